@@ -1,0 +1,54 @@
+"""Shards: lazy maps over parts, stores that make only what is missing, ledgers, digests and engines. Knows no Kedro."""
+
+from everytoken.shards.artifacts import Artifact, ArtifactStore, Built, plan_artifact
+from everytoken.shards.atomic import atomic_file, write_text
+from everytoken.shards.digests import TableDigest, canonical_json, file_sha256, table_digest, value_digest
+from everytoken.shards.engines import Engine, Inline, Processes, make_engine
+from everytoken.shards.errors import (
+    DamagedStore,
+    Failure,
+    IncompleteStore,
+    PartsFailed,
+    RecipeError,
+    ShardsError,
+    StoreBusy,
+)
+from everytoken.shards.ledger import Ledger, PartRecord
+from everytoken.shards.parts import Part, Rows
+from everytoken.shards.recipe import Recipe, versioned
+from everytoken.shards.shards import Shards, Zipped
+from everytoken.shards.store import Store
+
+__all__ = [
+    "Artifact",
+    "ArtifactStore",
+    "Built",
+    "DamagedStore",
+    "Engine",
+    "Failure",
+    "IncompleteStore",
+    "Inline",
+    "Ledger",
+    "Part",
+    "PartRecord",
+    "PartsFailed",
+    "Processes",
+    "Recipe",
+    "RecipeError",
+    "Rows",
+    "Shards",
+    "ShardsError",
+    "Store",
+    "StoreBusy",
+    "TableDigest",
+    "Zipped",
+    "atomic_file",
+    "canonical_json",
+    "file_sha256",
+    "make_engine",
+    "plan_artifact",
+    "table_digest",
+    "value_digest",
+    "versioned",
+    "write_text",
+]

@@ -1,0 +1,205 @@
+"""Artifacts: outputs that are one thing, not parts - a tokenizer, a token stream, a checkpoint - with the promises of
+parts.
+ An artifact is a folder that appears whole under its name, with a ``ledger.json`` inside: recipe, fingerprint,
+SHA-256 of every file, statistics, and a root digest. Saving an artifact whose folder has the wanted fingerprint and
+unchanged files does nothing.
+ What a run merely measured (seconds, tokens per second, versions) stands in the ledger under ``measured`` and is no
+part of the digest: it may differ between two runs that agree on everything else.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from everytoken.shards.atomic import atomic_folder, remove_temporaries, sole_writer, write_text
+from everytoken.shards.digests import file_sha256, table_digest, value_digest
+from everytoken.shards.errors import DamagedStore, IncompleteStore, ShardsError
+from everytoken.shards.recipe import Recipe
+
+logger = logging.getLogger(__name__)
+
+_LEDGER = "ledger.json"
+
+
+@dataclass(frozen=True)
+class Built:
+    """What an artifact function returns: statistics (deterministic, in the digest) and measurements (not in it)."""
+
+    statistics: Mapping[str, Any]
+    measured: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A planned (recipe) or a made (folder, ledger) artifact."""
+
+    recipe: Recipe | None = None
+    folder: Path | None = None
+    ledger: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def path(self, name: str) -> Path:
+        """Return the path of a file of the artifact.
+
+        Raises:
+            IncompleteStore: the artifact is only planned.
+            DamagedStore: it has no such file.
+        """
+        if self.folder is None:
+            raise self._planned()
+        if name not in self.ledger["files"]:
+            raise DamagedStore(f"{self.folder} has no file {name!r}, only {sorted(self.ledger['files'])}")
+        return self.folder / name
+
+    @property
+    def root_digest(self) -> str:
+        """Digest over the content of all files and the statistics."""
+        return str(self._made("root_digest"))
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(entry["bytes"] for entry in self._made("files").values())
+
+    @property
+    def statistics(self) -> Mapping[str, Any]:
+        """What the function said about its output."""
+        return dict(self._made("statistics"))
+
+    @property
+    def measured(self) -> Mapping[str, Any]:
+        """What was measured while it was made."""
+        return dict(self._made("measured"))
+
+    def _made(self, key: str) -> Any:
+        if self.folder is None:
+            raise self._planned()
+        return self.ledger[key]
+
+    def _planned(self) -> IncompleteStore:
+        name = self.recipe.name if self.recipe else "?"
+        return IncompleteStore(
+            f"the artifact planned with {name} is not made yet; save it, then use what its store loads"
+        )
+
+
+def plan_artifact(function: Callable[..., Built], **inputs: Any) -> Artifact:
+    """Plan ``function(folder, **inputs) -> Built``. Inputs: parameters, loaded `Shards` and loaded `Artifact`s."""
+    return Artifact(Recipe(function, inputs))
+
+
+def _file_entry(path: Path) -> dict[str, Any]:
+    entry = {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
+    if path.suffix == ".parquet":
+        with pq.ParquetFile(path) as file:
+            entry["content_digest"] = table_digest(file.schema_arrow, file.iter_batches())
+    return entry
+
+
+def _root_digest(files: Mapping[str, Mapping[str, Any]], statistics: Mapping[str, Any]) -> str:
+    contents = [[name, entry.get("content_digest", entry["sha256"])] for name, entry in sorted(files.items())]
+    return value_digest([contents, statistics])
+
+
+class ArtifactStore:
+    """A folder that holds one artifact."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def exists(self) -> bool:
+        """Return whether the artifact is there with all its files (by name and size; saving checks content)."""
+        if not (self.root / _LEDGER).exists():
+            return False
+        files = self._read()["files"]
+        return all(self._size(name) == entry["bytes"] for name, entry in files.items())
+
+    def _size(self, name: str) -> int | None:
+        path = self.root / name
+        return path.stat().st_size if path.exists() else None
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            ledger: dict[str, Any] = json.loads((self.root / _LEDGER).read_text(encoding="utf-8"))
+            expected = _root_digest(ledger["files"], ledger["statistics"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise DamagedStore(
+                f"{self.root / _LEDGER} is not a ledger ({error}); run the pipeline that makes it"
+            ) from error
+        if ledger["root_digest"] != expected:
+            raise DamagedStore(f"{self.root / _LEDGER} was edited: its root digest should be {expected}")
+        return ledger
+
+    def load(self) -> Artifact:
+        """Return the made artifact.
+
+        Raises:
+            IncompleteStore: it is not there, or not whole.
+            DamagedStore: its ledger is not what was written.
+        """
+        if not self.exists():
+            raise IncompleteStore(f"{self.root} has not been made, or lacks files. Run the pipeline that makes it.")
+        return Artifact(folder=self.root, ledger=self._read())
+
+    def save(self, planned: Artifact) -> Artifact:
+        """Make the artifact unless the folder holds it already; return the made one.
+
+        Raises:
+            StoreBusy: another process is writing it.
+            ShardsError: the artifact is not a planned one, or its function returned no `Built`.
+        """
+        recipe = planned.recipe
+        if recipe is None:
+            raise ShardsError(f"{self.root}: only a planned artifact can be saved")
+        fingerprint = recipe.fingerprint([])
+        self.root.parent.mkdir(parents=True, exist_ok=True)
+        lock = self.root.with_name(f".{self.root.name}.lock")
+        lock.mkdir(exist_ok=True)  # the artifact's own folder is replaced, so it cannot carry the lock
+        with sole_writer(lock):
+            remove_temporaries(self.root.parent, f"{self.root.name}.")
+            if self._holds(fingerprint):
+                logger.info("%s is there", self.root)
+                return self.load()
+            logger.info("%s: making it with %s", self.root, recipe.name)
+            with atomic_folder(self.root) as folder:
+                built = recipe.function(folder, **recipe.parameters)
+                if not isinstance(built, Built):
+                    raise ShardsError(f"{recipe.name} returned a {type(built).__name__}, not Built")
+                files = {
+                    path.relative_to(folder).as_posix(): _file_entry(path)
+                    for path in sorted(folder.rglob("*"))
+                    if path.is_file()
+                }
+                ledger = {
+                    "format": "everytoken-artifact/1",
+                    "fingerprint": fingerprint,
+                    "recipe": recipe.description,
+                    "root_digest": _root_digest(files, built.statistics),
+                    "files": files,
+                    "statistics": built.statistics,
+                    "measured": built.measured,
+                }
+                write_text(folder / _LEDGER, json.dumps(ledger, ensure_ascii=False, indent=1, sort_keys=True) + "\n")
+            return self.load()
+
+    def _holds(self, fingerprint: str) -> bool:
+        if not (self.root / _LEDGER).exists():
+            return False
+        try:
+            ledger = self._read()
+        except DamagedStore as error:
+            logger.warning("%s; it is made again", error)
+            return False
+        if ledger["fingerprint"] != fingerprint:
+            return False
+        for name, entry in ledger["files"].items():
+            if self._size(name) != entry["bytes"] or file_sha256(self.root / name) != entry["sha256"]:
+                logger.warning("%s is not what was written; the artifact is made again", self.root / name)
+                return False
+        return True

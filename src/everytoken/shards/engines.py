@@ -1,0 +1,145 @@
+"""Engines: where functions run over parts. An engine never changes a byte, only the time.
+ ``inline`` runs in this process; ``processes`` in a pool of spawned workers (spawned, so that threads and CUDA are
+safe). The function travels to a worker once, tasks one by one, few ahead. An exception in a task becomes a `Failure`
+and costs no other task. A worker that dies (killed for memory, say) costs the tasks that were with the workers at
+that moment another try, each alone, so that the culprit is named. When the caller stops (Ctrl-C, SIGTERM, an error),
+workers are killed at once: outputs are atomic, so there is nothing to wait for; and when the caller itself is killed,
+workers end by themselves.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import wait as wait_for_end
+from typing import Any, Literal, Protocol
+
+from everytoken.shards.errors import Failure, ShardsError
+
+Task = Any
+Outcome = tuple[Task, Any]
+
+
+class Engine(Protocol):
+    """Runs ``function(task)`` for every task, in any order; yields each task with its result or `Failure`."""
+
+    def run(self, function: Callable[[Task], Any], tasks: Sequence[Task]) -> Iterator[Outcome]:
+        """Run all tasks."""
+
+
+def _attempt(function: Callable[[Task], Any], task: Task) -> Any:
+    try:
+        return function(task)
+    except Exception as error:
+        return Failure(f"{type(error).__name__}: {error}", traceback.format_exc())
+
+
+@dataclass(frozen=True)
+class Inline:
+    """Runs tasks in this process, in order."""
+
+    def run(self, function: Callable[[Task], Any], tasks: Sequence[Task]) -> Iterator[Outcome]:
+        """Run all tasks."""
+        for task in tasks:
+            yield task, _attempt(function, task)
+
+
+_function: Callable[[Task], Any]
+
+
+def _start_worker(function: Callable[[Task], Any]) -> None:
+    global _function
+    _function = function
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the parent decides
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core a worker
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        wait_for_end([parent.sentinel])
+        os._exit(1)  # a worker that outlives its parent would race with the parent's successor
+
+
+def _work(task: Task) -> Any:
+    return _attempt(_function, task)
+
+
+@dataclass(frozen=True)
+class Processes:
+    """Runs tasks in ``workers`` spawned processes."""
+
+    workers: int
+
+    def run(self, function: Callable[[Task], Any], tasks: Sequence[Task]) -> Iterator[Outcome]:
+        """Run all tasks."""
+        waiting, suspects = deque(tasks), deque[Task]()
+        while waiting:
+            yield from self._run_pool(function, waiting, suspects, min(self.workers, len(waiting)))
+        for suspect in suspects:
+            alone, dead = deque([suspect]), deque[Task]()
+            yield from self._run_pool(function, alone, dead, 1)
+            if dead:
+                death = "the worker process died (killed? out of memory?)"
+                yield suspect, Failure(death, f"{death}\nIt died twice with this part, the second time alone.")
+
+    def _run_pool(
+        self, function: Callable[[Task], Any], waiting: deque[Task], suspects: deque[Task], workers: int
+    ) -> Iterator[Outcome]:
+        """Run ``waiting`` until it is empty or a worker dies; then what was in flight goes to ``suspects``."""
+        pool = ProcessPoolExecutor(
+            workers, mp_context=get_context("spawn"), initializer=_start_worker, initargs=(function,)
+        )
+        flying: dict[Future[Any], Task] = {}
+        broken, finished = False, False
+        try:
+            while flying or (waiting and not broken):
+                while waiting and not broken and len(flying) < 2 * workers:
+                    task = waiting.popleft()
+                    try:
+                        flying[pool.submit(_work, task)] = task
+                    except BrokenProcessPool:
+                        waiting.appendleft(task)
+                        broken = True
+                done, _ = wait(flying, return_when=FIRST_COMPLETED)
+                for future in done:
+                    task = flying.pop(future)
+                    try:
+                        result = future.result()
+                    except BrokenProcessPool:
+                        broken = True
+                        suspects.append(task)
+                        continue
+                    yield task, result
+            finished = True
+        finally:
+            if not finished:
+                for process in list((pool._processes or {}).values()):
+                    process.kill()
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def make_engine(kind: Literal["inline", "processes"], workers: int | Literal["cores"] = 1) -> Engine:
+    """Return the engine that ``globals.yml: engine`` names.
+
+    Raises:
+        ShardsError: an unknown kind, or fewer than one worker.
+    """
+    count = (os.cpu_count() or 1) if workers == "cores" else workers
+    if not isinstance(count, int) or count < 1:
+        raise ShardsError(f"engine.workers is {workers!r}; give a number of at least 1, or 'cores'")
+    if kind == "inline":
+        return Inline()
+    if kind == "processes":
+        return Processes(count)
+    raise ShardsError(f"engine.kind is {kind!r}; this version knows 'inline' and 'processes'")

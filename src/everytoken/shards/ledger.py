@@ -1,0 +1,104 @@
+"""The ledger of a store: what each part holds, how it was made, and one root digest over all.
+
+A ledger is JSON without dates or hosts, so the same parts give the same ledger bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from everytoken.shards.atomic import write_text
+from everytoken.shards.digests import value_digest
+from everytoken.shards.errors import DamagedStore
+
+FORMAT = "everytoken-ledger/1"
+
+
+def root_digest(parts: Iterable[tuple[str, str]]) -> str:
+    """Return the digest over (name, content digest) of all parts in plan order."""
+    return value_digest([list(part) for part in parts])
+
+
+@dataclass(frozen=True)
+class PartRecord:
+    """One part: content, and the fingerprint of the recipe that made it. ``sha256`` is empty for a value."""
+
+    name: str
+    rows: int
+    bytes: int
+    sha256: str
+    content_digest: str
+    fingerprint: str
+    inputs: tuple[str, ...]
+    statistics: Mapping[str, Any]
+    value: Any = None
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> PartRecord:
+        """Return the record of a parsed JSON object."""
+        return PartRecord(**{**data, "inputs": tuple(data["inputs"])})
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """All parts of a complete store, in plan order. ``holds`` is ``rows`` or ``values``."""
+
+    holds: str
+    recipe: Mapping[str, Any]
+    parts: tuple[PartRecord, ...]
+
+    @property
+    def root_digest(self) -> str:
+        """Digest over the names and content digests of all parts."""
+        return root_digest((part.name, part.content_digest) for part in self.parts)
+
+    @property
+    def rows(self) -> int:
+        """Rows of all parts."""
+        return sum(part.rows for part in self.parts)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all part files."""
+        return sum(part.bytes for part in self.parts)
+
+    def write(self, path: Path) -> None:
+        """Write the ledger as JSON, atomically."""
+        head = {
+            "format": FORMAT,
+            "holds": self.holds,
+            "root_digest": self.root_digest,
+            "rows": self.rows,
+            "bytes": self.bytes,
+            "recipe": self.recipe,
+        }
+        lines = ",\n".join(json.dumps(asdict(part), ensure_ascii=False, sort_keys=True) for part in self.parts)
+        text = json.dumps(head, ensure_ascii=False, indent=1, sort_keys=True)[:-2]
+        write_text(path, f'{text},\n "parts": [\n{lines}\n]}}\n')
+
+    @staticmethod
+    def read(path: Path) -> Ledger:
+        """Read a ledger and check its root digest.
+
+        Raises:
+            DamagedStore: not a ledger, or not the one that was written.
+        """
+        remedy = "Run the pipeline that makes it again; parts whose content is right are kept."
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+            parts = tuple(PartRecord.from_json(part) for part in data["parts"])
+            found_format, expected = data["format"], data["root_digest"]
+            ledger = Ledger(data["holds"], data["recipe"], parts)
+        except (ValueError, KeyError, TypeError) as error:
+            raise DamagedStore(f"{path} is not a ledger ({type(error).__name__}: {error}). {remedy}") from error
+        if found_format != FORMAT:
+            raise DamagedStore(f"{path} has format {found_format!r}, this version reads {FORMAT!r}. {remedy}")
+        if ledger.root_digest != expected:
+            raise DamagedStore(
+                f"{path}: its parts sum up to {ledger.root_digest}, it says {expected}: it was edited. {remedy}"
+            )
+        return ledger

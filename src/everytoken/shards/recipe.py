@@ -1,0 +1,125 @@
+"""How an output was made: function and declared version, parameters, content of the inputs - and the fingerprint of
+that.
+ Two runs that agree on a fingerprint agree on the output, so a part whose ledger record has the wanted fingerprint
+need not be made again. Code is represented by a version that its author declares: a changed docstring must not redo a
+corpus, and a changed formula must. The cost: whoever changes what a function computes has to raise its version.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from pydantic import BaseModel
+
+from everytoken.shards.digests import value_digest
+from everytoken.shards.errors import RecipeError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def versioned(version: int) -> Callable[[Function], Function]:
+    """Declare the version of a function whose output is stored. Raise it whenever the output changes for equal
+    inputs.
+    """
+
+    def declare(function: Function) -> Function:
+        function.__recipe_version__ = version  # type: ignore[attr-defined]
+        return function
+
+    return declare
+
+
+def recipe_value(value: Any, where: str) -> Any:
+    """Return ``value`` as plain JSON for a recipe; handles on stored data are represented by their root digest.
+
+    Raises:
+        RecipeError: the value has no canonical form (``where`` names the parameter).
+    """
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if hasattr(value, "root_digest"):
+        return {"digest": value.root_digest}
+    if isinstance(value, BaseModel):
+        names = type(value).model_fields
+        return {name: recipe_value(getattr(value, name), f"{where}.{name}") for name in names}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = dataclasses.fields(value)
+        return {field.name: recipe_value(getattr(value, field.name), f"{where}.{field.name}") for field in fields}
+    if isinstance(value, Mapping):
+        return {_key(key, where): recipe_value(item, f"{where}.{key}") for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [recipe_value(item, f"{where}[{i}]") for i, item in enumerate(value)]
+    if isinstance(value, bytes):
+        return {"sha256": hashlib.sha256(value).hexdigest()}
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Path):
+        raise RecipeError(
+            f"parameter {where} is the path {value}: where a file lies may not decide what is made again. "
+            "Pass the file as an artifact, or with its digest as a value part."
+        )
+    raise RecipeError(f"parameter {where} is a {type(value).__name__}, which has no canonical JSON form")
+
+
+def _key(key: object, where: str) -> str:
+    if not isinstance(key, str):
+        raise RecipeError(f"parameter {where} has the key {key!r}; keys in a recipe are strings")
+    return key
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A function with its parameters."""
+
+    function: Callable[..., Any]
+    parameters: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        name = self.name
+        module = importlib.import_module(self.function.__module__)
+        found: Any = module
+        for attribute in self.function.__qualname__.split("."):
+            found = getattr(found, attribute, None)
+        if found is not self.function:
+            raise RecipeError(f"{name} is not a function of its module; workers could not import it")
+        if not isinstance(getattr(self.function, "__recipe_version__", None), int):
+            raise RecipeError(f"{name} declares no version; decorate it with @versioned(1)")
+
+    @property
+    def name(self) -> str:
+        """Module and name of the function."""
+        return f"{self.function.__module__}.{self.function.__qualname__}"
+
+    @cached_property
+    def description(self) -> dict[str, Any]:
+        """Function, version and parameters as plain JSON."""
+        return {
+            "function": self.name,
+            "version": self.function.__recipe_version__,  # type: ignore[attr-defined]
+            "parameters": {key: recipe_value(value, key) for key, value in sorted(self.parameters.items())},
+        }
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of the description."""
+        return value_digest(self.description)
+
+    def fingerprint(self, inputs: Sequence[str]) -> str:
+        """Return the fingerprint of an output made from inputs with these content digests, in this order."""
+        return value_digest([self.digest, list(inputs)])
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Run the function."""
+        return self.function(*inputs, **self.parameters)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The cached description of 20,000 budgets need not travel to every worker.
+        return Recipe, (self.function, self.parameters)

@@ -1,0 +1,242 @@
+"""The shard store: runs a lazy map part by part into a folder, in parallel, atomically, and makes only what is missing.
+
+A folder of parts::
+
+    part_00000.parquet ...      one file a part (none where parts are values)
+    ledger.json                 written last; there only when every part is
+    .making/                    while parts are being made: one record a part, the old ledger, errors
+ A part is kept when a record of it, in the ledger or in ``.making``, has the wanted fingerprint *and* the file still
+has the SHA-256 of that record. Everything else is made. So a crash at any moment, a lost or damaged file, a changed
+parameter, function version or input part each redo exactly what they touch. The ledger is moved into ``.making``
+before the first part changes: there is no moment at which a complete ledger stands beside other parts.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from everytoken.shards.atomic import remove_temporaries, sole_writer, write_text
+from everytoken.shards.digests import file_sha256, value_digest
+from everytoken.shards.engines import Engine
+from everytoken.shards.errors import DamagedStore, Failure, IncompleteStore, PartsFailed, ShardsError
+from everytoken.shards.ledger import Ledger, PartRecord
+from everytoken.shards.parts import PlannedPart, Rows, StoredPart, ValuePart, write_rows
+from everytoken.shards.progress import progress
+from everytoken.shards.recipe import Recipe
+from everytoken.shards.shards import Shards
+
+logger = logging.getLogger(__name__)
+
+_LEDGER = "ledger.json"
+_MAKING = ".making"
+
+
+@dataclass(frozen=True)
+class _Task:
+    name: str
+    index: int
+    inputs: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class _MakePart:
+    """Makes one part and its record: what a worker runs."""
+
+    root: Path
+    recipe: Recipe
+    holds: str
+
+    def __call__(self, task: _Task) -> PartRecord:
+        part = PlannedPart(task.name, task.index, self.recipe, task.inputs)
+        made = part.make()
+        inputs = tuple(source.digest for source in task.inputs)
+        if self.holds == "values":
+            digest = value_digest(made)
+            record = PartRecord(task.name, 1, 0, "", digest, part.digest, inputs, {}, made)
+        elif isinstance(made, Rows):
+            written = write_rows(made, _part_path(self.root, task.name))
+            record = PartRecord(
+                task.name,
+                written.rows,
+                written.bytes,
+                written.sha256,
+                written.content_digest,
+                part.digest,
+                inputs,
+                written.statistics,
+            )
+        else:
+            raise ShardsError(f"{self.recipe.name} returned a {type(made).__name__}, not Rows")
+        write_text(self.root / _MAKING / f"{task.name}.json", json.dumps(asdict(record), ensure_ascii=False))
+        return record
+
+
+def _part_path(root: Path, name: str) -> Path:
+    return root / f"{name}.parquet"
+
+
+class Store:
+    """A folder of parts with a ledger."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @property
+    def _making(self) -> Path:
+        return self.root / _MAKING
+
+    def exists(self) -> bool:
+        """Return whether the ledger is complete and every part is there (by name and size; saving checks content)."""
+        return (self.root / _LEDGER).exists() and not self._missing(self.ledger())
+
+    def ledger(self) -> Ledger:
+        """Read the ledger.
+
+        Raises:
+            IncompleteStore: there is none; the message says how far the store is and how to finish it.
+            DamagedStore: it is not the one that was written.
+        """
+        try:
+            return Ledger.read(self.root / _LEDGER)
+        except FileNotFoundError:
+            made = len([*self._making.glob("part_*.json")]) if self._making.is_dir() else 0
+            state = f"is not complete ({made} parts made so far)" if self._making.is_dir() else "has not been made"
+            raise IncompleteStore(
+                f"{self.root} {state}. Run the pipeline that makes it; it goes on where it stopped."
+            ) from None
+
+    def _missing(self, ledger: Ledger) -> list[str]:
+        if ledger.holds == "values":
+            return []
+        sizes = {path.stem: path.stat().st_size for path in self.root.glob("part_*.parquet")}
+        return [part.name for part in ledger.parts if sizes.get(part.name) != part.bytes]
+
+    def load(self) -> Shards:
+        """Return the parts.
+
+        Raises:
+            IncompleteStore: not all parts are there.
+        """
+        ledger = self.ledger()
+        if missing := self._missing(ledger):
+            raise IncompleteStore(
+                f"{self.root} lacks {len(missing)} of {len(ledger.parts)} parts, or their size is not the recorded one "
+                f"(first: {missing[0]}). Run the pipeline that makes it: only these are made again."
+            )
+        if ledger.holds == "values":
+            values = [ValuePart(p.name, i, p.value, p.content_digest) for i, p in enumerate(ledger.parts)]
+            return Shards(tuple(values), holds="values", ledger=ledger)
+        rows = [
+            StoredPart(p.name, i, _part_path(self.root, p.name), p.rows, p.content_digest)
+            for i, p in enumerate(ledger.parts)
+        ]
+        return Shards(tuple(rows), ledger=ledger)
+
+    def save(self, planned: Shards, engine: Engine) -> Ledger:
+        """Make the parts that are missing or made otherwise; return the ledger.
+
+        Raises:
+            PartsFailed: some parts failed; the others are made and kept.
+            StoreBusy: another process is writing this store.
+            ShardsError: the parts are not planned ones.
+        """
+        recipe = planned.recipe
+        if recipe is None:
+            raise ShardsError(f"{self.root}: only planned parts can be saved; these are stored already")
+        self.root.mkdir(parents=True, exist_ok=True)
+        with sole_writer(self.root):
+            self._clear_dead_writers()
+            tasks = [
+                _Task(part.name, part.index, part.inputs) for part in planned.parts if isinstance(part, PlannedPart)
+            ]
+            wanted = {part.name: part.digest for part in planned.parts}
+            kept = self._kept(wanted, planned.holds)
+            todo = [task for task in tasks if task.name not in kept]
+            stale = [path for path in self.root.glob("part_*.parquet") if path.stem not in wanted]
+            if not todo and not stale and self._is_current(kept, wanted, recipe):
+                logger.info("%s: all %d parts are there", self.root, len(wanted))
+                return self.ledger()
+            logger.info("%s: %d of %d parts to make", self.root, len(todo), len(wanted))
+            self._making.mkdir(exist_ok=True)
+            if (self.root / _LEDGER).exists():
+                (self.root / _LEDGER).replace(self._making / _LEDGER)
+            kept |= self._make(_MakePart(self.root, recipe, planned.holds), todo, engine, total=len(wanted))
+            for path in stale:
+                path.unlink()
+            ledger = Ledger(planned.holds, recipe.description, tuple(kept[name] for name in wanted))
+            ledger.write(self.root / _LEDGER)
+            shutil.rmtree(self._making)
+            return ledger
+
+    def _clear_dead_writers(self) -> None:
+        remove_temporaries(self.root)
+        if self._making.is_dir():
+            remove_temporaries(self._making)
+            for path in self._making.glob("*.error.txt"):
+                path.unlink()
+
+    def _records(self) -> Iterator[PartRecord]:
+        """Yield every record there is, the newest of a part last.
+
+        A ledger or record that cannot be read counts as none: what it described is made again.
+        """
+        for path in (self.root / _LEDGER, self._making / _LEDGER):
+            try:
+                yield from Ledger.read(path).parts
+            except FileNotFoundError:
+                pass
+            except DamagedStore as error:
+                logger.warning("%s", error)
+        for path in sorted(self._making.glob("part_*.json")):
+            yield PartRecord.from_json(json.loads(path.read_text(encoding="utf-8")))
+
+    def _kept(self, wanted: dict[str, str], holds: str) -> dict[str, PartRecord]:
+        """Return the records whose fingerprint is the wanted one and whose content is still what they say."""
+        candidates = {
+            record.name: record
+            for record in self._records()
+            if wanted.get(record.name) == record.fingerprint and (record.sha256 == "") == (holds == "values")
+        }
+        with ThreadPoolExecutor(4) as threads:  # hashing releases the GIL
+            right = threads.map(self._is_right, candidates.values())
+            return {name: record for (name, record), ok in zip(candidates.items(), right, strict=True) if ok}
+
+    def _is_right(self, record: PartRecord) -> bool:
+        if record.sha256 == "":
+            return value_digest(record.value) == record.content_digest
+        path = _part_path(self.root, record.name)
+        if not path.exists():
+            return False
+        if path.stat().st_size == record.bytes and file_sha256(path) == record.sha256:
+            return True
+        logger.warning("%s is not what was written; it is made again", path)
+        return False
+
+    def _is_current(self, kept: dict[str, PartRecord], wanted: dict[str, str], recipe: Recipe) -> bool:
+        if self._making.is_dir() or not (self.root / _LEDGER).exists():
+            return False
+        ledger = self.ledger()
+        return ledger.parts == tuple(kept[name] for name in wanted) and ledger.recipe == recipe.description
+
+    def _make(self, make: _MakePart, todo: list[_Task], engine: Engine, total: int) -> dict[str, PartRecord]:
+        made: dict[str, PartRecord] = {}
+        failures: dict[str, Failure] = {}
+        with closing(engine.run(make, todo)) as outcomes:  # type: ignore[type-var]
+            for task, outcome in progress(outcomes, len(todo), self.root.name):
+                if isinstance(outcome, Failure):
+                    failures[task.name] = outcome
+                    write_text(self._making / f"{task.name}.error.txt", outcome.traceback)
+                    logger.error("%s/%s failed: %s", self.root, task.name, outcome.error)
+                else:
+                    made[task.name] = outcome
+        if failures:
+            raise PartsFailed(str(self.root), dict(sorted(failures.items())), total)
+        return made
