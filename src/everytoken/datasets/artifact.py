@@ -1,0 +1,76 @@
+"""Datasets that are one artifact: saving makes it unless it is there, loading gives it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from kedro.io import AbstractDataset
+from kedro_datasets._typing import JSONPreview
+
+from everytoken.shards import Artifact, ArtifactStore
+
+
+class ArtifactFolder(AbstractDataset[Artifact, Artifact]):
+    """A folder that appears whole (see `everytoken.shards.artifacts`).
+
+    Args:
+        filepath: the folder.
+        metadata: for kedro-viz.
+    """
+
+    def __init__(self, *, filepath: str, metadata: dict[str, Any] | None = None) -> None:
+        self._store = ArtifactStore(Path(filepath))
+        self.metadata = metadata
+
+    def load(self) -> Artifact:
+        """Return the made artifact."""
+        return self._store.load()
+
+    def save(self, data: Artifact) -> None:
+        """Make the artifact unless the folder holds it already."""
+        self._store.save(data)
+
+    def _exists(self) -> bool:
+        return self._store.exists()
+
+    def _describe(self) -> dict[str, Any]:
+        return {"filepath": str(self._store.root)}
+
+    def ledger_summary(self) -> dict[str, Any]:
+        """Return root digest, rows (windows of a stream; else none) and bytes."""
+        artifact = self._store.load()
+        return {
+            "root_digest": artifact.root_digest,
+            "rows": artifact.statistics.get(self._rows_are),
+            "bytes": artifact.bytes,
+        }
+
+    _rows_are = "rows"
+
+    def preview(self) -> JSONPreview:
+        """Return statistics, measurements and files for kedro-viz."""
+        artifact = self.load()
+        shown = {
+            "statistics": artifact.statistics,
+            "measured": artifact.measured,
+            "files": artifact.ledger["files"],
+            "recipe": artifact.ledger["recipe"],
+            "root_digest": artifact.root_digest,
+        }
+        return JSONPreview(json.dumps(shown, ensure_ascii=False, indent=1))
+
+
+class TokenStream(ArtifactFolder):
+    """Windows of tokens in Megatron ``.bin``/``.idx`` files, with what belongs to them."""
+
+    _rows_are = "windows"
+
+
+class TokenizerFile(ArtifactFolder):
+    """A ``tokenizer.json``."""
+
+
+class Checkpoint(ArtifactFolder):
+    """A trained model: safetensors weights, configuration, history."""

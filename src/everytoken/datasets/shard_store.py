@@ -1,0 +1,70 @@
+"""A dataset of parts in the catalog: saving runs the lazy map, loading gives the parts."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from kedro.io import AbstractDataset
+from kedro_datasets._typing import TablePreview
+
+from everytoken.shards import Shards, Store, make_engine
+
+_PREVIEW_CHARS = 200
+
+
+class ShardStore(AbstractDataset[Shards, Shards]):
+    """A folder of parts with a ledger (see `everytoken.shards.store`).
+
+    Args:
+        filepath: the folder.
+        engine: where part functions run: ``{kind: inline}`` or ``{kind: processes, workers: 2}``.
+        metadata: for kedro-viz.
+    """
+
+    def __init__(self, *, filepath: str, engine: dict[str, Any], metadata: dict[str, Any] | None = None) -> None:
+        self._store = Store(Path(filepath))
+        self._engine = engine
+        self.metadata = metadata
+
+    def load(self) -> Shards:
+        """Return the stored parts."""
+        return self._store.load()
+
+    def save(self, data: Shards) -> None:
+        """Make the parts that are missing or made otherwise."""
+        self._store.save(data, make_engine(**self._engine))
+
+    def _exists(self) -> bool:
+        return self._store.exists()
+
+    def _describe(self) -> dict[str, Any]:
+        return {"filepath": str(self._store.root), "engine": self._engine}
+
+    def ledger_summary(self) -> dict[str, Any]:
+        """Return root digest, rows and bytes of the complete store."""
+        ledger = self._store.ledger()
+        return {"root_digest": ledger.root_digest, "rows": ledger.rows, "bytes": ledger.bytes}
+
+    def preview(self, nrows: int = 20) -> TablePreview:
+        """Return the first rows (of values: the first parts) as a table for kedro-viz."""
+        shards = self.load()
+        if shards.holds == "values":
+            rows = [{"part": part.name, **part.value} for part in islice(shards, nrows)]
+        else:
+            batches = (batch for part in shards for batch in part.batches())
+            rows = next(batches).slice(0, nrows).to_pylist()
+        return TablePreview(_table(rows))
+
+
+def _table(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    columns = list(rows[0]) if rows else []
+    data = [[_cell(row[column]) for column in columns] for row in rows]
+    return {"index": list(range(len(rows))), "columns": columns, "data": data}
+
+
+def _cell(value: Any) -> Any:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return value if isinstance(value, int | float) else text[:_PREVIEW_CHARS] + "…" * (len(text) > _PREVIEW_CHARS)

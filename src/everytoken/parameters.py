@@ -1,0 +1,121 @@
+"""One frozen model a pipeline; an unknown key is an error, and there are no defaults: a default hides a lost seed.
+
+The values are in ``conf/base/parameters_<pipeline>.yml``, other environments change leaves of them.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, model_validator
+
+from everytoken.corpus.plan import PlanParameters
+from everytoken.corpus.sampling import SubsamplingParameters
+from everytoken.corpus.scoring import EmbeddedScorer
+from everytoken.corpus.upstreams import Source
+from everytoken.models.parameters import ModelParameters
+from everytoken.training.parameters import EvaluationParameters as HeldOutParameters
+from everytoken.training.parameters import GenerationParameters, TrainingParameters as OptimisationParameters
+
+__all__ = [
+    "AnnotationParameters",
+    "EvaluationParameters",
+    "IngestionParameters",
+    "SubsamplingParameters",
+    "TokenizationParameters",
+    "TrainingParameters",
+]
+
+
+class _Parameters(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class IngestionParameters(_Parameters):
+    """What is read, in which order.
+
+    ``sources``: by name; null switches a source off. ``plan``: seed and slice of the shard order. ``min_chars``: documents
+    with fewer code points are dropped and counted.
+    """
+
+    plan: PlanParameters
+    min_chars: NonNegativeInt
+    sources: dict[str, Source | None]
+
+    @property
+    def active_sources(self) -> dict[str, Source]:
+        """The sources that are not switched off."""
+        return {name: source for name, source in self.sources.items() if source is not None}
+
+
+class AnnotationParameters(_Parameters):
+    """How documents are scored."""
+
+    scorer: EmbeddedScorer
+
+
+class TrainedTokenizer(_Parameters):
+    """A byte-level BPE tokenizer that is trained on the annotated and unannotated documents.
+
+    ``vocab_size`` counts special tokens and the 256 byte symbols; a pair is merged when it occurs ``min_frequency`` times.
+    """
+
+    kind: Literal["train"]
+    vocab_size: PositiveInt
+    min_frequency: PositiveInt
+    special_tokens: tuple[str, ...]
+
+
+class GivenTokenizer(_Parameters):
+    """A ``tokenizer.json`` at ``path``, pinned by its SHA-256."""
+
+    kind: Literal["file"]
+    path: str
+    sha256: str
+
+
+class TokenizationParameters(_Parameters):
+    """Tokenizer and streams.
+
+    ``seed``: of the order of documents in parts, of windows and of annotated documents. ``seq_length``: predictions of a
+    window, which holds ``seq_length + 1`` tokens. ``reflection_budget``: tokens kept free in annotated windows.
+    ``max_lossy_share``: share of a part's documents that may lose text. ``shuffle_block``: windows shuffled together, or
+    null for what 100 GiB hold. ``shuffle_memory``: bytes; changes time, never a byte of the streams.
+    """
+
+    seed: NonNegativeInt
+    tokenizer: TrainedTokenizer | GivenTokenizer = Field(discriminator="kind")
+    eos_token: str
+    seq_length: PositiveInt
+    reflection_budget: NonNegativeInt
+    max_lossy_share: float = Field(ge=0, le=1)
+    shuffle_block: PositiveInt | None
+    shuffle_memory: PositiveInt
+
+    @model_validator(mode="after")
+    def _room_for_content(self) -> TokenizationParameters:
+        if self.max_annotated_tokens < 2:
+            raise ValueError(
+                f"reflection_budget = {self.reflection_budget} leaves {self.max_annotated_tokens} of seq_length = "
+                f"{self.seq_length} tokens to a document; at least 2 are needed (one token and EOS)"
+            )
+        return self
+
+    @property
+    def max_annotated_tokens(self) -> int:
+        """Tokens of an annotated document with its EOS: what the reflection budget leaves of ``seq_length``."""
+        return self.seq_length - self.reflection_budget
+
+
+class TrainingParameters(_Parameters):
+    """The model and how it is trained."""
+
+    model: ModelParameters
+    optimisation: OptimisationParameters
+
+
+class EvaluationParameters(_Parameters):
+    """Bits per byte on held-out documents, and samples."""
+
+    held_out: HeldOutParameters
+    generation: GenerationParameters

@@ -1,0 +1,1 @@
+"""The pipelines: what kedro-viz shows, under the same names."""

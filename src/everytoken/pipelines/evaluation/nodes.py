@@ -1,0 +1,56 @@
+"""Evaluation: bits per byte on held-out documents beside a unigram model, and what the model writes."""
+
+import json
+from typing import Any
+
+from plotly.graph_objects import Figure
+
+from everytoken.parameters import EvaluationParameters, TokenizationParameters
+from everytoken.reports import bits_per_byte_figure
+from everytoken.shards import Artifact, Shards, plan_artifact
+from everytoken.training.artifacts import GENERATIONS_FILE, evaluate, generate_texts
+
+
+def measure_bits_per_byte(
+    checkpoint: Artifact,
+    held_out_documents: Shards,
+    compact_stream: Artifact,
+    annotated_stream: Artifact,
+    tokenizer: Artifact,
+    tokenization: TokenizationParameters,
+    parameters: EvaluationParameters,
+) -> Artifact:
+    """Measure the model, and a unigram model of the tokens that it was trained on, on the held-out documents."""
+    return plan_artifact(
+        evaluate,
+        checkpoint=checkpoint,
+        held_out=held_out_documents,
+        streams=[compact_stream, annotated_stream],
+        weights=None,
+        tokenizer=tokenizer,
+        eos_token=tokenization.eos_token,
+        evaluation=parameters.held_out,
+    )
+
+
+def generate_samples(
+    checkpoint: Artifact, tokenizer: Artifact, tokenization: TokenizationParameters, parameters: EvaluationParameters
+) -> Artifact:
+    """Let the model continue each prompt."""
+    return plan_artifact(
+        generate_texts,
+        checkpoint=checkpoint,
+        tokenizer=tokenizer,
+        eos_token=tokenization.eos_token,
+        generation=parameters.generation,
+    )
+
+
+def report_evaluation(
+    held_out_evaluation: Artifact, generations: Artifact
+) -> tuple[dict[str, Any], Figure, list[dict[str, Any]]]:
+    """Return the figures by source, their chart, and the generated texts."""
+    figures = dict(held_out_evaluation.statistics)
+    samples = json.loads(generations.path(GENERATIONS_FILE).read_text(encoding="utf-8"))
+    texts = [{key: sample[key] for key in ("prompt", "text", "finish")} for sample in samples]
+    return figures, bits_per_byte_figure(figures["by_source"]), texts

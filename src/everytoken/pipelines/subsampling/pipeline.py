@@ -1,0 +1,43 @@
+"""Subsampling: scored documents -> annotated, unannotated and held-out documents."""
+
+from kedro.pipeline import Node, Pipeline
+
+from everytoken.pipelines.subsampling.nodes import (
+    draw_annotated,
+    draw_unannotated,
+    estimate_tokens,
+    hold_out,
+    report_subsampling,
+)
+
+_DRAW = ["scored_documents", "token_estimates", "params:subsampling"]
+
+
+def create_pipeline() -> Pipeline:
+    """Return the pipeline."""
+    return Pipeline(
+        [
+            Node(
+                estimate_tokens, ["scored_documents", "params:subsampling"], "token_estimates", name="estimate_tokens"
+            ),
+            Node(draw_annotated, _DRAW, "annotated_documents", name="draw_annotated"),
+            Node(draw_unannotated, _DRAW, "unannotated_documents", name="draw_unannotated"),
+            Node(hold_out, _DRAW, "held_out_documents", name="hold_out_documents"),
+            Node(
+                report_subsampling,
+                [
+                    "documents",
+                    "token_estimates",
+                    "annotated_documents",
+                    "unannotated_documents",
+                    "held_out_documents",
+                    "params:subsampling",
+                ],
+                ["subsampling_metrics", "subsampling_metadata", "mixture_by_source"],
+                name="report_subsampling",
+                tags=["report"],
+            ),
+        ],
+        namespace="subsampling",
+        prefix_datasets_with_namespace=False,
+    )

@@ -1,0 +1,59 @@
+"""Tokenization: annotated and unannotated documents -> tokenizer, annotated and compact stream."""
+
+from kedro.pipeline import Node, Pipeline
+
+from everytoken.pipelines.tokenization.nodes import (
+    encode_annotated,
+    encode_unannotated,
+    make_tokenizer,
+    pack_compact_stream,
+    pad_annotated_stream,
+    report_tokenization,
+)
+
+
+def create_pipeline() -> Pipeline:
+    """Return the pipeline."""
+    return Pipeline(
+        [
+            Node(
+                make_tokenizer,
+                ["annotated_documents", "unannotated_documents", "params:tokenization"],
+                "tokenizer",
+                name="make_tokenizer",
+            ),
+            Node(
+                encode_unannotated,
+                ["unannotated_documents", "tokenizer", "params:tokenization"],
+                "unannotated_tokens",
+                name="encode_unannotated",
+            ),
+            Node(
+                encode_annotated,
+                ["annotated_documents", "tokenizer", "params:tokenization"],
+                "annotated_tokens",
+                name="encode_annotated",
+            ),
+            Node(
+                pack_compact_stream,
+                ["unannotated_tokens", "params:tokenization"],
+                "compact_stream",
+                name="pack_compact_stream",
+            ),
+            Node(
+                pad_annotated_stream,
+                ["annotated_tokens", "params:tokenization"],
+                "annotated_stream",
+                name="pad_annotated_stream",
+            ),
+            Node(
+                report_tokenization,
+                ["tokenizer", "unannotated_tokens", "annotated_tokens", "compact_stream", "annotated_stream"],
+                "tokenization_metrics",
+                name="report_tokenization",
+                tags=["report"],
+            ),
+        ],
+        namespace="tokenization",
+        prefix_datasets_with_namespace=False,
+    )

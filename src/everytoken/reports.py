@@ -1,0 +1,107 @@
+"""The figures that people look at, as plotly figures made from counts: no figure needs the data again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+
+Counts = Mapping[str, float]
+
+_LAYOUT = {"template": "plotly_white", "font": {"size": 14}, "legend_title_text": "", "margin": {"t": 70}}
+
+
+def length_figure(histogram: Counts) -> go.Figure:
+    """Documents by length: bars over powers of two of characters (entry ``b``: 2**b to 2**(b+1) - 1)."""
+    bins = sorted(int(name) for name in histogram if name != "none")
+    names = [f"{2**b:,}-{2 ** (b + 1) - 1:,}" for b in bins]
+    figure = go.Figure(go.Bar(x=names, y=[histogram[f"{b:02d}"] for b in bins]))
+    return _titled(figure, "Document lengths", "characters", "documents")
+
+
+def score_figure(rows: Mapping[str, Counts], scored: Mapping[str, Counts], threshold: int | None = None) -> go.Figure:
+    """Share of each safety class by source, over all rows (solid) and over the scored ones: each id once a part (light).
+
+    Args:
+        rows: documents by source and class ``"0"`` to ``"5"``.
+        scored: the same for the documents whose text was scored.
+        threshold: where the strata divide; none when only the scores are shown.
+    """
+    figure = go.Figure()
+    for counts, opacity, which in ((rows, 1.0, "all rows"), (scored, 0.45, "each id once a part")):
+        for i, (source, by_class) in enumerate(sorted(counts.items())):
+            total = sum(by_class.values())
+            figure.add_bar(
+                x=[f"class {k}" for k in sorted(by_class)],
+                y=[by_class[k] / total for k in sorted(by_class)],
+                customdata=[by_class[k] for k in sorted(by_class)],
+                hovertemplate="%{y:.2%} (%{customdata:,} documents)",
+                name=f"{source}, {which}",
+                marker={"color": _COLOURS[i % len(_COLOURS)], "opacity": opacity},
+            )
+    if threshold is not None:
+        figure.add_vline(x=threshold - 0.5, line_dash="dot")
+    figure.update_yaxes(type="log", tickformat=".1%")
+    return _titled(figure, "Safety scores by source", "", "share of the source's documents (log)")
+
+
+def mixture_figure(before: Mapping[str, float], splits: Mapping[str, Mapping[str, float]], unit: str) -> go.Figure:
+    """Mixture by source before and after subsampling: one stacked bar each.
+
+    Args:
+        before: amount by source in all documents.
+        splits: amount by source in each split.
+        unit: what the amounts are, for the axis.
+    """
+    bars = {"before": before, **splits}
+    figure = go.Figure()
+    for i, source in enumerate(sorted(before)):
+        shares = [_share(amounts, source) for amounts in bars.values()]
+        figure.add_bar(
+            x=list(bars),
+            y=shares,
+            customdata=[amounts.get(source, 0) for amounts in bars.values()],
+            hovertemplate="%{y:.2%} (%{customdata:,.0f} " + unit + ")",
+            name=source,
+            marker={"color": _COLOURS[i % len(_COLOURS)]},
+            text=[f"{share:.1%}" for share in shares],
+        )
+    figure.update_layout(barmode="stack")
+    figure.update_yaxes(tickformat=".0%", range=[0, 1])
+    return _titled(figure, "Mixture by source", "", f"share of {unit}")
+
+
+def loss_figure(step: Sequence[int], series: Mapping[str, Sequence[float]], smooth: int = 20) -> go.Figure:
+    """Training curves over optimiser steps: each series as it is, and its running mean over ``smooth`` steps."""
+    figure = go.Figure()
+    for i, (name, values) in enumerate(series.items()):
+        colour = _COLOURS[i % len(_COLOURS)]
+        figure.add_scatter(x=step, y=values, name=name, mode="lines", line={"color": colour, "width": 1}, opacity=0.35)
+        means = [sum(values[max(0, k + 1 - smooth) : k + 1]) / min(k + 1, smooth) for k in range(len(values))]
+        figure.add_scatter(x=step, y=means, name=f"{name}, mean of {smooth} steps", line={"color": colour})
+    return _titled(figure, "Training loss", "optimiser step", "nats per token")
+
+
+def bits_per_byte_figure(by_source: Mapping[str, Mapping[str, Any]]) -> go.Figure:
+    """Held-out bits per byte by source, model beside unigram model: lower is better."""
+    sources = sorted(by_source)
+    figure = go.Figure()
+    for key, name in (("unigram_bits_per_byte", "unigram model"), ("bits_per_byte", "trained model")):
+        values = [by_source[source][key] for source in sources]
+        figure.add_bar(x=sources, y=values, name=name, text=[f"{value:.3f}" for value in values])
+    figure.update_layout(barmode="group")
+    return _titled(figure, "Held-out documents", "", "bits per byte (lower is better)")
+
+
+_COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#b279a2", "#e45756", "#72b7b2", "#eeca3b", "#9d755d")
+
+
+def _share(amounts: Mapping[str, float], source: str) -> float:
+    total = sum(amounts.values())
+    return amounts.get(source, 0) / total if total else 0.0
+
+
+def _titled(figure: go.Figure, title: str, x: str, y: str) -> go.Figure:
+    figure.update_layout(title=title, xaxis_title=x, yaxis_title=y, **_LAYOUT)
+    return figure

@@ -1,0 +1,17 @@
+"""Project settings: configuration that merges leaf by leaf, and the tracking hook."""
+
+from kedro.config import OmegaConfigLoader
+
+from everytoken.tracking import TrackingHook
+
+CONFIG_LOADER_CLASS = OmegaConfigLoader
+CONFIG_LOADER_ARGS = {
+    "base_env": "base",
+    "default_run_env": "local",
+    # Kedro's default replaces whole branches: an environment that changes one number would drop the seeds beside it.
+    "merge_strategy": {"parameters": "soft", "globals": "soft"},
+    "config_patterns": {"mlflow": ["mlflow*"]},
+}
+
+HOOKS = (TrackingHook(),)
+DISABLE_HOOKS_FOR_PLUGINS = ("kedro_mlflow",)

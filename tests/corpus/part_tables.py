@@ -1,0 +1,79 @@
+"""Parts in memory, and what a part function makes of them: for tests that need no store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from everytoken.corpus.documents import DOCUMENTS, SCORED_DOCUMENTS
+from everytoken.shards import Rows
+
+
+@dataclass(frozen=True)
+class TablePart:
+    rows_table: pa.Table
+    batch_rows: int = 7
+    index: int = 0
+    value: Any = None
+    digest: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"part_{self.index:05d}"
+
+    @property
+    def rows(self) -> int:
+        return int(self.rows_table.num_rows)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.rows_table.schema
+
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        yield from self.table(columns).combine_chunks().to_batches(max_chunksize=self.batch_rows)
+
+    def table(self, columns: Sequence[str] | None = None) -> pa.Table:
+        return self.rows_table if columns is None else self.rows_table.select(list(columns))
+
+
+def value_part(value: Any, index: int = 0) -> TablePart:
+    return TablePart(DOCUMENTS.empty_table(), index=index, value=value)
+
+
+def collect(rows: Rows) -> tuple[pa.Table, dict[str, Any]]:
+    """Run the generator and return the table and the statistics; every batch must have the declared schema."""
+    batches: list[pa.RecordBatch] = []
+    while True:
+        try:
+            batch = next(rows.batches)
+        except StopIteration as stop:
+            return pa.Table.from_batches(batches, rows.schema), stop.value
+        assert batch.schema.equals(rows.schema)
+        batches.append(batch)
+
+
+def documents(texts: Sequence[str], ids: Sequence[str | None] | None = None, source: str = "s") -> pa.Table:
+    n = len(texts)
+    columns = {
+        "id": list(ids) if ids is not None else [None] * n,
+        "text": list(texts),
+        "source": [source] * n,
+        "stratum": ["even" if row % 2 == 0 else "odd" for row in range(n)],
+        "shard_index": [0] * n,
+        "row": list(range(n)),
+    }
+    return pa.table(columns, schema=DOCUMENTS)
+
+
+def scored(lengths: Sequence[int], scores: Sequence[int | None], source: str = "s") -> pa.Table:
+    table = documents(["x" * length for length in lengths], source=source)
+    columns = {name: table.column(name) for name in table.column_names}
+    columns["safety_score"] = pa.array(scores, pa.int8())
+    columns["safety_probs"] = pa.array([[0.0] * 6] * len(scores), pa.list_(pa.float32()))
+    schema = SCORED_DOCUMENTS
+    if None in scores:
+        schema = schema.set(schema.get_field_index("safety_score"), pa.field("safety_score", pa.int8()))
+    return pa.table(columns, schema=schema)

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from everytoken.corpus.errors import PlanError, UpstreamError
+from everytoken.corpus.plan import PlanParameters, ShardPlan, make_plan, part_values, shard_order
+from everytoken.corpus.upstreams import Source, UpstreamFile, find_files
+from tests.corpus.test_upstreams import path_source
+
+
+def plan_parameters(**changes: Any) -> PlanParameters:
+    return PlanParameters.model_validate({"seed": 42, "offset": 0, "n_shards": None, "expect_shards": None, **changes})
+
+
+def sources_and_files(root: Path, **rows_per_shard: int | None) -> tuple[dict[str, Source], dict[str, Any]]:
+    sources = {name: path_source(root / name, rows_per_shard=rows) for name, rows in rows_per_shard.items()}
+    return sources, {name: find_files(name, source, root) for name, source in sources.items()}
+
+
+def write_rows(path: Path, rows: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps({"id": str(i), "text": f"{path.name} {i}"}) + "\n" for i in range(rows)))
+
+
+@pytest.fixture
+def planned(tmp_path: Path) -> Iterator[tuple[Path, ShardPlan]]:
+    write_rows(tmp_path / "b/x.jsonl", 5)
+    write_rows(tmp_path / "b/w.jsonl", 4)
+    write_rows(tmp_path / "a/y.jsonl", 3)
+    sources, files = sources_and_files(tmp_path, a=None, b=2)
+    yield tmp_path, make_plan(sources, files, plan_parameters())
+
+
+def test_the_published_order() -> None:
+    order = shard_order(63_911, plan_parameters(n_shards=47_142, expect_shards=63_911))
+    assert order[:5] == [1502, 22656, 56218, 17774, 7487]
+    assert order[-3:] == [4218, 62815, 54983]
+    assert len(order) == 47_142
+
+
+@given(st.integers(2, 300), st.integers(0, 2**40), st.data())
+def test_disjoint_slices_share_nothing_and_make_up_the_whole(n_total: int, seed: int, data: st.DataObject) -> None:
+    cut = data.draw(st.integers(1, n_total - 1))
+    first = shard_order(n_total, plan_parameters(seed=seed, n_shards=cut))
+    second = shard_order(n_total, plan_parameters(seed=seed, offset=cut))
+    assert not set(first) & set(second)
+    assert first + second == shard_order(n_total, plan_parameters(seed=seed))
+    assert sorted(first + second) == list(range(n_total))
+
+
+def test_another_number_of_shards_than_pinned_stops_before_a_file_is_read(tmp_path: Path) -> None:
+    write_rows(tmp_path / "a/y.jsonl", 3)
+    sources, files = sources_and_files(tmp_path, a=None)
+    gone = {"a": [file._replace(location=Path("/nowhere")) for file in files["a"]]}
+    with pytest.raises(PlanError, match="have 1 shards, expect_shards pins 63,911"):
+        make_plan(sources, gone, plan_parameters(expect_shards=63_911))
+
+
+@pytest.mark.parametrize("slice_", [{"offset": 3}, {"n_shards": 4}, {"offset": 2, "n_shards": 2}])
+def test_a_slice_past_the_end_is_an_error(slice_: dict[str, int]) -> None:
+    with pytest.raises(PlanError, match="reaches past the 3 shards"):
+        shard_order(3, plan_parameters(**slice_))
+
+
+def test_indices_point_into_shards_sorted_by_source_path_and_first_row(planned: tuple[Path, ShardPlan]) -> None:
+    _, plan = planned
+    by_index = dict(zip(plan["order"], plan["shards"], strict=True))
+    listed = [
+        (s["source"], s["path"], s["shard_index"], s["first_row"], s["rows"]) for _, s in sorted(by_index.items())
+    ]
+    assert listed == [
+        ("a", "y.jsonl", 0, 0, None),
+        ("b", "w.jsonl", 0, 0, 2),
+        ("b", "w.jsonl", 0, 2, 2),
+        ("b", "x.jsonl", 1, 0, 2),
+        ("b", "x.jsonl", 1, 2, 2),
+        ("b", "x.jsonl", 1, 4, 1),
+    ]
+
+
+def test_the_plan_is_json_and_names_no_place(planned: tuple[Path, ShardPlan]) -> None:
+    root, plan = planned
+    text = json.dumps(plan)
+    assert json.loads(text) == plan
+    assert str(root) not in text
+
+
+def test_a_moved_folder_changes_no_digest_and_a_changed_byte_does(tmp_path: Path) -> None:
+    write_rows(tmp_path / "one/a/y.jsonl", 3)
+    write_rows(tmp_path / "two/a/y.jsonl", 3)
+    write_rows(tmp_path / "three/a/y.jsonl", 4)
+    digests = {}
+    for place in ("one", "two", "three"):
+        sources, files = sources_and_files(tmp_path / place, a=None)
+        values, digests[place] = part_values(make_plan(sources, files, plan_parameters()), sources, files)
+        assert values[0]["location"].startswith(str(tmp_path / place))
+    assert digests["one"] == digests["two"] != digests["three"]
+
+
+def test_a_file_that_is_gone_is_named(planned: tuple[Path, ShardPlan]) -> None:
+    root, plan = planned
+    (root / "b/x.jsonl").unlink()
+    sources, files = sources_and_files(root, a=None, b=2)
+    with pytest.raises(PlanError, match=r"x.jsonl of source 'b', which is no longer there"):
+        part_values(plan, sources, files)
+
+
+def test_an_unknown_format_stops_the_plan(tmp_path: Path) -> None:
+    write_rows(tmp_path / "a/y.csv", 1)
+    source = path_source(tmp_path / "a", "*.csv")
+    with pytest.raises(UpstreamError, match=r"format of file y.csv"):
+        make_plan({"a": source}, {"a": find_files("a", source, tmp_path)}, plan_parameters())
+
+
+def test_an_empty_file_is_a_shard_without_rows(tmp_path: Path) -> None:
+    (tmp_path / "e.jsonl").touch()
+    file = UpstreamFile("a", "e.jsonl", tmp_path / "e.jsonl", None)
+    plan = make_plan({"a": path_source(tmp_path, rows_per_shard=5)}, {"a": [file]}, plan_parameters())
+    assert [(shard["first_row"], shard["rows"]) for shard in plan["shards"]] == [(0, 0)]

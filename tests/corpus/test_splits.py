@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from everytoken.corpus.documents import SPLIT_DOCUMENTS
+from everytoken.corpus.errors import SamplingError
+from everytoken.corpus.sampling import SubsamplingParameters, totals_of
+from everytoken.corpus.splits import Split, estimate_part_tokens, select_split
+from everytoken.corpus.statistics import add_statistics
+from tests.corpus.part_tables import TablePart, collect, scored, value_part
+from tests.corpus.test_sampling import subsampling
+
+SPLITS: tuple[Split, ...] = ("annotated", "unannotated", "held_out")
+ROWS = st.lists(st.tuples(st.integers(0, 400), st.integers(0, 5)), max_size=40)
+
+
+def split_all(parts: list[TablePart], parameters: SubsamplingParameters) -> dict[str, list[tuple[Any, Any]]]:
+    estimates = [estimate_part_tokens(part, parameters=parameters) for part in parts]
+    totals = totals_of(estimates, parameters)
+    return {
+        split: [
+            collect(select_split(part, value_part(estimate), split=split, parameters=parameters, totals=totals))
+            for part, estimate in zip(parts, estimates, strict=True)
+        ]
+        for split in SPLITS
+    }
+
+
+def parts_of(columns: list[list[tuple[int, int]]], batch_rows: int = 7) -> list[TablePart]:
+    return [
+        TablePart(scored([length for length, _ in rows], [score for _, score in rows]), batch_rows, index)
+        for index, rows in enumerate(columns)
+    ]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(ROWS, min_size=1, max_size=3), st.sampled_from([0.0, 0.3]), st.sampled_from([None, 500.0]))
+def test_every_row_is_in_one_split_or_not_drawn(
+    columns: list[list[tuple[int, int]]], share: float, target: float | None
+) -> None:
+    parts = parts_of(columns)
+    made = split_all(parts, subsampling(held_out_share=share, target_tokens=target))
+    for number, part in enumerate(parts):
+        rows = [row for split in SPLITS for row in made[split][number][0].column("row").to_pylist()]
+        assert len(rows) == len(set(rows))
+        for split in SPLITS:
+            table, statistics = made[split][number]
+            assert table.num_rows == statistics["rows"] == statistics[split]
+            assert statistics["rows_in"] == part.rows == len(rows) + statistics["not_drawn"]
+            assert table.column("row").to_pylist() == sorted(table.column("row").to_pylist())
+            by_source = add_statistics(s for strata in statistics["by_source"].values() for s in strata.values())
+            assert by_source.get("rows", 0) == table.num_rows
+            assert by_source.get("estimated_tokens", 0) == pytest.approx(statistics["estimated_tokens"])
+            assert by_source.get("characters", 0) == sum(map(len, table.column("text").to_pylist()))
+
+
+@settings(max_examples=20, deadline=None)
+@given(ROWS, st.integers(1, 50))
+def test_nothing_depends_on_batches(rows: list[tuple[int, int]], batch_rows: int) -> None:
+    parameters = subsampling(held_out_share=0.2, target_tokens=800)
+    one = split_all(parts_of([rows], batch_rows), parameters)
+    other = split_all(parts_of([rows], 1000), parameters)
+    for split in SPLITS:
+        assert one[split][0][0].equals(other[split][0][0])
+        assert one[split][0][1] == other[split][0][1]
+
+
+def test_columns_are_carried_over_and_two_are_appended() -> None:
+    made = split_all(parts_of([[(100, 0), (90, 4), (80, 0), (70, 3), (60, 0)] * 4]), subsampling(held_out_share=0.3))
+    for split in SPLITS:
+        table, _ = made[split][0]
+        assert table.schema == SPLIT_DOCUMENTS
+        assert table.num_rows > 0
+        rows = table.to_pylist()
+        assert {row["has_annotation"] for row in rows} == {split == "annotated"}
+        assert all(row["is_bad"] == (row["safety_score"] >= 3) for row in rows)
+
+
+def test_held_out_documents_stay_the_same_whatever_else_changes() -> None:
+    rows = [(100, 0), (90, 4), (80, 1)] * 30
+    base = split_all(parts_of([rows]), subsampling(held_out_share=0.1))["held_out"][0][0]
+    changed = subsampling(held_out_share=0.1, seed=7, target_tokens=100, annotation_threshold=1)
+    assert split_all(parts_of([[(50, 0)] * 9, rows]), changed)["held_out"][1][0].column("row") == base.column("row")
+    more = split_all(parts_of([rows]), subsampling(held_out_share=0.2))["held_out"][0][0]
+    assert set(base.column("row").to_pylist()) < set(more.column("row").to_pylist())
+
+
+def test_held_out_rows_are_in_no_estimate() -> None:
+    (part,) = parts_of([[(100, 0), (90, 4)] * 50])
+    every = estimate_part_tokens(part, parameters=subsampling())
+    some = estimate_part_tokens(part, parameters=subsampling(held_out_share=0.2))
+    assert some["held_out_rows"] > 0
+    assert some["above_rows"] + some["below_rows"] + some["held_out_rows"] == 100
+    total = some["above_tokens"] + some["below_tokens"] + some["held_out_tokens"]
+    assert total == pytest.approx(every["above_tokens"] + every["below_tokens"])
+
+
+def test_length_is_counted_in_code_points() -> None:
+    table = scored([0, 0], [0, 0]).set_column(1, "text", [["😀é"] * 2])
+    estimate = estimate_part_tokens(TablePart(table), parameters=subsampling(chars_per_token=1))
+    assert estimate["below_tokens"] == 4
+
+
+def test_rows_without_a_score_are_refused_with_their_count() -> None:
+    part = TablePart(scored([10, 20, 30], [1, None, None]))
+    with pytest.raises(SamplingError, match="part_00000: 2 rows have no safety_score and 0 have one outside"):
+        estimate_part_tokens(part, parameters=subsampling())
+    with pytest.raises(SamplingError, match=r"0 rows have no safety_score and 1 have one outside 0..5"):
+        estimate_part_tokens(TablePart(scored([10, 20], [1, 6])), parameters=subsampling())
+
+
+def test_estimates_of_other_documents_are_refused() -> None:
+    part, other = parts_of([[(100, 0)] * 5, [(100, 0)] * 6])
+    estimate = estimate_part_tokens(other, parameters=subsampling())
+    totals = totals_of([estimate], subsampling())
+    with pytest.raises(SamplingError, match="part_00000: the estimates are not of these documents"):
+        collect(select_split(part, value_part(estimate), split="annotated", parameters=subsampling(), totals=totals))

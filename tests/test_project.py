@@ -1,0 +1,224 @@
+"""What holds for the whole project: the catalog, the parameters, the layers, and where randomness may come from."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from kedro.framework.context import KedroContext
+from kedro.framework.project import pipelines
+from kedro.framework.session import KedroSession
+from kedro.framework.startup import bootstrap_project
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ROOT / "src" / "everytoken"
+bootstrap_project(ROOT)
+
+
+@pytest.fixture(scope="module", params=["local", "test"])
+def context(request: pytest.FixtureRequest) -> Iterator[KedroContext]:
+    with KedroSession.create(project_path=ROOT, env=request.param) as session:
+        yield session.load_context()
+
+
+@pytest.mark.parametrize("name", sorted(pipelines))
+def test_every_dataset_is_in_the_catalog(context: KedroContext, name: str) -> None:
+    configured = set(context.config_loader["catalog"])
+    missing = {d for d in pipelines[name].datasets() if not d.startswith("params:") and d not in configured}
+    assert not missing, "a dataset that is not in the catalog lives in memory and is lost"
+
+
+def test_every_catalog_entry_is_used(context: KedroContext) -> None:
+    used = pipelines["__default__"].datasets()
+    assert {d for d in context.config_loader["catalog"] if not d.startswith("_")} <= used
+
+
+def test_every_parameter_is_read_by_a_node(context: KedroContext) -> None:
+    inputs = {n.removeprefix("params:") for p in pipelines.values() for n in p.inputs() if n.startswith("params:")}
+    assert set(context.params) == inputs
+
+
+def test_no_parameter_model_has_a_default() -> None:
+    from everytoken import parameters
+    from pydantic import BaseModel
+
+    seen: set[type] = set()
+
+    def check(model: type[BaseModel]) -> None:
+        if model in seen:
+            return
+        seen.add(model)
+        assert model.model_config.get("extra") == "forbid", model
+        assert model.model_config.get("frozen"), model
+        for name, field in model.model_fields.items():
+            discriminator = typing.get_origin(field.annotation) is typing.Literal
+            assert field.is_required() or discriminator, f"{model.__name__}.{name}: a default hides a lost seed"
+            for kind in _models_in(field.annotation):
+                check(kind)
+
+    for value in vars(parameters).values():
+        if isinstance(value, type) and issubclass(value, BaseModel) and value is not BaseModel:
+            check(value)
+    assert len(seen) >= 6
+
+
+def _models_in(annotation: object) -> Iterator[type]:
+    from pydantic import BaseModel
+
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in typing.get_args(annotation):
+        yield from _models_in(argument)
+
+
+@pytest.mark.parametrize("node", pipelines["__default__"].nodes, ids=lambda node: node.name)
+def test_node_annotations_resolve(node: typing.Any) -> None:
+    """Kedro passes a plain dict, silently, for an annotation that does not resolve at run time."""
+    hints = typing.get_type_hints(node.func)
+    assert len(hints) == node.func.__code__.co_argcount + 1, "every argument and the result have a type"
+
+
+def test_pipelines_have_few_free_outputs() -> None:
+    inputs = {name for p in pipelines.values() for node in p.nodes for name in node.inputs}
+    for name, pipeline in pipelines.items():
+        if name != "__default__":
+            assert len(pipeline.outputs() - inputs) <= 3, name
+
+
+def _sources(*folders: Path) -> Iterator[tuple[str, ast.Module]]:
+    for folder in folders:
+        for path in sorted(folder.rglob("*.py")):
+            yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _imports(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+
+
+_KEDRO_MAY = ("pipelines/", "datasets/", "tracking/", "settings.py", "pipeline_registry.py", "cli.py")
+_LAYERS = ["shards", "corpus tokens", "models", "training", "pipelines datasets tracking"]
+
+
+@pytest.mark.parametrize(("path", "tree"), _sources(SOURCE), ids=lambda value: value if isinstance(value, str) else "")
+def test_layers(path: str, tree: ast.Module) -> None:
+    """Low level never imports high level; only the outer modules know Kedro, only tracking knows MLflow."""
+    inside = path.removeprefix("src/everytoken/")
+    for name in _imports(tree):
+        top = name.split(".")[0]
+        if top in ("kedro", "kedro_datasets"):
+            assert inside.startswith(_KEDRO_MAY), f"{path} imports {name}"
+        if top == "mlflow":
+            assert inside.startswith("tracking/"), f"{path} imports {name}"
+        if name.startswith("everytoken.") and "/" in inside:
+            here, there = _layer(inside.split("/")[0]), _layer(name.split(".")[1])
+            assert there <= here, f"{path} imports {name}, which lies above it"
+
+
+def _layer(package: str) -> int:
+    for level, names in enumerate(_LAYERS):
+        if package in names.split():
+            return level
+    return -1  # seeds, parameters: plain values that all may use
+
+
+_GENERATORS = {
+    "numpy.random", "np.random", "torch.manual_seed", "torch.seed", "torch.Generator", "torch.cuda.manual_seed",
+    "torch.cuda.manual_seed_all", "torch.random", "random.Random", "random.seed", "random.SystemRandom", "os.urandom",
+    "uuid.uuid4", "uuid.uuid1",
+}  # fmt: skip
+_TORCH_DRAWS = {
+    "rand", "randn", "randint", "randperm", "normal", "multinomial", "bernoulli", "poisson", "normal_", "uniform_", "random_",
+    "bernoulli_", "exponential_", "geometric_", "cauchy_", "log_normal_", "trunc_normal_", "xavier_uniform_", "xavier_normal_",
+    "kaiming_uniform_", "kaiming_normal_", "orthogonal_",
+}  # fmt: skip
+
+
+def _dotted(node: ast.expr) -> str:
+    if isinstance(node, ast.Attribute):
+        return f"{_dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else "?"
+
+
+def _unseeded(tree: ast.Module) -> Iterator[str]:
+    """Yield the places of a module that make a generator, or draw from one that nobody named."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            for name in _imports(ast.Module([node], [])):
+                if name.split(".")[0] in ("random", "secrets") or name.startswith("numpy.random"):
+                    yield f"line {node.lineno}: import of {name}"
+        if isinstance(node, ast.Attribute) and _dotted(node) in _GENERATORS and _dotted(node) != "np.random.Generator":
+            yield f"line {node.lineno}: {_dotted(node)}"
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in _TORCH_DRAWS
+            and not any(keyword.arg == "generator" for keyword in node.keywords)
+            and not _dotted(node.func.value).endswith(("rng", "generator"))
+        ):
+            yield f"line {node.lineno}: {node.func.attr}() without generator="
+
+
+@pytest.mark.parametrize(
+    ("path", "tree"),
+    [source for source in _sources(SOURCE, ROOT / "benchmarks") if source[0] != "src/everytoken/seeds.py"],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_every_draw_comes_from_seeds(path: str, tree: ast.Module) -> None:
+    found = [place for place in _unseeded(tree) if not _only_annotates_generator(tree, place)]
+    assert not found, f"{path}: make generators in everytoken.seeds, from a seed in the parameters: {found}"
+
+
+def _only_annotates_generator(tree: ast.Module, place: str) -> bool:
+    """Tell whether ``np.random`` at this line is only the type ``np.random.Generator``."""
+    if not place.endswith((": np.random", ": torch.Generator")):
+        return False
+    line = int(place.split()[1].rstrip(":"))
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.lineno == line]
+    return not any(_dotted(call.func).startswith(("np.random", "torch.Generator")) for call in calls)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import random",
+        "from numpy.random import default_rng",
+        "import numpy as np\nx = np.random.default_rng(3)",
+        "import torch\ntorch.manual_seed(1)",
+        "import torch\ng = torch.Generator()",
+        "import torch\nx = torch.randn(3)",
+        "w.normal_(0, 1)",
+    ],
+)
+def test_the_check_of_draws_finds_them(code: str) -> None:
+    tree = ast.parse(code)
+    assert [place for place in _unseeded(tree) if not _only_annotates_generator(tree, place)]
+
+
+def _modules_loaded_by(code: str) -> set[str]:
+    script = f"import sys\n{code}\nprint(' '.join(sorted(m for m in sys.modules if '.' not in m)))"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
+    return set(run.stdout.splitlines()[-1].split())
+
+
+def test_importing_the_package_and_kedro_help_are_light() -> None:
+    assert not {"torch", "mlflow", "kedro"} & _modules_loaded_by("import everytoken")
+    help_page = (
+        "from click.testing import CliRunner\nfrom pathlib import Path\n"
+        "from kedro.framework.cli.cli import KedroCLI\n"
+        "assert CliRunner().invoke(KedroCLI(project_path=Path.cwd()), ['--help']).exit_code == 0"
+    )
+    assert not {"torch", "mlflow"} & _modules_loaded_by(help_page)
+
+
+def test_telemetry_is_off() -> None:
+    assert yaml.safe_load((ROOT / ".telemetry").read_text()) == {"consent": False}
