@@ -41,9 +41,9 @@ $(VENV)/installed-test: requirements-test.lock $(VENV)/installed
 lock:
 	rm -rf build/lock && $(PYTHON) -m venv build/lock
 	build/lock/bin/python -m pip install --quiet setuptools torch==2.13.0 .
-	build/lock/bin/python -m pip freeze --all --exclude everytoken --exclude pip > requirements.lock
+	build/lock/bin/python -m pip freeze --all --exclude everytoken --exclude pip | sed 's/+cpu$$//' > requirements.lock
 	build/lock/bin/python -m pip install --quiet '.[test]'
-	build/lock/bin/python -m pip freeze --all --exclude everytoken --exclude pip > requirements-test.lock
+	build/lock/bin/python -m pip freeze --all --exclude everytoken --exclude pip | sed 's/+cpu$$//' > requirements-test.lock
 	rm -rf build/lock
 
 clean:

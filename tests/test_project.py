@@ -109,7 +109,7 @@ _KEDRO_MAY = ("pipelines/", "datasets/", "tracking/", "settings.py", "pipeline_r
 _LAYERS = ["shards", "corpus tokens", "models", "training", "pipelines datasets tracking"]
 
 
-@pytest.mark.parametrize(("path", "tree"), _sources(SOURCE), ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(("path", "tree"), list(_sources(SOURCE)), ids=lambda value: value if isinstance(value, str) else "")
 def test_layers(path: str, tree: ast.Module) -> None:
     """Low level never imports high level; only the outer modules know Kedro, only tracking knows MLflow."""
     inside = path.removeprefix("src/everytoken/")

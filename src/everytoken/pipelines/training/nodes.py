@@ -34,7 +34,7 @@ def report_training(checkpoint: Artifact) -> tuple[dict[str, Any], dict[str, lis
     """Return the run's figures, the history by step, and the loss curve."""
     history = pd.read_parquet(checkpoint.path(HISTORY_FILE))
     numbers = {name: value for name, value in checkpoint.statistics.items() if isinstance(value, int | float)}
-    speed = {name: checkpoint.measured[name] for name in ("seconds", "tokens_per_second")}
+    speed = {f"measured_{name}": checkpoint.measured[name] for name in ("seconds", "tokens_per_second")}
     series = {name: history[name].tolist() for name in ("step", "loss", "lr", "grad_norm")}
     rates = dict(checkpoint.measured["tokens_per_second_by_step"])
     series["tokens_per_second"] = [rates.get(step) for step in series["step"]]

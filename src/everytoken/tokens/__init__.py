@@ -1,0 +1,39 @@
+"""Tokens: tokenizers, encoded documents, streams of windows, and the order in which training reads them."""
+
+from everytoken.tokens.encode import encode_part
+from everytoken.tokens.errors import ShuffleError, StreamError, TokenizerError, TokensError
+from everytoken.tokens.interleave import later_shares, window_of_sample, windows_of_samples
+from everytoken.tokens.megatron import IndexedTokens, WindowWriter, open_indexed
+from everytoken.tokens.shuffle import destinations, in_order
+from everytoken.tokens.streams import write_annotated_stream, write_compact_stream
+from everytoken.tokens.tokenizer import DocumentTokenizer, Encoded, open_tokenizer, token_dtype
+from everytoken.tokens.vocabulary import load_tokenizer_file, train_tokenizer
+from everytoken.tokens.windows import TrainingWindows, WindowStream, open_training_windows, open_window_stream
+
+__all__ = [
+    "DocumentTokenizer",
+    "Encoded",
+    "IndexedTokens",
+    "ShuffleError",
+    "StreamError",
+    "TokenizerError",
+    "TokensError",
+    "TrainingWindows",
+    "WindowStream",
+    "WindowWriter",
+    "destinations",
+    "encode_part",
+    "in_order",
+    "later_shares",
+    "load_tokenizer_file",
+    "open_indexed",
+    "open_tokenizer",
+    "open_training_windows",
+    "open_window_stream",
+    "token_dtype",
+    "train_tokenizer",
+    "window_of_sample",
+    "windows_of_samples",
+    "write_annotated_stream",
+    "write_compact_stream",
+]

@@ -1,0 +1,160 @@
+"""What a run was made with: command, code, packages, machine and process, each as short text for a tag."""
+
+from __future__ import annotations
+
+import functools
+import getpass
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib.metadata import distributions
+from pathlib import Path
+
+KEY_PACKAGES = (
+    "everytoken",
+    "kedro",
+    "mlflow",
+    "numpy",
+    "pyarrow",
+    "pydantic",
+    "scikit-learn",
+    "tokenizers",
+    "torch",
+)
+UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class GitState:
+    """Commit, branch and dirty flag of a checkout; each "unknown" with a ``reason`` where git cannot tell."""
+
+    commit: str
+    branch: str
+    dirty: str
+    reason: str
+
+
+def git_state(folder: Path) -> GitState:
+    """Return the state of the checkout that holds ``folder``. Never raises: a run outside git is a run all the same."""
+    try:
+        commit = _git(folder, "rev-parse", "--verify", "HEAD")
+        branch = _git(folder, "rev-parse", "--abbrev-ref", "HEAD")
+        dirty = "true" if _git(folder, "status", "--porcelain") else "false"
+    except FileNotFoundError:
+        return GitState(UNKNOWN, UNKNOWN, UNKNOWN, "git is not installed")
+    except subprocess.CalledProcessError as error:
+        said = (error.stderr or "").strip().splitlines()
+        return GitState(UNKNOWN, UNKNOWN, UNKNOWN, said[0] if said else f"git ended with {error.returncode}")
+    except subprocess.TimeoutExpired as error:
+        return GitState(UNKNOWN, UNKNOWN, UNKNOWN, f"git took longer than {error.timeout} s")
+    return GitState(commit, branch, dirty, "")
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(folder), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+
+
+def command_line() -> str:
+    """Return the command of this process, quoted for a shell: ``kedro run --params subsampling.seed=7``."""
+    script = Path(sys.argv[0])
+    if script.name == "__main__.py" or not script.is_file():  # python -m kedro: argv has lost the "-m kedro"
+        return shlex.join([Path(sys.orig_argv[0]).name, *sys.orig_argv[1:]])
+    return shlex.join([script.name, *sys.argv[1:]])
+
+
+def user_name() -> str:
+    """Return the login name, or the numeric id where a container has no entry for it."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
+@functools.cache
+def packages() -> dict[str, str]:
+    """Return name and version of every installed package, sorted by name."""
+    found: dict[str, str] = {}
+    for package in distributions():
+        name = package.metadata["Name"]
+        if name:  # a folder left behind by a broken uninstall has none
+            found.setdefault(name, package.version)  # the first on sys.path is the one that is imported
+    return dict(sorted(found.items(), key=lambda item: item[0].lower()))
+
+
+def machine() -> dict[str, str]:
+    """Return host, CPU model, cores (of the machine, and usable by this process), memory and platform."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return {
+        "host.name": platform.node(),
+        "host.cpu": _cpu_model(),
+        "host.cores": str(os.cpu_count()),
+        "host.cores_usable": str(usable),
+        "host.memory_gib": f"{memory:.1f}",
+        "host.platform": platform.platform(),
+    }
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return model or platform.processor() or f"{platform.machine()}, model {UNKNOWN}"  # aarch64 kernels name no model
+
+
+def process() -> dict[str, str]:
+    """Return what tells this process from any other one, past or present: pid, start time, boot and pid namespace."""
+    return {
+        "process.pid": str(os.getpid()),
+        "process.start": process_start(os.getpid()) or UNKNOWN,
+        "process.boot": _read("/proc/sys/kernel/random/boot_id"),
+        "process.namespace": _link("/proc/self/ns/pid"),
+    }
+
+
+def is_dead(recorded: dict[str, str]) -> bool:
+    """Tell whether the process that ``process()`` recorded on this host is surely gone.
+
+    Another boot: gone. The same boot but another pid namespace (a container): nobody here can know, so False.
+    Else it is gone if its pid is free, a zombie, or belongs to a process that started at another time.
+    """
+    here = process()
+    if recorded.get("process.boot") != here["process.boot"]:
+        return True
+    if recorded.get("process.namespace") != here["process.namespace"] or not recorded.get("process.pid"):
+        return False
+    start = process_start(int(recorded["process.pid"]))
+    return start is None or start != recorded.get("process.start")
+
+
+def process_start(pid: int) -> str | None:
+    """Return a text that is the same as long as ``pid`` is the same living process, or None if there is none."""
+    if Path("/proc/self/stat").exists():
+        try:
+            # the name in brackets may hold brackets; after it come field 3 (state) .. field 22 (start in ticks)
+            fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        return None if fields[0] in "ZX" else fields[19]
+    listed = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return listed.stdout.strip() or None
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8").strip()
+    except OSError:
+        return UNKNOWN  # not Linux: equal on every boot, so is_dead asks for the process itself
+
+
+def _link(path: str) -> str:
+    try:
+        return str(Path(path).readlink())
+    except OSError:
+        return UNKNOWN

@@ -1,0 +1,247 @@
+"""The Kedro hook: one MLflow run for each ``kedro run``, with all that is needed to understand and compare it.
+
+The run is opened before the first node with every parameter that its nodes read, so a run that fails at once
+still shows the seeds of its later steps. Each dataset is recorded when it is read or written, by name also as
+metrics or artifact:
+
+=====================================  ==========================================================================
+``<x>_metrics``                        (nested) dict of numbers: metrics ``x.key``
+``<x>_history``                        DataFrame or dict of lists with ``step``: metric series ``x.column``
+``*_report *_samples *_metadata``      its file: artifacts ``reports/ samples/ metadata/``
+a Plotly figure                        ``figures.html`` (works offline) and ``figures/<name>.json``
+=====================================  ==========================================================================
+
+A failure to track is an error and fails the run; only when a node has failed already does it become a note on
+that error.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import platform
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from typing import Any
+
+from kedro.framework.context import KedroContext
+from kedro.framework.hooks import hook_impl
+from kedro.io import DataCatalog, MemoryDataset
+from kedro.pipeline import Pipeline
+from pydantic import ValidationError
+
+from . import environment, figures
+from .contents import contents, local_path
+from .errors import TrackingError
+from .flatten import flat_metrics, metric_points, plain
+from .parameters_read import parameters_read, refuse_unread
+from .run import TrackedRun
+from .signals import ExitWatch
+from .store import TrackingSettings, close_dead_runs, open_store
+
+logger = logging.getLogger(__name__)
+
+_FOLDERS = {"_report": "reports", "_samples": "samples", "_metadata": "metadata"}
+_SELECTION = (
+    "tags",
+    "from_nodes",
+    "to_nodes",
+    "node_names",
+    "from_inputs",
+    "to_outputs",
+    "load_versions",
+    "namespaces",
+)
+
+
+class TrackingHook:
+    """Record every run: one instance in ``HOOKS``, and ``mlflow`` in the config patterns of ``settings.py``."""
+
+    def __init__(self) -> None:
+        self._context: KedroContext | None = None
+        self._catalog: DataCatalog | None = None
+        self._run: TrackedRun | None = None
+        self._watch: ExitWatch | None = None
+
+    @hook_impl
+    def after_context_created(self, context: KedroContext) -> None:
+        """Remember the project; nothing is opened, as most Kedro commands run nothing."""
+        self._context = context
+
+    @hook_impl(wrapper=True)
+    def before_pipeline_run(
+        self, run_params: dict[str, Any], pipeline: Pipeline, catalog: DataCatalog
+    ) -> Generator[None, Any, Any]:
+        """Refuse what cannot be recorded before anything happens; open the run when other hooks agreed."""
+        refuse_unread(run_params["runtime_params"], pipeline)
+        _refuse_parallel(run_params)
+        result = yield
+        self._close("KILLED", "interrupted; the process went on to another run")  # Ctrl-C in a notebook
+        self._catalog = catalog
+        self._open(run_params, pipeline, catalog)
+        return result
+
+    @hook_impl
+    def after_dataset_loaded(self, dataset_name: str) -> None:
+        """Record an input, unless this run has made it."""
+        self._record(dataset_name, "input")
+
+    @hook_impl
+    def after_dataset_saved(self, dataset_name: str, data: Any) -> None:
+        """Record an output, and by its name as metrics, series or artifact."""
+        run, dataset = self._record(dataset_name, "output")
+        if figures.is_figure(data):
+            run.log_figure(dataset_name, data)
+        elif dataset_name.endswith("_metrics"):
+            run.log_metrics(flat_metrics(dataset_name.removesuffix("_metrics"), data, dataset_name), dataset_name)
+        elif dataset_name.endswith("_history"):
+            run.log_points(metric_points(dataset_name.removesuffix("_history"), data, dataset_name), dataset_name)
+        elif folder := next((to for suffix, to in _FOLDERS.items() if dataset_name.endswith(suffix)), None):
+            path = local_path(dataset)
+            if path is None:
+                raise TrackingError(
+                    f"dataset {dataset_name} is recorded as its file, by its name, but {type(dataset).__name__} has no "
+                    f"local one. Save it to a local file, or give it another name."
+                )
+            run.log_file(dataset_name, path, folder)
+
+    @hook_impl(wrapper=True)
+    def after_pipeline_run(self) -> Generator[None, Any, Any]:
+        """End the run as FINISHED, or as FAILED if another hook fails here."""
+        try:
+            result = yield
+        except Exception as error:
+            self._fail(error)
+            raise
+        self._close("FINISHED")
+        return result
+
+    @hook_impl
+    def on_pipeline_error(self, error: Exception) -> None:
+        """End the run as FAILED, with the traceback."""
+        self._fail(error)
+
+    def _open(self, run_params: dict[str, Any], pipeline: Pipeline, catalog: DataCatalog) -> None:
+        context = self._context
+        assert context is not None, "Kedro creates the context before it runs"
+        tree = parameters_read(pipeline, catalog)
+        names = sorted(run_params["pipeline_names"] or ["__default__"])
+        store = open_store(context.project_path, _settings(context))
+        close_dead_runs(store)
+        self._watch = ExitWatch(self._killed)
+        self._watch.start()
+        try:
+            self._run = TrackedRun(store, "+".join(names), _tags(context, run_params, names))
+            logger.info("Run %s is recorded in %s", self._run.id, store.uri)
+            self._run.log_parameters(tree)
+            self._run.log_text(_requirements(), "requirements.txt")
+        except Exception as error:  # Kedro calls on_pipeline_error only for what its runner raises
+            self._fail(error)
+            raise
+
+    def _record(self, name: str, context: str) -> tuple[TrackedRun, Any]:
+        assert self._run is not None and self._catalog is not None, "datasets are loaded and saved only within a run"
+        dataset = self._catalog.get(name)
+        if name == "parameters" or name.startswith("params:") or isinstance(dataset, MemoryDataset):
+            return self._run, dataset
+        held = contents(name, dataset)
+        if held is None:
+            logger.warning("Dataset %s (%s) has neither ledger nor local file: recorded without digest", name, dataset)
+            self._run.set_tag(f"without_digest.{name}", type(dataset).__name__)
+        else:
+            self._run.log_dataset(name, held, context, self._source(dataset))
+        return self._run, dataset
+
+    def _source(self, dataset: Any) -> str:
+        """Return where the dataset lies, within the project as a relative path, as the project may be moved."""
+        assert self._context is not None
+        path = local_path(dataset) or Path(str(dataset._describe().get("filepath", type(dataset).__name__)))
+        project = self._context.project_path
+        return str(path.relative_to(project) if path.is_relative_to(project) else path)
+
+    def _fail(self, error: Exception) -> None:
+        """End the run as FAILED; what goes wrong in that is a note on ``error``, which is what the user has to see."""
+        run = self._run
+        try:
+            if run is not None:
+                run.log_error(error)
+        except Exception as second:
+            error.add_note(f"Tracking failed as well, the traceback is not recorded: {second!r}")
+        try:
+            self._close("FAILED")
+        except Exception as second:
+            error.add_note(f"Tracking failed as well, run {run and run.id} may look alive: {second!r}")
+
+    def _killed(self) -> None:
+        self._close("KILLED", (self._watch.seen if self._watch else "") or "the process ended before the run did")
+
+    def _close(self, status: str, reason: str = "") -> None:
+        """End the open run, if there is one, and leave no trace of it in the process."""
+        run, watch = self._run, self._watch
+        self._run = self._watch = None
+        try:
+            if run is not None:
+                if reason:
+                    run.set_tag("error", reason)
+                run.end(status)
+        finally:
+            if watch is not None:
+                watch.stop()
+
+
+def _settings(context: KedroContext) -> TrackingSettings:
+    try:
+        conf = context.config_loader["mlflow"]
+    except KeyError as error:
+        raise TrackingError(
+            "no configuration 'mlflow': expected conf/base/mlflow.yml, and in settings.py CONFIG_LOADER_ARGS = "
+            '{"config_patterns": {"mlflow": ["mlflow*"]}, ...}.'
+        ) from error
+    try:
+        return TrackingSettings.model_validate(conf)
+    except ValidationError as error:
+        raise TrackingError(f"mlflow.yml: {error}") from error
+
+
+def _refuse_parallel(run_params: Mapping[str, Any]) -> None:
+    if "ParallelRunner" in run_params["runner"]:
+        raise TrackingError(
+            "ParallelRunner runs nodes in processes of their own, which this run cannot see. Parallel work belongs "
+            "inside a node, over parts: use the default runner."
+        )
+
+
+def _requirements() -> str:
+    return "".join(f"{name}=={version}\n" for name, version in environment.packages().items())
+
+
+def _tags(context: KedroContext, run_params: Mapping[str, Any], names: list[str]) -> dict[str, str]:
+    command = environment.command_line()
+    git = environment.git_state(context.project_path)
+    installed = environment.packages()
+    selection = {key: plain(run_params[key]) for key in _SELECTION if run_params[key]}
+    tags = {
+        "mlflow.user": environment.user_name(),
+        "mlflow.source.name": command,
+        "mlflow.source.type": "LOCAL",
+        "mlflow.source.git.commit": git.commit,
+        "mlflow.source.git.branch": git.branch,
+        "git.commit": git.commit,
+        "git.dirty": git.dirty,
+        "kedro.command": command,
+        "kedro.env": run_params["env"] or getattr(context.config_loader, "default_run_env", None) or "base",
+        "kedro.pipelines": ",".join(names),
+        "kedro.run_id": run_params["run_id"],
+        "kedro.runtime_params": json.dumps(plain(run_params["runtime_params"])),
+        "kedro.selection": json.dumps(selection),
+        "kedro.only_missing_outputs": json.dumps(run_params["only_missing_outputs"]),
+        "kedro.project": str(context.project_path),
+        "working_folder": str(Path.cwd()),
+        "version.python": platform.python_version(),
+        **{f"version.{name}": installed[name] for name in environment.KEY_PACKAGES if name in installed},
+        **environment.machine(),
+        **environment.process(),
+    }
+    if git.reason:
+        tags["git.reason"] = git.reason
+    return tags

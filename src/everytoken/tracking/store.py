@@ -1,0 +1,193 @@
+"""Where runs are kept: the MLflow store of the project, opened once under a lock, and tidied of runs that died.
+
+By default a SQLite file and a folder of artifacts in the project (both named in ``conf/base/mlflow.yml``);
+the environment variable ``MLFLOW_TRACKING_URI`` sends runs elsewhere. MLflow writes the absolute location of
+the artifacts into its database, so a project folder that was moved or copied would go on writing to its old
+place; opening the store notices and corrects that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, ConfigDict
+
+from . import environment
+from .errors import TrackingError
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+logger = logging.getLogger(__name__)
+
+URI_VARIABLE = "MLFLOW_TRACKING_URI"
+_NO_TELEMETRY = "MLFLOW_DISABLE_TELEMETRY"
+_SQLITE = "sqlite:///"
+_SERVERS = ("http:", "https:", "databricks")  # a server decides itself where its artifacts lie
+
+
+class TrackingSettings(BaseModel):
+    """The whole of ``mlflow.yml``; relative paths start at the project folder."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    experiment: str
+    tracking_uri: str
+    artifacts: str
+
+
+@dataclass(frozen=True)
+class Store:
+    """An open store: the client, its address, and the experiment that takes the runs."""
+
+    client: MlflowClient
+    uri: str
+    experiment_id: str
+
+
+def open_store(project: Path, settings: TrackingSettings) -> Store:
+    """Open the store and the experiment, and create what is missing; safe for several processes at once.
+
+    Raises:
+        TrackingError: if the experiment was deleted, or keeps its artifacts elsewhere than ``settings`` says.
+    """
+    uri = tracking_uri(project, settings)
+    database = Path(uri.removeprefix(_SQLITE)) if uri.startswith(_SQLITE) else None
+    with _locked(database), _quiet():
+        client = _client(uri)
+        found = client.get_experiment_by_name(settings.experiment)
+        location = _artifact_location(project, settings, uri)
+        if found is None:
+            experiment_id = _create_experiment(client, settings.experiment, location)
+        elif found.lifecycle_stage != "active":
+            raise TrackingError(
+                f"experiment {settings.experiment!r} is deleted in {uri}. Restore it with 'mlflow experiments restore "
+                f"--experiment-id {found.experiment_id}', or name another in mlflow.yml."
+            )
+        else:
+            experiment_id = found.experiment_id
+            if location and database and database.is_relative_to(project) and found.artifact_location != location:
+                _relocate(database, experiment_id, found.artifact_location, location, project / settings.artifacts)
+    return Store(client, uri, experiment_id)
+
+
+def tracking_uri(project: Path, settings: TrackingSettings) -> str:
+    """Return the address in use: ``MLFLOW_TRACKING_URI`` as MLflow itself reads it, else that of ``mlflow.yml``."""
+    given = os.environ.get(URI_VARIABLE)
+    if given:
+        return given
+    if not settings.tracking_uri.startswith(_SQLITE):
+        return settings.tracking_uri
+    return f"{_SQLITE}{project / settings.tracking_uri.removeprefix(_SQLITE)}"  # an absolute path wins over the project
+
+
+def close_dead_runs(store: Store) -> list[str]:
+    """Mark as KILLED every RUNNING run of this host whose process is gone, and return their ids."""
+    host = environment.machine()["host.name"]
+    dead = []
+    page_token = None
+    while True:
+        page = store.client.search_runs(
+            [store.experiment_id],
+            f"attributes.status = 'RUNNING' and tags.`host.name` = '{host}'",
+            page_token=page_token,
+        )
+        dead += [run.info.run_id for run in page if environment.is_dead(run.data.tags)]
+        page_token = page.token
+        if not page_token:
+            break
+    for run_id in dead:
+        store.client.set_tag(run_id, "error", "the process ended without a word (SIGKILL, out of memory or power)")
+        store.client.set_terminated(run_id, "KILLED")
+        logger.warning("Run %s was left RUNNING by a process that is gone: marked KILLED", run_id)
+    return dead
+
+
+def _client(uri: str) -> MlflowClient:
+    before = os.environ.get(_NO_TELEMETRY)
+    os.environ[_NO_TELEMETRY] = "true"  # MLflow reads it when it is imported
+    try:
+        # imported here: it costs over a second, and `kedro --help` needs none of it
+        from mlflow import MlflowClient
+    finally:
+        if before is None:
+            del os.environ[_NO_TELEMETRY]
+        else:
+            os.environ[_NO_TELEMETRY] = before
+    return MlflowClient(uri)
+
+
+def _create_experiment(client: MlflowClient, name: str, location: str | None) -> str:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return client.create_experiment(name, location)
+    except MlflowException as error:
+        found = client.get_experiment_by_name(name)
+        if error.error_code != "RESOURCE_ALREADY_EXISTS" or found is None:
+            raise
+        return found.experiment_id  # on a server, where no lock of ours helps, another process was faster
+
+
+def _artifact_location(project: Path, settings: TrackingSettings, uri: str) -> str | None:
+    if uri.startswith(_SERVERS):
+        return None
+    if "://" in settings.artifacts:
+        return settings.artifacts
+    return (project / settings.artifacts).as_uri()
+
+
+def _relocate(database: Path, experiment_id: str, old: str, new: str, folder: Path) -> None:
+    """Rewrite the artifact locations of one experiment after the project folder was moved or copied.
+
+    That is what happened if the old place ends as the new one does (``/mlartifacts``) and the artifacts came along.
+    """
+    if not old.endswith("/" + new.rpartition("/")[2]) or not folder.is_dir():
+        raise TrackingError(
+            f"{database}: the experiment keeps its artifacts in {old}, mlflow.yml says {new}. MLflow fixes the place "
+            f"when an experiment is created: set 'artifacts' back, bring the artifacts to {folder}, or name another "
+            f"experiment."
+        )
+    with contextlib.closing(sqlite3.connect(database, timeout=60)) as connection, connection:
+        connection.execute("UPDATE experiments SET artifact_location = ? WHERE experiment_id = ?", (new, experiment_id))
+        connection.execute(
+            "UPDATE runs SET artifact_uri = ? || substr(artifact_uri, ?) "
+            "WHERE experiment_id = ? AND substr(artifact_uri, 1, ?) = ?",
+            (new, len(old) + 1, experiment_id, len(old) + 1, old + "/"),
+        )
+    logger.warning("The project has moved: artifacts of its runs are now looked for in %s, no longer in %s", new, old)
+
+
+@contextlib.contextmanager
+def _locked(database: Path | None) -> Iterator[None]:
+    """Hold ``<database>.lock``: two processes that both find no database would both create its tables."""
+    if database is None:
+        yield
+        return
+    import fcntl
+
+    database.parent.mkdir(parents=True, exist_ok=True)
+    with database.with_name(database.name + ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # released when the file is closed, also by the death of the process
+        yield
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep quiet about the tables of the database: forty lines of migrations at the first run."""
+    names = ("alembic", "mlflow.store.db.utils")
+    before = {name: logging.getLogger(name).level for name in names}
+    for name in names:
+        logging.getLogger(name).setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        for name, level in before.items():
+            logging.getLogger(name).setLevel(level)

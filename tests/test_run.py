@@ -1,0 +1,252 @@
+"""Whole runs of ``kedro run --env test`` as a user would do them, in a copy of the project."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+class Project:
+    """A copy of the project in which tests run Kedro; the code and the fetched wheels are shared."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name in ("pyproject.toml", "conf"):
+            source = ROOT / name
+            shutil.copytree(source, folder / name) if source.is_dir() else shutil.copy(source, folder / name)
+        (folder / "src").symlink_to(ROOT / "src")
+        (folder / "data/01_raw").mkdir(parents=True)
+        (ROOT / "data/01_raw/wheels").mkdir(parents=True, exist_ok=True)
+        (folder / "data/01_raw/wheels").symlink_to(ROOT / "data/01_raw/wheels")
+
+    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "kedro", *arguments],
+            cwd=self.folder,
+            env={**os.environ, "MLFLOW_TRACKING_URI": "", "DO_NOT_TRACK": "1", **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def kedro(self, *arguments: str, expect: int = 0, **environment: str) -> str:
+        process = self.start(*arguments, **environment)
+        output, _ = process.communicate(timeout=240)
+        assert process.returncode == expect, output
+        return output
+
+    def ledgers(self) -> dict[str, dict[str, Any]]:
+        """Return every ledger by dataset."""
+        return {
+            path.parent.name: json.loads(path.read_text()) for path in (self.folder / "data/test").rglob("ledger.json")
+        }
+
+    def digests(self) -> dict[str, str]:
+        return {name: ledger["root_digest"] for name, ledger in self.ledgers().items()}
+
+    def files(self) -> dict[str, bytes]:
+        """Return the bytes of every part, stream, tokenizer and checkpoint, and of what describes them."""
+        folder = self.folder / "data/test"
+        return {
+            path.relative_to(folder).as_posix(): path.read_bytes()
+            for path in sorted(folder.rglob("*"))
+            if path.is_file() and path.suffix in (".parquet", ".bin", ".idx", ".npy", ".safetensors", ".json")
+            # measured speeds and the place of files on this machine may differ between two runs
+            and path.name not in ("upstream_files.json", "training_metrics.json", "training_history.json")
+            and (path.name != "ledger.json" or "measured" not in path.read_text())
+        }
+
+    def runs(self) -> list[Any]:
+        """Return the MLflow runs, oldest first."""
+        from mlflow import MlflowClient
+
+        client = MlflowClient(f"sqlite:///{self.folder}/mlflow.db")
+        experiment = client.get_experiment_by_name("everytoken")
+        assert experiment is not None
+        return client.search_runs([experiment.experiment_id], order_by=["attributes.start_time ASC"])
+
+
+def made(output: str) -> list[str]:
+    """Return what a run made: store names with the number of parts, and artifact names."""
+    parts = re.findall(r"(\w+): ([1-9]\d*) of \d+ parts to make", output)
+    return [f"{name} {count}" for name, count in parts] + re.findall(r"(\w+): making it with", output)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    """A project after one complete run."""
+    project = Project(tmp_path_factory.mktemp("run") / "project")
+    project.kedro("run", "--env", "test", PYTHONHASHSEED="1")
+    yield project
+
+
+@pytest.fixture(scope="module")
+def files(project: Project) -> dict[str, bytes]:
+    """The bytes that the complete run left."""
+    return project.files()
+
+
+def test_a_run_makes_every_dataset_and_is_tracked(project: Project, files: dict[str, bytes]) -> None:
+    assert len(project.digests()) == 14
+    (run,) = project.runs()
+    assert run.info.status == "FINISHED"
+    parameters = run.data.params
+    assert parameters["subsampling.seed"] == "42"
+    assert parameters["ingestion.plan.seed"] == "42"
+    assert parameters["tokenization.tokenizer.vocab_size"] == "700"
+    for name, digest in project.digests().items():
+        assert parameters[f"digest.{name}"] == digest[:16]
+    assert run.data.metrics["evaluation.total.bits_per_byte"] > 0
+    assert "training.loss" in run.data.metrics
+
+
+def test_rows_in_are_rows_out_and_set_aside(project: Project) -> None:
+    def total(dataset: str, key: str) -> int:
+        return sum(int(part["statistics"][key]) for part in project.ledgers()[dataset]["parts"])
+
+    rows = {name: ledger["rows"] for name, ledger in project.ledgers().items() if "rows" in ledger}
+    assert total("documents", "rows_in") == rows["documents"] + total("documents", "too_short")
+    assert rows["scored_documents"] == rows["documents"]
+    drawn = rows["annotated_documents"] + rows["unannotated_documents"] + rows["held_out_documents"]
+    assert rows["scored_documents"] == drawn + total("annotated_documents", "not_drawn")
+    assert rows["annotated_tokens"] == rows["annotated_documents"]
+    assert rows["unannotated_tokens"] == rows["unannotated_documents"]
+    streams = project.ledgers()
+    assert streams["annotated_stream"]["statistics"]["windows"] == rows["annotated_documents"]
+    tokens_in = total("unannotated_tokens", "tokens") + total("unannotated_tokens", "eos")
+    compact = streams["compact_stream"]["statistics"]
+    assert tokens_in == compact["tokens"] + compact["remainder_tokens"]
+
+
+def test_held_out_documents_are_in_no_stream(project: Project) -> None:
+    import pyarrow.parquet as pq
+
+    def addresses(dataset: str) -> set[tuple[Any, ...]]:
+        folder = project.folder / "data/test/04_feature" / dataset
+        tables = [pq.read_table(path, columns=["source", "shard_index", "row"]) for path in folder.glob("*.parquet")]
+        return {tuple(row.values()) for table in tables for row in table.to_pylist()}
+
+    held_out = addresses("held_out_documents")
+    assert held_out
+    assert not held_out & (addresses("annotated_documents") | addresses("unannotated_documents"))
+
+
+def test_a_second_run_makes_nothing(project: Project, files: dict[str, bytes]) -> None:
+    assert made(project.kedro("run", "--env", "test", PYTHONHASHSEED="2")) == []
+    assert project.files() == files
+
+
+def test_a_deleted_part_is_made_again_alone(project: Project, files: dict[str, bytes]) -> None:
+    (project.folder / "data/test/03_primary/scored_documents/part_00002.parquet").unlink()
+    assert made(project.kedro("run", "--env", "test")) == ["scored_documents 1"]
+    assert project.files() == files
+
+
+def test_another_seed_changes_what_depends_on_it_and_nothing_else(project: Project, files: dict[str, bytes]) -> None:
+    project.kedro("run", "--env", "test", "--pipelines", "subsampling")
+    project.kedro("run", "--env", "test", "--pipelines", "subsampling", "--params", "subsampling.seed=43")
+    before, after = project.runs()[-2:]
+    assert after.data.tags["mlflow.runName"] == "subsampling"
+    differ = {name for name in before.data.params if before.data.params[name] != after.data.params.get(name)}
+    assert differ == {
+        "subsampling.seed",
+        "digest.annotated_documents",
+        "digest.unannotated_documents",
+        "digest.subsampling_metadata",
+        "digest.subsampling_metrics",
+        "digest.mixture_by_source",
+    }
+    project.kedro("run", "--env", "test")
+    assert project.files() == files
+
+
+@pytest.mark.parametrize("engine", ["{kind: inline, workers: 1}", "{kind: processes, workers: 5}"])
+def test_same_bytes_for_any_engine_and_number_of_workers(
+    tmp_path: Path, files: dict[str, bytes], engine: str
+) -> None:
+    other = Project(tmp_path / "project")
+    settings = other.folder / "conf/test/globals.yml"
+    settings.write_text(settings.read_text().replace("{workers: 2}", engine))
+    other.kedro("run", "--env", "test", PYTHONHASHSEED="3")
+    assert other.files() == files
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_is_killed_in_mlflow_and_resumes(
+    tmp_path: Path, files: dict[str, bytes], ending: signal.Signals
+) -> None:
+    other = Project(tmp_path / "project")
+    process = other.start("run", "--env", "test")
+    first_part = other.folder / "data/test/03_primary/scored_documents/.making/part_00000.json"
+    deadline = time.monotonic() + 120
+    while not first_part.exists() and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.01)
+    os.killpg(process.pid, ending)
+    output, _ = process.communicate(timeout=30)
+    assert process.returncode != 0, output
+    (run,) = other.runs()
+    assert run.info.status == "KILLED"
+    other.kedro("run", "--env", "test")
+    assert other.runs()[-1].info.status == "FINISHED"
+    assert other.files() == files
+
+
+@pytest.mark.parametrize(
+    ("parameter", "named"),
+    [
+        ("subsampling.sede=43", "sede"),
+        ("subsampling.seed=many", "seed"),
+        ("subsamplign.seed=43", "subsamplign"),
+        ("annotation.scorer.slope=-1", "slope"),
+    ],
+)
+def test_a_wrong_parameter_stops_before_any_work(project: Project, parameter: str, named: str) -> None:
+    before = len(project.runs())
+    output = project.kedro("run", "--env", "test", "--params", parameter, expect=1)
+    assert named in output.splitlines()[-1] or named in output
+    assert "Running node" not in output
+    assert len(project.runs()) == before
+
+
+def test_a_failing_part_costs_no_other_and_is_named(tmp_path: Path) -> None:
+    other = Project(tmp_path / "project")
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for name in "abc":
+        (texts / f"{name}.jsonl").write_text(
+            "".join(json.dumps({"id": f"{name}{i}", "text": f"document {i} of file {name} " * 5}) + "\n" for i in range(9))
+        )
+    (texts / "b.jsonl").write_text('{"id": "b0", "text": "cut in the mid\n')
+    (other.folder / "conf/test/parameters_ingestion.yml").write_text(
+        "ingestion:\n  sources:\n    wikipedia: null\n    chats: null\n    champ: null\n    flan_cot: null\n    mine:\n"
+        f"      upstream: {{kind: path, root: {texts}, pattern: '*.jsonl'}}\n      records: null\n"
+        "      renderer: {kind: document, text_column: text, id_columns: [id], stratum_column: null}\n"
+        "      rows_per_shard: null\n"
+    )
+    output = other.kedro("run", "--env", "test", "--pipelines", "ingestion", expect=1)
+    assert "1 of 3 parts failed, the other 2 are done and kept" in output
+    assert "b.jsonl" in output
+    assert other.runs()[-1].info.status == "FAILED"
+    (texts / "b.jsonl").write_text(json.dumps({"id": "b0", "text": "mended, and long enough to be kept"}) + "\n")
+    assert "documents 1" in made(other.kedro("run", "--env", "test", "--pipelines", "ingestion"))
+
+
+def test_kedro_viz_builds(project: Project, files: dict[str, bytes]) -> None:
+    project.kedro("viz", "build", "--include-previews")
+    graph = json.loads((project.folder / "build/api/main").read_text())
+    pipelines = {pipeline["id"] for pipeline in graph["pipelines"]}
+    assert {"ingestion", "annotation", "subsampling", "tokenization", "training", "evaluation"} <= pipelines

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from everytoken.tokens import StreamError, WindowWriter, megatron, open_indexed
+
+
+def write(prefix: Path, windows: np.ndarray, kind: Any, pieces: int = 2) -> None:
+    with WindowWriter(prefix, windows.shape[1], kind) as writer:
+        for piece in np.array_split(windows, pieces):
+            writer.write(piece)
+    assert writer.windows == len(windows)
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    hnp.arrays(np.uint16, hnp.array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=9)),
+    st.sampled_from([np.uint16, np.uint32]),
+    st.integers(1, 4),
+    st.sampled_from([1, 3, 1 << 20]),
+)
+def test_what_is_written_is_read(windows: np.ndarray, kind: Any, pieces: int, chunk: int) -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(megatron, "_CHUNK", chunk)
+        prefix = Path(folder) / "a.stream"
+        write(prefix, windows, kind, pieces)
+        stream = open_indexed(prefix)
+        stream.check()
+        assert stream.tokens.dtype == (np.uint16 if kind == np.uint16 else np.int32)
+        assert np.array_equal(stream.windows(), windows)
+        assert all(np.array_equal(stream[i], window) for i, window in enumerate(windows))
+
+
+def test_the_bytes_are_those_of_the_format(tmp_path: Path) -> None:
+    write(tmp_path / "s", np.array([[1, 2, 3], [4, 5, 6]]), np.uint16)
+    assert (tmp_path / "s.bin").read_bytes() == b"".join(i.to_bytes(2, "little") for i in range(1, 7))
+    header = b"MMIDIDX\x00\x00" + (1).to_bytes(8, "little") + b"\x08" + bytes([2, *[0] * 7, 3, *[0] * 7])
+    body = [np.array([3, 3], "<i4"), np.array([0, 6], "<i8"), np.array([0, 1, 2], "<i8")]
+    assert (tmp_path / "s.idx").read_bytes() == header + b"".join(array.tobytes() for array in body)
+
+
+@pytest.mark.parametrize("kind", [np.uint16, np.uint32])
+def test_megatron_s_own_reader_accepts_it(tmp_path: Path, kind: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it says that there is no GPU
+        indexed = pytest.importorskip("megatron.core.datasets.indexed_dataset")
+    high = 65_535 if kind == np.uint16 else 2**31 - 1
+    windows = np.arange(60, dtype=np.int64).reshape(12, 5) + (high - 59)
+    write(tmp_path / "s", windows, kind)
+    dataset = indexed.IndexedDataset(str(tmp_path / "s"), multimodal=False, mmap=True)
+    assert len(dataset) == 12
+    assert dataset.document_indices.tolist() == list(range(13))
+    for i, window in enumerate(windows):
+        assert dataset[i].tolist() == window.tolist()
+        assert dataset.get(i, offset=1, length=2).tolist() == window[1:3].tolist()
+
+
+@pytest.mark.parametrize(("kind", "bad"), [(np.uint16, 65_536), (np.uint16, -1), (np.uint32, 2**31)])
+def test_an_id_that_does_not_fit_is_an_error_and_leaves_no_index(tmp_path: Path, kind: Any, bad: int) -> None:
+    with (
+        pytest.raises(StreamError, match=f"token id {bad} does not fit"),
+        WindowWriter(tmp_path / "s", 2, kind) as writer,
+    ):
+        writer.write(np.array([[1, bad]]))
+    assert not (tmp_path / "s.idx").exists()
+
+
+def test_windows_of_another_length_are_refused(tmp_path: Path) -> None:
+    with (
+        pytest.raises(StreamError, match=r"shape \(1, 3\), expected \(n, 2\)"),
+        WindowWriter(tmp_path / "s", 2, np.uint16) as writer,
+    ):
+        writer.write(np.array([[1, 2, 3]]))
+    with pytest.raises(StreamError, match="float"):
+        WindowWriter(tmp_path / "s", 2, np.float32)
+
+
+def test_damaged_files_are_named(tmp_path: Path) -> None:
+    prefix = tmp_path / "s"
+    index_path, bin_path = tmp_path / "s.idx", tmp_path / "s.bin"
+    write(prefix, np.arange(12).reshape(4, 3), np.uint16)
+    index, tokens = index_path.read_bytes(), bin_path.read_bytes()
+
+    def expect(message: str, index: bytes = index, tokens: bytes = tokens) -> None:
+        index_path.write_bytes(index)
+        bin_path.write_bytes(tokens)
+        with pytest.raises(StreamError, match=message):
+            open_indexed(prefix).check()
+
+    for cut in range(len(index)):
+        expect(r"s\.idx", index[:cut])
+    for cut in range(len(tokens)):
+        expect(rf"s\.bin is truncated: {cut} bytes, its index ends at byte 24", tokens=tokens[:cut])
+    expect(r"s\.idx is too long", index + b"\0")
+    expect(r"s\.bin is too long", tokens=tokens + b"\0\0")
+    expect("no Megatron index", b"x" + index[1:])
+    expect("version 2", index[:9] + b"\x02" + index[10:])
+    expect("dtype code 9", index[:17] + b"\x09" + index[18:])
+    pointers = 34 + 4 * 4
+    expect(
+        r"sequence 1 starts at byte 7, expected 6", index[: pointers + 8] + b"\x07" + index[pointers + 9 :]
+    )
+    bin_path.unlink()
+    with pytest.raises(StreamError, match=r"s\.bin is missing"):
+        open_indexed(prefix)
+
+
+def test_sequences_of_several_lengths_are_no_windows(tmp_path: Path) -> None:
+    write(tmp_path / "s", np.arange(12).reshape(4, 3), np.uint16)
+    index = bytearray((tmp_path / "s.idx").read_bytes())
+    index[34:38] = (2).to_bytes(4, "little")
+    (tmp_path / "s.idx").write_bytes(bytes(index))
+    with pytest.raises(StreamError, match="not all one length"):
+        open_indexed(tmp_path / "s").windows()

@@ -1,0 +1,229 @@
+"""What real ``kedro run`` processes leave in a real MLflow store."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import signal
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+from mlflow.entities import Run
+
+from tests.tracking.toy_project import ToyProject
+
+
+class Runs:
+    """The runs of a project, newest first."""
+
+    def __init__(self, toy: ToyProject) -> None:
+        self.client = MlflowClient(f"sqlite:///{toy.folder}/mlflow.db")
+
+    def all(self) -> list[Run]:
+        experiment = self.client.get_experiment_by_name("toy")
+        assert experiment is not None
+        return list(self.client.search_runs([experiment.experiment_id], order_by=["attributes.start_time DESC"]))
+
+    def count(self) -> int:
+        return len(self.all())
+
+    def latest(self) -> Run:
+        return self.all()[0]
+
+    def text(self, run: Run, file: str) -> str:
+        return (Path(run.info.artifact_uri.removeprefix("file://")) / file).read_text()
+
+
+@pytest.fixture(scope="session")
+def runs(toy: ToyProject, finished: Run) -> Runs:
+    return Runs(toy)
+
+
+@pytest.fixture(scope="session")
+def finished(toy: ToyProject) -> Run:
+    done = toy.kedro("--params", "sampling.rate=0.25")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "alembic" not in done.stderr + done.stdout and "database tables" not in done.stderr
+    return Runs(toy).latest()
+
+
+def test_a_run_has_every_parameter_and_seed_that_its_nodes_read(finished: Run) -> None:
+    parameters = {k: v for k, v in finished.data.params.items() if not k.startswith("digest.")}
+    assert parameters == {
+        "sampling.rate": "0.25",
+        "sampling.seed": "7",
+        "training.mode": "normal",
+        "training.optimizer.lr": "0.01",
+        "training.optimizer.betas": "[0.9, 0.95]",
+        "training.seeds.init": "1",
+        "training.seeds.order": "2",
+    }
+
+
+def test_parameters_json_is_complete(finished: Run, runs: Runs) -> None:
+    recorded = json.loads(runs.text(finished, "parameters.json"))
+    assert recorded["training"]["seeds"] == {"init": 1, "order": 2}
+    assert recorded["training"]["optimizer"]["betas"] == [0.9, 0.95]
+    assert "unrelated" not in recorded
+
+
+def test_a_run_says_how_it_was_made(finished: Run, runs: Runs, toy: ToyProject) -> None:
+    tags = finished.data.tags
+    assert finished.info.status == "FINISHED"
+    assert tags["kedro.command"].endswith(" -m kedro run --params sampling.rate=0.25")
+    assert tags["mlflow.source.name"] == tags["kedro.command"]
+    assert tags["mlflow.runName"] == tags["kedro.pipelines"] == "__default__"
+    assert tags["kedro.env"] == "local"
+    assert json.loads(tags["kedro.runtime_params"]) == {"sampling": {"rate": 0.25}}
+    assert tags["git.commit"] == tags["git.dirty"] == "unknown"
+    assert "not a git repository" in tags["git.reason"]
+    assert tags["version.kedro"].startswith("1.") and tags["version.python"].startswith("3.")
+    assert int(tags["host.cores"]) >= int(tags["host.cores_usable"]) >= 1
+    assert tags["host.cpu"] and tags["host.name"] and tags["mlflow.user"]
+    assert re.search(r"^mlflow==3\.", runs.text(finished, "requirements.txt"), re.MULTILINE)
+
+
+def test_every_dataset_is_recorded_with_digest_rows_and_bytes(finished: Run, toy: ToyProject) -> None:
+    assert finished.inputs is not None
+    inputs = {entry.dataset.name: entry for entry in finished.inputs.dataset_inputs}
+    tags = {name: {tag.key: tag.value for tag in entry.tags} for name, entry in inputs.items()}
+    files = {"documents", "sampling_metrics", "sampling_report", "training_history", "training_plot"}
+    assert set(inputs) == files | {"sample"}
+    assert {name for name in inputs if tags[name]["mlflow.data.context"] == "input"} == {"documents"}
+    sample = (toy.folder / "data/sample/part").read_bytes()
+    assert tags["sample"] == {
+        "mlflow.data.context": "output",  # made here: that training then reads it changes nothing
+        "digest": hashlib.sha256(sample).hexdigest(),
+        "rows": "10",
+        "bytes": str(len(sample)),
+    }
+    documents = hashlib.sha256((toy.folder / "data/documents.json").read_bytes()).hexdigest()
+    assert inputs["documents"].dataset.digest == documents[:36]
+    assert json.loads(inputs["documents"].dataset.source) == {"uri": "data/documents.json"}
+    assert json.loads(inputs["sample"].dataset.source) == {"uri": "data/sample"}
+    assert finished.data.params["digest.documents"] == documents[:16]
+
+
+def test_metrics_and_series_are_recorded(finished: Run, runs: Runs) -> None:
+    assert finished.data.metrics["sampling.documents.in"] == 40
+    assert finished.data.metrics["sampling.documents.kept"] == 10
+    points = runs.client.get_metric_history(finished.info.run_id, "training.loss")
+    assert {point.step: point.value for point in points} == {step: 1 / (step + 1) for step in range(1500)}
+
+
+def test_reports_and_figures_are_artifacts(finished: Run, runs: Runs) -> None:
+    assert json.loads(runs.text(finished, "reports/sampling_report.json")) == {"kept": 10}
+    page = runs.text(finished, "figures.html")
+    assert 'id="training_plot"' in page
+    assert not re.search(r"<(script|link)[^>]+(src|href)=", page), "the page must work without a network"
+    assert json.loads(runs.text(finished, "figures/training_plot.json"))["data"][0]["type"] == "scatter"
+
+
+def test_a_changed_seed_changes_that_parameter_and_the_digests_that_depend_on_it(
+    finished: Run, runs: Runs, toy: ToyProject
+) -> None:
+    assert toy.kedro("--params", "sampling.rate=0.25,sampling.seed=8").returncode == 0
+    one, two = finished.data.params, runs.latest().data.params
+    assert set(one) == set(two)
+    assert {key for key in one if one[key] != two[key]} == {"sampling.seed", "digest.sample"}
+
+
+def test_a_parameter_that_no_node_reads_is_refused_before_a_run_is_opened(runs: Runs, toy: ToyProject) -> None:
+    before = runs.count()
+    refused = toy.kedro("--pipelines", "sampling", "--params", "samplng.seed=1,unrelated.seed=2,sampling.rate=0.1")
+    assert refused.returncode != 0
+    said = " ".join((refused.stdout + refused.stderr).split())
+    assert "--params sets samplng.seed, unrelated.seed, which no node of this run reads. It reads: sampling." in said
+    assert runs.count() == before
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("sampling.sede=1", ["sampling", "sede", "Extra inputs are not permitted"]),
+        ("sampling.seed=x", ["sampling", "seed", "integer"]),
+    ],
+)
+def test_a_typed_model_refuses_a_wrong_name_or_type(runs: Runs, toy: ToyProject, given: str, said: list[str]) -> None:
+    before = runs.count()
+    refused = toy.kedro("--params", given)
+    assert refused.returncode != 0
+    assert all(word in refused.stdout + refused.stderr for word in said)
+    assert runs.count() == before
+
+
+def test_a_failing_node_ends_the_run_as_failed_with_its_traceback(runs: Runs, toy: ToyProject) -> None:
+    failed = toy.kedro("--params", "training.mode=fail")
+    run = runs.latest()
+    assert failed.returncode != 0 and "the loss is a banana" in failed.stdout + failed.stderr
+    assert run.info.status == "FAILED"
+    assert run.data.tags["error"] == "RuntimeError: the loss is a banana"
+    assert "in train" in runs.text(run, "traceback.txt")
+    assert run.data.params["training.seeds.order"] == "2", "a run that fails has all its seeds"
+
+
+def test_signals_end_runs_as_killed_and_the_dead_are_found(runs: Runs, toy: ToyProject) -> None:
+    toy.end(toy.asleep(), signal.SIGKILL)
+    dead = runs.latest().info.run_id
+    assert runs.client.get_run(dead).info.status == "RUNNING"
+
+    living = toy.asleep()  # finds the dead run
+    alive = runs.latest().info.run_id
+    found = runs.client.get_run(dead)
+    assert found.info.status == "KILLED" and "without a word" in found.data.tags["error"]
+
+    assert toy.end(toy.asleep(), signal.SIGINT) == 1
+    interrupted = runs.latest()
+    assert interrupted.info.status == "KILLED" and interrupted.data.tags["error"] == "SIGINT"
+
+    assert runs.client.get_run(alive).info.status == "RUNNING", "another run's process lives: it is left alone"
+    assert toy.end(living, signal.SIGTERM) == 128 + signal.SIGTERM
+    terminated = runs.client.get_run(alive)
+    assert terminated.info.status == "KILLED" and terminated.data.tags["error"] == "SIGTERM"
+
+
+SESSIONS = """
+import os, signal
+from kedro.framework.session import KedroSession
+from kedro.framework.startup import bootstrap_project
+from kedro.runner import ParallelRunner
+from everytoken.tracking import TrackingError
+
+bootstrap_project(os.getcwd())
+environment = dict(os.environ)
+handlers = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+for seed, mode in ((21, "normal"), (22, "fail"), (23, "word")):
+    with KedroSession.create(runtime_params={"sampling": {"seed": seed}, "training": {"mode": mode}}) as session:
+        try:
+            session.run()
+        except Exception as error:
+            print(mode, "->", error)
+with KedroSession.create() as session:
+    try:
+        session.run(runner=ParallelRunner())
+    except TrackingError as error:
+        print("parallel ->", error)
+changed = dict(set(os.environ.items()) ^ set(environment.items()))
+assert not changed, changed
+assert [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == handlers
+"""
+
+
+def test_sessions_in_one_process_are_separate_runs_and_nothing_stays_behind(runs: Runs, toy: ToyProject) -> None:
+    before = runs.count()
+    done = toy.python("-c", SESSIONS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    first, second, third = reversed(runs.all()[: runs.count() - before])
+    assert [run.data.params["sampling.seed"] for run in (first, second, third)] == ["21", "22", "23"]
+    assert [run.info.status for run in (first, second, third)] == ["FINISHED", "FAILED", "FAILED"]
+    assert "parallel -> ParallelRunner runs nodes in processes of their own" in done.stdout
+    assert "fail -> the loss is a banana" in done.stdout
+    what = "column loss, row 3: expected a number, found str 'much'"
+    assert what in third.data.tags["error"] and what in done.stdout, "what cannot be recorded is an error"
+
+
+def test_kedro_without_a_run_loads_no_mlflow(toy: ToyProject) -> None:
+    code = "import sys; sys.path.insert(0, 'src'); import toy.settings; print('mlflow' in sys.modules)"
+    assert toy.python("-c", code).stdout.split()[-1] == "False"

@@ -1,0 +1,215 @@
+"""Opening the store: by several processes at once, after a change of mind, and what became of dead runs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from kedro.pipeline import Node, Pipeline
+from mlflow import MlflowClient
+
+from everytoken.tracking import TrackingError, TrackingHook, environment
+from everytoken.tracking.contents import Contents
+from everytoken.tracking.parameters_read import refuse_unread
+from everytoken.tracking.run import TrackedRun
+from everytoken.tracking.store import Store, TrackingSettings, open_store
+from tests.tracking.toy_project import ToyProject
+
+SETTINGS = TrackingSettings(experiment="toy", tracking_uri="sqlite:///mlflow.db", artifacts="mlartifacts")
+
+RACE = """
+import multiprocessing
+import sys
+from pathlib import Path
+import mlflow  # once, before the fork: the import costs far more than what is tried here
+from everytoken.tracking.run import TrackedRun
+from everytoken.tracking.store import TrackingSettings, open_store
+
+settings = TrackingSettings(experiment="toy", tracking_uri="sqlite:///mlflow.db", artifacts="mlartifacts")
+context = multiprocessing.get_context("fork")
+start = context.Barrier(4)
+
+def record():
+    start.wait()
+    run = TrackedRun(open_store(Path(sys.argv[1]), settings), "race", {})
+    run.log_points([("loss", step, 1.0) for step in range(2500)], "history")
+    run.end("FINISHED")
+
+children = [context.Process(target=record) for _ in range(4)]
+for child in children:
+    child.start()
+for child in children:
+    child.join()
+print([child.exitcode for child in children])
+"""
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("store")
+
+
+@pytest.fixture(scope="module")
+def raced(project: Path, toy: ToyProject) -> str:
+    """Exit codes of four processes that began with no store."""
+    return toy.python("-c", RACE, str(project)).stdout.splitlines()[-1]
+
+
+@pytest.fixture
+def store(project: Path, raced: str, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return open_store(project, SETTINGS)
+
+
+def test_four_processes_at_once_create_one_store(raced: str, store: Store) -> None:
+    assert raced == "[0, 0, 0, 0]"
+    runs = store.client.search_runs([store.experiment_id])
+    assert [run.info.status for run in runs] == ["FINISHED"] * 4
+    for run in runs:
+        assert len(store.client.get_metric_history(run.info.run_id, "loss")) == 2500
+
+
+def test_a_dataset_that_changes_during_the_run_is_refused(store: Store) -> None:
+    run = TrackedRun(store, "changing", {})
+    run.log_dataset("documents", Contents("a" * 64, 1, 2), "input", "x")
+    run.log_dataset("documents", Contents("a" * 64, 1, 2), "input", "x")
+    with pytest.raises(TrackingError, match="documents changed during the run"):
+        run.log_dataset("documents", Contents("b" * 64, 1, 2), "input", "x")
+    run.end("FAILED")
+
+
+def test_two_datasets_may_not_give_one_metric(store: Store) -> None:
+    run = TrackedRun(store, "twice", {})
+    run.log_metrics({"training.loss": 1.0}, "training_metrics")
+    with pytest.raises(TrackingError, match="both training_metrics and training_history give it"):
+        run.log_points([("training.loss", 1, 1.0)], "training_history")
+    run.end("FAILED")
+
+
+def test_a_moved_project_finds_its_artifacts_and_writes_new_ones_beside_them(
+    store: Store, project: Path, tmp_path: Path
+) -> None:
+    old = TrackedRun(store, "before the move", {})
+    old.log_parameters({"seed": 1})
+    old.end("FINISHED")
+    moved = tmp_path / "a moved project"
+    shutil.copytree(project, moved)
+    there = open_store(moved, SETTINGS)
+    new = TrackedRun(there, "after the move", {})
+    new.log_parameters({"seed": 2})
+    for run, seed in ((old, 1), (new, 2)):
+        uri = there.client.get_run(run.id).info.artifact_uri
+        assert uri == f"{(moved / 'mlartifacts').as_uri()}/{run.id}/artifacts"
+        assert json.loads((moved / "mlartifacts" / run.id / "artifacts/parameters.json").read_text()) == {"seed": seed}
+        there.client.download_artifacts(run.id, "parameters.json", str(tmp_path))
+    assert not (project / "mlartifacts" / new.id).exists()
+
+
+def test_a_failure_to_track_does_not_hide_the_error_of_a_node(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise OSError("disk full")
+
+    hook = TrackingHook()
+    hook._run = TrackedRun(store, "broken", {})
+    monkeypatch.setattr(hook._run, "log_text", broken)
+    monkeypatch.setattr(hook._run, "end", broken)
+    error = RuntimeError("the loss is a banana")
+    hook.on_pipeline_error(error)
+    assert [note.partition(":")[0] for note in error.__notes__] == [
+        "Tracking failed as well, the traceback is not recorded",
+        f"Tracking failed as well, run {store.client.search_runs([store.experiment_id])[0].info.run_id} may look alive",
+    ]
+
+
+def test_another_artifact_folder_for_an_old_experiment_is_refused(store: Store, project: Path) -> None:
+    other = SETTINGS.model_copy(update={"artifacts": "elsewhere"})
+    with pytest.raises(TrackingError, match=r"mlflow\.yml says"):
+        open_store(project, other)
+
+
+def test_a_deleted_experiment_is_refused_with_the_way_back(store: Store, project: Path) -> None:
+    settings = SETTINGS.model_copy(update={"experiment": "old"})
+    old = open_store(project, settings)
+    old.client.delete_experiment(old.experiment_id)
+    with pytest.raises(TrackingError, match="mlflow experiments restore"):
+        open_store(project, settings)
+
+
+def test_the_environment_variable_comes_first(
+    store: Store, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "other.db"
+    (tmp_path / "other.db").write_bytes((project / "mlflow.db").read_bytes())  # spares the creation of the tables
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{elsewhere}")
+    assert open_store(project, SETTINGS).uri == f"sqlite:///{elsewhere}"
+    assert MlflowClient(f"sqlite:///{elsewhere}").get_experiment_by_name("toy") is not None
+
+
+def test_a_process_is_dead_when_its_pid_is_free_or_belongs_to_another_or_the_machine_was_restarted() -> None:
+    me = environment.process()
+    assert not environment.is_dead(me)
+    assert environment.is_dead({**me, "process.start": "1"})
+    assert environment.is_dead({**me, "process.boot": "an earlier one"})
+    assert not environment.is_dead({**me, "process.namespace": "pid:[1]", "process.start": "1"}), "who can tell?"
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    assert environment.is_dead({**me, "process.pid": str(child.pid)})
+
+
+def test_a_zombie_is_dead() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    recorded = {**environment.process(), "process.pid": str(child.pid)}
+    start = environment.process_start(child.pid)
+    assert start is not None and not environment.is_dead({**recorded, "process.start": start})
+    child.kill()
+    while environment.process_start(child.pid) is not None:
+        pass
+    child.wait()
+
+
+def test_git_state_of_a_checkout(tmp_path: Path) -> None:
+    def git(*arguments: str) -> None:
+        subprocess.run(["git", "-C", str(tmp_path), *arguments], check=True, capture_output=True)
+
+    assert environment.git_state(tmp_path).reason
+    git("init", "--initial-branch=main")
+    assert environment.git_state(tmp_path).commit == "unknown", "a repository without a commit"
+    (tmp_path / "a").write_text("a")
+    git("add", "a")
+    git("-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-m", "first")
+    state = environment.git_state(tmp_path)
+    assert (len(state.commit), state.branch, state.dirty, state.reason) == (40, "main", "false", "")
+    (tmp_path / "b").write_text("b")
+    assert environment.git_state(tmp_path).dirty == "true"
+
+
+def one(value: object) -> None:
+    """A node that reads one value."""
+
+
+@pytest.mark.parametrize(
+    ("given", "unread"),
+    [
+        ({"training": {"lr": 1}}, None),
+        ({"training": {"lr": {"max": 1}}}, None),
+        ({"training": {"lr": 1, "seed": 2}}, "training.seed"),
+        ({"training": 3}, "training"),
+        ({"train": {"lr": 1}}, "train.lr"),
+        ({}, None),
+        (None, None),
+    ],
+)
+def test_a_runtime_parameter_must_lie_within_one_that_is_read(given: dict[str, object], unread: str | None) -> None:
+    pipeline = Pipeline([Node(one, "params:training.lr", None, name="train")])
+    if unread is None:
+        refuse_unread(given, pipeline)
+    else:
+        with pytest.raises(
+            TrackingError, match=f"sets {unread}, which no node of this run reads. It reads: training.lr"
+        ):
+            refuse_unread(given, pipeline)
+    refuse_unread(given, Pipeline([Node(one, "parameters", None, name="all")]))
