@@ -1,0 +1,21 @@
+"""Training, evaluation and generation with the models of ``everytoken.models``.
+
+This package itself imports no torch: parameters and the artifact functions (``artifacts.py``) are light, and
+everything that computes is imported when it runs.
+"""
+
+from everytoken.training.errors import TrainingError
+from everytoken.training.parameters import (
+    EvaluationParameters,
+    ExecutionParameters,
+    GenerationParameters,
+    TrainingParameters,
+)
+
+__all__ = [
+    "EvaluationParameters",
+    "ExecutionParameters",
+    "GenerationParameters",
+    "TrainingError",
+    "TrainingParameters",
+]

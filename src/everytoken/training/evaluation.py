@@ -1,0 +1,217 @@
+"""Bits per byte on held-out documents, and those of a unigram model on the same tokens.
+
+A document is encoded whole, ends with EOS, and follows an EOS that is context only. It is cut into chunks of
+seq_length predictions, each chunk beginning with the last token of the one before, and every content token
+and the final EOS is predicted once:
+
+    bits per byte = sum over documents of -log2 p(content, EOS) / sum of UTF-8 bytes.
+
+The first predictions of a chunk see less context than the model could use, so the figure is an upper bound of
+what a sliding window would give. It does not depend on the tokenizer's granularity; where the tokenizer loses
+bytes (``lossy_documents``) it is too low, because lost bytes cost nothing and are divided by.
+
+Chunks are computed in padded batches sorted by length. Padding follows the tokens of a causal model, so a
+document's figure does not depend on its neighbours beyond float noise (a matrix product may round differently
+in another shape). Sums are float64, over chunks and documents in their order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from everytoken.models.language_model import LanguageModel
+from everytoken.shards import Part
+from everytoken.tokens import DocumentTokenizer
+from everytoken.training.errors import TrainingError
+from everytoken.training.execution import autocast, execution
+from everytoken.training.loop import ReadBatch
+from everytoken.training.loss import token_losses
+from everytoken.training.parameters import EvaluationParameters
+
+_WHOLE = 1 << 62  # no document is cut
+_PAD_TO = 32  # few distinct shapes: each new one costs oneDNN a set-up
+
+
+@dataclass
+class _Sums:
+    documents: int = 0
+    bytes: int = 0
+    tokens: int = 0
+    lossy_documents: int = 0
+    bits: float = 0.0
+    unigram_bits: float = 0.0
+
+    def add(self, other: _Sums) -> None:
+        self.documents += other.documents
+        self.bytes += other.bytes
+        self.tokens += other.tokens
+        self.lossy_documents += other.lossy_documents
+        self.bits += other.bits
+        self.unigram_bits += other.unigram_bits
+
+    def figures(self) -> dict[str, Any]:
+        return {
+            "documents": self.documents,
+            "bytes": self.bytes,
+            "tokens": self.tokens,
+            "lossy_documents": self.lossy_documents,
+            "bits_per_byte": self.bits / self.bytes,
+            "unigram_bits_per_byte": self.unigram_bits / self.bytes,
+        }
+
+
+def count_targets(read_batch: ReadBatch, steps: int, vocab_size: int) -> NDArray[np.int64]:
+    """Return how often each token was a target that counts in the loss of steps 0 to ``steps`` - 1,
+    (vocab_size,).
+
+    Holds one batch at a time. A window that is read twice counts twice, as it does in training.
+    """
+    counts = np.zeros(vocab_size, np.int64)
+    for step in range(steps):
+        tokens, mask = read_batch(step)
+        counts += np.bincount(tokens[:, 1:][mask == 1], minlength=vocab_size)
+    return counts
+
+
+def unigram_bits(counts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the cost in bits of each token under add-one smoothing, ``-log2((c + 1) / (sum c + V))``,
+    (vocab,).
+    """
+    frequencies: NDArray[np.float64] = (counts + 1) / (counts.sum() + len(counts))
+    return -np.log2(frequencies)
+
+
+def bits_per_byte(
+    model: LanguageModel,
+    tokenizer: DocumentTokenizer,
+    parts: Iterable[Part],
+    token_bits: NDArray[np.float64],
+    parameters: EvaluationParameters,
+) -> dict[str, Any]:
+    """Return bits per byte of the model and of the unigram model, in total and by source.
+
+    Args:
+        model: the model; it is evaluated with chunks of ``model.max_seq_len`` predictions.
+        tokenizer: the tokenizer that the model was trained with.
+        parts: held-out documents with the columns ``text`` and ``source``.
+        token_bits: the cost of each token under the unigram model, (vocab_size,), from :func:`unigram_bits`.
+        parameters: batch size and arithmetic.
+
+    Returns:
+        ``{"total": figures, "by_source": {source: figures}}`` with figures ``documents, bytes, tokens``
+        (predictions: content and EOS), ``lossy_documents, bits_per_byte, unigram_bits_per_byte``; sources in
+        alphabetical order.
+
+    Raises:
+        TrainingError: the tokenizer does not fit the model, a source is null, or the documents of a source
+        have no bytes.
+    """
+    if tokenizer.vocab_size != model.vocab_size or len(token_bits) != model.vocab_size:
+        raise TrainingError(
+            f"the model has {model.vocab_size} tokens, the tokenizer {tokenizer.vocab_size}, the unigram model "
+            f"{len(token_bits)}; expected one number: evaluate with the tokenizer and the streams of the training"
+        )
+    by_source: dict[str, _Sums] = {}
+    model.eval()
+    with execution(parameters.execution), torch.inference_mode():
+        for source, sums in _documents(model, tokenizer, parts, token_bits, parameters):
+            by_source.setdefault(source, _Sums()).add(sums)
+    total = _Sums()
+    for source in sorted(by_source):
+        total.add(by_source[source])
+        if not by_source[source].bytes:
+            raise TrainingError(f"the held-out documents of source {source!r} have no text; expected at least one byte")
+    if not total.documents:
+        raise TrainingError("there are no held-out documents; raise the share that is held out")
+    return {
+        "total": total.figures(),
+        "by_source": {source: by_source[source].figures() for source in sorted(by_source)},
+    }
+
+
+def _documents(
+    model: LanguageModel,
+    tokenizer: DocumentTokenizer,
+    parts: Iterable[Part],
+    token_bits: NDArray[np.float64],
+    parameters: EvaluationParameters,
+) -> Iterator[tuple[str, _Sums]]:
+    """Yield source and sums of each document in order."""
+    for part in parts:
+        for batch in part.batches(["text", "source"]):
+            texts, sources = batch.column("text").to_pylist(), batch.column("source").to_pylist()
+            if not texts:
+                continue
+            encoded = tokenizer.encode(texts, _WHOLE)
+            starts = encoded.offsets  # (documents + 1,)
+            documents = [
+                np.concatenate(([tokenizer.eos_id], encoded.values[start:end])).astype(np.int64)
+                for start, end in pairwise(starts.tolist())
+            ]  # each: EOS, content, EOS
+            nats = document_nats(model, documents, parameters)
+            for i, (source, ids) in enumerate(zip(sources, documents, strict=True)):
+                if source is None:
+                    raise TrainingError(
+                        f"held-out {part.name}: a document has no source; expected a string in every row"
+                    )
+                yield (
+                    source,
+                    _Sums(
+                        documents=1,
+                        bytes=int(encoded.text_bytes[i]),
+                        tokens=len(ids) - 1,
+                        lossy_documents=int(encoded.lost_bytes[i] != 0),
+                        bits=nats[i] / math.log(2),
+                        unigram_bits=float(token_bits[ids[1:]].sum()),
+                    ),
+                )
+
+
+def document_nats(
+    model: LanguageModel, documents: list[NDArray[np.int64]], parameters: EvaluationParameters
+) -> list[float]:
+    """Return ``-ln p(ids[1:] | ids[0])`` of each document, in chunks of ``model.max_seq_len`` predictions."""
+    length = model.max_seq_len
+    # neighbouring chunks share a token: it is the last target of one and the first input of the next
+    chunks = [
+        (number, ids[start : start + length + 1])
+        for number, ids in enumerate(documents)
+        for start in range(0, len(ids) - 1, length)
+    ]
+    by_length = sorted(range(len(chunks)), key=lambda i: len(chunks[i][1]))  # stable
+    chunk_nats = [0.0] * len(chunks)
+    for start in range(0, len(by_length), parameters.batch_size):
+        selected = by_length[start : start + parameters.batch_size]
+        for i, nats in zip(selected, _chunk_nats(model, [chunks[i][1] for i in selected], parameters), strict=True):
+            chunk_nats[i] = nats
+    sums = [0.0] * len(documents)
+    for (number, _), nats in zip(chunks, chunk_nats, strict=True):
+        sums[number] += nats
+    return sums
+
+
+def _chunk_nats(model: LanguageModel, chunks: list[NDArray[np.int64]], parameters: EvaluationParameters) -> list[float]:
+    """Return the sum of the losses of each chunk (its tokens 1 onward, given those before)."""
+    longest = max(len(ids) for ids in chunks) - 1
+    width = min(model.max_seq_len, -(-longest // _PAD_TO) * _PAD_TO)
+    inputs = torch.zeros(len(chunks), width, dtype=torch.int64)  # (chunks, width)
+    targets = torch.zeros_like(inputs)
+    counted = torch.zeros(inputs.shape, dtype=torch.bool)
+    for row, ids in enumerate(chunks):
+        predictions = len(ids) - 1
+        inputs[row, :predictions] = torch.from_numpy(ids[:-1])
+        targets[row, :predictions] = torch.from_numpy(ids[1:])
+        counted[row, :predictions] = True
+    with autocast(parameters.execution):
+        hidden = model.hidden_states(inputs)  # (chunks, width, d_model)
+        losses = token_losses(hidden[counted], model.output_weight(), targets[counted]).double().numpy()
+    ends = np.cumsum([len(ids) - 1 for ids in chunks])
+    return [float(rows.sum()) for rows in np.split(losses, ends[:-1])]

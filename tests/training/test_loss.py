@@ -1,0 +1,75 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn.functional import cross_entropy, linear
+
+from everytoken.seeds import torch_generator
+from everytoken.training import loss as loss_module
+from everytoken.training.loss import cross_entropy_sum, token_losses
+
+
+def drawn(rows, width, vocab, seed=0, dtype=torch.float64, scale=1.0):
+    generator = torch_generator(seed, "loss")
+    hidden = torch.randn(rows, width, generator=generator, dtype=dtype) * scale
+    weight = torch.randn(vocab, width, generator=generator, dtype=dtype)
+    targets = torch.randint(0, vocab, (rows,), generator=generator)
+    counted = torch.rand(rows, generator=generator) < 0.6
+    return hidden.requires_grad_(), weight.requires_grad_(), targets, counted
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 150), st.integers(1, 12), st.integers(2, 40), st.integers(0, 5))
+def test_loss_and_gradients_equal_the_plain_ones(rows, width, vocab, seed):
+    hidden, weight, targets, counted = drawn(rows, width, vocab, seed)
+    ours = cross_entropy_sum(hidden, weight, targets, counted)
+    gradients = torch.autograd.grad(ours * 0.25, (hidden, weight))
+    plain = cross_entropy(linear(hidden[counted], weight), targets[counted], reduction="sum")
+    expected = torch.autograd.grad(plain * 0.25, (hidden, weight))
+    torch.testing.assert_close(ours, plain, rtol=1e-12, atol=1e-12)
+    for found, wanted in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-11, atol=1e-12)
+
+
+def test_the_size_of_a_chunk_does_not_matter(monkeypatch):
+    hidden, weight, targets, counted = drawn(300, 8, 50)
+    whole = cross_entropy_sum(hidden, weight, targets, counted)
+    monkeypatch.setattr(loss_module, "CHUNK_ROWS", 64)
+    torch.testing.assert_close(cross_entropy_sum(hidden, weight, targets, counted), whole, rtol=1e-13, atol=0)
+
+
+def test_gradients_agree_with_central_differences():
+    hidden, weight, targets, counted = drawn(7, 3, 5)
+    assert torch.autograd.gradcheck(lambda h, w: cross_entropy_sum(h, w, targets, counted), (hidden, weight))
+
+
+def test_rows_that_do_not_count_get_no_gradient_and_may_hold_anything():
+    hidden, weight, targets, counted = drawn(40, 8, 20)
+    with torch.no_grad():
+        hidden[~counted] = float("nan")
+    total = cross_entropy_sum(hidden, weight, targets, counted)
+    total.backward()
+    assert torch.isfinite(total) and torch.all(hidden.grad[~counted] == 0) and torch.isfinite(weight.grad).all()
+
+
+@pytest.mark.parametrize("scale", [1.0, 100.0])
+def test_token_losses_are_the_plain_losses_also_of_very_unlikely_targets(scale):
+    hidden, weight, targets, _ = drawn(100, 8, 30, dtype=torch.float32, scale=scale)
+    expected = cross_entropy(linear(hidden.double(), weight.double()), targets, reduction="none").detach()
+    found = token_losses(hidden, weight, targets)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5 * scale)
+
+
+def test_bfloat16_products_stay_close_to_float32():
+    hidden, weight, targets, counted = drawn(200, 16, 30, dtype=torch.float32)
+    exact = cross_entropy_sum(hidden, weight, targets, counted)
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = cross_entropy_sum(hidden, weight, targets, counted)
+    assert rough.dtype == torch.float32
+    assert rough.item() == pytest.approx(exact.item(), rel=1e-2)
+    assert rough.item() != exact.item()
+
+
+def test_no_rows_have_no_losses():
+    hidden, weight, targets, _ = drawn(1, 4, 5)
+    assert token_losses(hidden[:0], weight, targets[:0]).shape == (0,)

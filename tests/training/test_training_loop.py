@@ -1,0 +1,199 @@
+import json
+import math
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+from torch.nn.functional import cross_entropy
+
+from everytoken.training.checkpoint import parameters_sha256
+from everytoken.training.errors import NonFiniteError, TrainingError
+from everytoken.training.execution import execution
+from everytoken.training.loop import make_optimizer, train_steps
+from tests.training.tiny import EXECUTION, SEQ, TRAINING, random_batches, tiny_model, training_parameters
+
+
+def run(read_batch=None, model=None, **changes):
+    parameters = training_parameters(**changes)
+    model = model or tiny_model()
+    with execution(parameters.execution):
+        optimizer = make_optimizer(model, parameters)
+        records = list(
+            train_steps(model, optimizer, read_batch or random_batches(parameters.batch_size), parameters, first_step=0)
+        )
+    return model, records
+
+
+def deterministic(records):
+    return [(r.step, r.tokens, r.loss_tokens, r.loss, r.lr, r.grad_norm) for r in records]
+
+
+def test_every_parameter_must_be_given():
+    for name in TRAINING:
+        with pytest.raises(ValidationError, match=name):
+            training_parameters().model_validate({key: value for key, value in TRAINING.items() if key != name})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"warmup_steps": 6}, "warmup_steps = 6 must be less"),
+        ({"micro_batch_size": 3}, "multiple of training.micro_batch_size"),
+        ({"betas": (0.9, 1.0)}, "betas"),
+        ({"learning_rate": math.nan}, "finite"),
+    ],
+)
+def test_parameters_that_contradict_each_other_are_refused(changes, message):
+    with pytest.raises(ValidationError, match=message):
+        training_parameters(**changes)
+
+
+def test_the_model_learns():
+    _, records = run(steps=60, batch_size=16, micro_batch_size=16)
+    assert records[-1].loss < 0.7 * records[0].loss
+
+
+def test_the_first_loss_is_the_plain_mean_over_the_positions_that_count():
+    tokens, mask = random_batches()(0)
+    with torch.no_grad():
+        logits = tiny_model()(torch.from_numpy(tokens[:, :-1]))
+    expected = cross_entropy(logits[torch.from_numpy(mask)], torch.from_numpy(tokens[:, 1:][mask]))
+    _, records = run()
+    assert records[0].loss == pytest.approx(expected.item(), rel=1e-6)
+    assert records[0].loss_tokens == mask.sum()
+
+
+def test_masked_targets_do_not_matter():
+    def other_padding(step):
+        tokens, mask = random_batches()(step)
+        tokens[:, 1:][~mask] = 5
+        # an input after the last counted prediction is only seen by predictions that do not count either
+        return tokens, mask
+
+    first, second = run(), run(read_batch=other_padding)
+    assert [r.loss for r in first[1]] == pytest.approx([r.loss for r in second[1]], rel=1e-5)
+
+
+@pytest.mark.parametrize("micro_batch_size", [1, 2])
+def test_the_micro_batch_size_does_not_change_the_loss_of_the_batch(micro_batch_size):
+    # rows count between 1 and SEQ positions, so a mean of micro-batch means would differ
+    whole, parts = run()[1], run(micro_batch_size=micro_batch_size)[1]
+    for a, b in zip(whole, parts, strict=True):
+        assert a.loss == pytest.approx(b.loss, rel=1e-4)
+        assert a.grad_norm == pytest.approx(b.grad_norm, rel=1e-3)
+
+
+def test_steps_tokens_and_rates_are_counted_in_optimiser_steps():
+    _, records = run(micro_batch_size=1)
+    assert [r.step for r in records] == list(range(6))
+    assert [r.tokens for r in records] == [4 * SEQ * (step + 1) for step in range(6)]
+    assert records[1].lr == 1e-2 and records[-1].lr == pytest.approx(1e-3)
+
+
+def test_weight_decay_touches_matrices_only():
+    model = tiny_model()
+    groups = make_optimizer(model, training_parameters()).param_groups
+    assert [group["weight_decay"] for group in groups] == [0.1, 0.0]
+    assert all(p.ndim == 2 for p in groups[0]["params"]) and all(p.ndim == 1 for p in groups[1]["params"])
+    assert sum(len(group["params"]) for group in groups) == len(list(model.parameters()))
+
+
+def test_a_clipped_gradient_has_the_largest_norm_allowed():
+    model, records = run(steps=3, gradient_clip=1e-3)
+    norm = torch.cat([p.grad.flatten() for p in model.parameters()]).norm()
+    assert records[-1].grad_norm > 1e-3
+    assert norm.item() == pytest.approx(1e-3, rel=1e-3)
+
+
+def figures_by_precision():
+    """Loss and gradient norm of each step, and the digest of all parameters, in both precisions."""
+    figures = {}
+    for precision in ("float32", "bfloat16"):
+        execution_parameters = EXECUTION.model_copy(update={"precision": precision})
+        model, records = run(execution=execution_parameters, micro_batch_size=2)
+        figures[precision] = [parameters_sha256(model), *([r.loss, r.grad_norm] for r in records)]
+    return figures
+
+
+def test_two_processes_give_the_same_parameters_bit_for_bit():
+    program = (
+        "import json; from tests.training.test_training_loop import figures_by_precision as figures;"
+        "print(json.dumps(figures()))"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": "1"}
+    other = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment)
+    assert json.loads(other.stdout) == figures_by_precision()
+
+
+def test_another_seed_gives_other_parameters():
+    assert parameters_sha256(run(model=tiny_model(1))[0]) != parameters_sha256(run(model=tiny_model(2))[0])
+
+
+def test_training_can_be_cut_at_any_step_and_continued():
+    whole, records = run()
+    parameters = training_parameters()
+    model = tiny_model()
+    with execution(EXECUTION):
+        optimizer = make_optimizer(model, parameters)
+        steps = train_steps(model, optimizer, random_batches(), parameters, first_step=0)
+        first = [next(steps) for _ in range(3)]
+        steps.close()
+        rest = list(train_steps(model, optimizer, random_batches(), parameters, first_step=3))
+    assert deterministic(first + rest) == deterministic(records)
+    assert parameters_sha256(model) == parameters_sha256(whole)
+
+
+def test_a_loss_that_is_not_finite_names_the_step_and_leaves_the_parameters():
+    model = tiny_model()
+    with torch.no_grad():
+        model.final_norm.weight[0] = float("inf")
+    before = parameters_sha256(model)
+    with pytest.raises(NonFiniteError, match=r"training step 0 of 6: loss nan"):
+        run(model=model)
+    assert parameters_sha256(model) == before
+
+
+def changed(tokens=None, mask=None):
+    def read_batch(step):
+        good_tokens, good_mask = random_batches()(step)
+        if step < 2:
+            return good_tokens, good_mask
+        return (tokens(good_tokens) if tokens else good_tokens), (mask(good_mask) if mask else good_mask)
+
+    return read_batch
+
+
+@pytest.mark.parametrize(
+    ("read_batch", "message"),
+    [
+        (changed(tokens=lambda t: t[:3]), r"step 2: expected tokens int64 \(4, 13\)"),
+        (changed(tokens=lambda t: t.astype(np.int32)), "found int32"),
+        (changed(tokens=lambda t: t + 100), "step 2: token ids"),
+        (changed(mask=lambda m: m * 0), "step 2: no position counts"),
+        (changed(mask=lambda m: m * 0.5), "other than 0 and 1"),
+        (changed(mask=lambda m: m[:, :-1]), "mask"),
+    ],
+)
+def test_a_batch_that_does_not_fit_is_an_error_that_names_the_step(read_batch, message):
+    with pytest.raises(TrainingError, match=message):
+        run(read_batch=read_batch)
+
+
+def test_torch_settings_are_put_back():
+    def now():
+        return (
+            torch.get_num_threads(),
+            torch.get_float32_matmul_precision(),
+            torch.are_deterministic_algorithms_enabled(),
+            torch.utils.deterministic.fill_uninitialized_memory,
+        )
+
+    before = now()
+    with pytest.raises(KeyError), execution(EXECUTION.model_copy(update={"matmul_precision": "medium"})):
+        assert torch.are_deterministic_algorithms_enabled()
+        raise KeyError
+    assert now() == before
