@@ -45,8 +45,9 @@ def test_every_parameter_is_read_by_a_node(context: KedroContext) -> None:
 
 
 def test_no_parameter_model_has_a_default() -> None:
-    from everytoken import parameters
     from pydantic import BaseModel
+
+    from everytoken import parameters
 
     seen: set[type] = set()
 
@@ -109,7 +110,9 @@ _KEDRO_MAY = ("pipelines/", "datasets/", "tracking/", "settings.py", "pipeline_r
 _LAYERS = ["shards", "corpus tokens", "models", "training", "pipelines datasets tracking"]
 
 
-@pytest.mark.parametrize(("path", "tree"), list(_sources(SOURCE)), ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(
+    ("path", "tree"), list(_sources(SOURCE)), ids=lambda value: value if isinstance(value, str) else ""
+)
 def test_layers(path: str, tree: ast.Module) -> None:
     """Low level never imports high level; only the outer modules know Kedro, only tracking knows MLflow."""
     inside = path.removeprefix("src/everytoken/")
@@ -131,16 +134,50 @@ def _layer(package: str) -> int:
     return -1  # seeds, parameters: plain values that all may use
 
 
-_GENERATORS = {
-    "numpy.random", "np.random", "torch.manual_seed", "torch.seed", "torch.Generator", "torch.cuda.manual_seed",
-    "torch.cuda.manual_seed_all", "torch.random", "random.Random", "random.seed", "random.SystemRandom", "os.urandom",
-    "uuid.uuid4", "uuid.uuid1",
-}  # fmt: skip
-_TORCH_DRAWS = {
-    "rand", "randn", "randint", "randperm", "normal", "multinomial", "bernoulli", "poisson", "normal_", "uniform_", "random_",
-    "bernoulli_", "exponential_", "geometric_", "cauchy_", "log_normal_", "trunc_normal_", "xavier_uniform_", "xavier_normal_",
-    "kaiming_uniform_", "kaiming_normal_", "orthogonal_",
-}  # fmt: skip
+_GENERATORS = set(
+    [
+        "numpy.random",
+        "np.random",
+        "torch.manual_seed",
+        "torch.seed",
+        "torch.Generator",
+        "torch.cuda.manual_seed",
+        "torch.random",
+        "torch.cuda.manual_seed_all",
+        "random.Random",
+        "random.seed",
+        "random.SystemRandom",
+        "os.urandom",
+        "uuid.uuid4",
+        "uuid.uuid1",
+    ]
+)
+_TORCH_DRAWS = set(
+    [
+        "rand",
+        "randn",
+        "randint",
+        "randperm",
+        "normal",
+        "multinomial",
+        "bernoulli",
+        "poisson",
+        "normal_",
+        "uniform_",
+        "random_",
+        "bernoulli_",
+        "exponential_",
+        "geometric_",
+        "cauchy_",
+        "log_normal_",
+        "trunc_normal_",
+        "xavier_uniform_",
+        "xavier_normal_",
+        "kaiming_uniform_",
+        "kaiming_normal_",
+        "orthogonal_",
+    ]
+)
 
 
 def _dotted(node: ast.expr) -> str:

@@ -64,7 +64,8 @@ class Project:
         return {
             path.relative_to(folder).as_posix(): path.read_bytes()
             for path in sorted(folder.rglob("*"))
-            if path.is_file() and path.suffix in (".parquet", ".bin", ".idx", ".npy", ".safetensors", ".json")
+            if path.is_file()
+            and path.suffix in (".parquet", ".bin", ".idx", ".npy", ".safetensors", ".json")
             # measured speeds and the place of files on this machine may differ between two runs
             and path.name not in ("upstream_files.json", "training_metrics.json", "training_history.json")
             and (path.name != "ledger.json" or "measured" not in path.read_text())
@@ -175,9 +176,7 @@ def test_another_seed_changes_what_depends_on_it_and_nothing_else(project: Proje
 
 
 @pytest.mark.parametrize("engine", ["{kind: inline, workers: 1}", "{kind: processes, workers: 5}"])
-def test_same_bytes_for_any_engine_and_number_of_workers(
-    tmp_path: Path, files: dict[str, bytes], engine: str
-) -> None:
+def test_same_bytes_for_any_engine_and_number_of_workers(tmp_path: Path, files: dict[str, bytes], engine: str) -> None:
     other = Project(tmp_path / "project")
     settings = other.folder / "conf/test/globals.yml"
     settings.write_text(settings.read_text().replace("{workers: 2}", engine))
@@ -227,9 +226,8 @@ def test_a_failing_part_costs_no_other_and_is_named(tmp_path: Path) -> None:
     texts = tmp_path / "texts"
     texts.mkdir()
     for name in "abc":
-        (texts / f"{name}.jsonl").write_text(
-            "".join(json.dumps({"id": f"{name}{i}", "text": f"document {i} of file {name} " * 5}) + "\n" for i in range(9))
-        )
+        rows = [{"id": f"{name}{i}", "text": f"document {i} of file {name} " * 5} for i in range(9)]
+        (texts / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (texts / "b.jsonl").write_text('{"id": "b0", "text": "cut in the mid\n')
     (other.folder / "conf/test/parameters_ingestion.yml").write_text(
         "ingestion:\n  sources:\n    wikipedia: null\n    chats: null\n    champ: null\n    flan_cot: null\n    mine:\n"

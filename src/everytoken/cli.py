@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 
@@ -28,7 +28,7 @@ def summary(env: str | None) -> None:
         raise click.ClickException(f"{project} is no Kedro project; run this where pyproject.toml is")
     bootstrap_project(project)
     with KedroSession.create(project_path=project, env=env) as session:
-        catalog = session.load_context().catalog
+        catalog = cast(KedroSession, session).load_context().catalog
         click.echo("\n".join(_lines(catalog, "" if env is None else f" --env {env}")))
 
 

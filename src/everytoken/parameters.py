@@ -15,7 +15,8 @@ from everytoken.corpus.scoring import EmbeddedScorer
 from everytoken.corpus.upstreams import Source
 from everytoken.models.parameters import ModelParameters
 from everytoken.training.parameters import EvaluationParameters as HeldOutParameters
-from everytoken.training.parameters import GenerationParameters, TrainingParameters as OptimisationParameters
+from everytoken.training.parameters import GenerationParameters
+from everytoken.training.parameters import TrainingParameters as OptimisationParameters
 
 __all__ = [
     "AnnotationParameters",
@@ -34,8 +35,8 @@ class _Parameters(BaseModel):
 class IngestionParameters(_Parameters):
     """What is read, in which order.
 
-    ``sources``: by name; null switches a source off. ``plan``: seed and slice of the shard order. ``min_chars``: documents
-    with fewer code points are dropped and counted.
+    ``sources``: by name; null switches a source off. ``plan``: seed and slice of the shard order. ``min_chars``:
+    documents with fewer code points are dropped and counted.
     """
 
     plan: PlanParameters
@@ -57,7 +58,8 @@ class AnnotationParameters(_Parameters):
 class TrainedTokenizer(_Parameters):
     """A byte-level BPE tokenizer that is trained on the annotated and unannotated documents.
 
-    ``vocab_size`` counts special tokens and the 256 byte symbols; a pair is merged when it occurs ``min_frequency`` times.
+    ``vocab_size`` counts special tokens and the 256 byte symbols; a pair is merged when it occurs ``min_frequency``
+    times.
     """
 
     kind: Literal["train"]
@@ -77,10 +79,10 @@ class GivenTokenizer(_Parameters):
 class TokenizationParameters(_Parameters):
     """Tokenizer and streams.
 
-    ``seed``: of the order of documents in parts, of windows and of annotated documents. ``seq_length``: predictions of a
-    window, which holds ``seq_length + 1`` tokens. ``reflection_budget``: tokens kept free in annotated windows.
-    ``max_lossy_share``: share of a part's documents that may lose text. ``shuffle_block``: windows shuffled together, or
-    null for what 100 GiB hold. ``shuffle_memory``: bytes; changes time, never a byte of the streams.
+    ``seed``: of the order of documents in parts, of windows and of annotated documents. ``seq_length``: predictions
+    of a window, which holds ``seq_length + 1`` tokens. ``reflection_budget``: tokens kept free in annotated windows.
+    ``max_lossy_share``: share of a part's documents that may lose text. ``shuffle_block``: windows shuffled together,
+    or null for what 100 GiB hold. ``shuffle_memory``: bytes; changes time, never a byte of the streams.
     """
 
     seed: NonNegativeInt

@@ -21,7 +21,8 @@ def length_figure(histogram: Counts) -> go.Figure:
 
 
 def score_figure(rows: Mapping[str, Counts], scored: Mapping[str, Counts], threshold: int | None = None) -> go.Figure:
-    """Share of each safety class by source, over all rows (solid) and over the scored ones: each id once a part (light).
+    """Share of each safety class by source, over all rows (solid) and over the scored ones: each id once a part
+    (light).
 
     Args:
         rows: documents by source and class ``"0"`` to ``"5"``.

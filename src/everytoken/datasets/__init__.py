@@ -1,6 +1,7 @@
-"""Kedro datasets: shard stores, artifacts (token streams, tokenizers, checkpoints), reports, and the folder of upstream files.
-
-Every dataset writes atomically, and says what it holds with ``ledger_summary()``: root digest, rows and bytes for tracking.
+"""Kedro datasets: shard stores, artifacts (token streams, tokenizers, checkpoints), reports, and the folder of
+upstream files.
+ Every dataset writes atomically, and says what it holds with ``ledger_summary()``: root digest, rows and bytes for
+tracking.
 """
 
 from everytoken.datasets.artifact import ArtifactFolder, Checkpoint, TokenizerFile, TokenStream

@@ -23,9 +23,7 @@ def plan_shards(files: dict[str, list[UpstreamFile]], parameters: IngestionParam
     return make_plan(parameters.active_sources, files, parameters.plan)
 
 
-def read_documents(
-    plan: ShardPlan, files: dict[str, list[UpstreamFile]], parameters: IngestionParameters
-) -> Shards:
+def read_documents(plan: ShardPlan, files: dict[str, list[UpstreamFile]], parameters: IngestionParameters) -> Shards:
     """Read each planned shard: rows to documents with address, too short ones dropped and counted."""
     values, digests = part_values(plan, parameters.active_sources, files)
     return Shards.from_values(values, digests).map(read_part, min_chars=parameters.min_chars)
