@@ -51,9 +51,7 @@ def documents_of(folder: Path, names: list[str]) -> Shards:
     for index in range(PARTS):
         mine = names[index::PARTS]
 
-        def batches(
-            index: int = index, mine: list[str] = mine
-        ) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
+        def batches(index: int = index, mine: list[str] = mine) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
             for row, name in enumerate(mine):
                 text = Path(name).read_text(encoding="utf-8", errors="replace")
                 values = [[name], [text], ["stdlib"], [index], [row], [0], [False]]
@@ -88,12 +86,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         documents = documents_of(folder / "documents", names)
-        texts = [
-            text
-            for part in documents
-            for batch in part.batches(["text"])
-            for text in batch["text"].to_pylist()
-        ]
+        texts = [text for part in documents for batch in part.batches(["text"]) for text in batch["text"].to_pylist()]
         size = sum(len(text.encode()) for text in texts)
         print(f"{len(texts)} files of the standard library in {PARTS} parts")
 
@@ -120,15 +113,11 @@ def main() -> None:
 
         for memory in (1 << 30, 4 << 20):
             common = {"seq_length": 2048, "seed": 42, "shuffle_memory": memory}
-            seconds, _ = timed(
-                fresh(folder / "out", write_compact_stream, tokens=tokens, shuffle_block=None, **common)
-            )
+            seconds, _ = timed(fresh(folder / "out", write_compact_stream, tokens=tokens, shuffle_block=None, **common))
             compared("write_compact_stream", folder / "out", seconds, memory)
             seconds, _ = timed(fresh(folder / "out", write_annotated_stream, tokens=cut, **common))
             compared("write_annotated_stream", folder / "out", seconds, memory)
-        print(
-            f"peak memory of this process {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB"
-        )
+        print(f"peak memory of this process {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
 
 
 def saved(folder: Path, planned: Shards) -> Shards:

@@ -134,50 +134,16 @@ def _layer(package: str) -> int:
     return -1  # seeds, parameters: plain values that all may use
 
 
-_GENERATORS = set(
-    [
-        "numpy.random",
-        "np.random",
-        "torch.manual_seed",
-        "torch.seed",
-        "torch.Generator",
-        "torch.cuda.manual_seed",
-        "torch.random",
-        "torch.cuda.manual_seed_all",
-        "random.Random",
-        "random.seed",
-        "random.SystemRandom",
-        "os.urandom",
-        "uuid.uuid4",
-        "uuid.uuid1",
-    ]
-)
-_TORCH_DRAWS = set(
-    [
-        "rand",
-        "randn",
-        "randint",
-        "randperm",
-        "normal",
-        "multinomial",
-        "bernoulli",
-        "poisson",
-        "normal_",
-        "uniform_",
-        "random_",
-        "bernoulli_",
-        "exponential_",
-        "geometric_",
-        "cauchy_",
-        "log_normal_",
-        "trunc_normal_",
-        "xavier_uniform_",
-        "xavier_normal_",
-        "kaiming_uniform_",
-        "kaiming_normal_",
-        "orthogonal_",
-    ]
-)
+_GENERATORS = {
+    *("numpy.random", "np.random", "torch.manual_seed", "torch.seed", "torch.Generator", "torch.random"),
+    *("torch.cuda.manual_seed", "torch.cuda.manual_seed_all", "random.Random", "random.seed", "random.SystemRandom"),
+    *("os.urandom", "uuid.uuid4", "uuid.uuid1"),
+}
+_TORCH_DRAWS = {
+    *("rand", "randn", "randint", "randperm", "normal", "multinomial", "bernoulli", "poisson", "normal_", "uniform_"),
+    *("random_", "bernoulli_", "exponential_", "geometric_", "cauchy_", "log_normal_", "trunc_normal_"),
+    *("xavier_uniform_", "xavier_normal_", "kaiming_uniform_", "kaiming_normal_", "orthogonal_"),
+}
 
 
 def _dotted(node: ast.expr) -> str:

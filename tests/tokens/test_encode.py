@@ -38,14 +38,10 @@ def lossy(tmp_path: Path) -> Artifact:
 
 
 @pytest.mark.parametrize("batch_rows", [1, 2, 100])
-def test_every_column_stays_and_tokens_are_added(
-    tokenizer: Artifact, tmp_path: Path, batch_rows: int
-) -> None:
+def test_every_column_stays_and_tokens_are_added(tokenizer: Artifact, tmp_path: Path, batch_rows: int) -> None:
     table = documents(TEXTS)
     (part,) = stored(tmp_path, [table], batch_rows)
-    made, statistics = run(
-        encode_part(part, tokenizer=tokenizer, eos_token=EOS, max_tokens=8, max_lossy_share=0.0)
-    )
+    made, statistics = run(encode_part(part, tokenizer=tokenizer, eos_token=EOS, max_tokens=8, max_lossy_share=0.0))
     assert made.select(table.column_names).equals(table)
     assert made.schema.field("token_length").type == pa.int32()
     assert made.schema.field("tokens").type == pa.list_(pa.uint16())
@@ -77,9 +73,7 @@ def test_workers_and_batches_do_not_change_the_rows(tokenizer: Artifact, tmp_pat
     assert digests[0] == digests[1]
 
 
-def test_lossy_documents_are_counted_and_fail_the_part_beyond_the_share(
-    lossy: Artifact, tmp_path: Path
-) -> None:
+def test_lossy_documents_are_counted_and_fail_the_part_beyond_the_share(lossy: Artifact, tmp_path: Path) -> None:
     (part,) = stored(tmp_path / "in", [documents(["plain", "café é", "plain", "é"])])
     _, statistics = run(encode_part(part, tokenizer=lossy, eos_token=EOS, max_tokens=8, max_lossy_share=0.5))
     assert (statistics["lossy_documents"], statistics["lossy_bytes"]) == (2, 6)

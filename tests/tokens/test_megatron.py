@@ -106,9 +106,7 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
     expect("version 2", index[:9] + b"\x02" + index[10:])
     expect("dtype code 9", index[:17] + b"\x09" + index[18:])
     pointers = 34 + 4 * 4
-    expect(
-        r"sequence 1 starts at byte 7, expected 6", index[: pointers + 8] + b"\x07" + index[pointers + 9 :]
-    )
+    expect(r"sequence 1 starts at byte 7, expected 6", index[: pointers + 8] + b"\x07" + index[pointers + 9 :])
     bin_path.unlink()
     with pytest.raises(StreamError, match=r"s\.bin is missing"):
         open_indexed(prefix)

@@ -52,14 +52,10 @@ def ordered(rows: pa.Table, position: np.ndarray, memory: int, batch_rows: int) 
     st.sampled_from([1, 50, 600, 3000, 1 << 30]),
     st.sampled_from([1, 3, 1000]),
 )
-def test_any_bound_gives_the_same_permutation(
-    sizes: list[int], seed: int, memory: int, batch_rows: int
-) -> None:
+def test_any_bound_gives_the_same_permutation(sizes: list[int], seed: int, memory: int, batch_rows: int) -> None:
     rows = table(sizes)
     permutation = numpy_generator(seed).permutation(len(sizes))
-    assert ordered(rows, destinations(permutation), memory, batch_rows).equals(
-        rows.take(pa.array(permutation))
-    )
+    assert ordered(rows, destinations(permutation), memory, batch_rows).equals(rows.take(pa.array(permutation)))
 
 
 def test_row_r_comes_out_as_row_position_r() -> None:
@@ -70,9 +66,7 @@ def test_row_r_comes_out_as_row_position_r() -> None:
 def test_rows_are_spilled_to_disk_and_stay_there_until_they_are_wanted(tmp_path: Path) -> None:
     rows = table([30] * 2000)
     position = destinations(numpy_generator(0).permutation(2000))
-    iterator = in_order(
-        rows.to_batches(max_chunksize=50), position, memory=rows.nbytes // 4, scratch=tmp_path
-    )
+    iterator = in_order(rows.to_batches(max_chunksize=50), position, memory=rows.nbytes // 4, scratch=tmp_path)
     first = next(iterator)
     files = [path for path in tmp_path.rglob("bucket_*") if path.is_file() and not path.suffix]
     assert len(files) > 4

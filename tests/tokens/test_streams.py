@@ -119,9 +119,7 @@ def test_annotated_stream_has_document_permutation_i_in_window_i(
 
 @pytest.mark.parametrize("write", [write_compact_stream, write_annotated_stream])
 @pytest.mark.parametrize("kind", [pa.uint16(), pa.uint32()])
-def test_all_files_have_the_same_bytes_for_any_memory(
-    tmp_path: Path, write: object, kind: pa.DataType
-) -> None:
+def test_all_files_have_the_same_bytes_for_any_memory(tmp_path: Path, write: object, kind: pa.DataType) -> None:
     tables = [encoded([(7 * i + part) % 30 for i in range(200)], part, kind) for part in range(3)]
     tokens = stored(tmp_path / "in", tables, 17)
     block = {"shuffle_block": 50} if write is write_compact_stream else {}
@@ -151,9 +149,7 @@ def test_megatron_reads_both_streams_token_by_token(tmp_path: Path, kind: pa.Dat
 
 def test_without_a_block_size_a_block_is_what_100_gib_hold(tmp_path: Path) -> None:
     tokens = stored(tmp_path / "in", [encoded([5])])
-    built = write_compact_stream(
-        tmp_path, tokens=tokens, seq_length=2048, seed=0, shuffle_block=None, shuffle_memory=1
-    )
+    built = write_compact_stream(tmp_path, tokens=tokens, seq_length=2048, seed=0, shuffle_block=None, shuffle_memory=1)
     assert built.statistics["shuffle_block"] == (100 << 30) // 4098
     assert built.statistics["windows"] == 0
     assert built.statistics["remainder_tokens"] == 6
@@ -168,9 +164,7 @@ def streams_of(tokens: Shards, folder: Path, seq_length: int = 20) -> None:
 def test_errors_name_the_part_and_row(tmp_path: Path) -> None:
     good = encoded([3, 4])
     with pytest.raises(StreamError, match=r"part_00000 row 1: 5 tokens, expected .* at most 4 that fit"):
-        write_annotated_stream(
-            tmp_path, tokens=stored(tmp_path / "a", [good]), seq_length=3, seed=0, shuffle_memory=1
-        )
+        write_annotated_stream(tmp_path, tokens=stored(tmp_path / "a", [good]), seq_length=3, seed=0, shuffle_memory=1)
     index = good.column_names.index("token_length")
     lies = good.set_column(index, "token_length", pa.array([3, 5], pa.int32()))
     with pytest.raises(StreamError, match=r"part_00001 row 1: 5 tokens, expected token_length \+ 1 = 6"):

@@ -97,9 +97,7 @@ def test_eos_spelled_in_a_text_is_counted(trained: DocumentTokenizer) -> None:
 
 
 def test_lost_bytes_are_counted_exactly(tmp_path: Path) -> None:
-    vocabulary = {
-        symbol: i for i, symbol in enumerate(s for b, s in byte_symbols().items() if b not in (1, 0xF0))
-    }
+    vocabulary = {symbol: i for i, symbol in enumerate(s for b, s in byte_symbols().items() if b not in (1, 0xF0))}
     library = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     library.add_special_tokens([EOS])
@@ -191,6 +189,4 @@ def test_ids_of_real_text_are_those_of_the_reference_run() -> None:
     encoded = opened.encode([vector["text"] for vector in vectors], 1920)
     assert encoded.lengths.tolist() == [vector["token_length"] for vector in vectors]
     for vector, ids in zip(vectors, np.split(encoded.values, encoded.offsets[1:-1]), strict=True):
-        assert hashlib.sha256(ids.astype("<u2").tobytes()).hexdigest() == vector["ids_sha256"], vector[
-            "doc_id"
-        ]
+        assert hashlib.sha256(ids.astype("<u2").tobytes()).hexdigest() == vector["ids_sha256"], vector["doc_id"]

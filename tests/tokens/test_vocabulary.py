@@ -48,9 +48,7 @@ def test_same_corpus_gives_the_same_bytes_for_any_threads_and_hash_seed(tmp_path
             "PYTHONHASHSEED": hash_seed,
         }
         sources = str(Path(os.__file__).parent / "json")
-        subprocess.run(
-            [sys.executable, "-c", TRAIN, str(folder), sources], check=True, env=environment, cwd=root
-        )
+        subprocess.run([sys.executable, "-c", TRAIN, str(folder), sources], check=True, env=environment, cwd=root)
         files.append((folder / "tokenizer.json").read_bytes())
     assert files[0] == files[1] == files[2]
 
@@ -79,25 +77,19 @@ def test_special_tokens_come_first_and_all_bytes_are_there(tmp_path: Path) -> No
 def test_a_corpus_too_small_for_the_vocabulary_is_an_error(tmp_path: Path) -> None:
     corpus = [stored(tmp_path / "in", [documents(TEXTS)])]
     with pytest.raises(TokenizerError, match=r"give a vocabulary of \d+ tokens, expected 32000"):
-        train_tokenizer(
-            tmp_path, texts=corpus, vocab_size=32_000, min_frequency=1, special_tokens=[EOS], eos_token=EOS
-        )
+        train_tokenizer(tmp_path, texts=corpus, vocab_size=32_000, min_frequency=1, special_tokens=[EOS], eos_token=EOS)
     assert not (tmp_path / "tokenizer.json").exists()
 
 
 @pytest.mark.parametrize("special", [[], ["<|pad|>"], [EOS, EOS]])
 def test_eos_must_be_a_special_token_once(tmp_path: Path, special: list[str]) -> None:
     with pytest.raises(TokenizerError, match="each must occur once"):
-        train_tokenizer(
-            tmp_path, texts=[], vocab_size=300, min_frequency=1, special_tokens=special, eos_token=EOS
-        )
+        train_tokenizer(tmp_path, texts=[], vocab_size=300, min_frequency=1, special_tokens=special, eos_token=EOS)
 
 
 def test_a_given_file_is_verified_and_copied(tmp_path: Path) -> None:
     corpus = [stored(tmp_path / "in", [documents(TEXTS)])]
-    train_tokenizer(
-        tmp_path, texts=corpus, vocab_size=270, min_frequency=1, special_tokens=[EOS], eos_token=EOS
-    )
+    train_tokenizer(tmp_path, texts=corpus, vocab_size=270, min_frequency=1, special_tokens=[EOS], eos_token=EOS)
     source, target = tmp_path / "tokenizer.json", tmp_path / "copy"
     target.mkdir()
     built = load_tokenizer_file(target, path=str(source), sha256=file_sha256(source).upper(), eos_token=EOS)

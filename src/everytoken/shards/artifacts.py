@@ -19,13 +19,14 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from everytoken.shards.atomic import atomic_folder, remove_temporaries, sole_writer, write_text
-from everytoken.shards.digests import file_sha256, table_digest, value_digest
+from everytoken.shards.digests import file_sha256, plain_json, table_digest, value_digest
 from everytoken.shards.errors import DamagedStore, IncompleteStore, ShardsError
 from everytoken.shards.recipe import Recipe
 
 logger = logging.getLogger(__name__)
 
 _LEDGER = "ledger.json"
+_FORMAT = "everytoken-artifact/1"
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,18 @@ def _file_entry(path: Path) -> dict[str, Any]:
     return entry
 
 
+def _entries(folder: Path, function: str) -> dict[str, dict[str, Any]]:
+    paths = sorted(folder.rglob("*"))
+    for path in paths:
+        if path.is_symlink() or path == folder / _LEDGER:
+            raise ShardsError(f"{function} wrote {path.name}: an artifact may hold no link and no {_LEDGER} of its own")
+    return {path.relative_to(folder).as_posix(): _file_entry(path) for path in paths if path.is_file()}
+
+
+def _checksum(ledger: Mapping[str, Any]) -> str:
+    return value_digest({key: value for key, value in ledger.items() if key != "checksum"})
+
+
 def _root_digest(files: Mapping[str, Mapping[str, Any]], statistics: Mapping[str, Any]) -> str:
     contents = [[name, entry.get("content_digest", entry["sha256"])] for name, entry in sorted(files.items())]
     return value_digest([contents, statistics])
@@ -127,13 +140,15 @@ class ArtifactStore:
     def _read(self) -> dict[str, Any]:
         try:
             ledger: dict[str, Any] = json.loads((self.root / _LEDGER).read_text(encoding="utf-8"))
-            expected = _root_digest(ledger["files"], ledger["statistics"])
+            said, summed = ledger["checksum"], _checksum(ledger)
         except (ValueError, KeyError, TypeError) as error:
             raise DamagedStore(
                 f"{self.root / _LEDGER} is not a ledger ({error}); run the pipeline that makes it"
             ) from error
-        if ledger["root_digest"] != expected:
-            raise DamagedStore(f"{self.root / _LEDGER} was edited: its root digest should be {expected}")
+        if ledger["format"] != _FORMAT:
+            raise DamagedStore(f"{self.root / _LEDGER} has format {ledger['format']!r}, this version reads {_FORMAT!r}")
+        if summed != said:
+            raise DamagedStore(f"{self.root / _LEDGER} sums up to {summed}, it says {said}: it was edited")
         return ledger
 
     def load(self) -> Artifact:
@@ -152,41 +167,52 @@ class ArtifactStore:
 
         Raises:
             StoreBusy: another process is writing it.
-            ShardsError: the artifact is not a planned one, or its function returned no `Built`.
+            ShardsError: the artifact is not a planned one, its function returned no `Built`, or the folder holds
+                something else, which would be deleted.
         """
         recipe = planned.recipe
         if recipe is None:
             raise ShardsError(f"{self.root}: only a planned artifact can be saved")
         fingerprint = recipe.fingerprint([])
-        self.root.parent.mkdir(parents=True, exist_ok=True)
-        lock = self.root.with_name(f".{self.root.name}.lock")
+        root = self.root.resolve()  # a link to a folder on another disk stays a link
+        root.parent.mkdir(parents=True, exist_ok=True)
+        lock = root.with_name(f".{root.name}.lock")
         lock.mkdir(exist_ok=True)  # the artifact's own folder is replaced, so it cannot carry the lock
         with sole_writer(lock):
-            remove_temporaries(self.root.parent, f"{self.root.name}.")
+            remove_temporaries(root.parent, root.name)
             if self._holds(fingerprint):
-                logger.info("%s is there", self.root)
+                logger.info("%s is there", self.root.name)
                 return self.load()
-            logger.info("%s: making it with %s", self.root, recipe.name)
-            with atomic_folder(self.root) as folder:
+            logger.info("%s: making it with %s", self.root.name, recipe.name)
+            self._check_replaceable()
+            with atomic_folder(root) as folder:
                 built = recipe.function(folder, **recipe.parameters)
                 if not isinstance(built, Built):
                     raise ShardsError(f"{recipe.name} returned a {type(built).__name__}, not Built")
-                files = {
-                    path.relative_to(folder).as_posix(): _file_entry(path)
-                    for path in sorted(folder.rglob("*"))
-                    if path.is_file()
-                }
+                files = _entries(folder, recipe.name)
+                statistics = plain_json(built.statistics, f"{recipe.name}: statistics")
                 ledger = {
-                    "format": "everytoken-artifact/1",
+                    "format": _FORMAT,
                     "fingerprint": fingerprint,
                     "recipe": recipe.description,
-                    "root_digest": _root_digest(files, built.statistics),
+                    "root_digest": _root_digest(files, statistics),
                     "files": files,
-                    "statistics": built.statistics,
-                    "measured": built.measured,
+                    "statistics": statistics,
+                    "measured": plain_json(built.measured, f"{recipe.name}: measured"),
                 }
+                ledger["checksum"] = _checksum(ledger)
                 write_text(folder / _LEDGER, json.dumps(ledger, ensure_ascii=False, indent=1, sort_keys=True) + "\n")
             return self.load()
+
+    def _check_replaceable(self) -> None:
+        if not self.root.exists() or not any(self.root.iterdir()):
+            return
+        ledger = self.root / _LEDGER
+        if not ledger.exists() or b"everytoken-artifact/" not in ledger.read_bytes():
+            raise ShardsError(
+                f"{self.root} holds files that are no artifact, and making one there would delete them. "
+                "Give the artifact another folder, or remove this one."
+            )
 
     def _holds(self, fingerprint: str) -> bool:
         if not (self.root / _LEDGER).exists():

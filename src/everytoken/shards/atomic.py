@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -72,10 +73,12 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def remove_temporaries(folder: Path, stem: str = "") -> None:
-    """Delete what dead writers left in ``folder``: temporaries whose name starts with ``.stem``."""
-    for path in folder.glob(f".{stem}*.tmp"):
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+def remove_temporaries(folder: Path, name: str | None = None) -> None:
+    """Delete what dead writers left in ``folder``: the temporaries of ``name``, or all."""
+    stem = ".+" if name is None else re.escape(name)  # the whole name: model.v2 may have a writer
+    for path in folder.iterdir():
+        if re.fullmatch(rf"\.{stem}\.\d+(\.old)?\.tmp", path.name):
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 @contextmanager

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from everytoken.shards.errors import RecipeError
+from everytoken.shards.errors import RecipeError, ShardsError
 
 _READ = 1 << 20
 
@@ -26,6 +27,30 @@ _READ = 1 << 20
 def canonical_json(value: Any) -> str:
     """Return JSON with sorted keys and no spaces; floats by shortest repr; NaN and infinities refused (ValueError)."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def plain_json(value: Any, where: str) -> Any:
+    """Return ``value`` as JSON gives it back: tuples as lists, NumPy scalars as numbers, every mapping as a dict.
+
+    What is digested or compared must not change by being written and read; JSON itself would turn the key 1 into "1".
+
+    Raises:
+        ShardsError: no JSON value, NaN, infinity, or a key that is not text; the message says where in ``value``.
+    """
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ShardsError(f"{where} is {value}, which JSON does not know; give a finite number or None")
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                raise ShardsError(f"{where} has the key {key!r}; JSON keys are text, so write str(key)")
+        return {key: plain_json(item, f"{where}[{key!r}]") for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_json(item, f"{where}[{i}]") for i, item in enumerate(value)]
+    raise ShardsError(f"{where} is a {type(value).__name__}; give plain JSON (text, numbers, lists, dicts)")
 
 
 def value_digest(value: Any) -> str:
@@ -57,7 +82,7 @@ def type_name(kind: pa.DataType) -> str:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return f"list<{type_name(kind.value_type)}>"
     if pa.types.is_struct(kind):
-        return "struct<" + ",".join(f"{field.name}:{type_name(field.type)}" for field in kind) + ">"
+        return "struct<" + ",".join(f"{json.dumps(field.name)}:{type_name(field.type)}" for field in kind) + ">"
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
         return str(np.dtype(kind.to_pandas_dtype()).name)
     if pa.types.is_null(kind):

@@ -9,17 +9,21 @@ workers end by themselves.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
+import sys
 import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait as wait_for_end
+from types import ModuleType
 from typing import Any, Literal, Protocol
 
 from everytoken.shards.errors import Failure, ShardsError
@@ -35,11 +39,19 @@ class Engine(Protocol):
         """Run all tasks."""
 
 
-def _attempt(function: Callable[[Task], Any], task: Task) -> Any:
+def _attempt(
+    function: Callable[[Task], Any],
+    task: Task,
+    ends_run: tuple[type[BaseException], ...] = (KeyboardInterrupt, SystemExit),
+) -> Any:
     try:
         return function(task)
-    except Exception as error:
-        return Failure(f"{type(error).__name__}: {error}", traceback.format_exc())
+    except ends_run:
+        raise
+    except BaseException as error:  # a panic of a Rust library is no Exception, and costs no other task either
+        message = "".join(traceback.format_exception_only(error)).strip()  # shows a message that raises when shown
+        texts = message.removeprefix(f"{type(error).__module__}."), "".join(traceback.format_exception(error))
+        return Failure(*(text.encode("utf-8", "backslashreplace").decode() for text in texts))
 
 
 @dataclass(frozen=True)
@@ -52,6 +64,8 @@ class Inline:
             yield task, _attempt(function, task)
 
 
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
 _function: Callable[[Task], Any]
 
 
@@ -60,6 +74,8 @@ def _start_worker(function: Callable[[Task], Any]) -> None:
     _function = function
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if sys.platform == "linux":  # the kernel ends a worker even while a C call holds the GIL and no thread can run
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core a worker
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
@@ -72,7 +88,22 @@ def _end_with_parent() -> None:
 
 
 def _work(task: Task) -> Any:
-    return _attempt(_function, task)
+    return _attempt(_function, task, ends_run=())  # an exit inside a part must not end the run as if all were well
+
+
+@contextmanager
+def _main_hidden() -> Iterator[None]:
+    """Let workers start without importing the parent's main module again.
+
+    It would cost each worker a second (the ``kedro`` command imports Kedro), and no recipe has a function of
+    ``__main__``.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 @dataclass(frozen=True)
@@ -107,7 +138,8 @@ class Processes:
                 while waiting and not broken and len(flying) < 2 * workers:
                     task = waiting.popleft()
                     try:
-                        flying[pool.submit(_work, task)] = task
+                        with _main_hidden():
+                            flying[pool.submit(_work, task)] = task
                     except BrokenProcessPool:
                         waiting.appendleft(task)
                         broken = True

@@ -1,6 +1,7 @@
 """The ledger of a store: what each part holds, how it was made, and one root digest over all.
 
-A ledger is JSON without dates or hosts, so the same parts give the same ledger bytes.
+A ledger is JSON without dates or hosts, so the same parts give the same ledger bytes. Its root digest is over the
+content of the parts; its checksum is over all that it says, so that no number in it can be edited unseen.
 """
 
 from __future__ import annotations
@@ -66,12 +67,18 @@ class Ledger:
         """Bytes of all part files."""
         return sum(part.bytes for part in self.parts)
 
+    @property
+    def checksum(self) -> str:
+        """Digest over everything that the ledger says."""
+        return value_digest([FORMAT, self.holds, self.recipe, [asdict(part) for part in self.parts]])
+
     def write(self, path: Path) -> None:
         """Write the ledger as JSON, atomically."""
         head = {
             "format": FORMAT,
             "holds": self.holds,
             "root_digest": self.root_digest,
+            "checksum": self.checksum,
             "rows": self.rows,
             "bytes": self.bytes,
             "recipe": self.recipe,
@@ -82,7 +89,7 @@ class Ledger:
 
     @staticmethod
     def read(path: Path) -> Ledger:
-        """Read a ledger and check its root digest.
+        """Read a ledger and check its checksum and sums.
 
         Raises:
             DamagedStore: not a ledger, or not the one that was written.
@@ -91,14 +98,14 @@ class Ledger:
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
             parts = tuple(PartRecord.from_json(part) for part in data["parts"])
-            found_format, expected = data["format"], data["root_digest"]
+            found_format = data["format"]
             ledger = Ledger(data["holds"], data["recipe"], parts)
+            said = [data[key] for key in ("checksum", "root_digest", "rows", "bytes")]
+            summed = [ledger.checksum, ledger.root_digest, ledger.rows, ledger.bytes]
         except (ValueError, KeyError, TypeError) as error:
             raise DamagedStore(f"{path} is not a ledger ({type(error).__name__}: {error}). {remedy}") from error
         if found_format != FORMAT:
             raise DamagedStore(f"{path} has format {found_format!r}, this version reads {FORMAT!r}. {remedy}")
-        if ledger.root_digest != expected:
-            raise DamagedStore(
-                f"{path}: its parts sum up to {ledger.root_digest}, it says {expected}: it was edited. {remedy}"
-            )
+        if summed != said:
+            raise DamagedStore(f"{path}: its parts sum up to {summed}, it says {said}: it was edited. {remedy}")
         return ledger

@@ -20,13 +20,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from everytoken.shards.atomic import atomic_file
-from everytoken.shards.digests import TableDigest
+from everytoken.shards.digests import TableDigest, plain_json
 from everytoken.shards.errors import DamagedStore, ShardsError
 from everytoken.shards.recipe import Recipe
 
 ROW_GROUP_BYTES = 16 << 20
 ROW_GROUP_ROWS = 65_536
 BATCH_ROWS = 8_192
+
+_UNREADABLE = (OSError, pa.ArrowException, UnicodeDecodeError)  # what pyarrow raises over bytes that are no parquet
 
 Statistics = Mapping[str, Any]
 
@@ -77,18 +79,8 @@ class Part(Protocol):
         """Return all rows at once: for columns that are small."""
 
 
-class _RowsOnly:
-    """The half of a part that holds rows and no value."""
-
-    name: str
-
-    @property
-    def value(self) -> Any:
-        raise ShardsError(f"{self.name} holds rows, not a value; read its batches()")
-
-
 @dataclass(frozen=True)
-class StoredPart(_RowsOnly):
+class StoredPart:
     """A part in a parquet file."""
 
     name: str
@@ -97,13 +89,17 @@ class StoredPart(_RowsOnly):
     rows: int
     digest: str
 
+    @property
+    def value(self) -> Any:
+        raise ShardsError(f"{self.name} holds rows, not a value; read its batches()")
+
     def _open(self) -> pq.ParquetFile:
         try:
             return pq.ParquetFile(self.path, page_checksum_verification=True)
-        except (OSError, pa.ArrowException) as error:
+        except _UNREADABLE as error:
             raise self._damaged(error) from error
 
-    def _damaged(self, error: Exception) -> DamagedStore:
+    def _damaged(self, error: Exception | str) -> DamagedStore:
         return DamagedStore(
             f"{self.path} cannot be read ({error}). It is not the file that was written; "
             "run the pipeline that makes it again: damaged parts are found by their SHA-256 and made anew."
@@ -112,18 +108,30 @@ class StoredPart(_RowsOnly):
     @property
     def schema(self) -> pa.Schema:
         with self._open() as file:
-            return file.schema_arrow
-
-    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        with self._open() as file:
             try:
-                yield from file.iter_batches(BATCH_ROWS, columns=None if columns is None else list(columns))
-            except (OSError, pa.ArrowException) as error:
+                return file.schema_arrow
+            except _UNREADABLE as error:
                 raise self._damaged(error) from error
 
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        found = 0
+        with self._open() as file:
+            try:
+                names = file.schema_arrow.names
+                if unknown := sorted(set(columns or ()) - set(names)):  # pyarrow would leave them out without a word
+                    raise ShardsError(f"{self.path} has no columns {unknown}, only {names}")
+                for group in range(file.num_row_groups):  # a batch over several groups would have no bound in bytes
+                    for batch in file.iter_batches(BATCH_ROWS, [group], None if columns is None else list(columns)):
+                        found += batch.num_rows
+                        yield batch
+            except _UNREADABLE as error:
+                raise self._damaged(error) from error
+        if found != self.rows:  # checksums cover pages, but not the page headers and footer that count them
+            raise self._damaged(f"{found} rows found, {self.rows} written")
+
     def table(self, columns: Sequence[str] | None = None) -> pa.Table:
-        schema = self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
-        return pa.Table.from_batches(list(self.batches(columns)), schema)
+        batches, schema = list(self.batches(columns)), self.schema
+        return pa.Table.from_batches(batches, schema if columns is None else pa.schema(map(schema.field, columns)))
 
 
 @dataclass(frozen=True)
@@ -154,7 +162,7 @@ class ValuePart:
 
 
 @dataclass(frozen=True)
-class PlannedPart(_RowsOnly):
+class PlannedPart:
     """A part that is made when it is read: a recipe over input parts. Reading it twice makes it twice."""
 
     name: str
@@ -175,6 +183,13 @@ class PlannedPart(_RowsOnly):
         if not isinstance(made, Rows):
             raise ShardsError(f"{self.recipe.name} returned a {type(made).__name__} for {self.name}, not Rows")
         return made
+
+    @property
+    def value(self) -> Any:
+        made = self.make()
+        if isinstance(made, Rows):
+            raise ShardsError(f"{self.name} holds rows, not a value; read its batches()")
+        return plain_json(made, f"the value of {self.name}")
 
     @property
     def rows(self) -> int:
@@ -222,19 +237,24 @@ class _HashedFile(RawIOBase):
         super().close()
 
 
+_VARIABLE = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+
+
 def _row_bytes(array: pa.Array) -> np.ndarray:
     """Return the size of each value in bytes, int64 (rows,): a function of the value alone."""
     kind = array.type
     if pa.types.is_dictionary(kind):
         return _row_bytes(array.dictionary_decode())
-    if pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_large_string(kind):
-        return pc.fill_null(pc.binary_length(array), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    if any(test(kind) for test in _VARIABLE):
+        return np.asarray(pc.fill_null(pc.binary_length(array), 0).to_numpy(zero_copy_only=False), dtype=np.int64)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False).astype(np.int64)
         ends = np.cumsum(lengths)
         children = np.concatenate([[0], np.cumsum(_row_bytes(array.flatten()))])
-        sizes: np.ndarray = children[ends] - children[ends - lengths]
-        return sizes
+        return np.asarray(children[ends] - children[ends - lengths])
+    if pa.types.is_struct(kind):
+        fields = [_row_bytes(field) for field in array.flatten()]
+        return np.asarray(np.sum([np.full(len(array), 8), *fields], axis=0, dtype=np.int64))
     return np.full(len(array), 8, dtype=np.int64)
 
 
@@ -249,12 +269,21 @@ class Written:
     statistics: Statistics
 
 
+def _check_schema(schema: pa.Schema, name: str) -> None:
+    if len(schema) == 0 or len(set(schema.names)) < len(schema):
+        raise ShardsError(f"{name}: the columns are {schema.names}; give at least one, and each its own name")
+    for field in schema:
+        if "fixed_size_list" in str(field.type):
+            raise ShardsError(f"{name}: column {field.name} is a {field.type}; parquet loses its nulls: use pa.list_()")
+
+
 def write_rows(rows: Rows, path: Path) -> Written:
     """Write ``rows`` as parquet (zstd, page checksums) to ``path``, atomically, in bounded memory.
 
     Raises:
-        ShardsError: a batch does not have the declared schema.
+        ShardsError: a schema that parquet would not give back, a batch of another schema, statistics that are no JSON.
     """
+    _check_schema(rows.schema, path.stem)
     digest, count = TableDigest(rows.schema), 0
     pending: list[pa.RecordBatch] = []
     pending_bytes = pending_rows = 0
@@ -276,7 +305,7 @@ def write_rows(rows: Rows, path: Path) -> Written:
                 try:
                     batch = next(rows.batches)
                 except StopIteration as stop:
-                    statistics = dict(stop.value or {})
+                    statistics = plain_json(dict(stop.value or {}), f"{path.stem}: statistics")
                     break
                 if not batch.schema.equals(rows.schema):
                     raise ShardsError(f"{path.name}: a batch has columns {batch.schema}, declared are {rows.schema}")
@@ -298,6 +327,8 @@ def write_rows(rows: Rows, path: Path) -> Written:
             if pending:
                 flush()
         finally:
-            writer.close()
-            sink.close()
+            try:
+                writer.close()
+            finally:
+                sink.close()
     return Written(count, sink.bytes, sink.sha256.hexdigest(), digest.hexdigest(), statistics)

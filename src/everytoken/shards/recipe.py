@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import importlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -43,12 +44,16 @@ def recipe_value(value: Any, where: str) -> Any:
     Raises:
         RecipeError: the value has no canonical form (``where`` names the parameter).
     """
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        raise RecipeError(f"parameter {where} is {value}, which has no canonical JSON form; give a finite number")
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if hasattr(value, "root_digest"):
         return {"digest": value.root_digest}
     if isinstance(value, BaseModel):
-        names = type(value).model_fields
+        names = [*type(value).model_fields, *(value.model_extra or {})]
         return {name: recipe_value(getattr(value, name), f"{where}.{name}") for name in names}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = dataclasses.fields(value)
@@ -59,8 +64,6 @@ def recipe_value(value: Any, where: str) -> Any:
         return [recipe_value(item, f"{where}[{i}]") for i, item in enumerate(value)]
     if isinstance(value, bytes):
         return {"sha256": hashlib.sha256(value).hexdigest()}
-    if isinstance(value, np.generic):
-        return value.item()
     if isinstance(value, Path):
         raise RecipeError(
             f"parameter {where} is the path {value}: where a file lies may not decide what is made again. "
@@ -83,7 +86,14 @@ class Recipe:
     parameters: Mapping[str, Any]
 
     def __post_init__(self) -> None:
+        if not hasattr(self.function, "__qualname__"):  # a partial, a callable object, no callable at all
+            raise RecipeError(f"{self.function!r} is not a function; give a module-level one, and values as parameters")
         name = self.name
+        if self.function.__module__ == "__main__":
+            raise RecipeError(
+                f"{name} is defined in the script that runs: workers and later runs know it by another name. "
+                "Put it into a module and import it."
+            )
         module = importlib.import_module(self.function.__module__)
         found: Any = module
         for attribute in self.function.__qualname__.split("."):

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from everytoken.shards.atomic import remove_temporaries, sole_writer, write_text
-from everytoken.shards.digests import file_sha256, value_digest
+from everytoken.shards.digests import file_sha256, plain_json, value_digest
 from everytoken.shards.engines import Engine
 from everytoken.shards.errors import DamagedStore, Failure, IncompleteStore, PartsFailed, ShardsError
 from everytoken.shards.ledger import Ledger, PartRecord
@@ -59,8 +59,8 @@ class _MakePart:
         made = part.make()
         inputs = tuple(source.digest for source in task.inputs)
         if self.holds == "values":
-            digest = value_digest(made)
-            record = PartRecord(task.name, 1, 0, "", digest, part.digest, inputs, {}, made)
+            value = plain_json(made, f"the value of {task.name}")
+            record = PartRecord(task.name, 1, 0, "", value_digest(value), part.digest, inputs, {}, value)
         elif isinstance(made, Rows):
             written = write_rows(made, _part_path(self.root, task.name))
             record = PartRecord(
@@ -146,13 +146,14 @@ class Store:
         Raises:
             PartsFailed: some parts failed; the others are made and kept.
             StoreBusy: another process is writing this store.
-            ShardsError: the parts are not planned ones.
+            ShardsError: the parts are not planned ones, or the folder holds part files of something else.
         """
         recipe = planned.recipe
         if recipe is None:
             raise ShardsError(f"{self.root}: only planned parts can be saved; these are stored already")
         self.root.mkdir(parents=True, exist_ok=True)
         with sole_writer(self.root):
+            self._refuse_foreign_files()
             self._clear_dead_writers()
             tasks = [
                 _Task(part.name, part.index, part.inputs) for part in planned.parts if isinstance(part, PlannedPart)
@@ -160,11 +161,12 @@ class Store:
             wanted = {part.name: part.digest for part in planned.parts}
             kept = self._kept(wanted, planned.holds)
             todo = [task for task in tasks if task.name not in kept]
-            stale = [path for path in self.root.glob("part_*.parquet") if path.stem not in wanted]
-            if not todo and not stale and self._is_current(kept, wanted, recipe):
-                logger.info("%s: all %d parts are there", self.root, len(wanted))
+            files = wanted if planned.holds == "rows" else {}
+            stale = [path for path in self.root.glob("part_*.parquet") if path.stem not in files]
+            if not todo and not stale and self._is_current(kept, wanted, planned.holds, recipe):
+                logger.info("%s: all %d parts are there", self.root.name, len(wanted))
                 return self.ledger()
-            logger.info("%s: %d of %d parts to make", self.root, len(todo), len(wanted))
+            logger.info("%s: %d of %d parts to make", self.root.name, len(todo), len(wanted))
             self._making.mkdir(exist_ok=True)
             if (self.root / _LEDGER).exists():
                 (self.root / _LEDGER).replace(self._making / _LEDGER)
@@ -175,6 +177,14 @@ class Store:
             ledger.write(self.root / _LEDGER)
             shutil.rmtree(self._making)
             return ledger
+
+    def _refuse_foreign_files(self) -> None:
+        if (self.root / _LEDGER).exists() or self._making.exists() or not any(self.root.glob("part_*.parquet")):
+            return
+        raise ShardsError(
+            f"{self.root} holds part files and no ledger: nothing says what they are, and making parts there would "
+            "delete them. Give the store another folder, or remove these files."
+        )
 
     def _clear_dead_writers(self) -> None:
         remove_temporaries(self.root)
@@ -196,7 +206,10 @@ class Store:
             except DamagedStore as error:
                 logger.warning("%s", error)
         for path in sorted(self._making.glob("part_*.json")):
-            yield PartRecord.from_json(json.loads(path.read_text(encoding="utf-8")))
+            try:
+                yield PartRecord.from_json(json.loads(path.read_text(encoding="utf-8")))
+            except (ValueError, KeyError, TypeError) as error:
+                logger.warning("%s is no record (%s); the part is made again", path, error)
 
     def _kept(self, wanted: dict[str, str], holds: str) -> dict[str, PartRecord]:
         """Return the records whose fingerprint is the wanted one and whose content is still what they say."""
@@ -220,11 +233,11 @@ class Store:
         logger.warning("%s is not what was written; it is made again", path)
         return False
 
-    def _is_current(self, kept: dict[str, PartRecord], wanted: dict[str, str], recipe: Recipe) -> bool:
+    def _is_current(self, kept: dict[str, PartRecord], wanted: dict[str, str], holds: str, recipe: Recipe) -> bool:
         if self._making.is_dir() or not (self.root / _LEDGER).exists():
             return False
         ledger = self.ledger()
-        return ledger.parts == tuple(kept[name] for name in wanted) and ledger.recipe == recipe.description
+        return ledger == Ledger(holds, recipe.description, tuple(kept[name] for name in wanted))
 
     def _make(self, make: _MakePart, todo: list[_Task], engine: Engine, total: int) -> dict[str, PartRecord]:
         made: dict[str, PartRecord] = {}

@@ -34,9 +34,7 @@ _COUNTED = (
 
 
 @versioned(1)
-def encode_part(
-    part: Part, *, tokenizer: Artifact, eos_token: str, max_tokens: int, max_lossy_share: float
-) -> Rows:
+def encode_part(part: Part, *, tokenizer: Artifact, eos_token: str, max_tokens: int, max_lossy_share: float) -> Rows:
     """Encode the ``text`` of a part.
 
     Statistics, for all documents and under ``by_source``: documents, tokens (content after the cut), eos (one
@@ -58,9 +56,7 @@ def encode_part(
     opened = open_tokenizer(tokenizer, eos_token)
     names = part.schema.names
     if not {"text", "source"} <= set(names) or {"token_length", "tokens"} & set(names):
-        raise TokenizerError(
-            f"{part.name} has the columns {names}; expected text and source, and no token columns yet"
-        )
+        raise TokenizerError(f"{part.name} has the columns {names}; expected text and source, and no token columns yet")
     schema = part.schema.append(pa.field("token_length", pa.int32()))
     schema = schema.append(pa.field("tokens", pa.list_(pa.from_numpy_dtype(opened.dtype))))
     return Rows(schema, _encoded(part, schema, opened, max_tokens, max_lossy_share))
@@ -80,9 +76,7 @@ def _encoded(
         _count(by_source, batch.column("source"), encoded)
         if first_lossy is None and encoded.lost_bytes.any():
             first_lossy = row + int(np.argmax(encoded.lost_bytes != 0))
-        tokens = pa.ListArray.from_arrays(
-            pa.array(encoded.offsets.astype(np.int32)), pa.array(encoded.values)
-        )
+        tokens = pa.ListArray.from_arrays(pa.array(encoded.offsets.astype(np.int32)), pa.array(encoded.values))
         yield pa.RecordBatch.from_arrays([*batch.columns, pa.array(encoded.lengths), tokens], schema=schema)
         row += batch.num_rows
     total = {name: sum(counts[name] for counts in by_source.values()) for name in _COUNTED}

@@ -33,9 +33,7 @@ def later_shares(weights: Sequence[float]) -> tuple[float, ...]:
         StreamError: there is no weight, one is negative, or all are 0.
     """
     if not weights or any(weight < 0 for weight in weights) or not sum(weights) > 0:
-        raise StreamError(
-            f"the weights of the streams are {list(weights)}; expected none below 0 and a sum above 0"
-        )
+        raise StreamError(f"the weights of the streams are {list(weights)}; expected none below 0 and a sum above 0")
     shares = []
     for m in range(len(weights) - 1):
         total = sum(weights[m:])
@@ -43,9 +41,7 @@ def later_shares(weights: Sequence[float]) -> tuple[float, ...]:
     return tuple(shares)
 
 
-def window_of_sample(
-    sample: int, sizes: Sequence[int], weights: Sequence[float] | None = None
-) -> tuple[int, int]:
+def window_of_sample(sample: int, sizes: Sequence[int], weights: Sequence[float] | None = None) -> tuple[int, int]:
     """Return (stream, window) of one sample.
 
     Args:

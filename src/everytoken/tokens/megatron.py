@@ -41,9 +41,7 @@ def stored_dtype(dtype: Any) -> np.dtype[Any]:
         return np.dtype("<u2")
     if kind in (np.uint32, np.int32):
         return np.dtype("<i4")
-    raise StreamError(
-        f"tokens of type {kind} cannot be written as a Megatron stream; expected uint16 or uint32"
-    )
+    raise StreamError(f"tokens of type {kind} cannot be written as a Megatron stream; expected uint16 or uint32")
 
 
 class WindowWriter:
@@ -70,9 +68,7 @@ class WindowWriter:
             StreamError: another shape, or an id that the stored type cannot hold.
         """
         if windows.ndim != 2 or windows.shape[1] != self._window:
-            raise StreamError(
-                f"{self._prefix}: windows of shape {windows.shape}, expected (n, {self._window})"
-            )
+            raise StreamError(f"{self._prefix}: windows of shape {windows.shape}, expected (n, {self._window})")
         if self._file is None:
             raise StreamError(f"{self._prefix}: the writer is not open; use it in a with statement")
         if windows.size and windows.dtype != self._dtype:
@@ -188,9 +184,7 @@ class IndexedTokens:
         for start, stop in _chunks(len(self.document_index) - 1):
             wrong = np.flatnonzero(np.diff(self.document_index[start : stop + 1]) < 0)
             if len(wrong):
-                raise StreamError(
-                    f"{self.prefix}.idx: document boundary {start + int(wrong[0]) + 1} goes backwards"
-                )
+                raise StreamError(f"{self.prefix}.idx: document boundary {start + int(wrong[0]) + 1} goes backwards")
 
 
 def open_indexed(prefix: Path) -> IndexedTokens:
@@ -236,16 +230,10 @@ def open_indexed(prefix: Path) -> IndexedTokens:
     found = bin_path.stat().st_size
     if found != end:
         what = "truncated" if found < end else "too long"
-        raise StreamError(
-            f"{bin_path} is {what}: {found} bytes, its index ends at byte {end}; write the stream again"
-        )
+        raise StreamError(f"{bin_path} is {what}: {found} bytes, its index ends at byte {end}; write the stream again")
     if not boundaries or int(documents[0]) != 0 or int(documents[-1]) != count:
-        raise StreamError(
-            f"{index_path}: the document index does not run from 0 to {count}; write the stream again"
-        )
-    return IndexedTokens(
-        prefix, _mapped(bin_path, dtype, 0, end // dtype.itemsize), lengths, pointers, documents
-    )
+        raise StreamError(f"{index_path}: the document index does not run from 0 to {count}; write the stream again")
+    return IndexedTokens(prefix, _mapped(bin_path, dtype, 0, end // dtype.itemsize), lengths, pointers, documents)
 
 
 def _mapped(path: Path, dtype: np.dtype[Any], offset: int, count: int) -> np.ndarray:

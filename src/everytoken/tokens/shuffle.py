@@ -84,9 +84,7 @@ def _in_order(
         return
     if first.num_rows >= len(position):
         if (rest := next(groups, None)) is not None or first.num_rows > len(position):
-            raise _wrong_count(
-                len(position), first.num_rows + (0 if rest is None else rest.num_rows), at_least=True
-            )
+            raise _wrong_count(len(position), first.num_rows + (0 if rest is None else rest.num_rows), at_least=True)
         yield from _taken(first, position, limit, source.schema)
         return
     # Aim at buckets of half the limit, judged by the rows seen so far.
@@ -109,9 +107,7 @@ def _in_order(
         file.with_suffix(".position").unlink()
 
 
-def _spill(
-    seen: list[pa.Table], rest: Iterator[pa.Table], position: np.ndarray, size: int, files: list[Path]
-) -> None:
+def _spill(seen: list[pa.Table], rest: Iterator[pa.Table], position: np.ndarray, size: int, files: list[Path]) -> None:
     """Append each row of the one group seen and of the rest to its bucket, and its destination to the file
     beside.
     """

@@ -117,9 +117,7 @@ def write_compact_stream(
 
 
 @versioned(1)
-def write_annotated_stream(
-    folder: Path, *, tokens: Shards, seq_length: int, seed: int, shuffle_memory: int
-) -> Built:
+def write_annotated_stream(folder: Path, *, tokens: Shards, seq_length: int, seed: int, shuffle_memory: int) -> Built:
     """Write ``annotated.bin``, ``annotated.idx``, ``token_lengths.npy`` (int32) and ``sidecar.parquet``.
 
     The order is ``numpy_generator(seed).permutation(documents)``.
@@ -146,9 +144,7 @@ def write_annotated_stream(
     documents = tokens.rows
     position = destinations(numpy_generator(seed).permutation(documents))
     lengths_path = folder / TOKEN_LENGTHS_FILE
-    lengths_file = (
-        np.lib.format.open_memmap(lengths_path, "w+", np.dtype("<i4"), (documents,)) if documents else None
-    )
+    lengths_file = np.lib.format.open_memmap(lengths_path, "w+", np.dtype("<i4"), (documents,)) if documents else None
 
     def rows(ordered: Iterable[pa.RecordBatch]) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
         written, content, eos_id = 0, 0, None
@@ -165,10 +161,7 @@ def write_annotated_stream(
                 lengths_file[written : written + batch.num_rows] = lengths
             written += batch.num_rows
             content += int(lengths.sum(dtype=np.int64))
-            columns = [
-                batch.column(name).cast(kind)
-                for name, kind in zip(_SIDECAR_INPUT, SIDECAR.types, strict=True)
-            ]
+            columns = [batch.column(name).cast(kind) for name, kind in zip(_SIDECAR_INPUT, SIDECAR.types, strict=True)]
             yield pa.RecordBatch.from_arrays(columns, schema=SIDECAR)
         return {"content": content, "eos_id": eos_id}
 
@@ -206,9 +199,7 @@ def _dtype(tokens: Shards) -> np.dtype[Any]:
             )
         kinds[part.schema.field("tokens").type.value_type] = part.name
     if len(kinds) != 1:
-        raise StreamError(
-            f"the parts hold tokens of the types {kinds}; expected one type in at least one part"
-        )
+        raise StreamError(f"the parts hold tokens of the types {kinds}; expected one type in at least one part")
     dtype: np.dtype[Any] = np.dtype(next(iter(kinds)).to_pandas_dtype())
     return dtype
 
@@ -216,8 +207,7 @@ def _dtype(tokens: Shards) -> np.dtype[Any]:
 def _count_tokens(part: Part) -> int:
     """Return content and EOS tokens of a part, from the lengths alone."""
     return sum(
-        int(batch.column(0).to_numpy().sum(dtype=np.int64)) + batch.num_rows
-        for batch in part.batches(["token_length"])
+        int(batch.column(0).to_numpy().sum(dtype=np.int64)) + batch.num_rows for batch in part.batches(["token_length"])
     )
 
 
@@ -245,9 +235,7 @@ def _documents(tokens: Shards, window: int) -> Iterator[pa.RecordBatch]:
         yield from _checked(part, [*_SIDECAR_INPUT, "tokens"], window)
 
 
-def _shuffled_documents(
-    tokens: Shards, seed: int, memory: int, scratch: Path
-) -> Generator[np.ndarray, None, None]:
+def _shuffled_documents(tokens: Shards, seed: int, memory: int, scratch: Path) -> Generator[np.ndarray, None, None]:
     """Yield the tokens of all documents, shuffled inside each part, as flat arrays."""
     for part in tokens:
         position = destinations(numpy_generator(seed, part.index).permutation(part.rows))
@@ -295,9 +283,7 @@ def _padded(ids: pa.Array, lengths: np.ndarray, window: int) -> tuple[np.ndarray
     last = flat[ends - 1]
     eos_id = last[0]
     if (last != eos_id).any():
-        raise StreamError(
-            f"documents end in the ids {sorted(set(last.tolist()))[:5]}; all must end in one EOS"
-        )
+        raise StreamError(f"documents end in the ids {sorted(set(last.tolist()))[:5]}; all must end in one EOS")
     windows = np.full((len(lengths), window), eos_id, flat.dtype)
     # Places of the ids in the flattened windows: where the document's window starts, plus the position in the
     # document.

@@ -100,9 +100,7 @@ class DocumentTokenizer:
             TokenizerError: there is no room for content in ``max_tokens``.
         """
         if max_tokens < 2:
-            raise TokenizerError(
-                f"max_tokens is {max_tokens}: EOS counts, so at least 2 are needed to keep one token"
-            )
+            raise TokenizerError(f"max_tokens is {max_tokens}: EOS counts, so at least 2 are needed to keep one token")
         chunks = [self._encode(texts[start:stop], max_tokens) for start, stop in _spans(texts)]
         if len(chunks) == 1:
             return chunks[0]
@@ -194,11 +192,7 @@ def _open(content: bytes, where: str, eos_token: str) -> DocumentTokenizer:
         # A character of a byte-level token is a byte; an added token is plain text.
         token_bytes[token_id] = len(token.encode()) if token_id in added else len(token)
     unknown = description["model"].get("unk_token")
-    if (
-        unknown is not None
-        and (unknown_id := tokenizer.token_to_id(unknown)) is not None
-        and unknown_id not in added
-    ):
+    if unknown is not None and (unknown_id := tokenizer.token_to_id(unknown)) is not None and unknown_id not in added:
         token_bytes[unknown_id] = 0
     token_bytes.setflags(write=False)
     missing = tuple(byte for byte, symbol in byte_symbols().items() if symbol not in vocabulary)
@@ -218,9 +212,7 @@ def byte_symbols() -> dict[int, str]:
     others = [byte for byte in range(256) if byte not in printable]
     symbols = {byte: chr(byte) if byte in printable else chr(256 + others.index(byte)) for byte in range(256)}
     if set(symbols.values()) != set(ByteLevel.alphabet()):
-        raise TokenizerError(
-            "the byte alphabet of the tokenizers library is not GPT-2's; pin a version whose is"
-        )
+        raise TokenizerError("the byte alphabet of the tokenizers library is not GPT-2's; pin a version whose is")
     return symbols
 
 
@@ -238,9 +230,7 @@ def _require_byte_level(description: Mapping[str, Any], where: str) -> None:
     byte_level = [cutter for cutter in cutters if cutter["type"] == "ByteLevel"]
     reasons = []
     if model.get("type") != "BPE" or not byte_level:
-        reasons.append(
-            f"its model is {model.get('type')} with the pre-tokenizers {[c['type'] for c in cutters]}"
-        )
+        reasons.append(f"its model is {model.get('type')} with the pre-tokenizers {[c['type'] for c in cutters]}")
     if model.get("dropout"):
         reasons.append(f"its BPE dropout is {model['dropout']}, so ids are drawn at random")
     for key in ("continuing_subword_prefix", "end_of_word_suffix"):
@@ -252,9 +242,7 @@ def _require_byte_level(description: Mapping[str, Any], where: str) -> None:
         if cutter["type"] not in _KEEPS_TEXT or cutter.get("behavior") == "Removed":
             reasons.append(f"its pre-tokenizer {cutter['type']} does not keep all text")
     if reasons:
-        raise TokenizerError(
-            f"{where} is not a byte-level BPE tokenizer as needed here: {'; '.join(reasons)}."
-        )
+        raise TokenizerError(f"{where} is not a byte-level BPE tokenizer as needed here: {'; '.join(reasons)}.")
 
 
 def _flat(cutter: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:

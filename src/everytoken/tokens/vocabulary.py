@@ -48,8 +48,7 @@ def train_tokenizer(
     """
     if eos_token not in special_tokens or len(set(special_tokens)) != len(special_tokens):
         raise TokenizerError(
-            f"special_tokens are {list(special_tokens)}: each must occur once, and eos_token {eos_token!r} "
-            "among them"
+            f"special_tokens are {list(special_tokens)}: each must occur once, and eos_token {eos_token!r} among them"
         )
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)

@@ -52,9 +52,7 @@ def open_window_stream(stream: Artifact | Path) -> WindowStream:
         raise StreamError("the stream is only planned; save it, then use what its store loads")
     indexes = sorted(folder.glob("*.idx"))
     if len(indexes) != 1:
-        raise StreamError(
-            f"{folder} holds the indexes {[path.name for path in indexes]}; expected one stream"
-        )
+        raise StreamError(f"{folder} holds the indexes {[path.name for path in indexes]}; expected one stream")
     prefix = indexes[0].with_suffix("")
     windows = open_indexed(prefix).windows()
     lengths_path = folder / TOKEN_LENGTHS_FILE

@@ -1,0 +1,145 @@
+"""Child processes for the tests of crashes and signals.
+
+Starting Python and pyarrow takes most of a second, so one process imports everything and forks a child for each job.
+A child is the leader of its own process group, as a shell's job is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+
+
+class Nursery:
+    """Gives birth to children, one at a time."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def start(self, **job: Any) -> int:
+        """Start a job (see `_run`) and return the process id of the child."""
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.write(json.dumps(job) + "\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+    def end(self) -> int:
+        """Wait for the child and return its exit code, negative for a signal."""
+        assert self._process.stdout
+        return os.waitstatus_to_exitcode(int(self._process.stdout.readline()))
+
+
+@contextmanager
+def nursery() -> Iterator[Nursery]:
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
+    command = [sys.executable, "-m", "tests.shards.children"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment
+    ) as process:
+        yield Nursery(process)
+        assert process.stdin
+        process.stdin.close()
+
+
+def group_members(group: int) -> list[int]:
+    """Return the living processes of a process group."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[2]) == group and fields[0] not in "ZX":
+            found.append(int(path.parent.name))
+    return found
+
+
+def seconds_until_empty(group: int, limit: float) -> float:
+    """Wait until no process of the group lives; return how long that took, or ``limit``."""
+    start = time.monotonic()
+    while group_members(group) and time.monotonic() - start < limit:
+        time.sleep(0.01)
+    return min(time.monotonic() - start, limit)
+
+
+_EVENTS = {"open", "os.rename", "os.remove", "os.rmdir", "os.mkdir"}
+
+
+def _die_at(step: int, root: str) -> None:
+    """Kill this process before its ``step``-th operation on files."""
+    done = 0
+
+    def count(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal done
+        if event in _EVENTS and (event != "open" or root in str(arguments[0])):
+            done += 1
+            if done == step:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(count)
+
+
+def planned(kind: str, plan: int) -> Any:
+    """Return one of two plans for a store: other parameters, other inputs and, for shards, other parts."""
+    from everytoken.shards import plan_artifact
+    from tests.shards.functions import build_folder, count_up, given, hold_the_lock
+
+    match kind:
+        case "artifact":
+            return plan_artifact(build_folder, factor=plan)
+        case "stuck":
+            return given(2).reduce(hold_the_lock)
+    return given(4 + plan, changed=plan).map(count_up, factor=1 + plan // 2)
+
+
+def save(kind: str, root: Path, plan: int, workers: int) -> None:
+    from everytoken.shards import ArtifactStore, Inline, Processes, Store
+
+    if kind == "artifact":
+        ArtifactStore(root).save(planned(kind, plan))
+    else:
+        Store(root).save(planned(kind, plan), Processes(workers) if workers else Inline())
+
+
+def _run(job: dict[str, Any]) -> None:
+    os.setpgid(0, 0)
+    os.environ.update(job.get("environment", {}))
+    quiet = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(quiet, descriptor)
+    if job.get("die_at"):
+        _die_at(job["die_at"], job["root"])
+    save(job["kind"], Path(job["root"]), job["plan"], job.get("workers", 0))
+
+
+def _main() -> None:
+    import tests.shards.functions  # noqa: F401 - imported once for all children
+
+    for line in sys.stdin:
+        job = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                _run(job)
+                code = 0
+            except KeyboardInterrupt:
+                code = 130
+            finally:
+                os._exit(code)
+        print(child, flush=True)
+        print(os.waitpid(child, 0)[1], flush=True)
+
+
+if __name__ == "__main__":
+    _main()

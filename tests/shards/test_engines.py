@@ -1,0 +1,137 @@
+"""An engine runs every task once, whatever becomes of the others, and leaves nobody behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everytoken.shards import Engine, Failure, Inline, Processes, ShardsError, make_engine
+from tests.shards import functions
+from tests.shards.functions import given, total
+
+ENGINES = [Inline(), Processes(1), Processes(3)]
+ODD = ["well", "unpicklable", "surrogate", "unspeakable", "panic", "well"]
+
+
+def square(number: int) -> int:
+    return number * number
+
+
+def die_of(numbers: list[int], number: int) -> int:
+    if number in numbers:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def process_id(task: int) -> int:
+    time.sleep(0.2)
+    return os.getpid()
+
+
+def environment(name: str) -> str | None:
+    return os.environ.get(name)
+
+
+def raise_oddly(value: str) -> int:
+    return functions.raise_oddly(given(1).from_values([value], [value]).parts[0])
+
+
+def results(engine: Engine, function: Any, tasks: list[Any]) -> dict[Any, Any]:
+    return dict(engine.run(function, tasks))
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=str)
+@pytest.mark.parametrize("count", [0, 1, 20])
+def test_every_task_is_run_once(engine: Engine, count: int) -> None:
+    outcomes = list(engine.run(square, range(count)))
+    assert sorted(outcomes) == [(n, n * n) for n in range(count)]
+
+
+@pytest.mark.parametrize("engine", ENGINES[:2], ids=str)
+def test_any_exception_is_a_failure_with_its_text_and_costs_no_other_task(engine: Engine) -> None:
+    found = list(engine.run(raise_oddly, ODD))
+    assert [value for _, value in found if value == 7] == [7, 7]
+    errors = {task: outcome for task, outcome in found if isinstance(outcome, Failure)}
+    assert errors["unpicklable"].error == "Unpicklable: kept as text"
+    assert errors["surrogate"].error == "ValueError: half of a pair: \\ud800"
+    assert errors["unspeakable"].error.startswith("Unspeakable: <exception str() failed>")
+    assert errors["panic"].error == "Panic: in Rust"
+    for failure in errors.values():
+        assert "in raise_oddly" in failure.traceback
+        (failure.error + failure.traceback).encode()
+
+
+def test_an_exit_within_a_worker_is_a_failure_and_not_the_end() -> None:
+    found = results(Processes(1), raise_oddly, ["exit", "well"])
+    assert found["well"] == 7
+    assert found["exit"].error == "SystemExit: 0"
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_within_this_process_ends_the_run(stop: type[BaseException]) -> None:
+    def interrupted(task: int) -> None:
+        raise stop
+
+    with pytest.raises(stop):
+        list(Inline().run(interrupted, [1]))
+
+
+def test_tasks_with_which_a_worker_dies_are_named_and_cost_no_other() -> None:
+    found = results(Processes(2), partial(die_of, [0, 3, 11]), list(range(12)))
+    died = {n for n, outcome in found.items() if isinstance(outcome, Failure)}
+    assert died == {0, 3, 11}
+    assert "died twice with this part, the second time alone" in found[3].traceback
+    assert {n: n for n in found if n not in died} == {n: v for n, v in found.items() if n not in died}
+
+
+def test_there_are_as_many_workers_as_asked_for() -> None:
+    assert len(set(results(Processes(2), process_id, list(range(6))).values()) - {os.getpid()}) == 2
+    assert set(results(Inline(), process_id, [1]).values()) == {os.getpid()}
+
+
+def test_a_caller_that_stops_leaves_no_worker() -> None:
+    outcomes = Processes(2).run(process_id, list(range(50)))
+    worker = next(outcomes)[1]
+    os.kill(worker, 0)
+    start = time.monotonic()
+    outcomes.close()  # type: ignore[attr-defined]
+    assert time.monotonic() - start < 2
+    with pytest.raises(ProcessLookupError):
+        os.kill(worker, 0)
+
+
+def test_a_worker_uses_one_core() -> None:
+    assert results(Processes(1), environment, ["TOKENIZERS_PARALLELISM"]) == {"TOKENIZERS_PARALLELISM": "false"}
+
+
+def test_functions_that_cannot_travel_end_the_run_and_hang_nothing() -> None:
+    start = time.monotonic()
+    with pytest.raises((AttributeError, TypeError), match="pickle"):
+        results(Processes(2), lambda task: task, [1, 2])
+    assert time.monotonic() - start < 5
+
+
+def test_the_engine_is_made_of_the_configuration() -> None:
+    assert make_engine("inline") == Inline()
+    assert make_engine("processes", 3) == Processes(3)
+    assert make_engine("processes", "cores") == Processes(os.cpu_count() or 1)
+    for kind, workers, message in [
+        ("processes", 0, "at least 1"),
+        ("processes", "many", "'cores'"),
+        ("processes", 1.5, "at least 1"),
+        ("dask", 1, "this version knows 'inline' and 'processes'"),
+    ]:
+        with pytest.raises(ShardsError, match=message):
+            make_engine(kind, workers)  # type: ignore[arg-type]
+
+
+def test_part_functions_are_importable_in_workers(tmp_path: Path) -> None:
+    """The function of a recipe travels by name; so it does with tests, from a folder that is no package of its own."""
+    assert total.__module__ == "tests.shards.functions"
+    assert results(Processes(1), square, [5]) == {5: 25}

@@ -1,0 +1,191 @@
+"""A recipe is the function, its version, its parameters and its inputs; whatever has no canonical form is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import pickle
+from datetime import date
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, ConfigDict
+
+from everytoken.shards import IncompleteStore, Recipe, RecipeError, plan_artifact, versioned
+from everytoken.shards import recipe as recipes
+from tests.shards import functions
+from tests.shards.functions import add_one, build_nothing, count_up, version_of
+from tests.shards.functions import given as given_parts
+
+
+class Model(BaseModel):
+    limit: int
+    names: tuple[str, ...] = ()
+
+
+class OpenModel(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    limit: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    limit: float
+
+
+class Colour(enum.StrEnum):
+    RED = "red"
+
+
+def fingerprint(*inputs: str, **parameters: Any) -> str:
+    return Recipe(count_up, parameters).fingerprint(inputs)
+
+
+values = st.recursive(st.none() | st.booleans() | st.integers() | st.text("ab"), lambda v: st.lists(v, max_size=3))
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.dictionaries(st.text("abc", min_size=1), values, max_size=4), st.randoms(use_true_random=False))
+def test_order_of_keys_is_irrelevant(parameters: dict[str, Any], order: Any) -> None:
+    shuffled = list(parameters.items())
+    order.shuffle(shuffled)
+    assert fingerprint(**parameters) == fingerprint(**dict(shuffled))
+    assert fingerprint(inner=parameters) == fingerprint(inner=dict(shuffled))
+
+
+def test_whatever_decides_the_output_changes_the_fingerprint() -> None:
+    fingerprints = [
+        fingerprint(),
+        fingerprint(a=1),
+        fingerprint(a=1.0),
+        fingerprint(a=True),
+        fingerprint(a="1"),
+        fingerprint(a=None),
+        fingerprint(a=[1]),
+        fingerprint(a=[[1]]),
+        fingerprint(a={"b": 1}),
+        fingerprint(b=1),
+        fingerprint(a=b"1"),
+        fingerprint("x"),
+        fingerprint("x", "y"),
+        fingerprint("y", "x"),
+        fingerprint("xy"),
+        Recipe(add_one, {}).fingerprint([]),
+    ]
+    with version_of(count_up, 2):
+        fingerprints.append(fingerprint())
+    assert len(set(fingerprints)) == len(fingerprints)
+
+
+def test_equal_parameters_in_other_clothes_are_equal() -> None:
+    assert fingerprint(a=(1, 2)) == fingerprint(a=[1, 2])
+    assert fingerprint(a=np.int64(1)) == fingerprint(a=1)
+    assert fingerprint(a=np.float64(0.1)) == fingerprint(a=0.1)
+    assert fingerprint(a=Model(limit=1)) == fingerprint(a={"limit": 1, "names": []})
+    assert fingerprint(a=Frozen(0.5)) == fingerprint(a={"limit": 0.5})
+    assert fingerprint(a=Colour.RED) == fingerprint(a="red")
+
+
+def test_extra_fields_of_a_model_are_parameters_too() -> None:
+    assert fingerprint(a=OpenModel(limit=1, more=1)) != fingerprint(a=OpenModel(limit=1, more=2))  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (Path("/data"), "parameter where is the path /data"),
+        (np.arange(3), "parameter where is a ndarray"),
+        ({1, 2}, "parameter where is a set"),
+        ([1, {"deep": {3}}], r"parameter where\[1\].deep is a set"),
+        ({1: 2}, "parameter where has the key 1"),
+        (date(2025, 1, 1), "parameter where is a date"),
+        (np.datetime64("2025-01-01"), "parameter where is a date"),
+        (1j, "parameter where is a complex"),
+        (float("nan"), "parameter where is nan"),
+        ([np.float32("inf")], r"parameter where\[0\] is inf"),
+        (lambda: 1, "parameter where is a function"),
+        (object(), "parameter where is a object"),
+    ],
+)
+def test_parameters_without_canonical_form_are_refused_by_name(value: Any, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        fingerprint(where=value)
+
+
+def test_a_path_inside_a_model_is_refused_by_name() -> None:
+    class HasPath(BaseModel):
+        place: Path
+
+    with pytest.raises(RecipeError, match=r"parameter reader\.place is the path"):
+        fingerprint(reader=HasPath(place=Path("x")))
+
+
+def test_stored_data_counts_by_its_digest() -> None:
+    assert fingerprint(a=SimpleNamespace(root_digest="x")) != fingerprint(a=SimpleNamespace(root_digest="y"))
+
+
+def test_planned_data_is_no_parameter() -> None:
+    for planned in (given_parts(2).map(count_up), plan_artifact(build_nothing)):
+        with pytest.raises(IncompleteStore, match="planned with"):
+            fingerprint(a=planned)
+
+
+def _closure() -> Any:
+    @versioned(1)
+    def inner(part: Any) -> int:
+        return 1
+
+    return inner
+
+
+class Holder:
+    @versioned(1)
+    def method(self, part: Any) -> int:
+        return 1
+
+    def __call__(self, part: Any) -> int:
+        return 1
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (_closure(), "not a function of its module"),
+        (versioned(1)(lambda part: 1), "not a function of its module"),
+        (Holder().method, "not a function of its module"),
+        (functools.partial(count_up, factor=2), "is not a function"),
+        (Holder(), "is not a function"),
+        (3, "is not a function"),
+        (functions.undeclared, "declares no version"),
+    ],
+)
+def test_functions_that_workers_could_not_import_are_refused(function: Any, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        given_parts(1).map(function)
+
+
+def test_functions_of_the_running_script_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their name is another in a worker and in the next run, and workers may not find them at all."""
+    monkeypatch.setattr(count_up, "__module__", "__main__")
+    with pytest.raises(RecipeError, match="defined in the script that runs"):
+        given_parts(1).map(count_up)
+
+
+def test_a_recipe_survives_the_way_to_a_worker() -> None:
+    recipe = Recipe(count_up, {"factor": 3, "model": Model(limit=2)})
+    before = len(pickle.dumps(recipe))
+    assert recipe.description["version"] == 1
+    assert len(pickle.dumps(recipe)) == before, "the description does not travel"
+    assert pickle.loads(pickle.dumps(recipe)).fingerprint(["x"]) == recipe.fingerprint(["x"])
+
+
+def test_recipe_value_of_bytes_is_their_digest() -> None:
+    assert recipes.recipe_value(b"", "w") == {
+        "sha256": "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+    }
