@@ -524,7 +524,7 @@ def test_progress_is_logged_in_plain_lines_when_there_is_no_terminal(
         make(tmp_path / "documents", given(3).map(count_up))
     lines = [record.getMessage() for record in caplog.records]
     assert "documents: 3 of 3 parts to make" in lines
-    found = [line for line in lines if line.startswith("documents: ")]
+    found = [line for line in lines if " parts, " in line]
     assert [line.split(",")[0] for line in found] == [f"documents: {n} of 3 parts" for n in (1, 2, 3)]
     assert found[-1].endswith("/s, 0 s left")
 
