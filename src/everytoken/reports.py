@@ -20,14 +20,13 @@ def length_figure(histogram: Counts) -> go.Figure:
     return _titled(figure, "Document lengths", "characters", "documents")
 
 
-def score_figure(rows: Mapping[str, Counts], scored: Mapping[str, Counts], threshold: int | None = None) -> go.Figure:
+def score_figure(rows: Mapping[str, Counts], scored: Mapping[str, Counts]) -> go.Figure:
     """Share of each safety class by source, over all rows (solid) and over the scored ones: each id once a part
     (light).
 
     Args:
         rows: documents by source and class ``"0"`` to ``"5"``.
         scored: the same for the documents whose text was scored.
-        threshold: where the strata divide; none when only the scores are shown.
     """
     figure = go.Figure()
     for counts, opacity, which in ((rows, 1.0, "all rows"), (scored, 0.45, "each id once a part")):
@@ -41,8 +40,6 @@ def score_figure(rows: Mapping[str, Counts], scored: Mapping[str, Counts], thres
                 name=f"{source}, {which}",
                 marker={"color": _COLOURS[i % len(_COLOURS)], "opacity": opacity},
             )
-    if threshold is not None:
-        figure.add_vline(x=threshold - 0.5, line_dash="dot")
     figure.update_yaxes(type="log", tickformat=".1%")
     return _titled(figure, "Safety scores by source", "", "share of the source's documents (log)")
 

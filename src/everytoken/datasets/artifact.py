@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Set
 from pathlib import Path
 from typing import Any
 
 from kedro.io import AbstractDataset
 from kedro_datasets._typing import JSONPreview
 
-from everytoken.shards import Artifact, ArtifactStore
+from everytoken.shards import Artifact, ArtifactStore, digests_in
 
 
 class ArtifactFolder(AbstractDataset[Artifact, Artifact]):
@@ -46,6 +47,14 @@ class ArtifactFolder(AbstractDataset[Artifact, Artifact]):
             "rows": artifact.statistics.get(self._rows_are),
             "bytes": artifact.bytes,
         }
+
+    def is_made_from(self, root_digest: str, part_digests: Set[str]) -> bool:
+        """Tell whether a dataset of this content was an input of what is stored."""
+        return root_digest in digests_in(self._store.load().ledger["recipe"])
+
+    def part_digests(self) -> Set[str]:
+        """Return nothing: an artifact has no parts."""
+        return set()
 
     _rows_are = "rows"
 

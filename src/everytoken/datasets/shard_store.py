@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Set
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from kedro.io import AbstractDataset
 from kedro_datasets._typing import TablePreview
 
-from everytoken.shards import Shards, Store, make_engine
+from everytoken.shards import Shards, Store, digests_in, make_engine
 
 _PREVIEW_CHARS = 200
 
@@ -47,6 +48,16 @@ class ShardStore(AbstractDataset[Shards, Shards]):
         """Return root digest, rows and bytes of the complete store."""
         ledger = self._store.ledger()
         return {"root_digest": ledger.root_digest, "rows": ledger.rows, "bytes": ledger.bytes}
+
+    def is_made_from(self, root_digest: str, part_digests: Set[str]) -> bool:
+        """Tell whether a dataset of this content was an input of what is stored, whole or part by part."""
+        ledger = self._store.ledger()
+        used = {digest for part in ledger.parts for digest in part.inputs}
+        return root_digest in digests_in(ledger.recipe) or (bool(part_digests) and part_digests <= used)
+
+    def part_digests(self) -> Set[str]:
+        """Return the content digests of the parts."""
+        return {part.content_digest for part in self._store.ledger().parts}
 
     def preview(self, nrows: int = 20) -> TablePreview:
         """Return the first rows (of values: the first parts) as a table for kedro-viz."""

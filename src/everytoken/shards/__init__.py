@@ -15,7 +15,7 @@ from everytoken.shards.errors import (
 )
 from everytoken.shards.ledger import Ledger, PartRecord
 from everytoken.shards.parts import Part, Rows
-from everytoken.shards.recipe import Recipe, versioned
+from everytoken.shards.recipe import Recipe, digests_in, versioned
 from everytoken.shards.shards import Shards, Zipped
 from everytoken.shards.store import Store
 
@@ -44,6 +44,7 @@ __all__ = [
     "Zipped",
     "atomic_file",
     "canonical_json",
+    "digests_in",
     "file_sha256",
     "make_engine",
     "plan_artifact",

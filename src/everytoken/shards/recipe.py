@@ -78,6 +78,16 @@ def _key(key: object, where: str) -> str:
     return key
 
 
+def digests_in(description: Any) -> set[str]:
+    """Return the root digests of the stored data among the parameters of a recipe's description."""
+    if isinstance(description, Mapping):
+        own = {description["digest"]} if set(description) == {"digest"} else set()
+        return own.union(*map(digests_in, description.values()))
+    if isinstance(description, list | tuple):
+        return set().union(*map(digests_in, description))
+    return set()
+
+
 @dataclass(frozen=True)
 class Recipe:
     """A function with its parameters."""
