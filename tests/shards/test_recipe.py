@@ -189,3 +189,15 @@ def test_recipe_value_of_bytes_is_their_digest() -> None:
     assert recipes.recipe_value(b"", "w") == {
         "sha256": "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
     }
+
+
+@versioned(1, unrecorded=["memory"])
+def bounded(part: Any, *, factor: int, memory: int) -> int:
+    return factor
+
+
+def test_a_parameter_that_changes_no_byte_is_in_no_recipe() -> None:
+    one, other = Recipe(bounded, {"factor": 2, "memory": 1}), Recipe(bounded, {"factor": 2, "memory": 2})
+    assert one.fingerprint(["a"]) == other.fingerprint(["a"])
+    assert one.description["parameters"] == {"factor": 2}
+    assert Recipe(bounded, {"factor": 3, "memory": 1}).fingerprint(["a"]) != one.fingerprint(["a"])

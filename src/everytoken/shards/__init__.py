@@ -1,7 +1,7 @@
 """Shards: lazy maps over parts, stores that make only what is missing, ledgers, digests and engines. Knows no Kedro."""
 
 from everytoken.shards.artifacts import Artifact, ArtifactStore, Built, plan_artifact
-from everytoken.shards.atomic import atomic_file, write_text
+from everytoken.shards.atomic import atomic_file, fsync_file, fsync_folder, write_text
 from everytoken.shards.digests import TableDigest, canonical_json, file_sha256, table_digest, value_digest
 from everytoken.shards.engines import Engine, Inline, Processes, make_engine
 from everytoken.shards.errors import (
@@ -14,7 +14,7 @@ from everytoken.shards.errors import (
     StoreBusy,
 )
 from everytoken.shards.ledger import Ledger, PartRecord
-from everytoken.shards.parts import Part, Rows
+from everytoken.shards.parts import Part, Rows, write_rows
 from everytoken.shards.recipe import Recipe, digests_in, versioned
 from everytoken.shards.shards import Shards, Zipped
 from everytoken.shards.store import Store
@@ -46,10 +46,13 @@ __all__ = [
     "canonical_json",
     "digests_in",
     "file_sha256",
+    "fsync_file",
+    "fsync_folder",
     "make_engine",
     "plan_artifact",
     "table_digest",
     "value_digest",
     "versioned",
+    "write_rows",
     "write_text",
 ]

@@ -26,13 +26,18 @@ from everytoken.shards.errors import RecipeError
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def versioned(version: int) -> Callable[[Function], Function]:
-    """Declare the version of a function whose output is stored. Raise it whenever the output changes for equal
-    inputs.
+def versioned(version: int, *, unrecorded: Sequence[str] = ()) -> Callable[[Function], Function]:
+    """Declare the version of a function whose output is stored; raise it whenever the output changes for equal inputs.
+
+    Args:
+        version: of what the function computes.
+        unrecorded: parameters that change how the output is made and never what it is (a bound on memory, the place
+            of a file that is pinned by its digest). They are in no recipe, so changing one makes nothing again.
     """
 
     def declare(function: Function) -> Function:
         function.__recipe_version__ = version  # type: ignore[attr-defined]
+        function.__recipe_unrecorded__ = frozenset(unrecorded)  # type: ignore[attr-defined]
         return function
 
     return declare
@@ -120,11 +125,12 @@ class Recipe:
 
     @cached_property
     def description(self) -> dict[str, Any]:
-        """Function, version and parameters as plain JSON."""
+        """Function, version and recorded parameters as plain JSON."""
+        recorded = sorted(set(self.parameters) - self.function.__recipe_unrecorded__)  # type: ignore[attr-defined]
         return {
             "function": self.name,
             "version": self.function.__recipe_version__,  # type: ignore[attr-defined]
-            "parameters": {key: recipe_value(value, key) for key, value in sorted(self.parameters.items())},
+            "parameters": {key: recipe_value(self.parameters[key], key) for key in recorded},
         }
 
     @cached_property

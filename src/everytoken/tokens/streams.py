@@ -25,9 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from everytoken.seeds import numpy_generator
-from everytoken.shards import Built, Part, Rows, Shards, versioned
-from everytoken.shards.atomic import fsync_file
-from everytoken.shards.parts import write_rows
+from everytoken.shards import Built, Part, Rows, Shards, fsync_file, versioned, write_rows
 from everytoken.tokens.errors import StreamError
 from everytoken.tokens.megatron import WindowWriter, stored_dtype
 from everytoken.tokens.shuffle import destinations, in_order
@@ -53,7 +51,7 @@ _SIDECAR_INPUT = ["id" if name == "doc_id" else name for name in SIDECAR.names]
 _COPIED_WINDOWS = 8_192  # at most this many windows are built at a time
 
 
-@versioned(1)
+@versioned(1, unrecorded=["shuffle_memory"])
 def write_compact_stream(
     folder: Path,
     *,
@@ -116,7 +114,7 @@ def write_compact_stream(
     )
 
 
-@versioned(1)
+@versioned(1, unrecorded=["shuffle_memory"])
 def write_annotated_stream(folder: Path, *, tokens: Shards, seq_length: int, seed: int, shuffle_memory: int) -> Built:
     """Write ``annotated.bin``, ``annotated.idx``, ``token_lengths.npy`` (int32) and ``sidecar.parquet``.
 

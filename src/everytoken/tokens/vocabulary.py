@@ -74,7 +74,7 @@ def train_tokenizer(
     return Built({**counts, **_facts(folder / TOKENIZER_FILE, eos_token)}, {})
 
 
-@versioned(1)
+@versioned(1, unrecorded=["path"])
 def load_tokenizer_file(folder: Path, *, path: str, sha256: str, eos_token: str) -> Built:
     """Take a given ``tokenizer.json``: verify its SHA-256, check that it can be used with ``eos_token``, and
     copy it.
