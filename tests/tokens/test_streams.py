@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 import tempfile
 from pathlib import Path
 
@@ -128,14 +129,13 @@ def test_all_files_have_the_same_bytes_for_any_memory(tmp_path: Path, write: obj
         store = ArtifactStore(tmp_path / str(memory))
         store.save(plan_artifact(write, tokens=tokens, seq_length=31, seed=3, shuffle_memory=memory, **block))
         files = file_bytes(tmp_path / str(memory))
-        del files["ledger.json"]  # it names the bound
         made.append((files, store.load().root_digest))
     assert made[0] == made[1] == made[2]
 
 
 @pytest.mark.parametrize("kind", [pa.uint16(), pa.uint32()])
 def test_megatron_reads_both_streams_token_by_token(tmp_path: Path, kind: pa.DataType) -> None:
-    indexed = pytest.importorskip("megatron.core.datasets.indexed_dataset")
+    indexed = importlib.import_module("megatron.core.datasets.indexed_dataset")
     tokens = stored(tmp_path / "in", [encoded([3, 8, 0, 5], part, kind) for part in range(3)])
     common = {"tokens": tokens, "seq_length": 8, "seed": 1, "shuffle_memory": 1 << 20}
     write_compact_stream(tmp_path, shuffle_block=None, **common)
