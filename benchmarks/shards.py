@@ -98,7 +98,7 @@ def measure_writing(folder: Path) -> None:
     content = seconds(lambda: digest(batches))
     written = path.stat().st_size / MEGABYTE
     hashed = seconds(lambda: file_sha256(path))
-    part = StoredPart("p", 0, path, sum(batch.num_rows for batch in batches), "")
+    part = StoredPart("p", 0, path, sum(batch.num_rows for batch in batches), "", "")
     read = seconds(lambda: sum(batch.num_rows for batch in part.batches()))
     print(f"text rows: {size:.0f} MB in memory, {written:.0f} MB on disk")
     report("bare ParquetWriter", size / bare, "MB/s")

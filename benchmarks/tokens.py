@@ -61,7 +61,7 @@ def documents_of(folder: Path, names: list[str]) -> Shards:
 
         path = folder / f"part_{index:05d}.parquet"
         written = write_rows(Rows(SCHEMA, batches()), path)
-        parts.append(StoredPart(path.stem, index, path, written.rows, written.content_digest))
+        parts.append(StoredPart(path.stem, index, path, written.rows, written.content_digest, written.sha256))
     return Shards(tuple(parts))
 
 

@@ -228,3 +228,27 @@ def test_a_linked_folder_stays_linked(tmp_path: Path) -> None:
     assert (tmp_path / "data" / "a").is_symlink()
     assert sorted(path.name for path in (tmp_path / "disk").iterdir()) == [".a.lock", "a"]
     assert [path.name for path in (tmp_path / "data").iterdir()] == ["a"]
+
+
+@pytest.mark.parametrize("damage", [b"", b'{"bytes": 1'])
+def test_an_artifact_with_a_damaged_ledger_is_made_again(tmp_path: Path, damage: bytes) -> None:
+    store = ArtifactStore(tmp_path / "artifact")
+    digest = store.save(plan_artifact(build_folder)).root_digest
+    (tmp_path / "artifact" / "ledger.json").write_bytes(damage)
+    assert store.save(plan_artifact(build_folder)).root_digest == digest
+
+
+def test_what_is_made_from_a_damaged_input_is_refused(tmp_path: Path) -> None:
+    """The size is right and nothing else has looked: the output would be recorded as made from the right content."""
+    source = ArtifactStore(tmp_path / "source")
+    source.save(plan_artifact(build_folder))
+    loaded = source.load()
+    path = next(tmp_path.glob("source/*.*"))
+    path = next(
+        path for path in sorted((tmp_path / "source").rglob("*")) if path.is_file() and path.name != "ledger.json"
+    )
+    path.write_bytes(bytes(byte ^ 1 for byte in path.read_bytes()))
+    target = ArtifactStore(tmp_path / "target")
+    with pytest.raises(DamagedStore, match="is not the file that was written"):
+        target.save(plan_artifact(build_folder, source=loaded))
+    assert not target.exists()

@@ -35,7 +35,7 @@ def write(path: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema = SCH
 
 
 def stored(path: Path, written: Written) -> StoredPart:
-    return StoredPart(path.stem, 0, path, written.rows, written.content_digest)
+    return StoredPart(path.stem, 0, path, written.rows, written.content_digest, written.sha256)
 
 
 ROWS = 400
@@ -163,7 +163,7 @@ def test_no_flipped_bit_is_read_as_other_rows(tmp_path: Path) -> None:
 
 
 def test_a_lost_file_is_named(tmp_path: Path) -> None:
-    part = StoredPart("part_00000", 0, tmp_path / "part_00000.parquet", 3, "")
+    part = StoredPart("part_00000", 0, tmp_path / "part_00000.parquet", 3, "", "")
     with pytest.raises(DamagedStore, match=r"part_00000\.parquet cannot be read"):
         part.table()
 
@@ -190,7 +190,7 @@ start = peak()
 if sys.argv[2] == "write":
     write_rows(Rows(schema, batches()), path)
 else:
-    total = sum(b["text"].nbytes for b in StoredPart("p", 0, path, 45_000, "").batches())
+    total = sum(b["text"].nbytes for b in StoredPart("p", 0, path, 45_000, "", "").batches())
     assert total > 400e6, total
 print(peak() - start)
 """

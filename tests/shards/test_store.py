@@ -570,3 +570,28 @@ def test_part_files_of_something_else_are_not_deleted(tmp_path: Path) -> None:
     with pytest.raises(ShardsError, match="holds part files and no ledger"):
         make(tmp_path, given(2).map(count_up))
     assert foreign.read_bytes() == b"not ours"
+
+
+def test_what_is_made_from_a_damaged_part_is_refused(tmp_path: Path) -> None:
+    parts = make(tmp_path / "in", given(3).map(count_up))
+    other = make(tmp_path / "other", given(3).map(count_up, factor=2))
+    (tmp_path / "in/part_00001.parquet").write_bytes((tmp_path / "other/part_00001.parquet").read_bytes())
+    assert other.rows == parts.rows  # a whole, readable file of as many rows: only its SHA-256 tells
+    with pytest.raises(PartsFailed, match=r"part_00001: DamagedStore: .*its SHA-256 is"):
+        make(tmp_path / "out", parts.map(add_one))
+    make(tmp_path / "in", given(3).map(count_up))
+    make(tmp_path / "out", Store(tmp_path / "in").load().map(add_one))
+
+
+def test_inputs_cannot_be_replaced_while_something_is_made_from_them(tmp_path: Path) -> None:
+    parts = make(tmp_path / "in", given(3).map(count_up))
+
+    @dataclass(frozen=True)
+    class Meddling:
+        def run(self, function: Any, tasks: Any) -> Any:
+            with pytest.raises(StoreBusy, match="or read for something"):
+                Store(tmp_path / "in").save(given(3).map(count_up, factor=5), Inline())
+            return Inline().run(function, tasks)
+
+    made = make(tmp_path / "out", parts.map(add_one), Meddling())
+    assert len(made) == 3

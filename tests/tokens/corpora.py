@@ -65,7 +65,7 @@ def stored(folder: Path, tables: Sequence[pa.Table], batch_rows: int = 1000) -> 
 
         path = folder / f"part_{index:05d}.parquet"
         written = write_rows(Rows(table.schema, batches()), path)
-        parts.append(StoredPart(path.stem, index, path, written.rows, written.content_digest))
+        parts.append(StoredPart(path.stem, index, path, written.rows, written.content_digest, written.sha256))
     return Shards(tuple(parts))
 
 

@@ -18,9 +18,10 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from everytoken.shards.atomic import atomic_folder, remove_temporaries, sole_writer, write_text
+from everytoken.shards.atomic import atomic_folder, lock_folder, remove_temporaries, sole_writer, write_text
 from everytoken.shards.digests import file_sha256, plain_json, table_digest, value_digest
 from everytoken.shards.errors import DamagedStore, IncompleteStore, ShardsError
+from everytoken.shards.inputs import unchanging
 from everytoken.shards.recipe import Recipe
 
 logger = logging.getLogger(__name__)
@@ -57,6 +58,20 @@ class Artifact:
         if name not in self.ledger["files"]:
             raise DamagedStore(f"{self.folder} has no file {name!r}, only {sorted(self.ledger['files'])}")
         return self.folder / name
+
+    def verify(self) -> None:
+        """Check that the files are those that were written, by their SHA-256.
+
+        Raises:
+            DamagedStore: one is not.
+        """
+        for name, entry in self._made("files").items():
+            path = self.path(name)
+            if not path.exists() or file_sha256(path) != entry["sha256"]:
+                raise DamagedStore(
+                    f"{path} is not the file that was written (its SHA-256 differs). Run the pipeline that makes it "
+                    "again: damaged artifacts are made anew."
+                )
 
     @property
     def root_digest(self) -> str:
@@ -176,8 +191,7 @@ class ArtifactStore:
         fingerprint = recipe.fingerprint([])
         root = self.root.resolve()  # a link to a folder on another disk stays a link
         root.parent.mkdir(parents=True, exist_ok=True)
-        lock = root.with_name(f".{root.name}.lock")
-        lock.mkdir(exist_ok=True)  # the artifact's own folder is replaced, so it cannot carry the lock
+        lock = lock_folder(root)
         with sole_writer(lock):
             remove_temporaries(root.parent, root.name)
             if self._holds(fingerprint):
@@ -185,7 +199,7 @@ class ArtifactStore:
                 return self.load()
             logger.info("%s: making it with %s", self.root.name, recipe.name)
             self._check_replaceable()
-            with atomic_folder(root) as folder:
+            with unchanging(recipe.parameters.values()), atomic_folder(root) as folder:
                 built = recipe.function(folder, **recipe.parameters)
                 if not isinstance(built, Built):
                     raise ShardsError(f"{recipe.name} returned a {type(built).__name__}, not Built")
@@ -207,12 +221,19 @@ class ArtifactStore:
     def _check_replaceable(self) -> None:
         if not self.root.exists() or not any(self.root.iterdir()):
             return
-        ledger = self.root / _LEDGER
-        if not ledger.exists() or b"everytoken-artifact/" not in ledger.read_bytes():
+        if not self._has_artifact_ledger():
             raise ShardsError(
                 f"{self.root} holds files that are no artifact, and making one there would delete them. "
                 "Give the artifact another folder, or remove this one."
             )
+
+    def _has_artifact_ledger(self) -> bool:
+        ledger = self.root / _LEDGER
+        try:
+            found = json.loads(ledger.read_bytes()) if ledger.exists() else {}
+        except ValueError:  # an artifact whose ledger is cut or empty: damaged, and made again
+            return True
+        return isinstance(found, dict) and str(found.get("format")).startswith("everytoken-artifact/")
 
     def _holds(self, fingerprint: str) -> bool:
         if not (self.root / _LEDGER).exists():

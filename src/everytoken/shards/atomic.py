@@ -9,8 +9,8 @@ import fcntl
 import os
 import re
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from everytoken.shards.errors import StoreBusy
@@ -81,21 +81,46 @@ def remove_temporaries(folder: Path, name: str | None = None) -> None:
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
+def lock_folder(folder: Path) -> Path:
+    """Return the folder beside ``folder`` that carries its lock; for a folder that is itself replaced when written."""
+    lock = folder.with_name(f".{folder.name}.lock")
+    lock.mkdir(exist_ok=True)
+    return lock
+
+
 @contextmanager
 def sole_writer(folder: Path) -> Iterator[None]:
     """Hold the lock of ``folder`` (flock on the folder itself: no lock file stays behind, a dead owner frees it).
 
     Raises:
-        StoreBusy: another process holds it.
+        StoreBusy: another process writes or reads it.
     """
+    with _locked(folder, fcntl.LOCK_EX, "is being written by another process, or read for something that one makes"):
+        yield
+
+
+@contextmanager
+def readers(folders: Iterable[Path]) -> Iterator[None]:
+    """Keep ``folders`` as they are while something is made from them: others may read, none may write.
+
+    Raises:
+        StoreBusy: another process writes one of them.
+    """
+    with ExitStack() as locks:
+        for folder in sorted(set(folders)):
+            locks.enter_context(_locked(folder, fcntl.LOCK_SH, "is being written by another process"))
+        yield
+
+
+@contextmanager
+def _locked(folder: Path, kind: int, doing: str) -> Iterator[None]:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         except BlockingIOError:
             raise StoreBusy(
-                f"{folder} is being written by another process. Wait for it to end, or give this run other folders "
-                "(globals.yml: data)."
+                f"{folder} {doing}. Wait for it to end, or give this run other folders (globals.yml: data)."
             ) from None
         yield
     finally:

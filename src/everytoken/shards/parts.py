@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from everytoken.shards.atomic import atomic_file
-from everytoken.shards.digests import TableDigest, plain_json
+from everytoken.shards.digests import TableDigest, file_sha256, plain_json
 from everytoken.shards.errors import DamagedStore, ShardsError
 from everytoken.shards.recipe import Recipe
 
@@ -88,10 +88,26 @@ class StoredPart:
     path: Path
     rows: int
     digest: str
+    sha256: str
 
     @property
     def value(self) -> Any:
         raise ShardsError(f"{self.name} holds rows, not a value; read its batches()")
+
+    def verify(self) -> None:
+        """Check that the file is the one that was written, by its SHA-256.
+
+        What is made from a part is recorded as made from its digest, so its content is checked where it is used.
+
+        Raises:
+            DamagedStore: it is not.
+        """
+        try:
+            found = file_sha256(self.path)
+        except OSError as error:
+            raise self._damaged(error) from error
+        if found != self.sha256:
+            raise self._damaged(f"its SHA-256 is {found}, expected {self.sha256}")
 
     def _open(self) -> pq.ParquetFile:
         try:

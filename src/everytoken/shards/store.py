@@ -27,6 +27,7 @@ from everytoken.shards.atomic import remove_temporaries, sole_writer, write_text
 from everytoken.shards.digests import file_sha256, plain_json, value_digest
 from everytoken.shards.engines import Engine
 from everytoken.shards.errors import DamagedStore, Failure, IncompleteStore, PartsFailed, ShardsError
+from everytoken.shards.inputs import reading, stored_in, unchanging
 from everytoken.shards.ledger import Ledger, PartRecord
 from everytoken.shards.parts import PlannedPart, Rows, StoredPart, ValuePart, write_rows
 from everytoken.shards.progress import progress
@@ -56,6 +57,8 @@ class _MakePart:
 
     def __call__(self, task: _Task) -> PartRecord:
         part = PlannedPart(task.name, task.index, self.recipe, task.inputs)
+        for stored in stored_in(task.inputs):
+            stored.verify()
         made = part.make()
         inputs = tuple(source.digest for source in task.inputs)
         if self.holds == "values":
@@ -135,7 +138,7 @@ class Store:
             values = [ValuePart(p.name, i, p.value, p.content_digest) for i, p in enumerate(ledger.parts)]
             return Shards(tuple(values), holds="values", ledger=ledger)
         rows = [
-            StoredPart(p.name, i, _part_path(self.root, p.name), p.rows, p.content_digest)
+            StoredPart(p.name, i, _part_path(self.root, p.name), p.rows, p.content_digest, p.sha256)
             for i, p in enumerate(ledger.parts)
         ]
         return Shards(tuple(rows), ledger=ledger)
@@ -170,7 +173,8 @@ class Store:
             self._making.mkdir(exist_ok=True)
             if (self.root / _LEDGER).exists():
                 (self.root / _LEDGER).replace(self._making / _LEDGER)
-            kept |= self._make(_MakePart(self.root, recipe, planned.holds), todo, engine, total=len(wanted))
+            with unchanging(recipe.parameters.values()), reading(stored_in(task.inputs for task in todo)):
+                kept |= self._make(_MakePart(self.root, recipe, planned.holds), todo, engine, total=len(wanted))
             for path in stale:
                 path.unlink()
             ledger = Ledger(planned.holds, recipe.description, tuple(kept[name] for name in wanted))
