@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,43 @@ def test_a_file_that_changed_since_the_plan_is_refused(tmp_path: Path) -> None:
     (value,) = values_of(tmp_path)
     write_lines(tmp_path / "a.jsonl", {"text": "changed since"})
     with pytest.raises(RowError, match="changed since the shard plan: expected SHA-256"):
+        collect(read_part(value_part(value), min_chars=0))
+
+
+@pytest.mark.parametrize("cut", [0, 50])
+def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "a.jsonl"
+    write_lines(path, *[{"text": "before " * 20}] * (MAX_BATCH_ROWS + 500))
+    os.utime(path, (1, 1))
+    (value,) = values_of(tmp_path)
+    batches = read_part(value_part(value), min_chars=0).batches
+    next(batches)
+    content = path.read_bytes().replace(b"before", b"after!")
+    with path.open("r+b") as file:  # in place, of the same size; the reader holds it open
+        file.write(content[: len(content) - cut] + b"\n" * cut)
+    with pytest.raises(RowError, match=r"source 's', file a.jsonl: it changed while it was read: .*put the planned"):
+        list(batches)
+
+
+def test_another_file_in_the_place_of_one_that_is_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    write_lines(path, *[{"text": "t"}] * (MAX_BATCH_ROWS + 1))
+    (value,) = values_of(tmp_path)
+    batches = read_part(value_part(value), min_chars=0).batches
+    next(batches)
+    times = (path.stat().st_atime_ns, path.stat().st_mtime_ns)
+    (tmp_path / "new").write_bytes(path.read_bytes())
+    os.utime(tmp_path / "new", ns=times)
+    (tmp_path / "new").replace(path)
+    with pytest.raises(RowError, match="changed while it was read"):
+        list(batches)
+
+
+def test_a_file_that_is_gone_since_the_plan_is_named(tmp_path: Path) -> None:
+    write_lines(tmp_path / "a.jsonl", {"text": "planned"})
+    (value,) = values_of(tmp_path)
+    (tmp_path / "a.jsonl").unlink()
+    with pytest.raises(RowError, match=r"source 's', file a.jsonl: it cannot be opened .*Put the file back"):
         collect(read_part(value_part(value), min_chars=0))
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from everytoken.corpus.errors import RowError
+from everytoken.corpus.errors import RowError, UpstreamError
 from everytoken.corpus.readers import Row, count_rows, iterate_rows
 from everytoken.corpus.renderers import DocumentRenderer, NamedRenderer
 from everytoken.corpus.upstreams import UpstreamFile
@@ -128,6 +128,66 @@ def test_a_damaged_parquet_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "x.parquet").write_bytes(b"PAR1 not really")
     with pytest.raises(RowError, match=r"file x.parquet: truncated or corrupt"):
         read(file_at(tmp_path / "x.parquet"))
+
+
+def test_a_flipped_bit_of_a_parquet_file_is_named_wherever_it_is(tmp_path: Path) -> None:
+    file = file_at(tmp_path / "x.parquet")
+    records = pa.table({"id": [str(number) for number in range(50)], "text": [f"{number} tea" for number in range(50)]})
+    pq.write_table(records, file.location, write_page_checksum=True, compression="zstd")
+    intact, expected = file.location.read_bytes(), read(file)
+    refused = 0
+    for position in range(0, len(intact), 3):
+        damaged = bytearray(intact)
+        damaged[position] ^= 1 << (position % 8)
+        file.location.write_bytes(damaged)
+        try:
+            read(file)
+            count_rows(file, path_source(tmp_path))
+        except RowError as error:
+            assert "source 's', file x.parquet" in str(error)
+            refused += 1
+    assert refused > len(intact) // 6
+    plain = tmp_path / "plain.parquet"
+    pq.write_table(records, plain, write_page_checksum=True, compression="none", use_dictionary=False)
+    plain.write_bytes(plain.read_bytes().replace(b"7 tea", b"7 tee", 1))
+    with pytest.raises(RowError, match=r"file plain.parquet: truncated or corrupt .*Fetch the file again"):
+        read(file_at(plain))
+    assert len(expected) == 50
+
+
+def test_parquet_with_two_columns_of_one_name_is_refused(tmp_path: Path) -> None:
+    table = pa.table([pa.array(["a"]), pa.array(["b"])], names=["text", "text"])
+    pq.write_table(table, tmp_path / "x.parquet")
+    with pytest.raises(RowError, match=r"file x.parquet: there is more than one column of the name 'text'"):
+        read(file_at(tmp_path / "x.parquet"))
+    with pytest.raises(RowError, match="'text'"):
+        count_rows(file_at(tmp_path / "x.parquet"), path_source(tmp_path))
+
+
+def test_parquet_without_the_text_column_names_the_columns_there_are(tmp_path: Path) -> None:
+    file = write(tmp_path / "x.parquet", [{"id": "1", "content": "a", "lang": "en"}])
+    with pytest.raises(RowError, match=r"no column 'text', found the columns \['content', 'id', 'lang'\]"):
+        read(file)
+
+
+def test_a_gz_file_without_bytes_is_no_archive_and_one_of_nothing_is_empty(tmp_path: Path) -> None:
+    file = file_at(tmp_path / "x.jsonl.gz")
+    file.location.write_bytes(gzip.compress(b""))
+    assert (read(file), count_rows(file, path_source(tmp_path))) == ([], 0)
+    file.location.write_bytes(b"")
+    with pytest.raises(RowError, match=r"file x.jsonl.gz: truncated or corrupt .*no bytes"):
+        read(file)
+    with pytest.raises(RowError, match="no bytes"):
+        count_rows(file, path_source(tmp_path))
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "parquet"])
+def test_records_for_a_format_without_them_is_refused(tmp_path: Path, suffix: str) -> None:
+    file = write(tmp_path / f"x.{suffix}", [{"text": "a"}])
+    with pytest.raises(UpstreamError, match=f"records is 'problems', but file x.{suffix} is .{suffix}"):
+        read(file, records="problems")
+    with pytest.raises(UpstreamError, match="Set records to null"):
+        count_rows(file, path_source(tmp_path).model_copy(update={"records": "problems"}))
 
 
 def test_parquet_with_a_string_that_is_not_utf8_names_the_row(tmp_path: Path) -> None:

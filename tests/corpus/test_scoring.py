@@ -81,6 +81,16 @@ def test_rows_of_one_id_share_the_score_of_the_first_and_null_ids_never_do(batch
     assert rows[0]["safety_score"] == int(np.argmax(rows[0]["safety_probs"]))
 
 
+@pytest.mark.parametrize("batch_rows", [1, 2, 100])
+def test_rows_that_get_the_score_of_another_text_by_their_id_are_counted(batch_rows: int) -> None:
+    texts = ["tea", "stupid idiot", "tea", "hello", "weather", "hello", "x", "y"]
+    ids: list[str | None] = ["a", "a", "a", "", "", "", None, None]
+    rows, statistics = scores_of(texts, ids, batch_rows)
+    assert rows[0]["safety_probs"] == rows[1]["safety_probs"]
+    assert rows[3]["safety_probs"] == rows[4]["safety_probs"]
+    assert (statistics["scored"], statistics["same_id_other_text"]) == (4, 2)
+
+
 def test_output_and_statistics_do_not_depend_on_batches() -> None:
     texts = some_texts(40)
     ids: list[str | None] = [None if row % 5 == 0 else string.ascii_lowercase[row % 7] for row in range(len(texts))]
@@ -92,7 +102,8 @@ def test_every_column_is_kept_and_an_empty_part_is_empty() -> None:
     assert table.schema == SCORED_DOCUMENTS
     empty, statistics = collect(score_part(TablePart(documents([])), scorer=scorer()))
     assert empty.num_rows == 0
-    assert statistics == {"rows": 0, "scored": 0, "null_ids": 0, "truncated": 0, "by_source": {}}
+    counts = {"rows": 0, "scored": 0, "null_ids": 0, "same_id_other_text": 0, "truncated": 0}
+    assert statistics == {**counts, "by_source": {}}
 
 
 def test_what_lies_beyond_max_chars_has_no_influence_and_is_counted() -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from everytoken.corpus.errors import PlanError, UpstreamError
+from everytoken.corpus.errors import PlanError, RowError, UpstreamError
 from everytoken.corpus.plan import PlanParameters, ShardPlan, make_plan, part_values, shard_order
 from everytoken.corpus.upstreams import Source, UpstreamFile, find_files
 from tests.corpus.test_upstreams import path_source
@@ -53,6 +54,11 @@ def test_disjoint_slices_share_nothing_and_make_up_the_whole(n_total: int, seed:
     assert not set(first) & set(second)
     assert first + second == shard_order(n_total, plan_parameters(seed=seed))
     assert sorted(first + second) == list(range(n_total))
+
+
+def test_a_negative_seed_is_refused_because_its_order_is_that_of_the_positive_one() -> None:
+    with pytest.raises(ValidationError, match="seed"):
+        plan_parameters(seed=-42)
 
 
 def test_another_number_of_shards_than_pinned_stops_before_a_file_is_read(tmp_path: Path) -> None:
@@ -117,6 +123,21 @@ def test_an_unknown_format_stops_the_plan(tmp_path: Path) -> None:
     source = path_source(tmp_path / "a", "*.csv")
     with pytest.raises(UpstreamError, match=r"format of file y.csv"):
         make_plan({"a": source}, {"a": find_files("a", source, tmp_path)}, plan_parameters())
+
+
+def test_records_for_a_format_without_them_stops_the_plan(tmp_path: Path) -> None:
+    write_rows(tmp_path / "a/y.jsonl", 1)
+    source = path_source(tmp_path / "a").model_copy(update={"records": "problems"})
+    with pytest.raises(UpstreamError, match=r"source 'a': records is 'problems', but file y.jsonl is .jsonl"):
+        make_plan({"a": source}, {"a": find_files("a", source, tmp_path)}, plan_parameters())
+
+
+def test_a_file_that_is_gone_when_its_digest_is_taken_is_named(tmp_path: Path) -> None:
+    write_rows(tmp_path / "a/y.jsonl", 1)
+    sources, files = sources_and_files(tmp_path, a=None)
+    (tmp_path / "a/y.jsonl").unlink()
+    with pytest.raises(RowError, match=r"source 'a', file y.jsonl: it cannot be opened .*Put the file back"):
+        make_plan(sources, files, plan_parameters())
 
 
 def test_an_empty_file_is_a_shard_without_rows(tmp_path: Path) -> None:

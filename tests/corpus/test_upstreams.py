@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import sys
 import zipfile
 from pathlib import Path
@@ -10,8 +11,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from everytoken.corpus.errors import UpstreamError
-from everytoken.corpus.upstreams import Source, find_files
+from everytoken.corpus.errors import RowError, UpstreamError
+from everytoken.corpus.upstreams import Source, UpstreamFile, find_files
 from everytoken.corpus.wheels import WheelUpstream, fetch_wheel
 
 TEXT_ROWS = {"kind": "document", "text_column": "text", "id_columns": ["id"], "stratum_column": None}
@@ -122,6 +123,74 @@ def test_no_file_and_no_folder_are_errors(tmp_path: Path) -> None:
         find_files("s", path_source(tmp_path), tmp_path)
     with pytest.raises(UpstreamError, match="there is no folder"):
         find_files("s", path_source(tmp_path / "none"), tmp_path)
+
+
+@pytest.mark.parametrize("pattern", ["**/*.jsonl", "*/*.jsonl", "lin?/**/*.jsonl", "link/a.jsonl"])
+def test_a_linked_folder_that_the_pattern_could_reach_into_is_an_error(tmp_path: Path, pattern: str) -> None:
+    for name in ("elsewhere", "root/own"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "a.jsonl").touch()
+    (tmp_path / "root/link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "root/other").symlink_to(tmp_path / "root")  # a cycle is not followed either
+    with pytest.raises(UpstreamError, match=r"source 's': \['link'.*links to folders, which are not followed"):
+        find_files("s", path_source(tmp_path / "root", pattern), tmp_path)
+    assert [file.path for file in find_files("s", path_source(tmp_path / "root", "own/*"), tmp_path)] == ["own/a.jsonl"]
+    (tmp_path / "alias").symlink_to(tmp_path / "elsewhere")  # the root itself may be a link
+    assert len(find_files("s", path_source(tmp_path / "alias"), tmp_path)) == 1
+
+
+@pytest.mark.parametrize("pattern", ["**/*.jsonl", "**/gone.jsonl", "gone.jsonl"])
+def test_a_match_that_is_no_file_is_an_error_and_a_link_to_a_file_is_none(tmp_path: Path, pattern: str) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/gone.jsonl").write_text("{}\n")
+    (tmp_path / "linked.jsonl").symlink_to("a/gone.jsonl")
+    found = find_files("s", path_source(tmp_path, "*.jsonl"), tmp_path)
+    assert [file.path for file in found] == ["linked.jsonl"]
+    (tmp_path / "gone.jsonl").symlink_to("nowhere")
+    with pytest.raises(UpstreamError, match=r"source 's': \['gone.jsonl'\] .*dangling"):
+        find_files("s", path_source(tmp_path, pattern), tmp_path)
+
+
+@pytest.mark.parametrize("pattern", ["", ".", "/data/*.jsonl", "../*.jsonl", "a/../*.jsonl", "a**/x.jsonl"])
+def test_a_pattern_that_is_none_below_the_root_is_named(tmp_path: Path, pattern: str) -> None:
+    with pytest.raises(ValidationError, match="pattern must"):
+        path_source(tmp_path, pattern)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("*.jsonl", ["a.jsonl"]),
+        ("*/*.jsonl", ["b/a.jsonl"]),
+        ("b/**/*.jsonl", ["b/a.jsonl", "b/c/a.jsonl"]),
+        ("**/c/**/a.*", ["b/c/a.jsonl"]),
+        ("**/*.jsonl", ["a.jsonl", "b/a.jsonl", "b/c/a.jsonl"]),
+    ],
+)
+def test_a_pattern_matches_part_by_part(tmp_path: Path, pattern: str, expected: list[str]) -> None:
+    for name in ("a.jsonl", "b/a.jsonl", "b/c/a.jsonl"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert [file.path for file in find_files("s", path_source(tmp_path, pattern), tmp_path)] == expected
+
+
+def test_a_file_name_that_is_not_utf8_is_named(tmp_path: Path) -> None:
+    name = os.fsdecode(b"caf\xe9.jsonl")
+    try:
+        (tmp_path / name).touch()
+    except OSError:
+        pytest.skip("this file system has UTF-8 names only")
+    with pytest.raises(UpstreamError, match=r"file name 'caf\\udce9.jsonl' .* is not UTF-8"):
+        find_files("s", path_source(tmp_path), tmp_path)
+
+
+def test_a_damaged_wheel_is_named(tmp_path: Path) -> None:
+    (tmp_path / "w.whl").write_bytes(make_wheel(b"x" * 40).replace(b"xxxx", b"yyyy", 1))
+    with pytest.raises(RowError, match=r"source 's', file toy/data.jsonl: truncated or corrupt .*BadZipFile"):
+        UpstreamFile("s", "toy/data.jsonl", tmp_path / "w.whl", "toy/data.jsonl").sha256()
+    (tmp_path / "w.whl").write_bytes(b"no zip file")
+    with pytest.raises(RowError, match=r"file toy/data.jsonl: .*w.whl is no zip file that holds it"):
+        UpstreamFile("s", "toy/data.jsonl", tmp_path / "w.whl", "toy/data.jsonl").sha256()
 
 
 def test_source_parameters_have_no_defaults_and_no_strangers() -> None:

@@ -19,7 +19,7 @@ from everytoken.corpus.documents import DOCUMENTS, bounded_batches
 from everytoken.corpus.errors import BadRow, RowError
 from everytoken.corpus.readers import iterate_rows
 from everytoken.corpus.renderers import RENDERERS, Document, Renderer
-from everytoken.corpus.upstreams import UpstreamFile
+from everytoken.corpus.upstreams import FileStatus, UpstreamFile
 from everytoken.shards import Part, Rows, versioned
 
 MAX_STRATA = 1_000
@@ -42,7 +42,8 @@ def read_part(part: Part, *, min_chars: int) -> Rows:
         ``none``).
 
     Raises:
-        RowError: a row cannot be read or rendered, or the file is not the one that was planned.
+        RowError: a row cannot be read or rendered, or the file is missing, is not the one that was planned, or is
+            written to or replaced before its last row was read.
     """
     return Rows(DOCUMENTS, _batches(part.value, min_chars))
 
@@ -51,7 +52,8 @@ def _batches(value: dict[str, Any], min_chars: int) -> Generator[pa.RecordBatch,
     shard = value["shard"]
     renderer = _RENDERER.validate_python(value["reading"]["renderer"])
     file = UpstreamFile(shard["source"], shard["path"], Path(value["location"]), value["member"])
-    _require_planned_bytes(file, shard["sha256"])
+    status = file.status()  # before the digest: no change between the two readings of the file goes unseen
+    _require_planned_bytes(file, status, shard["sha256"])
     counts: Counter[str] = Counter(rows_in=0, kept=0, too_short=0)
     strata: dict[str, Counter[str]] = {}
     histogram: Counter[str] = Counter()
@@ -78,7 +80,12 @@ def _batches(value: dict[str, Any], min_chars: int) -> Generator[pa.RecordBatch,
             address = {"source": file.source, "shard_index": shard["shard_index"], "row": row.number}
             yield {"id": document.id, "text": document.text, "stratum": document.stratum, **address}, text_bytes
 
-    yield from bounded_batches(rows(), DOCUMENTS)
+    try:
+        yield from bounded_batches(rows(), DOCUMENTS)
+    except RowError:
+        _require_unchanged(file, status)  # half of a new file is often no valid row: the change is what to report
+        raise
+    _require_unchanged(file, status)
     by_stratum = {name: dict(strata[name]) for name in sorted(strata)}
     return {
         **counts,
@@ -99,15 +106,22 @@ def _utf8_bytes(document: Document) -> int:
     return text_bytes
 
 
-def _require_planned_bytes(file: UpstreamFile, sha256: str) -> None:
-    status = file.location.stat()
-    found = _sha256_of(file, status.st_size, status.st_mtime_ns)
+def _require_planned_bytes(file: UpstreamFile, status: FileStatus, sha256: str) -> None:
+    found = _sha256_of(file, status)
     if found != sha256:
         reason = f"the file has changed since the shard plan: expected SHA-256 {sha256}, found {found}"
         raise RowError(file.source, file.path, None, reason, "Put the planned file back, or remove the plan.")
 
 
+def _require_unchanged(file: UpstreamFile, status: FileStatus) -> None:
+    found = file.status()
+    if found != status:
+        reason = f"it changed while it was read: expected {status}, found {found}"
+        remedy = "See that nothing writes to it, put the planned file back (or remove the plan), and run again."
+        raise RowError(file.source, file.path, None, reason, remedy)
+
+
 @functools.lru_cache(maxsize=64)
-def _sha256_of(file: UpstreamFile, size: int, modified_ns: int) -> str:
-    """Digest a file once a process: shards that are ranges of one file share it while its size and time stay."""
+def _sha256_of(file: UpstreamFile, status: FileStatus) -> str:
+    """Digest a file once a process: shards that are ranges of one file share it while its status stays."""
     return file.sha256()

@@ -27,7 +27,7 @@ class PlanParameters(BaseModel):
     """Which shards to read.
 
     Attributes:
-        seed: of the shuffle of all shards.
+        seed: of the shuffle of all shards; not negative, as ``random.Random`` takes -42 for 42.
         offset: first position of the shuffled order that is read.
         n_shards: how many shards are read, or null for all from ``offset`` on.
         expect_shards: how many shards there must be before any selection, or null when this is not pinned.
@@ -35,7 +35,7 @@ class PlanParameters(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    seed: int
+    seed: NonNegativeInt
     offset: NonNegativeInt
     n_shards: PositiveInt | None
     expect_shards: PositiveInt | None
@@ -74,7 +74,7 @@ def list_shards(source: Source, files: Sequence[UpstreamFile]) -> list[ShardRang
     """
     shards: list[ShardRange] = []
     for index, file in enumerate(files):
-        format_of(file)  # an unknown format stops here, before anything is planned
+        format_of(file, source.records)  # an unknown format stops here, before anything is planned
         base = ShardRange(source=file.source, path=file.path, shard_index=index, first_row=0, rows=None)
         if source.rows_per_shard is None:
             shards.append(base)

@@ -13,9 +13,8 @@ import gzip
 import io
 import itertools
 import json
-import zipfile
-import zlib
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any, NamedTuple, NoReturn, cast
 
@@ -24,12 +23,11 @@ import pyarrow.parquet as pq
 
 from everytoken.corpus.errors import BadRow, RowError, UpstreamError
 from everytoken.corpus.renderers import CUTS, DocumentRenderer, Renderer
-from everytoken.corpus.upstreams import Source, UpstreamFile
+from everytoken.corpus.upstreams import Source, UpstreamFile, damage_named
 
 FORMATS = (".jsonl", ".jsonl.gz", ".json", ".parquet")
 _PARQUET_BATCH = 1_024
 _FIX_FILE = "Repair the file at its origin, or pin another revision that does not have this row."
-_REFETCH = "Fetch the file again; if it stays so, it is damaged at its origin."
 
 
 class Row(NamedTuple):
@@ -40,10 +38,15 @@ class Row(NamedTuple):
     record: Any
 
 
-def format_of(file: UpstreamFile) -> str:
-    """Return the suffix of a known format; an unknown one is an `UpstreamError`."""
+def format_of(file: UpstreamFile, records: str | None) -> str:
+    """Return the suffix of a known format; an unknown one, or ``records`` for one without, is an `UpstreamError`."""
     for suffix in sorted(FORMATS, key=len, reverse=True):
         if file.path.endswith(suffix):
+            if records is not None and suffix != ".json":
+                raise UpstreamError(
+                    f"source {file.source!r}: records is {records!r}, but file {file.path} is {suffix}, where every "
+                    f"row is a record. Set records to null, or change upstream.pattern to .json files."
+                )
             return suffix
     raise UpstreamError(
         f"source {file.source!r}: the format of file {file.path} is not known by its name. "
@@ -58,18 +61,19 @@ def iterate_rows(
 
     Args:
         file: the file, from `find_files`.
-        records: for ``.json``, the key whose value holds the records.
+        records: for ``.json``, the key whose value holds the records; None for the others.
         renderer: says which columns are wanted, and whether a record is cut into several rows.
         first_row: number of the first row.
         rows: how many rows.
 
     Raises:
-        RowError: a row cannot be read, the file is damaged, or it has fewer rows than asked for.
+        RowError: a row cannot be read, the file is missing or damaged, or it has fewer rows than asked for.
+        UpstreamError: see `format_of`.
     """
     stop = None if rows is None else first_row + rows
-    count = 0
-    with file.open() as stream, _damage_named(file, stream):
-        for row in _all_rows(file, stream, records, renderer, first_row):
+    count, suffix = 0, format_of(file, records)
+    with file.open() as stream, damage_named(file, stream):
+        for row in _all_rows(file, stream, suffix, records, renderer, first_row):
             if stop is not None and row.number >= stop:
                 break
             count += 1
@@ -80,10 +84,10 @@ def iterate_rows(
 
 def count_rows(file: UpstreamFile, source: Source) -> int:
     """Return the number of rows of a file; lines are counted without parsing them, parquet by its footer."""
-    suffix = format_of(file)
-    with file.open() as stream, _damage_named(file, stream):
+    suffix = format_of(file, source.records)
+    with file.open() as stream, damage_named(file, stream):
         if suffix == ".parquet":
-            return cast(int, pq.ParquetFile(stream).metadata.num_rows)
+            return cast(int, _parquet_file(file, stream).metadata.num_rows)
         if suffix == ".json":
             return sum(1 for _ in _json_rows(file, stream, source.records, source.renderer))
         lines, last = 0, b"\n"
@@ -94,18 +98,16 @@ def count_rows(file: UpstreamFile, source: Source) -> int:
 
 
 def _all_rows(
-    file: UpstreamFile, stream: io.BufferedIOBase, records: str | None, renderer: Renderer, first_row: int
+    file: UpstreamFile, stream: io.BufferedReader, suffix: str, records: str | None, renderer: Renderer, first_row: int
 ) -> Iterator[Row]:
-    suffix = format_of(file)
     if suffix == ".json":
         return itertools.islice(_json_rows(file, stream, records, renderer), first_row, None)
     if suffix == ".parquet":
-        columns = renderer.columns if isinstance(renderer, DocumentRenderer) else None
-        return _parquet_rows(file, stream, columns, first_row)
+        return _parquet_rows(file, stream, renderer, first_row)
     return _jsonl_rows(file, stream, suffix, first_row)
 
 
-def _jsonl_rows(file: UpstreamFile, stream: io.BufferedIOBase, suffix: str, first_row: int) -> Iterator[Row]:
+def _jsonl_rows(file: UpstreamFile, stream: io.BufferedReader, suffix: str, first_row: int) -> Iterator[Row]:
     with _decompressed(stream, suffix) as plain:
         for number, line in enumerate(plain):
             if number < first_row:
@@ -118,7 +120,7 @@ def _jsonl_rows(file: UpstreamFile, stream: io.BufferedIOBase, suffix: str, firs
             yield Row(number, None, record)
 
 
-def _json_rows(file: UpstreamFile, stream: io.BufferedIOBase, records: str | None, renderer: Renderer) -> Iterator[Row]:
+def _json_rows(file: UpstreamFile, stream: io.BufferedReader, records: str | None, renderer: Renderer) -> Iterator[Row]:
     value = _parse(file, None, stream.read())
     if records is not None:
         if not isinstance(value, dict) or records not in value:
@@ -151,12 +153,8 @@ def _cut_pairs(
             _fail(file, row, str(error), _FIX_FILE)
 
 
-def _parquet_rows(
-    file: UpstreamFile, stream: io.BufferedIOBase, columns: Sequence[str] | None, first_row: int
-) -> Iterator[Row]:
-    parquet = pq.ParquetFile(stream)
-    names = parquet.schema_arrow.names
-    wanted = None if columns is None else [name for name in columns if name in names]
+def _parquet_rows(file: UpstreamFile, stream: io.BufferedReader, renderer: Renderer, first_row: int) -> Iterator[Row]:
+    parquet = _parquet_file(file, stream)
     number = 0
     groups: list[int] = []
     for group in range(parquet.num_row_groups):  # whole row groups before the first row are not read
@@ -167,11 +165,27 @@ def _parquet_rows(
             groups.append(group)
     if not groups:
         return
+    wanted = None
+    if isinstance(renderer, DocumentRenderer):
+        names = parquet.schema_arrow.names
+        if renderer.text_column not in names:
+            reason = f"there is no column {renderer.text_column!r}, found the columns {sorted(names)}"
+            _fail(file, None, reason, "Set the renderer's text_column to the one that holds the text.")
+        wanted = [name for name in renderer.columns if name in names]
     for batch in parquet.iter_batches(batch_size=_PARQUET_BATCH, row_groups=groups, columns=wanted):
         for record in _records(file, number, batch):
             if number >= first_row:
                 yield Row(number, None, record)
             number += 1
+
+
+def _parquet_file(file: UpstreamFile, stream: io.BufferedReader) -> pq.ParquetFile:
+    """Open parquet; pages with a checksum are verified, and a column name given twice would lose all but the last."""
+    parquet = pq.ParquetFile(stream, page_checksum_verification=True)
+    twice = sorted(name for name, count in Counter(parquet.schema_arrow.names).items() if count > 1)
+    if twice:
+        _fail(file, None, f"there is more than one column of the name {twice[0]!r}", _FIX_FILE)
+    return parquet
 
 
 def _records(file: UpstreamFile, first: int, batch: pa.RecordBatch) -> list[dict[str, Any]]:
@@ -214,22 +228,14 @@ def _no_constant(name: str) -> NoReturn:
 
 
 @contextmanager
-def _decompressed(stream: io.BufferedIOBase, suffix: str) -> Iterator[IO[bytes]]:
+def _decompressed(stream: io.BufferedReader, suffix: str) -> Iterator[IO[bytes]]:
     if suffix.endswith(".gz"):
+        if not stream.peek(1):  # Python reads no bytes at all as an empty archive
+            raise gzip.BadGzipFile("the file has no bytes, and an archive of nothing has 20 or more")
         with gzip.open(stream, "rb") as plain:
             yield cast(IO[bytes], plain)
     else:
         yield cast(IO[bytes], stream)
-
-
-@contextmanager
-def _damage_named(file: UpstreamFile, stream: io.BufferedIOBase) -> Iterator[None]:
-    """Turn what the decompressors and parquet raise on damaged bytes into a `RowError` with the byte offset."""
-    try:
-        yield
-    except (EOFError, gzip.BadGzipFile, zlib.error, zipfile.BadZipFile, pa.ArrowInvalid) as error:
-        place = f"near byte {stream.tell()} of the file" if not stream.closed else "in the file"
-        _fail(file, None, f"truncated or corrupt {place} ({type(error).__name__}: {error})", _REFETCH)
 
 
 def _fail(file: UpstreamFile, row: int | None, reason: str, remedy: str) -> NoReturn:

@@ -1,7 +1,9 @@
 """Safety scores: six classes 0 (harmless) to 5, one score an id, the same whatever else is in the batch.
 
-Rows of a part that share an ``id`` share the score of the first of them; a null id is never a duplicate of another
-null id.
+Rows of a part that share an ``id`` share the score of the first of them, **also when their texts differ**: an
+upstream whose ids repeat across different texts gives all of them the score of one. The statistic
+``same_id_other_text`` counts these rows; a source where it is not 0 wants other ``id_columns``. The empty string is an
+id like any other; a null id is never a duplicate of another null id.
 
 The embedded scorer needs no download: alt-profanity-check gives p(offensive), a linear model over TF-IDF of single
 words. It is **lexical**: it knows words, not meaning ("the screw is a mechanism" scores above average, a polite
@@ -14,10 +16,11 @@ probabilities by differences.
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib.metadata
 import itertools
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Container, Generator, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -85,12 +88,12 @@ def class_probabilities(p: npt.NDArray[np.float64], scorer: EmbeddedScorer) -> n
     return np.asarray(edges[:, :-1] - edges[:, 1:], dtype=np.float32)
 
 
-@versioned(1)
+@versioned(2)
 def score_part(part: Part, *, scorer: EmbeddedScorer) -> Rows:
     """Append ``safety_score`` (int8, the most probable class, the lower of equals) and ``safety_probs`` (6 float32).
 
     Every row of the input is a row of the output, in order, with its columns unchanged. Memory: one batch, and about
-    150 bytes for each distinct id of the part (ids of 36 characters).
+    250 bytes for each distinct id of the part (ids of 36 characters).
 
     Args:
         part: documents with ``id``, ``text`` and ``source``.
@@ -98,9 +101,10 @@ def score_part(part: Part, *, scorer: EmbeddedScorer) -> Rows:
 
     Returns:
         Rows with the two columns appended. Statistics: ``rows``, ``scored`` (rows whose text was scored: distinct ids
-        and null ids), ``null_ids``, ``truncated`` (scored texts of over ``max_chars``), and by source the classes over
-        all rows (``rows_by_class``) and over the scored ones (``scored_by_class``): two distributions, never the same
-        where upstream repeats documents.
+        and null ids), ``null_ids``, ``same_id_other_text`` (rows with the score of an earlier row of their id whose
+        text is another one), ``truncated`` (scored texts of over ``max_chars``), and by source the classes over all
+        rows (``rows_by_class``) and over the scored ones (``scored_by_class``): two distributions, never the same where
+        upstream repeats documents.
     """
     schema = with_fields(part.schema, SCORE_FIELDS)
     return Rows(schema, _scored_batches(part, scorer, schema))
@@ -109,22 +113,24 @@ def score_part(part: Part, *, scorer: EmbeddedScorer) -> Rows:
 def _scored_batches(
     part: Part, scorer: EmbeddedScorer, schema: pa.Schema
 ) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
-    known: dict[str, float] = {}
-    counts: Counter[str] = Counter(rows=0, scored=0, null_ids=0, truncated=0)
+    known: dict[str, tuple[float, bytes]] = {}  # of each id the probability and the digest of its first text
+    counts: Counter[str] = Counter(rows=0, scored=0, null_ids=0, same_id_other_text=0, truncated=0)
     by_source: dict[str, dict[str, Counter[str]]] = {}
     for batch in part.batches():
         ids = batch.column("id").to_pylist()
         new = _first_rows(ids, known)
-        texts = batch.column("text").take(pa.array(new, pa.int64())).to_pylist()
+        texts = batch.column("text").to_pylist()
+        new_texts = [texts[row] for row in new]
         p = np.empty(len(ids), dtype=np.float64)
-        p[new] = offensive_probabilities(texts, scorer)
-        known.update((ids[row], float(p[row])) for row in new if ids[row] is not None)
+        p[new] = offensive_probabilities(new_texts, scorer)
+        known.update((ids[row], (float(p[row]), _digest(texts[row]))) for row in new if ids[row] is not None)
         for row in set(range(len(ids))).difference(new):
-            p[row] = known[ids[row]]
+            p[row], first_text = known[ids[row]]
+            counts["same_id_other_text"] += first_text != _digest(texts[row])
         probabilities = class_probabilities(p, scorer)
         scores = np.argmax(probabilities, axis=1).astype(np.int8)
         counts.update(rows=len(ids), scored=len(new), null_ids=ids.count(None))
-        counts["truncated"] += sum(len(text) > scorer.max_chars for text in texts)
+        counts["truncated"] += sum(len(text) > scorer.max_chars for text in new_texts)
         _count_classes(by_source, batch.column("source").to_pylist(), scores, new)
         offsets = np.arange(len(ids) + 1, dtype=np.int32) * N_CLASSES
         lists = pa.ListArray.from_arrays(pa.array(offsets), pa.array(probabilities.ravel()))
@@ -139,7 +145,11 @@ def _scored_batches(
     }
 
 
-def _first_rows(ids: Sequence[str | None], known: dict[str, float]) -> list[int]:
+def _digest(text: str) -> bytes:
+    return hashlib.blake2b(text.encode("utf-8"), digest_size=8).digest()
+
+
+def _first_rows(ids: Sequence[str | None], known: Container[str]) -> list[int]:
     """Return the rows that must be scored: null ids, and the first row of each id that is not known yet."""
     met: set[str] = set()
     rows = []
