@@ -115,6 +115,12 @@ def test_a_long_value_is_cut_with_a_visible_mark() -> None:
     assert "[CUT: 7000 characters, SHA-256 " in value and value.endswith("complete in parameters.json]")
 
 
+@pytest.mark.parametrize("value", ["a\udc80", ["x", "a\udc80"], Path("a\udc80"), {"a\udc80": 1}])
+def test_half_a_character_is_refused_with_the_name_of_its_parameter(value: object) -> None:
+    with pytest.raises(TrackingError, match=r"^training\.note(\.1)?: the text 'a\\udc80' holds U\+DC80 at position 1"):
+        plain({"training": {"note": value}})
+
+
 @pytest.mark.parametrize("tree", [{"a.b": 1, "a": {"b": 2}}, {"a/b": 1, "a:b": 2}])
 def test_two_paths_with_one_key_are_refused_by_name(tree: dict[str, Any]) -> None:
     with pytest.raises(TrackingError, match="both become MLflow's key"):

@@ -30,6 +30,8 @@ _FORBIDDEN = re.compile(
     r"[^\w.\- ]"
 )  # MLflow also takes "/" and ":", but "/" only in clean paths and ":" not on Windows
 
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+
 KeyPath = tuple[str, ...]
 Point = tuple[str, int, float]
 
@@ -39,12 +41,14 @@ def plain(value: Any, where: KeyPath = ()) -> Any:
 
     Raises:
         TrackingError: for a value that has no such form (it would be recorded as a memory address), or for
-        two keys of one
-            mapping with the same text (``1`` and ``"1"``).
+        two keys of one mapping with the same text (``1`` and ``"1"``), or for text that UTF-8 cannot hold.
     """
     if isinstance(value, Enum):
         return plain(value.value, where)
-    if value is None or isinstance(value, str | bool):
+    if isinstance(value, str):
+        _refuse_surrogates(value, where)
+        return value
+    if value is None or isinstance(value, bool):
         return value
     if isinstance(value, Integral):
         return int(value)
@@ -62,7 +66,7 @@ def plain(value: Any, where: KeyPath = ()) -> Any:
         # sorted by JSON text: the order of a set depends on PYTHONHASHSEED
         return sorted((plain(item, where) for item in value), key=lambda item: json.dumps(item, sort_keys=True))
     if isinstance(value, PurePath):
-        return str(value)
+        return plain(str(value), where)
     if isinstance(value, date | time):
         return value.isoformat()
     raise TrackingError(
@@ -79,6 +83,15 @@ def _plain_items(items: Iterable[tuple[Any, Any]], where: KeyPath) -> dict[str, 
             raise TrackingError(f"{_dotted(where)}: two keys are both {name!r} as text. Rename one of them.")
         result[name] = plain(value, (*where, name))
     return result
+
+
+def _refuse_surrogates(text: str, where: KeyPath) -> None:
+    lone = _SURROGATE.search(text)
+    if lone:
+        raise TrackingError(
+            f"{_dotted(where)}: the text {ascii(text)[:80]} holds U+{ord(lone[0]):04X} at position {lone.start()}, "
+            f"half of a character, which no database or file in UTF-8 can hold. Write the text in UTF-8."
+        )
 
 
 def flat_key(*path: str) -> str:

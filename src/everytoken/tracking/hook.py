@@ -35,9 +35,10 @@ from .contents import contents, local_path
 from .errors import TrackingError
 from .flatten import flat_metrics, metric_points, plain
 from .parameters_read import parameters_read, refuse_unread
+from .reach import without_password
 from .run import TrackedRun
 from .signals import ExitWatch
-from .store import TrackingSettings, close_dead_runs, open_store
+from .store import TrackingSettings, close_dead_runs, open_store, require_reachable
 
 logger = logging.getLogger(__name__)
 
@@ -72,9 +73,11 @@ class TrackingHook:
     def before_pipeline_run(
         self, run_params: dict[str, Any], pipeline: Pipeline, catalog: DataCatalog
     ) -> Generator[None, Any, Any]:
-        """Refuse what cannot be recorded before anything happens; open the run when other hooks agreed."""
+        """Refuse what cannot be recorded, or where, before anything happens; open the run when other hooks agreed."""
         refuse_unread(run_params["runtime_params"], pipeline)
         _refuse_parallel(run_params)
+        assert self._context is not None, "Kedro creates the context before it runs"
+        require_reachable(self._context.project_path, _settings(self._context))
         result = yield
         self._close("KILLED", "interrupted; the process went on to another run")  # Ctrl-C in a notebook
         self._catalog = catalog
@@ -132,7 +135,7 @@ class TrackingHook:
         self._watch.start()
         try:
             self._run = TrackedRun(store, "+".join(names), _tags(context, run_params, names))
-            logger.info("Run %s is recorded in %s", self._run.id, store.uri)
+            logger.info("Run %s is recorded in %s", self._run.id, without_password(store.uri))
             self._run.log_parameters(tree)
             self._run.log_text(_requirements(), "requirements.txt")
         except Exception as error:  # Kedro calls on_pipeline_error only for what its runner raises

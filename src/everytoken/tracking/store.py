@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict
 
 from . import environment
 from .errors import TrackingError
+from .reach import SQLITE, require_server, require_writable, sqlite_file, sqlite_uri, without_password
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -29,7 +30,6 @@ logger = logging.getLogger(__name__)
 
 URI_VARIABLE = "MLFLOW_TRACKING_URI"
 _NO_TELEMETRY = "MLFLOW_DISABLE_TELEMETRY"
-_SQLITE = "sqlite:///"
 _SERVERS = ("http:", "https:", "databricks")  # a server decides itself where its artifacts lie
 
 
@@ -56,11 +56,41 @@ def open_store(project: Path, settings: TrackingSettings) -> Store:
     """Open the store and the experiment, and create what is missing; safe for several processes at once.
 
     Raises:
-        TrackingError: if the experiment was deleted, or keeps its artifacts elsewhere than ``settings`` says.
+        TrackingError: if the experiment was deleted, or keeps its artifacts elsewhere than ``settings`` says, or
+        if the store cannot be reached, read or written.
     """
     uri = tracking_uri(project, settings)
-    database = Path(uri.removeprefix(_SQLITE)) if uri.startswith(_SQLITE) else None
+    _import_mlflow()
+    require_server(uri, uri_origin())
+    try:
+        return _open(project, settings, uri)
+    except TrackingError:
+        raise
+    except Exception as error:  # MLflow, SQLAlchemy, drivers and plugins each raise what they like
+        said = without_password((str(error).splitlines() or [""])[0].rstrip("."))
+        raise TrackingError(
+            f"{without_password(uri)}, from {uri_origin()}: MLflow cannot open it: {type(error).__name__}: {said}. "
+            f"Correct the address (sqlite:///mlflow.db, or the http:// of a server), or mend what it names: file and "
+            f"folder have to be writable, a damaged database to be replaced by a backup or moved away, one of another "
+            f"MLflow version to be upgraded with 'mlflow db upgrade'."
+        ) from error
+
+
+def require_reachable(project: Path, settings: TrackingSettings) -> None:
+    """Check that the server answers, if runs go to one; nothing is opened.
+
+    Raises:
+        TrackingError: if it does not.
+    """
+    _import_mlflow()
+    require_server(tracking_uri(project, settings), uri_origin())
+
+
+def _open(project: Path, settings: TrackingSettings, uri: str) -> Store:
+    database = sqlite_file(uri)
     with _locked(database), _quiet():
+        if database is not None:
+            require_writable(database)
         client = _client(uri)
         found = client.get_experiment_by_name(settings.experiment)
         location = _artifact_location(project, settings, uri)
@@ -68,8 +98,8 @@ def open_store(project: Path, settings: TrackingSettings) -> Store:
             experiment_id = _create_experiment(client, settings.experiment, location)
         elif found.lifecycle_stage != "active":
             raise TrackingError(
-                f"experiment {settings.experiment!r} is deleted in {uri}. Restore it with 'mlflow experiments restore "
-                f"--experiment-id {found.experiment_id}', or name another in mlflow.yml."
+                f"experiment {settings.experiment!r} is deleted in {without_password(uri)}. Restore it with "
+                f"'mlflow experiments restore --experiment-id {found.experiment_id}', or name another in mlflow.yml."
             )
         else:
             experiment_id = found.experiment_id
@@ -83,9 +113,14 @@ def tracking_uri(project: Path, settings: TrackingSettings) -> str:
     given = os.environ.get(URI_VARIABLE)
     if given:
         return given
-    if not settings.tracking_uri.startswith(_SQLITE):
+    if not settings.tracking_uri.startswith(SQLITE):
         return settings.tracking_uri
-    return f"{_SQLITE}{project / settings.tracking_uri.removeprefix(_SQLITE)}"  # an absolute path wins over the project
+    return sqlite_uri(project, settings.tracking_uri.removeprefix(SQLITE))
+
+
+def uri_origin() -> str:
+    """Return where the address in use was given, for messages."""
+    return f"the environment variable {URI_VARIABLE}" if os.environ.get(URI_VARIABLE) else "tracking_uri in mlflow.yml"
 
 
 def close_dead_runs(store: Store) -> list[str]:
@@ -110,17 +145,22 @@ def close_dead_runs(store: Store) -> list[str]:
     return dead
 
 
-def _client(uri: str) -> MlflowClient:
+def _import_mlflow() -> None:
     before = os.environ.get(_NO_TELEMETRY)
     os.environ[_NO_TELEMETRY] = "true"  # MLflow reads it when it is imported
     try:
         # imported here: it costs over a second, and `kedro --help` needs none of it
-        from mlflow import MlflowClient
+        import mlflow  # noqa: F401
     finally:
         if before is None:
             del os.environ[_NO_TELEMETRY]
         else:
             os.environ[_NO_TELEMETRY] = before
+
+
+def _client(uri: str) -> MlflowClient:
+    from mlflow import MlflowClient
+
     return MlflowClient(uri)
 
 
