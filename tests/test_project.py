@@ -106,7 +106,15 @@ def _imports(tree: ast.Module) -> Iterator[str]:
             yield node.module or ""
 
 
-_KEDRO_MAY = ("pipelines/", "datasets/", "tracking/", "settings.py", "pipeline_registry.py", "cli.py")
+_KEDRO_MAY = (
+    "pipelines/",
+    "datasets/",
+    "tracking/",
+    "settings.py",
+    "pipeline_registry.py",
+    "cli.py",
+    "configuration.py",
+)
 _LAYERS = ["shards", "corpus tokens", "models", "training", "pipelines datasets tracking"]
 
 

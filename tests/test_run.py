@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -219,6 +220,63 @@ def test_a_wrong_parameter_stops_before_any_work(project: Project, parameter: st
     assert named in output.splitlines()[-1] or named in output
     assert "Running node" not in output
     assert len(project.runs()) == before
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "named"),
+    [
+        ("globals.yml", "dat: data/other\n", "has dat, which nothing reads"),
+        ("parameters_mine.yml", "ingestions: {min_chars: 3}\n", "has ingestions, which nothing reads"),
+        ("globals.yml", "engine: {kind: inlin}\n", "engine.kind is 'inlin'"),
+    ],
+)
+def test_a_mistyped_key_in_a_file_is_refused(project: Project, file: str, text: str, named: str) -> None:
+    folder = project.folder / "conf/mistyped"
+    folder.mkdir(exist_ok=True)
+    (folder / file).write_text(text)
+    output = project.kedro("run", "--env", "mistyped", "--pipelines", "annotation", expect=1)
+    shutil.rmtree(folder)
+    assert named in output
+    assert "Running node" not in output
+
+
+def test_an_environment_can_give_a_tokenizer_file(project: Project, files: dict[str, bytes]) -> None:
+    """Its keys come on top of base's keys for training one."""
+    shutil.copytree(project.folder / "conf/test", project.folder / "conf/given", dirs_exist_ok=True)
+    tokenizer = project.folder / "data/test/05_model_input/tokenizer/tokenizer.json"
+    sha256 = hashlib.sha256(tokenizer.read_bytes()).hexdigest()
+    (project.folder / "conf/given/parameters_tokenization.yml").write_text(
+        "tokenization:\n  seq_length: 64\n  reflection_budget: 4\n  shuffle_block: 200\n"
+        f"  tokenizer: {{kind: file, path: {tokenizer}, sha256: {sha256}}}\n"
+    )
+    (project.folder / "conf/given/globals.yml").write_text("data: data/given\nengine: {kind: inline}\n")
+    shutil.copytree(project.folder / "data/test", project.folder / "data/given")
+    project.kedro("run", "--env", "given", "--pipelines", "tokenization")
+    for stream in ("compact_stream/compact.bin", "annotated_stream/annotated.bin"):
+        assert (project.folder / "data/given/05_model_input" / stream).read_bytes() == files[f"05_model_input/{stream}"]
+
+
+def test_the_summary_says_what_was_made_from_something_else(project: Project, files: dict[str, bytes]) -> None:
+    summary = [sys.executable, "-c", "from everytoken.cli import cli; cli()", "summary", "--env", "test"]
+
+    def lines() -> dict[str, str]:
+        run = subprocess.run(summary, cwd=project.folder, capture_output=True, text=True, check=True)
+        return {line.split()[0]: line for line in run.stdout.splitlines() if line.strip()}
+
+    fresh = lines()
+    assert not [line for line in fresh.values() if "another" in line or "outdated" in line]
+    project.kedro("run", "--env", "test", "--pipelines", "subsampling", "--params", "subsampling.seed=44")
+    redrawn = lines()
+    assert "made from another annotated_documents" in redrawn["annotated_tokens"]
+    assert "outdated, as annotated_tokens is" in redrawn["annotated_stream"]
+    assert "outdated" in redrawn["checkpoint"]
+    assert redrawn["held_out_documents"] == fresh["held_out_documents"]
+    ledger = project.folder / "data/test/05_model_input/compact_stream/ledger.json"
+    ledger.write_text(ledger.read_text()[:50])
+    assert "compact_stream:" in lines()
+    project.kedro("run", "--env", "test")
+    assert lines() == fresh
+    assert project.files() == files
 
 
 def test_a_failing_part_costs_no_other_and_is_named(tmp_path: Path) -> None:

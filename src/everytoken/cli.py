@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,56 +19,126 @@ def cli() -> None:
 @cli.command()
 @click.option("--env", default=None, help="Kedro environment, as for `kedro run --env`.")
 def summary(env: str | None) -> None:
-    """Print documents, tokens and digests at each stage, and where to look next."""
+    """Print documents, tokens and digests at each stage, and where to look next. All numbers come from the ledgers."""
+    from kedro.config import MissingConfigException
     from kedro.framework.project import pipelines
     from kedro.framework.session import KedroSession
     from kedro.framework.startup import bootstrap_project
 
-    project = Path.cwd()
-    if not (project / "pyproject.toml").exists():
-        raise click.ClickException(f"{project} is no Kedro project; run this where pyproject.toml is")
+    project = _project()
+    os.chdir(project)  # paths of the catalog are relative to the project
     bootstrap_project(project)
     with KedroSession.create(project_path=project, env=env) as session:
-        catalog = cast(KedroSession, session).load_context().catalog
+        try:
+            catalog = cast(KedroSession, session).load_context().catalog
+        except MissingConfigException as error:
+            raise click.ClickException(f"there is no environment {env!r} in {project / 'conf'}: {error}") from error
         click.echo("\n".join(_lines(catalog, pipelines["__default__"], "" if env is None else f" --env {env}")))
 
 
-# dataset, what is counted, the metric that counts its tokens, and what kind of count that is
-_STAGES = (
+def _project() -> Path:
+    for folder in (Path.cwd(), *Path.cwd().parents):
+        if (folder / "pyproject.toml").exists() and (folder / "conf").is_dir():
+            return folder
+    raise click.ClickException(f"{Path.cwd()} is in no Kedro project; run this inside the project's folder")
+
+
+def _total(key: str) -> Callable[[Any], float]:
+    return lambda stored: sum(part[key] for part in stored.statistics)
+
+
+# dataset, what its rows are, how its tokens are counted, and what these tokens are
+_STAGES: tuple[tuple[str, str, Callable[[Any], float] | None, str], ...] = (
     ("documents", "documents", None, ""),
     ("scored_documents", "documents", None, ""),
-    ("annotated_documents", "documents", ("subsampling_metrics", "estimated_tokens", "annotated"), " est."),
-    ("unannotated_documents", "documents", ("subsampling_metrics", "estimated_tokens", "unannotated"), " est."),
-    ("held_out_documents", "documents", ("subsampling_metrics", "estimated_tokens", "held_out"), " est."),
-    ("tokenizer", None, None, ""),
-    ("annotated_tokens", "documents", ("tokenization_metrics", "annotated", "tokens"), ""),
-    ("unannotated_tokens", "documents", ("tokenization_metrics", "unannotated", "tokens"), ""),
-    ("annotated_stream", "windows", ("tokenization_metrics", "annotated_stream", "tokens"), ""),
-    ("compact_stream", "windows", ("tokenization_metrics", "compact_stream", "tokens"), ""),
-    ("checkpoint", None, ("training_metrics", "tokens"), ""),
-    ("held_out_evaluation", None, None, ""),
+    ("annotated_documents", "documents", _total("estimated_tokens"), "estimated"),
+    ("unannotated_documents", "documents", _total("estimated_tokens"), "estimated"),
+    ("held_out_documents", "documents", _total("estimated_tokens"), "estimated"),
+    ("tokenizer", "", lambda stored: stored.statistics["vocab_size"], "in vocabulary"),
+    ("annotated_tokens", "documents", _total("tokens"), "without EOS"),
+    ("unannotated_tokens", "documents", _total("tokens"), "without EOS"),
+    ("annotated_stream", "windows", lambda stored: stored.statistics["tokens"], "without EOS"),
+    ("compact_stream", "windows", lambda stored: stored.statistics["tokens"], "with EOS"),
+    ("checkpoint", "", lambda stored: stored.statistics["loss_tokens"], "trained on"),
+    ("held_out_evaluation", "", None, ""),
 )
 
 
 def _lines(catalog: Any, pipeline: Any, env: str) -> Iterator[str]:
-    yield f"{'stage':<24}{'rows':>22}{'tokens':>16}  digest"
-    missing = []
+    yield f"{'stage':<24}{'rows':>18}{'tokens':>24}  digest"
+    missing: list[str] = []
+    outdated: dict[str, str] = {}
+    read: dict[str, Any] = {}
     for name, unit, tokens, kind in _STAGES:
-        if not catalog.exists(name):
-            missing.append(name)
+        dataset = catalog.get(name)
+        try:
+            held, stored = dataset.ledger_summary(), dataset.load()
+        except Exception as error:  # a stage that cannot be read must not hide the others; its row says why
+            missing.append(f"{name}: {_reason(error)}")
             continue
-        held = catalog.get(name).ledger_summary()
         rows = f"{held['rows']:,} {unit}" if unit else ""
-        count = _metric(catalog, tokens) if tokens else None
-        older = _inputs_made_anew(name, catalog, pipeline)
-        note = f"  made from another {' and '.join(older)}" if older else ""
-        amount = "" if count is None else f"{count:,.0f}{kind}"
-        yield f"{name:<24}{rows:>22}{amount:>16}  {held['root_digest'][:16]}{note}"
+        amount = f"{tokens(stored):,.0f} {kind}" if tokens else ""
+        outdated[name] = _outdated(name, catalog, pipeline, outdated)
+        yield f"{name:<24}{rows:>18}{amount:>24}  {held['root_digest'][:16]}  {outdated[name]}".rstrip()
+        read[name] = stored
+    if "held_out_evaluation" in read:
+        yield from _bits_per_byte(read["held_out_evaluation"].statistics, outdated["held_out_evaluation"])
+    yield from _set_aside(read)
     if missing:
-        yield f"not made yet: {', '.join(missing)} (kedro run{env})"
-    if catalog.exists("evaluation_metrics"):
-        yield from _bits_per_byte(catalog.load("evaluation_metrics"))
+        yield ""
+        yield f"not there (kedro run{env} makes it)"
+        yield from (f"  {reason}" for reason in missing)
     yield ""
+    yield from _where_to_look(env)
+
+
+def _reason(error: Exception) -> str:
+    while error.__cause__ is not None and isinstance(error.__cause__, Exception):
+        error = error.__cause__
+    return str(error).strip().splitlines()[-1]
+
+
+def _outdated(name: str, catalog: Any, pipeline: Any, known: dict[str, str]) -> str:
+    """Say which input of a dataset now holds something else than what it was made from, or is outdated itself."""
+    (node,) = pipeline.only_nodes_with_outputs(name).nodes
+    for source in node.inputs:
+        if source not in known:
+            continue
+        dataset = catalog.get(source)
+        if not catalog.get(name).is_made_from(dataset.ledger_summary()["root_digest"], dataset.part_digests()):
+            return f"made from another {source}"
+        if known[source]:
+            return f"outdated, as {source} is"
+    return ""
+
+
+def _bits_per_byte(figures: dict[str, Any], outdated: str) -> Iterator[str]:
+    yield ""
+    head = f"{'held-out bits per byte':<24}{'documents':>18}{'unigram model':>16}{'trained model':>16}"
+    yield f"{head}  {outdated}".rstrip()
+    for name, row in [*sorted(figures["by_source"].items()), ("all sources", figures["total"])]:
+        bits = f"{row['unigram_bits_per_byte']:>16.3f}{row['bits_per_byte']:>16.3f}"
+        yield f"{name:<24}{row['documents']:>18,}{bits}"
+
+
+# dataset, the statistic that counts what is in no later stage, and in words
+_SET_ASIDE = (
+    ("documents", "too_short", "rows shorter than min_chars"),
+    ("annotated_documents", "not_drawn", "documents beyond target_tokens"),
+    ("annotated_tokens", "cut_tokens", "tokens of annotated documents beyond seq_length - reflection_budget"),
+    ("unannotated_tokens", "cut_tokens", "tokens of unannotated documents beyond seq_length"),
+)
+
+
+def _set_aside(read: dict[str, Any]) -> Iterator[str]:
+    counted = [(_total(key)(read[name]), words) for name, key, words in _SET_ASIDE if name in read]
+    if counted:
+        yield ""
+        yield "set aside"
+        yield from (f"  {count:>12,.0f} {words}" for count, words in counted)
+
+
+def _where_to_look(env: str) -> Iterator[str]:
     commands = Path(sys.executable).parent
     here = f"{commands.relative_to(Path.cwd())}/" if commands.is_relative_to(Path.cwd()) else ""
     yield "where to look next"
@@ -75,36 +146,3 @@ def _lines(catalog: Any, pipeline: Any, env: str) -> Iterator[str]:
     yield "      the graph, with a preview of every dataset"
     yield f"  {here}mlflow server --backend-store-uri sqlite:///mlflow.db --host 127.0.0.1"
     yield "      http://127.0.0.1:5000/#/experiments/1/runs: every run with seeds, parameters and digests, to compare"
-
-
-def _inputs_made_anew(name: str, catalog: Any, pipeline: Any) -> list[str]:
-    """Return the inputs of a dataset that now hold something else than what it was made from."""
-    (node,) = pipeline.only_nodes_with_outputs(name).nodes
-    made_anew = []
-    for source in node.inputs:
-        dataset = catalog.get(source)
-        if hasattr(dataset, "part_digests") and catalog.exists(source):
-            content = dataset.ledger_summary()["root_digest"], dataset.part_digests()
-            if not catalog.get(name).is_made_from(*content):
-                made_anew.append(source)
-    return made_anew
-
-
-def _metric(catalog: Any, path: tuple[str, ...]) -> float | None:
-    if not catalog.exists(path[0]):
-        return None
-    value = catalog.load(path[0])
-    for key in path[1:]:
-        value = value[key]
-    return float(value)
-
-
-def _bits_per_byte(metrics: dict[str, Any]) -> Iterator[str]:
-    yield ""
-    yield f"{'held-out bits per byte':<24}{'documents':>12}{'unigram model':>16}{'trained model':>16}"
-    by_source = metrics["by_source"]
-    for name, figures in [*sorted(by_source.items()), ("all sources", metrics["total"])]:
-        yield (
-            f"{name:<24}{figures['documents']:>12,}{figures['unigram_bits_per_byte']:>16.3f}"
-            f"{figures['bits_per_byte']:>16.3f}"
-        )

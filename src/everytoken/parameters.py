@@ -5,7 +5,7 @@ The values are in ``conf/base/parameters_<pipeline>.yml``, other environments ch
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, model_validator
 
@@ -67,6 +67,16 @@ class TrainedTokenizer(_Parameters):
     min_frequency: PositiveInt
     special_tokens: tuple[str, ...]
 
+    @model_validator(mode="after")
+    def _room_for_bytes(self) -> TrainedTokenizer:
+        least = 256 + len(self.special_tokens)
+        if self.vocab_size < least:
+            raise ValueError(
+                f"vocab_size = {self.vocab_size} is less than the {least} that 256 byte symbols and "
+                f"{len(self.special_tokens)} special tokens need"
+            )
+        return self
+
 
 class GivenTokenizer(_Parameters):
     """A ``tokenizer.json`` at ``path``, pinned by its SHA-256."""
@@ -93,6 +103,21 @@ class TokenizationParameters(_Parameters):
     max_lossy_share: float = Field(ge=0, le=1)
     shuffle_block: PositiveInt | None
     shuffle_memory: PositiveInt
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keys_of_the_chosen_kind(cls, data: Any) -> Any:
+        """Leave out what belongs to the other kind of tokenizer.
+
+        An environment changes leaves: one that gives a tokenizer file still has base's keys for training one.
+        """
+        tokenizer = data.get("tokenizer") if isinstance(data, dict) else None
+        kinds: dict[str, type[BaseModel]] = {"train": TrainedTokenizer, "file": GivenTokenizer}
+        if not isinstance(tokenizer, dict) or tokenizer.get("kind") not in kinds:
+            return data
+        other = kinds["file" if tokenizer["kind"] == "train" else "train"]
+        foreign = set(other.model_fields) - set(kinds[tokenizer["kind"]].model_fields)
+        return {**data, "tokenizer": {key: value for key, value in tokenizer.items() if key not in foreign}}
 
     @model_validator(mode="after")
     def _room_for_content(self) -> TokenizationParameters:

@@ -1,7 +1,8 @@
-"""Project settings: configuration that merges leaf by leaf, and the tracking hook."""
+"""Project settings: configuration that merges leaf by leaf, and the hooks that check it and record runs."""
 
 from kedro.config import OmegaConfigLoader
 
+from everytoken.configuration import ConfigurationHook
 from everytoken.tracking import TrackingHook
 
 CONFIG_LOADER_CLASS = OmegaConfigLoader
@@ -13,5 +14,5 @@ CONFIG_LOADER_ARGS = {
     "config_patterns": {"mlflow": ["mlflow*"]},
 }
 
-HOOKS = (TrackingHook(),)
+HOOKS = (ConfigurationHook(), TrackingHook())
 DISABLE_HOOKS_FOR_PLUGINS = ("kedro_mlflow",)

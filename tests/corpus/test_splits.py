@@ -9,25 +9,27 @@ from hypothesis import strategies as st
 from everytoken.corpus.documents import SPLIT_DOCUMENTS
 from everytoken.corpus.errors import SamplingError
 from everytoken.corpus.sampling import SubsamplingParameters, totals_of
-from everytoken.corpus.splits import Split, estimate_part_tokens, select_split
+from everytoken.corpus.splits import Split, estimate_part_tokens, select_held_out, select_split
 from everytoken.corpus.statistics import add_statistics
 from tests.corpus.part_tables import TablePart, collect, scored, value_part
 from tests.corpus.test_sampling import subsampling
 
-SPLITS: tuple[Split, ...] = ("annotated", "unannotated", "held_out")
+DRAWN: tuple[Split, ...] = ("annotated", "unannotated")
+SPLITS = (*DRAWN, "held_out")
 ROWS = st.lists(st.tuples(st.integers(0, 400), st.integers(0, 5)), max_size=40)
 
 
 def split_all(parts: list[TablePart], parameters: SubsamplingParameters) -> dict[str, list[tuple[Any, Any]]]:
     estimates = [estimate_part_tokens(part, parameters=parameters) for part in parts]
     totals = totals_of(estimates, parameters)
-    return {
+    drawn = {
         split: [
             collect(select_split(part, value_part(estimate), split=split, parameters=parameters, totals=totals))
             for part, estimate in zip(parts, estimates, strict=True)
         ]
-        for split in SPLITS
+        for split in DRAWN
     }
+    return {**drawn, "held_out": [collect(select_held_out(part, parameters=parameters.estimate)) for part in parts]}
 
 
 def parts_of(columns: list[list[tuple[int, int]]], batch_rows: int = 7) -> list[TablePart]:
@@ -49,8 +51,9 @@ def test_every_row_is_in_one_split_or_not_drawn(
         assert len(rows) == len(set(rows))
         for split in SPLITS:
             table, statistics = made[split][number]
-            assert table.num_rows == statistics["rows"] == statistics[split]
-            assert statistics["rows_in"] == part.rows == len(rows) + statistics["not_drawn"]
+            counted = made["annotated"][number][1]
+            assert table.num_rows == statistics["rows"] == counted[split]
+            assert statistics["rows_in"] == part.rows == len(rows) + counted["not_drawn"]
             assert table.column("row").to_pylist() == sorted(table.column("row").to_pylist())
             by_source = add_statistics(s for strata in statistics["by_source"].values() for s in strata.values())
             assert by_source.get("rows", 0) == table.num_rows
@@ -119,3 +122,9 @@ def test_estimates_of_other_documents_are_refused() -> None:
     totals = totals_of([estimate], subsampling())
     with pytest.raises(SamplingError, match="part_00000: the estimates are not of these documents"):
         collect(select_split(part, value_part(estimate), split="annotated", parameters=subsampling(), totals=totals))
+
+
+def test_held_out_documents_and_estimates_do_not_read_the_parameters_of_the_draw() -> None:
+    """Another seed or target makes neither of them again."""
+    assert subsampling(seed=1, target_tokens=5).estimate == subsampling(seed=2, target_tokens=None).estimate
+    assert set(type(subsampling().estimate).model_fields).isdisjoint({"seed", "target_tokens"})

@@ -19,7 +19,7 @@ from everytoken.corpus.ingest import read_part
 from everytoken.corpus.plan import PlanParameters, ShardPlan, make_plan, part_values
 from everytoken.corpus.sampling import SubsamplingParameters, Totals, budgets, metadata, totals_of
 from everytoken.corpus.scoring import EmbeddedScorer, score_part
-from everytoken.corpus.splits import Split, estimate_part_tokens, select_split
+from everytoken.corpus.splits import Split, estimate_part_tokens, select_held_out, select_split
 from everytoken.corpus.statistics import add_statistics
 from everytoken.corpus.upstreams import Source, find_files
 
@@ -51,6 +51,7 @@ __all__ = [
     "part_values",
     "read_part",
     "score_part",
+    "select_held_out",
     "select_split",
     "totals_of",
 ]

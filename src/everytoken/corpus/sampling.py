@@ -35,28 +35,42 @@ Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
 
-class SubsamplingParameters(BaseModel):
-    """Parameters of the subsampling.
+class EstimateParameters(BaseModel):
+    """What the first pass and the held-out split read.
 
     Attributes:
-        seed: of the draw of every part.
         annotation_threshold: lowest safety score of a row above.
         chars_per_token: characters (code points) of one estimated token.
-        target_tokens: estimated tokens wanted over both splits, or null for everything.
         max_tokens_per_document: cap of the estimate of one document.
-        held_out_seed: of the held-out split; not ``seed``, so that other draws keep the same held-out documents.
+        held_out_seed: of the held-out split; not the seed of the draw, so that other draws keep the same held-out
+            documents.
         held_out_share: share of the documents that are held out.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    seed: Annotated[int, Field(ge=0)]
     annotation_threshold: Annotated[int, Field(ge=0, lt=N_CLASSES)]
     chars_per_token: Annotated[FiniteFloat, Field(gt=0)]
-    target_tokens: Annotated[FiniteFloat, Field(gt=0)] | None
     max_tokens_per_document: Annotated[FiniteFloat, Field(gt=0)]
     held_out_seed: int
     held_out_share: Annotated[float, Field(ge=0, lt=1)]
+
+
+class SubsamplingParameters(EstimateParameters):
+    """Parameters of the subsampling.
+
+    Attributes:
+        seed: of the draw of every part.
+        target_tokens: estimated tokens wanted over both splits, or null for everything.
+    """
+
+    seed: Annotated[int, Field(ge=0)]
+    target_tokens: Annotated[FiniteFloat, Field(gt=0)] | None
+
+    @property
+    def estimate(self) -> EstimateParameters:
+        """The parameters without those of the draw: what does not read these is not made again when they change."""
+        return EstimateParameters(**{name: getattr(self, name) for name in EstimateParameters.model_fields})
 
 
 class PartEstimate(TypedDict):
@@ -94,7 +108,7 @@ class PartBudget(TypedDict):
     unannotated: float
 
 
-def estimated_tokens(lengths: Integers, parameters: SubsamplingParameters) -> Floats:
+def estimated_tokens(lengths: Integers, parameters: EstimateParameters) -> Floats:
     """Return ``min(length / chars_per_token, max_tokens_per_document)`` of each row, float64 of shape (rows,)."""
     return np.minimum(lengths / parameters.chars_per_token, parameters.max_tokens_per_document)
 
@@ -107,13 +121,13 @@ def sum_tokens(tokens: Floats) -> float:
     return float(pc.sum(pa.array(tokens), min_count=0).as_py())
 
 
-def is_held_out(source: str, shard_index: int, row: int, parameters: SubsamplingParameters) -> bool:
+def is_held_out(source: str, shard_index: int, row: int, parameters: EstimateParameters) -> bool:
     """Tell whether the document of this address is held out: its own hash decides, whatever else is in the corpus."""
     return uniform_hash(parameters.held_out_seed, source, shard_index, row) < parameters.held_out_share
 
 
 def part_estimate(
-    lengths: Integers, scores: npt.NDArray[np.int8], held_out: npt.NDArray[np.bool_], parameters: SubsamplingParameters
+    lengths: Integers, scores: npt.NDArray[np.int8], held_out: npt.NDArray[np.bool_], parameters: EstimateParameters
 ) -> PartEstimate:
     """Return the sums of one part, each taken at once over the part's rows in order: batches cannot change it.
 

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from everytoken.corpus.documents import SPLIT_FIELDS, with_fields
 from everytoken.corpus.errors import SamplingError
 from everytoken.corpus.sampling import (
+    EstimateParameters,
     Floats,
     Integers,
     PartEstimate,
@@ -32,7 +33,7 @@ from everytoken.corpus.sampling import (
 )
 from everytoken.shards import Part, Rows, versioned
 
-Split = Literal["annotated", "unannotated", "held_out"]
+Split = Literal["annotated", "unannotated"]
 
 
 class _Facts(NamedTuple):
@@ -46,7 +47,7 @@ class _Facts(NamedTuple):
 
 
 @versioned(1)
-def estimate_part_tokens(part: Part, *, parameters: SubsamplingParameters) -> PartEstimate:
+def estimate_part_tokens(part: Part, *, parameters: EstimateParameters) -> PartEstimate:
     """Return the sums of one scored part that the budgets are made of (first pass).
 
     Raises:
@@ -65,7 +66,7 @@ def select_split(
     Args:
         part: scored documents.
         estimates_part: its `estimate_part_tokens`.
-        split: which rows: annotated, unannotated or held_out. The rest, ``not_drawn``, is in none.
+        split: which rows: annotated or unannotated. What is neither drawn nor held out is ``not_drawn``.
         parameters: of the run.
         totals: of all parts, from `totals_of`.
 
@@ -101,15 +102,41 @@ def _selected_batches(
     budget = part_budget(estimate, totals)
     annotated, unannotated = draw_rows(tokens, facts.scores, facts.held_out, budget, part.index, parameters)
     held_out = np.where(facts.held_out)[0]
-    rows = {"annotated": annotated, "unannotated": unannotated, "held_out": held_out}[split]
-    chosen = np.zeros(len(tokens), dtype=np.bool_)
-    chosen[rows] = True
-    yield from _filtered(part, chosen, split == "annotated", parameters.annotation_threshold, schema)
+    rows = annotated if split == "annotated" else unannotated
+    yield from _filtered(part, rows, len(tokens), split == "annotated", parameters.annotation_threshold, schema)
     counts = {"annotated": len(annotated), "unannotated": len(unannotated), "held_out": len(held_out)}
     return {
         "rows_in": len(tokens),
         **counts,
         "not_drawn": len(tokens) - sum(counts.values()),
+        **_amounts(facts, tokens, rows),
+    }
+
+
+@versioned(1)
+def select_held_out(part: Part, *, parameters: EstimateParameters) -> Rows:
+    """Return the held-out rows of one scored part, in input order; which they are does not depend on any draw.
+
+    Returns:
+        Columns as `select_split` gives them, ``has_annotation`` false. Statistics: ``rows_in``, ``rows``,
+        ``estimated_tokens`` and ``by_source`` of these rows.
+    """
+    schema = with_fields(part.schema, SPLIT_FIELDS)
+    return Rows(schema, _held_out_batches(part, parameters, schema))
+
+
+def _held_out_batches(
+    part: Part, parameters: EstimateParameters, schema: pa.Schema
+) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
+    facts = _gather(part, parameters)
+    rows = np.where(facts.held_out)[0]
+    yield from _filtered(part, rows, len(facts.scores), False, parameters.annotation_threshold, schema)
+    tokens = estimated_tokens(facts.lengths, parameters)
+    return {"rows_in": len(tokens), **_amounts(facts, tokens, rows)}
+
+
+def _amounts(facts: _Facts, tokens: Floats, rows: Integers) -> dict[str, Any]:
+    return {
         "rows": len(rows),
         "estimated_tokens": sum_tokens(tokens[rows]),
         "by_source": _by_source(facts, tokens, rows),
@@ -117,8 +144,10 @@ def _selected_batches(
 
 
 def _filtered(
-    part: Part, chosen: npt.NDArray[np.bool_], has_annotation: bool, threshold: int, schema: pa.Schema
+    part: Part, rows: Integers, rows_in: int, has_annotation: bool, threshold: int, schema: pa.Schema
 ) -> Generator[pa.RecordBatch, None, None]:
+    chosen = np.zeros(rows_in, dtype=np.bool_)
+    chosen[rows] = True
     start = 0
     for batch in part.batches():
         mask = chosen[start : start + batch.num_rows]
@@ -150,7 +179,7 @@ def _by_source(facts: _Facts, tokens: Floats, rows: Integers) -> dict[str, dict[
     return report
 
 
-def _gather(part: Part, parameters: SubsamplingParameters) -> _Facts:
+def _gather(part: Part, parameters: EstimateParameters) -> _Facts:
     columns = ["text", "safety_score", "source", "stratum", "shard_index", "row"]
     lengths: list[Any] = [np.empty(0, dtype=np.int64)]
     scores: list[Any] = [np.empty(0, dtype=np.int8)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Set
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,13 +48,13 @@ class ArtifactFolder(AbstractDataset[Artifact, Artifact]):
             "bytes": artifact.bytes,
         }
 
-    def is_made_from(self, root_digest: str, part_digests: Set[str]) -> bool:
+    def is_made_from(self, root_digest: str, part_digests: Sequence[str]) -> bool:
         """Tell whether a dataset of this content was an input of what is stored."""
         return root_digest in digests_in(self._store.load().ledger["recipe"])
 
-    def part_digests(self) -> Set[str]:
+    def part_digests(self) -> Sequence[str]:
         """Return nothing: an artifact has no parts."""
-        return set()
+        return []
 
     _rows_are = "rows"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Set
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ class ShardStore(AbstractDataset[Shards, Shards]):
 
     def __init__(self, *, filepath: str, engine: dict[str, Any], metadata: dict[str, Any] | None = None) -> None:
         self._store = Store(Path(filepath))
-        self._engine = engine
+        self._engine = make_engine(**engine)
         self.metadata = metadata
 
     def load(self) -> Shards:
@@ -36,28 +36,28 @@ class ShardStore(AbstractDataset[Shards, Shards]):
 
     def save(self, data: Shards) -> None:
         """Make the parts that are missing or made otherwise."""
-        self._store.save(data, make_engine(**self._engine))
+        self._store.save(data, self._engine)
 
     def _exists(self) -> bool:
         return self._store.exists()
 
     def _describe(self) -> dict[str, Any]:
-        return {"filepath": str(self._store.root), "engine": self._engine}
+        return {"filepath": str(self._store.root), "engine": str(self._engine)}
 
     def ledger_summary(self) -> dict[str, Any]:
         """Return root digest, rows and bytes of the complete store."""
         ledger = self._store.ledger()
         return {"root_digest": ledger.root_digest, "rows": ledger.rows, "bytes": ledger.bytes}
 
-    def is_made_from(self, root_digest: str, part_digests: Set[str]) -> bool:
+    def is_made_from(self, root_digest: str, part_digests: Sequence[str]) -> bool:
         """Tell whether a dataset of this content was an input of what is stored, whole or part by part."""
         ledger = self._store.ledger()
-        used = {digest for part in ledger.parts for digest in part.inputs}
-        return root_digest in digests_in(ledger.recipe) or (bool(part_digests) and part_digests <= used)
+        inputs = zip(*(part.inputs for part in ledger.parts), strict=True)  # one sequence for each zipped dataset
+        return root_digest in digests_in(ledger.recipe) or tuple(part_digests) in inputs
 
-    def part_digests(self) -> Set[str]:
-        """Return the content digests of the parts."""
-        return {part.content_digest for part in self._store.ledger().parts}
+    def part_digests(self) -> Sequence[str]:
+        """Return the content digests of the parts, in plan order."""
+        return [part.content_digest for part in self._store.ledger().parts]
 
     def preview(self, nrows: int = 20) -> TablePreview:
         """Return the first rows (of values: the first parts) as a table for kedro-viz."""
@@ -66,7 +66,7 @@ class ShardStore(AbstractDataset[Shards, Shards]):
             rows = [{"part": part.name, **part.value} for part in islice(shards, nrows)]
         else:
             batches = (batch for part in shards for batch in part.batches())
-            rows = next(batches).slice(0, nrows).to_pylist()
+            rows = [row for batch in islice(batches, 1) for row in batch.slice(0, nrows).to_pylist()]
         return TablePreview(_table(rows))
 
 

@@ -41,6 +41,7 @@ def save_model(folder: Path, model: LanguageModel, config: CheckpointConfig) -> 
     """Write ``config.json`` and ``model.safetensors`` into ``folder``; equal parameters give equal bytes."""
     tensors = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
     save_file(tensors, folder / MODEL_FILE)
+    (folder / MODEL_FILE).chmod(0o644)  # safetensors gives it to the owner alone
     (folder / CONFIG_FILE).write_text(json.dumps(config.model_dump(mode="json"), indent=2) + "\n", encoding="utf-8")
 
 

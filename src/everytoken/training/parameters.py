@@ -47,16 +47,15 @@ class TrainingParameters(BaseModel):
     def _counts_fit(self) -> Self:
         if self.warmup_steps >= self.steps:
             raise ValueError(
-                f"training.warmup_steps = {self.warmup_steps} must be less than training.steps = {self.steps}: "
+                f"warmup_steps = {self.warmup_steps} must be less than steps = {self.steps}: "
                 "the last step has the smallest rate"
             )
         if self.batch_size % self.micro_batch_size:
             raise ValueError(
-                f"training.batch_size = {self.batch_size} must be a multiple of training.micro_batch_size = "
-                f"{self.micro_batch_size}"
+                f"batch_size = {self.batch_size} must be a multiple of micro_batch_size = {self.micro_batch_size}"
             )
         if not all(0 <= beta < 1 for beta in self.betas):
-            raise ValueError(f"training.betas = {self.betas} must both be in [0, 1)")
+            raise ValueError(f"betas = {self.betas} must both be in [0, 1)")
         return self
 
 

@@ -13,7 +13,7 @@ from everytoken.reports import length_figure
 from everytoken.shards import Shards
 
 
-def choose_sources(parameters: IngestionParameters) -> dict[str, Source]:
+def find_upstream_files(parameters: IngestionParameters) -> dict[str, Source]:
     """Return the sources that are switched on; saving them fetches and lists their files."""
     return parameters.active_sources
 

@@ -2,14 +2,14 @@
 
 from kedro.pipeline import Node, Pipeline
 
-from everytoken.pipelines.ingestion.nodes import choose_sources, plan_shards, read_documents, report_ingestion
+from everytoken.pipelines.ingestion.nodes import find_upstream_files, plan_shards, read_documents, report_ingestion
 
 
 def create_pipeline() -> Pipeline:
     """Return the pipeline."""
     return Pipeline(
         [
-            Node(choose_sources, "params:ingestion", "upstream_files", name="find_upstream_files"),
+            Node(find_upstream_files, "params:ingestion", "upstream_files", name="find_upstream_files"),
             Node(plan_shards, ["upstream_files", "params:ingestion"], "shard_plan", name="plan_shards"),
             Node(
                 read_documents,

@@ -5,7 +5,7 @@ from typing import Any
 from plotly.graph_objects import Figure
 
 from everytoken.corpus.sampling import metadata, totals_of
-from everytoken.corpus.splits import estimate_part_tokens, select_split
+from everytoken.corpus.splits import estimate_part_tokens, select_held_out, select_split
 from everytoken.corpus.statistics import add_statistics
 from everytoken.parameters import SubsamplingParameters
 from everytoken.reports import mixture_figure
@@ -14,7 +14,7 @@ from everytoken.shards import Shards
 
 def estimate_tokens(scored_documents: Shards, parameters: SubsamplingParameters) -> Shards:
     """First pass: estimated tokens at or above the threshold and below it, by part."""
-    return scored_documents.reduce(estimate_part_tokens, parameters=parameters)
+    return scored_documents.reduce(estimate_part_tokens, parameters=parameters.estimate)
 
 
 def draw_annotated(scored_documents: Shards, token_estimates: Shards, parameters: SubsamplingParameters) -> Shards:
@@ -33,12 +33,9 @@ def draw_unannotated(scored_documents: Shards, token_estimates: Shards, paramete
     )
 
 
-def hold_out(scored_documents: Shards, token_estimates: Shards, parameters: SubsamplingParameters) -> Shards:
-    """Documents that a seeded hash of their address keeps from every other split."""
-    totals = totals_of(token_estimates.values, parameters)
-    return scored_documents.zip(token_estimates).map(
-        select_split, split="held_out", parameters=parameters, totals=totals
-    )
+def hold_out_documents(scored_documents: Shards, parameters: SubsamplingParameters) -> Shards:
+    """Documents that a seeded hash of their address keeps from every other split, whatever is drawn."""
+    return scored_documents.map(select_held_out, parameters=parameters.estimate)
 
 
 def report_subsampling(

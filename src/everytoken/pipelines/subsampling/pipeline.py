@@ -6,7 +6,7 @@ from everytoken.pipelines.subsampling.nodes import (
     draw_annotated,
     draw_unannotated,
     estimate_tokens,
-    hold_out,
+    hold_out_documents,
     report_subsampling,
 )
 
@@ -22,7 +22,12 @@ def create_pipeline() -> Pipeline:
             ),
             Node(draw_annotated, _DRAW, "annotated_documents", name="draw_annotated"),
             Node(draw_unannotated, _DRAW, "unannotated_documents", name="draw_unannotated"),
-            Node(hold_out, _DRAW, "held_out_documents", name="hold_out_documents"),
+            Node(
+                hold_out_documents,
+                ["scored_documents", "params:subsampling"],
+                "held_out_documents",
+                name="hold_out_documents",
+            ),
             Node(
                 report_subsampling,
                 [

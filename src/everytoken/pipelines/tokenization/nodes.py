@@ -73,7 +73,8 @@ def report_tokenization(
         "unannotated": _counts(unannotated_tokens),
         "annotated": _counts(annotated_tokens),
         "compact_stream": dict(compact_stream.statistics),
-        "annotated_stream": dict(annotated_stream.statistics),
+        # a stream without windows has no EOS either
+        "annotated_stream": {k: v for k, v in annotated_stream.statistics.items() if v is not None},
     }
 
 
