@@ -317,3 +317,12 @@ def test_the_notebook_runs(project: Project, files: dict[str, bytes], monkeypatc
         notebook = nbformat.read(path, as_version=4)
         assert all(not cell.get("outputs") for cell in notebook.cells), f"{path.name}: commit it without outputs"
         NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(project.folder)}}).execute()
+
+
+def test_the_python_of_the_guide_runs(project: Project, files: dict[str, bytes]) -> None:
+    guide = (ROOT / "docs/guide.md").read_text(encoding="utf-8")
+    programs = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    assert len(programs) == 2
+    for program in programs:
+        program = program.replace("data/0", "data/test/0")
+        subprocess.run([sys.executable, "-c", program], cwd=project.folder, check=True)
