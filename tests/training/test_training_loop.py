@@ -42,7 +42,7 @@ def test_every_parameter_must_be_given():
     ("changes", "message"),
     [
         ({"warmup_steps": 6}, "warmup_steps = 6 must be less"),
-        ({"micro_batch_size": 3}, "multiple of training.micro_batch_size"),
+        ({"micro_batch_size": 3}, "multiple of micro_batch_size"),
         ({"betas": (0.9, 1.0)}, "betas"),
         ({"learning_rate": math.nan}, "finite"),
     ],
