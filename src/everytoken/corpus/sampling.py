@@ -259,7 +259,7 @@ def metadata(
             }
             for split, parts in sorted(splits.items())
         },
-        "budgets": [dict(part_budget(estimate, totals)) for estimate in estimates],
+        "budgets": [dict(budget) for budget in budgets(estimates, parameters)[1]],
         "estimates": [dict(estimate) for estimate in estimates],
         "versions": {"python": platform.python_version(), "numpy": np.__version__},
     }
