@@ -21,7 +21,8 @@ import pyarrow.parquet as pq
 
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Inline, Part, Processes, Rows, Shards, Store, TableDigest, file_sha256, versioned
-from everytoken.shards.parts import ROW_GROUP_ROWS, StoredPart, write_rows
+from everytoken.shards.parts import StoredPart
+from everytoken.shards.writing import ROW_GROUP_ROWS, write_rows
 
 SCHEMA = pa.schema([("id", pa.large_string()), ("text", pa.large_string()), ("row", pa.int64())])
 MEGABYTE = 1e6

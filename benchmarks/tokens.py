@@ -18,7 +18,8 @@ from typing import Any
 import pyarrow as pa
 
 from everytoken.shards import ArtifactStore, Built, Inline, Part, Rows, Shards, Store, plan_artifact
-from everytoken.shards.parts import StoredPart, write_rows
+from everytoken.shards.parts import StoredPart
+from everytoken.shards.writing import write_rows
 from everytoken.tokens import (
     encode_part,
     open_tokenizer,
@@ -61,7 +62,7 @@ def documents_of(folder: Path, names: list[str]) -> Shards:
 
         path = folder / f"part_{index:05d}.parquet"
         written = write_rows(Rows(SCHEMA, batches()), path)
-        parts.append(StoredPart(path.stem, index, path, written.rows, written.content_digest, written.sha256))
+        parts.append(StoredPart(path.stem, index, path, written.part.rows, written.part.content_digest, written.part.sha256))
     return Shards(tuple(parts))
 
 

@@ -92,11 +92,13 @@ def _die_at(step: int, root: str) -> None:
 def planned(kind: str, plan: int) -> Any:
     """Return one of two plans for a store: other parameters, other inputs and, for shards, other parts."""
     from everytoken.shards import plan_artifact
-    from tests.shards.functions import build_folder, count_up, given, hold_the_lock
+    from tests.shards.functions import build_folder, count_up, given, hold_the_lock, sift
 
     match kind:
         case "artifact":
             return plan_artifact(build_folder, factor=plan)
+        case "sifted":
+            return given(4 + plan, changed=plan).map(sift, factor=1 + plan // 2)
         case "stuck":
             return given(2).reduce(hold_the_lock)
     return given(4 + plan, changed=plan).map(count_up, factor=1 + plan // 2)

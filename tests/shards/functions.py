@@ -17,11 +17,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from everytoken.shards import Built, Part, Rows, Shards, versioned
+from everytoken.shards import Built, Part, Rows, SetAside, Shards, Unchanged, versioned
 
 SCHEMA = pa.schema([("number", pa.int64()), ("text", pa.large_string()), ("list", pa.list_(pa.uint16()))])
 NUMBERS = pa.schema([("number", pa.int64())])
-Made = Generator[pa.RecordBatch, None, dict[str, Any]]
+Made = Generator[pa.RecordBatch | SetAside, None, dict[str, Any]]
 
 
 def batch(start: int, rows: int) -> pa.RecordBatch:
@@ -61,6 +61,55 @@ def count_up(part: Part, *, factor: int = 1, rows: int = 40) -> Rows:
         return {"rows": 4 * rows, "by_reason": {key: reasons[key] for key in set(reasons)}}  # order: by the hash seed
 
     return Rows(SCHEMA, batches())
+
+
+REASONS = pa.schema([("number", pa.int64()), ("reason", pa.string())])
+
+
+@versioned(1)
+def sift(part: Part, *, factor: int = 1) -> Rows:
+    """Rows of which every ``value``-th is set aside; none when the value is even."""
+    obey(part.name)
+
+    def batches() -> Made:
+        for i in range(2):
+            numbers = range(i * 40 * factor, (i + 1) * 40 * factor)
+            aside = [n for n in numbers if part.value % 2 and n % part.value == 0]
+            yield SetAside(pa.record_batch([aside, ["of this kind"] * len(aside)], REASONS))
+            yield pa.record_batch([[n for n in numbers if n not in aside]], NUMBERS)
+        return {"rows_in": 80 * factor}
+
+    return Rows(NUMBERS, batches(), set_aside=REASONS)
+
+
+@versioned(1)
+def lose_a_row(part: Part) -> Rows:
+    def batches() -> Made:
+        yield pa.record_batch([[1, 2]], NUMBERS)
+        yield SetAside(pa.record_batch([[3], ["bad"]], REASONS))
+        return {"rows_in": part.value}
+
+    return Rows(NUMBERS, batches(), set_aside=REASONS)
+
+
+@versioned(1)
+def aside_without_schema(part: Part) -> Rows:
+    def batches() -> Made:
+        yield SetAside(pa.record_batch([[3], ["bad"]], REASONS))
+        return {}
+
+    return Rows(NUMBERS, batches())
+
+
+@versioned(1)
+def leave(part: Part) -> Unchanged:
+    obey(part.name)
+    return Unchanged(part, {"rows_in": part.rows})
+
+
+@versioned(1)
+def leave_planned(part: Part) -> Unchanged:
+    return Unchanged(part, {})
 
 
 @versioned(1)

@@ -17,8 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from everytoken.seeds import numpy_generator
-from everytoken.shards import DamagedStore, Rows, Shards, ShardsError, file_sha256, parts, table_digest
-from everytoken.shards.parts import Part, PlannedPart, StoredPart, ValuePart, Written, write_rows
+from everytoken.shards import DamagedStore, Rows, Shards, ShardsError, file_sha256, table_digest, writing
+from everytoken.shards.parts import Part, PlannedPart, StoredPart, ValuePart
+from everytoken.shards.writing import Written, write_rows
 from tests.shards import functions
 from tests.shards.folders import content
 from tests.shards.functions import SCHEMA, batch, count_up, total
@@ -35,7 +36,7 @@ def write(path: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema = SCH
 
 
 def stored(path: Path, written: Written) -> StoredPart:
-    return StoredPart(path.stem, 0, path, written.rows, written.content_digest, written.sha256)
+    return StoredPart(path.stem, 0, path, written.part.rows, written.part.content_digest, written.part.sha256)
 
 
 ROWS = 400
@@ -85,8 +86,8 @@ def test_same_bytes_for_any_batching_of_the_same_rows(
         cut.append(whole.slice(start, size))
         start += size
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parts, "ROW_GROUP_BYTES", limits[0])
-        patch.setattr(parts, "ROW_GROUP_ROWS", limits[1])
+        patch.setattr(writing, "ROW_GROUP_BYTES", limits[0])
+        patch.setattr(writing, "ROW_GROUP_ROWS", limits[1])
         assert write(folder / "cut.parquet", cut, WIDE) == write(folder / "whole.parquet", [whole], WIDE)
     assert (folder / "cut.parquet").read_bytes() == (folder / "whole.parquet").read_bytes()
     with pq.ParquetFile(folder / "cut.parquet") as file:
@@ -114,12 +115,12 @@ def test_hidden_bytes_below_nulls_do_not_reach_the_file(tmp_path: Path) -> None:
 def test_what_is_written_is_recorded_and_read_back(tmp_path: Path) -> None:
     path = tmp_path / "part_00000.parquet"
     written = write(path, [wide_rows()], WIDE, {"kept": np.int64(3)})
-    assert written.sha256 == file_sha256(path)
-    assert written.bytes == path.stat().st_size
-    assert (written.rows, written.statistics) == (ROWS, {"kept": 3})
+    assert written.part.sha256 == file_sha256(path)
+    assert written.part.bytes == path.stat().st_size
+    assert (written.part.rows, written.statistics) == (ROWS, {"kept": 3})
     part = stored(path, written)
     assert part.schema.names == WIDE.names
-    assert table_digest(part.schema, part.batches()) == written.content_digest
+    assert table_digest(part.schema, part.batches()) == written.part.content_digest
     assert part.table().num_rows == sum(b.num_rows for b in part.batches()) == ROWS, "it may be read again"
     assert list(content(tmp_path)) == ["part_00000.parquet"]
 
@@ -173,7 +174,8 @@ import sys
 from pathlib import Path
 import numpy as np, pyarrow as pa
 from everytoken.shards import Rows
-from everytoken.shards.parts import StoredPart, write_rows
+from everytoken.shards.parts import StoredPart
+from everytoken.shards.writing import write_rows
 
 def peak():  # of this process since exec; ru_maxrss would begin with what the parent had
     return int(next(l for l in open("/proc/self/status") if l.startswith("VmHWM")).split()[1]) / 1024
@@ -216,7 +218,7 @@ def _environment() -> dict[str, str]:
 def test_every_kind_of_text_counts_toward_the_row_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: pa.DataType
 ) -> None:
-    monkeypatch.setattr(parts, "ROW_GROUP_BYTES", 10_000)
+    monkeypatch.setattr(writing, "ROW_GROUP_BYTES", 10_000)
     schema = pa.schema([("c", kind)])
     value: Any = {"s": "x" * 1000} if pa.types.is_struct(kind) else "x" * 1000
     write(tmp_path / "p.parquet", [pa.record_batch([pa.array([value] * 100, kind)], schema)], schema)
@@ -225,7 +227,7 @@ def test_every_kind_of_text_counts_toward_the_row_group(
 
 
 def test_a_row_larger_than_a_row_group_is_one_row_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "ROW_GROUP_BYTES", 100)
+    monkeypatch.setattr(writing, "ROW_GROUP_BYTES", 100)
     schema = pa.schema([("t", pa.large_string())])
     written = write(tmp_path / "p.parquet", [pa.record_batch([["x" * 999, "", "y"]], schema)], schema)
     assert stored(tmp_path / "p.parquet", written).table().to_pydict() == {"t": ["x" * 999, "", "y"]}
@@ -235,9 +237,9 @@ def test_parts_without_rows_and_columns_of_nulls_are_kept(tmp_path: Path) -> Non
     for batches in ([], [batch(0, 0)], [pa.record_batch([pa.nulls(3, field.type) for field in SCHEMA], SCHEMA)]):
         written = write(tmp_path / "p.parquet", batches)
         part = stored(tmp_path / "p.parquet", written)
-        assert part.table().num_rows == written.rows == sum(b.num_rows for b in batches)
+        assert part.table().num_rows == written.part.rows == sum(b.num_rows for b in batches)
         assert part.schema.equals(SCHEMA)
-        assert table_digest(part.schema, part.batches()) == written.content_digest
+        assert table_digest(part.schema, part.batches()) == written.part.content_digest
 
 
 @pytest.mark.parametrize(

@@ -505,7 +505,7 @@ def test_planned_parts_have_no_digest_and_no_statistics_yet() -> None:
 
 
 def test_the_root_digest_is_over_content_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("everytoken.shards.parts.ROW_GROUP_ROWS", 9)
+    monkeypatch.setattr("everytoken.shards.writing.ROW_GROUP_ROWS", 9)
     small = make(tmp_path / "small groups", given(2).map(count_up))
     monkeypatch.undo()
     large = make(tmp_path / "large groups", given(2).map(count_up))

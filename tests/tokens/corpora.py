@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from everytoken.shards import Artifact, ArtifactStore, Part, Rows, Shards, plan_artifact
-from everytoken.shards.parts import StoredPart, write_rows
+from everytoken.shards.parts import StoredPart
+from everytoken.shards.writing import write_rows
 from everytoken.tokens import train_tokenizer
 
 EOS = "<|endoftext|>"
@@ -65,7 +66,7 @@ def stored(folder: Path, tables: Sequence[pa.Table], batch_rows: int = 1000) -> 
 
         path = folder / f"part_{index:05d}.parquet"
         written = write_rows(Rows(table.schema, batches()), path)
-        parts.append(StoredPart(path.stem, index, path, written.rows, written.content_digest, written.sha256))
+        parts.append(StoredPart(path.stem, index, path, written.part.rows, written.part.content_digest, written.part.sha256))
     return Shards(tuple(parts))
 
 

@@ -14,10 +14,11 @@ from everytoken.shards.errors import (
     StoreBusy,
 )
 from everytoken.shards.ledger import Ledger, PartRecord
-from everytoken.shards.parts import Part, Rows, write_rows
+from everytoken.shards.parts import Part, Rows, SetAside, Unchanged
 from everytoken.shards.recipe import Recipe, digests_in, versioned
 from everytoken.shards.shards import Shards, Zipped
 from everytoken.shards.store import Store
+from everytoken.shards.writing import write_rows
 
 __all__ = [
     "Artifact",
@@ -36,11 +37,13 @@ __all__ = [
     "Recipe",
     "RecipeError",
     "Rows",
+    "SetAside",
     "Shards",
     "ShardsError",
     "Store",
     "StoreBusy",
     "TableDigest",
+    "Unchanged",
     "Zipped",
     "atomic_file",
     "canonical_json",

@@ -16,12 +16,22 @@ from everytoken.shards.atomic import write_text
 from everytoken.shards.digests import value_digest
 from everytoken.shards.errors import DamagedStore
 
-FORMAT = "everytoken-ledger/1"
+FORMAT = "everytoken-ledger/2"
 
 
 def root_digest(parts: Iterable[tuple[str, str]]) -> str:
     """Return the digest over (name, content digest) of all parts in plan order."""
     return value_digest([list(part) for part in parts])
+
+
+@dataclass(frozen=True)
+class SetAsideRecord:
+    """The file of the rows that were set aside while a part was made."""
+
+    rows: int
+    bytes: int
+    sha256: str
+    content_digest: str
 
 
 @dataclass(frozen=True)
@@ -37,11 +47,14 @@ class PartRecord:
     inputs: tuple[str, ...]
     statistics: Mapping[str, Any]
     value: Any = None
+    set_aside: SetAsideRecord | None = None
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> PartRecord:
         """Return the record of a parsed JSON object."""
-        return PartRecord(**{**data, "inputs": tuple(data["inputs"])})
+        aside = data["set_aside"]
+        made = {"inputs": tuple(data["inputs"]), "set_aside": None if aside is None else SetAsideRecord(**aside)}
+        return PartRecord(**{**data, **made})
 
 
 @dataclass(frozen=True)

@@ -23,12 +23,16 @@ def part_name(index: int) -> str:
 
 @dataclass(frozen=True)
 class Shards:
-    """Parts in plan order; stored (with a ledger), given (values) or planned (with a recipe)."""
+    """Parts in plan order; stored (with a ledger), given (values) or planned (with a recipe).
+
+    ``set_aside``: of stored parts, the rows that were set aside while they were made; only parts that have any.
+    """
 
     parts: tuple[Part, ...]
     recipe: Recipe | None = None
     holds: str = "rows"
     ledger: Ledger | None = field(default=None, repr=False)
+    set_aside: tuple[Part, ...] = ()
 
     @staticmethod
     def from_values(values: Sequence[Any], digests: Sequence[str]) -> Shards:

@@ -2,9 +2,10 @@
 
 A folder of parts::
 
-    part_00000.parquet ...      one file a part (none where parts are values)
-    ledger.json                 written last; there only when every part is
-    .making/                    while parts are being made: one record a part, the old ledger, errors
+    part_00000.parquet ...             one file a part (none where parts are values)
+    part_00000.set_aside.parquet ...   what was set aside while that part was made, where anything was
+    ledger.json                        written last; there only when every part is
+    .making/                           while parts are being made: one record a part, the old ledger, errors
  A part is kept when a record of it, in the ledger or in ``.making``, has the wanted fingerprint *and* the file still
 has the SHA-256 of that record. Everything else is made. So a crash at any moment, a lost or damaged file, a changed
 parameter, function version or input part each redo exactly what they touch. The ledger is moved into ``.making``
@@ -28,11 +29,12 @@ from everytoken.shards.digests import file_sha256, plain_json, value_digest
 from everytoken.shards.engines import Engine
 from everytoken.shards.errors import DamagedStore, Failure, IncompleteStore, PartsFailed, ShardsError
 from everytoken.shards.inputs import reading, stored_in, unchanging
-from everytoken.shards.ledger import Ledger, PartRecord
-from everytoken.shards.parts import PlannedPart, Rows, StoredPart, ValuePart, write_rows
+from everytoken.shards.ledger import Ledger, PartRecord, SetAsideRecord
+from everytoken.shards.parts import PlannedPart, Rows, StoredPart, Unchanged, ValuePart
 from everytoken.shards.progress import progress
 from everytoken.shards.recipe import Recipe
 from everytoken.shards.shards import Shards
+from everytoken.shards.writing import link_part, set_aside_path, write_rows
 
 logger = logging.getLogger(__name__)
 
@@ -64,26 +66,36 @@ class _MakePart:
         if self.holds == "values":
             value = plain_json(made, f"the value of {task.name}")
             record = PartRecord(task.name, 1, 0, "", value_digest(value), part.digest, inputs, {}, value)
-        elif isinstance(made, Rows):
-            written = write_rows(made, _part_path(self.root, task.name))
-            record = PartRecord(
-                task.name,
-                written.rows,
-                written.bytes,
-                written.sha256,
-                written.content_digest,
-                part.digest,
-                inputs,
-                written.statistics,
-            )
         else:
-            raise ShardsError(f"{self.recipe.name} returned a {type(made).__name__}, not Rows")
+            path = _part_path(self.root, task.name)
+            if isinstance(made, Rows):
+                written = write_rows(made, path)
+            elif isinstance(made, Unchanged):
+                written = link_part(made, path)
+            else:
+                raise ShardsError(f"{self.recipe.name} returned a {type(made).__name__}, not Rows")
+            aside = None if written.set_aside is None else SetAsideRecord(**asdict(written.set_aside))
+            record = PartRecord(
+                name=task.name,
+                **asdict(written.part),
+                fingerprint=part.digest,
+                inputs=inputs,
+                statistics=written.statistics,
+                set_aside=aside,
+            )
         write_text(self.root / _MAKING / f"{task.name}.json", json.dumps(asdict(record), ensure_ascii=False))
         return record
 
 
 def _part_path(root: Path, name: str) -> Path:
     return root / f"{name}.parquet"
+
+
+def _files(root: Path, record: PartRecord) -> Iterator[tuple[Path, PartRecord | SetAsideRecord]]:
+    """Yield each file of a part, and what its record says of it."""
+    yield _part_path(root, record.name), record
+    if record.set_aside is not None:
+        yield set_aside_path(_part_path(root, record.name)), record.set_aside
 
 
 class Store:
@@ -119,8 +131,12 @@ class Store:
     def _missing(self, ledger: Ledger) -> list[str]:
         if ledger.holds == "values":
             return []
-        sizes = {path.stem: path.stat().st_size for path in self.root.glob("part_*.parquet")}
-        return [part.name for part in ledger.parts if sizes.get(part.name) != part.bytes]
+        sizes = {path.name: path.stat().st_size for path in self.root.glob("part_*.parquet")}
+        return [
+            part.name
+            for part in ledger.parts
+            if any(sizes.get(path.name) != held.bytes for path, held in _files(self.root, part))
+        ]
 
     def load(self) -> Shards:
         """Return the parts.
@@ -141,7 +157,13 @@ class Store:
             StoredPart(p.name, i, _part_path(self.root, p.name), p.rows, p.content_digest, p.sha256)
             for i, p in enumerate(ledger.parts)
         ]
-        return Shards(tuple(rows), ledger=ledger)
+        aside = [
+            StoredPart(p.name, i, path, held.rows, held.content_digest, held.sha256)
+            for i, p in enumerate(ledger.parts)
+            for path, held in _files(self.root, p)
+            if isinstance(held, SetAsideRecord)
+        ]
+        return Shards(tuple(rows), ledger=ledger, set_aside=tuple(aside))
 
     def save(self, planned: Shards, engine: Engine) -> Ledger:
         """Make the parts that are missing or made otherwise; return the ledger.
@@ -165,7 +187,7 @@ class Store:
             kept = self._kept(wanted, planned.holds)
             todo = [task for task in tasks if task.name not in kept]
             files = wanted if planned.holds == "rows" else {}
-            stale = [path for path in self.root.glob("part_*.parquet") if path.stem not in files]
+            stale = [path for path in self.root.glob("part_*.parquet") if path.name.split(".")[0] not in files]
             if not todo and not stale and self._is_current(kept, wanted, planned.holds, recipe):
                 logger.info("%s: all %d parts are there", self.root.name, len(wanted))
                 return self.ledger()
@@ -229,13 +251,13 @@ class Store:
     def _is_right(self, record: PartRecord) -> bool:
         if record.sha256 == "":
             return value_digest(record.value) == record.content_digest
-        path = _part_path(self.root, record.name)
-        if not path.exists():
-            return False
-        if path.stat().st_size == record.bytes and file_sha256(path) == record.sha256:
-            return True
-        logger.warning("%s is not what was written; it is made again", path)
-        return False
+        for path, held in _files(self.root, record):
+            if not path.exists():
+                return False
+            if path.stat().st_size != held.bytes or file_sha256(path) != held.sha256:
+                logger.warning("%s is not what was written; it is made again", path)
+                return False
+        return True
 
     def _is_current(self, kept: dict[str, PartRecord], wanted: dict[str, str], holds: str, recipe: Recipe) -> bool:
         if self._making.is_dir() or not (self.root / _LEDGER).exists():

@@ -1,0 +1,233 @@
+"""Rows become parquet files: the part, and beside it what was set aside.
+
+Rows are written in row groups that end where the accumulated size of the rows reaches a limit. The cut depends on
+the rows alone, never on the batches in which they came, so the same rows give the same file; and memory is bounded
+however large the part is (by the limit, or by a single row that is larger).
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+from contextlib import ExitStack
+from dataclasses import dataclass
+from io import RawIOBase
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from everytoken.shards.atomic import atomic_file
+from everytoken.shards.digests import TableDigest, plain_json
+from everytoken.shards.errors import ShardsError
+from everytoken.shards.parts import Rows, SetAside, Statistics, StoredPart, Unchanged
+
+ROW_GROUP_BYTES = 16 << 20
+ROW_GROUP_ROWS = 65_536
+
+
+class _HashedFile(RawIOBase):
+    """A file that hashes what is written to it (parquet is written front to back)."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("wb")
+        self.sha256 = hashlib.sha256()
+        self.bytes = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.sha256.update(data)
+        written = self._file.write(data)
+        self.bytes += written
+        return written
+
+    def tell(self) -> int:
+        return self.bytes
+
+    def flush(self) -> None:
+        if not self._file.closed:
+            self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+_VARIABLE = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+
+
+def _row_bytes(array: pa.Array) -> np.ndarray:
+    """Return the size of each value in bytes, int64 (rows,): a function of the value alone."""
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        return _row_bytes(array.dictionary_decode())
+    if any(test(kind) for test in _VARIABLE):
+        return np.asarray(pc.fill_null(pc.binary_length(array), 0).to_numpy(zero_copy_only=False), dtype=np.int64)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+        ends = np.cumsum(lengths)
+        children = np.concatenate([[0], np.cumsum(_row_bytes(array.flatten()))])
+        return np.asarray(children[ends] - children[ends - lengths])
+    if pa.types.is_struct(kind):
+        fields = [_row_bytes(field) for field in array.flatten()]
+        return np.asarray(np.sum([np.full(len(array), 8), *fields], axis=0, dtype=np.int64))
+    return np.full(len(array), 8, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class WrittenFile:
+    """A parquet file: rows, bytes, SHA-256 of the file, content digest of the rows."""
+
+    rows: int
+    bytes: int
+    sha256: str
+    content_digest: str
+
+
+@dataclass(frozen=True)
+class Written:
+    """What was written: the rows of the part, those set aside (None: none), and statistics."""
+
+    part: WrittenFile
+    set_aside: WrittenFile | None
+    statistics: Statistics
+
+
+def set_aside_path(path: Path) -> Path:
+    """Return where the rows are kept that were set aside while the part at ``path`` was made."""
+    return path.with_suffix(".set_aside.parquet")
+
+
+def _check_schema(schema: pa.Schema, name: str) -> None:
+    if len(schema) == 0 or len(set(schema.names)) < len(schema):
+        raise ShardsError(f"{name}: the columns are {schema.names}; give at least one, and each its own name")
+    for field in schema:
+        if "fixed_size_list" in str(field.type):
+            raise ShardsError(f"{name}: column {field.name} is a {field.type}; parquet loses its nulls: use pa.list_()")
+
+
+class _PartFile:
+    """A parquet file (zstd, page checksums) that is written batch by batch."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self._name, self._schema = path.name, schema
+        self._digest, self._rows = TableDigest(schema), 0
+        self._pending: list[pa.RecordBatch] = []
+        self._pending_bytes = self._pending_rows = 0
+        self._sink = _HashedFile(path)
+        self._writer = pq.ParquetWriter(
+            self._sink, schema, compression="zstd", use_dictionary=False, write_page_checksum=True, version="2.6"
+        )
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if not batch.schema.equals(self._schema):
+            raise ShardsError(f"{self._name}: a batch has columns {batch.schema}, declared are {self._schema}")
+        self._digest.update(batch)
+        self._rows += batch.num_rows
+        sizes = np.sum([_row_bytes(column) for column in batch.columns], axis=0, dtype=np.int64)
+        ends = np.cumsum(sizes) if batch.num_rows else np.empty(0, np.int64)
+        start = 0
+        while start < batch.num_rows:
+            before = int(ends[start - 1]) if start else 0
+            full = int(np.searchsorted(ends, before + ROW_GROUP_BYTES - self._pending_bytes)) + 1
+            stop = min(full, start + ROW_GROUP_ROWS - self._pending_rows, batch.num_rows)
+            self._pending.append(batch.slice(start, stop - start))
+            self._pending_bytes += int(ends[stop - 1]) - before
+            self._pending_rows += stop - start
+            start = stop
+            if self._pending_bytes >= ROW_GROUP_BYTES or self._pending_rows >= ROW_GROUP_ROWS:
+                self._flush()
+
+    def _flush(self) -> None:
+        table = pa.Table.from_batches(self._pending, self._schema).combine_chunks()
+        self._writer.write_table(table, row_group_size=max(1, table.num_rows))
+        self._pending.clear()
+        self._pending_bytes = self._pending_rows = 0
+
+    def finish(self) -> WrittenFile:
+        if self._pending:
+            self._flush()
+        self.close()
+        return WrittenFile(self._rows, self._sink.bytes, self._sink.sha256.hexdigest(), self._digest.hexdigest())
+
+    def close(self) -> None:
+        try:
+            self._writer.close()
+        finally:
+            self._sink.close()
+
+
+def write_rows(rows: Rows, path: Path) -> Written:
+    """Write ``rows`` to ``path``, and those set aside to `set_aside_path`, each atomically, in bounded memory.
+
+    Raises:
+        ShardsError: a schema that parquet would not give back, a batch of another schema, statistics that are no
+            JSON, or rows that are neither in the part nor set aside.
+    """
+    name, aside_path = path.stem, set_aside_path(path)
+    _check_schema(rows.schema, name)
+    with ExitStack() as stack:
+        part = _PartFile(stack.enter_context(atomic_file(path)), rows.schema)
+        stack.callback(part.close)
+        aside: _PartFile | None = None
+        while True:
+            try:
+                batch = next(rows.batches)
+            except StopIteration as stop:
+                statistics = plain_json(dict(stop.value or {}), f"{name}: statistics")
+                break
+            if not isinstance(batch, SetAside):
+                part.write(batch)
+                continue
+            if rows.set_aside is None:
+                raise ShardsError(f"{name}: rows are set aside, but Rows gives no schema for them")
+            if batch.batch.num_rows == 0:  # whether there is a file depends on the rows, not on how they came
+                continue
+            if aside is None:
+                aside = _PartFile(stack.enter_context(atomic_file(aside_path)), rows.set_aside)
+                stack.callback(aside.close)
+            aside.write(batch.batch)
+        written = Written(part.finish(), None if aside is None else aside.finish(), statistics)
+        if rows.set_aside is not None:
+            _check_conservation(name, written)
+    if aside is None:
+        aside_path.unlink(missing_ok=True)
+    return written
+
+
+def _check_conservation(name: str, written: Written) -> None:
+    aside = 0 if written.set_aside is None else written.set_aside.rows
+    rows_in = written.statistics.get("rows_in")
+    if rows_in != written.part.rows + aside:
+        raise ShardsError(
+            f"{name}: {rows_in} rows came in, {written.part.rows} are in the part and {aside} were set aside. "
+            "A row was lost or made up: the function that makes this part is wrong."
+        )
+
+
+def link_part(unchanged: Unchanged, path: Path) -> Written:
+    """Let ``path`` be the file of the given part too: a hard link, or a copy where there can be none.
+
+    Raises:
+        ShardsError: the part is not a stored one.
+    """
+    part = unchanged.part
+    if not isinstance(part, StoredPart):
+        raise ShardsError(f"{path.stem}: Unchanged holds a {type(part).__name__}; only a stored part can stay as it is")
+    with atomic_file(path) as temporary:
+        try:
+            os.link(part.path, temporary)
+        except OSError as error:  # another file system, or one without links
+            if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP):
+                raise
+            shutil.copyfile(part.path, temporary)
+    set_aside_path(path).unlink(missing_ok=True)
+    statistics = plain_json(dict(unchanged.statistics), f"{path.stem}: statistics")
+    return Written(WrittenFile(part.rows, path.stat().st_size, part.sha256, part.digest), None, statistics)
