@@ -62,7 +62,9 @@ def documents_of(folder: Path, names: list[str]) -> Shards:
 
         path = folder / f"part_{index:05d}.parquet"
         written = write_rows(Rows(SCHEMA, batches()), path)
-        parts.append(StoredPart(path.stem, index, path, written.part.rows, written.part.content_digest, written.part.sha256))
+        parts.append(
+            StoredPart(path.stem, index, path, written.part.rows, written.part.content_digest, written.part.sha256)
+        )
     return Shards(tuple(parts))
 
 

@@ -49,6 +49,8 @@ def _total(key: str) -> Callable[[Any], float]:
 
 # dataset, what its rows are, how its tokens are counted, and what these tokens are
 _STAGES: tuple[tuple[str, str, Callable[[Any], float] | None, str], ...] = (
+    ("upstream_documents", "documents", None, ""),
+    ("dropped_documents", "documents", None, ""),
     ("documents", "documents", None, ""),
     ("scored_documents", "documents", None, ""),
     ("annotated_documents", "documents", _total("estimated_tokens"), "estimated"),
@@ -121,9 +123,11 @@ def _bits_per_byte(figures: dict[str, Any], outdated: str) -> Iterator[str]:
         yield f"{name:<24}{row['documents']:>18,}{bits}"
 
 
+# datasets whose statistics count rows by the reason for which they are in no later stage
+_BY_REASON = (("upstream_documents", "rows"), ("dropped_documents", "documents"))
+
 # dataset, the statistic that counts what is in no later stage, and in words
 _SET_ASIDE = (
-    ("documents", "too_short", "rows shorter than min_chars"),
     ("annotated_documents", "not_drawn", "documents beyond target_tokens"),
     ("annotated_tokens", "cut_tokens", "tokens of annotated documents beyond seq_length - reflection_budget"),
     ("unannotated_tokens", "cut_tokens", "tokens of unannotated documents beyond seq_length"),
@@ -131,7 +135,13 @@ _SET_ASIDE = (
 
 
 def _set_aside(read: dict[str, Any]) -> Iterator[str]:
-    counted = [(_total(key)(read[name]), words) for name, key, words in _SET_ASIDE if name in read]
+    from everytoken.corpus.statistics import add_statistics
+
+    counted: list[tuple[float, str]] = []
+    for name, unit in _BY_REASON:
+        reasons = add_statistics(part["set_aside"] for part in read[name].statistics) if name in read else {}
+        counted += [(count, f"{unit}: {reason}") for reason, count in reasons.items()]
+    counted += [(_total(key)(read[name]), words) for name, key, words in _SET_ASIDE if name in read]
     if counted:
         yield ""
         yield "set aside"

@@ -9,7 +9,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, model_validator
 
+from everytoken.corpus.duplicates import DedupRules
+from everytoken.corpus.mixture import MixtureParameters
 from everytoken.corpus.plan import PlanParameters
+from everytoken.corpus.reading import ReadingLimits
 from everytoken.corpus.sampling import SubsamplingParameters
 from everytoken.corpus.scoring import EmbeddedScorer
 from everytoken.corpus.upstreams import Source
@@ -33,15 +36,33 @@ class _Parameters(BaseModel):
 
 
 class IngestionParameters(_Parameters):
-    """What is read, in which order.
+    """What is read, in which order, and what of it stays.
 
     ``sources``: by name; null switches a source off. ``plan``: seed and slice of the shard order. ``min_chars``:
-    documents with fewer code points are dropped and counted.
+    documents with fewer code points are set aside. ``max_bad_share``: share of bad rows over which a part fails.
+    ``reading``: bounds of memory. ``keep_fetched``: whether a fetched file stays when its rows are read. ``dedup``:
+    which documents count as equal. ``dedup_memory``: bytes for finding them; changes time, never a byte of the result.
+    ``mixture``: shares of the sources, or null for all that there is.
     """
 
     plan: PlanParameters
     min_chars: NonNegativeInt
+    max_bad_share: float = Field(ge=0, le=1)
+    reading: ReadingLimits
+    keep_fetched: bool
+    dedup: DedupRules
+    dedup_memory: PositiveInt
+    mixture: MixtureParameters | None
     sources: dict[str, Source | None]
+
+    @model_validator(mode="after")
+    def _mixture_of_the_sources(self) -> IngestionParameters:
+        if self.mixture is not None and set(self.mixture.weights) != set(self.active_sources):
+            raise ValueError(
+                f"mixture.weights names {sorted(self.mixture.weights)}, the sources are {sorted(self.active_sources)}; "
+                f"give each source a weight, and switch off (null) those that shall have none"
+            )
+        return self
 
     @property
     def active_sources(self) -> dict[str, Source]:

@@ -6,18 +6,45 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
+from plotly.subplots import make_subplots
 
 Counts = Mapping[str, float]
 
 _LAYOUT = {"template": "plotly_white", "font": {"size": 14}, "legend_title_text": "", "margin": {"t": 70}}
 
 
-def length_figure(histogram: Counts) -> go.Figure:
-    """Documents by length: bars over powers of two of characters (entry ``b``: 2**b to 2**(b+1) - 1)."""
+def ingestion_figure(
+    histogram: Counts, by_source: Mapping[str, Counts], mixture: Sequence[Mapping[str, Any]] | None
+) -> go.Figure:
+    """Documents by length, and beside it the share of each source; for a mixture also the share that was intended.
+
+    Args:
+        histogram: documents by power of two of characters (entry ``b``: 2**b to 2**(b+1) - 1).
+        by_source: ``characters`` of each source.
+        mixture: of `everytoken.corpus.mixture.mixture_table`, or None when there is none.
+    """
     bins = sorted(int(name) for name in histogram if name != "none")
     names = [f"{2**b:,}-{2 ** (b + 1) - 1:,}" for b in bins]
-    figure = go.Figure(go.Bar(x=names, y=[histogram[f"{b:02d}"] for b in bins]))
-    return _titled(figure, "Document lengths", "characters", "documents")
+    panels = make_subplots(cols=2, subplot_titles=("Document lengths", "Sources"), column_widths=[0.55, 0.45])
+    lengths = [histogram[f"{b:02d}"] for b in bins]
+    panels.add_bar(x=names, y=lengths, name="documents", showlegend=False, marker_color=_COLOURS[0], row=1, col=1)
+    sources = sorted(by_source)
+    if mixture is None:
+        amounts = {source: by_source[source]["characters"] for source in sources}
+        shares = {"share of characters": [_share(amounts, source) for source in sources]}
+    else:
+        sources = [row["source"] for row in mixture]
+        shares = {
+            "intended share of tokens": [row["weight"] for row in mixture],
+            "realised": [row["realised_weight"] for row in mixture],
+        }
+    for colour, (name, values) in zip(("#bab0ac", _COLOURS[1])[-len(shares) :], shares.items(), strict=True):
+        text = [f"{value:.2%}" for value in values]
+        panels.add_bar(x=sources, y=values, name=name, text=text, marker_color=colour, row=1, col=2)
+    panels.update_xaxes(title_text="characters", row=1, col=1)
+    panels.update_yaxes(title_text="documents", row=1, col=1)
+    panels.update_yaxes(tickformat=".0%", row=1, col=2)
+    return panels.update_layout(title="Documents of the corpus", barmode="group", **_LAYOUT)
 
 
 def score_figure(rows: Mapping[str, Counts], scored: Mapping[str, Counts]) -> go.Figure:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from everytoken.corpus.documents import DOCUMENTS, SCORED_DOCUMENTS
-from everytoken.shards import Rows
+from everytoken.shards import Rows, SetAside
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,8 @@ class TablePart:
     def schema(self) -> pa.Schema:
         return self.rows_table.schema
 
-    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        yield from self.table(columns).combine_chunks().to_batches(max_chunksize=self.batch_rows)
+    def batches(self, columns: Sequence[str] | None = None, first_row: int = 0) -> Iterator[pa.RecordBatch]:
+        yield from self.table(columns).slice(first_row).combine_chunks().to_batches(max_chunksize=self.batch_rows)
 
     def table(self, columns: Sequence[str] | None = None) -> pa.Table:
         return self.rows_table if columns is None else self.rows_table.select(list(columns))
@@ -45,25 +46,41 @@ def value_part(value: Any, index: int = 0) -> TablePart:
 
 def collect(rows: Rows) -> tuple[pa.Table, dict[str, Any]]:
     """Run the generator and return the table and the statistics; every batch must have the declared schema."""
+    kept, _, statistics = collect_all(rows)
+    return kept, statistics
+
+
+def collect_all(rows: Rows) -> tuple[pa.Table, pa.Table, dict[str, Any]]:
+    """Return the table, the table of what was set aside (without columns where nothing can be) and the statistics."""
     batches: list[pa.RecordBatch] = []
+    aside: list[pa.RecordBatch] = []
+    aside_schema = rows.set_aside or pa.schema([])
     while True:
         try:
-            batch = next(rows.batches)
+            made = next(rows.batches)
         except StopIteration as stop:
-            return pa.Table.from_batches(batches, rows.schema), stop.value
-        assert batch.schema.equals(rows.schema)
-        batches.append(batch)
+            return pa.Table.from_batches(batches, rows.schema), pa.Table.from_batches(aside, aside_schema), stop.value
+        batch, schema, where = (
+            (made.batch, aside_schema, aside) if isinstance(made, SetAside) else (made, rows.schema, batches)
+        )
+        assert batch.schema.equals(schema)
+        where.append(batch)
 
 
 def documents(texts: Sequence[str], ids: Sequence[str | None] | None = None, source: str = "s") -> pa.Table:
     n = len(texts)
     columns = {
         "id": list(ids) if ids is not None else [None] * n,
+        "id_type": ["string" if identifier is not None else None for identifier in ids or [None] * n],
         "text": list(texts),
         "source": [source] * n,
         "stratum": ["even" if row % 2 == 0 else "odd" for row in range(n)],
         "shard_index": [0] * n,
         "row": list(range(n)),
+        "characters": [len(text) for text in texts],
+        "utf8_bytes": [len(text.encode()) for text in texts],
+        "text_sha256": [hashlib.sha256(text.encode()).digest() for text in texts],
+        "assistant_spans": [None] * n,
     }
     return pa.table(columns, schema=DOCUMENTS)
 

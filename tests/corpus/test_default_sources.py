@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 
-from everytoken.corpus.ingest import read_part
 from everytoken.corpus.plan import make_plan, part_values
 from everytoken.corpus.upstreams import Source, find_files
-from tests.corpus.part_tables import collect, value_part
+from tests.corpus.part_tables import collect
+from tests.corpus.read_rows import LIMITS
+from tests.corpus.test_ingest import read_rows_of
 from tests.corpus.test_shard_plan import plan_parameters
+from tests.corpus.test_upstreams import AS_IT_IS
 
 CHAMP = {
+    **AS_IT_IS,
     "upstream": {
         "kind": "wheel",
         "project": "champ-dataset",
@@ -26,6 +29,7 @@ CHAMP = {
     "rows_per_shard": None,
 }
 MMLU_COT = {
+    **AS_IT_IS,
     "upstream": {
         "kind": "wheel",
         "project": "lm-eval",
@@ -33,7 +37,6 @@ MMLU_COT = {
         "sha256": "5daaa1973bf874005f64f28d3834b875f6886f0d6475878e6a6c821994a5286a",
         "member": "lm_eval/tasks/mmlu/flan_cot_fewshot/_cot_prompts.json",
     },
-    "records": None,
     "renderer": {"kind": "flan_cot"},
     "rows_per_shard": None,
 }
@@ -45,8 +48,8 @@ def test_a_default_source_gives_what_its_card_says(
 ) -> None:
     sources = {"s": Source.model_validate(source)}
     files = {"s": find_files("s", sources["s"], tmp_path)}
-    values, _ = part_values(make_plan(sources, files, plan_parameters()), sources, files)
-    table, statistics = collect(read_part(value_part(values[0]), min_chars=32))
+    values, _ = part_values(make_plan(sources, files, plan_parameters(), LIMITS), sources, files)
+    table, statistics = collect(read_rows_of(values[0], min_chars=32))
     assert statistics["rows_in"] == statistics["kept"] == rows
     assert len(statistics["by_source"]["s"]) == strata
     assert len(set(table.column("id").to_pylist())) == rows

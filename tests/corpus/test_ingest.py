@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +18,41 @@ from everytoken.corpus.documents import DOCUMENTS, MAX_BATCH_BYTES, MAX_BATCH_RO
 from everytoken.corpus.errors import RowError
 from everytoken.corpus.ingest import read_part
 from everytoken.corpus.plan import make_plan, part_values
+from everytoken.corpus.quality import QualityRules
 from everytoken.corpus.statistics import add_statistics
 from everytoken.corpus.upstreams import find_files
-from tests.corpus.part_tables import collect, value_part
+from everytoken.seeds import python_random
+from everytoken.shards import Inline, PartsFailed, Rows, Shards, Store, write_rows
+from tests.corpus.part_tables import collect, collect_all, value_part
+from tests.corpus.read_rows import LIMITS
 from tests.corpus.test_shard_plan import plan_parameters
 from tests.corpus.test_upstreams import path_source
 
+QUALITY = QualityRules(
+    drop_empty=True,
+    min_characters=None,
+    max_characters=None,
+    min_unique_characters=None,
+    max_digits=0.5,
+    max_punctuation=None,
+    max_whitespace=None,
+)
 
-def values_of(root: Path, rows_per_shard: int | None = None) -> list[dict[str, Any]]:
-    source = path_source(root, rows_per_shard=rows_per_shard)
+
+def address(row: int, offset: int | None) -> dict[str, Any]:
+    return {"source": "s", "shard_index": 0, "row": row, "offset": offset}
+
+
+def values_of(root: Path, rows_per_shard: int | None = None, **changes: Any) -> list[dict[str, Any]]:
+    source = path_source(root, rows_per_shard=rows_per_shard).model_copy(update=changes)
     files = {"s": find_files("s", source, root)}
-    values, _ = part_values(make_plan({"s": source}, files, plan_parameters()), {"s": source}, files)
+    values, _ = part_values(make_plan({"s": source}, files, plan_parameters(), LIMITS), {"s": source}, files)
     return values
+
+
+def read_rows_of(value: dict[str, Any], **changes: Any) -> Rows:
+    parameters = {"min_chars": 0, "max_bad_share": 0.0, "limits": LIMITS, "keep_fetched": True, **changes}
+    return read_part(value_part(value), **parameters)
 
 
 def write_lines(path: Path, *records: dict[str, Any]) -> None:
@@ -35,16 +62,23 @@ def write_lines(path: Path, *records: dict[str, Any]) -> None:
 def test_addresses_count_rows_before_the_filter_and_nothing_is_lost(tmp_path: Path) -> None:
     write_lines(tmp_path / "a.jsonl", {"text": "é" * 3, "id": "x"}, {"text": "no"}, {"text": "€uro"})
     (value,) = values_of(tmp_path)
-    table, statistics = collect(read_part(value_part(value), min_chars=3))
+    table, aside, statistics = collect_all(read_rows_of(value, min_chars=3))
     assert table.schema == DOCUMENTS
-    assert table.select(["id", "text", "row", "shard_index"]).to_pylist() == [
-        {"id": "x", "text": "ééé", "row": 0, "shard_index": 0},
-        {"id": None, "text": "€uro", "row": 2, "shard_index": 0},
+    sha256 = [hashlib.sha256(text.encode()).digest() for text in ("ééé", "€uro")]
+    everywhere = {"source": "s", "stratum": "all", "shard_index": 0, "assistant_spans": None}
+    first = {"id": "x", "id_type": "string", "text": "ééé", "row": 0, "characters": 3, "utf8_bytes": 6}
+    last = {"id": None, "id_type": None, "text": "€uro", "row": 2, "characters": 4, "utf8_bytes": 6}
+    assert table.to_pylist() == [
+        {**everywhere, **first, "text_sha256": sha256[0]},
+        {**everywhere, **last, "text_sha256": sha256[1]},
+    ]
+    assert aside.to_pylist() == [
+        {**address(1, None), "offset": 42, "id": None, "reason": "too_short", "detail": None, "raw": None}
     ]
     assert statistics == {
         "rows_in": 3,
         "kept": 2,
-        "too_short": 1,
+        "set_aside": {"too_short": 1},
         "by_source": {"s": {"all": {"rows": 2, "characters": 7, "utf8_bytes": 12}}},
         "length_histogram": {"01": 1, "02": 1},
     }
@@ -57,7 +91,7 @@ def test_rows_per_shard_changes_no_document_and_no_address(tmp_path: Path, texts
     write_lines(tmp_path / "b.jsonl", {"text": "of the other file"})
 
     def everything(rows_per_shard: int | None) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        made = [collect(read_part(value_part(value), min_chars=2)) for value in values_of(tmp_path, rows_per_shard)]
+        made = [collect(read_rows_of(value, min_chars=2)) for value in values_of(tmp_path, rows_per_shard)]
         rows = [row for table, _ in made for row in table.to_pylist()]
         key = lambda row: (row["shard_index"], row["row"])  # noqa: E731
         return sorted(rows, key=key), add_statistics(statistics for _, statistics in made)
@@ -66,27 +100,150 @@ def test_rows_per_shard_changes_no_document_and_no_address(tmp_path: Path, texts
 
 
 def test_batches_are_bounded_in_rows_and_bytes(tmp_path: Path) -> None:
-    big = "x" * (MAX_BATCH_BYTES // 2)
+    big = "x" * (MAX_BATCH_BYTES // 2 - 1_000)
     write_lines(tmp_path / "a.jsonl", *[{"text": "t"}] * (MAX_BATCH_ROWS + 1), *[{"text": big}] * 3, {"text": big * 3})
     (value,) = values_of(tmp_path)
-    batches = list(read_part(value_part(value), min_chars=0).batches)
-    assert [batch.num_rows for batch in batches] == [MAX_BATCH_ROWS, 2, 2, 1]
+    limits = LIMITS.model_copy(update={"max_row_bytes": 8 << 20})
+    batches = list(read_rows_of(value, limits=limits).batches)
+    assert [batch.num_rows for batch in batches] == [MAX_BATCH_ROWS, 3, 1, 1]
 
 
-@pytest.mark.parametrize(
-    ("line", "reason"),
-    [
-        ('{"text": "\\ud800 lone"}', "the text has a lone surrogate at character 0"),
-        ('{"text": "a", "id": "b\\udfff"}', "the id has a lone surrogate at character 1"),
-        ('{"id": "a"}', "the row has no column 'text'"),
-        ('{"text": ["a"]}', "'text' is list, expected str"),
-    ],
-)
-def test_a_row_that_cannot_be_a_document_fails_with_its_place(tmp_path: Path, line: str, reason: str) -> None:
-    (tmp_path / "a.jsonl").write_text('{"text": "first"}\n' + line + "\n")
+BAD = {
+    b'{"text": "\\ud800 lone"}': ("lone_surrogate", "the text has a lone surrogate at character 0"),
+    b'{"text": "a", "id": "b\\udfff"}': ("lone_surrogate", "the id has a lone surrogate at character 1"),
+    b'{"id": "a"}': ("no_text", "the row has no column 'text'; its columns are "),
+    b'{"text": null}': ("text_null", "'text' is null"),
+    b'{"text": ["a"]}': ("text_not_string", "'text' is list, expected str"),
+    b'{"text": "a", "topic": 1}': ("cannot_render", "'topic' is int, expected str"),
+    b'{"text": "caf\xe9"}': ("not_utf8", ""),
+    b'{"text": "a",}': ("not_json", ""),
+    b'{"text": NaN}': ("not_finite", ""),
+    b'{"text": "a", "text": "b"}': ("duplicate_key", ""),
+    b'["text"]': ("not_an_object", ""),
+    b"": ("blank_line", ""),
+}
+
+
+@pytest.mark.parametrize("line", BAD, ids=[reason for reason, _ in BAD.values()])
+def test_a_bad_row_fails_its_part_with_its_place_or_is_set_aside(tmp_path: Path, line: bytes) -> None:
+    reason, detail = BAD[line]
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": "first"}\n' + line + b'\n{"text": "last", "id": 7}\n')
     (value,) = values_of(tmp_path)
-    with pytest.raises(RowError, match=f"source 's', file a.jsonl, row 1: {reason}"):
-        collect(read_part(value_part(value), min_chars=0))
+    value["reading"]["renderer"]["stratum_column"] = "topic" if b"topic" in line else None
+    with pytest.raises(RowError) as caught:
+        collect(read_rows_of(value, max_bad_share=0.33))
+    expected = rf"source 's', file a.jsonl: 1 of 3 rows are bad \(1 {reason}\), more than the share 0.33 allowed. "
+    assert re.match(rf"{expected}row 1 at byte 18: {reason}, {re.escape(detail)}", str(caught.value))
+    table, aside, statistics = collect_all(read_rows_of(value, max_bad_share=0.34))
+    assert table.column("text").to_pylist() == ["first", "last"], "the rows around it are kept"
+    (row,) = aside.to_pylist()
+    assert row["detail"].startswith(detail)
+    assert row == {**row, **address(1, 18), "reason": reason}
+    assert statistics["set_aside"] == {reason: 1}
+
+
+def test_a_part_with_too_many_bad_rows_says_how_many_of_each_kind_and_the_first_ten(tmp_path: Path) -> None:
+    rows = [{"text": "fine"}] * 5 + [{"text": None}] * 9 + [{"id": 1}] * 4
+    write_lines(tmp_path / "a.jsonl", *rows)
+    (value,) = values_of(tmp_path)
+    with pytest.raises(RowError) as caught:
+        collect(read_rows_of(value, max_bad_share=0.5))
+    message = str(caught.value)
+    assert "13 of 18 rows are bad (4 no_text, 9 text_null), more than the share 0.5 allowed" in message
+    assert [f"row {number} at byte" in message for number in range(4, 16)] == [False, *[True] * 10, False]
+    assert "or allow more by ingestion.max_bad_share" in message
+
+
+def test_documents_that_a_filter_leaves_out_are_no_bad_rows(tmp_path: Path) -> None:
+    write_lines(tmp_path / "a.jsonl", {"text": "of good length"}, {"text": "no"}, {"text": "1234567890", "id": "n"})
+    (value,) = values_of(tmp_path, quality=QUALITY)
+    table, aside, statistics = collect_all(read_rows_of(value, min_chars=3))
+    assert table.column("text").to_pylist() == ["of good length"]
+    assert aside.select(["row", "id", "reason"]).to_pylist() == [
+        {"row": 1, "id": None, "reason": "too_short"},
+        {"row": 2, "id": "n", "reason": "digits"},
+    ]
+    assert statistics["set_aside"] == {"digits": 1, "too_short": 1}
+
+
+IDS = [None, "7", 7, 7.5, True, "true", [1, "a"], {"b": 1}, "", "", "A", "a", "a ", "x" * 5000, "7"]
+
+
+def test_ids_of_every_kind_are_kept_distinct_and_in_their_meaning(tmp_path: Path) -> None:
+    write_lines(tmp_path / "a.jsonl", *({"text": "t", "id": identifier} for identifier in IDS), {"text": "no id"})
+    (value,) = values_of(tmp_path)
+    table, _ = collect(read_rows_of(value))
+    found = list(zip(*(table.column(name).to_pylist() for name in ("id", "id_type")), strict=True))
+    assert found == [
+        (None, None),
+        ("7", "string"),
+        ("7", "integer"),
+        ("7.5", "number"),
+        ("true", "boolean"),
+        ("true", "string"),
+        ('[1,"a"]', "list"),
+        ('{"b":1}', "object"),
+        *[("", "string")] * 2,
+        *[(text, "string") for text in ("A", "a", "a ", "x" * 5000, "7")],
+        (None, None),
+    ]
+
+
+def test_a_source_column_that_is_null_in_one_file_and_text_in_the_next_has_one_type(tmp_path: Path) -> None:
+    write_lines(tmp_path / "a.jsonl", {"text": "t", "source": None})
+    write_lines(tmp_path / "b.jsonl", {"text": "t", "source": "web"})
+    tables = [collect(read_rows_of(value))[0] for value in values_of(tmp_path)]
+    assert [table.schema for table in tables] == [DOCUMENTS] * 2
+    assert [table.column("source").to_pylist() for table in tables] == [["s"]] * 2, (
+        "source is the name in the parameters"
+    )
+
+
+@pytest.mark.parametrize("min_chars", [0, 15])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(lines=st.lists(st.sampled_from([*BAD, b'{"text": "a good one"}']) | st.binary(max_size=6), max_size=30))
+def test_rows_in_are_rows_kept_and_rows_set_aside_whatever_the_file_holds(
+    tmp_path: Path, min_chars: int, lines: list[bytes]
+) -> None:
+    content = b"\n".join([b'{"text": "it begins as JSON"}', *lines])
+    (tmp_path / "a.jsonl").write_bytes(content)
+    (value,) = values_of(tmp_path)
+    written = write_rows(read_rows_of(value, min_chars=min_chars, max_bad_share=1.0), tmp_path / "part.parquet")
+    rows = content.count(b"\n") + (not content.endswith(b"\n"))
+    aside = 0 if written.set_aside is None else written.set_aside.rows
+    assert written.statistics["rows_in"] == rows == written.part.rows + aside
+    assert sum(written.statistics["set_aside"].values()) == aside
+
+
+def test_a_full_disk_fails_the_part_and_leaves_nothing_half(tmp_path: Path, small_disk: Path) -> None:
+    letters = python_random(5, "full disk")
+    texts = ["".join(letters.choices("abcdefgh", k=4_000)) for _ in range(1_500)]
+    write_lines(tmp_path / "a.jsonl", *({"text": text} for text in texts))
+    write_lines(tmp_path / "b.jsonl", {"text": "a small one"})
+    values = values_of(tmp_path)
+    planned = Shards.from_values(values, [str(value["shard"]["path"]) for value in values]).map(
+        read_part, min_chars=0, max_bad_share=0.0, limits=LIMITS, keep_fetched=True
+    )
+    with pytest.raises(PartsFailed, match="No space left on device"):
+        Store(small_disk / "s").save(planned, Inline())
+    assert [path.name for path in (small_disk / "s").glob("*.parquet")] == [
+        f"part_{index:05d}.parquet" for index, value in enumerate(values) if value["shard"]["path"] == "b.jsonl"
+    ], "the part that fits is made"
+    assert not list((small_disk / "s").glob(".*.tmp"))
+    Store(tmp_path / "s").save(planned, Inline())
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"a small disk cannot be mounted here: {mounted.stderr.decode().strip()}")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
 
 
 def test_a_file_that_changed_since_the_plan_is_refused(tmp_path: Path) -> None:
@@ -94,7 +251,7 @@ def test_a_file_that_changed_since_the_plan_is_refused(tmp_path: Path) -> None:
     (value,) = values_of(tmp_path)
     write_lines(tmp_path / "a.jsonl", {"text": "changed since"})
     with pytest.raises(RowError, match="changed since the shard plan: expected SHA-256"):
-        collect(read_part(value_part(value), min_chars=0))
+        collect(read_rows_of(value))
 
 
 @pytest.mark.parametrize("cut", [0, 50])
@@ -103,7 +260,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path, cut: in
     write_lines(path, *[{"text": "before " * 20}] * (MAX_BATCH_ROWS + 500))
     os.utime(path, (1, 1))
     (value,) = values_of(tmp_path)
-    batches = read_part(value_part(value), min_chars=0).batches
+    batches = read_rows_of(value).batches
     next(batches)
     content = path.read_bytes().replace(b"before", b"after!")
     with path.open("r+b") as file:  # in place, of the same size; the reader holds it open
@@ -116,7 +273,7 @@ def test_another_file_in_the_place_of_one_that_is_read_is_refused(tmp_path: Path
     path = tmp_path / "a.jsonl"
     write_lines(path, *[{"text": "t"}] * (MAX_BATCH_ROWS + 1))
     (value,) = values_of(tmp_path)
-    batches = read_part(value_part(value), min_chars=0).batches
+    batches = read_rows_of(value).batches
     next(batches)
     times = (path.stat().st_atime_ns, path.stat().st_mtime_ns)
     (tmp_path / "new").write_bytes(path.read_bytes())
@@ -131,7 +288,7 @@ def test_a_file_that_is_gone_since_the_plan_is_named(tmp_path: Path) -> None:
     (value,) = values_of(tmp_path)
     (tmp_path / "a.jsonl").unlink()
     with pytest.raises(RowError, match=r"source 's', file a.jsonl: it cannot be opened .*Put the file back"):
-        collect(read_part(value_part(value), min_chars=0))
+        collect(read_rows_of(value))
 
 
 def test_too_many_strata_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +297,7 @@ def test_too_many_strata_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (value,) = values_of(tmp_path)
     value["reading"]["renderer"]["stratum_column"] = "topic"
     with pytest.raises(RowError, match="row 2: the file has over 2 strata"):
-        collect(read_part(value_part(value), min_chars=0))
+        collect(read_rows_of(value))
 
 
 def test_an_error_keeps_its_place_on_the_way_from_a_worker() -> None:

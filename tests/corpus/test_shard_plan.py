@@ -12,8 +12,11 @@ from pydantic import ValidationError
 
 from everytoken.corpus.errors import PlanError, RowError, UpstreamError
 from everytoken.corpus.plan import PlanParameters, ShardPlan, make_plan, part_values, shard_order
+from everytoken.corpus.reading import ReadingLimits
 from everytoken.corpus.upstreams import Source, UpstreamFile, find_files
 from tests.corpus.test_upstreams import path_source
+
+LIMITS = ReadingLimits(max_row_bytes=1 << 20, zstd_window_log_max=27)
 
 
 def plan_parameters(**changes: Any) -> PlanParameters:
@@ -36,7 +39,7 @@ def planned(tmp_path: Path) -> Iterator[tuple[Path, ShardPlan]]:
     write_rows(tmp_path / "b/w.jsonl", 4)
     write_rows(tmp_path / "a/y.jsonl", 3)
     sources, files = sources_and_files(tmp_path, a=None, b=2)
-    yield tmp_path, make_plan(sources, files, plan_parameters())
+    yield tmp_path, make_plan(sources, files, plan_parameters(), LIMITS)
 
 
 def test_the_published_order() -> None:
@@ -66,7 +69,7 @@ def test_another_number_of_shards_than_pinned_stops_before_a_file_is_read(tmp_pa
     sources, files = sources_and_files(tmp_path, a=None)
     gone = {"a": [file._replace(location=Path("/nowhere")) for file in files["a"]]}
     with pytest.raises(PlanError, match="have 1 shards, expect_shards pins 63,911"):
-        make_plan(sources, gone, plan_parameters(expect_shards=63_911))
+        make_plan(sources, gone, plan_parameters(expect_shards=63_911), LIMITS)
 
 
 @pytest.mark.parametrize("slice_", [{"offset": 3}, {"n_shards": 4}, {"offset": 2, "n_shards": 2}])
@@ -105,8 +108,8 @@ def test_a_moved_folder_changes_no_digest_and_a_changed_byte_does(tmp_path: Path
     digests = {}
     for place in ("one", "two", "three"):
         sources, files = sources_and_files(tmp_path / place, a=None)
-        values, digests[place] = part_values(make_plan(sources, files, plan_parameters()), sources, files)
-        assert values[0]["location"].startswith(str(tmp_path / place))
+        values, digests[place] = part_values(make_plan(sources, files, plan_parameters(), LIMITS), sources, files)
+        assert values[0]["file"]["location"].startswith(str(tmp_path / place))
     assert digests["one"] == digests["two"] != digests["three"]
 
 
@@ -121,15 +124,15 @@ def test_a_file_that_is_gone_is_named(planned: tuple[Path, ShardPlan]) -> None:
 def test_an_unknown_format_stops_the_plan(tmp_path: Path) -> None:
     write_rows(tmp_path / "a/y.csv", 1)
     source = path_source(tmp_path / "a", "*.csv")
-    with pytest.raises(UpstreamError, match=r"format of file y.csv"):
-        make_plan({"a": source}, {"a": find_files("a", source, tmp_path)}, plan_parameters())
+    with pytest.raises(UpstreamError, match=r"source 'a', file y.csv: the format is not known"):
+        make_plan({"a": source}, {"a": find_files("a", source, tmp_path)}, plan_parameters(), LIMITS)
 
 
 def test_records_for_a_format_without_them_stops_the_plan(tmp_path: Path) -> None:
     write_rows(tmp_path / "a/y.jsonl", 1)
     source = path_source(tmp_path / "a").model_copy(update={"records": "problems"})
-    with pytest.raises(UpstreamError, match=r"source 'a': records is 'problems', but file y.jsonl is .jsonl"):
-        make_plan({"a": source}, {"a": find_files("a", source, tmp_path)}, plan_parameters())
+    with pytest.raises(UpstreamError, match=r"'a', file y.jsonl: records is 'problems', but the file is read as jsonl"):
+        make_plan({"a": source}, {"a": find_files("a", source, tmp_path)}, plan_parameters(), LIMITS)
 
 
 def test_a_file_that_is_gone_when_its_digest_is_taken_is_named(tmp_path: Path) -> None:
@@ -137,11 +140,11 @@ def test_a_file_that_is_gone_when_its_digest_is_taken_is_named(tmp_path: Path) -
     sources, files = sources_and_files(tmp_path, a=None)
     (tmp_path / "a/y.jsonl").unlink()
     with pytest.raises(RowError, match=r"source 'a', file y.jsonl: it cannot be opened .*Put the file back"):
-        make_plan(sources, files, plan_parameters())
+        make_plan(sources, files, plan_parameters(), LIMITS)
 
 
 def test_an_empty_file_is_a_shard_without_rows(tmp_path: Path) -> None:
     (tmp_path / "e.jsonl").touch()
     file = UpstreamFile("a", "e.jsonl", tmp_path / "e.jsonl", None)
-    plan = make_plan({"a": path_source(tmp_path, rows_per_shard=5)}, {"a": [file]}, plan_parameters())
+    plan = make_plan({"a": path_source(tmp_path, rows_per_shard=5)}, {"a": [file]}, plan_parameters(), LIMITS)
     assert [(shard["first_row"], shard["rows"]) for shard in plan["shards"]] == [(0, 0)]

@@ -103,7 +103,8 @@ def test_held_out_rows_are_in_no_estimate() -> None:
 
 
 def test_length_is_counted_in_code_points() -> None:
-    table = scored([0, 0], [0, 0]).set_column(1, "text", [["😀é"] * 2])
+    table = scored([2, 2], [0, 0])
+    table = table.set_column(table.column_names.index("utf8_bytes"), "utf8_bytes", [[6] * 2])  # as "😀é" has
     estimate = estimate_part_tokens(TablePart(table), parameters=subsampling(chars_per_token=1))
     assert estimate["below_tokens"] == 4
 

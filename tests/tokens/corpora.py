@@ -65,8 +65,8 @@ def stored(folder: Path, tables: Sequence[pa.Table], batch_rows: int = 1000) -> 
             return {}
 
         path = folder / f"part_{index:05d}.parquet"
-        written = write_rows(Rows(table.schema, batches()), path)
-        parts.append(StoredPart(path.stem, index, path, written.part.rows, written.part.content_digest, written.part.sha256))
+        written = write_rows(Rows(table.schema, batches()), path).part
+        parts.append(StoredPart(path.stem, index, path, written.rows, written.content_digest, written.sha256))
     return Shards(tuple(parts))
 
 

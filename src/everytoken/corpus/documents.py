@@ -1,8 +1,11 @@
-"""The row schemas of documents, and how rows become record batches of bounded size.
+"""The row schemas of documents and of what is set aside, and how rows become record batches of bounded size.
 
 A document's *address* ``(source, shard_index, row)`` says where it came from: the source's name, the number of the
 file in the source's sorted files, and the row's number in that file before any filter. It is never null and never
-changes; ``id`` is the upstream's, may be null and may repeat.
+changes; ``id`` is the upstream's, may be null and may repeat; ``id_type`` is its JSON type, so that the number 1 and
+the string "1" stay two ids.
+
+Rows that do not become documents are *set aside*: their address and the reason, never silently dropped.
 """
 
 from __future__ import annotations
@@ -16,14 +19,35 @@ N_CLASSES = 6
 MAX_BATCH_ROWS = 1_024
 MAX_BATCH_BYTES = 4 << 20
 
+# half-open ranges of code points of the text
+_SPANS = pa.list_(pa.struct([pa.field("start", pa.int64(), False), pa.field("end", pa.int64(), False)]))
+
 DOCUMENTS = pa.schema(
     [
         pa.field("id", pa.large_string(), nullable=True),
+        pa.field("id_type", pa.string(), nullable=True),
         pa.field("text", pa.large_string(), nullable=False),
         pa.field("source", pa.string(), nullable=False),
         pa.field("stratum", pa.string(), nullable=False),
         pa.field("shard_index", pa.int32(), nullable=False),
         pa.field("row", pa.int64(), nullable=False),
+        pa.field("characters", pa.int64(), nullable=False),  # code points
+        pa.field("utf8_bytes", pa.int64(), nullable=False),
+        pa.field("text_sha256", pa.binary(), nullable=False),  # of the UTF-8 text
+        pa.field("assistant_spans", _SPANS, nullable=True),  # what the assistant of a chat says; null for other texts
+    ]
+)
+
+SET_ASIDE = pa.schema(
+    [
+        pa.field("source", pa.string(), nullable=False),
+        pa.field("shard_index", pa.int32(), nullable=False),
+        pa.field("row", pa.int64(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=True),  # of the row's first byte in the decompressed file
+        pa.field("id", pa.large_string(), nullable=True),
+        pa.field("reason", pa.string(), nullable=False),
+        pa.field("detail", pa.string(), nullable=True),
+        pa.field("raw", pa.large_binary(), nullable=True),  # the first bytes of a row that could not be read
     ]
 )
 
@@ -45,21 +69,37 @@ def with_fields(schema: pa.Schema, fields: Iterable[pa.Field]) -> pa.Schema:
     return pa.schema([*schema, *fields])
 
 
-def bounded_batches(rows: Iterable[tuple[dict[str, Any], int]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Gather rows into record batches of at most `MAX_BATCH_ROWS` rows and about `MAX_BATCH_BYTES` bytes.
+class BatchBuilder:
+    """Gathers rows into record batches of at most `MAX_BATCH_ROWS` rows and about `MAX_BATCH_BYTES` bytes.
+
+    A row that is larger than the bound is a batch of its own.
 
     Args:
-        rows: each a dictionary by column name, and the number of bytes it counts for. A row that is larger than the
-            bound is a batch of its own.
         schema: of the batches.
     """
-    gathered: list[dict[str, Any]] = []
-    size = 0
-    for row, row_bytes in rows:
-        if gathered and (len(gathered) == MAX_BATCH_ROWS or size + row_bytes > MAX_BATCH_BYTES):
-            yield pa.RecordBatch.from_pylist(gathered, schema=schema)
-            gathered, size = [], 0
-        gathered.append(row)
-        size += row_bytes
-    if gathered:
-        yield pa.RecordBatch.from_pylist(gathered, schema=schema)
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._rows: list[tuple[Any, ...]] = []
+        self._bytes = 0
+
+    def add(self, row: tuple[Any, ...], size: int) -> Iterator[pa.RecordBatch]:
+        """Add a row that counts for ``size`` bytes; yield the batch before it when the bound is reached.
+
+        Args:
+            row: a value for each column in order; text may be given as its UTF-8 bytes.
+            size: bytes.
+        """
+        if self._rows and (len(self._rows) == MAX_BATCH_ROWS or self._bytes + size > MAX_BATCH_BYTES):
+            yield from self.rest()
+        self._rows.append(row)
+        self._bytes += size
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        """Yield what is gathered, if there is anything."""
+        if not self._rows:
+            return
+        columns = zip(*self._rows, strict=True)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, self._schema, strict=True)]
+        self._rows, self._bytes = [], 0
+        yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)

@@ -2,6 +2,22 @@
 
 from __future__ import annotations
 
+# Why a row is no document although its file can be read. They count against ``max_bad_share``.
+BAD_ROW_REASONS = {
+    "blank_line": "a line with nothing but white space",
+    "not_utf8": "bytes that are not UTF-8",
+    "not_json": "not valid JSON",
+    "duplicate_key": "a JSON object that names a key twice",
+    "not_finite": "NaN or Infinity, which are no JSON",
+    "not_an_object": "JSON, but not an object",
+    "row_too_large": "more bytes than max_row_bytes",
+    "no_text": "no field for the text",
+    "text_null": "the text is null",
+    "text_not_string": "the text is of another type than string",
+    "lone_surrogate": "half of a surrogate pair, which has no UTF-8",
+    "cannot_render": "not of the shape that the renderer reads",
+}
+
 
 class CorpusError(Exception):
     """Base of every error that this package raises on purpose."""
@@ -16,7 +32,20 @@ class PlanError(CorpusError):
 
 
 class BadRow(CorpusError):
-    """A record cannot become a document; raised where its place is not known, see `RowError`."""
+    """A record cannot become a document; raised where its place is not known.
+
+    Args:
+        reason: one of `BAD_ROW_REASONS`, or of the filters that a renderer has (`CHAT_REASONS`); counts and reports go
+            by it.
+        detail: what exactly is wrong with this row.
+    """
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason, self.detail = reason, detail
+
+    def __reduce__(self) -> tuple[type[BadRow], tuple[str, str]]:
+        return BadRow, (self.reason, self.detail)
 
 
 class RowError(CorpusError):
@@ -38,6 +67,10 @@ class RowError(CorpusError):
     def __reduce__(self) -> tuple[type[RowError], tuple[str, str, int | None, str, str]]:
         # an exception is rebuilt from its message alone when it comes back from a worker process
         return RowError, (self.source, self.path, self.row, self.reason, self.remedy)
+
+
+class SelectionError(CorpusError):
+    """Documents cannot be selected as the parameters say."""
 
 
 class ScoringError(CorpusError):

@@ -1,116 +1,201 @@
-"""Ingestion of one shard: rows of an upstream file become documents with their address.
+"""Ingestion of one shard: rows of an upstream file become documents with their address, or are set aside with a reason.
 
-The text is the renderer's, unchanged. Documents shorter than ``min_chars`` code points are dropped and counted;
-anything that cannot be read or rendered fails the part with file and row. Row numbers count before any filter.
+The text is the renderer's, unchanged. Row numbers count before any filter. Rows that cannot be read or rendered are
+*bad*: a share of them over ``max_bad_share`` fails the part. Documents that a filter leaves out (too short, quality
+rules) are no fault of the file.
 """
 
 from __future__ import annotations
 
-import functools
+import hashlib
 from collections import Counter
-from collections.abc import Generator, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Generator
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pydantic import TypeAdapter
 
-from everytoken.corpus.documents import DOCUMENTS, bounded_batches
-from everytoken.corpus.errors import BadRow, RowError
+from everytoken.corpus.documents import DOCUMENTS, SET_ASIDE, BatchBuilder
+from everytoken.corpus.errors import BAD_ROW_REASONS, BadRow, RowError
+from everytoken.corpus.quality import QualityRules, rejection
 from everytoken.corpus.readers import iterate_rows
-from everytoken.corpus.renderers import RENDERERS, Document, Renderer
+from everytoken.corpus.reading import Reading, ReadingLimits, Row, UnreadableRow
+from everytoken.corpus.renderers import RENDERERS, Document
 from everytoken.corpus.upstreams import FileStatus, UpstreamFile
-from everytoken.shards import Part, Rows, versioned
+from everytoken.shards import Part, Rows, SetAside, versioned
 
 MAX_STRATA = 1_000
-_RENDERER: TypeAdapter[Renderer] = TypeAdapter(Renderer)
-_FIX_ROW = "Choose the renderer (and its columns) that fits this source, or another revision without this row."
+_SHOWN = 10
+_ROW_BYTES = 200  # of a row beside its text, for the bound of a batch
+_QUALITY: TypeAdapter[QualityRules | None] = TypeAdapter(QualityRules | None)
 
 
-@versioned(1)
-def read_part(part: Part, *, min_chars: int) -> Rows:
-    """Read the documents of one planned shard, in file order.
+@versioned(2, unrecorded=["keep_fetched"])
+def read_part(part: Part, *, min_chars: int, max_bad_share: float, limits: ReadingLimits, keep_fetched: bool) -> Rows:
+    """Read the documents of one planned shard, in file order; a file that is not here yet is fetched first.
 
     Args:
         part: its ``value`` is one of `everytoken.corpus.plan.part_values`.
-        min_chars: documents with fewer code points are dropped.
+        min_chars: documents with fewer code points are set aside.
+        max_bad_share: the part fails when more than this share of its rows is bad.
+        limits: how much of a file may be held in memory.
+        keep_fetched: whether a fetched file stays when its rows are read (it always does when shards are ranges of
+            files).
 
     Returns:
-        Rows of schema `DOCUMENTS`. Statistics: ``rows_in = kept + too_short``; for the kept ones
-        ``by_source[source][stratum]`` with rows, characters (code points) and UTF-8 bytes, and ``length_histogram``,
-        where entry ``b`` counts the documents of ``2**b`` to ``2**(b+1) - 1`` characters (an empty one counts as
-        ``none``).
+        Rows of schema `DOCUMENTS`, and those set aside of schema `SET_ASIDE`. Statistics: ``rows_in``, ``kept``,
+        ``set_aside`` by reason; of the kept ones ``by_source[source][stratum]`` with rows, characters (code points)
+        and UTF-8 bytes, and ``length_histogram``, see `length_bin`.
 
     Raises:
-        RowError: a row cannot be read or rendered, or the file is missing, is not the one that was planned, or is
+        RowError: too many rows are bad, or the file cannot be had or read, is not the one that was planned, or is
             written to or replaced before its last row was read.
     """
-    return Rows(DOCUMENTS, _batches(part.value, min_chars))
+    batches = _batches(part.value, min_chars, max_bad_share, limits, keep_fetched)
+    return Rows(DOCUMENTS, batches, set_aside=SET_ASIDE)
 
 
-def _batches(value: dict[str, Any], min_chars: int) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
-    shard = value["shard"]
-    renderer = _RENDERER.validate_python(value["reading"]["renderer"])
-    file = UpstreamFile(shard["source"], shard["path"], Path(value["location"]), value["member"])
-    status = file.status()  # before the digest: no change between the two readings of the file goes unseen
-    _require_planned_bytes(file, status, shard["sha256"])
-    counts: Counter[str] = Counter(rows_in=0, kept=0, too_short=0)
-    strata: dict[str, Counter[str]] = {}
-    histogram: Counter[str] = Counter()
+def length_bin(characters: int) -> str:
+    """Return the entry ``b`` of a histogram for ``2**b`` to ``2**(b+1) - 1`` characters, ``none`` for an empty text."""
+    return f"{characters.bit_length() - 1:02d}" if characters else "none"
 
-    def rows() -> Iterator[tuple[dict[str, Any], int]]:
-        for row in iterate_rows(file, value["reading"]["records"], renderer, shard["first_row"], shard["rows"]):
-            counts["rows_in"] += 1
-            try:
-                document = RENDERERS[renderer.kind](row.key, row.record, renderer)
-                text_bytes = _utf8_bytes(document)
-            except BadRow as error:
-                raise RowError(file.source, file.path, row.number, str(error), _FIX_ROW) from None
-            characters = len(document.text)
-            if characters < min_chars:
-                counts["too_short"] += 1
-                continue
-            counts["kept"] += 1
-            stratum = strata.setdefault(document.stratum, Counter())
-            if len(strata) > MAX_STRATA:
-                reason = f"the file has over {MAX_STRATA:,} strata, which are for reports"
-                raise RowError(file.source, file.path, row.number, reason, "Choose another stratum_column.")
-            stratum.update(rows=1, characters=characters, utf8_bytes=text_bytes)
-            histogram[f"{characters.bit_length() - 1:02d}" if characters else "none"] += 1
-            address = {"source": file.source, "shard_index": shard["shard_index"], "row": row.number}
-            yield {"id": document.id, "text": document.text, "stratum": document.stratum, **address}, text_bytes
 
+class _Left(NamedTuple):
+    """A row that does not become a document."""
+
+    reason: str
+    detail: str | None
+    id: str | None
+    raw: bytes | None
+
+
+def _batches(
+    value: dict[str, Any], min_chars: int, max_bad_share: float, limits: ReadingLimits, keep_fetched: bool
+) -> Generator[pa.RecordBatch | SetAside, None, dict[str, Any]]:
+    shard, file = value["shard"], UpstreamFile.from_json(value["file"])
+    reading, quality = Reading.model_validate(value["reading"]), _QUALITY.validate_python(value["quality"])
+    status = file.require(shard["digest"])
+    tally = _Tally(file)
+    kept, left = BatchBuilder(DOCUMENTS), BatchBuilder(SET_ASIDE)
     try:
-        yield from bounded_batches(rows(), DOCUMENTS)
+        for row in iterate_rows(file, reading, limits, shard["first_row"], shard["rows"]):
+            outcome = _document_of(row, reading, min_chars, quality)
+            if isinstance(outcome, _Left):
+                tally.leave(row, outcome)
+                address = (file.source, shard["shard_index"], row.number, row.offset)
+                aside = (*address, outcome.id, outcome.reason, outcome.detail, outcome.raw)
+                for batch in left.add(aside, _ROW_BYTES + len(outcome.raw or b"")):
+                    yield SetAside(batch)
+                continue
+            document, utf8 = outcome
+            tally.keep(row, document, len(utf8))
+            identifier = document.id or (None, None)
+            measures = (len(document.text), len(utf8), hashlib.sha256(utf8).digest(), document.assistant_spans)
+            columns = (*identifier, utf8, file.source, document.stratum, shard["shard_index"], row.number, *measures)
+            yield from kept.add(columns, _ROW_BYTES + len(utf8))
     except RowError:
         _require_unchanged(file, status)  # half of a new file is often no valid row: the change is what to report
         raise
     _require_unchanged(file, status)
-    by_stratum = {name: dict(strata[name]) for name in sorted(strata)}
-    return {
-        **counts,
-        "by_source": {file.source: by_stratum},
-        "length_histogram": {name: histogram[name] for name in sorted(histogram)},
-    }
+    tally.check(max_bad_share)
+    yield from kept.rest()
+    for batch in left.rest():
+        yield SetAside(batch)
+    if not keep_fetched and shard["rows"] is None:  # another shard may be reading the same file
+        file.discard()
+    return tally.statistics()
 
 
-def _utf8_bytes(document: Document) -> int:
-    """Return the size of the text in UTF-8; a lone surrogate in any string (JSON can spell one) has no UTF-8."""
-    for name, value in zip(document._fields, document, strict=True):
-        try:
-            size = len(value.encode("utf-8")) if value is not None else 0
-        except UnicodeEncodeError as error:
-            raise BadRow(f"the {name} has a lone surrogate at character {error.start}") from None
-        if name == "text":
-            text_bytes = size
-    return text_bytes
+def _document_of(
+    row: Row | UnreadableRow, reading: Reading, min_chars: int, quality: QualityRules | None
+) -> tuple[Document, bytes] | _Left:
+    """Return the document of a row with its text in UTF-8, or why there is none."""
+    if isinstance(row, UnreadableRow):
+        return _Left(row.reason, _printable(row.detail), None, row.raw)
+    renderer = reading.renderer
+    try:
+        document = RENDERERS[renderer.kind](row.key, row.record, renderer)
+        utf8 = _utf8("text", document.text)
+        _utf8("stratum", document.stratum)
+        if document.id is not None:
+            _utf8("id", document.id.text)
+    except BadRow as error:
+        return _Left(error.reason, _printable(error.detail), None, None)
+    name = None if document.id is None else document.id.text
+    if len(document.text) < min_chars:
+        return _Left("too_short", None, name, None)
+    reason = None if quality is None else rejection(document.text, quality)
+    return (document, utf8) if reason is None else _Left(reason, None, name, None)
 
 
-def _require_planned_bytes(file: UpstreamFile, status: FileStatus, sha256: str) -> None:
-    found = _sha256_of(file, status)
-    if found != sha256:
-        reason = f"the file has changed since the shard plan: expected SHA-256 {sha256}, found {found}"
-        raise RowError(file.source, file.path, None, reason, "Put the planned file back, or remove the plan.")
+def _utf8(name: str, text: str) -> bytes:
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError as error:  # JSON can spell half of a surrogate pair, which has no UTF-8
+        raise BadRow("lone_surrogate", f"the {name} has a lone surrogate at character {error.start}") from None
+
+
+def _printable(detail: str) -> str:
+    return detail.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+class _Tally:
+    """Counts of one shard."""
+
+    def __init__(self, file: UpstreamFile) -> None:
+        self._file = file
+        self._kept = 0
+        self._left: Counter[str] = Counter()
+        self._strata: dict[str, list[int]] = {}
+        self._histogram: Counter[str] = Counter()
+        self._first_bad: list[str] = []
+
+    def keep(self, row: Row | UnreadableRow, document: Document, utf8_bytes: int) -> None:
+        self._kept += 1
+        counts = self._strata.get(document.stratum)
+        if counts is None:
+            counts = self._strata[document.stratum] = [0, 0, 0]
+            if len(self._strata) > MAX_STRATA:
+                reason = f"the file has over {MAX_STRATA:,} strata, which are for reports"
+                remedy = "Choose another stratum_column."
+                raise RowError(self._file.source, self._file.path, row.number, reason, remedy)
+        characters = len(document.text)
+        counts[0] += 1
+        counts[1] += characters
+        counts[2] += utf8_bytes
+        self._histogram[length_bin(characters)] += 1
+
+    def leave(self, row: Row | UnreadableRow, left: _Left) -> None:
+        self._left[left.reason] += 1
+        if left.reason in BAD_ROW_REASONS and len(self._first_bad) < _SHOWN:
+            place = f"row {row.number}" + ("" if row.offset is None else f" at byte {row.offset:,}")
+            self._first_bad.append(f"{place}: {left.reason}, {left.detail}")
+
+    def check(self, max_bad_share: float) -> None:
+        """Raise a `RowError` with counts and the first places when more than this share of the rows is bad."""
+        by_reason = {reason: n for reason, n in sorted(self._left.items()) if reason in BAD_ROW_REASONS}
+        bad, rows = sum(by_reason.values()), self._kept + self._left.total()
+        if bad <= max_bad_share * rows:
+            return
+        counts = ", ".join(f"{n:,} {reason}" for reason, n in by_reason.items())
+        places = "; ".join(self._first_bad) + ("; ..." if bad > len(self._first_bad) else "")
+        reason = f"{bad:,} of {rows:,} rows are bad ({counts}), more than the share {max_bad_share:g} allowed. {places}"
+        remedy = (
+            "Repair the file at its origin, pin another revision, or allow more by ingestion.max_bad_share: "
+            "bad rows are then set aside beside the part, with address and reason."
+        )
+        raise RowError(self._file.source, self._file.path, None, reason, remedy)
+
+    def statistics(self) -> dict[str, Any]:
+        names = ("rows", "characters", "utf8_bytes")
+        strata = {name: dict(zip(names, counts, strict=True)) for name, counts in sorted(self._strata.items())}
+        return {
+            "rows_in": self._kept + self._left.total(),
+            "kept": self._kept,
+            "set_aside": dict(sorted(self._left.items())),
+            "by_source": {self._file.source: strata},
+            "length_histogram": dict(sorted(self._histogram.items())),
+        }
 
 
 def _require_unchanged(file: UpstreamFile, status: FileStatus) -> None:
@@ -119,9 +204,3 @@ def _require_unchanged(file: UpstreamFile, status: FileStatus) -> None:
         reason = f"it changed while it was read: expected {status}, found {found}"
         remedy = "See that nothing writes to it, put the planned file back (or remove the plan), and run again."
         raise RowError(file.source, file.path, None, reason, remedy)
-
-
-@functools.lru_cache(maxsize=64)
-def _sha256_of(file: UpstreamFile, status: FileStatus) -> str:
-    """Digest a file once a process: shards that are ranges of one file share it while its status stays."""
-    return file.sha256()

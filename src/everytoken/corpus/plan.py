@@ -11,6 +11,7 @@ the address ``(source, shard_index, row)`` of a document stays what it is when `
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
@@ -18,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt
 
 from everytoken.corpus.errors import PlanError
 from everytoken.corpus.readers import count_rows, format_of
+from everytoken.corpus.reading import ReadingLimits
 from everytoken.corpus.upstreams import Source, UpstreamFile
 from everytoken.seeds import python_random
 from everytoken.shards import value_digest
@@ -52,9 +54,13 @@ class ShardRange(TypedDict):
 
 
 class PlannedShard(ShardRange):
-    """A shard of the plan: its range and the SHA-256 of its whole file (or wheel member)."""
+    """A shard of the plan: its range, and the digest of its whole file (or wheel member).
 
-    sha256: str
+    The digest is the one that the upstream tells (``git-sha1:<hex>`` or ``sha256:<hex>``, and then nothing is fetched
+    for the plan), else ``sha256:<hex>`` of the bytes.
+    """
+
+    digest: str
 
 
 class ShardPlan(TypedDict):
@@ -66,7 +72,7 @@ class ShardPlan(TypedDict):
     shards: list[PlannedShard]
 
 
-def list_shards(source: Source, files: Sequence[UpstreamFile]) -> list[ShardRange]:
+def list_shards(source: Source, files: Sequence[UpstreamFile], limits: ReadingLimits) -> list[ShardRange]:
     """Return the shards of a source, sorted by path, then first row.
 
     Nothing but names is looked at when shards are whole files; else the rows of every file are counted. An empty file
@@ -74,20 +80,22 @@ def list_shards(source: Source, files: Sequence[UpstreamFile]) -> list[ShardRang
     """
     shards: list[ShardRange] = []
     for index, file in enumerate(files):
-        format_of(file, source.records)  # an unknown format stops here, before anything is planned
+        format_of(file, source.reading)  # an unknown format stops here, before anything is planned
         base = ShardRange(source=file.source, path=file.path, shard_index=index, first_row=0, rows=None)
         if source.rows_per_shard is None:
             shards.append(base)
             continue
-        size, total = source.rows_per_shard, count_rows(file, source)
+        size, total = source.rows_per_shard, count_rows(file, source.reading, limits)
         for first in range(0, max(total, 1), size):
             shards.append({**base, "first_row": first, "rows": min(size, total - first)})
     return shards
 
 
-def list_all_shards(sources: Mapping[str, Source], files: Mapping[str, Sequence[UpstreamFile]]) -> list[ShardRange]:
+def list_all_shards(
+    sources: Mapping[str, Source], files: Mapping[str, Sequence[UpstreamFile]], limits: ReadingLimits
+) -> list[ShardRange]:
     """Return what the plan's order indexes: the shards of all sources, by source name, then path, then first row."""
-    return [shard for name in sorted(sources) for shard in list_shards(sources[name], files[name])]
+    return [shard for name in sorted(sources) for shard in list_shards(sources[name], files[name], limits)]
 
 
 def shard_order(n_total: int, parameters: PlanParameters) -> list[int]:
@@ -116,29 +124,47 @@ def shard_order(n_total: int, parameters: PlanParameters) -> list[int]:
 
 
 def make_plan(
-    sources: Mapping[str, Source], files: Mapping[str, Sequence[UpstreamFile]], parameters: PlanParameters
+    sources: Mapping[str, Source],
+    files: Mapping[str, Sequence[UpstreamFile]],
+    parameters: PlanParameters,
+    limits: ReadingLimits,
 ) -> ShardPlan:
-    """List all shards, choose and order them, and take the digests of the chosen files (each file is read once).
+    """List all shards, choose and order them, and take the digests of the chosen files.
+
+    A file is read for that, once, only when its upstream tells no digest of it (see `UpstreamFile.planned_digest`).
 
     Args:
         sources: by name.
         files: of each source, from `find_files`.
         parameters: seed and slice.
+        limits: for counting the rows of files that are cut into several shards.
 
     Raises:
-        PlanError: see `shard_order`; raised before any chosen file is read.
+        PlanError: see `shard_order`; raised before any chosen file is read or fetched.
     """
-    listed = list_all_shards(sources, files)
+    _require_enough_shards(sum(map(len, files.values())), parameters)
+    listed = list_all_shards(sources, files, limits)
     order = shard_order(len(listed), parameters)
     by_path = {(file.source, file.path): file for of_source in files.values() for file in of_source}
     chosen = [listed[index] for index in order]
-    digests = {place: by_path[place].sha256() for place in sorted({(s["source"], s["path"]) for s in chosen})}
+    digests = {place: by_path[place].planned_digest() for place in sorted({(s["source"], s["path"]) for s in chosen})}
     return ShardPlan(
         parameters=parameters.model_dump(mode="json"),
         n_total=len(listed),
         order=order,
-        shards=[PlannedShard(**shard, sha256=digests[shard["source"], shard["path"]]) for shard in chosen],
+        shards=[PlannedShard(**shard, digest=digests[shard["source"], shard["path"]]) for shard in chosen],
     )
+
+
+def _require_enough_shards(n_files: int, parameters: PlanParameters) -> None:
+    """Stop before any file is fetched to count its rows: every file is at least one shard."""
+    expected = parameters.expect_shards
+    if expected is not None and n_files > expected:
+        raise PlanError(
+            f"the upstreams have {n_files:,} files, and so at least as many shards; expect_shards pins {expected:,}. "
+            f"One shard more or less changes the whole order: check the pinned revision and the files, or set "
+            f"expect_shards to the number that there is. Nothing was read."
+        )
 
 
 def part_values(
@@ -147,7 +173,7 @@ def part_values(
     """Return, in plan order, what `read_part` needs for each part, and the digest that stands for it in the recipe.
 
     The values say where the file is on this machine; the digests do not, so a moved folder redoes nothing. They cover
-    the shard (with its file's SHA-256) and how the source is read: another renderer redoes that source's parts alone.
+    the shard (with its file's digest) and how the source is read: another renderer redoes that source's parts alone.
     """
     by_path = {(file.source, file.path): file for of_source in files.values() for file in of_source}
     values, digests = [], []
@@ -158,8 +184,11 @@ def part_values(
                 f"the plan has file {shard['path']} of source {shard['source']!r}, which is no longer there. "
                 f"Put it back, or remove the plan to make another one."
             )
-        reading = sources[shard["source"]].model_dump(mode="json", include={"records", "renderer"})
-        stands_for = {"shard": dict(shard), "reading": reading}
+        source = sources[shard["source"]]
+        rules = source.model_dump(mode="json", include={"quality"})["quality"]
+        stands_for = {"shard": dict(shard), "reading": source.reading.model_dump(mode="json"), "quality": rules}
+        if rules is not None:
+            stands_for["unicode"] = unicodedata.unidata_version  # classes of characters are Python's
         digests.append(value_digest(stands_for))
-        values.append({**stands_for, "location": str(by_path[place].location), "member": by_path[place].member})
+        values.append({**stands_for, "file": by_path[place].to_json()})
     return values, digests

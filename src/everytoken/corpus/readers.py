@@ -1,242 +1,241 @@
-r"""The rows of one upstream file: ``.jsonl``, ``.jsonl.gz``, ``.json``, ``.parquet``, plain or as a member of a wheel.
+r"""The rows of one upstream file: JSON Lines, an array or object of records, parquet, arrow; ``.gz`` and ``.zst``.
 
-Rows of JSON Lines end at ``\n`` and nowhere else (U+2028 and ``\r`` belong to the text), so row numbers agree with
-every other reader of the file. JSON Lines hold one row in memory, parquet 1,024; a ``.json`` file is parsed whole,
-which takes about five times its size in memory: it is a format for files of some tens of megabytes.
+A row is read exactly as it is, or set aside as an `UnreadableRow` with its number, its offset and the reason; nothing
+is repaired, and nothing is passed over. A file that is damaged as a whole (cut, corrupt, no such format) is a
+`RowError`. Memory holds blocks of 128 KiB and one row, whatever the size of the file: see `ReadingLimits`.
 
-Nothing is repaired and nothing is skipped: what cannot be read as it should be is a `RowError` with file and row.
+`archives` decompresses, `records` cuts bytes into records, `parsing` reads one; `tables` reads parquet and arrow.
 """
 
 from __future__ import annotations
 
-import gzip
 import io
-import itertools
-import json
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import IO, Any, NamedTuple, NoReturn, cast
+from typing import Any, NamedTuple
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
+from everytoken.corpus.archives import DamagedFile, decompressed
 from everytoken.corpus.errors import BadRow, RowError, UpstreamError
-from everytoken.corpus.renderers import CUTS, DocumentRenderer, Renderer
-from everytoken.corpus.upstreams import Source, UpstreamFile, damage_named
+from everytoken.corpus.parsing import json_name, parse_record, parse_reference, parse_row, parse_rows, shown
+from everytoken.corpus.reading import HEAD_BYTES, Kind, Reading, ReadingLimits, Row, UnreadableRow
+from everytoken.corpus.records import Oversized, count_lines, iterate_elements, iterate_runs, text_blocks
+from everytoken.corpus.renderers import CUTS
+from everytoken.corpus.tables import arrow_rows, count_arrow_rows, count_parquet_rows, parquet_rows
+from everytoken.corpus.upstream_file import UpstreamFile, damage_named
 
-FORMATS = (".jsonl", ".jsonl.gz", ".json", ".parquet")
-_PARQUET_BATCH = 1_024
-_FIX_FILE = "Repair the file at its origin, or pin another revision that does not have this row."
-
-
-class Row(NamedTuple):
-    """A row: its number in the file from 0, its key (only in a ``.json`` object of records), and what it holds."""
-
-    number: int
-    key: str | None
-    record: Any
+_KINDS: dict[str, Kind] = {".jsonl": "jsonl", ".json": "json", ".parquet": "parquet", ".arrow": "arrow"}
+_COMPRESSIONS = {".gz": "gz", ".zst": "zst"}
+_EXPECTED = ".jsonl, .json (each also with .gz or .zst after it), .parquet, .arrow"
 
 
-def format_of(file: UpstreamFile, records: str | None) -> str:
-    """Return the suffix of a known format; an unknown one, or ``records`` for one without, is an `UpstreamError`."""
-    for suffix in sorted(FORMATS, key=len, reverse=True):
-        if file.path.endswith(suffix):
-            if records is not None and suffix != ".json":
-                raise UpstreamError(
-                    f"source {file.source!r}: records is {records!r}, but file {file.path} is {suffix}, where every "
-                    f"row is a record. Set records to null, or change upstream.pattern to .json files."
-                )
-            return suffix
-    raise UpstreamError(
-        f"source {file.source!r}: the format of file {file.path} is not known by its name. "
-        f"Expected one of {', '.join(FORMATS)}: change upstream.pattern or upstream.member."
-    )
+class Format(NamedTuple):
+    """The kind of a file, and how it is compressed: ``gz``, ``zst`` or None."""
+
+    kind: Kind
+    compression: str | None
+
+
+def format_of(file: UpstreamFile, reading: Reading) -> Format:
+    """Return the format of a file, by ``reading.format`` or its name; nothing is read.
+
+    Raises:
+        UpstreamError: the name tells no format, or ``records`` is given for a format without them.
+    """
+    place = f"source {file.source!r}, file {file.path}"
+    stem, compression = file.path, None
+    for suffix, name in _COMPRESSIONS.items():
+        if stem.endswith(suffix):
+            stem, compression = stem.removesuffix(suffix), name
+    named = next((kind for suffix, kind in _KINDS.items() if stem.endswith(suffix)), None)
+    if named == "json" and compression is not None:
+        named = "jsonl"  # so they are in Dolma and everything made like it
+    kind = reading.format or named
+    if kind is None:
+        raise UpstreamError(
+            f"{place}: the format is not known by its name. Expected one of {_EXPECTED}: set the source's format, or "
+            f"change upstream.pattern or upstream.member."
+        )
+    if compression is not None and kind in ("parquet", "arrow"):
+        raise UpstreamError(
+            f"{place}: {kind} is compressed inside and is not read from a .{compression} file. "
+            f"Decompress it, or change the source's format."
+        )
+    if reading.records is not None and kind != "json":
+        raise UpstreamError(
+            f"{place}: records is {reading.records!r}, but the file is read as {kind}, where every row is a record. "
+            f"Set records to null, or change upstream.pattern to .json files, or set format to json."
+        )
+    return Format(kind, compression)
 
 
 def iterate_rows(
-    file: UpstreamFile, records: str | None, renderer: Renderer, first_row: int = 0, rows: int | None = None
-) -> Iterator[Row]:
+    file: UpstreamFile, reading: Reading, limits: ReadingLimits, first_row: int = 0, rows: int | None = None
+) -> Iterator[Row | UnreadableRow]:
     """Yield the rows ``[first_row, first_row + rows)`` of a file in order, all that follow when ``rows`` is None.
 
+    The reader of the last rows reads on to the end of the file, so that what stands at its end (the checksum of an
+    archive, a bracket) is checked by somebody.
+
     Args:
-        file: the file, from `find_files`.
-        records: for ``.json``, the key whose value holds the records; None for the others.
-        renderer: says which columns are wanted, and whether a record is cut into several rows.
+        file: from `find_files`.
+        reading: how the file is read.
+        limits: bounds of memory.
         first_row: number of the first row.
         rows: how many rows.
 
     Raises:
-        RowError: a row cannot be read, the file is missing or damaged, or it has fewer rows than asked for.
+        RowError: the file is missing or damaged, or it has fewer rows than asked for.
         UpstreamError: see `format_of`.
     """
+    form = format_of(file, reading)
     stop = None if rows is None else first_row + rows
-    count, suffix = 0, format_of(file, records)
-    with file.open() as stream, damage_named(file, stream):
-        for row in _all_rows(file, stream, suffix, records, renderer, first_row):
-            if stop is not None and row.number >= stop:
+    count = 0
+    with file.open() as stream, _damage_named(file, stream):
+        found = _rows(file, stream, form, reading, limits, first_row)
+        if stop is None:
+            yield from found
+            return
+        for row in found:
+            if row.number >= stop:
                 break
             count += 1
             yield row
-    if rows is not None and count != rows:
-        _fail(file, None, f"it has {first_row + count} rows, expected at least {stop}", "Make the shard plan again.")
+    if count != rows:
+        reason = f"it has {first_row + count} rows, expected at least {stop}"
+        raise RowError(file.source, file.path, None, reason, "Make the shard plan again.")
 
 
-def count_rows(file: UpstreamFile, source: Source) -> int:
-    """Return the number of rows of a file; lines are counted without parsing them, parquet by its footer."""
-    suffix = format_of(file, source.records)
-    with file.open() as stream, damage_named(file, stream):
-        if suffix == ".parquet":
-            return cast(int, _parquet_file(file, stream).metadata.num_rows)
-        if suffix == ".json":
-            return sum(1 for _ in _json_rows(file, stream, source.records, source.renderer))
-        lines, last = 0, b"\n"
-        with _decompressed(stream, suffix) as plain:
-            while block := plain.read(1 << 20):
-                lines, last = lines + block.count(b"\n"), block[-1:]
-        return lines + (last != b"\n")
+def count_rows(file: UpstreamFile, reading: Reading, limits: ReadingLimits) -> int:
+    """Return how many rows `iterate_rows` yields; lines and records are counted without parsing them.
+
+    Raises:
+        RowError: the file is missing or damaged.
+        UpstreamError: see `format_of`.
+    """
+    form = format_of(file, reading)
+    with file.open() as stream, _damage_named(file, stream):
+        if form.kind == "parquet":
+            return count_parquet_rows(file, stream)
+        if form.kind == "arrow":
+            return count_arrow_rows(file, stream)
+        start, blocks = text_blocks(decompressed(stream, form.compression, limits.zstd_window_log_max))
+        if form.kind == "jsonl":
+            return count_lines(blocks)
+        if reading.renderer.kind in CUTS:
+            return sum(1 for _ in _json_rows(blocks, start, reading, limits, 0))
+        return sum(1 for _ in iterate_elements(blocks, start, limits.max_row_bytes, reading.records, _parse_top_key))
 
 
-def _all_rows(
-    file: UpstreamFile, stream: io.BufferedReader, suffix: str, records: str | None, renderer: Renderer, first_row: int
-) -> Iterator[Row]:
-    if suffix == ".json":
-        return itertools.islice(_json_rows(file, stream, records, renderer), first_row, None)
-    if suffix == ".parquet":
-        return _parquet_rows(file, stream, renderer, first_row)
-    return _jsonl_rows(file, stream, suffix, first_row)
+def _rows(
+    file: UpstreamFile,
+    stream: io.BufferedReader,
+    form: Format,
+    reading: Reading,
+    limits: ReadingLimits,
+    first_row: int,
+) -> Iterator[Row | UnreadableRow]:
+    if form.kind == "parquet":
+        return parquet_rows(file, stream, reading, limits, first_row)
+    if form.kind == "arrow":
+        return arrow_rows(file, stream, reading, limits, first_row)
+    start, blocks = text_blocks(decompressed(stream, form.compression, limits.zstd_window_log_max))
+    if form.kind == "jsonl":
+        return _line_rows(blocks, start, limits, first_row)
+    return _json_rows(blocks, start, reading, limits, first_row)
 
 
-def _jsonl_rows(file: UpstreamFile, stream: io.BufferedReader, suffix: str, first_row: int) -> Iterator[Row]:
-    with _decompressed(stream, suffix) as plain:
-        for number, line in enumerate(plain):
-            if number < first_row:
-                continue
-            if not line.strip():
-                _fail(file, number, "the line is blank, expected a JSON object", _FIX_FILE)
-            record = _parse(file, number, line)
-            if not isinstance(record, dict):
-                _fail(file, number, f"the line holds {type(record).__name__}, expected a JSON object", _FIX_FILE)
-            yield Row(number, None, record)
-
-
-def _json_rows(file: UpstreamFile, stream: io.BufferedReader, records: str | None, renderer: Renderer) -> Iterator[Row]:
-    value = _parse(file, None, stream.read())
-    if records is not None:
-        if not isinstance(value, dict) or records not in value:
-            found = f"the keys {sorted(value)[:10]}" if isinstance(value, dict) else type(value).__name__
-            _fail(file, None, f"there is no key {records!r} at the top, found {found}", "Check the source's `records`.")
-        value = value[records]
-    if isinstance(value, dict):
-        pairs: Iterator[tuple[str | None, Any]] = iter(value.items())
-    elif isinstance(value, list):
-        pairs = ((None, record) for record in value)
-    else:
-        _fail(file, None, f"found {type(value).__name__}, expected records", "Check the source's `records`.")
-    cut = CUTS.get(renderer.kind)
-    if cut is not None:
-        pairs = _cut_pairs(file, pairs, cut)
-    for number, (key, record) in enumerate(pairs):
-        yield Row(number, key, record)
-
-
-def _cut_pairs(
-    file: UpstreamFile, pairs: Iterator[tuple[str | None, Any]], cut: Any
-) -> Iterator[tuple[str | None, Any]]:
-    row = 0
-    for key, record in pairs:
-        try:
-            for piece in cut(key, record):
-                yield key, piece
-                row += 1
-        except BadRow as error:
-            _fail(file, row, str(error), _FIX_FILE)
-
-
-def _parquet_rows(file: UpstreamFile, stream: io.BufferedReader, renderer: Renderer, first_row: int) -> Iterator[Row]:
-    parquet = _parquet_file(file, stream)
-    number = 0
-    groups: list[int] = []
-    for group in range(parquet.num_row_groups):  # whole row groups before the first row are not read
-        group_rows = parquet.metadata.row_group(group).num_rows
-        if not groups and number + group_rows <= first_row:
-            number += group_rows
-        else:
-            groups.append(group)
-    if not groups:
-        return
-    wanted = None
-    if isinstance(renderer, DocumentRenderer):
-        names = parquet.schema_arrow.names
-        if renderer.text_column not in names:
-            reason = f"there is no column {renderer.text_column!r}, found the columns {sorted(names)}"
-            _fail(file, None, reason, "Set the renderer's text_column to the one that holds the text.")
-        wanted = [name for name in renderer.columns if name in names]
-    for batch in parquet.iter_batches(batch_size=_PARQUET_BATCH, row_groups=groups, columns=wanted):
-        for record in _records(file, number, batch):
-            if number >= first_row:
-                yield Row(number, None, record)
+def _line_rows(
+    blocks: Iterator[bytes], start: int, limits: ReadingLimits, first_row: int
+) -> Iterator[Row | UnreadableRow]:
+    number = first_row
+    for offset, run in iterate_runs(blocks, start, limits.max_row_bytes, first_row):
+        if isinstance(run, Oversized):
+            yield _too_large(number, offset, run, limits)
+            number += 1
+            continue
+        parsed = parse_rows(run)
+        if parsed is not None:
+            for begin, value in zip(*parsed, strict=True):
+                yield Row(number, offset + begin, None, value)
+                number += 1
+            continue
+        for line in run.split(b"\n"):  # one of them is unreadable, or for the reference to judge
+            yield _line_row(number, offset, line)
+            offset += len(line) + 1
             number += 1
 
 
-def _parquet_file(file: UpstreamFile, stream: io.BufferedReader) -> pq.ParquetFile:
-    """Open parquet; pages with a checksum are verified, and a column name given twice would lose all but the last."""
-    parquet = pq.ParquetFile(stream, page_checksum_verification=True)
-    twice = sorted(name for name, count in Counter(parquet.schema_arrow.names).items() if count > 1)
-    if twice:
-        _fail(file, None, f"there is more than one column of the name {twice[0]!r}", _FIX_FILE)
-    return parquet
-
-
-def _records(file: UpstreamFile, first: int, batch: pa.RecordBatch) -> list[dict[str, Any]]:
+def _line_row(number: int, offset: int, line: bytes) -> Row | UnreadableRow:
     try:
-        return cast(list[dict[str, Any]], batch.to_pylist())
-    except UnicodeDecodeError:
-        # parquet does not check that strings are UTF-8: find the row that is not
-        for offset in range(batch.num_rows):
-            try:
-                batch.slice(offset, 1).to_pylist()
-            except UnicodeDecodeError as error:
-                _fail(file, first + offset, f"not valid UTF-8 ({error})", _FIX_FILE)
-        raise
-
-
-def _parse(file: UpstreamFile, number: int | None, data: bytes) -> Any:
-    try:
-        return json.loads(data.decode("utf-8"), object_pairs_hook=_object, parse_constant=_no_constant)
-    except UnicodeDecodeError as error:
-        _fail(file, number, f"not valid UTF-8 ({error.reason} at byte {error.start} of the row)", _FIX_FILE)
-    except RecursionError:
-        _fail(file, number, "the JSON is nested too deeply", _FIX_FILE)
+        return Row(number, offset, None, parse_row(line))
     except BadRow as error:
-        _fail(file, number, str(error), _FIX_FILE)
-    except ValueError as error:
-        _fail(file, number, f"not valid JSON ({error})", _FIX_FILE)
+        return UnreadableRow(number, offset, error.reason, error.detail, line[:HEAD_BYTES])
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value = dict(pairs)
-    if len(value) != len(pairs):  # Python's parser keeps the last one and says nothing
-        names = [name for name, _ in pairs]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        raise BadRow(f"a JSON object has the name {twice[0]!r} more than once")
-    return value
+def _json_rows(
+    blocks: Iterator[bytes], start: int, reading: Reading, limits: ReadingLimits, first_row: int
+) -> Iterator[Row | UnreadableRow]:
+    """Yield the records of an array or object from ``first_row`` on.
+
+    The keys of an object are held in memory: a key given twice is set aside the second time.
+    """
+    cut = CUTS.get(reading.renderer.kind)
+    keys: set[str] = set()
+    number = 0
+    for offset, raw_key, record in iterate_elements(
+        blocks, start, limits.max_row_bytes, reading.records, _parse_top_key
+    ):
+        parsed = cut is not None or number >= first_row  # what a record is cut into has to be counted
+        pieces: list[Row | UnreadableRow]
+        try:
+            key = None if raw_key is None else _parse_key(raw_key, keys)
+            if isinstance(record, Oversized):
+                pieces = [_too_large(number, offset, record, limits)]
+            else:
+                values = _values(key, record, cut) if parsed else [None]
+                pieces = [Row(row, offset, key, value) for row, value in enumerate(values, number)]
+        except BadRow as error:
+            head = record.head if isinstance(record, Oversized) else record[:HEAD_BYTES]
+            pieces = [UnreadableRow(number, offset, error.reason, error.detail, head)]
+        number += len(pieces)
+        yield from pieces[max(0, len(pieces) - (number - first_row)) :]
 
 
-def _no_constant(name: str) -> NoReturn:
-    raise BadRow(f"{name} is not valid JSON")
+def _values(key: str | None, record: bytes, cut: Callable[[str | None, Any], Iterator[Any]] | None) -> list[Any]:
+    """Return the rows that a record is cut into; a record that cannot be cut to its end is one unreadable row."""
+    value = parse_record(record)
+    if cut is not None:
+        return list(cut(key, value))
+    if type(value) is not dict:
+        raise BadRow("not_an_object", f"the record is {json_name(value)}, expected a JSON object")
+    return [value]
+
+
+def _parse_key(data: bytes, seen: set[str]) -> str:
+    key: str = parse_reference(data)
+    if key in seen:
+        raise BadRow("duplicate_key", f"the object of records has the key {shown(key)} more than once")
+    seen.add(key)
+    return key
+
+
+def _parse_top_key(data: bytes) -> Any:
+    try:
+        return parse_reference(data)
+    except BadRow as error:
+        reason = f"a key at the top cannot be read ({error.detail})"
+        raise DamagedFile(reason, "Repair the file at its origin, or pin another revision of it.") from None
+
+
+def _too_large(number: int, offset: int, row: Oversized, limits: ReadingLimits) -> UnreadableRow:
+    detail = f"the row has {row.size:,} bytes, over max_row_bytes {limits.max_row_bytes:,}"
+    return UnreadableRow(number, offset, "row_too_large", detail, row.head)
 
 
 @contextmanager
-def _decompressed(stream: io.BufferedReader, suffix: str) -> Iterator[IO[bytes]]:
-    if suffix.endswith(".gz"):
-        if not stream.peek(1):  # Python reads no bytes at all as an empty archive
-            raise gzip.BadGzipFile("the file has no bytes, and an archive of nothing has 20 or more")
-        with gzip.open(stream, "rb") as plain:
-            yield cast(IO[bytes], plain)
-    else:
-        yield cast(IO[bytes], stream)
-
-
-def _fail(file: UpstreamFile, row: int | None, reason: str, remedy: str) -> NoReturn:
-    raise RowError(file.source, file.path, row, reason, remedy)
+def _damage_named(file: UpstreamFile, stream: io.BufferedReader) -> Iterator[None]:
+    with damage_named(file, stream):
+        try:
+            yield
+        except DamagedFile as error:
+            raise RowError(file.source, file.path, None, error.reason, error.remedy) from None

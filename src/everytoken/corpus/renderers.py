@@ -7,20 +7,34 @@ its parameters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from everytoken.corpus.chat_templates import ConversationRenderer, apply_rules, render_turns, with_system
+from everytoken.corpus.chats import SHAPES, best_path, cut_tree, turns_of_path
 from everytoken.corpus.errors import BadRow
+from everytoken.shards import canonical_json
+
+
+class Identifier(NamedTuple):
+    """An upstream id as text, with its JSON type: the number 1 and the string "1" are two ids."""
+
+    text: str
+    type: str
 
 
 class Document(NamedTuple):
-    """What a renderer makes: the upstream id (or None), the text, and the stratum."""
+    """What a renderer makes.
 
-    id: str | None
+    ``assistant_spans``: for a chat, the half-open ranges of code points of the text that the assistant says.
+    """
+
+    id: Identifier | None
     text: str
     stratum: str
+    assistant_spans: tuple[tuple[int, int], ...] | None = None
 
 
 class NamedRenderer(BaseModel):
@@ -37,7 +51,8 @@ class DocumentRenderer(BaseModel):
     Attributes:
         text_column: column of the text.
         id_columns: the id is the first of these that is present and not null; a list joins its members with ``/``
-            and is present when all of them are. ``[id, blob_id, [repo_name, path]]`` reads Dolma and stack_edu.
+            and is present when all of them are. ``[id, blob_id, [repo_name, path]]`` reads Dolma and stack_edu. An id
+            may be of any JSON type and is kept, see `identify`.
         stratum_column: column of the stratum, or null for one stratum ``all``. A row where it is null is of stratum
             ``no <column>``.
     """
@@ -56,7 +71,30 @@ class DocumentRenderer(BaseModel):
         return list(dict.fromkeys([self.text_column, *ids, *([self.stratum_column] if self.stratum_column else [])]))
 
 
-Renderer = Annotated[NamedRenderer | DocumentRenderer, Field(discriminator="kind")]
+class JoinedRenderer(BaseModel):
+    """The renderer for rows whose text is in several columns: their texts with ``separator`` between.
+
+    ``id_columns`` and ``stratum_column`` are as in `DocumentRenderer`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["joined"]
+    text_columns: tuple[str, ...] = Field(min_length=1)
+    separator: str
+    id_columns: tuple[str | tuple[str, ...], ...]
+    stratum_column: str | None
+
+    @property
+    def columns(self) -> list[str]:
+        """Every column that the renderer looks at, once."""
+        ids = [name for entry in self.id_columns for name in ([entry] if isinstance(entry, str) else entry)]
+        return list(dict.fromkeys([*self.text_columns, *ids, *([self.stratum_column] if self.stratum_column else [])]))
+
+
+Renderer = Annotated[
+    NamedRenderer | DocumentRenderer | JoinedRenderer | ConversationRenderer, Field(discriminator="kind")
+]
 
 _SPEAKERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -79,11 +117,11 @@ def render_chat(key: str | None, record: Any, renderer: NamedRenderer) -> Docume
     lines = []
     for turn in _field(record, "messages", list):
         if not isinstance(turn, list):
-            raise BadRow(f"a turn of 'messages' is {type(turn).__name__}, expected a list of messages")
+            raise BadRow("cannot_render", f"a turn of 'messages' is {type(turn).__name__}, expected a list of messages")
         for message in turn:
             sender = _string(message, "sender")
             if sender not in speakers and len(speakers) == len(_SPEAKERS):
-                raise BadRow(f"the chat has over {len(_SPEAKERS)} senders")
+                raise BadRow("cannot_render", f"the chat has over {len(_SPEAKERS)} senders")
             speaker = speakers.setdefault(sender, _SPEAKERS[len(speakers) % len(_SPEAKERS)])
             lines.append(f"{speaker}: {_string(message, 'text')}")
     prompt = "no prompt" if record.get("prompt") is None else _string(record, "prompt")
@@ -113,31 +151,59 @@ def cut_worked_answers(key: str | None, record: Any) -> Iterator[dict[str, Any]]
         BadRow: no question, or one without an answer.
     """
     if not isinstance(record, str):
-        raise BadRow(f"the prompt of subject {key!r} is {type(record).__name__}, expected a string")
+        raise BadRow("cannot_render", f"the prompt of subject {key!r} is {type(record).__name__}, expected a string")
     questions = record.split("\n\nQ:")[1:]
     if not questions:
-        raise BadRow(f"the prompt of subject {key!r} has no line that begins with 'Q:' after a blank line")
+        raise BadRow(
+            "cannot_render", f"the prompt of subject {key!r} has no line that begins with 'Q:' after a blank line"
+        )
     for number, question in enumerate(questions):
         if "\nA:" not in question:
-            raise BadRow(f"question {number} of subject {key!r} has no line that begins with 'A:'")
+            raise BadRow("cannot_render", f"question {number} of subject {key!r} has no line that begins with 'A:'")
         yield {"subject": key, "number": number, "text": "Q:" + question.rstrip("\n")}
 
 
 def render_flan_cot(key: str | None, record: Any, renderer: NamedRenderer) -> Document:
     """Render one worked answer of `cut_worked_answers`; the id is ``subject/number``, the stratum the subject."""
     subject = _string(record, "subject")
-    return Document(f"{subject}/{_field(record, 'number', int)}", _string(record, "text"), subject)
+    number = _field(record, "number", int)
+    return Document(Identifier(f"{subject}/{number}", "string"), _string(record, "text"), subject)
 
 
 def render_document(key: str | None, record: Any, renderer: DocumentRenderer) -> Document:
-    """Render a row that holds its text; see `DocumentRenderer`. An integer id is written in decimal."""
-    if renderer.text_column not in record:
-        raise BadRow(f"the row has no column {renderer.text_column!r}; its columns are {sorted(record)}")
-    stratum = "all"
-    if renderer.stratum_column is not None:
-        value = record.get(renderer.stratum_column)
-        stratum = f"no {renderer.stratum_column}" if value is None else _string(record, renderer.stratum_column)
-    return Document(_first_id(record, renderer.id_columns), _string(record, renderer.text_column), stratum)
+    """Render a row that holds its text; see `DocumentRenderer`."""
+    text = _text(record, renderer.text_column)
+    stratum = _stratum(record, renderer.stratum_column)
+    return Document(first_identifier(record, renderer.id_columns), text, stratum)
+
+
+def render_joined(key: str | None, record: Any, renderer: JoinedRenderer) -> Document:
+    """Render a row whose text is in several columns; see `JoinedRenderer`."""
+    text = renderer.separator.join(_text(record, column) for column in renderer.text_columns)
+    stratum = _stratum(record, renderer.stratum_column)
+    return Document(first_identifier(record, renderer.id_columns), text, stratum)
+
+
+def render_conversation(key: str | None, record: Any, renderer: ConversationRenderer) -> Document:
+    """Render a chat; see `ConversationRenderer`, and `everytoken.corpus.chats` for the shapes."""
+    if not isinstance(record, dict):
+        raise BadRow("cannot_render", f"the record is {type(record).__name__}, expected an object")
+    identifier: Identifier | None
+    try:
+        if renderer.shape == "oasst_tree":
+            path = _field(record, "messages", list) if renderer.kind == "conversation_paths" else best_path(record)
+            turns, described, identifier = turns_of_path(path), path[0], _path_identifier(record, path)
+        else:
+            fields = renderer.fields_of(record)
+            system = fields.get("system") if "system" in renderer.column_names else None
+            turns, described = with_system(SHAPES[renderer.shape].turns(fields), system), record
+            identifier = first_identifier(record, renderer.id_columns)
+        chat = render_turns(apply_rules(turns, renderer.rules), renderer.template)
+    except BadRow as error:
+        if not renderer.column_names:
+            raise
+        raise BadRow(error.reason, f"{error.detail} (column_names: {renderer.column_names})") from None
+    return Document(identifier, chat.text, _stratum(described, renderer.stratum_column), chat.assistant_spans)
 
 
 RENDERERS: dict[str, Callable[[str | None, Any, Any], Document]] = {
@@ -146,32 +212,71 @@ RENDERERS: dict[str, Callable[[str | None, Any, Any], Document]] = {
     "champ": render_champ,
     "flan_cot": render_flan_cot,
     "document": render_document,
+    "joined": render_joined,
+    "conversation": render_conversation,
+    "conversation_paths": render_conversation,
 }
 
 # renderers of files where one record holds several documents: rows are what the record is cut into
-CUTS: dict[str, Callable[[str | None, Any], Iterator[dict[str, Any]]]] = {"flan_cot": cut_worked_answers}
+CUTS: dict[str, Callable[[str | None, Any], Iterator[dict[str, Any]]]] = {
+    "flan_cot": cut_worked_answers,
+    "conversation_paths": cut_tree,
+}
 
 
-def _first_id(record: dict[str, Any], id_columns: Sequence[str | tuple[str, ...]]) -> str | None:
+def identify(value: Any) -> Identifier:
+    """Return an id of any JSON type as text: a string as it is, everything else as its canonical JSON.
+
+    >>> identify("7"), identify(7), identify(True)
+    (Identifier(text='7', type='string'), Identifier(text='7', type='integer'), Identifier(text='true', type='boolean'))
+    """
+    if isinstance(value, str):
+        return Identifier(value, "string")
+    kinds = {bool: "boolean", int: "integer", float: "number", list: "list", dict: "object"}
+    if type(value) not in kinds:  # parquet has dates and bytes, whose text is a matter of taste
+        raise BadRow("cannot_render", f"the id is {type(value).__name__}, expected a JSON value")
+    try:
+        return Identifier(canonical_json(value), kinds[type(value)])
+    except ValueError:  # parquet has NaN
+        raise BadRow("cannot_render", f"the id is {value}, which is no JSON value") from None
+
+
+def first_identifier(record: dict[str, Any], id_columns: Sequence[str | tuple[str, ...]]) -> Identifier | None:
+    """Return the id of the first of ``id_columns`` that is present and not null, or None; see `DocumentRenderer`."""
     for entry in id_columns:
-        names = (entry,) if isinstance(entry, str) else entry
-        if all(record.get(name) is not None for name in names):
-            return "/".join(_id_text(record[name], name) for name in names)
+        if isinstance(entry, str):
+            if record.get(entry) is not None:
+                return identify(record[entry])
+        elif all(record.get(name) is not None for name in entry):
+            return Identifier("/".join(identify(record[name]).text for name in entry), "joined")
     return None
 
 
-def _id_text(value: Any, name: str) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, int) and not isinstance(value, bool):
-        return str(value)
-    raise BadRow(f"the id column {name!r} is {type(value).__name__}, expected a string or an integer")
+def _path_identifier(tree: Mapping[str, Any], path: Sequence[Mapping[str, Any]]) -> Identifier:
+    return Identifier(f"{_string(tree, 'message_tree_id')}/{_string(path[-1], 'message_id')}", "joined")
 
 
-def _key(key: str | None) -> str:
+def _key(key: str | None) -> Identifier:
     if key is None:
-        raise BadRow("the record has no key (the file is a list), expected an object of records by id")
-    return key
+        raise BadRow("cannot_render", "the record has no key (the file is a list), expected an object of records by id")
+    return Identifier(key, "string")
+
+
+def _text(record: dict[str, Any], column: str) -> str:
+    if column not in record:
+        raise BadRow("no_text", f"the row has no column {column!r}; its columns are {sorted(record)[:20]}")
+    text = record[column]
+    if text is None:
+        raise BadRow("text_null", f"{column!r} is null")
+    if not isinstance(text, str):
+        raise BadRow("text_not_string", f"{column!r} is {type(text).__name__}, expected str")
+    return text
+
+
+def _stratum(record: Any, column: str | None) -> str:
+    if column is None:
+        return "all"
+    return f"no {column}" if record.get(column) is None else _string(record, column)
 
 
 def _string(record: Any, name: str) -> str:
@@ -181,9 +286,9 @@ def _string(record: Any, name: str) -> str:
 
 def _field(record: Any, name: str, expected: type) -> Any:
     if not isinstance(record, dict):
-        raise BadRow(f"found {type(record).__name__} where an object with {name!r} belongs")
+        raise BadRow("cannot_render", f"found {type(record).__name__} where an object with {name!r} belongs")
     if name not in record:
-        raise BadRow(f"there is no {name!r}; the fields are {sorted(record)}")
+        raise BadRow("cannot_render", f"there is no {name!r}; the fields are {sorted(record)}")
     if not isinstance(record[name], expected):
-        raise BadRow(f"{name!r} is {type(record[name]).__name__}, expected {expected.__name__}")
+        raise BadRow("cannot_render", f"{name!r} is {type(record[name]).__name__}, expected {expected.__name__}")
     return record[name]

@@ -16,7 +16,6 @@ probabilities by differences.
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib.metadata
 import itertools
 from collections import Counter
@@ -67,6 +66,10 @@ class EmbeddedScorer(BaseModel):
         return thresholds
 
 
+_Id = tuple[str | None, str | None]  # with its type: the number 1 and the string "1" are two ids
+_NO_ID: _Id = (None, None)
+
+
 def offensive_probabilities(texts: Sequence[str], scorer: EmbeddedScorer) -> npt.NDArray[np.float64]:
     """Return p(offensive) of each text, float64 of shape (n,); each depends on its own text alone."""
     if not texts:
@@ -88,15 +91,15 @@ def class_probabilities(p: npt.NDArray[np.float64], scorer: EmbeddedScorer) -> n
     return np.asarray(edges[:, :-1] - edges[:, 1:], dtype=np.float32)
 
 
-@versioned(2)
+@versioned(3)
 def score_part(part: Part, *, scorer: EmbeddedScorer) -> Rows:
     """Append ``safety_score`` (int8, the most probable class, the lower of equals) and ``safety_probs`` (6 float32).
 
     Every row of the input is a row of the output, in order, with its columns unchanged. Memory: one batch, and about
-    250 bytes for each distinct id of the part (ids of 36 characters).
+    350 bytes for each distinct id of the part (ids of 36 characters).
 
     Args:
-        part: documents with ``id``, ``text`` and ``source``.
+        part: documents of schema `DOCUMENTS`.
         scorer: which scorer, with its parameters.
 
     Returns:
@@ -113,23 +116,23 @@ def score_part(part: Part, *, scorer: EmbeddedScorer) -> Rows:
 def _scored_batches(
     part: Part, scorer: EmbeddedScorer, schema: pa.Schema
 ) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
-    known: dict[str, tuple[float, bytes]] = {}  # of each id the probability and the digest of its first text
+    known: dict[_Id, tuple[float, bytes]] = {}  # of each id the probability and the digest of its first text
     counts: Counter[str] = Counter(rows=0, scored=0, null_ids=0, same_id_other_text=0, truncated=0)
     by_source: dict[str, dict[str, Counter[str]]] = {}
     for batch in part.batches():
-        ids = batch.column("id").to_pylist()
+        ids = list(zip(batch.column("id").to_pylist(), batch.column("id_type").to_pylist(), strict=True))
         new = _first_rows(ids, known)
-        texts = batch.column("text").to_pylist()
+        texts, digests = batch.column("text").to_pylist(), batch.column("text_sha256").to_pylist()
         new_texts = [texts[row] for row in new]
         p = np.empty(len(ids), dtype=np.float64)
         p[new] = offensive_probabilities(new_texts, scorer)
-        known.update((ids[row], (float(p[row]), _digest(texts[row]))) for row in new if ids[row] is not None)
+        known.update((ids[row], (float(p[row]), digests[row])) for row in new if ids[row] != _NO_ID)
         for row in set(range(len(ids))).difference(new):
             p[row], first_text = known[ids[row]]
-            counts["same_id_other_text"] += first_text != _digest(texts[row])
+            counts["same_id_other_text"] += first_text != digests[row]
         probabilities = class_probabilities(p, scorer)
         scores = np.argmax(probabilities, axis=1).astype(np.int8)
-        counts.update(rows=len(ids), scored=len(new), null_ids=ids.count(None))
+        counts.update(rows=len(ids), scored=len(new), null_ids=ids.count(_NO_ID))
         counts["truncated"] += sum(len(text) > scorer.max_chars for text in new_texts)
         _count_classes(by_source, batch.column("source").to_pylist(), scores, new)
         offsets = np.arange(len(ids) + 1, dtype=np.int32) * N_CLASSES
@@ -145,16 +148,12 @@ def _scored_batches(
     }
 
 
-def _digest(text: str) -> bytes:
-    return hashlib.blake2b(text.encode("utf-8"), digest_size=8).digest()
-
-
-def _first_rows(ids: Sequence[str | None], known: Container[str]) -> list[int]:
+def _first_rows(ids: Sequence[_Id], known: Container[_Id]) -> list[int]:
     """Return the rows that must be scored: null ids, and the first row of each id that is not known yet."""
-    met: set[str] = set()
+    met: set[_Id] = set()
     rows = []
     for row, identifier in enumerate(ids):
-        if identifier is None:
+        if identifier == _NO_ID:
             rows.append(row)
         elif identifier not in known and identifier not in met:
             met.add(identifier)

@@ -1,7 +1,7 @@
 """The two passes of the subsampling over parts: estimate, then select the rows of a split.
 
-Both passes gather a few bytes a row (length, score, held out, stratum: 14) and never a part's text: lengths come from
-the text batch by batch, and the second pass filters batches as they come.
+Both passes gather a few bytes a row (length, score, held out, stratum: 14) and never a part's text: lengths are a
+column of the documents, and the second pass filters batches as they come.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def _by_source(facts: _Facts, tokens: Floats, rows: Integers) -> dict[str, dict[
 
 
 def _gather(part: Part, parameters: EstimateParameters) -> _Facts:
-    columns = ["text", "safety_score", "source", "stratum", "shard_index", "row"]
+    columns = ["characters", "safety_score", "source", "stratum", "shard_index", "row"]
     lengths: list[Any] = [np.empty(0, dtype=np.int64)]
     scores: list[Any] = [np.empty(0, dtype=np.int8)]
     held_out: list[Any] = [np.empty(0, dtype=np.bool_)]
@@ -188,7 +188,7 @@ def _gather(part: Part, parameters: EstimateParameters) -> _Facts:
     numbers: dict[tuple[str, str], int] = {}
     nulls = 0
     for batch in part.batches(columns):
-        lengths.append(pc.utf8_length(batch.column("text")).to_numpy(zero_copy_only=False).astype(np.int64))
+        lengths.append(batch.column("characters").to_numpy(zero_copy_only=False))
         nulls += batch.column("safety_score").null_count
         scores.append(batch.column("safety_score").fill_null(0).to_numpy(zero_copy_only=False).astype(np.int8))
         sources, names = batch.column("source").to_pylist(), batch.column("stratum").to_pylist()

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -45,7 +50,7 @@ def fetch_wheel(upstream: WheelUpstream, folder: Path) -> Path:
 
     Pip takes its index, proxy and certificates from the user's own configuration and environment. The download goes
     to a temporary folder inside ``folder``, is checked, flushed to disk, and renamed: a wheel is there whole or not
-    at all, also when two runs fetch it at once.
+    at all. Of two runs at once one waits for the other; what a killed one left is removed.
 
     Raises:
         UpstreamError: pip fails (its output is in the message), or the SHA-256 differs.
@@ -54,6 +59,24 @@ def fetch_wheel(upstream: WheelUpstream, folder: Path) -> Path:
     present = find_wheel(upstream, folder)
     if present is not None:
         return present
+    with _sole_fetcher(folder):
+        return find_wheel(upstream, folder) or _fetch(upstream, folder)
+
+
+@contextmanager
+def _sole_fetcher(folder: Path) -> Iterator[None]:
+    """Hold the lock of ``folder`` (a dead owner frees it); temporary folders that are there then have no owner."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        for abandoned in folder.glob(".fetching-*"):
+            shutil.rmtree(abandoned)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _fetch(upstream: WheelUpstream, folder: Path) -> Path:
     with tempfile.TemporaryDirectory(prefix=".fetching-", dir=folder) as temporary:
         downloaded = _download(upstream, Path(temporary))
         found = file_sha256(downloaded)

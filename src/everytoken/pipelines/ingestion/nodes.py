@@ -1,43 +1,104 @@
-"""Ingestion: which files, in which order, and the documents in them."""
+"""Ingestion: which files, in which order, the documents in them, and which of these stay."""
 
 from typing import Any
 
+import pandas as pd
 from plotly.graph_objects import Figure
 
+from everytoken.corpus.duplicates import find_duplicates
 from everytoken.corpus.ingest import read_part
+from everytoken.corpus.mixed_parts import mix_part, mixture_parts
+from everytoken.corpus.near_duplicates import find_buckets
 from everytoken.corpus.plan import ShardPlan, make_plan, part_values
+from everytoken.corpus.quality import check_keep_rates
+from everytoken.corpus.selected_parts import check_conservation, dropped_part, select_part
+from everytoken.corpus.selection import select
+from everytoken.corpus.selection_report import read_counts, selection_table
 from everytoken.corpus.statistics import add_statistics
 from everytoken.corpus.upstreams import Source, UpstreamFile
 from everytoken.parameters import IngestionParameters
-from everytoken.reports import length_figure
-from everytoken.shards import Shards
+from everytoken.reports import ingestion_figure
+from everytoken.shards import Artifact, Shards, plan_artifact
 
 
 def find_upstream_files(parameters: IngestionParameters) -> dict[str, Source]:
-    """Return the sources that are switched on; saving them fetches and lists their files."""
+    """Return the sources that are switched on; saving them lists their files (and fetches wheels)."""
     return parameters.active_sources
 
 
 def plan_shards(files: dict[str, list[UpstreamFile]], parameters: IngestionParameters) -> ShardPlan:
     """Order the shards of all sources by the seed and take a slice: part_00000 is the first of the slice."""
-    return make_plan(parameters.active_sources, files, parameters.plan)
+    return make_plan(parameters.active_sources, files, parameters.plan, parameters.reading)
 
 
 def read_documents(plan: ShardPlan, files: dict[str, list[UpstreamFile]], parameters: IngestionParameters) -> Shards:
-    """Read each planned shard: rows to documents with address, too short ones dropped and counted."""
+    """Fetch and read each planned shard: rows to documents with address; what is no document is set aside."""
     values, digests = part_values(plan, parameters.active_sources, files)
-    return Shards.from_values(values, digests).map(read_part, min_chars=parameters.min_chars)
+    return Shards.from_values(values, digests).map(
+        read_part,
+        min_chars=parameters.min_chars,
+        max_bad_share=parameters.max_bad_share,
+        limits=parameters.reading,
+        keep_fetched=parameters.keep_fetched,
+    )
 
 
-def report_ingestion(documents: Shards) -> tuple[dict[str, Any], Figure]:
-    """Return counts by source, and the histogram of document lengths."""
+def sketch_documents(documents: Shards, parameters: IngestionParameters) -> Shards:
+    """Sketch each text by MinHash, for finding near duplicates; no parts when they are not looked for."""
+    sketched = documents if parameters.dedup.near is not None else Shards.from_values([], [])
+    return sketched.map(find_buckets, near=parameters.dedup.near)
+
+
+def find_duplicate_documents(documents: Shards, sketches: Shards, parameters: IngestionParameters) -> Artifact:
+    """Check how much of each source became documents; find those that repeat an earlier one in plan order."""
+    rates = {name: source.min_keep_rate for name, source in parameters.active_sources.items()}
+    check_keep_rates(read_counts(documents.statistics), rates)
+    return plan_artifact(
+        find_duplicates,
+        documents=documents,
+        buckets=sketches if parameters.dedup.near is not None else None,
+        rules=parameters.dedup,
+        memory=parameters.dedup_memory,
+    )
+
+
+def choose_documents(documents: Shards, duplicates: Artifact, parameters: IngestionParameters) -> Artifact:
+    """Decide of every document whether it stays: duplicates, caps of the sources, budgets of the mixture."""
+    return plan_artifact(
+        select,
+        documents=documents,
+        duplicates=duplicates,
+        max_text_bytes={name: source.max_text_bytes for name, source in parameters.active_sources.items()},
+        mixture=parameters.mixture,
+    )
+
+
+def take_documents(documents: Shards, selection: Artifact, parameters: IngestionParameters) -> Shards:
+    """Take the documents that stay: part by part, or, with a mixture, interleaved by the weights of their sources."""
+    if parameters.mixture is None:
+        return documents.map(select_part, selection=selection)
+    parts = mixture_parts(selection, parameters.mixture.documents_per_part)
+    return parts.map(mix_part, documents=documents, selection=selection)
+
+
+def list_dropped_documents(documents: Shards, duplicates: Artifact, selection: Artifact) -> Shards:
+    """List the documents that do not stay, each with address and reason."""
+    return documents.map(dropped_part, selection=selection, duplicates=duplicates)
+
+
+def report_ingestion(
+    read: Shards, selection: Artifact, documents: Shards, dropped: Shards
+) -> tuple[dict[str, Any], pd.DataFrame, Figure]:
+    """Check that no row was lost; return counts by source and reason as metrics and as a table, and the figure."""
+    check_conservation(selection, documents.statistics, dropped.statistics)
     total = add_statistics(documents.statistics)
-    by_source = {name: add_statistics(strata.values()) for name, strata in total["by_source"].items()}
+    table = selection_table(read_counts(read.statistics), selection.statistics["by_source"])
     metrics = {
-        "rows_in": total["rows_in"],
-        "documents": total["kept"],
-        "too_short": total["too_short"],
+        "rows_in": table[-1]["rows_read"],
+        "documents": documents.rows,
         "parts": len(documents),
-        "by_source": by_source,
+        "set_aside": add_statistics(part["set_aside"] for part in [*read.statistics, *dropped.statistics]),
+        "by_source": {name: add_statistics(strata.values()) for name, strata in total["by_source"].items()},
     }
-    return metrics, length_figure(total["length_histogram"])
+    figure = ingestion_figure(total["length_histogram"], metrics["by_source"], selection.statistics["mixture"])
+    return metrics, pd.DataFrame(table), figure

@@ -1,8 +1,18 @@
-"""Ingestion: upstream files -> shard plan -> documents."""
+"""Ingestion: upstream files -> shard plan -> documents as upstream has them -> documents of the corpus."""
 
 from kedro.pipeline import Node, Pipeline
 
-from everytoken.pipelines.ingestion.nodes import find_upstream_files, plan_shards, read_documents, report_ingestion
+from everytoken.pipelines.ingestion.nodes import (
+    choose_documents,
+    find_duplicate_documents,
+    find_upstream_files,
+    list_dropped_documents,
+    plan_shards,
+    read_documents,
+    report_ingestion,
+    sketch_documents,
+    take_documents,
+)
 
 
 def create_pipeline() -> Pipeline:
@@ -14,13 +24,43 @@ def create_pipeline() -> Pipeline:
             Node(
                 read_documents,
                 ["shard_plan", "upstream_files", "params:ingestion"],
-                "documents",
+                "upstream_documents",
                 name="read_documents",
             ),
             Node(
-                report_ingestion,
+                sketch_documents,
+                ["upstream_documents", "params:ingestion"],
+                "document_sketches",
+                name="sketch_documents",
+            ),
+            Node(
+                find_duplicate_documents,
+                ["upstream_documents", "document_sketches", "params:ingestion"],
+                "duplicates",
+                name="find_duplicate_documents",
+            ),
+            Node(
+                choose_documents,
+                ["upstream_documents", "duplicates", "params:ingestion"],
+                "selection",
+                name="choose_documents",
+            ),
+            Node(
+                take_documents,
+                ["upstream_documents", "selection", "params:ingestion"],
                 "documents",
-                ["ingestion_metrics", "document_lengths"],
+                name="take_documents",
+            ),
+            Node(
+                list_dropped_documents,
+                ["upstream_documents", "duplicates", "selection"],
+                "dropped_documents",
+                name="list_dropped_documents",
+            ),
+            Node(
+                report_ingestion,
+                ["upstream_documents", "selection", "documents", "dropped_documents"],
+                ["ingestion_metrics", "ingestion_report", "ingestion_figure"],
                 name="report_ingestion",
                 tags=["report"],
             ),

@@ -1,0 +1,61 @@
+"""What became of the rows of each source: a table from the statistics of parts and of the selection."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+
+def read_counts(statistics: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return rows_in, kept and set_aside by reason of each source, sorted by name.
+
+    Args:
+        statistics: of the parts of `everytoken.corpus.ingest.read_part`, each of one source.
+    """
+    counts: dict[str, dict[str, Any]] = {}
+    for part in statistics:
+        (source,) = part["by_source"]
+        entry = counts.setdefault(source, {"rows_in": 0, "kept": 0, "set_aside": Counter()})
+        entry["rows_in"] += part["rows_in"]
+        entry["kept"] += part["kept"]
+        entry["set_aside"].update(part["set_aside"])
+    return {source: {**entry, "set_aside": dict(entry["set_aside"])} for source, entry in sorted(counts.items())}
+
+
+def selection_table(
+    read: Mapping[str, Mapping[str, Any]], selected: Mapping[str, Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return what became of the rows of each source, an entry a source and one of all: a flat table.
+
+    ``rows_read = kept + (set aside by each reason)`` in every entry; a reason is a column when any row has it.
+
+    Args:
+        read: from `read_counts`.
+        selected: ``statistics["by_source"]`` of `everytoken.corpus.selection.select`.
+    """
+    entries = {}
+    for source, counts in read.items():
+        chosen = selected.get(source, {"kept": 0, "set_aside": {}, "characters": 0, "utf8_bytes": 0})
+        aside = Counter(counts["set_aside"])
+        aside.update(chosen["set_aside"])
+        amounts = {name: chosen[name] for name in ("kept", "characters", "utf8_bytes")}
+        entries[source] = {"rows_read": counts["rows_in"], **amounts, "set_aside": aside}
+    total: dict[str, Any] = {name: sum(entry[name] for entry in entries.values()) for name in _AMOUNTS}
+    total["set_aside"] = sum((entry["set_aside"] for entry in entries.values()), Counter())
+    reasons = sorted(total["set_aside"])
+    return [
+        {
+            "source": source,
+            "rows_read": entry["rows_read"],
+            "kept": entry["kept"],
+            "keep_rate": entry["kept"] / entry["rows_read"] if entry["rows_read"] else 0.0,
+            "characters": entry["characters"],
+            "utf8_bytes": entry["utf8_bytes"],
+            **{reason: entry["set_aside"][reason] for reason in reasons},
+        }
+        for source, entry in [*entries.items(), ("all", total)]
+    ]
+
+
+_AMOUNTS = ("rows_read", "kept", "characters", "utf8_bytes")

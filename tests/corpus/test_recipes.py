@@ -1,0 +1,76 @@
+"""The published recipes in conf/: what they say is what the code reads, and nothing is pinned that is no commit."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kedro.config import OmegaConfigLoader
+from pydantic import ValidationError
+
+from everytoken.parameters import IngestionParameters
+from everytoken.settings import CONFIG_LOADER_ARGS
+
+ROOT = Path(__file__).resolve().parents[2]
+RECIPES = {"spp": 1, "mamba": 7, "mamba_universal": 5, "mythos": 12}
+UNPINNED = {("mamba", "arxiv"), ("mamba_universal", "arxiv")}
+
+
+def ingestion(environment: str) -> dict[str, Any]:
+    loader = OmegaConfigLoader(str(ROOT / "conf"), env=environment, **CONFIG_LOADER_ARGS)
+    assert loader["globals"]["data"] == f"data/{environment}"
+    parameters: dict[str, Any] = loader["parameters"]["ingestion"]
+    return parameters
+
+
+def sources(parameters: dict[str, Any]) -> dict[str, Any]:
+    return {name: source for name, source in parameters["sources"].items() if source is not None}
+
+
+@pytest.mark.parametrize("environment", RECIPES)
+def test_a_recipe_is_read_as_it_is_written(environment: str) -> None:
+    parameters = ingestion(environment)
+    assert len(sources(parameters)) == RECIPES[environment]
+    for name, source in sources(parameters).items():
+        if (environment, name) in UNPINNED:
+            source["upstream"]["revision"] = "0" * 40
+    read = IngestionParameters.model_validate(parameters)
+    assert set(read.active_sources) == set(sources(parameters))
+    if read.mixture is not None:
+        assert set(read.mixture.weights) == set(read.active_sources)
+
+
+@pytest.mark.parametrize("environment", RECIPES)
+def test_what_is_not_pinned_stops_the_run_and_is_named_in_the_docs(environment: str) -> None:
+    parameters = ingestion(environment)
+    found = {name: source["upstream"]["revision"] for name, source in sources(parameters).items()}
+    assert {(environment, name) for name, revision in found.items() if revision == "???"} == {
+        place for place in UNPINNED if place[0] == environment
+    }
+    text = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
+    for name, revision in found.items():
+        dataset = parameters["sources"][name]["upstream"]["dataset"]
+        pinned = re.fullmatch("[0-9a-f]{40}", revision)
+        assert (f"| `{dataset}` | `{revision[:8]}` |" if pinned else f"| `{dataset}` | **look up and pin** |") in text
+    if "???" in found.values():
+        with pytest.raises(ValidationError, match="revision"):
+            IngestionParameters.model_validate(parameters)
+
+
+def test_spp_reads_the_first_shards_of_the_published_order() -> None:
+    plan = ingestion("spp")["plan"]
+    assert plan == {"seed": 42, "offset": 0, "n_shards": 20_000, "expect_shards": 63_911}
+
+
+@pytest.mark.parametrize("environment", ["mamba", "mamba_universal"])
+def test_the_mixtures_aim_at_160_shards_of_50_million_tokens(environment: str) -> None:
+    mixture = ingestion(environment)["mixture"]
+    assert mixture["target_total_tokens"] == 160 * 50_000_000
+    assert sum(mixture["weights"].values()) == pytest.approx(1, abs=1e-12)
+
+
+def test_wikipedia_is_capped_at_32_gibibytes_of_text() -> None:
+    caps = {name: source["max_text_bytes"] for name, source in sources(ingestion("mythos")).items()}
+    assert {name: cap for name, cap in caps.items() if cap is not None} == {"wikipedia_en": 32 << 30}
