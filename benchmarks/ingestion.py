@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import zstandard
+from backports import zstd
 
 from everytoken.corpus.ingest import read_part
 from everytoken.corpus.plan import PlanParameters, make_plan, part_values
@@ -45,7 +45,7 @@ def make_files(folder: Path, files: int, megabytes: int) -> int:
     draw = python_random(11, "benchmark")
     total = 0
     for number in range(files):
-        with zstandard.open(folder / f"shard_{number:08d}.jsonl.zst", "wb") as file:
+        with zstd.open(folder / f"shard_{number:08d}.jsonl.zst", "wb") as file:
             written = 0
             while written < megabytes * 1_000_000:
                 text = "\n\n".join(draw.choices(leads, k=1 + int(draw.expovariate(1 / 7))))

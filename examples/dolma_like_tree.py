@@ -19,7 +19,7 @@ from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any
 
-import zstandard
+from backports import zstd
 
 WHEELS = Path(__file__).resolve().parents[1] / "data/01_raw/wheels"
 ROWS = 400
@@ -33,7 +33,7 @@ def main(root: Path) -> None:
         rows = shards = 0
         while shard := list(islice(records, ROWS)):
             lines = b"".join(json.dumps(record, ensure_ascii=False).encode() + b"\n" for record in shard)
-            compressed = zstandard.ZstdCompressor(write_checksum=True).compress(lines)
+            compressed = zstd.compress(lines, options={zstd.CompressionParameter.checksum_flag: 1})
             (folder / f"shard_{shards:08d}.jsonl.zst").write_bytes(compressed)
             rows, shards = rows + len(shard), shards + 1
         print(f"{folder}: {rows:,} rows in {shards} shards")

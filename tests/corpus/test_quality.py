@@ -161,4 +161,5 @@ def test_a_source_that_keeps_too_little_stops_the_run_with_numbers() -> None:
     with pytest.raises(SelectionError, match=message):
         check_keep_rates(counts, {"good": 0.9, "bad": 0.5, "any": None})
     with pytest.raises(SelectionError, match=r"source 'gone': 0 of 0 rows kept \(nothing\)"):
-        check_keep_rates(counts, {"gone": 0.1})
+        check_keep_rates({"gone": {"rows_in": 0, "kept": 0}}, {"gone": 0.1})
+    check_keep_rates(counts, {"of which no shard was planned": 0.1})

@@ -365,6 +365,21 @@ def test_a_flipped_bit_of_an_arrow_file_never_reads_other_memory(tmp_path: Path,
     assert refused > len(whole) // 20
 
 
+@pytest.mark.parametrize("name", ARROW_COLUMNS)
+def test_a_flipped_bit_of_a_parquet_file_without_checksums_never_ends_the_process(tmp_path: Path, name: str) -> None:
+    pq.write_table(pa.table({"text": ARROW_COLUMNS[name]}), tmp_path / "whole.parquet", compression="none")
+    whole = (tmp_path / "whole.parquet").read_bytes()
+    refused = 0
+    for position in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[position] ^= 1 << (position * 3 % 8)
+        try:
+            read(file_at(tmp_path / "x.parquet", bytes(damaged)))
+        except RowError:
+            refused += 1
+    assert refused > len(whole) // 20
+
+
 def test_real_jsonl_files_read_row_by_row() -> None:
     folder = shared_folder("samples/dolma-fixtures")
     plain = read(file_at(folder / "multiple_files__cc_en_head-0091.jsonl"))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import typing
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from everytoken.corpus.renderers import (
     RENDERERS,
     Document,
     DocumentRenderer,
+    Identifier,
     NamedRenderer,
     cut_worked_answers,
     render_champ,
@@ -29,19 +31,25 @@ def rows(**changes: Any) -> DocumentRenderer:
     return DocumentRenderer.model_validate({**base, **changes})
 
 
+def document_of(identifier: str, text: str, stratum: str) -> Document:
+    return Document(Identifier(identifier, "string"), text, stratum)
+
+
 def message(sender: str, text: str) -> dict[str, str]:
     return {"sender": sender, "text": text, "timestamp": "2018-05-02T19:38:15Z"}
 
 
 def test_a_wikipedia_lead_is_title_blank_line_extract() -> None:
     record = {"title": "Ham", "extract": "Ham is pork.", "topic": "Food", "description": "not rendered"}
-    assert render_wikipedia_lead("Ham", record, named("wikipedia_lead")) == ("Ham", "Ham\n\nHam is pork.", "Food")
+    assert render_wikipedia_lead("Ham", record, named("wikipedia_lead")) == document_of(
+        "Ham", "Ham\n\nHam is pork.", "Food"
+    )
 
 
 def test_a_chat_keeps_every_message_and_names_speakers_as_they_come() -> None:
     turns = [[message("zz", "Hi"), message("zz", "")], [message("aa", "Hello\nyou ")], [message("zz", "Bye")]]
     document = render_chat("c1", {"messages": turns, "prompt": "Smell?", "ratings": {"witty": 1}}, named("chat"))
-    assert document == ("c1", "A: Hi\nA: \nB: Hello\nyou \nA: Bye", "Smell?")
+    assert document == document_of("c1", "A: Hi\nA: \nB: Hello\nyou \nA: Bye", "Smell?")
     assert render_chat("c2", {"messages": turns[:1]}, named("chat")).stratum == "no prompt"
 
 
@@ -56,8 +64,8 @@ def test_a_prompt_is_cut_into_its_questions() -> None:
     cut = list(cut_worked_answers("x", prompt))
     documents = [render_flan_cot("x", record, named("flan_cot")) for record in cut]
     assert documents == [
-        Document("x/0", "Q: One\n\nstill one?\nA: Yes Q: no.", "x"),
-        Document("x/1", "Q: Two?\nA: No.", "x"),
+        document_of("x/0", "Q: One\n\nstill one?\nA: Yes Q: no.", "x"),
+        document_of("x/1", "Q: Two?\nA: No.", "x"),
     ]
 
 
@@ -70,17 +78,19 @@ def test_a_prompt_without_question_or_answer_is_an_error(prompt: Any, reason: st
 @pytest.mark.parametrize(
     ("record", "expected"),
     [
-        ({"id": "a", "blob_id": "b"}, "a"),
-        ({"id": None, "blob_id": "b"}, "b"),
-        ({"repo_name": "r", "path": "p/q.py"}, "r/p/q.py"),
+        ({"id": "a", "blob_id": "b"}, ("a", "string")),
+        ({"id": None, "blob_id": "b"}, ("b", "string")),
+        ({"repo_name": "r", "path": "p/q.py"}, ("r/p/q.py", "joined")),
         ({"repo_name": "r", "path": None}, None),
-        ({"id": "", "blob_id": "b"}, ""),
-        ({"id": 7}, "7"),
+        ({"id": "", "blob_id": "b"}, ("", "string")),
+        ({"id": 7}, ("7", "integer")),
+        ({"id": 1.5}, ("1.5", "number")),
+        ({"id": False}, ("false", "boolean")),
         ({}, None),
     ],
 )
-def test_the_id_is_the_first_that_is_present_and_not_null(record: dict[str, Any], expected: str | None) -> None:
-    assert render_document(None, {"text": "t", **record}, rows()) == (expected, "t", "all")
+def test_the_id_is_the_first_that_is_present_and_not_null(record: dict[str, Any], expected: Any) -> None:
+    assert render_document(None, {"text": "t", **record}, rows()) == (expected, "t", "all", None)
 
 
 def test_the_stratum_comes_from_a_column() -> None:
@@ -94,10 +104,10 @@ def test_the_stratum_comes_from_a_column() -> None:
     ("record", "reason"),
     [
         ({"id": "a"}, r"no column 'text'; its columns are \['id'\]"),
-        ({"text": None}, "'text' is NoneType, expected str"),
-        ({"text": 7}, "'text' is int, expected str"),
-        ({"text": "t", "id": 1.5}, "id column 'id' is float"),
-        ({"text": "t", "id": True}, "id column 'id' is bool"),
+        ({"text": None}, "text_null: 'text' is null"),
+        ({"text": 7}, "text_not_string: 'text' is int, expected str"),
+        ({"text": "t", "id": float("nan")}, "the id is nan, which is no JSON value"),
+        ({"text": "t", "id": b"7"}, "the id is bytes, expected a JSON value"),
     ],
 )
 def test_a_row_without_a_text_or_with_a_strange_id_is_an_error(record: dict[str, Any], reason: str) -> None:
@@ -105,7 +115,7 @@ def test_a_row_without_a_text_or_with_a_strange_id_is_an_error(record: dict[str,
         render_document(None, record, rows())
 
 
-@pytest.mark.parametrize("kind", sorted(set(RENDERERS) - {"document"}))
+@pytest.mark.parametrize("kind", typing.get_args(NamedRenderer.model_fields["kind"].annotation))
 @pytest.mark.parametrize("record", [None, [], "text", {}, {"messages": [7]}, {"messages": [[7]]}, {"solution": []}])
 def test_a_record_of_another_form_is_an_error_that_names_the_field(kind: str, record: Any) -> None:
     with pytest.raises(BadRow, match=r"'|expected"):

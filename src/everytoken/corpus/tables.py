@@ -41,7 +41,7 @@ def parquet_rows(
     for group in range(parquet.num_row_groups):
         rows = parquet.metadata.row_group(group).num_rows
         if number + rows > first_row:
-            size = _batch_rows(parquet.metadata.row_group(group), wanted)
+            size = _batch_rows(parquet.metadata.row_group(group))
             seen = number
             for batch in parquet.iter_batches(size, row_groups=[group], columns=wanted, use_threads=False):
                 yield from _rows(batch.select(wanted), seen, first_row, limits)
@@ -150,14 +150,12 @@ def _require_distinct(file: UpstreamFile, names: Sequence[str]) -> None:
         _fail(file, f"there is more than one column of the name {twice[0]!r}", _FIX_FILE)
 
 
-def _batch_rows(group: Any, wanted: Sequence[str]) -> int:
-    """Return how many rows of a row group have about `_BATCH_BYTES`."""
-    size = 0
-    for index in range(group.num_columns):
-        column = group.column(index)
-        if column.path_in_schema in wanted or column.path_in_schema.split(".")[0] in wanted:
-            size += column.total_uncompressed_size
-    rows: int = max(1, min(_BATCH_ROWS, _BATCH_BYTES * group.num_rows // max(size, 1)))
+def _batch_rows(group: Any) -> int:
+    """Return how many rows of a row group have at most about `_BATCH_BYTES`.
+
+    By the size of all columns: pyarrow ends the process when it is asked for one column whose metadata are corrupt.
+    """
+    rows: int = max(1, min(_BATCH_ROWS, _BATCH_BYTES * group.num_rows // max(group.total_byte_size, 1)))
     return rows
 
 
