@@ -18,6 +18,7 @@ from everytoken.corpus.reading import ReadingLimits, Row
 from everytoken.corpus.renderers import NamedRenderer
 from everytoken.corpus.upstream_file import UpstreamFile
 from tests.corpus.read_rows import LIMITS, file_at, jsonl, kept, read, reading, set_aside, write, write_arrow
+from tests.corpus.test_chats import renderer
 from tests.shared_assets import shared_folder
 
 SUFFIXES = ["jsonl", "jsonl.gz", "jsonl.zst", "json.gz", "json.zst", "json", "parquet", "arrow"]
@@ -393,3 +394,30 @@ def test_rows_go_through_pickling_between_processes_unchanged(tmp_path: Path) ->
 
     rows = read(file_at(tmp_path / "x.jsonl", jsonl({"text": "a"}) + b"\n"))
     assert pickle.loads(pickle.dumps(rows)) == rows
+
+
+TREES = [
+    {
+        "message_tree_id": tree,
+        "prompt": {
+            "text": "why",
+            "role": "prompter",
+            "replies": [
+                {"text": answer, "role": "assistant", "rank": rank, "replies": []}
+                for rank, answer in enumerate(answers)
+            ],
+        },
+    }
+    for tree, answers in (("one", ["a", "b"]), ("two", ["c"]), ("three", ["d", "e", "f"]))
+]
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_records_of_every_format_are_cut_into_rows(tmp_path: Path, suffix: str) -> None:
+    file = write(tmp_path / f"x.{suffix}", TREES)
+    paths = renderer("oasst_tree", kind="conversation_paths")
+    rows = read(file, renderer=paths)
+    assert [(row.number, row.record["messages"][-1]["text"]) for row in rows] == list(enumerate("abcdef"))
+    assert count(file, renderer=paths) == 6
+    for first in range(6):
+        assert read(file, first, 1, renderer=paths) == rows[first : first + 1]

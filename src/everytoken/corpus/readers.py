@@ -10,6 +10,7 @@ is repaired, and nothing is passed over. A file that is damaged as a whole (cut,
 from __future__ import annotations
 
 import io
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -114,6 +115,8 @@ def count_rows(file: UpstreamFile, reading: Reading, limits: ReadingLimits) -> i
     """
     form = format_of(file, reading)
     with file.open() as stream, _damage_named(file, stream):
+        if reading.renderer.kind in CUTS:
+            return sum(1 for _ in _rows(file, stream, form, reading, limits, 0))
         if form.kind == "parquet":
             return count_parquet_rows(file, stream)
         if form.kind == "arrow":
@@ -121,12 +124,46 @@ def count_rows(file: UpstreamFile, reading: Reading, limits: ReadingLimits) -> i
         start, blocks = text_blocks(decompressed(stream, form.compression, limits.zstd_window_log_max))
         if form.kind == "jsonl":
             return count_lines(blocks)
-        if reading.renderer.kind in CUTS:
-            return sum(1 for _ in _json_rows(blocks, start, reading, limits, 0))
         return sum(1 for _ in iterate_elements(blocks, start, limits.max_row_bytes, reading.records, _parse_top_key))
 
 
 def _rows(
+    file: UpstreamFile,
+    stream: io.BufferedReader,
+    form: Format,
+    reading: Reading,
+    limits: ReadingLimits,
+    first_row: int,
+) -> Iterator[Row | UnreadableRow]:
+    """Yield the rows from ``first_row`` on: the records, or what the renderer has them cut into."""
+    cut = CUTS.get(reading.renderer.kind)
+    if cut is None:
+        return _records(file, stream, form, reading, limits, first_row)
+    return itertools.islice(_cut_rows(_records(file, stream, form, reading, limits, 0), cut), first_row, None)
+
+
+def _cut_rows(
+    records: Iterator[Row | UnreadableRow], cut: Callable[[str | None, Any], Iterator[Any]]
+) -> Iterator[Row | UnreadableRow]:
+    """Cut each record into rows; one that cannot be cut to its end is one unreadable row."""
+    number = 0
+    for record in records:
+        if isinstance(record, UnreadableRow):
+            yield record._replace(number=number)
+            number += 1
+            continue
+        try:
+            pieces = list(cut(record.key, record.record))
+        except BadRow as error:
+            yield UnreadableRow(number, record.offset, error.reason, error.detail, None)
+            number += 1
+            continue
+        for piece in pieces:
+            yield Row(number, record.offset, record.key, piece)
+            number += 1
+
+
+def _records(
     file: UpstreamFile,
     stream: io.BufferedReader,
     form: Format,
@@ -179,36 +216,29 @@ def _json_rows(
 
     The keys of an object are held in memory: a key given twice is set aside the second time.
     """
-    cut = CUTS.get(reading.renderer.kind)
+    objects = reading.renderer.kind not in CUTS  # what is cut may be a text
     keys: set[str] = set()
-    number = 0
-    for offset, raw_key, record in iterate_elements(
-        blocks, start, limits.max_row_bytes, reading.records, _parse_top_key
-    ):
-        parsed = cut is not None or number >= first_row  # what a record is cut into has to be counted
-        pieces: list[Row | UnreadableRow]
+    elements = iterate_elements(blocks, start, limits.max_row_bytes, reading.records, _parse_top_key)
+    for number, (offset, raw_key, record) in enumerate(elements):
+        row: Row | UnreadableRow
         try:
             key = None if raw_key is None else _parse_key(raw_key, keys)
             if isinstance(record, Oversized):
-                pieces = [_too_large(number, offset, record, limits)]
+                row = _too_large(number, offset, record, limits)
             else:
-                values = _values(key, record, cut) if parsed else [None]
-                pieces = [Row(row, offset, key, value) for row, value in enumerate(values, number)]
+                row = Row(number, offset, key, _value(record, objects) if number >= first_row else None)
         except BadRow as error:
             head = record.head if isinstance(record, Oversized) else record[:HEAD_BYTES]
-            pieces = [UnreadableRow(number, offset, error.reason, error.detail, head)]
-        number += len(pieces)
-        yield from pieces[max(0, len(pieces) - (number - first_row)) :]
+            row = UnreadableRow(number, offset, error.reason, error.detail, head)
+        if number >= first_row:
+            yield row
 
 
-def _values(key: str | None, record: bytes, cut: Callable[[str | None, Any], Iterator[Any]] | None) -> list[Any]:
-    """Return the rows that a record is cut into; a record that cannot be cut to its end is one unreadable row."""
+def _value(record: bytes, objects: bool) -> Any:
     value = parse_record(record)
-    if cut is not None:
-        return list(cut(key, value))
-    if type(value) is not dict:
+    if objects and type(value) is not dict:
         raise BadRow("not_an_object", f"the record is {json_name(value)}, expected a JSON object")
-    return [value]
+    return value
 
 
 def _parse_key(data: bytes, seen: set[str]) -> str:
