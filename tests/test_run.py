@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from backports import zstd
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -286,19 +287,81 @@ def test_a_failing_part_costs_no_other_and_is_named(tmp_path: Path) -> None:
     for name in "abc":
         rows = [{"id": f"{name}{i}", "text": f"document {i} of file {name} " * 5} for i in range(9)]
         (texts / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (texts / "b.jsonl").write_text('{"id": "b0", "text": "cut in the mid\n')
+    (texts / "b.jsonl").write_text('{"id": "b0", "text": "cut in the mid\n{"id": "b1", "text": null}\n')
     (other.folder / "conf/test/parameters_ingestion.yml").write_text(
         "ingestion:\n  sources:\n    wikipedia: null\n    chats: null\n    champ: null\n    flan_cot: null\n    mine:\n"
-        f"      upstream: {{kind: path, root: {texts}, pattern: '*.jsonl'}}\n      records: null\n"
+        f"      upstream: {{kind: path, root: {texts}, pattern: '*.jsonl', checksums: null}}\n      format: null\n"
+        "      records: null\n      rows_per_shard: null\n"
         "      renderer: {kind: document, text_column: text, id_columns: [id], stratum_column: null}\n"
-        "      rows_per_shard: null\n"
+        "      quality: null\n      min_keep_rate: null\n      max_text_bytes: null\n"
     )
     output = other.kedro("run", "--env", "test", "--pipelines", "ingestion", expect=1)
     assert "1 of 3 parts failed, the other 2 are done and kept" in output
-    assert "b.jsonl" in output
+    assert "file b.jsonl: 2 of 2 rows are bad (1 not_json, 1 text_null)" in output
     assert other.runs()[-1].info.status == "FAILED"
+    output = other.kedro("run", "--env", "test", "--pipelines", "ingestion", "--params", "ingestion.max_bad_share=1.0")
+    report = (other.folder / "data/test/08_reporting/ingestion_report.csv").read_text().splitlines()
+    assert report[0] == "source,rows_read,kept,keep_rate,characters,utf8_bytes,not_json,text_null"
+    assert report[-1].startswith("all,20,18,0.9,") and report[-1].endswith(",1,1")
     (texts / "b.jsonl").write_text(json.dumps({"id": "b0", "text": "mended, and long enough to be kept"}) + "\n")
-    assert "documents 1" in made(other.kedro("run", "--env", "test", "--pipelines", "ingestion"))
+    output = other.kedro("run", "--env", "test", "--pipelines", "ingestion", "--params", "ingestion.max_bad_share=1.0")
+    assert "upstream_documents 1" in made(output)
+
+
+def write_dolma_tree(root: Path) -> None:
+    """A tree as Dolma's: rows with ids that repeat, and one subset without ids."""
+    for number in range(5):
+        subset = "common_crawl-food-0019" if number < 3 else "stack_edu-Python"
+        text = f"a document of shard {number}, as long as a document has to be, in row "
+        rows: list[dict[str, Any]] = [{"id": f"{number}-{row // 2}", "text": f"{text}{row // 2}"} for row in range(10)]
+        if number >= 3:
+            rows = [{"repo_name": "r", "path": f"{number}/{row}.py", "text": f"{text}{row}"} for row in range(10)]
+        path = root / "data" / subset / f"shard_{number:08d}.jsonl.zst"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(zstd.compress("".join(json.dumps(row) + "\n" for row in rows).encode()))
+
+
+def test_the_recipe_of_the_trillion_token_corpus_reads_a_local_tree(tmp_path: Path) -> None:
+    other = Project(tmp_path / "project")
+    write_dolma_tree(tmp_path / "dolma")
+    place = {"kind": "path", "root": tmp_path / "dolma", "checksums": "null"}
+    upstream = [f"ingestion.sources.dolma3.upstream.{key}={value}" for key, value in place.items()]
+    run = ["run", "--env", "spp", "--pipelines", "ingestion", "--params"]
+    output = other.kedro(*run, ",".join([*upstream, "ingestion.plan.n_shards=4"]), expect=1)
+    assert "the upstreams have 5 shards, expect_shards pins 63,911" in output
+    given = [*upstream, "ingestion.plan.n_shards=4", "ingestion.plan.expect_shards=5"]
+    assert "upstream_documents 4" in made(other.kedro(*run, ",".join(given)))
+    metrics = json.loads((other.folder / "data/spp/08_reporting/ingestion_metrics.json").read_text())
+    assert (metrics["rows_in"], metrics["documents"], metrics["set_aside"]) == (40, 40, {}), "repeated rows stay"
+    assert made(other.kedro(*run, ",".join(given))) == []
+    seen = set(read_addresses(other))
+    rest = [*upstream, "ingestion.plan.n_shards=1", "ingestion.plan.offset=4", "ingestion.plan.expect_shards=5"]
+    other.kedro(*run, ",".join(rest))
+    assert not seen & set(read_addresses(other)), "two disjoint slices share no document"
+    assert len(seen | set(read_addresses(other))) == 50
+
+
+def read_addresses(project: Project) -> list[tuple[int, int]]:
+    import pyarrow.parquet as pq
+
+    parts = sorted((project.folder / "data/spp/02_intermediate/documents").glob("part_?????.parquet"))
+    return [
+        tuple(row.values()) for part in parts for row in pq.read_table(part, columns=["shard_index", "row"]).to_pylist()
+    ]
+
+
+def test_a_mixture_is_interleaved_and_reported(tmp_path: Path) -> None:
+    other = Project(tmp_path / "project")
+    mixture = "{weights: {wikipedia: 0.7, flan_cot: 0.3}, target_total_tokens: 40000, chars_per_token: 4.0, "
+    mixture += "allow_repeat: {flan_cot: 2}, tolerance: 0.05, documents_per_part: 100}"
+    parameters = other.folder / "conf/test/parameters_ingestion.yml"
+    parameters.write_text(f"{parameters.read_text()}  mixture: {mixture}\n")
+    other.kedro("run", "--env", "test", "--pipelines", "ingestion", "--params", "ingestion.plan.n_shards=null")
+    metrics = json.loads((other.folder / "data/test/08_reporting/ingestion_metrics.json").read_text())
+    tokens = {source: counts["characters"] / 4 for source, counts in metrics["by_source"].items()}
+    assert sum(tokens.values()) == pytest.approx(40_000, rel=0.02)
+    assert tokens["wikipedia"] / sum(tokens.values()) == pytest.approx(0.7, abs=0.01)
+    assert metrics["set_aside"]["beyond_budget"] > 0
 
 
 def test_kedro_viz_builds(project: Project, files: dict[str, bytes]) -> None:
