@@ -385,7 +385,7 @@ def test_the_notebook_runs(project: Project, files: dict[str, bytes], monkeypatc
 def test_the_python_of_the_guide_runs(project: Project, files: dict[str, bytes]) -> None:
     guide = (ROOT / "docs/guide.md").read_text(encoding="utf-8")
     programs = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
-    assert len(programs) == 2
+    assert len(programs) == 3
     for program in programs:
         program = program.replace("data/0", "data/test/0")
         subprocess.run([sys.executable, "-c", program], cwd=project.folder, check=True)
