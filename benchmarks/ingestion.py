@@ -27,8 +27,8 @@ from backports import zstd
 
 from everytoken.corpus.ingest import read_part
 from everytoken.corpus.plan import PlanParameters, make_plan, part_values
-from everytoken.corpus.reading import ReadingLimits
-from everytoken.corpus.upstreams import Source, find_files
+from everytoken.corpus.reading.rows import ReadingLimits
+from everytoken.corpus.upstreams.source import Source, find_files
 from everytoken.seeds import python_random
 from everytoken.shards import Processes, Shards, Store
 

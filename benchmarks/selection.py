@@ -24,13 +24,13 @@ import numpy as np
 import pyarrow as pa
 
 from everytoken.corpus.documents import DOCUMENTS
-from everytoken.corpus.duplicates import DedupRules, find_duplicates
-from everytoken.corpus.mixed_parts import mix_part, mixture_parts
-from everytoken.corpus.mixture import MixtureParameters, interleave
-from everytoken.corpus.near_duplicates import NearRules, find_buckets
-from everytoken.corpus.quality import QualityRules, count_characters, rejection
-from everytoken.corpus.selected_parts import select_part
-from everytoken.corpus.selection import select
+from everytoken.corpus.selection.duplicates import DedupRules, find_duplicates
+from everytoken.corpus.selection.mixed_parts import mix_part, mixture_parts
+from everytoken.corpus.selection.mixture import MixtureParameters, interleave
+from everytoken.corpus.selection.near_duplicates import NearRules, find_buckets
+from everytoken.corpus.selection.quality import QualityRules, count_characters, rejection
+from everytoken.corpus.selection.select import select
+from everytoken.corpus.selection.selected_parts import select_part
 from everytoken.seeds import numpy_generator
 from everytoken.shards import ArtifactStore, Inline, Rows, Shards, Store, plan_artifact
 from everytoken.shards.parts import StoredPart

@@ -9,13 +9,13 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, model_validator
 
-from everytoken.corpus.duplicates import DedupRules
-from everytoken.corpus.mixture import MixtureParameters
 from everytoken.corpus.plan import PlanParameters
-from everytoken.corpus.reading import ReadingLimits
+from everytoken.corpus.reading.rows import ReadingLimits
 from everytoken.corpus.sampling import SubsamplingParameters
 from everytoken.corpus.scoring import EmbeddedScorer
-from everytoken.corpus.upstreams import Source
+from everytoken.corpus.selection.duplicates import DedupRules
+from everytoken.corpus.selection.mixture import MixtureParameters
+from everytoken.corpus.upstreams.source import Source
 from everytoken.models.parameters import ModelParameters
 from everytoken.training.parameters import EvaluationParameters as HeldOutParameters
 from everytoken.training.parameters import GenerationParameters

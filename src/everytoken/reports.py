@@ -21,7 +21,7 @@ def ingestion_figure(
     Args:
         histogram: documents by power of two of characters (entry ``b``: 2**b to 2**(b+1) - 1).
         by_source: ``characters`` of each source.
-        mixture: of `everytoken.corpus.mixture.mixture_table`, or None when there is none.
+        mixture: of `everytoken.corpus.selection.mixture.mixture_table`, or None when there is none.
     """
     bins = sorted(int(name) for name in histogram if name != "none")
     names = [f"{2**b:,}-{2 ** (b + 1) - 1:,}" for b in bins]

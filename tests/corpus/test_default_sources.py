@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from everytoken.corpus.plan import make_plan, part_values
-from everytoken.corpus.upstreams import Source, find_files
+from everytoken.corpus.upstreams.source import Source, find_files
 from tests.corpus.part_tables import collect
-from tests.corpus.read_rows import LIMITS
+from tests.corpus.reading.read_rows import LIMITS
 from tests.corpus.test_ingest import read_rows_of
 from tests.corpus.test_shard_plan import plan_parameters
-from tests.corpus.test_upstreams import AS_IT_IS
+from tests.corpus.upstreams.test_source import AS_IT_IS
 
 CHAMP = {
     **AS_IT_IS,

@@ -18,15 +18,15 @@ from everytoken.corpus.documents import DOCUMENTS, MAX_BATCH_BYTES, MAX_BATCH_RO
 from everytoken.corpus.errors import RowError
 from everytoken.corpus.ingest import read_part
 from everytoken.corpus.plan import make_plan, part_values
-from everytoken.corpus.quality import QualityRules
+from everytoken.corpus.selection.quality import QualityRules
 from everytoken.corpus.statistics import add_statistics
-from everytoken.corpus.upstreams import find_files
+from everytoken.corpus.upstreams.source import find_files
 from everytoken.seeds import python_random
 from everytoken.shards import Inline, PartsFailed, Rows, Shards, Store, write_rows
 from tests.corpus.part_tables import collect, collect_all, value_part
-from tests.corpus.read_rows import LIMITS
+from tests.corpus.reading.read_rows import LIMITS
 from tests.corpus.test_shard_plan import plan_parameters
-from tests.corpus.test_upstreams import path_source
+from tests.corpus.upstreams.test_source import path_source
 
 QUALITY = QualityRules(
     drop_empty=True,

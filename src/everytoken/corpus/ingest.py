@@ -17,11 +17,11 @@ from pydantic import TypeAdapter
 
 from everytoken.corpus.documents import DOCUMENTS, SET_ASIDE, BatchBuilder
 from everytoken.corpus.errors import BAD_ROW_REASONS, BadRow, RowError
-from everytoken.corpus.quality import QualityRules, rejection
-from everytoken.corpus.readers import iterate_rows
-from everytoken.corpus.reading import Reading, ReadingLimits, Row, UnreadableRow
-from everytoken.corpus.renderers import RENDERERS, Document
-from everytoken.corpus.upstreams import FileStatus, UpstreamFile
+from everytoken.corpus.reading.readers import iterate_rows
+from everytoken.corpus.reading.rows import Reading, ReadingLimits, Row, UnreadableRow
+from everytoken.corpus.rendering.renderers import RENDERERS, Document
+from everytoken.corpus.selection.quality import QualityRules, rejection
+from everytoken.corpus.upstreams.source import FileStatus, UpstreamFile
 from everytoken.shards import Part, Rows, SetAside, versioned
 
 MAX_STRATA = 1_000

@@ -5,17 +5,17 @@ from typing import Any
 import pandas as pd
 from plotly.graph_objects import Figure
 
-from everytoken.corpus.duplicates import find_duplicates
 from everytoken.corpus.ingest import read_part
-from everytoken.corpus.mixed_parts import mix_part, mixture_parts
-from everytoken.corpus.near_duplicates import find_buckets
 from everytoken.corpus.plan import ShardPlan, make_plan, part_values
-from everytoken.corpus.quality import check_keep_rates
-from everytoken.corpus.selected_parts import check_conservation, dropped_part, select_part
-from everytoken.corpus.selection import select
-from everytoken.corpus.selection_report import read_counts, selection_table
+from everytoken.corpus.selection.duplicates import find_duplicates
+from everytoken.corpus.selection.mixed_parts import mix_part, mixture_parts
+from everytoken.corpus.selection.near_duplicates import find_buckets
+from everytoken.corpus.selection.quality import check_keep_rates
+from everytoken.corpus.selection.report import read_counts, selection_table
+from everytoken.corpus.selection.select import select
+from everytoken.corpus.selection.selected_parts import check_conservation, dropped_part, select_part
 from everytoken.corpus.statistics import add_statistics
-from everytoken.corpus.upstreams import Source, UpstreamFile
+from everytoken.corpus.upstreams.source import Source, UpstreamFile
 from everytoken.parameters import IngestionParameters
 from everytoken.reports import ingestion_figure
 from everytoken.shards import Artifact, Shards, plan_artifact

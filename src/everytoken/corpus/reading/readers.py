@@ -1,0 +1,271 @@
+r"""The rows of one upstream file: JSON Lines, an array or object of records, parquet, arrow; ``.gz`` and ``.zst``.
+
+A row is read exactly as it is, or set aside as an `UnreadableRow` with its number, its offset and the reason; nothing
+is repaired, and nothing is passed over. A file that is damaged as a whole (cut, corrupt, no such format) is a
+`RowError`. Memory holds blocks of 128 KiB and one row, whatever the size of the file: see `ReadingLimits`.
+
+`archives` decompresses, `records` cuts bytes into records, `parsing` reads one; `tables` reads parquet and arrow.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from everytoken.corpus.errors import BadRow, RowError, UpstreamError
+from everytoken.corpus.reading.archives import DamagedFile, decompressed
+from everytoken.corpus.reading.parsing import json_name, parse_record, parse_reference, parse_row, parse_rows, shown
+from everytoken.corpus.reading.records import Oversized, count_lines, iterate_elements, iterate_runs, text_blocks
+from everytoken.corpus.reading.rows import HEAD_BYTES, Kind, Reading, ReadingLimits, Row, UnreadableRow
+from everytoken.corpus.reading.tables import arrow_rows, count_arrow_rows, count_parquet_rows, parquet_rows
+from everytoken.corpus.rendering.renderers import CUTS
+from everytoken.corpus.upstreams.file import UpstreamFile, damage_named
+
+_KINDS: dict[str, Kind] = {".jsonl": "jsonl", ".json": "json", ".parquet": "parquet", ".arrow": "arrow"}
+_COMPRESSIONS = {".gz": "gz", ".zst": "zst"}
+_EXPECTED = ".jsonl, .json (each also with .gz or .zst after it), .parquet, .arrow"
+
+
+class Format(NamedTuple):
+    """The kind of a file, and how it is compressed: ``gz``, ``zst`` or None."""
+
+    kind: Kind
+    compression: str | None
+
+
+def format_of(file: UpstreamFile, reading: Reading) -> Format:
+    """Return the format of a file, by ``reading.format`` or its name; nothing is read.
+
+    Raises:
+        UpstreamError: the name tells no format, or ``records`` is given for a format without them.
+    """
+    place = f"source {file.source!r}, file {file.path}"
+    stem, compression = file.path, None
+    for suffix, name in _COMPRESSIONS.items():
+        if stem.endswith(suffix):
+            stem, compression = stem.removesuffix(suffix), name
+    named = next((kind for suffix, kind in _KINDS.items() if stem.endswith(suffix)), None)
+    if named == "json" and compression is not None:
+        named = "jsonl"  # so they are in Dolma and everything made like it
+    kind = reading.format or named
+    if kind is None:
+        raise UpstreamError(
+            f"{place}: the format is not known by its name. Expected one of {_EXPECTED}: set the source's format, or "
+            f"change upstream.pattern or upstream.member."
+        )
+    if compression is not None and kind in ("parquet", "arrow"):
+        raise UpstreamError(
+            f"{place}: {kind} is compressed inside and is not read from a .{compression} file. "
+            f"Decompress it, or change the source's format."
+        )
+    if reading.records is not None and kind != "json":
+        raise UpstreamError(
+            f"{place}: records is {reading.records!r}, but the file is read as {kind}, where every row is a record. "
+            f"Set records to null, or change upstream.pattern to .json files, or set format to json."
+        )
+    return Format(kind, compression)
+
+
+def iterate_rows(
+    file: UpstreamFile, reading: Reading, limits: ReadingLimits, first_row: int = 0, rows: int | None = None
+) -> Iterator[Row | UnreadableRow]:
+    """Yield the rows ``[first_row, first_row + rows)`` of a file in order, all that follow when ``rows`` is None.
+
+    The reader of the last rows reads on to the end of the file, so that what stands at its end (the checksum of an
+    archive, a bracket) is checked by somebody.
+
+    Args:
+        file: from `find_files`.
+        reading: how the file is read.
+        limits: bounds of memory.
+        first_row: number of the first row.
+        rows: how many rows.
+
+    Raises:
+        RowError: the file is missing or damaged, or it has fewer rows than asked for.
+        UpstreamError: see `format_of`.
+    """
+    form = format_of(file, reading)
+    stop = None if rows is None else first_row + rows
+    count = 0
+    with file.open() as stream, _damage_named(file, stream):
+        found = _rows(file, stream, form, reading, limits, first_row)
+        if stop is None:
+            yield from found
+            return
+        for row in found:
+            if row.number >= stop:
+                break
+            count += 1
+            yield row
+    if count != rows:
+        reason = f"it has {first_row + count} rows, expected at least {stop}"
+        raise RowError(file.source, file.path, None, reason, "Make the shard plan again.")
+
+
+def count_rows(file: UpstreamFile, reading: Reading, limits: ReadingLimits) -> int:
+    """Return how many rows `iterate_rows` yields; lines and records are counted without parsing them.
+
+    Raises:
+        RowError: the file is missing or damaged.
+        UpstreamError: see `format_of`.
+    """
+    form = format_of(file, reading)
+    with file.open() as stream, _damage_named(file, stream):
+        if reading.renderer.kind in CUTS:
+            return sum(1 for _ in _rows(file, stream, form, reading, limits, 0))
+        if form.kind == "parquet":
+            return count_parquet_rows(file, stream)
+        if form.kind == "arrow":
+            return count_arrow_rows(file, stream)
+        start, blocks = text_blocks(decompressed(stream, form.compression, limits.zstd_window_log_max))
+        if form.kind == "jsonl":
+            return count_lines(blocks)
+        return sum(1 for _ in iterate_elements(blocks, start, limits.max_row_bytes, reading.records, _parse_top_key))
+
+
+def _rows(
+    file: UpstreamFile,
+    stream: io.BufferedReader,
+    form: Format,
+    reading: Reading,
+    limits: ReadingLimits,
+    first_row: int,
+) -> Iterator[Row | UnreadableRow]:
+    """Yield the rows from ``first_row`` on: the records, or what the renderer has them cut into."""
+    cut = CUTS.get(reading.renderer.kind)
+    if cut is None:
+        return _records(file, stream, form, reading, limits, first_row)
+    return itertools.islice(_cut_rows(_records(file, stream, form, reading, limits, 0), cut), first_row, None)
+
+
+def _cut_rows(
+    records: Iterator[Row | UnreadableRow], cut: Callable[[str | None, Any], Iterator[Any]]
+) -> Iterator[Row | UnreadableRow]:
+    """Cut each record into rows; one that cannot be cut to its end is one unreadable row."""
+    number = 0
+    for record in records:
+        if isinstance(record, UnreadableRow):
+            yield record._replace(number=number)
+            number += 1
+            continue
+        try:
+            pieces = list(cut(record.key, record.record))
+        except BadRow as error:
+            yield UnreadableRow(number, record.offset, error.reason, error.detail, None)
+            number += 1
+            continue
+        for piece in pieces:
+            yield Row(number, record.offset, record.key, piece)
+            number += 1
+
+
+def _records(
+    file: UpstreamFile,
+    stream: io.BufferedReader,
+    form: Format,
+    reading: Reading,
+    limits: ReadingLimits,
+    first_row: int,
+) -> Iterator[Row | UnreadableRow]:
+    if form.kind == "parquet":
+        return parquet_rows(file, stream, reading, limits, first_row)
+    if form.kind == "arrow":
+        return arrow_rows(file, stream, reading, limits, first_row)
+    start, blocks = text_blocks(decompressed(stream, form.compression, limits.zstd_window_log_max))
+    if form.kind == "jsonl":
+        return _line_rows(blocks, start, limits, first_row)
+    return _json_rows(blocks, start, reading, limits, first_row)
+
+
+def _line_rows(
+    blocks: Iterator[bytes], start: int, limits: ReadingLimits, first_row: int
+) -> Iterator[Row | UnreadableRow]:
+    number = first_row
+    for offset, run in iterate_runs(blocks, start, limits.max_row_bytes, first_row):
+        if isinstance(run, Oversized):
+            yield _too_large(number, offset, run, limits)
+            number += 1
+            continue
+        parsed = parse_rows(run)
+        if parsed is not None:
+            for begin, value in zip(*parsed, strict=True):
+                yield Row(number, offset + begin, None, value)
+                number += 1
+            continue
+        for line in run.split(b"\n"):  # one of them is unreadable, or for the reference to judge
+            yield _line_row(number, offset, line)
+            offset += len(line) + 1
+            number += 1
+
+
+def _line_row(number: int, offset: int, line: bytes) -> Row | UnreadableRow:
+    try:
+        return Row(number, offset, None, parse_row(line))
+    except BadRow as error:
+        return UnreadableRow(number, offset, error.reason, error.detail, line[:HEAD_BYTES])
+
+
+def _json_rows(
+    blocks: Iterator[bytes], start: int, reading: Reading, limits: ReadingLimits, first_row: int
+) -> Iterator[Row | UnreadableRow]:
+    """Yield the records of an array or object from ``first_row`` on.
+
+    The keys of an object are held in memory: a key given twice is set aside the second time.
+    """
+    objects = reading.renderer.kind not in CUTS  # what is cut may be a text
+    keys: set[str] = set()
+    elements = iterate_elements(blocks, start, limits.max_row_bytes, reading.records, _parse_top_key)
+    for number, (offset, raw_key, record) in enumerate(elements):
+        row: Row | UnreadableRow
+        try:
+            key = None if raw_key is None else _parse_key(raw_key, keys)
+            if isinstance(record, Oversized):
+                row = _too_large(number, offset, record, limits)
+            else:
+                row = Row(number, offset, key, _value(record, objects) if number >= first_row else None)
+        except BadRow as error:
+            head = record.head if isinstance(record, Oversized) else record[:HEAD_BYTES]
+            row = UnreadableRow(number, offset, error.reason, error.detail, head)
+        if number >= first_row:
+            yield row
+
+
+def _value(record: bytes, objects: bool) -> Any:
+    value = parse_record(record)
+    if objects and type(value) is not dict:
+        raise BadRow("not_an_object", f"the record is {json_name(value)}, expected a JSON object")
+    return value
+
+
+def _parse_key(data: bytes, seen: set[str]) -> str:
+    key: str = parse_reference(data)
+    if key in seen:
+        raise BadRow("duplicate_key", f"the object of records has the key {shown(key)} more than once")
+    seen.add(key)
+    return key
+
+
+def _parse_top_key(data: bytes) -> Any:
+    try:
+        return parse_reference(data)
+    except BadRow as error:
+        reason = f"a key at the top cannot be read ({error.detail})"
+        raise DamagedFile(reason, "Repair the file at its origin, or pin another revision of it.") from None
+
+
+def _too_large(number: int, offset: int, row: Oversized, limits: ReadingLimits) -> UnreadableRow:
+    detail = f"the row has {row.size:,} bytes, over max_row_bytes {limits.max_row_bytes:,}"
+    return UnreadableRow(number, offset, "row_too_large", detail, row.head)
+
+
+@contextmanager
+def _damage_named(file: UpstreamFile, stream: io.BufferedReader) -> Iterator[None]:
+    with damage_named(file, stream):
+        try:
+            yield
+        except DamagedFile as error:
+            raise RowError(file.source, file.path, None, error.reason, error.remedy) from None

@@ -1,0 +1,82 @@
+"""How the files of a source are read (`Reading`), within which bounds (`ReadingLimits`), and what comes out (`Row`)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+
+from everytoken.corpus.rendering.renderers import Renderer
+
+HEAD_BYTES = 4_096  # of an unreadable row, kept as evidence
+
+Kind = Literal["jsonl", "json", "parquet", "arrow"]
+
+
+class Reading(BaseModel):
+    """How the files of one source are read.
+
+    Attributes:
+        renderer: how a record becomes a document; it says which columns are wanted.
+        records: for ``json``: the key whose value holds the records, or null when the whole file does. Null for every
+            other format.
+        format: the format of every file of the source, or null to go by the name: ``.jsonl``, ``.json``, ``.parquet``,
+            ``.arrow``; ``.gz`` and ``.zst`` after the first two. ``.json.gz`` and ``.json.zst`` are JSON Lines, as
+            Dolma's are: give ``json`` for an array in such a file.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    renderer: Renderer
+    records: str | None
+    format: Kind | None
+
+
+class ReadingLimits(BaseModel):
+    """Bounds of memory.
+
+    Attributes:
+        max_row_bytes: a row of JSON with more bytes than this (or a row of parquet or arrow with such a string) is set
+            aside as ``row_too_large``. Reading takes up to seven times this: a long text with one emoji is the worst.
+        zstd_window_log_max: frames of ``.zst`` may need ``2**zstd_window_log_max`` bytes of history; 27 is what every
+            reader allows, ``zstd --long=31`` writes frames that need 31 (2 GiB).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_row_bytes: PositiveInt
+    zstd_window_log_max: int = Field(ge=10, le=31)
+
+
+class Row(NamedTuple):
+    """A row that can be read.
+
+    Attributes:
+        number: in the file, from 0; unreadable rows have numbers too.
+        offset: of its first byte in the decompressed file; None for parquet and arrow.
+        key: of the record in a ``json`` object of records, else None.
+        record: what it holds.
+    """
+
+    number: int
+    offset: int | None
+    key: str | None
+    record: Any
+
+
+class UnreadableRow(NamedTuple):
+    """A row that cannot be read, and why.
+
+    Attributes:
+        number: as in `Row`.
+        offset: as in `Row`.
+        reason: one of `everytoken.corpus.errors.BAD_ROW_REASONS`.
+        detail: what exactly is wrong.
+        raw: the first bytes of the row, at most `HEAD_BYTES`; None for parquet and arrow.
+    """
+
+    number: int
+    offset: int | None
+    reason: str
+    detail: str
+    raw: bytes | None

@@ -1,0 +1,294 @@
+"""How one upstream record becomes one document: plain functions from a record to ``(id, text, stratum)``.
+
+A *stratum* is the part of a source that the reports count by (a topic, a prompt, a subject). Texts are joined from
+fields of the record as each docstring says and changed in no other way. The registry is `RENDERERS`; `Renderer` is
+its parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from everytoken.corpus.errors import BadRow
+from everytoken.corpus.rendering.chats import SHAPES, best_path, cut_tree, turns_of_path
+from everytoken.corpus.rendering.templates import ConversationRenderer, apply_rules, render_turns, with_system
+from everytoken.shards import canonical_json
+
+
+class Identifier(NamedTuple):
+    """An upstream id as text, with its JSON type: the number 1 and the string "1" are two ids."""
+
+    text: str
+    type: str
+
+
+class Document(NamedTuple):
+    """What a renderer makes.
+
+    ``assistant_spans``: for a chat, the half-open ranges of code points of the text that the assistant says.
+    """
+
+    id: Identifier | None
+    text: str
+    stratum: str
+    assistant_spans: tuple[tuple[int, int], ...] | None = None
+
+
+class NamedRenderer(BaseModel):
+    """A renderer for one public file format; see the function of that name."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["wikipedia_lead", "chat", "champ", "flan_cot"]
+
+
+class DocumentRenderer(BaseModel):
+    """The renderer for rows that hold a text.
+
+    Attributes:
+        text_column: column of the text.
+        id_columns: the id is the first of these that is present and not null; a list joins its members with ``/``
+            and is present when all of them are. ``[id, blob_id, [repo_name, path]]`` reads Dolma and stack_edu. An id
+            may be of any JSON type and is kept, see `identify`.
+        stratum_column: column of the stratum, or null for one stratum ``all``. A row where it is null is of stratum
+            ``no <column>``.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["document"]
+    text_column: str
+    id_columns: tuple[str | tuple[str, ...], ...]
+    stratum_column: str | None
+
+    @property
+    def columns(self) -> list[str]:
+        """Every column that the renderer looks at, once."""
+        ids = [name for entry in self.id_columns for name in ([entry] if isinstance(entry, str) else entry)]
+        return list(dict.fromkeys([self.text_column, *ids, *([self.stratum_column] if self.stratum_column else [])]))
+
+
+class JoinedRenderer(BaseModel):
+    """The renderer for rows whose text is in several columns: their texts with ``separator`` between.
+
+    ``id_columns`` and ``stratum_column`` are as in `DocumentRenderer`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["joined"]
+    text_columns: tuple[str, ...] = Field(min_length=1)
+    separator: str
+    id_columns: tuple[str | tuple[str, ...], ...]
+    stratum_column: str | None
+
+    @property
+    def columns(self) -> list[str]:
+        """Every column that the renderer looks at, once."""
+        ids = [name for entry in self.id_columns for name in ([entry] if isinstance(entry, str) else entry)]
+        return list(dict.fromkeys([*self.text_columns, *ids, *([self.stratum_column] if self.stratum_column else [])]))
+
+
+Renderer = Annotated[
+    NamedRenderer | DocumentRenderer | JoinedRenderer | ConversationRenderer, Field(discriminator="kind")
+]
+
+_SPEAKERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+def render_wikipedia_lead(key: str | None, record: Any, renderer: NamedRenderer) -> Document:
+    """Render ``{title, extract, topic}``: title, blank line, extract; the id is the key, the stratum the topic."""
+    text = f"{_string(record, 'title')}\n\n{_string(record, 'extract')}"
+    return Document(_key(key), text, _string(record, "topic"))
+
+
+def render_chat(key: str | None, record: Any, renderer: NamedRenderer) -> Document:
+    r"""Render a chat of chitchat-dataset: every message is one ``A: text`` after the other, joined by ``\n``.
+
+    The speakers are A, B, ... in the order in which they first speak (3,150 of the 7,168 chats have one speaker, whom
+    nobody answered). Nothing is dropped or merged: an empty message (33 in the data) is ``A: ``. Sender ids, times and
+    ratings are not rendered; the prompt is the stratum (``no prompt`` when the chat has none) and not in the text,
+    because the speakers saw it beside the chat and did not say it.
+    """
+    speakers: dict[str, str] = {}
+    lines = []
+    for turn in _field(record, "messages", list):
+        if not isinstance(turn, list):
+            raise BadRow("cannot_render", f"a turn of 'messages' is {type(turn).__name__}, expected a list of messages")
+        for message in turn:
+            sender = _string(message, "sender")
+            if sender not in speakers and len(speakers) == len(_SPEAKERS):
+                raise BadRow("cannot_render", f"the chat has over {len(_SPEAKERS)} senders")
+            speaker = speakers.setdefault(sender, _SPEAKERS[len(speakers) % len(_SPEAKERS)])
+            lines.append(f"{speaker}: {_string(message, 'text')}")
+    prompt = "no prompt" if record.get("prompt") is None else _string(record, "prompt")
+    return Document(_key(key), "\n".join(lines), prompt)
+
+
+def render_champ(key: str | None, record: Any, renderer: NamedRenderer) -> Document:
+    """Render a problem of champ-dataset: problem, blank line, solution steps one a line, blank line, ``Answer: ...``.
+
+    The ``_text`` fields are the ``_raw_text`` fields without the ``@@`` around formulas, in every one of the 270
+    problems and 1,626 steps, so they are what is read. The stratum is the category.
+    """
+    solution = _field(record, "solution", dict)
+    steps = [_string(step, "_text") for step in _field(solution, "steps", list)]
+    text = "\n\n".join([_string(record, "_text"), "\n".join(steps), f"Answer: {_string(record, '_answer')}"])
+    return Document(_key(key), text, _string(record, "category"))
+
+
+def cut_worked_answers(key: str | None, record: Any) -> Iterator[dict[str, Any]]:
+    r"""Cut a subject's prompt of lm-eval's ``flan_cot_fewshot`` into its questions with their worked answers.
+
+    Every question begins with ``Q:`` at the start of a line after a blank line; the string ``Q:`` occurs nowhere else
+    in the file, and 57 subjects give 282 questions (54 have five, three have four). What stands before the first
+    question (one sentence that names the subject) and the newlines after each answer are not part of a question.
+
+    Raises:
+        BadRow: no question, or one without an answer.
+    """
+    if not isinstance(record, str):
+        raise BadRow("cannot_render", f"the prompt of subject {key!r} is {type(record).__name__}, expected a string")
+    questions = record.split("\n\nQ:")[1:]
+    if not questions:
+        raise BadRow(
+            "cannot_render", f"the prompt of subject {key!r} has no line that begins with 'Q:' after a blank line"
+        )
+    for number, question in enumerate(questions):
+        if "\nA:" not in question:
+            raise BadRow("cannot_render", f"question {number} of subject {key!r} has no line that begins with 'A:'")
+        yield {"subject": key, "number": number, "text": "Q:" + question.rstrip("\n")}
+
+
+def render_flan_cot(key: str | None, record: Any, renderer: NamedRenderer) -> Document:
+    """Render one worked answer of `cut_worked_answers`; the id is ``subject/number``, the stratum the subject."""
+    subject = _string(record, "subject")
+    number = _field(record, "number", int)
+    return Document(Identifier(f"{subject}/{number}", "string"), _string(record, "text"), subject)
+
+
+def render_document(key: str | None, record: Any, renderer: DocumentRenderer) -> Document:
+    """Render a row that holds its text; see `DocumentRenderer`."""
+    text = _text(record, renderer.text_column)
+    stratum = _stratum(record, renderer.stratum_column)
+    return Document(first_identifier(record, renderer.id_columns), text, stratum)
+
+
+def render_joined(key: str | None, record: Any, renderer: JoinedRenderer) -> Document:
+    """Render a row whose text is in several columns; see `JoinedRenderer`."""
+    text = renderer.separator.join(_text(record, column) for column in renderer.text_columns)
+    stratum = _stratum(record, renderer.stratum_column)
+    return Document(first_identifier(record, renderer.id_columns), text, stratum)
+
+
+def render_conversation(key: str | None, record: Any, renderer: ConversationRenderer) -> Document:
+    """Render a chat; see `ConversationRenderer`, and `everytoken.corpus.rendering.chats` for the shapes."""
+    if not isinstance(record, dict):
+        raise BadRow("cannot_render", f"the record is {type(record).__name__}, expected an object")
+    identifier: Identifier | None
+    try:
+        if renderer.shape == "oasst_tree":
+            path = _field(record, "messages", list) if renderer.kind == "conversation_paths" else best_path(record)
+            turns, described, identifier = turns_of_path(path), path[0], _path_identifier(record, path)
+        else:
+            fields = renderer.fields_of(record)
+            system = fields.get("system") if "system" in renderer.column_names else None
+            turns, described = with_system(SHAPES[renderer.shape].turns(fields), system), record
+            identifier = first_identifier(record, renderer.id_columns)
+        chat = render_turns(apply_rules(turns, renderer.rules), renderer.template)
+    except BadRow as error:
+        if not renderer.column_names:
+            raise
+        raise BadRow(error.reason, f"{error.detail} (column_names: {renderer.column_names})") from None
+    return Document(identifier, chat.text, _stratum(described, renderer.stratum_column), chat.assistant_spans)
+
+
+RENDERERS: dict[str, Callable[[str | None, Any, Any], Document]] = {
+    "wikipedia_lead": render_wikipedia_lead,
+    "chat": render_chat,
+    "champ": render_champ,
+    "flan_cot": render_flan_cot,
+    "document": render_document,
+    "joined": render_joined,
+    "conversation": render_conversation,
+    "conversation_paths": render_conversation,
+}
+
+# renderers of files where one record holds several documents: rows are what the record is cut into
+CUTS: dict[str, Callable[[str | None, Any], Iterator[dict[str, Any]]]] = {
+    "flan_cot": cut_worked_answers,
+    "conversation_paths": cut_tree,
+}
+
+
+def identify(value: Any) -> Identifier:
+    """Return an id of any JSON type as text: a string as it is, everything else as its canonical JSON.
+
+    >>> identify("7"), identify(7), identify(True)
+    (Identifier(text='7', type='string'), Identifier(text='7', type='integer'), Identifier(text='true', type='boolean'))
+    """
+    if isinstance(value, str):
+        return Identifier(value, "string")
+    kinds = {bool: "boolean", int: "integer", float: "number", list: "list", dict: "object"}
+    if type(value) not in kinds:  # parquet has dates and bytes, whose text is a matter of taste
+        raise BadRow("cannot_render", f"the id is {type(value).__name__}, expected a JSON value")
+    try:
+        return Identifier(canonical_json(value), kinds[type(value)])
+    except ValueError:  # parquet has NaN
+        raise BadRow("cannot_render", f"the id is {value}, which is no JSON value") from None
+
+
+def first_identifier(record: dict[str, Any], id_columns: Sequence[str | tuple[str, ...]]) -> Identifier | None:
+    """Return the id of the first of ``id_columns`` that is present and not null, or None; see `DocumentRenderer`."""
+    for entry in id_columns:
+        if isinstance(entry, str):
+            if record.get(entry) is not None:
+                return identify(record[entry])
+        elif all(record.get(name) is not None for name in entry):
+            return Identifier("/".join(identify(record[name]).text for name in entry), "joined")
+    return None
+
+
+def _path_identifier(tree: Mapping[str, Any], path: Sequence[Mapping[str, Any]]) -> Identifier:
+    return Identifier(f"{_string(tree, 'message_tree_id')}/{_string(path[-1], 'message_id')}", "joined")
+
+
+def _key(key: str | None) -> Identifier:
+    if key is None:
+        raise BadRow("cannot_render", "the record has no key (the file is a list), expected an object of records by id")
+    return Identifier(key, "string")
+
+
+def _text(record: dict[str, Any], column: str) -> str:
+    if column not in record:
+        raise BadRow("no_text", f"the row has no column {column!r}; its columns are {sorted(record)[:20]}")
+    text = record[column]
+    if text is None:
+        raise BadRow("text_null", f"{column!r} is null")
+    if not isinstance(text, str):
+        raise BadRow("text_not_string", f"{column!r} is {type(text).__name__}, expected str")
+    return text
+
+
+def _stratum(record: Any, column: str | None) -> str:
+    if column is None:
+        return "all"
+    return f"no {column}" if record.get(column) is None else _string(record, column)
+
+
+def _string(record: Any, name: str) -> str:
+    value: str = _field(record, name, str)
+    return value
+
+
+def _field(record: Any, name: str, expected: type) -> Any:
+    if not isinstance(record, dict):
+        raise BadRow("cannot_render", f"found {type(record).__name__} where an object with {name!r} belongs")
+    if name not in record:
+        raise BadRow("cannot_render", f"there is no {name!r}; the fields are {sorted(record)}")
+    if not isinstance(record[name], expected):
+        raise BadRow("cannot_render", f"{name!r} is {type(record[name]).__name__}, expected {expected.__name__}")
+    return record[name]

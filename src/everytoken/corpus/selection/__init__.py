@@ -1,0 +1,6 @@
+"""Which documents stay, and in which order.
+
+`quality` (rules for one document), `duplicates` and `near_duplicates` with `grouping` (equal keys out of core),
+`mixture` (budgets and interleaving), `select` (the decision for every document), `selected_parts` and `mixed_parts`
+(the parts that follow from it), `report`.
+"""

@@ -1,0 +1,66 @@
+"""Where a file comes from when it is not on this machine yet: plain values that go to workers and into JSON.
+
+The client libraries are imported when something is fetched: workers that read local files start without them.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+
+class HubRemote(BaseModel):
+    """A dataset on the Hugging Face hub, at a commit. The endpoint and the token are the environment's."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["hub"] = "hub"
+    dataset: str
+    revision: str
+
+
+class UrlRemote(BaseModel):
+    """A folder that fsspec opens, and which version of the file the listing showed (`urls.version_of`)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["url"] = "url"
+    root: str
+    version: str
+
+
+Remote = HubRemote | UrlRemote
+REMOTE: TypeAdapter[Remote] = TypeAdapter(Annotated[Remote, Field(discriminator="kind")])
+
+
+def download(remote: Remote, path: str, size: int | None, stream: io.FileIO) -> None:
+    """Append to ``stream`` what follows the bytes that it has.
+
+    Args:
+        remote: where the file is.
+        path: relative to it.
+        size: that the listing told, or None.
+        stream: open for reading and writing.
+
+    Raises:
+        Transient: the transfer broke off; another call goes on from there.
+        FetchError: the file cannot be had.
+        OSError: the bytes cannot be stored.
+    """
+    if isinstance(remote, HubRemote):
+        from everytoken.corpus.upstreams import hub_client
+
+        hub_client.download(remote.dataset, remote.revision, path, size, stream)
+    else:
+        from everytoken.corpus.upstreams import urls
+
+        urls.download(remote, path, size, stream)
+
+
+def write_all(stream: io.FileIO, block: bytes) -> None:
+    """Write the whole block: an unbuffered file may take a part only."""
+    rest = memoryview(block)
+    while rest:
+        rest = rest[stream.write(rest) :]

