@@ -104,7 +104,7 @@ def files(project: Project) -> dict[str, bytes]:
 
 
 def test_a_run_makes_every_dataset_and_is_tracked(project: Project, files: dict[str, bytes]) -> None:
-    assert len(project.digests()) == 14
+    assert len(project.digests()) == 19
     (run,) = project.runs()
     assert run.info.status == "FINISHED"
     parameters = run.data.params
@@ -122,7 +122,11 @@ def test_rows_in_are_rows_out_and_set_aside(project: Project) -> None:
         return sum(int(part["statistics"][key]) for part in project.ledgers()[dataset]["parts"])
 
     rows = {name: ledger["rows"] for name, ledger in project.ledgers().items() if "rows" in ledger}
-    assert total("documents", "rows_in") == rows["documents"] + total("documents", "too_short")
+    aside = [
+        part["set_aside"]["rows"] for part in project.ledgers()["upstream_documents"]["parts"] if part["set_aside"]
+    ]
+    assert total("upstream_documents", "rows_in") == 1_200 == rows["upstream_documents"] + sum(aside)
+    assert rows["upstream_documents"] == rows["documents"] + rows["dropped_documents"]
     assert rows["scored_documents"] == rows["documents"]
     drawn = rows["annotated_documents"] + rows["unannotated_documents"] + rows["held_out_documents"]
     assert rows["scored_documents"] == drawn + total("annotated_documents", "not_drawn")
