@@ -32,7 +32,7 @@ def test_counts_of_reading_are_by_source() -> None:
 
 
 def test_the_table_has_every_reason_and_every_row_adds_up() -> None:
-    table = selection_table(read_counts(READ), SELECTED)
+    table = selection_table(read_counts(READ), SELECTED, None)
     assert [row["source"] for row in table] == ["books", "empty", "web", "all"]
     assert table[2] == {
         "source": "web",
@@ -60,6 +60,10 @@ def test_the_figure_shows_intended_beside_realised() -> None:
         documents_per_part=1,
     )
     table = mixture_table(parameters, {"a": Used(1, 1, 75), "b": Used(1, 2, 25)})
+    counts = {"kept": 1, "set_aside": {}, "characters": 75, "utf8_bytes": 75}
+    report = selection_table(read_counts([part("a", 1), part("b", 1)]), {"a": counts, "b": counts}, table)
+    assert [row.get("relative_difference") for row in report] == [pytest.approx(0), pytest.approx(0), None]
+    assert report[1]["uses"] == 2
     by_source = {"a": {"characters": 75}, "b": {"characters": 25}}
     lengths, intended, realised = ingestion_figure({"06": 1, "04": 1}, by_source, table).data
     assert list(lengths.y) == [1, 1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 
@@ -24,16 +24,21 @@ def read_counts(statistics: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, 
 
 
 def selection_table(
-    read: Mapping[str, Mapping[str, Any]], selected: Mapping[str, Mapping[str, Any]]
+    read: Mapping[str, Mapping[str, Any]],
+    selected: Mapping[str, Mapping[str, Any]],
+    mixture: Sequence[Mapping[str, Any]] | None,
 ) -> list[dict[str, Any]]:
     """Return what became of the rows of each source, an entry a source and one of all: a flat table.
 
-    ``rows_read = kept + (set aside by each reason)`` in every entry; a reason is a column when any row has it.
+    ``rows_read = kept + (set aside by each reason)`` in every entry; a reason is a column when any row has it. With a
+    mixture the columns of `mixture_table` follow, intended beside realised.
 
     Args:
         read: from `read_counts`.
         selected: ``statistics["by_source"]`` of `everytoken.corpus.selection.select`.
+        mixture: ``statistics["mixture"]`` of it.
     """
+    mixed = {row["source"]: {name: row[name] for name in _MIXTURE} for row in mixture or ()}
     entries = {}
     for source, counts in read.items():
         chosen = selected.get(source, {"kept": 0, "set_aside": {}, "characters": 0, "utf8_bytes": 0})
@@ -53,9 +58,11 @@ def selection_table(
             "characters": entry["characters"],
             "utf8_bytes": entry["utf8_bytes"],
             **{reason: entry["set_aside"][reason] for reason in reasons},
+            **mixed.get(source, {}),
         }
         for source, entry in [*entries.items(), ("all", total)]
     ]
 
 
 _AMOUNTS = ("rows_read", "kept", "characters", "utf8_bytes")
+_MIXTURE = ("uses", "budget_tokens", "tokens", "weight", "realised_weight", "relative_difference")

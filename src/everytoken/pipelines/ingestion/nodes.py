@@ -92,7 +92,8 @@ def report_ingestion(
     """Check that no row was lost; return counts by source and reason as metrics and as a table, and the figure."""
     check_conservation(selection, documents.statistics, dropped.statistics)
     total = add_statistics(documents.statistics)
-    table = selection_table(read_counts(read.statistics), selection.statistics["by_source"])
+    chosen = selection.statistics
+    table = selection_table(read_counts(read.statistics), chosen["by_source"], chosen["mixture"])
     metrics = {
         "rows_in": table[-1]["rows_read"],
         "documents": documents.rows,
@@ -100,5 +101,5 @@ def report_ingestion(
         "set_aside": add_statistics(part["set_aside"] for part in [*read.statistics, *dropped.statistics]),
         "by_source": {name: add_statistics(strata.values()) for name, strata in total["by_source"].items()},
     }
-    figure = ingestion_figure(total["length_histogram"], metrics["by_source"], selection.statistics["mixture"])
+    figure = ingestion_figure(total["length_histogram"], metrics["by_source"], chosen["mixture"])
     return metrics, pd.DataFrame(table), figure
