@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -68,6 +69,7 @@ _STAGES: tuple[tuple[str, str, Callable[[Any], float] | None, str], ...] = (
 
 def _lines(catalog: Any, pipeline: Any, env: str) -> Iterator[str]:
     yield f"{'stage':<24}{'rows':>18}{'tokens':>24}  digest"
+    unmade: list[str] = []
     missing: list[str] = []
     outdated: dict[str, str] = {}
     read: dict[str, Any] = {}
@@ -76,7 +78,11 @@ def _lines(catalog: Any, pipeline: Any, env: str) -> Iterator[str]:
         try:
             held, stored = dataset.ledger_summary(), dataset.load()
         except Exception as error:  # a stage that cannot be read must not hide the others; its row says why
-            missing.append(f"{name}: {_reason(error)}")
+            reason = _reason(error)
+            if "has not been made" in reason:
+                unmade.append(name)
+            else:
+                missing.append(f"{name}: {reason}")
             continue
         rows = f"{held['rows']:,} {unit}" if unit else ""
         amount = f"{tokens(stored):,.0f} {kind}" if tokens else ""
@@ -86,10 +92,11 @@ def _lines(catalog: Any, pipeline: Any, env: str) -> Iterator[str]:
     if "held_out_evaluation" in read:
         yield from _bits_per_byte(read["held_out_evaluation"].statistics, outdated["held_out_evaluation"])
     yield from _set_aside(read)
-    if missing:
+    if missing or unmade:
         yield ""
         yield f"not there (kedro run{env} makes it)"
         yield from (f"  {reason}" for reason in missing)
+        yield from textwrap.wrap(", ".join(unmade), 120, initial_indent="  ", subsequent_indent="  ")
     yield ""
     yield from _where_to_look(env)
 
