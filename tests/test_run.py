@@ -368,6 +368,27 @@ def test_a_mixture_is_interleaved_and_reported(tmp_path: Path) -> None:
     assert metrics["set_aside"]["beyond_budget"] > 0
 
 
+def test_every_store_has_a_preview(project: Project, files: dict[str, bytes]) -> None:
+    from everytoken.datasets import ShardStore
+
+    for ledger in sorted((project.folder / "data/test").rglob("ledger.json")):
+        if "parts" in json.loads(ledger.read_text()):
+            preview = ShardStore(filepath=str(ledger.parent), engine={"kind": "inline", "workers": 1}).preview()
+            assert json.dumps(preview), "kedro-viz sends it as JSON"
+
+
+def test_a_source_of_which_nothing_stays_is_reported_and_an_empty_corpus_is_an_error(tmp_path: Path) -> None:
+    other = Project(tmp_path / "project")
+    run = ["run", "--env", "test", "--pipelines", "ingestion", "--params"]
+    cap = "ingestion.plan.n_shards=null,ingestion.sources.flan_cot.max_text_bytes=10"
+    other.kedro(*run, cap)
+    metrics = json.loads((other.folder / "data/test/08_reporting/ingestion_metrics.json").read_text())
+    assert metrics["by_source"]["flan_cot"] == {"rows": 0, "characters": 0, "utf8_bytes": 0}
+    assert metrics["set_aside"]["beyond_payload_cap"] == 282 - metrics["set_aside"].get("duplicate", 0)
+    output = other.kedro(*run, f"{cap},ingestion.sources.wikipedia.max_text_bytes=10", expect=1)
+    assert "no document is left of 10,315 rows of the sources ['flan_cot', 'wikipedia']; set aside:" in output
+
+
 def test_kedro_viz_builds(project: Project, files: dict[str, bytes]) -> None:
     project.kedro("viz", "build", "--include-previews")
     graph = json.loads((project.folder / "build/api/main").read_text())

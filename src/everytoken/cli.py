@@ -25,6 +25,7 @@ def summary(env: str | None) -> None:
     from kedro.framework.project import pipelines
     from kedro.framework.session import KedroSession
     from kedro.framework.startup import bootstrap_project
+    from kedro.validation.exceptions import ParameterValidationError
 
     project = _project()
     os.chdir(project)  # paths of the catalog are relative to the project
@@ -34,6 +35,11 @@ def summary(env: str | None) -> None:
             catalog = cast(KedroSession, session).load_context().catalog
         except MissingConfigException as error:
             raise click.ClickException(f"there is no environment {env!r} in {project / 'conf'}: {error}") from error
+        except (
+            ValueError,
+            ParameterValidationError,
+        ) as error:
+            raise click.ClickException(str(error)) from error
         click.echo("\n".join(_lines(catalog, pipelines["__default__"], "" if env is None else f" --env {env}")))
 
 
@@ -149,6 +155,9 @@ def _set_aside(read: dict[str, Any]) -> Iterator[str]:
         reasons = add_statistics(part["set_aside"] for part in read[name].statistics) if name in read else {}
         counted += [(count, f"{unit}: {reason}") for reason, count in reasons.items()]
     counted += [(_total(key)(read[name]), words) for name, key, words in _SET_ASIDE if name in read]
+    if "compact_stream" in read:
+        remainder = read["compact_stream"].statistics["remainder_tokens"]
+        counted.append((remainder, "tokens at the end of the compact stream that fill no window"))
     if counted:
         yield ""
         yield "set aside"

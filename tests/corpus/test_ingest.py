@@ -124,6 +124,16 @@ BAD = {
 }
 
 
+RENDERED = ("lone_surrogate", "no_text", "text_null", "text_not_string", "cannot_render")
+
+
+def test_a_bad_row_keeps_its_id_where_it_has_one(tmp_path: Path) -> None:
+    write_lines(tmp_path / "a.jsonl", {"id": 7, "text": None}, {"text": None}, {"id": "x\ud800", "text": None})
+    (value,) = values_of(tmp_path)
+    _, aside, _ = collect_all(read_rows_of(value, max_bad_share=1.0))
+    assert aside.column("id").to_pylist() == ["7", None, None]
+
+
 @pytest.mark.parametrize("line", BAD, ids=[reason for reason, _ in BAD.values()])
 def test_a_bad_row_fails_its_part_with_its_place_or_is_set_aside(tmp_path: Path, line: bytes) -> None:
     reason, detail = BAD[line]
@@ -138,6 +148,7 @@ def test_a_bad_row_fails_its_part_with_its_place_or_is_set_aside(tmp_path: Path,
     assert table.column("text").to_pylist() == ["first", "last"], "the rows around it are kept"
     (row,) = aside.to_pylist()
     assert row["detail"].startswith(detail)
+    assert (row["raw"] is None) == (reason in RENDERED), "what could be parsed is found by its offset"
     assert row == {**row, **address(1, 18), "reason": reason}
     assert statistics["set_aside"] == {reason: 1}
 
@@ -152,6 +163,11 @@ def test_a_part_with_too_many_bad_rows_says_how_many_of_each_kind_and_the_first_
     assert "13 of 18 rows are bad (4 no_text, 9 text_null), more than the share 0.5 allowed" in message
     assert [f"row {number} at byte" in message for number in range(4, 16)] == [False, *[True] * 10, False]
     assert "or allow more by ingestion.max_bad_share" in message
+    assert "renderer" not in message
+    write_lines(tmp_path / "a.jsonl", *rows[5:])
+    (value,) = values_of(tmp_path)
+    with pytest.raises(RowError, match="format, records or renderer .* may not fit this file"):
+        collect(read_rows_of(value, max_bad_share=0.5))
 
 
 def test_documents_that_a_filter_leaves_out_are_no_bad_rows(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from everytoken.corpus.documents import DOCUMENTS, SET_ASIDE, BatchBuilder
 from everytoken.corpus.errors import BAD_ROW_REASONS, BadRow, RowError
 from everytoken.corpus.reading.readers import iterate_rows
 from everytoken.corpus.reading.rows import Reading, ReadingLimits, Row, UnreadableRow
-from everytoken.corpus.rendering.renderers import RENDERERS, Document
+from everytoken.corpus.rendering.renderers import RENDERERS, Document, first_identifier
 from everytoken.corpus.selection.quality import QualityRules, rejection
 from everytoken.corpus.upstreams.source import FileStatus, UpstreamFile
 from everytoken.shards import Part, Rows, SetAside, versioned
@@ -120,12 +120,23 @@ def _document_of(
         if document.id is not None:
             _utf8("id", document.id.text)
     except BadRow as error:
-        return _Left(error.reason, _printable(error.detail), None, None)
+        return _Left(error.reason, _printable(error.detail), _id_of(row, reading), None)
     name = None if document.id is None else document.id.text
     if len(document.text) < min_chars:
         return _Left("too_short", None, name, None)
     reason = None if quality is None else rejection(document.text, quality)
     return (document, utf8) if reason is None else _Left(reason, None, name, None)
+
+
+def _id_of(row: Row, reading: Reading) -> str | None:
+    """Return the id of a row that became no document, if it has one that can be written."""
+    columns = getattr(reading.renderer, "id_columns", ())
+    try:
+        found = first_identifier(row.record, columns) if isinstance(row.record, dict) else None
+        name = row.key if found is None else found.text
+        return None if name is None else _utf8("id", name).decode("utf-8")
+    except BadRow:
+        return None
 
 
 def _utf8(name: str, text: str) -> bytes:
@@ -180,7 +191,8 @@ class _Tally:
         counts = ", ".join(f"{n:,} {reason}" for reason, n in by_reason.items())
         places = "; ".join(self._first_bad) + ("; ..." if bad > len(self._first_bad) else "")
         reason = f"{bad:,} of {rows:,} rows are bad ({counts}), more than the share {max_bad_share:g} allowed. {places}"
-        remedy = (
+        wrong = "The source's format, records or renderer (its columns) may not fit this file. " if bad == rows else ""
+        remedy = wrong + (
             "Repair the file at its origin, pin another revision, or allow more by ingestion.max_bad_share: "
             "bad rows are then set aside beside the part, with address and reason."
         )

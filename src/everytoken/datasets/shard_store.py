@@ -77,5 +77,7 @@ def _table(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _cell(value: Any) -> Any:
+    if isinstance(value, bytes):
+        value = value.hex()
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return value if isinstance(value, int | float) else text[:_PREVIEW_CHARS] + "…" * (len(text) > _PREVIEW_CHARS)

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from everytoken.corpus.errors import SelectionError
+
 
 def read_counts(statistics: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return rows_in, kept and set_aside by reason of each source, sorted by name.
@@ -62,6 +64,28 @@ def selection_table(
         }
         for source, entry in [*entries.items(), ("all", total)]
     ]
+
+
+def require_documents(read: Mapping[str, Mapping[str, Any]], selected: Mapping[str, Mapping[str, Any]]) -> None:
+    """Stop when no document is left: an empty corpus is a mistake in the parameters or the files.
+
+    Args:
+        read: from `read_counts`.
+        selected: ``statistics["by_source"]`` of `everytoken.corpus.selection.select`.
+
+    Raises:
+        SelectionError: none is left, with the rows that were read and why they went.
+    """
+    if any(counts["kept"] for counts in selected.values()):
+        return
+    reasons: Counter[str] = Counter()
+    for counts in (*read.values(), *selected.values()):
+        reasons.update(counts["set_aside"])
+    rows = sum(counts["rows_in"] for counts in read.values())
+    raise SelectionError(
+        f"no document is left of {rows:,} rows of the sources {sorted(read)}; set aside: "
+        f"{dict(sorted(reasons.items()))}. Check the files and the rules: min_chars, quality, max_text_bytes, mixture."
+    )
 
 
 _AMOUNTS = ("rows_read", "kept", "characters", "utf8_bytes")

@@ -17,7 +17,6 @@ decided here too, by the rule of `everytoken.corpus.selection.mixture`. The part
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -43,8 +42,6 @@ from everytoken.corpus.selection.mixture import (
     passes,
 )
 from everytoken.shards import Artifact, Built, Part, Shards, canonical_json, versioned, write_text
-
-logger = logging.getLogger(__name__)
 
 REASONS = ("kept", "duplicate", "near_duplicate", "beyond_payload_cap", "beyond_budget")
 KEPT, DUPLICATE, NEAR_DUPLICATE, BEYOND_PAYLOAD_CAP, BEYOND_BUDGET = range(len(REASONS))
@@ -93,8 +90,6 @@ def select(
     if mixture is not None:
         table = _mix(folder / ORDER, documents, codes, parts, sources, mixture)
         warnings = beyond_tolerance(table, mixture.tolerance)
-        for warning in warnings:
-            logger.warning("%s", warning)
     codes.flush()
     write_text(folder / SOURCES, canonical_json(sources.names) + "\n")
     by_source = {name: sources.states[name].statistics() for name in sorted(sources.names)}

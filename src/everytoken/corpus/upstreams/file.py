@@ -82,8 +82,18 @@ class UpstreamFile(NamedTuple):
             return content_digest(file, algorithm, 0 if algorithm == "sha256" else _size_of(file))
 
     def planned_digest(self) -> str:
-        """Return the digest that the upstream tells, and only where it tells none the one of the bytes."""
-        return self.pinned or self.digest()
+        """Return the digest that the upstream tells of a remote file; of a file of this machine that of its bytes.
+
+        Raises:
+            RowError: the bytes of a file of this machine are not what its checksum file says.
+        """
+        if self.pinned is not None and self.remote is not None:
+            return self.pinned
+        found = self.digest()
+        if self.pinned not in (None, found):
+            reason = f"the checksum file says {self.pinned}, the file has {found}"
+            raise RowError(self.source, self.path, None, reason, "Put the right file back, or correct the checksums.")
+        return found
 
     def require(self, digest: str) -> FileStatus:
         """Return the status of the file once its bytes have ``digest``.

@@ -1,5 +1,6 @@
 """Ingestion: which files, in which order, the documents in them, and which of these stay."""
 
+import logging
 from typing import Any
 
 import pandas as pd
@@ -11,7 +12,7 @@ from everytoken.corpus.selection.duplicates import find_duplicates
 from everytoken.corpus.selection.mixed_parts import mix_part, mixture_parts
 from everytoken.corpus.selection.near_duplicates import find_buckets
 from everytoken.corpus.selection.quality import check_keep_rates
-from everytoken.corpus.selection.report import read_counts, selection_table
+from everytoken.corpus.selection.report import read_counts, require_documents, selection_table
 from everytoken.corpus.selection.select import select
 from everytoken.corpus.selection.selected_parts import check_conservation, dropped_part, select_part
 from everytoken.corpus.statistics import add_statistics
@@ -19,6 +20,10 @@ from everytoken.corpus.upstreams.source import Source, UpstreamFile
 from everytoken.parameters import IngestionParameters
 from everytoken.reports import ingestion_figure
 from everytoken.shards import Artifact, Shards, plan_artifact
+
+logger = logging.getLogger(__name__)
+
+_NONE = {"rows": 0, "characters": 0, "utf8_bytes": 0}
 
 
 def find_upstream_files(parameters: IngestionParameters) -> dict[str, Source]:
@@ -75,6 +80,7 @@ def choose_documents(documents: Shards, duplicates: Artifact, parameters: Ingest
 
 def take_documents(documents: Shards, selection: Artifact, parameters: IngestionParameters) -> Shards:
     """Take the documents that stay: part by part, or, with a mixture, interleaved by the weights of their sources."""
+    require_documents(read_counts(documents.statistics), selection.statistics["by_source"])
     if parameters.mixture is None:
         return documents.map(select_part, selection=selection)
     parts = mixture_parts(selection, parameters.mixture.documents_per_part)
@@ -93,13 +99,16 @@ def report_ingestion(
     check_conservation(selection, documents.statistics, dropped.statistics)
     total = add_statistics(documents.statistics)
     chosen = selection.statistics
+    for warning in chosen["warnings"]:
+        logger.warning("warning: %s", warning)
     table = selection_table(read_counts(read.statistics), chosen["by_source"], chosen["mixture"])
+    by_source = {name: add_statistics([_NONE, *strata.values()]) for name, strata in total["by_source"].items()}
     metrics = {
         "rows_in": table[-1]["rows_read"],
         "documents": documents.rows,
         "parts": len(documents),
         "set_aside": add_statistics(part["set_aside"] for part in [*read.statistics, *dropped.statistics]),
-        "by_source": {name: add_statistics(strata.values()) for name, strata in total["by_source"].items()},
+        "by_source": by_source,
     }
-    figure = ingestion_figure(total["length_histogram"], metrics["by_source"], chosen["mixture"])
+    figure = ingestion_figure(total["length_histogram"], by_source, chosen["mixture"])
     return metrics, pd.DataFrame(table), figure
