@@ -306,7 +306,7 @@ def test_a_failing_part_costs_no_other_and_is_named(tmp_path: Path) -> None:
     output = other.kedro("run", "--env", "test", "--pipelines", "ingestion", "--params", "ingestion.max_bad_share=1.0")
     report = (other.folder / "data/test/08_reporting/ingestion_report.csv").read_text().splitlines()
     assert report[0] == "source,rows_read,kept,keep_rate,characters,utf8_bytes,not_json,text_null"
-    assert report[-1].startswith("all,20,18,0.9,") and report[-1].endswith(",1,1")
+    assert report[-1].startswith("all sources,20,18,0.9,") and report[-1].endswith(",1,1")
     (texts / "b.jsonl").write_text(json.dumps({"id": "b0", "text": "mended, and long enough to be kept"}) + "\n")
     output = other.kedro("run", "--env", "test", "--pipelines", "ingestion", "--params", "ingestion.max_bad_share=1.0")
     assert "upstream_documents 1" in made(output)

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import datetime
 import hashlib
 import json
 import os
 import re
 import subprocess
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -22,7 +26,7 @@ from everytoken.corpus.selection.quality import QualityRules
 from everytoken.corpus.statistics import add_statistics
 from everytoken.corpus.upstreams.source import find_files
 from everytoken.seeds import python_random
-from everytoken.shards import Inline, PartsFailed, Rows, Shards, Store, write_rows
+from everytoken.shards import Inline, PartsFailed, Rows, SetAside, Shards, Store, write_rows
 from tests.corpus.part_tables import collect, collect_all, value_part
 from tests.corpus.reading.read_rows import LIMITS
 from tests.corpus.test_shard_plan import plan_parameters
@@ -166,7 +170,7 @@ def test_a_part_with_too_many_bad_rows_says_how_many_of_each_kind_and_the_first_
     assert "renderer" not in message
     write_lines(tmp_path / "a.jsonl", *rows[5:])
     (value,) = values_of(tmp_path)
-    with pytest.raises(RowError, match="format, records or renderer .* may not fit this file"):
+    with pytest.raises(RowError, match=r"format, records or renderer .* may not fit this file"):
         collect(read_rows_of(value, max_bad_share=0.5))
 
 
@@ -307,12 +311,53 @@ def test_a_file_that_is_gone_since_the_plan_is_named(tmp_path: Path) -> None:
         collect(read_rows_of(value))
 
 
+def test_a_share_is_the_decimal_that_is_written(tmp_path: Path) -> None:
+    write_lines(tmp_path / "a.jsonl", *[{"text": "t"}] * 71, *[{"text": None}] * 29)
+    (value,) = values_of(tmp_path)
+    collect(read_rows_of(value, max_bad_share=0.29))  # in floats 0.29 * 100 is less than 29
+    with pytest.raises(RowError, match="29 of 100 rows are bad"):
+        collect(read_rows_of(value, max_bad_share=0.28))
+
+
+def test_long_ids_and_labels_count_for_the_bound_of_a_batch(tmp_path: Path) -> None:
+    names = [{"text": "t", "id": f"{number}" * (1 << 19)} for number in range(9)]
+    write_lines(tmp_path / "a.jsonl", *names, {"text": None, **{f"{k}" * (1 << 17): k for k in range(3)}})
+    (value,) = values_of(tmp_path, rows_per_shard=None)
+    batches = list(read_rows_of(value, max_bad_share=1.0).batches)
+    assert max(batch.nbytes for batch in batches if isinstance(batch, pa.RecordBatch)) <= MAX_BATCH_BYTES
+    (aside,) = [batch.batch for batch in batches if isinstance(batch, SetAside)]
+    assert aside.nbytes < 10_000, "a reason quotes no whole key"
+
+
+def test_a_stratum_is_a_label(tmp_path: Path) -> None:
+    write_lines(tmp_path / "a.jsonl", {"text": "t", "topic": "x" * 1_001}, {"text": "t", "topic": "x" * 1_000})
+    (value,) = values_of(tmp_path)
+    value["reading"]["renderer"]["stratum_column"] = "topic"
+    _, aside, statistics = collect_all(read_rows_of(value, max_bad_share=1.0))
+    assert aside.column("detail").to_pylist() == ["the stratum has 1,001 characters, a label at most 1,000"]
+    assert statistics["kept"] == 1
+
+
+DAY = datetime.date(2026, 1, 1)
+
+
+@pytest.mark.parametrize("identifier", [DAY, [DAY], {"a": b"b"}, [Decimal("1.5")]], ids=str)
+def test_an_id_that_is_no_json_value_is_a_bad_row(tmp_path: Path, identifier: Any) -> None:
+    pq.write_table(pa.table({"text": ["t"], "id": [identifier]}), tmp_path / "a.parquet")
+    source = path_source(tmp_path, "*.parquet")
+    files = {"s": find_files("s", source, tmp_path)}
+    plan = make_plan({"s": source}, files, plan_parameters(), LIMITS)
+    (value,), _ = part_values(plan, {"s": source}, files)
+    _, aside, _ = collect_all(read_rows_of(value, max_bad_share=1.0))
+    assert aside.column("reason").to_pylist() == ["cannot_render"]
+
+
 def test_too_many_strata_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ingest, "MAX_STRATA", 2)
     write_lines(tmp_path / "a.jsonl", *({"text": "t", "topic": str(number)} for number in range(3)))
     (value,) = values_of(tmp_path)
     value["reading"]["renderer"]["stratum_column"] = "topic"
-    with pytest.raises(RowError, match="row 2: the file has over 2 strata"):
+    with pytest.raises(RowError, match="row 2: the shard has over 2 strata"):
         collect(read_rows_of(value))
 
 

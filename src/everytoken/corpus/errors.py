@@ -18,6 +18,8 @@ BAD_ROW_REASONS = {
     "cannot_render": "not of the shape that the renderer reads",
 }
 
+MAX_DETAIL = 500  # characters
+
 
 class CorpusError(Exception):
     """Base of every error that this package raises on purpose."""
@@ -41,6 +43,8 @@ class BadRow(CorpusError):
     """
 
     def __init__(self, reason: str, detail: str) -> None:
+        if len(detail) > MAX_DETAIL:  # it may quote keys of the row, which may be of any size
+            detail = f"{detail[:MAX_DETAIL]}..."
         super().__init__(f"{reason}: {detail}")
         self.reason, self.detail = reason, detail
 

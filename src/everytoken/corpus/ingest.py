@@ -21,10 +21,12 @@ from everytoken.corpus.reading.readers import iterate_rows
 from everytoken.corpus.reading.rows import Reading, ReadingLimits, Row, UnreadableRow
 from everytoken.corpus.rendering.renderers import RENDERERS, Document, first_identifier
 from everytoken.corpus.selection.quality import QualityRules, rejection
+from everytoken.corpus.statistics import as_written
 from everytoken.corpus.upstreams.source import FileStatus, UpstreamFile
 from everytoken.shards import Part, Rows, SetAside, versioned
 
 MAX_STRATA = 1_000
+MAX_STRATUM = 1_000  # characters
 _SHOWN = 10
 _ROW_BYTES = 200  # of a row beside its text, for the bound of a batch
 _QUALITY: TypeAdapter[QualityRules | None] = TypeAdapter(QualityRules | None)
@@ -39,8 +41,7 @@ def read_part(part: Part, *, min_chars: int, max_bad_share: float, limits: Readi
         min_chars: documents with fewer code points are set aside.
         max_bad_share: the part fails when more than this share of its rows is bad.
         limits: how much of a file may be held in memory.
-        keep_fetched: whether a fetched file stays when its rows are read (it always does when shards are ranges of
-            files).
+        keep_fetched: whether a fetched file stays when its rows are read (one that several parts read always does).
 
     Returns:
         Rows of schema `DOCUMENTS`, and those set aside of schema `SET_ASIDE`. Statistics: ``rows_in``, ``kept``,
@@ -84,7 +85,7 @@ def _batches(
                 tally.leave(row, outcome)
                 address = (file.source, shard["shard_index"], row.number, row.offset)
                 aside = (*address, outcome.id, outcome.reason, outcome.detail, outcome.raw)
-                for batch in left.add(aside, _ROW_BYTES + len(outcome.raw or b"")):
+                for batch in left.add(aside, _ROW_BYTES + len(outcome.raw or b"") + 4 * len(outcome.id or "")):
                     yield SetAside(batch)
                 continue
             document, utf8 = outcome
@@ -92,7 +93,8 @@ def _batches(
             identifier = document.id or (None, None)
             measures = (len(document.text), len(utf8), hashlib.sha256(utf8).digest(), document.assistant_spans)
             columns = (*identifier, utf8, file.source, document.stratum, shard["shard_index"], row.number, *measures)
-            yield from kept.add(columns, _ROW_BYTES + len(utf8))
+            labels = 4 * (len(document.stratum) + len(identifier[0] or ""))
+            yield from kept.add(columns, _ROW_BYTES + len(utf8) + labels)
     except RowError:
         _require_unchanged(file, status)  # half of a new file is often no valid row: the change is what to report
         raise
@@ -101,7 +103,7 @@ def _batches(
     yield from kept.rest()
     for batch in left.rest():
         yield SetAside(batch)
-    if not keep_fetched and shard["rows"] is None:  # another shard may be reading the same file
+    if not keep_fetched and not value["shared"]:  # another worker may be reading the same file
         file.discard()
     return tally.statistics()
 
@@ -117,6 +119,9 @@ def _document_of(
         document = RENDERERS[renderer.kind](row.key, row.record, renderer)
         utf8 = _utf8("text", document.text)
         _utf8("stratum", document.stratum)
+        if len(document.stratum) > MAX_STRATUM:
+            length = len(document.stratum)
+            raise BadRow("cannot_render", f"the stratum has {length:,} characters, a label at most {MAX_STRATUM:,}")
         if document.id is not None:
             _utf8("id", document.id.text)
     except BadRow as error:
@@ -167,7 +172,7 @@ class _Tally:
         if counts is None:
             counts = self._strata[document.stratum] = [0, 0, 0]
             if len(self._strata) > MAX_STRATA:
-                reason = f"the file has over {MAX_STRATA:,} strata, which are for reports"
+                reason = f"the shard has over {MAX_STRATA:,} strata, which are for reports"
                 remedy = "Choose another stratum_column."
                 raise RowError(self._file.source, self._file.path, row.number, reason, remedy)
         characters = len(document.text)
@@ -186,7 +191,7 @@ class _Tally:
         """Raise a `RowError` with counts and the first places when more than this share of the rows is bad."""
         by_reason = {reason: n for reason, n in sorted(self._left.items()) if reason in BAD_ROW_REASONS}
         bad, rows = sum(by_reason.values()), self._kept + self._left.total()
-        if bad <= max_bad_share * rows:
+        if bad <= as_written(max_bad_share) * rows:
             return
         counts = ", ".join(f"{n:,} {reason}" for reason, n in by_reason.items())
         places = "; ".join(self._first_bad) + ("; ..." if bad > len(self._first_bad) else "")

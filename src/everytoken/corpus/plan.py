@@ -12,6 +12,7 @@ the address ``(source, shard_index, row)`` of a document stays what it is when `
 from __future__ import annotations
 
 import unicodedata
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
@@ -174,8 +175,11 @@ def part_values(
 
     The values say where the file is on this machine; the digests do not, so a moved folder redoes nothing. They cover
     the shard (with its file's digest) and how the source is read: another renderer redoes that source's parts alone.
+    ``shared`` says whether other parts read the same file (ranges of it, or another source of the same dataset).
     """
     by_path = {(file.source, file.path): file for of_source in files.values() for file in of_source}
+    planned = (by_path.get((shard["source"], shard["path"])) for shard in plan["shards"])
+    readers = Counter(file.location for file in planned if file is not None)
     values, digests = [], []
     for shard in plan["shards"]:
         place = (shard["source"], shard["path"])
@@ -190,5 +194,6 @@ def part_values(
         if rules is not None:
             stands_for["unicode"] = unicodedata.unidata_version  # classes of characters are Python's
         digests.append(value_digest(stands_for))
-        values.append({**stands_for, "file": by_path[place].to_json()})
+        file = by_path[place]
+        values.append({**stands_for, "file": file.to_json(), "shared": readers[file.location] > 1})
     return values, digests

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from fractions import Fraction
 from typing import Any
+
+
+def as_written(number: float) -> Fraction:
+    """Return the decimal that a parameter is written as, exact: 0.29 of 100 is 29.
+
+    >>> as_written(0.29) * 100
+    Fraction(29, 1)
+    """
+    return Fraction(repr(number))
 
 
 def add_statistics(statistics: Iterable[dict[str, Any]]) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def test_counts_of_reading_are_by_source() -> None:
 
 def test_the_table_has_every_reason_and_every_row_adds_up() -> None:
     table = selection_table(read_counts(READ), SELECTED, None)
-    assert [row["source"] for row in table] == ["books", "empty", "web", "all"]
+    assert [row["source"] for row in table] == ["books", "empty", "web", "all sources"]
     assert table[2] == {
         "source": "web",
         "rows_read": 16,

@@ -237,7 +237,7 @@ def identify(value: Any) -> Identifier:
         raise BadRow("cannot_render", f"the id is {type(value).__name__}, expected a JSON value")
     try:
         return Identifier(canonical_json(value), kinds[type(value)])
-    except ValueError:  # parquet has NaN
+    except (TypeError, ValueError):  # parquet has NaN, and lists of dates
         raise BadRow("cannot_render", f"the id is {value}, which is no JSON value") from None
 
 
@@ -288,7 +288,7 @@ def _field(record: Any, name: str, expected: type) -> Any:
     if not isinstance(record, dict):
         raise BadRow("cannot_render", f"found {type(record).__name__} where an object with {name!r} belongs")
     if name not in record:
-        raise BadRow("cannot_render", f"there is no {name!r}; the fields are {sorted(record)}")
+        raise BadRow("cannot_render", f"there is no {name!r}; the fields are {sorted(record)[:20]}")
     if not isinstance(record[name], expected):
         raise BadRow("cannot_render", f"{name!r} is {type(record[name]).__name__}, expected {expected.__name__}")
     return record[name]

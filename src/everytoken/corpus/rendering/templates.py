@@ -194,10 +194,12 @@ def render_turns(turns: Sequence[Turn], template: ChatTemplate) -> RenderedChat:
     spans: list[tuple[int, int]] = []
     position = 0
     for number, turn in enumerate(turns):
-        for reserved in template.reserved:
-            if reserved in turn.content:
-                raise BadRow("chat_says_a_mark", f"turn {number} ({turn.role}) says {reserved!r}, which is reserved")
         marks = template.marks(turn.role)
+        after = marks.suffix + template.after_turn
+        for reserved in template.reserved:  # also where what is said and a mark together spell one
+            own = marks.prefix.count(reserved) + after.count(reserved)
+            if (marks.prefix + turn.content + after).count(reserved) != own:
+                raise BadRow("chat_says_a_mark", f"turn {number} ({turn.role}) says {reserved!r}, which is reserved")
         start = position + len(marks.prefix)
         end = start + len(turn.content) + len(marks.suffix)
         if turn.role == "assistant":

@@ -3,8 +3,8 @@
 Keys are digests, so they are spread evenly over hash buckets. Rows ``(position, key)`` go to a file of their bucket;
 then each bucket is sorted by itself, a chunk at a time, with only the first row of every key carried on from chunk to
 chunk (one text that comes ten million times fills no memory). The pairs ``(position, first)`` that are found go to
-files by range of positions, and each range is sorted. Every file is read once, and no step holds more than ``memory``
-bytes of them.
+files by range of positions, and each range is sorted. Every file is read once; a step holds at most ``memory`` bytes of
+them, and takes as much again while it sorts and copies.
 DuckDB's own spilling did not hold such a bound: 80 million keys ran out of 200 MB.
 """
 

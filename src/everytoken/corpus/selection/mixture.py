@@ -35,6 +35,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeFloat, PositiveInt, model_validator
 
 from everytoken.corpus.errors import SelectionError
+from everytoken.corpus.statistics import as_written
 
 Integers = npt.NDArray[np.int64]
 Positive = Annotated[FiniteFloat, Field(gt=0)]
@@ -65,7 +66,7 @@ class MixtureParameters(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> MixtureParameters:
-        total = sum(map(_decimal, self.weights.values()), Fraction(0))
+        total = sum(map(as_written, self.weights.values()), Fraction(0))
         if abs(total - 1) > _SUM_TOLERANCE:
             raise ValueError(
                 f"the weights sum to {float(total)!r}, expected 1 (within {_SUM_TOLERANCE:g}): {self.weights}. "
@@ -85,7 +86,7 @@ class MixtureParameters(BaseModel):
     def exact_chars_per_token(self, source: str) -> Fraction:
         """Return the code points of one estimated token of a source, exact."""
         given = self.chars_per_token
-        return _decimal(given[source] if isinstance(given, dict) else given)
+        return as_written(given[source] if isinstance(given, dict) else given)
 
 
 class Budget(NamedTuple):
@@ -103,10 +104,6 @@ class Used(NamedTuple):
     characters: int
 
 
-def _decimal(number: float) -> Fraction:
-    return Fraction(repr(number))
-
-
 def largest_remainder(weights: Sequence[float], total: int) -> list[int]:
     """Divide ``total`` into whole numbers in proportion to ``weights``: they sum to it, each within one of its share.
 
@@ -118,7 +115,7 @@ def largest_remainder(weights: Sequence[float], total: int) -> list[int]:
     Raises:
         SelectionError: no weight, one that is negative, or a sum of 0.
     """
-    exact = [_decimal(weight) for weight in weights]
+    exact = [as_written(weight) for weight in weights]
     if not exact or min(exact) < 0 or sum(exact) == 0:
         raise SelectionError(f"the weights are {list(weights)}; expected none below 0 and a sum above 0")
     shares = [weight * total / sum(exact) for weight in exact]
@@ -243,7 +240,7 @@ def mixture_table(parameters: MixtureParameters, used: Mapping[str, Used]) -> li
                 "characters": used[source].characters,
                 "tokens": math.floor(exact[source]),
                 "realised_weight": float(realised),
-                "relative_difference": float(realised / _decimal(weight) - 1),
+                "relative_difference": float(realised / as_written(weight) - 1),
             }
         )
     return table

@@ -32,6 +32,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, model_validator
 
 from everytoken.corpus.errors import SelectionError
+from everytoken.corpus.statistics import as_written
 
 WINDOW = 1_000  # characters over which the share of distinct ones is taken
 
@@ -137,7 +138,7 @@ def check_keep_rates(counts: Mapping[str, Mapping[str, int]], min_keep_rates: Ma
         if source not in counts:
             continue
         rows_in, kept = counts[source]["rows_in"], counts[source]["kept"]
-        if least and (kept < least * rows_in or not rows_in):
+        if least and (kept < as_written(least) * rows_in or not rows_in):
             rate = f"{kept / rows_in:.2%}" if rows_in else "nothing"
             under.append(
                 f"source {source!r}: {kept:,} of {rows_in:,} rows kept ({rate}), expected at least {least:.2%}"

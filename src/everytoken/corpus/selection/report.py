@@ -62,7 +62,7 @@ def selection_table(
             **{reason: entry["set_aside"][reason] for reason in reasons},
             **mixed.get(source, {}),
         }
-        for source, entry in [*entries.items(), ("all", total)]
+        for source, entry in [*entries.items(), ("all sources", total)]
     ]
 
 
