@@ -22,7 +22,7 @@ from typing import Any
 from backports import zstd
 
 WHEELS = Path(__file__).resolve().parents[1] / "data/01_raw/wheels"
-ROWS = 400
+ROWS = {"wikipedia-leads-0001": 400, "stack_edu-Python": 100}  # in a shard
 
 
 def main(root: Path) -> None:
@@ -31,7 +31,7 @@ def main(root: Path) -> None:
         folder = root / "data" / subset
         folder.mkdir(parents=True, exist_ok=True)
         rows = shards = 0
-        while shard := list(islice(records, ROWS)):
+        while shard := list(islice(records, ROWS[subset])):
             lines = b"".join(json.dumps(record, ensure_ascii=False).encode() + b"\n" for record in shard)
             compressed = zstd.compress(lines, options={zstd.CompressionParameter.checksum_flag: 1})
             (folder / f"shard_{shards:08d}.jsonl.zst").write_bytes(compressed)
