@@ -16,7 +16,7 @@ run: $(VENV)/installed
 	@$(BIN)/everytoken summary
 
 test: $(VENV)/installed-test lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(VENV)/installed-test
 	$(BIN)/ruff check
