@@ -179,6 +179,17 @@ def test_the_memory_of_a_record_that_is_too_large_is_its_head() -> None:
     assert (record.head, last) == ((head + b"x" * HEAD_BYTES)[:HEAD_BYTES], b"{}")
 
 
+@pytest.mark.parametrize("limit", [1, 100, HEAD_BYTES + 1])
+@pytest.mark.parametrize("record", [b'{"text":"' + b"x" * 9_000 + b'"}', b'"' + b"y" * 9_000 + b'"', b"1" * 9_000])
+def test_the_head_of_a_record_that_is_too_large_depends_on_the_record_alone(record: bytes, limit: int) -> None:
+    for before in (0, 1, 2_000, 4_090, 4_096):
+        for size in (7, 1_000, 4_096, 1 << 17):
+            data = b"[" + b" " * before + record + b"]"
+            ((_, _, found),) = iterate_elements(blocks_of(data, size), 0, limit, None, json.loads)
+            assert found == Oversized(len(record), record[:HEAD_BYTES])
+            assert lines(b"\n" * before + record, size, limit)[-1] == (before, found)
+
+
 @given(text=st.text('{}[]",:\\1 a', max_size=14) | JSON.map(json.dumps), size=BLOCK_SIZES, data=st.data())
 def test_what_is_no_json_as_a_whole_has_no_reading_without_an_error(text: str, size: int, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(text)))

@@ -316,8 +316,11 @@ class _Cutter:
                 return at
 
     def _more(self, at: int, limit: int) -> int:
-        """Add a block to the value that is passed, of which nothing is held beyond ``limit``; return the new ``at``."""
-        if at - self._at > limit:
+        """Add a block to the value that is passed; return the new ``at``.
+
+        Of a value beyond ``limit`` only the first `HEAD_BYTES` are held, and only once there are as many.
+        """
+        if at - self._at > max(limit, HEAD_BYTES):
             self._head = self._head or bytes(self._buffer[self._at : self._at + HEAD_BYTES])
             self._at = at
         at -= self._at
