@@ -51,11 +51,14 @@ class UpstreamFiles(AbstractDataset[Mapping[str, Source], Files]):
         return {"filepath": str(self._list), "files": str(self._files)}
 
     def ledger_summary(self) -> dict[str, Any]:
-        """Return a digest over the names of the files (their contents are in the shard plan), and their bytes."""
+        """Return a digest over the names of the files (their contents are in the shard plan), and their bytes.
+
+        Nothing is fetched for it: a remote file counts with the size that its listing tells, 0 where it tells none.
+        """
         files = self.load()
         names = {name: [file.path for file in of_source] for name, of_source in files.items()}
         sizes = {
-            file.location: file.location.stat().st_size if file.size is None else file.size
+            file.location: (file.size or 0) if file.remote is not None else file.location.stat().st_size
             for of_source in files.values()
             for file in of_source
         }

@@ -14,7 +14,7 @@ import struct
 import threading
 import urllib.parse
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -60,6 +60,8 @@ class Hub:
     answers_from: str = COMMIT
     served: dict[str, bytes] = field(default_factory=dict)  # other bytes than are listed
     gone: set[str] = field(default_factory=set)
+    listed: Callable[[list[dict[str, Any]]], list[dict[str, Any]]] = lambda entries: entries  # what is told of them
+    next_page: int | None = None  # the same one for ever
     faults: dict[str, list[Fault]] = field(default_factory=lambda: defaultdict(list))
     requests: list[Request] = field(default_factory=list)
     released: threading.Event = field(default_factory=threading.Event)
@@ -79,7 +81,7 @@ class Hub:
                 sha256 = hashlib.sha256(content).hexdigest()
                 entry |= {"lfs": {"oid": sha256, "size": len(content), "pointerSize": 134}, "oid": "1" * 40}
             entries.append(entry)
-        return entries
+        return self.listed(entries)
 
 
 @contextmanager
@@ -131,7 +133,9 @@ class _Handler(BaseHTTPRequestHandler):
         assert query["recursive"] in (["True"], ["true"]), "the whole tree is asked for"
         end = start + self.hub.page
         headers = {}
-        if end < len(entries):
+        if self.hub.next_page is not None:
+            entries, end = [], self.hub.next_page
+        if end < len(entries) or self.hub.next_page is not None:
             following = f"{self.hub.url}/api/datasets/{self.hub.dataset}/tree/{revision}?recursive=true&cursor={end}"
             headers["Link"] = f'<{following}>; rel="next"'
         self._answer("tree", f"{revision}/{start}", json.dumps(entries[start:end]).encode(), headers)
@@ -201,6 +205,10 @@ class _Handler(BaseHTTPRequestHandler):
             if fault.reset:
                 self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 self.connection.close()
+
+    def handle(self) -> None:
+        with suppress(ConnectionError):  # a client that has enough, or was killed
+            super().handle()
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing."""

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everytoken.corpus.upstreams import retries
-from everytoken.corpus.upstreams.fetch import Listed, discard, fetch, is_at_hand
+from everytoken.corpus.upstreams.fetch import Listed, Partial, discard, fetch, is_at_hand, known_digest
 from everytoken.corpus.upstreams.retries import FetchError, Transient, retrying
 
 CONTENT = bytes(range(256)) * 4
@@ -126,12 +126,45 @@ def test_a_copy_is_at_hand_only_for_the_version_that_it_is_of(tmp_path: Path) ->
     assert not is_at_hand(place, second)
     fetch(place, second, sender(CONTENT[::-1]))
     assert place.read_bytes() == CONTENT[::-1]
-    (tmp_path / ".a.jsonl.listed.json").unlink()  # as after a crash between the two
+    (note,) = tmp_path.glob(".*.listed.json")
+    note.unlink()  # as after a crash between the two
     assert not is_at_hand(place, second)
     fetch(place, second, sender(CONTENT[::-1]))
     discard(place)
     discard(place)
-    assert names(tmp_path) == []
+    assert names(tmp_path) == [note.name]
+    assert not is_at_hand(place, second)
+
+
+def test_the_digest_of_a_version_is_known_after_the_copy_is_discarded(tmp_path: Path) -> None:
+    place = tmp_path / "a.jsonl"
+    first, second = listed(version="etag:1", pinned=False), listed(version="etag:2", pinned=False)
+    assert known_digest(place, first) is None
+    fetch(place, first, sender(CONTENT))
+    discard(place)
+    assert known_digest(place, first) == listed().pinned
+    assert known_digest(place, second) is None
+    (note,) = tmp_path.iterdir()
+    for damaged in ("", "[]", "{}", '["x"]'):
+        note.write_text(damaged)
+        assert known_digest(place, first) is None
+    untold = listed(version="", pinned=False)
+    fetch(place, untold, sender(CONTENT))
+    assert is_at_hand(place, untold)
+    assert known_digest(place, untold) is None, "the same size may be another content"
+
+
+@pytest.mark.parametrize("name", ["x" * 249 + ".jsonl", "ü" * 124 + ".jsonl", "[a].jsonl", "*.jsonl"])
+def test_a_name_may_be_as_long_as_names_can_be(tmp_path: Path, name: str) -> None:
+    place, of = tmp_path / name, listed(version="etag:1")
+    (tmp_path / "a.jsonl").write_bytes(b"another")
+    begun(place, listed(b"x" * 1024), b"x" * 100)
+    begun(place, of, CONTENT[:100])
+    fetch(place, of, sender(CONTENT))
+    assert is_at_hand(place, of)
+    assert place.read_bytes() == CONTENT
+    discard(place)
+    assert len(names(tmp_path)) == 2, "the note, and the other file"
 
 
 def test_many_at_once_fetch_once(tmp_path: Path) -> None:
@@ -159,6 +192,21 @@ def test_attempts_that_bring_nothing_end_and_those_that_bring_bytes_count_anew(
     assert waits == [1, 1, 2, 4, 8, 16]
     (partial,) = tmp_path.iterdir()
     assert partial.read_bytes() == CONTENT[:2], "what came is kept for the next run"
+
+
+def test_a_file_that_only_comes_from_its_start_is_begun_a_bounded_number_of_times(tmp_path: Path) -> None:
+    begun_with: list[int] = []
+
+    def download(stream: Partial) -> None:
+        stream.start_anew()
+        begun_with.append(stream.seek(0, os.SEEK_END))
+        stream.write(CONTENT[: len(begun_with)])  # more each time: by that alone it would never end
+        raise Transient("cut")
+
+    with pytest.raises(FetchError, match=r"only from its start, and the transfer broke off 7 times. Run again when"):
+        fetch(tmp_path / "a.jsonl", listed(), download)
+    assert begun_with == [0] * 7
+    assert names(tmp_path) == []
 
 
 def test_a_wait_is_the_servers_up_to_the_bound(waits: list[float]) -> None:

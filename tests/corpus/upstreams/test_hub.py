@@ -4,12 +4,14 @@ import hashlib
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from email.utils import formatdate
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -390,6 +392,117 @@ def test_a_path_that_leaves_the_folder_is_refused(hub: Hub, tmp_path: Path) -> N
     hub.files["../../../evil.jsonl"] = ROWS
     with pytest.raises(UpstreamError, match=r"lists the path '../../../evil.jsonl'.*Do not trust"):
         find_files("s", hub_source(), tmp_path)
+
+
+@pytest.mark.parametrize("path", ["\ud800.jsonl", 5, None, "", "a//b.jsonl", "a\0.jsonl"])
+def test_a_listed_path_that_is_none_is_named(hub: Hub, tmp_path: Path, path: Any) -> None:
+    hub.listed = lambda entries: [*entries, {"type": "file", "oid": "0" * 40, "size": 1, "path": path}]
+    with pytest.raises(
+        UpstreamError, match=rf"source 's': the hub lists the path {re.escape(repr(path))} of dataset org/texts"
+    ):
+        find_files("s", hub_source(), tmp_path)
+    assert paths(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("entry", "told"),
+    [
+        ({"size": -5}, "size -5 and git-sha1 '0{40}'"),
+        ({"size": "12"}, "size '12' and"),
+        ({"size": True}, "size True and"),
+        ({"oid": None}, "size 1 and git-sha1 None"),
+        ({"oid": "0" * 39}, "git-sha1 '0{39}', expected a number of bytes and 40 hex digits"),
+        ({"lfs": {"oid": "zz", "size": 1, "pointerSize": 1}}, "sha256 'zz', expected a number of bytes and 64 hex"),
+        ({"lfs": {"oid": "0" * 64, "size": None, "pointerSize": 1}}, "size None and sha256 '0{64}'"),
+    ],
+)
+def test_a_listed_size_or_digest_that_is_none_is_named(
+    hub: Hub, tmp_path: Path, entry: dict[str, Any], told: str
+) -> None:
+    hub.listed = lambda entries: [
+        *entries,
+        {"type": "file", "oid": "0" * 40, "size": 1, "path": "bad.jsonl", **entry},
+    ]
+    with pytest.raises(UpstreamError, match=rf"lists 'bad.jsonl' of dataset org/texts with .*{told}"):
+        find_files("s", hub_source(), tmp_path)
+
+
+@pytest.mark.parametrize(("page", "requests"), [(0, 2), (7, 2)])
+def test_pages_of_a_listing_that_go_in_a_circle_end(hub: Hub, tmp_path: Path, page: int, requests: int) -> None:
+    hub.next_page = page
+    with pytest.raises(UpstreamError, match=r"a page of the hub's listing \(/api/datasets/org/texts/.* one before it"):
+        find_files("s", hub_source(), tmp_path)
+    assert len(hub.asked("tree")) == requests
+
+
+@pytest.mark.parametrize(
+    "after", ["\u00b2", "soon", "-1", "Mon, 99 Foo 2099 99:99:99 GMT", "Mon, 01 Jan 0001 00:00:00"]
+)
+def test_a_wait_that_is_none_is_the_usual_one(hub: Hub, tmp_path: Path, waits: list[float], after: str) -> None:
+    file = big_file(tmp_path)
+    hub.faults["storage"] = [Fault(429, {"Retry-After": after})]
+    assert content_of(file) == BIG
+    assert waits == [1]
+
+
+BOMB = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in pairwise("abcdefghijklmnop"))
+
+
+@pytest.mark.parametrize(
+    ("front", "message"),
+    [
+        ("- " * 3_000 + "a", "has front matter that is no YAML .RecursionError"),
+        ("configs: !!timestamp 2026-99-99", "has front matter that is no YAML .ValueError"),
+        ("configs: [", "has front matter that is no YAML"),
+        (f"{BOMB}configs: [{{config_name: *p, data_files: x}}]", r"declares no subset 'all', found \[\]"),
+        (f"{BOMB}configs: [{{config_name: all, data_files: *p}}]", "data_files of subset 'all' in a form that is not"),
+        (f"{BOMB}configs: [{{config_name: all, data_dir: *p}}]", "data_files of subset 'all' in a form that is not"),
+        (f"{BOMB}configs: [{{config_name: all, data_files: [{{split: *p, path: x}}]}}]", "in a form that is not"),
+        ("\n" * 50_000 + "x", "declares no subset 'all'"),
+    ],
+    ids=["deep", "date", "half", "name", "files", "folder", "split", "empty lines"],
+)
+def test_a_hostile_readme_is_named_at_once(hub: Hub, tmp_path: Path, front: str, message: str) -> None:
+    hub.files["README.md"] = f"---\n{front}\n---\n".encode()
+    with pytest.raises(UpstreamError, match=rf"source 's': README.md of dataset org/texts at {COMMIT} .*{message}"):
+        find_files("s", hub_source(subset="all"), tmp_path)
+
+
+def test_a_front_matter_without_an_end_is_none(hub: Hub, tmp_path: Path) -> None:
+    hub.files["README.md"] = b"---" + b"\n" * 300_000
+    with pytest.raises(UpstreamError, match="declares no subset 'all'"):
+        find_files("s", hub_source(subset="all"), tmp_path)
+
+
+@pytest.mark.parametrize("length", [236, 255])
+def test_a_name_of_legal_length_is_fetched(hub: Hub, tmp_path: Path, length: int) -> None:
+    name = "x" * (length - 6) + ".jsonl"
+    hub.files = {name: BIG}
+    (file,) = find_files("s", hub_source(), tmp_path)
+    assert content_of(file) == BIG
+    assert len(in_folder(tmp_path)) == 1
+
+
+def test_a_name_that_does_not_fit_is_named(hub: Hub, tmp_path: Path) -> None:
+    hub.files = {"x" * 300 + ".jsonl": BIG, "a.jsonl": ROWS, "a.jsonl/b.jsonl": ROWS}
+    files = {file.path[:15]: file for file in find_files("s", hub_source(), tmp_path)}
+    with pytest.raises(RowError, match=r"File name too long.*The name does not fit.*upstream.pattern"):
+        files["x" * 15].open()
+    files["a.jsonl"].open().close()
+    with pytest.raises(RowError, match=r"file a.jsonl/b.jsonl: it cannot be stored.*The name does not fit"):
+        files["a.jsonl/b.jsonl"].open()
+
+
+def test_the_status_of_a_copy_that_was_discarded_fetches_nothing(hub: Hub, tmp_path: Path) -> None:
+    file = big_file(tmp_path)
+    file.open().close()
+    before = len(hub.requests)
+    file.discard()
+    with pytest.raises(RowError, match=r"file data/big.jsonl: it cannot be opened .*FileNotFoundError.* Run again"):
+        file.status()
+    assert len(hub.requests) == before
+    assert file.pinned is not None
+    assert file.require(file.pinned) == file.status()
 
 
 def test_an_address_with_a_signature_is_in_no_message(hub: Hub, tmp_path: Path) -> None:

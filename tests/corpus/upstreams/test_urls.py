@@ -222,6 +222,34 @@ def test_a_file_with_another_digest_than_listed_is_an_error(checked_root: tuple[
         file.require(file.pinned)
 
 
+def test_a_local_file_that_differs_from_its_checksum_is_an_error_at_the_plan(tmp_path: Path) -> None:
+    root, name = tmp_path / "texts", "b.jsonl"
+    root.mkdir()
+    (root / "SUMS").write_bytes(sums({name: ROWS[name]}))
+    (root / name).write_bytes(b"other\n")
+    expected, found = (f"sha256:{hashlib.sha256(content).hexdigest()}" for content in (ROWS[name], b"other\n"))
+    sources = {"s": path_source(root, checksums="SUMS")}
+    files = {"s": find_files("s", sources["s"], tmp_path / "files")}
+    with pytest.raises(RowError, match=rf"file b.jsonl: the checksum file says {expected}, the file has {found}"):
+        make_plan(sources, files, plan_parameters(), LIMITS)
+
+
+def test_a_local_file_that_changes_with_its_checksum_makes_another_plan(tmp_path: Path) -> None:
+    root, name = tmp_path / "texts", "b.jsonl"
+    root.mkdir()
+    sources, digests = {"s": path_source(root, checksums="SUMS")}, []
+    for content in (ROWS[name], b"other\n"):
+        (root / name).write_bytes(content)
+        (root / "SUMS").write_bytes(sums({name: content}))
+        files = {"s": find_files("s", sources["s"], tmp_path / "files")}
+        plan = make_plan(sources, files, plan_parameters(), LIMITS)
+        digests.append(plan["shards"][0]["digest"])
+    assert digests == [f"sha256:{hashlib.sha256(content).hexdigest()}" for content in (ROWS[name], b"other\n")]
+    (root / name).write_bytes(ROWS[name])  # after the plan, and its checksum not
+    with pytest.raises(RowError, match=f"the checksum file says {digests[1]}, the file has {digests[0]}"):
+        files["s"][0].planned_digest()
+
+
 def test_a_file_on_one_side_only_is_an_error(checked_root: tuple[str, Any], tmp_path: Path) -> None:
     root, write = checked_root
     source = path_source(root, checksums="SHA256SUMS")

@@ -36,9 +36,10 @@ class ReadingLimits(BaseModel):
     """Bounds of memory.
 
     Attributes:
-        max_row_bytes: a row of JSON with more bytes than this is set aside as ``row_too_large``, and a row of parquet or
-            arrow whose wanted strings have more (8 more for each value in a list or struct). Reading takes up to seven times this for a row that is mostly text (one emoji
-            in a long text is the worst), up to sixty times for one of nothing but brackets.
+        max_row_bytes: a row of JSON with more bytes than this is set aside as ``row_too_large``, and a row of parquet
+            or arrow whose wanted strings have more (and 8 for each value in a list or struct). Reading takes up to
+            seven times this for a row that is mostly text (one emoji in a long text is the worst), up to sixty times
+            for one of nothing but brackets; a parquet page is held whole, however large a writer made it.
         zstd_window_log_max: frames of ``.zst`` may need ``2**zstd_window_log_max`` bytes of history; 27 is what every
             reader allows, ``zstd --long=31`` writes frames that need 31 (2 GiB).
     """

@@ -3,16 +3,19 @@
 Bytes are gathered under a temporary name beside the place. That file carries a lock while it is written, so two workers
 that want the same file fetch it once, and a dead one holds up nobody. What it had fetched lies there: the next one
 goes on from its last byte when the whole can be checked by a digest, else it starts anew, because nothing would tell a
-half that the disk lost. Then size and digest are checked, the bytes are flushed to disk, and the file gets its name.
+half that the disk lost. A server that cannot go on from a byte sends the file from its start again, a bounded number of
+times. Then size and digest are checked, the bytes are flushed to disk, and the file gets its name.
 
-A copy of a file whose digest is not pinned has a small file beside it that says what the listing told of it: when the
-listing tells something else, the copy is out of date and fetched again.
+A copy of a file that can change at its place has a note beside it: what the listing told of it, and its digest. When
+the listing tells something else, the copy is out of date and fetched again. The note stays when the copy is discarded:
+as long as the listing tells the same version, the digest is known without the file.
+
+Both are named by a digest of the file's name, which may itself be as long as a name can be.
 """
 
 from __future__ import annotations
 
 import fcntl
-import glob
 import io
 import json
 import os
@@ -22,7 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from everytoken.corpus.upstreams.checksums import algorithm_of, content_digest
-from everytoken.corpus.upstreams.retries import FetchError, retrying
+from everytoken.corpus.upstreams.retries import ATTEMPTS, FetchError, retrying
 from everytoken.shards import fsync_folder, value_digest, write_text
 
 
@@ -38,6 +41,29 @@ class Listed(NamedTuple):
     version: str | None
 
 
+class Partial(io.FileIO):
+    """What came so far of a file, open for reading and writing."""
+
+    restarts = 0
+
+    def start_anew(self) -> None:
+        """Give up what came, as the server cannot go on from there; return at once when nothing came.
+
+        Raises:
+            FetchError: that happened `retries.ATTEMPTS` times already.
+        """
+        if self.seek(0, os.SEEK_END) == 0:
+            return
+        self.truncate(0)
+        self.seek(0)
+        self.restarts += 1
+        if self.restarts > ATTEMPTS:
+            raise FetchError(
+                f"the server gives the file only from its start, and the transfer broke off {self.restarts} times",
+                "Run again when the network is better, or fetch the file by other means and read it from a folder.",
+            )
+
+
 def is_at_hand(location: Path, listed: Listed) -> bool:
     """Return whether the file at ``location`` is a copy of what is listed, by size and version (not by digest)."""
     try:
@@ -45,12 +71,21 @@ def is_at_hand(location: Path, listed: Listed) -> bool:
             return False
         if listed.version is None:
             return location.is_file()
-        return location.is_file() and json.loads(_beside(location).read_text(encoding="utf-8")) == list(listed)
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return location.is_file() and _noted_digest(location, listed) is not None
+    except (FileNotFoundError, NotADirectoryError):
         return False
 
 
-def fetch(location: Path, listed: Listed, download: Callable[[io.FileIO], None]) -> None:
+def known_digest(location: Path, listed: Listed) -> str | None:
+    """Return the digest of a file that was fetched before, also when its copy was discarded.
+
+    None for another version than is listed now, and where the listing tells no version: then the same size may be
+    another content.
+    """
+    return _noted_digest(location, listed) if listed.version else None
+
+
+def fetch(location: Path, listed: Listed, download: Callable[[Partial], None]) -> None:
     """Make the file at ``location`` be there, as it is listed; return at once when it is.
 
     Args:
@@ -63,7 +98,7 @@ def fetch(location: Path, listed: Listed, download: Callable[[io.FileIO], None])
         OSError: it cannot be stored.
     """
     location.parent.mkdir(parents=True, exist_ok=True)
-    partial = location.with_name(f".{location.name}.{value_digest(list(listed))[:16]}.partial")
+    partial = _beside(location, f"{value_digest(list(listed))[:16]}.partial")
     with _sole_writer(partial) as stream:
         if is_at_hand(location, listed):  # another worker fetched it while this one waited
             partial.unlink()
@@ -78,30 +113,34 @@ def fetch(location: Path, listed: Listed, download: Callable[[io.FileIO], None])
             partial.unlink()
             raise FetchError(str(error), _NOT_AS_LISTED) from None
         os.fsync(stream.fileno())
+        digest = listed.pinned
+        if digest is None and listed.version is not None:
+            stream.seek(0)
+            digest = content_digest(stream, "sha256", 0)
         partial.replace(location)
         fsync_folder(location.parent)
         if listed.version is not None:  # last: a copy without it, or with an older one, is fetched again
-            write_text(_beside(location), json.dumps(list(listed)))
+            write_text(_beside(location, _NOTE), json.dumps({"listed": list(listed), "digest": digest}))
     _remove_dead_partials(location)
 
 
 def discard(location: Path) -> None:
-    """Remove a fetched copy and what lies beside it."""
+    """Remove a fetched copy; the note of its version and digest stays."""
     location.unlink(missing_ok=True)
-    _beside(location).unlink(missing_ok=True)
 
 
 class _NotAsListed(Exception):
     """The whole file came, and it is not what is listed."""
 
 
+_NOTE = "listed.json"
 _NOT_AS_LISTED = (
     "Run again; if it stays so, the file was changed or damaged at its origin, or something between here and there "
     "(a proxy, a mirror) changes it: nothing of it was kept."
 )
 
 
-def _gather(stream: io.FileIO, listed: Listed, download: Callable[[io.FileIO], None]) -> None:
+def _gather(stream: Partial, listed: Listed, download: Callable[[Partial], None]) -> None:
     """Fill ``stream`` with the whole file; a resumed one that turns out wrong is fetched once more from its start."""
     resumed = stream.seek(0, os.SEEK_END) if listed.pinned is not None else 0
     if listed.size is not None and resumed > listed.size:
@@ -119,7 +158,7 @@ def _gather(stream: io.FileIO, listed: Listed, download: Callable[[io.FileIO], N
             return
 
 
-def _require_listed(stream: io.FileIO, listed: Listed) -> None:
+def _require_listed(stream: Partial, listed: Listed) -> None:
     size = stream.seek(0, os.SEEK_END)
     if listed.size is not None and size != listed.size:
         raise _NotAsListed(f"expected {listed.size:,} bytes as listed, fetched {size:,}")
@@ -131,10 +170,10 @@ def _require_listed(stream: io.FileIO, listed: Listed) -> None:
 
 
 @contextmanager
-def _sole_writer(partial: Path) -> Iterator[io.FileIO]:
+def _sole_writer(partial: Path) -> Iterator[Partial]:
     """Open ``partial`` and hold its lock, waiting for whoever has it (a killed process frees it)."""
     while True:
-        stream = io.FileIO(os.open(partial, os.O_RDWR | os.O_CREAT, 0o666), "r+")
+        stream = Partial(os.open(partial, os.O_RDWR | os.O_CREAT, 0o666), "r+")
         with stream:
             fcntl.flock(stream, fcntl.LOCK_EX)
             if _is_open_as(stream, partial):
@@ -152,7 +191,7 @@ def _is_open_as(stream: io.FileIO, path: Path) -> bool:
 
 def _remove_dead_partials(location: Path) -> None:
     """Remove what was fetched of other versions of the file, unless somebody is fetching one."""
-    for path in location.parent.glob(f".{glob.escape(location.name)}.{'[0-9a-f]' * 16}.partial"):
+    for path in location.parent.glob(_beside(location, "*.partial").name):
         try:
             with path.open("rb") as stream:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -161,5 +200,14 @@ def _remove_dead_partials(location: Path) -> None:
             continue
 
 
-def _beside(location: Path) -> Path:
-    return location.with_name(f".{location.name}.listed.json")
+def _noted_digest(location: Path, listed: Listed) -> str | None:
+    """Return the digest in the note beside ``location`` when it is of what is listed now."""
+    try:
+        note = json.loads(_beside(location, _NOTE).read_text(encoding="utf-8"))
+        return str(note["digest"]) if note["listed"] == list(listed) else None
+    except (FileNotFoundError, NotADirectoryError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _beside(location: Path, suffix: str) -> Path:
+    return location.with_name(f".{value_digest(location.name)[:16]}.{suffix}")

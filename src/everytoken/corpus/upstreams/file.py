@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import gzip
 import io
@@ -16,14 +17,17 @@ import pyarrow as pa
 
 from everytoken.corpus.errors import RowError
 from everytoken.corpus.upstreams.checksums import algorithm_of, content_digest
-from everytoken.corpus.upstreams.fetch import Listed, discard, fetch, is_at_hand
+from everytoken.corpus.upstreams.fetch import Listed, discard, fetch, is_at_hand, known_digest
 from everytoken.corpus.upstreams.remotes import REMOTE, Remote, UrlRemote, download
 from everytoken.corpus.upstreams.retries import FetchError
 
 _DAMAGE = (EOFError, OSError, UnicodeDecodeError, gzip.BadGzipFile, zlib.error, zipfile.BadZipFile, pa.ArrowException)
 _REFETCH = "Fetch the file again; if it stays so, it is damaged at its origin."
 _PUT_BACK = "Put the file back where it was (or make it readable), or make the list of files again."
+_GONE = "Run again (it is fetched again), and see that nothing else removes files there."
 _STORE = "Free space, or make the folder writable, and run again: what was fetched so far is not fetched again."
+_NAME = "The name does not fit into the folder for fetched files: choose other files by upstream.pattern."
+_NAME_ERRORS = (errno.ENAMETOOLONG, errno.EEXIST, errno.ENOTDIR, errno.EISDIR)  # too long, or a folder's name too
 
 
 class FileStatus(NamedTuple):
@@ -68,8 +72,11 @@ class UpstreamFile(NamedTuple):
             raise RowError(self.source, self.path, None, reason, _REFETCH) from None
 
     def status(self) -> FileStatus:
-        """Return the status of the file (of the wheel for a member), fetched first; a missing file is a `RowError`."""
-        self._bring()
+        """Return the status of the file (of the wheel for a member) as it is on this machine; nothing is fetched.
+
+        Raises:
+            RowError: it is not there, or no longer there.
+        """
         try:
             status = self.location.stat()
         except OSError as error:
@@ -84,11 +91,18 @@ class UpstreamFile(NamedTuple):
     def planned_digest(self) -> str:
         """Return the digest that the upstream tells of a remote file; of a file of this machine that of its bytes.
 
+        A remote file without one is fetched, unless that was done before for the version that is listed now (an ETag,
+        digest or time): the digest was noted then, and the copy need not be there any more. Where the server tells no
+        version, the file is fetched for every plan for which no copy of the listed size is there, and that copy stays
+        until the rows of the file are read.
+
         Raises:
             RowError: the bytes of a file of this machine are not what its checksum file says.
         """
-        if self.pinned is not None and self.remote is not None:
-            return self.pinned
+        if self.remote is not None:
+            told = self.pinned or known_digest(self.location, self._listed())
+            if told is not None:
+                return told
         found = self.digest()
         if self.pinned not in (None, found):
             reason = f"the checksum file says {self.pinned}, the file has {found}"
@@ -104,10 +118,12 @@ class UpstreamFile(NamedTuple):
         Raises:
             RowError: the bytes have another digest.
         """
+        self._bring()
         status = self.status()  # before the digest: no change between two readings of the file goes unseen
         found = _digest_of(self, algorithm_of(digest), status)
         if found != digest and self.remote is not None:
             self.discard()
+            self._bring()
             status = self.status()
             found = _digest_of(self, algorithm_of(digest), status)
         if found != digest:
@@ -117,7 +133,7 @@ class UpstreamFile(NamedTuple):
         return status
 
     def discard(self) -> None:
-        """Remove the copy of a remote file; it is fetched again when it is opened again. Other files stay."""
+        """Remove the copy of a remote file; it is fetched when it is opened again. Files of this machine stay."""
         if self.remote is not None:
             discard(self.location)
 
@@ -136,21 +152,24 @@ class UpstreamFile(NamedTuple):
         """Fetch the file unless it is at hand."""
         if self.remote is None:
             return
-        remote = self.remote
-        listed = Listed(self.size, self.pinned, remote.version if isinstance(remote, UrlRemote) else None)
-        if is_at_hand(self.location, listed):
-            return
+        remote, listed = self.remote, self._listed()
         try:
-            fetch(self.location, listed, lambda stream: download(remote, self.path, self.size, stream))
+            if not is_at_hand(self.location, listed):
+                fetch(self.location, listed, lambda stream: download(remote, self.path, self.size, stream))
         except FetchError as error:
             raise RowError(self.source, self.path, None, error.reason, error.remedy) from None
         except OSError as error:
             reason = f"it cannot be stored at {self.location} ({type(error).__name__}: {error.strerror or error})"
-            raise RowError(self.source, self.path, None, reason, _STORE) from None
+            remedy = _NAME if error.errno in _NAME_ERRORS else _STORE
+            raise RowError(self.source, self.path, None, reason, remedy) from None
+
+    def _listed(self) -> Listed:
+        return Listed(self.size, self.pinned, self.remote.version if isinstance(self.remote, UrlRemote) else None)
 
     def _not_there(self, error: OSError) -> NoReturn:
         reason = f"it cannot be opened at {self.location} ({type(error).__name__}: {error.strerror})"
-        raise RowError(self.source, self.path, None, reason, _PUT_BACK) from None
+        remedy = _PUT_BACK if self.remote is None else _GONE
+        raise RowError(self.source, self.path, None, reason, remedy) from None
 
 
 @contextmanager

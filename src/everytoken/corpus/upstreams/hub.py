@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import re
+import reprlib
 from collections.abc import Iterator, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +26,8 @@ from everytoken.corpus.upstreams.retries import FetchError
 from everytoken.shards import write_text
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?")
-_FRONT_MATTER = re.compile(r"\A\ufeff?---\s*\n(.*?\n)---\s*(\n|\Z)", re.DOTALL)
+_FRONT_MATTER = re.compile(r"\A\ufeff?---[^\S\n]*\n(.*?\n)---[^\S\n]*(\n|\Z)", re.DOTALL)
+_SCALAR = (str, int, float, date)  # what a name may be in YAML: nested values can be short and endless when spelled
 _SHOWN = 10
 
 
@@ -160,16 +163,17 @@ def _subset_patterns(name: str, upstream: HubUpstream, readme: str) -> list[str]
     front = _FRONT_MATTER.match(readme)
     try:
         declared = yaml.safe_load(front.group(1)) if front else None
-    except yaml.YAMLError as error:
+        configs = declared.get("configs") if isinstance(declared, dict) else None
+        named = {
+            str(config["config_name"]): config
+            for config in (configs if isinstance(configs, list) else [])
+            if isinstance(config, dict) and isinstance(config.get("config_name"), _SCALAR)
+        }
+    except Exception as error:  # PyYAML lets through what its constructors raise, and too deep a nesting
+        reason = str(error) if isinstance(error, yaml.YAMLError) else f"{type(error).__name__}: {error}"
         raise UpstreamError(
-            f"{where} has front matter that is no YAML ({error}). Set subset to null and choose the files by pattern."
+            f"{where} has front matter that is no YAML ({reason}). Set subset to null and choose the files by pattern."
         ) from None
-    configs = declared.get("configs") if isinstance(declared, dict) else None
-    named = {
-        str(config["config_name"]): config
-        for config in (configs if isinstance(configs, list) else [])
-        if isinstance(config, dict) and "config_name" in config
-    }
     if upstream.subset not in named:
         raise UpstreamError(
             f"{where} declares no subset {upstream.subset!r}, found {sorted(named)}. Set subset to one of them, or to "
@@ -181,7 +185,7 @@ def _subset_patterns(name: str, upstream: HubUpstream, readme: str) -> list[str]
     except (TypeError, KeyError, ValueError):
         raise UpstreamError(
             f"{where} declares data_files of subset {upstream.subset!r} in a form that is not known here: "
-            f"{str(config.get('data_files'))[:200]}. Set subset to null and choose the files by pattern."
+            f"{reprlib.repr(config.get('data_files'))}. Set subset to null and choose the files by pattern."
         ) from None
     patterns = [pattern for split, pattern in by_split if upstream.split in (None, split)]
     if not patterns:
@@ -195,13 +199,17 @@ def _subset_patterns(name: str, upstream: HubUpstream, readme: str) -> list[str]
 def _by_split(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield (split, pattern): ``data_files`` is a path, a list of paths, or a list of {split, path(s)}."""
     folder = config.get("data_dir")
+    if folder is not None and not isinstance(folder, _SCALAR):
+        raise TypeError(folder)
     entries = config.get("data_files", "**" if folder else None)
     for entry in _as_list(entries):
-        split, paths = (str(entry["split"]), entry["path"]) if isinstance(entry, dict) else ("train", entry)
+        split, paths = (entry["split"], entry["path"]) if isinstance(entry, dict) else ("train", entry)
+        if not isinstance(split, _SCALAR):
+            raise TypeError(split)
         for path in _as_list(paths):
             if not isinstance(path, str) or any("**" in part and part != "**" for part in parts_of(path)):
                 raise ValueError(path)
-            yield split, f"{folder}/{path}" if folder else path
+            yield str(split), f"{folder}/{path}" if folder else path
 
 
 def _as_list(value: Any) -> Sequence[Any]:

@@ -11,7 +11,6 @@ go on from a byte. Nothing of the user's Hugging Face cache is read or written.
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import time
@@ -44,13 +43,14 @@ from huggingface_hub.utils import (  # type: ignore[attr-defined]  # exported, b
     parse_ratelimit_headers,
 )
 
-from everytoken.corpus.upstreams.fetch import Listed
+from everytoken.corpus.upstreams.fetch import Listed, Partial
 from everytoken.corpus.upstreams.patterns import is_safe
 from everytoken.corpus.upstreams.remotes import write_all
 from everytoken.corpus.upstreams.retries import FetchError, Transient, bearable, retrying
 
 _TIMEOUT = 30.0  # seconds without a byte; the hub's own storage answers within one
-_LISTING: ContextVar[bool] = ContextVar("_LISTING", default=False)
+_SHA1, _SHA256 = re.compile(r"[0-9a-f]{40}"), re.compile(r"[0-9a-f]{64}")
+_LISTING: ContextVar[set[str] | None] = ContextVar("_LISTING", default=None)  # the addresses asked for its pages
 
 
 def endpoint() -> str:
@@ -74,7 +74,7 @@ def commit_of(dataset: str, revision: str) -> str | None:
 def list_tree(dataset: str, revision: str) -> dict[str, Listed]:
     """Return all files of a dataset at a commit by path, with sizes, and SHA-256 or git's digest."""
     _limit_listings()
-    listing = _LISTING.set(True)
+    listing = _LISTING.set(set())
     try:
         with _explained(dataset, revision, None, retried=True):
             tree = HfApi(endpoint()).list_repo_tree(
@@ -91,17 +91,26 @@ def _listed(dataset: str, tree: Iterable[Any]) -> dict[str, Listed]:
         if not isinstance(entry, RepoFile):
             continue
         if not is_safe(entry.path) or entry.path in files:
-            raise FetchError(
-                f"the hub lists the path {entry.path!r} of dataset {dataset}, which is not below the dataset or is "
-                f"listed twice",
-                "Do not trust this endpoint; check HF_ENDPOINT.",
+            reason = "which is no path below the dataset, or is listed twice"
+            raise _untrusted(f"the hub lists the path {entry.path!r} of dataset {dataset}, {reason}")
+        size = entry.lfs.size if entry.lfs is not None else entry.size
+        algorithm, form, told = (
+            ("git-sha1", _SHA1, entry.blob_id) if entry.lfs is None else ("sha256", _SHA256, entry.lfs.sha256)
+        )
+        if type(size) is not int or size < 0 or not isinstance(told, str) or not form.fullmatch(told):
+            raise _untrusted(
+                f"the hub lists {entry.path!r} of dataset {dataset} with size {size!r} and {algorithm} {told!r}, "
+                f"expected a number of bytes and {'40' if entry.lfs is None else '64'} hex digits"
             )
-        pinned = f"sha256:{entry.lfs.sha256}" if entry.lfs is not None else f"git-sha1:{entry.blob_id}"
-        files[entry.path] = Listed(entry.lfs.size if entry.lfs is not None else entry.size, pinned, None)
+        files[entry.path] = Listed(size, f"{algorithm}:{told}", None)
     return files
 
 
-def download(dataset: str, revision: str, path: str, size: int | None, stream: io.FileIO) -> None:
+def _untrusted(reason: str) -> FetchError:
+    return FetchError(reason, "Do not trust this endpoint; check HF_ENDPOINT.")
+
+
+def download(dataset: str, revision: str, path: str, size: int | None, stream: Partial) -> None:
     """Append to ``stream`` the bytes of a file from where it ends; see `remotes.download`."""
     start = stream.seek(0, os.SEEK_END)
     if start and start == size:
@@ -118,9 +127,9 @@ def download(dataset: str, revision: str, path: str, size: int | None, stream: i
             hf_raise_for_status(response)
         _require_planned_answer(response, revision, size)
         if response.status_code != HTTPStatus.PARTIAL_CONTENT:
-            stream.truncate(0)  # the server sends the whole file, whatever it was asked for
+            stream.start_anew()  # the server sends the whole file, whatever it was asked for
         elif start != _first_byte(response):
-            stream.truncate(0)
+            stream.start_anew()
             raise Transient(f"the server was asked for bytes from {start:,} and sends others")
         received = stream.seek(0, os.SEEK_END)
         for block in response.iter_bytes():
@@ -144,11 +153,11 @@ def _require_planned_answer(response: httpx2.Response, revision: str, size: int 
                 f"a moved revision: the hub was asked for commit {revision} and answers from {commit}",
                 "Check HF_ENDPOINT and proxies in between; nothing was taken.",
             )
-    told = re.search(r"/(\d+)$", response.headers.get("Content-Range", ""))
+    told = re.search(r"/([0-9]{1,18})$", response.headers.get("Content-Range", ""))
     total = int(told.group(1)) if told else None
     if total is None and response.status_code == HTTPStatus.OK and "Content-Encoding" not in response.headers:
-        length = response.headers.get("Content-Length", "")
-        total = int(length) if length.isdigit() else None
+        length = re.fullmatch(r"[0-9]{1,18}", response.headers.get("Content-Length", ""))
+        total = int(length.group()) if length else None
     if size is not None and total is not None and total != size:
         raise FetchError(f"expected {size:,} bytes as listed, the server has {total:,}", _OTHER_FILE)
     if response.status_code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
@@ -156,7 +165,7 @@ def _require_planned_answer(response: httpx2.Response, revision: str, size: int 
 
 
 def _first_byte(response: httpx2.Response) -> int | None:
-    found = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
+    found = re.match(r"bytes ([0-9]{1,18})-", response.headers.get("Content-Range", ""))
     return int(found.group(1)) if found else None
 
 
@@ -204,7 +213,7 @@ def _explained(dataset: str, revision: str, path: str | None, *, retried: bool =
         raise _again(reason, None, retried=retried) from None
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise FetchError(f"{what}: {type(error).__name__}: {error}", "Check HF_ENDPOINT.") from None
-    except (ValueError, KeyError, TypeError) as error:  # no JSON, or another than the client reads
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:  # no JSON, or another one
         raise FetchError(
             f"{what}: {endpoint()} does not answer as a hub does ({type(error).__name__}: {error})",
             "Check HF_ENDPOINT, and what stands between (a proxy, a login page of the network).",
@@ -241,19 +250,22 @@ def _again(reason: str, wait: float | None, *, retried: bool) -> Exception:
 def _asked_wait(response: httpx2.Response) -> float | None:
     """Return the seconds that an answer asks to wait, by Retry-After (seconds or a date) or the hub's rate limit."""
     after = response.headers.get("Retry-After", "").strip()
-    if after.isdigit():
+    if re.fullmatch(r"[0-9]+", after):
         return float(after)
     if after:
         try:
             return max(parsedate_to_datetime(after).timestamp() - time.time(), 0.0)
-        except ValueError:
+        except (ValueError, OverflowError):
             pass
-    limit = parse_ratelimit_headers(response.headers)
+    try:
+        limit = parse_ratelimit_headers(response.headers)
+    except ValueError:
+        return None
     return float(limit.reset_in_seconds) if limit is not None and limit.remaining == 0 else None
 
 
 def _limit_listings() -> None:
-    """Give the client's session, while it lists, a limit on waits and on silence; pages are retried by the client."""
+    """Give the client's session, while it lists, a limit on waits, silence and pages; the client retries the pages."""
     session = get_session()
     hooks = session.event_hooks
     if _limit_wait not in hooks["response"]:
@@ -262,10 +274,18 @@ def _limit_listings() -> None:
 
 
 def _limit_silence(request: httpx2.Request) -> None:
-    if _LISTING.get():
+    asked = _LISTING.get()
+    if asked is not None:
+        asked.add(str(request.url))
         request.extensions = {**request.extensions, "timeout": httpx2.Timeout(_TIMEOUT).as_dict()}
 
 
 def _limit_wait(response: httpx2.Response) -> None:
-    if _LISTING.get() and response.status_code in (429, 503):
+    asked = _LISTING.get()
+    if asked is None:
+        return
+    following = response.links.get("next", {}).get("url")
+    if following is not None and str(httpx2.URL(following)) in asked:  # the client would ask in a circle for ever
+        raise _untrusted(f"a page of the hub's listing ({response.request.url.path}) names one before it as the next")
+    if response.status_code in (429, 503):
         bearable(Transient(f"the hub answers {response.status_code} to a listing", _asked_wait(response)))

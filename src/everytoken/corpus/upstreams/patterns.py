@@ -42,17 +42,34 @@ def matches(path: Sequence[str], pattern: Sequence[str], *, within: bool = False
         pattern: the parts of a pattern.
         within: instead, whether something within that folder could match.
     """
-    if not path:
-        return bool(pattern) if within else all(part == "**" for part in pattern)
-    if not pattern:
+    reached = _with_skipped({0}, pattern)  # how many parts of the pattern can be used up so far
+    for part in path:
+        following = set()
+        for used in reached - {len(pattern)}:
+            if pattern[used] == "**":
+                following.add(used)
+            elif fnmatchcase(part, pattern[used]):
+                following.add(used + 1)
+        reached = _with_skipped(following, pattern)
+    return bool(reached - {len(pattern)}) if within else len(pattern) in reached
+
+
+def _with_skipped(reached: set[int], pattern: Sequence[str]) -> set[int]:
+    """Return ``reached`` with what is reached by letting each next ``**`` stand for no folder."""
+    found = set(reached)
+    for used in reached:
+        while used < len(pattern) and pattern[used] == "**":
+            used += 1
+            found.add(used)
+    return found
+
+
+def is_safe(path: object) -> bool:
+    """Return whether what a server lists as a path is one, in UTF-8, that stays below the folder it is fetched into."""
+    if not isinstance(path, str):
         return False
-    if pattern[0] == "**" and matches(path, pattern[1:], within=within):
-        return True
-    rest = pattern if pattern[0] == "**" else pattern[1:]
-    return (pattern[0] == "**" or fnmatchcase(path[0], pattern[0])) and matches(path[1:], rest, within=within)
-
-
-def is_safe(path: str) -> bool:
-    """Return whether a path that a server lists stays below the folder it is fetched into."""
-    parts = path.split("/")
-    return bool(path) and "\0" not in path and not any(part in ("", ".", "..") for part in parts)
+    try:
+        path.encode("utf-8")
+    except UnicodeEncodeError:  # JSON can spell half of a surrogate pair
+        return False
+    return "\0" not in path and not any(part in ("", ".", "..") for part in path.split("/"))

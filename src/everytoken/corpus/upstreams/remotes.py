@@ -10,6 +10,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from everytoken.corpus.upstreams.fetch import Partial
+
 
 class HubRemote(BaseModel):
     """A dataset on the Hugging Face hub, at a commit. The endpoint and the token are the environment's."""
@@ -35,14 +37,14 @@ Remote = HubRemote | UrlRemote
 REMOTE: TypeAdapter[Remote] = TypeAdapter(Annotated[Remote, Field(discriminator="kind")])
 
 
-def download(remote: Remote, path: str, size: int | None, stream: io.FileIO) -> None:
-    """Append to ``stream`` what follows the bytes that it has.
+def download(remote: Remote, path: str, size: int | None, stream: Partial) -> None:
+    """Append to ``stream`` what follows the bytes that it has, or the whole anew where the server cannot go on.
 
     Args:
         remote: where the file is.
         path: relative to it.
         size: that the listing told, or None.
-        stream: open for reading and writing.
+        stream: what came so far.
 
     Raises:
         Transient: the transfer broke off; another call goes on from there.

@@ -5,26 +5,37 @@ Credentials, endpoints and the like come from fsspec's own configuration and env
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from typing import Any
 
 import fsspec
 from fsspec.core import url_to_fs
 
-from everytoken.corpus.upstreams.fetch import Listed
+from everytoken.corpus.upstreams.fetch import Listed, Partial
 from everytoken.corpus.upstreams.patterns import is_safe
 from everytoken.corpus.upstreams.remotes import UrlRemote, write_all
 from everytoken.corpus.upstreams.retries import FetchError, Transient, retrying
 
 _BLOCK = 1 << 20
 _READ_AHEAD = 8 << 20  # bytes of one request to the storage, held in memory
+_SILENCE = 60.0  # seconds without a byte of a file that comes in one go
 # what storages tell that changes with the content; the first that is there is taken, times only where nothing better is
-_TELLS = ("ETag", "etag", "md5Hash", "md5", "content_md5", "crc32c", "generation", "checksum")
-_TIMES = ("LastModified", "last_modified", "mtime", "modified", "updated", "created")
+_TELLS = (
+    "ETag",
+    "etag",
+    "md5Hash",
+    "md5",
+    "content_md5",
+    "Content-MD5",
+    "Digest",
+    "crc32c",
+    "generation",
+    "checksum",
+)
+_TIMES = ("LastModified", "last_modified", "Last-Modified", "mtime", "modified", "updated", "created")
 
 
 def list_folder(root: str) -> dict[str, Listed]:
@@ -87,23 +98,46 @@ def read_whole(root: str, path: str) -> bytes:
     return retrying(ask)
 
 
-def download(remote: UrlRemote, path: str, size: int | None, stream: io.FileIO) -> None:
+def download(remote: UrlRemote, path: str, size: int | None, stream: Partial) -> None:
     """Append to ``stream`` the bytes of a file from where it ends; see `everytoken.corpus.upstreams.remotes.download`.
 
-    The file must be the one that was listed, before its first and after its last byte.
+    The file must be the one that was listed, before its first and after its last byte. A web server that tells no size
+    or gives no ranges of bytes is asked for the whole file, and what came before is given up.
     """
-    received = stream.seek(0, os.SEEK_END)
     with _explained(remote.root, path):
         filesystem, base = _opened(remote.root)
         place = _join(base, path)
         _require_listed_version(filesystem, place, remote, size)
-        source = filesystem.open(place, "rb", block_size=_READ_AHEAD)
+        in_ranges = size is not None or not _is_web(filesystem)  # fsspec seeks in no web file of unknown size
+    if in_ranges:
+        try:
+            _append(filesystem, place, remote, path, size, stream, in_ranges=True)
+        except _NoRanges:
+            in_ranges = False
+    if not in_ranges:
+        stream.start_anew()
+        _append(filesystem, place, remote, path, size, stream, in_ranges=False)
+    with _explained(remote.root, path):
+        _require_listed_version(filesystem, place, remote, size)
+
+
+class _NoRanges(Exception):
+    """The storage does not go on from a byte."""
+
+
+def _append(
+    filesystem: Any, place: str, remote: UrlRemote, path: str, size: int | None, stream: Partial, *, in_ranges: bool
+) -> None:
+    """Append to ``stream`` the bytes from where it ends, by requests for ranges or by one for the whole file."""
+    received = stream.seek(0, os.SEEK_END)
+    with _explained(remote.root, path):
+        source = filesystem.open(place, "rb", **({"block_size": _READ_AHEAD} if in_ranges else _whole(filesystem)))
     with source:
         if received:
-            with _explained(remote.root, path):
+            with _explained(remote.root, path), _ranges_needed():
                 source.seek(received)
         while size is None or received < size:
-            with _explained(remote.root, path):
+            with _explained(remote.root, path), _ranges_needed() if in_ranges and received else nullcontext():
                 block = source.read(_BLOCK if size is None else min(_BLOCK, size - received))
             if not block:
                 break
@@ -111,8 +145,32 @@ def download(remote: UrlRemote, path: str, size: int | None, stream: io.FileIO) 
             received += len(block)
     if size is not None and received < size:
         raise Transient(f"{remote.root} ended after {received:,} of {size:,} bytes of {path}")
-    with _explained(remote.root, path):
-        _require_listed_version(filesystem, place, remote, size)
+
+
+@contextmanager
+def _ranges_needed() -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, NotImplementedError) as error:  # what fsspec raises where it cannot seek
+        raise _NoRanges from error
+
+
+def _is_web(filesystem: Any) -> bool:
+    protocol = filesystem.protocol
+    return "http" in ((protocol,) if isinstance(protocol, str) else protocol)
+
+
+def _whole(filesystem: Any) -> dict[str, Any]:
+    """Return how a file is opened to be read in one go."""
+    if not _is_web(filesystem):
+        return {"block_size": _READ_AHEAD}
+    if "timeout" in filesystem.kwargs:
+        return {"block_size": 0}
+    import aiohttp
+
+    # the client's own limit is five minutes for the whole file; with any size, fsspec does not ask for the size first
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=_SILENCE, sock_read=_SILENCE)
+    return {"block_size": 0, "size": 1, "timeout": timeout}
 
 
 def _require_listed_version(filesystem: Any, place: str, remote: UrlRemote, size: int | None) -> None:
@@ -142,20 +200,30 @@ def _size_of(info: Mapping[str, Any]) -> int | None:
     return None if size is None else int(size)
 
 
+def _is_of_the_network(cause: BaseException | None) -> bool:
+    """Return whether a web server was not reached, broke off, or asks to come again."""
+    if cause is None or not (isinstance(cause, TimeoutError) or type(cause).__module__.startswith("aiohttp.")):
+        return False
+    status = getattr(cause, "status", None)
+    return status is None or status in (408, 429) or status >= 500
+
+
 @contextmanager
 def _explained(root: str, path: str | None) -> Iterator[None]:
     """Turn what fsspec and the libraries behind it raise into `Transient` or `FetchError`."""
     what = root if path is None else f"{path} of {root}"
     try:
         yield
-    except (Transient, FetchError):
+    except (Transient, FetchError, _NoRanges):
         raise
     except ImportError as error:
         raise FetchError(
             f"{root} needs a package that is not installed ({error})",
             "Install it; for s3:// it is s3fs: pip install 'everytoken[s3]'.",
         ) from None
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        if _is_of_the_network(error.__cause__):  # fsspec says so of every failure to ask a web server
+            raise Transient(f"{what}: {type(error.__cause__).__name__}: {error.__cause__}") from error
         raise FetchError(f"{what} is not there", "Check upstream.root, or make the list of files again.") from None
     except PermissionError as error:
         raise FetchError(
