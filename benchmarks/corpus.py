@@ -1,14 +1,12 @@
-"""How fast documents are read, scored and drawn, beside the bare library calls that each cannot do without.
- Text: the documents and wheels that ``make run`` left. ``python benchmarks/corpus.py`` prints a table; figures are
+"""How fast documents are scored and drawn, beside the bare library calls that each cannot do without.
+ Text: the documents that ``make run`` left. ``python benchmarks/corpus.py`` prints a table; figures are
 medians of three runs in one process, so that ratios can be compared between machines.
 """
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
-import zipfile
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +14,6 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from everytoken.corpus.ingest import read_part
 from everytoken.corpus.sampling import SubsamplingParameters, totals_of
 from everytoken.corpus.scoring import EmbeddedScorer, score_part
 from everytoken.corpus.splits import estimate_part_tokens, select_split
@@ -55,21 +52,6 @@ def of_source(shards: Any, source: str) -> Part:
     return next(part for part in shards if part.table(["source"])["source"][0].as_py() == source)
 
 
-def chat_shard() -> tuple[ValuePart, Path, str]:
-    """Return a value part for the first 1,800 chats, as the shard plan has it."""
-    plan = json.loads((DATA / "01_raw/shard_plan.json").read_text())
-    files = json.loads((DATA / "01_raw/upstream_files.json").read_text())
-    shard = next(shard for shard in plan["shards"] if shard["source"] == "chats" and shard["first_row"] == 0)
-    file = files["chats"][0]
-    value = {
-        "shard": shard,
-        "reading": {"records": None, "renderer": {"kind": "chat"}},
-        "location": file["location"],
-        "member": file["member"],
-    }
-    return ValuePart("part_00000", 0, value, "benchmark"), DATA.parent / file["location"], file["member"]
-
-
 def row(name: str, ours: float, bare: float, peer: str, text_bytes: int) -> None:
     """Print one line of the table."""
     print(f"{name:<28}{text_bytes / 1e6 / ours:>10.1f} MB/s{ours / bare:>8.2f} x  {peer}")
@@ -79,7 +61,6 @@ def main() -> None:
     """Print the table."""
     from profanity_check import predict_prob
 
-    part, wheel, member = chat_shard()
     documents, scored = (
         Store(DATA / "02_intermediate/documents").load(),
         Store(DATA / "03_primary/scored_documents").load(),
@@ -91,10 +72,6 @@ def main() -> None:
     estimates = ValuePart(scored_chats.name, scored_chats.index, estimate, "benchmark")
     totals = totals_of([estimate], SUBSAMPLING)
 
-    def parse() -> None:
-        with zipfile.ZipFile(wheel) as archive, archive.open(member) as file:
-            json.load(file)
-
     def read_all() -> None:
         deque(scored_chats.batches(), maxlen=0)
 
@@ -104,9 +81,6 @@ def main() -> None:
 
     print(
         f"one part of chats, {len(texts)} documents, {size / 1e6:.1f} MB of text; time as a multiple of the bare call"
-    )
-    row(
-        "read_part", seconds(lambda: read_part(part, min_chars=32)), seconds(parse), "json.load of the whole file", size
     )
     scoring = seconds(lambda: predict_prob(texts))
     row("score_part", seconds(lambda: score_part(chats, scorer=SCORER)), scoring, "predict_prob of the texts", size)
