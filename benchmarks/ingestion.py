@@ -98,7 +98,7 @@ def ingest(files: Path, output: Path, workers: int) -> int:
         read_part,
         min_chars=32,
         max_bad_share=0.0,
-        limits=limits,
+        **limits.model_dump(),
         keep_fetched=True,
     )
     return Store(output / "documents").save(planned, Processes(workers)).rows

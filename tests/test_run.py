@@ -308,6 +308,11 @@ def test_a_failing_part_costs_no_other_and_is_named(tmp_path: Path) -> None:
     assert "file b.jsonl: 2 of 2 rows are bad (1 not_json, 1 text_null)" in output
     assert other.runs()[-1].info.status == "FAILED"
     output = other.kedro("run", "--env", "test", "--pipelines", "ingestion", "--params", "ingestion.max_bad_share=1.0")
+    assert "upstream_documents 1" in made(output), "a larger share makes the failed part, and no other again"
+    strict = other.kedro("run", "--env", "test", "--pipelines", "ingestion", expect=1)
+    assert "1 parts have more bad rows than the share 0 allowed" in strict
+    output = other.kedro("run", "--env", "test", "--pipelines", "ingestion", "--params", "ingestion.max_bad_share=1.0")
+    assert made(output) == []
     report = (other.folder / "data/test/08_reporting/ingestion_report.csv").read_text().splitlines()
     assert report[0] == "source,rows_read,kept,keep_rate,characters,utf8_bytes,not_json,text_null"
     assert report[-1].startswith("all sources,20,18,0.9,") and report[-1].endswith(",1,1")

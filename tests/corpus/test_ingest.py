@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from everytoken.corpus import ingest
 from everytoken.corpus.documents import DOCUMENTS, MAX_BATCH_BYTES, MAX_BATCH_ROWS
-from everytoken.corpus.errors import RowError
-from everytoken.corpus.ingest import read_part
+from everytoken.corpus.errors import RowError, SelectionError
+from everytoken.corpus.ingest import check_bad_shares, read_part
 from everytoken.corpus.plan import make_plan, part_values
 from everytoken.corpus.selection.quality import QualityRules
 from everytoken.corpus.statistics import add_statistics
@@ -55,7 +55,8 @@ def values_of(root: Path, rows_per_shard: int | None = None, **changes: Any) -> 
 
 
 def read_rows_of(value: dict[str, Any], **changes: Any) -> Rows:
-    parameters = {"min_chars": 0, "max_bad_share": 0.0, "limits": LIMITS, "keep_fetched": True, **changes}
+    limits = changes.pop("limits", LIMITS).model_dump()
+    parameters = {"min_chars": 0, "max_bad_share": 0.0, "keep_fetched": True, **limits, **changes}
     return read_part(value_part(value), **parameters)
 
 
@@ -174,6 +175,16 @@ def test_a_part_with_too_many_bad_rows_says_how_many_of_each_kind_and_the_first_
         collect(read_rows_of(value, max_bad_share=0.5))
 
 
+def test_a_part_that_was_made_under_a_larger_share_is_looked_at_again() -> None:
+    counts = {"rows_in": 100, "by_source": {"s": {}}, "set_aside": {"not_json": 20, "no_text": 9, "too_short": 50}}
+    check_bad_shares({"part_00000": counts}, 0.29)
+    message = (
+        r"1 parts have more bad rows than the share 0.28 allowed: part_00007 of source 's' \(29 of 100\)\. See what"
+    )
+    with pytest.raises(SelectionError, match=message):
+        check_bad_shares({"part_00007": counts}, 0.28)
+
+
 def test_documents_that_a_filter_leaves_out_are_no_bad_rows(tmp_path: Path) -> None:
     write_lines(tmp_path / "a.jsonl", {"text": "of good length"}, {"text": "no"}, {"text": "1234567890", "id": "n"})
     (value,) = values_of(tmp_path, quality=QUALITY)
@@ -242,7 +253,7 @@ def test_a_full_disk_fails_the_part_and_leaves_nothing_half(tmp_path: Path, smal
     write_lines(tmp_path / "b.jsonl", {"text": "a small one"})
     values = values_of(tmp_path)
     planned = Shards.from_values(values, [str(value["shard"]["path"]) for value in values]).map(
-        read_part, min_chars=0, max_bad_share=0.0, limits=LIMITS, keep_fetched=True
+        read_part, min_chars=0, max_bad_share=0.0, keep_fetched=True, **LIMITS.model_dump()
     )
     with pytest.raises(PartsFailed, match="No space left on device"):
         Store(small_disk / "s").save(planned, Inline())

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pydantic import TypeAdapter
 
 from everytoken.corpus.documents import DOCUMENTS, SET_ASIDE, BatchBuilder
-from everytoken.corpus.errors import BAD_ROW_REASONS, BadRow, RowError
+from everytoken.corpus.errors import BAD_ROW_REASONS, BadRow, RowError, SelectionError
 from everytoken.corpus.reading.readers import iterate_rows
 from everytoken.corpus.reading.rows import Reading, ReadingLimits, Row, UnreadableRow
 from everytoken.corpus.rendering.renderers import RENDERERS, Document, first_identifier
@@ -32,15 +32,25 @@ _ROW_BYTES = 200  # of a row beside its text, for the bound of a batch
 _QUALITY: TypeAdapter[QualityRules | None] = TypeAdapter(QualityRules | None)
 
 
-@versioned(2, unrecorded=["keep_fetched"])
-def read_part(part: Part, *, min_chars: int, max_bad_share: float, limits: ReadingLimits, keep_fetched: bool) -> Rows:
+# what is unrecorded decides whether a part can be made, and no byte of it: `check_bad_shares` looks at kept parts again
+@versioned(2, unrecorded=["max_bad_share", "zstd_window_log_max", "keep_fetched"])
+def read_part(
+    part: Part,
+    *,
+    min_chars: int,
+    max_row_bytes: int,
+    max_bad_share: float,
+    zstd_window_log_max: int,
+    keep_fetched: bool,
+) -> Rows:
     """Read the documents of one planned shard, in file order; a file that is not here yet is fetched first.
 
     Args:
         part: its ``value`` is one of `everytoken.corpus.plan.part_values`.
         min_chars: documents with fewer code points are set aside.
+        max_row_bytes: see `ReadingLimits`.
         max_bad_share: the part fails when more than this share of its rows is bad.
-        limits: how much of a file may be held in memory.
+        zstd_window_log_max: see `ReadingLimits`.
         keep_fetched: whether a fetched file stays when its rows are read (one that several parts read always does).
 
     Returns:
@@ -52,8 +62,32 @@ def read_part(part: Part, *, min_chars: int, max_bad_share: float, limits: Readi
         RowError: too many rows are bad, or the file cannot be had or read, is not the one that was planned, or is
             written to or replaced before its last row was read.
     """
+    limits = ReadingLimits(max_row_bytes=max_row_bytes, zstd_window_log_max=zstd_window_log_max)
     batches = _batches(part.value, min_chars, max_bad_share, limits, keep_fetched)
     return Rows(DOCUMENTS, batches, set_aside=SET_ASIDE)
+
+
+def check_bad_shares(statistics: Mapping[str, Mapping[str, Any]], max_bad_share: float) -> None:
+    """Check the parts that were made before under another ``max_bad_share``: none may have more bad rows than now.
+
+    Args:
+        statistics: of `read_part`, by the name of the part.
+        max_bad_share: of this run.
+
+    Raises:
+        SelectionError: some have; their names and numbers.
+    """
+    over = []
+    for name, counts in statistics.items():
+        bad = sum(n for reason, n in counts["set_aside"].items() if reason in BAD_ROW_REASONS)
+        if bad > as_written(max_bad_share) * counts["rows_in"]:
+            over.append(f"{name} of source {'/'.join(counts['by_source'])!r} ({bad:,} of {counts['rows_in']:,})")
+    if over:
+        raise SelectionError(
+            f"{len(over)} parts have more bad rows than the share {max_bad_share:g} allowed: {', '.join(over[:_SHOWN])}"
+            f"{', ...' if len(over) > _SHOWN else ''}. See what was set aside beside them; mend the files, or allow "
+            "more by ingestion.max_bad_share."
+        )
 
 
 def length_bin(characters: int) -> str:

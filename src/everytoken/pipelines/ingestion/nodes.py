@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 from plotly.graph_objects import Figure
 
-from everytoken.corpus.ingest import read_part
+from everytoken.corpus.ingest import check_bad_shares, read_part
 from everytoken.corpus.plan import ShardPlan, make_plan, part_values
 from everytoken.corpus.selection.duplicates import find_duplicates
 from everytoken.corpus.selection.mixed_parts import mix_part, mixture_parts
@@ -42,8 +42,9 @@ def read_documents(plan: ShardPlan, files: dict[str, list[UpstreamFile]], parame
     return Shards.from_values(values, digests).map(
         read_part,
         min_chars=parameters.min_chars,
+        max_row_bytes=parameters.reading.max_row_bytes,
         max_bad_share=parameters.max_bad_share,
-        limits=parameters.reading,
+        zstd_window_log_max=parameters.reading.zstd_window_log_max,
         keep_fetched=parameters.keep_fetched,
     )
 
@@ -56,6 +57,8 @@ def sketch_documents(documents: Shards, parameters: IngestionParameters) -> Shar
 
 def find_duplicate_documents(documents: Shards, sketches: Shards, parameters: IngestionParameters) -> Artifact:
     """Check how much of each source became documents; find those that repeat an earlier one in plan order."""
+    by_part = {part.name: counts for part, counts in zip(documents, documents.statistics, strict=True)}
+    check_bad_shares(by_part, parameters.max_bad_share)
     rates = {name: source.min_keep_rate for name, source in parameters.active_sources.items()}
     check_keep_rates(read_counts(documents.statistics), rates)
     return plan_artifact(
