@@ -15,7 +15,8 @@ from typing import Any
 import pyarrow.compute as pc
 
 from everytoken.corpus.sampling import SubsamplingParameters, totals_of
-from everytoken.corpus.scoring import EmbeddedScorer, score_part
+from everytoken.corpus.scoring.embedded import EmbeddedScorer
+from everytoken.corpus.scoring.score import score_part
 from everytoken.corpus.splits import estimate_part_tokens, select_split
 from everytoken.shards import Part, Rows, Store
 from everytoken.shards.parts import ValuePart
@@ -83,7 +84,13 @@ def main() -> None:
         f"one part of chats, {len(texts)} documents, {size / 1e6:.1f} MB of text; time as a multiple of the bare call"
     )
     scoring = seconds(lambda: predict_prob(texts))
-    row("score_part", seconds(lambda: score_part(chats, scorer=SCORER)), scoring, "predict_prob of the texts", size)
+    row(
+        "score_part",
+        seconds(lambda: score_part(chats, scorer=SCORER, model=None)),
+        scoring,
+        "predict_prob of the texts",
+        size,
+    )
     estimating = seconds(lambda: estimate_part_tokens(scored_chats, parameters=SUBSAMPLING))
     row("estimate_part_tokens", estimating, seconds(lengths), "reading the texts, utf8_length", size)
     drawing = seconds(

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, 
 from everytoken.corpus.plan import PlanParameters
 from everytoken.corpus.reading.rows import ReadingLimits
 from everytoken.corpus.sampling import SubsamplingParameters
-from everytoken.corpus.scoring import EmbeddedScorer
+from everytoken.corpus.scoring.embedded import EmbeddedScorer
 from everytoken.corpus.selection.duplicates import DedupRules
 from everytoken.corpus.selection.mixture import MixtureParameters
 from everytoken.corpus.upstreams.source import Source

@@ -53,7 +53,7 @@ SET_ASIDE = pa.schema(
 
 SCORE_FIELDS = (
     pa.field("safety_score", pa.int8(), nullable=False),
-    pa.field("safety_probs", pa.list_(pa.float32()), nullable=False),
+    pa.field("safety_probs", pa.list_(pa.float32()), nullable=True),  # null where nothing says: the score is 0 then
 )
 SPLIT_FIELDS = (
     pa.field("has_annotation", pa.bool_(), nullable=False),

@@ -12,7 +12,8 @@ from pydantic import ValidationError
 
 from everytoken.corpus.documents import SCORED_DOCUMENTS
 from everytoken.corpus.errors import ScoringError
-from everytoken.corpus.scoring import EmbeddedScorer, class_probabilities, offensive_probabilities, score_part
+from everytoken.corpus.scoring.embedded import EmbeddedScorer, class_probabilities, offensive_probabilities
+from everytoken.corpus.scoring.score import score_part
 from everytoken.seeds import python_random
 from tests.corpus.part_tables import TablePart, collect, documents
 
@@ -29,7 +30,7 @@ def some_texts(n: int) -> list[str]:
 
 
 def scores_of(texts: list[str], ids: list[str | None], batch_rows: int = 7) -> tuple[list[dict[str, Any]], Any]:
-    table, statistics = collect(score_part(TablePart(documents(texts, ids), batch_rows), scorer=scorer()))
+    table, statistics = collect(score_part(TablePart(documents(texts, ids), batch_rows), scorer=scorer(), model=None))
     return table.to_pylist(), statistics
 
 
@@ -77,7 +78,7 @@ def test_rows_of_one_id_share_the_score_of_the_first_and_null_ids_never_do(batch
     assert (statistics["rows"], statistics["scored"], statistics["null_ids"]) == (6, 4, 2)
     by_class = statistics["by_source"]["s"]
     assert sum(by_class["rows_by_class"].values()) == 6
-    assert sum(by_class["scored_by_class"].values()) == 4
+    assert sum(by_class["distinct_by_class"].values()) == 4
     assert rows[0]["safety_score"] == int(np.argmax(rows[0]["safety_probs"]))
 
 
@@ -98,9 +99,9 @@ def test_output_and_statistics_do_not_depend_on_batches() -> None:
 
 
 def test_every_column_is_kept_and_an_empty_part_is_empty() -> None:
-    table, _ = collect(score_part(TablePart(documents(["tea"])), scorer=scorer()))
+    table, _ = collect(score_part(TablePart(documents(["tea"])), scorer=scorer(), model=None))
     assert table.schema == SCORED_DOCUMENTS
-    empty, statistics = collect(score_part(TablePart(documents([])), scorer=scorer()))
+    empty, statistics = collect(score_part(TablePart(documents([])), scorer=scorer(), model=None))
     assert empty.num_rows == 0
     counts = {"rows": 0, "scored": 0, "null_ids": 0, "same_id_other_text": 0, "truncated": 0}
     assert statistics == {**counts, "by_source": {}}

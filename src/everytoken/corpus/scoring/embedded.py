@@ -1,0 +1,123 @@
+"""The scorer that comes with the project: alt-profanity-check gives p(offensive), a linear model over TF-IDF of words.
+
+It is **lexical**: it knows words, not meaning ("the screw is a mechanism" scores above average, a polite threat does
+not), long texts dilute what a sentence says, and its classes are a stand-in that lets the whole pipeline run without a
+download, not a safety judgement. The probability becomes classes by an ordinal logistic with five increasing thresholds
+(proportional odds, McCullagh 1980): ``P(class >= k) = sigmoid(slope * (logit(p) - threshold_k))``, class
+probabilities by differences.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import itertools
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, PositiveInt, field_validator
+
+from everytoken.corpus.errors import ScoringError
+from everytoken.corpus.scoring.distinct import Scored, TextScorer
+
+_PACKAGE = "alt-profanity-check"
+_BATCH_CHARACTERS = 1 << 20
+_Threshold = FiniteFloat
+
+
+class EmbeddedScorer(BaseModel):
+    """The scorer that comes with the project.
+
+    Attributes:
+        version: of alt-profanity-check, whose installed version must be this one: another model, other scores.
+        max_chars: characters of a text that are read; the rest has no influence.
+        slope: how sharp the classes are: larger gives probabilities nearer to 0 and 1.
+        thresholds: the values of logit(p) where P(class >= 1), ..., P(class >= 5) are one half.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["embedded"]
+    version: str
+    max_chars: PositiveInt
+    slope: Annotated[FiniteFloat, Field(gt=0)]
+    thresholds: tuple[_Threshold, _Threshold, _Threshold, _Threshold, _Threshold]
+
+    @field_validator("thresholds")
+    @classmethod
+    def _increasing(cls, thresholds: tuple[float, ...]) -> tuple[float, ...]:
+        for k, (lower, upper) in enumerate(itertools.pairwise(thresholds), start=1):
+            if not lower < upper:
+                raise ValueError(
+                    f"thresholds must increase strictly: the one of class {k} is {lower}, of class {k + 1} {upper}; "
+                    f"else a class would have negative probability"
+                )
+        return thresholds
+
+
+def offensive_probabilities(texts: Sequence[str], scorer: EmbeddedScorer) -> npt.NDArray[np.float64]:
+    """Return p(offensive) of each text, float64 of shape (n,); each depends on its own text alone."""
+    if not texts:
+        return np.empty(0, dtype=np.float64)
+    predict = _embedded_model(scorer.version)
+    return np.asarray(predict([text[: scorer.max_chars] for text in texts]), dtype=np.float64)
+
+
+def class_probabilities(p: npt.NDArray[np.float64], scorer: EmbeddedScorer) -> npt.NDArray[np.float32]:
+    """Return the class probabilities, float32 of shape (n, 6), by the ordinal logistic of the module docstring.
+
+    ``p`` of exactly 0 or 1 gives class 0 or 5 with probability 1.
+    """
+    from scipy.special import expit, logit  # imported here: not every user of the corpus package scores
+
+    # (n, 1) - (5,) -> (n, 5): P(class >= 1) ... P(class >= 5), non-increasing along the axis
+    at_least = expit(scorer.slope * (logit(p)[:, None] - np.asarray(scorer.thresholds)))
+    edges = np.concatenate([np.ones((len(p), 1)), at_least, np.zeros((len(p), 1))], axis=1)
+    return np.asarray(edges[:, :-1] - edges[:, 1:], dtype=np.float32)
+
+
+class _Embedded:
+    def __init__(self, scorer: EmbeddedScorer) -> None:
+        self._scorer = scorer
+
+    def score(self, texts: Iterable[tuple[int, str]]) -> Generator[Scored, None, Mapping[str, Any]]:
+        truncated = 0
+        texts = iter(texts)
+        while some := list(_until_full(texts)):
+            numbers, batch = zip(*some, strict=True)
+            truncated += sum(len(text) > self._scorer.max_chars for text in batch)
+            p = offensive_probabilities(batch, self._scorer)
+            yield Scored(np.array(numbers, np.int64), class_probabilities(p, self._scorer))
+        return {"truncated": truncated}
+
+
+def embedded_scorer(scorer: EmbeddedScorer) -> TextScorer:
+    """Return the scorer; it counts ``truncated``, the texts of more than ``max_chars``."""
+    return _Embedded(scorer)
+
+
+def _until_full(texts: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """Yield texts until they have enough characters for a batch."""
+    characters = 0
+    while characters < _BATCH_CHARACTERS and (text := next(texts, None)) is not None:
+        characters += len(text[1])
+        yield text
+
+
+@functools.cache
+def _embedded_model(version: str) -> Callable[[list[str]], Any]:
+    """Load the model once a process; importing the package does it."""
+    try:
+        installed = importlib.metadata.version(_PACKAGE)
+    except importlib.metadata.PackageNotFoundError:
+        raise ScoringError(f"{_PACKAGE} is not installed: pip install {_PACKAGE}=={version}.") from None
+    if installed != version:
+        raise ScoringError(
+            f"the parameters pin {_PACKAGE} {version}, installed is {installed}; another version scores differently. "
+            f"Install the pinned one, or set scorer.version to {installed} and score again."
+        )
+    from profanity_check import predict_prob
+
+    return predict_prob  # type: ignore[no-any-return]
