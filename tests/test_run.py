@@ -108,7 +108,7 @@ def files(project: Project) -> dict[str, bytes]:
 
 
 def test_a_run_makes_every_dataset_and_is_tracked(project: Project, files: dict[str, bytes]) -> None:
-    assert len(project.digests()) == 19
+    assert len(project.digests()) == 21
     (run,) = project.runs()
     assert run.info.status == "FINISHED"
     parameters = run.data.params
@@ -263,6 +263,43 @@ def test_an_environment_can_give_a_tokenizer_file(project: Project, files: dict[
     project.kedro("run", "--env", "given", "--pipelines", "tokenization")
     for stream in ("compact_stream/compact.bin", "annotated_stream/annotated.bin"):
         assert (project.folder / "data/given/05_model_input" / stream).read_bytes() == files[f"05_model_input/{stream}"]
+
+
+def test_the_classifications_of_a_run_score_another_one_without_a_model(
+    project: Project, files: dict[str, bytes], tmp_path: Path
+) -> None:
+    published = tmp_path / "published"
+    published.mkdir()
+    for table in (project.folder / "data/test/03_primary/classifications").glob("*.parquet"):
+        shutil.copy(table, published)
+    no_model = tmp_path / "no_model/profanity_check"
+    no_model.mkdir(parents=True)
+    (no_model / "__init__.py").write_text("raise SystemExit('the model was loaded')\n")
+    shutil.copytree(project.folder / "conf/test", project.folder / "conf/replayed", dirs_exist_ok=True)
+    (project.folder / "conf/replayed/globals.yml").write_text("data: data/replayed\nengine: {kind: inline}\n")
+    (project.folder / "conf/replayed/parameters_annotation.yml").write_text(
+        f"annotation:\n  scorer:\n    kind: published\n    upstream: {{kind: path, root: {published}, "
+        "pattern: '*.parquet', checksums: null}\n    max_missing_share: 0\n"
+    )
+    for layer in ("01_raw", "02_intermediate"):
+        shutil.copytree(project.folder / "data/test" / layer, project.folder / "data/replayed" / layer)
+    run = ("run", "--env", "replayed", "--pipelines", "annotation,subsampling")
+    project.kedro(*run, PYTHONPATH=str(no_model.parent))
+    first, again = (
+        {
+            path.parent.name: json.loads(path.read_text())["root_digest"]
+            for layer in ("03_primary", "04_feature")
+            for path in (project.folder / "data" / data / layer).rglob("ledger.json")
+        }
+        for data in ("test", "replayed")
+    )
+    assert again == first
+    assert len(first) == 6
+    assert made(project.kedro(*run)) == []
+    tracked = project.runs()[-1].data.params
+    assert tracked["annotation.scorer.kind"] == "published"
+    assert tracked["annotation.scorer.upstream.root"] == str(published)
+    assert tracked["digest.classifications"] == first["classifications"][:16]
 
 
 def test_the_summary_says_what_was_made_from_something_else(project: Project, files: dict[str, bytes]) -> None:

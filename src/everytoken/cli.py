@@ -6,6 +6,7 @@ import os
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,29 +22,87 @@ def cli() -> None:
 @click.option("--env", default=None, help="Kedro environment, as for `kedro run --env`.")
 def summary(env: str | None) -> None:
     """Print documents, tokens and digests at each stage, and where to look next. All numbers come from the ledgers."""
-    from kedro.config import MissingConfigException
     from kedro.framework.project import pipelines
+
+    with _project(env) as (_, catalog):
+        click.echo("\n".join(_lines(catalog, pipelines["__default__"], "" if env is None else f" --env {env}")))
+
+
+@cli.command("audit-scores")
+@click.option("--env", default=None, help="Kedro environment, as for `kedro run --env`.")
+@click.option("--per-class", type=click.IntRange(1), help="Documents of each class; else annotation.audit.per_class.")
+@click.option("--seed", type=click.IntRange(0), help="Seed of the draw; else annotation.audit.seed.")
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder of the audit; else 08_reporting/score_audit in the folder of the environment's data.",
+)
+@click.option(
+    "--labels",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The labels that the page saved: report on them instead of drawing.",
+)
+def audit_scores(
+    env: str | None, per_class: int | None, seed: int | None, out: Path | None, labels: Path | None
+) -> None:
+    """Draw scored documents of every class to label without seeing the score; with --labels, say how right scores are.
+
+    Open label.html of the folder in a browser, label, save labels.jsonl, and give it to --labels.
+    """
+    from kedro.io.core import DatasetError
+
+    from everytoken.corpus.errors import CorpusError
+    from everytoken.corpus.scoring.audit import PAGE_FILE, AuditParameters, audit_lines, draw_audit, write_audit
+    from everytoken.corpus.scoring.audit_report import REPORT_FILE, report_labels, report_lines
+    from everytoken.shards import ShardsError
+
+    if labels is not None and (per_class is not None or seed is not None):
+        raise click.UsageError("--labels reports on an audit that is drawn already: --seed and --per-class do nothing")
+    out, labels = (None if path is None else path.resolve() for path in (out, labels))  # of the folder one is in
+    with _project(env) as (context, catalog):
+        folder = out or (Path(context.config_loader["globals"]["data"]) / "08_reporting" / "score_audit").resolve()
+        try:
+            if labels is not None:
+                report = report_labels(folder, labels)
+                threshold = context.params["subsampling"].annotation_threshold
+                click.echo("\n".join([*report_lines(report, threshold), "", f"The same in {folder / REPORT_FILE}"]))
+                return
+            given = {name: value for name, value in (("seed", seed), ("per_class", per_class)) if value is not None}
+            parameters = AuditParameters.model_validate({**context.params["annotation"].audit.model_dump(), **given})
+            drawn = write_audit(draw_audit(catalog.load("scored_documents"), parameters), folder)
+        except DatasetError as error:
+            raise click.ClickException(_reason(error)) from error
+        except (CorpusError, ShardsError) as error:
+            raise click.ClickException(str(error)) from error
+        options = ("" if env is None else f" --env {env}") + ("" if out is None else f" --out {out}")
+        click.echo("\n".join(audit_lines(drawn)))
+        click.echo(f"\nlabel in a browser: {folder / PAGE_FILE}")
+        click.echo(f"then: everytoken audit-scores{options} --labels labels.jsonl")
+
+
+@contextmanager
+def _project(env: str | None) -> Iterator[tuple[Any, Any]]:
+    """Give context and catalog of the project, in its folder: the paths of the catalog are relative to it."""
+    from kedro.config import MissingConfigException
     from kedro.framework.session import KedroSession
     from kedro.framework.startup import bootstrap_project
     from kedro.validation.exceptions import ParameterValidationError
 
-    project = _project()
-    os.chdir(project)  # paths of the catalog are relative to the project
+    project = _project_folder()
+    os.chdir(project)
     bootstrap_project(project)
     with KedroSession.create(project_path=project, env=env) as session:
         try:
-            catalog = cast(KedroSession, session).load_context().catalog
+            context = cast(KedroSession, session).load_context()
+            catalog = context.catalog
         except MissingConfigException as error:
             raise click.ClickException(f"there is no environment {env!r} in {project / 'conf'}: {error}") from error
-        except (
-            ValueError,
-            ParameterValidationError,
-        ) as error:
+        except (ValueError, ParameterValidationError) as error:
             raise click.ClickException(str(error)) from error
-        click.echo("\n".join(_lines(catalog, pipelines["__default__"], "" if env is None else f" --env {env}")))
+        yield context, catalog
 
 
-def _project() -> Path:
+def _project_folder() -> Path:
     for folder in (Path.cwd(), *Path.cwd().parents):
         if (folder / "pyproject.toml").exists() and (folder / "conf").is_dir():
             return folder

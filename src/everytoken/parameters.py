@@ -5,17 +5,20 @@ The values are in ``conf/base/parameters_<pipeline>.yml``, other environments ch
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, model_validator
 
 from everytoken.corpus.plan import PlanParameters
 from everytoken.corpus.reading.rows import ReadingLimits
 from everytoken.corpus.sampling import SubsamplingParameters
+from everytoken.corpus.scoring.audit import AuditParameters
 from everytoken.corpus.scoring.embedded import EmbeddedScorer
+from everytoken.corpus.scoring.published import PublishedScorer
 from everytoken.corpus.selection.duplicates import DedupRules
 from everytoken.corpus.selection.mixture import MixtureParameters
 from everytoken.corpus.upstreams.source import Source
+from everytoken.kinds import keys_of_the_chosen_kind
 from everytoken.models.parameters import ModelParameters
 from everytoken.training.parameters import EvaluationParameters as HeldOutParameters
 from everytoken.training.parameters import GenerationParameters
@@ -70,10 +73,28 @@ class IngestionParameters(_Parameters):
         return {name: source for name, source in self.sources.items() if source is not None}
 
 
-class AnnotationParameters(_Parameters):
-    """How documents are scored."""
+_SCORERS: dict[str, type[BaseModel]] = {"embedded": EmbeddedScorer, "published": PublishedScorer}
 
-    scorer: EmbeddedScorer
+
+class AnnotationParameters(_Parameters):
+    """How documents are scored.
+
+    ``near``: the eps for which documents near another class or the threshold are counted. ``memory``: bytes for joining
+    published scores and for grouping ids; changes time, never a byte of the result. ``audit``: the sample that people
+    label.
+    """
+
+    scorer: EmbeddedScorer | PublishedScorer = Field(discriminator="kind")
+    near: tuple[Annotated[float, Field(gt=0, le=1)], ...]
+    memory: PositiveInt
+    audit: AuditParameters
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keys_of_the_chosen_scorer(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or "scorer" not in data:
+            return data
+        return {**data, "scorer": keys_of_the_chosen_kind(data["scorer"], _SCORERS)}
 
 
 class TrainedTokenizer(_Parameters):
@@ -128,17 +149,10 @@ class TokenizationParameters(_Parameters):
     @model_validator(mode="before")
     @classmethod
     def _keys_of_the_chosen_kind(cls, data: Any) -> Any:
-        """Leave out what belongs to the other kind of tokenizer.
-
-        An environment changes leaves: one that gives a tokenizer file still has base's keys for training one.
-        """
-        tokenizer = data.get("tokenizer") if isinstance(data, dict) else None
         kinds: dict[str, type[BaseModel]] = {"train": TrainedTokenizer, "file": GivenTokenizer}
-        if not isinstance(tokenizer, dict) or tokenizer.get("kind") not in kinds:
+        if not isinstance(data, dict) or "tokenizer" not in data:
             return data
-        other = kinds["file" if tokenizer["kind"] == "train" else "train"]
-        foreign = set(other.model_fields) - set(kinds[tokenizer["kind"]].model_fields)
-        return {**data, "tokenizer": {key: value for key, value in tokenizer.items() if key not in foreign}}
+        return {**data, "tokenizer": keys_of_the_chosen_kind(data["tokenizer"], kinds)}
 
     @model_validator(mode="after")
     def _room_for_content(self) -> TokenizationParameters:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -71,30 +72,46 @@ def score_figure(rows: Mapping[str, Counts], scored: Mapping[str, Counts]) -> go
     return _titled(figure, "Safety scores by source", "", "share of the source's documents (log)")
 
 
-def mixture_figure(before: Mapping[str, float], splits: Mapping[str, Mapping[str, float]], unit: str) -> go.Figure:
-    """Mixture by source before and after subsampling: one stacked bar each.
+def mixture_figure(strata: Sequence[Mapping[str, Any]]) -> go.Figure:
+    """Sources, safety scores and, where there are any, strata: shares before the draw and in each split, stacked.
 
     Args:
-        before: amount by source in all documents.
-        splits: amount by source in each split.
-        unit: what the amounts are, for the axis.
+        strata: lines of `everytoken.corpus.sampling_report.strata_table`; a name that does not apply is empty.
     """
-    bars = {"before": before, **splits}
-    figure = go.Figure()
-    for i, source in enumerate(sorted(before)):
-        shares = [_share(amounts, source) for amounts in bars.values()]
-        figure.add_bar(
-            x=list(bars),
-            y=shares,
-            customdata=[amounts.get(source, 0) for amounts in bars.values()],
-            hovertemplate="%{y:.2%} (%{customdata:,.0f} " + unit + ")",
-            name=source,
-            marker={"color": _COLOURS[i % len(_COLOURS)]},
-            text=[f"{share:.1%}" for share in shares],
-        )
-    figure.update_layout(barmode="stack")
-    figure.update_yaxes(tickformat=".0%", range=[0, 1])
-    return _titled(figure, "Mixture by source", "", f"share of {unit}")
+    titles = {"source": "Sources", "safety_score": "Safety scores", "stratum": "Strata"}
+    lines = {key: [line for line in strata if _names(line) == {key}] for key in titles}
+    shown = [key for key in titles if lines[key]]
+    panels = make_subplots(cols=max(1, len(shown)), subplot_titles=[titles[key] for key in shown], shared_yaxes=True)
+    columns = {"before": "before", "annotated": "annotated", "unannotated": "unannotated", "held out": "held_out"}
+    for number, key in enumerate(shown, start=1):
+        largest = sorted(lines[key], key=lambda line: -line["before_tokens"])[:_MOST_SHOWN]
+        rest = [line for line in lines[key] if line not in largest]
+        named = [(line[key], [line]) for line in lines[key] if line in largest]
+        for i, (name, group) in enumerate([*named, *([("others", rest)] if rest else [])]):
+            tokens = [sum(line[f"{column}_tokens"] for line in group) for column in columns.values()]
+            totals = [sum(line[f"{column}_tokens"] for line in lines[key]) for column in columns.values()]
+            shares = [part / whole if whole else 0.0 for part, whole in zip(tokens, totals, strict=True)]
+            names = list(columns)
+            if key == "stratum" and all(_is_given(line["intended_share"]) for line in group):
+                names.append("intended")
+                shares.append(sum(line["intended_share"] for line in group))
+                tokens.append(sum(line["annotated_tokens"] + line["unannotated_tokens"] for line in group))
+            panels.add_bar(
+                x=names,
+                y=shares,
+                customdata=tokens,
+                hovertemplate="%{y:.2%} (%{customdata:,.0f} estimated tokens)",
+                name=f"score {name}" if key == "safety_score" else name,
+                marker={"color": _COLOURS[i % len(_COLOURS)]},
+                text=[f"{share:.1%}" for share in shares],
+                legendgroup=key,
+                legendgrouptitle={"text": titles[key]},
+                row=1,
+                col=number,
+            )
+    panels.update_yaxes(tickformat=".0%", range=[0, 1])
+    panels.update_yaxes(title_text="share of estimated tokens", col=1)
+    return panels.update_layout(title="Mixture before and after the draw", barmode="stack", **_LAYOUT)
 
 
 def loss_figure(step: Sequence[int], series: Mapping[str, Sequence[float]], smooth: int = 20) -> go.Figure:
@@ -120,6 +137,17 @@ def bits_per_byte_figure(by_source: Mapping[str, Mapping[str, Any]]) -> go.Figur
 
 
 _COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#b279a2", "#e45756", "#72b7b2", "#eeca3b", "#9d755d")
+
+
+_MOST_SHOWN = 12
+
+
+def _names(line: Mapping[str, Any]) -> set[str]:
+    return {key for key in ("source", "safety_score", "stratum") if line[key] != ""}
+
+
+def _is_given(number: float | None) -> bool:
+    return number is not None and not math.isnan(number)
 
 
 def _share(amounts: Mapping[str, float], source: str) -> float:

@@ -10,14 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from everytoken.corpus.held_out import held_out_rows
 from everytoken.corpus.sampling import (
+    SampledRows,
     SubsamplingParameters,
-    budgets,
     draw_rows,
     estimated_tokens,
-    metadata,
+    part_budgets,
     part_estimate,
+    totals_of,
 )
+from everytoken.seeds import uniform_hash
+from tests.corpus.part_tables import documents
 
 CASES = json.loads((Path(__file__).parents[1] / "vectors" / "subsample.json").read_text())["cases"]
 LENGTHS = st.lists(st.tuples(st.integers(0, 20_000), st.integers(0, 5)), max_size=30)
@@ -25,7 +29,7 @@ LENGTHS = st.lists(st.tuples(st.integers(0, 20_000), st.integers(0, 5)), max_siz
 
 def subsampling(**changes: Any) -> SubsamplingParameters:
     base = {"seed": 42, "annotation_threshold": 3, "chars_per_token": 4.068, "target_tokens": None}
-    rest = {"max_tokens_per_document": 2048, "held_out_seed": 43, "held_out_share": 0.0}
+    rest = {"max_tokens_per_document": 2048, "held_out_seed": 43, "held_out_share": 0.0, "strata": None}
     return SubsamplingParameters.model_validate({**base, **rest, **changes})
 
 
@@ -35,17 +39,67 @@ def of_case(case: dict[str, Any]) -> SubsamplingParameters:
     )
 
 
+def sampled(lengths: list[int], scores: list[int], parameters: SubsamplingParameters) -> SampledRows:
+    n = len(lengths)
+    tokens = estimated_tokens(np.array(lengths, np.int64), parameters)
+    above = np.array(scores, np.int8) >= parameters.annotation_threshold
+    return SampledRows(tokens, above, np.zeros(n, np.bool_), np.zeros(n, np.int32), ["all"])
+
+
 def draw(parts: list[tuple[list[int], list[int]]], parameters: SubsamplingParameters) -> tuple[Any, Any, list[Any]]:
-    columns = [
-        (np.array(lengths, np.int64), np.array(scores, np.int8), np.zeros(len(lengths), np.bool_))
-        for lengths, scores in parts
-    ]
-    totals, by_part = budgets([part_estimate(*column, parameters) for column in columns], parameters)
+    columns = [sampled(*part, parameters) for part in parts]
+    estimates = [part_estimate(rows) for rows in columns]
+    totals = totals_of(estimates, parameters)
+    by_part = [part_budgets(estimate, totals) for estimate in estimates]
     rows = [
-        draw_rows(estimated_tokens(lengths, parameters), scores, held_out, budget, index, parameters)
-        for index, ((lengths, scores, held_out), budget) in enumerate(zip(columns, by_part, strict=True))
+        draw_rows(rows, budgets, index, parameters.seed)
+        for index, (rows, budgets) in enumerate(zip(columns, by_part, strict=True))
     ]
-    return totals, by_part, [(annotated.tolist(), unannotated.tolist()) for annotated, unannotated in rows]
+    budgets = [part.get("all", {"annotated": 0.0, "unannotated": 0.0}) for part in by_part]
+    return totals, budgets, [(annotated.tolist(), unannotated.tolist()) for annotated, unannotated in rows]
+
+
+def as_specified(
+    parts: list[tuple[list[int], list[int]]], seed: int, threshold: int, chars_per_token: float, target: float | None
+) -> list[tuple[list[int], list[int]]]:
+    """The published procedure once more, as it is described: plain numpy over whole arrays, nothing of the product."""
+    tokens = [np.minimum(np.array(lengths) / chars_per_token, 2048.0) for lengths, _ in parts]
+    above = [np.array(scores) >= threshold for _, scores in parts]
+    a = [t[is_above].sum() for t, is_above in zip(tokens, above, strict=True)]
+    b = [t[~is_above].sum() for t, is_above in zip(tokens, above, strict=True)]
+    total = sum(a) + sum(b)
+    scale = target / total if target is not None and target < total else 1.0
+
+    def fill(pool: Any, t: Any, budget: float) -> Any:
+        if len(pool) == 0 or budget <= 0:
+            return pool[:0]
+        return pool[: np.searchsorted(np.cumsum(t[pool]), budget, side="left") + 1]
+
+    drawn = []
+    for p, (t, is_above) in enumerate(zip(tokens, above, strict=True)):
+        below_p = min(sum(a), sum(b)) * scale * (b[p] / sum(b)) if sum(b) else 0.0
+        rng = np.random.default_rng((seed, p))
+        pools = np.where(is_above)[0], np.where(~is_above)[0]
+        for pool in pools:
+            rng.shuffle(pool)
+        first = fill(pools[0], t, a[p] * scale + below_p)
+        second = fill(pools[1], t, a[p] * scale + below_p - t[first].sum())
+        rest = fill(pools[1][len(second) :], t, b[p] * scale - below_p)
+        drawn.append((sorted([*first.tolist(), *second.tolist()]), sorted(rest.tolist())))
+    return drawn
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.lists(LENGTHS, min_size=1, max_size=4), st.none() | st.integers(1, 50_000), st.integers(0, 5), st.integers(0, 9)
+)
+def test_draws_as_an_independent_program_does(
+    parts: list[list[tuple[int, int]]], target: int | None, threshold: int, seed: int
+) -> None:
+    """Four characters a token: every sum is exact, in whatever order it is taken."""
+    columns = [([length for length, _ in part], [score for _, score in part]) for part in parts]
+    parameters = subsampling(seed=seed, annotation_threshold=threshold, chars_per_token=4, target_tokens=target)
+    assert draw(columns, parameters)[2] == as_specified(columns, seed, threshold, 4.0, target)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"target_{case['target_tokens']}")
@@ -122,10 +176,56 @@ def test_one_giant_document_counts_as_its_cap() -> None:
     assert rows == [([0, 1], [])]  # more above than below: all that is below is matched
 
 
-def test_a_target_above_the_corpus_is_the_corpus() -> None:
+def test_a_target_above_the_corpus_is_the_corpus_and_says_so() -> None:
     parts = [([100, 200, 300], [0, 5, 0])]
     without, with_target = draw(parts, subsampling()), draw(parts, subsampling(target_tokens=1e12))
-    assert without == with_target
+    assert without[1:] == with_target[1:]
+    total = without[0]["total_tokens"]
+    assert with_target[0]["limited_by"] == [{"stratum": "all", "tokens": total, "wanted_tokens": 1e12}]
+    assert {**with_target[0], "limited_by": []} == without[0]
+    assert draw(parts, subsampling(target_tokens=total))[0]["limited_by"] == []
+
+
+def test_a_target_below_one_document_draws_one_of_each_pool() -> None:
+    """A budget that is not zero takes at least a document: 1 token of 5,000 is one document of each kind."""
+    parts = [([4068] * 5, [5, 0, 0, 0, 0])]
+    annotated, unannotated = draw(parts, subsampling(target_tokens=1))[2][0]
+    assert annotated == [0]
+    assert len(unannotated) == 1
+
+
+def test_a_giant_document_is_more_than_its_budget_and_than_the_target() -> None:
+    parts = [([10**9], [0]), ([4068] * 3, [0, 0, 0])]
+    totals, budgets, rows = draw(parts, subsampling(target_tokens=500))
+    assert totals["below_tokens"] == pytest.approx(5048)
+    assert budgets[0]["unannotated"] < 500 < 2048
+    assert rows[0] == ([], [0])  # its part has a budget, so it is drawn
+
+
+def test_parts_of_one_row_overshoot() -> None:
+    """Each part owes half a document to the annotated split, and gives a whole one."""
+    _, budgets, rows = draw([([400], [5]), ([400], [0]), ([400], [0])], subsampling())
+    assert [budget["annotated"] for budget in budgets] == pytest.approx([400 / 4.068, 200 / 4.068, 200 / 4.068])
+    assert rows == [([0], []), ([0], []), ([0], [])]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(LENGTHS, min_size=1, max_size=4), st.none() | st.floats(1, 50_000))
+def test_no_pool_overshoots_its_budget_by_a_whole_document(
+    parts: list[list[tuple[int, int]]], target: float | None
+) -> None:
+    columns = [([length for length, _ in part], [score for _, score in part]) for part in parts]
+    parameters = subsampling(target_tokens=target)
+    _, by_part, rows = draw(columns, parameters)
+    for (lengths, scores), budget, (annotated, unannotated) in zip(columns, by_part, rows, strict=True):
+        tokens = estimated_tokens(np.array(lengths, np.int64), parameters)
+        largest = max(tokens, default=0.0)
+        assert tokens[annotated].sum() <= max(0.0, budget["annotated"]) + largest
+        assert tokens[unannotated].sum() <= max(0.0, budget["unannotated"]) + largest
+        below = sum(score < 3 for score in scores)
+        taken = sum(scores[row] < 3 for row in [*annotated, *unannotated])
+        if taken < below:  # what was not all of a pool met its budget
+            assert tokens[unannotated].sum() >= budget["unannotated"] * (1 - 1e-12)
 
 
 def test_a_budget_that_is_met_exactly_takes_no_row_more() -> None:
@@ -146,6 +246,8 @@ def test_the_draw_of_a_part_is_its_own() -> None:
     [
         {"annotation_threshold": 6},
         {"annotation_threshold": -1},
+        {"annotation_threshold": 2.5},
+        {"held_out_share": -0.1},
         {"chars_per_token": 0},
         {"target_tokens": 0},
         {"target_tokens": float("inf")},
@@ -158,14 +260,10 @@ def test_parameters_are_checked(changes: dict[str, Any]) -> None:
         subsampling(**changes)
 
 
-def test_metadata_holds_every_parameter_and_global() -> None:
-    parameters = subsampling()
-    columns = (np.array([100, 200]), np.array([0, 4], np.int8), np.zeros(2, np.bool_))
-    estimates = [part_estimate(*columns, parameters)]
-    totals, _ = budgets(estimates, parameters)
-    made = metadata(parameters, totals, estimates, {"annotated": [{"rows": 2, "estimated_tokens": 73.7}]})
-    assert json.loads(json.dumps(made)) == made
-    assert made["parameters"] == parameters.model_dump()
-    assert made["globals"] == totals
-    assert made["splits"]["annotated"] == {"rows": 2, "estimated_tokens": 73.7, "rows_by_part": [2]}
-    assert "estimates" in made["token_counts"]
+def test_held_out_documents_are_those_of_the_hash_of_their_address() -> None:
+    table = documents(["x"] * 3000, source="web/ü")
+    (batch,) = table.to_batches()
+    parameters = subsampling(held_out_share=0.3, held_out_seed=-7)
+    expected = [uniform_hash(-7, "web/ü", 0, row) < 0.3 for row in range(3000)]
+    assert held_out_rows(batch, parameters).tolist() == expected
+    assert held_out_rows(batch.slice(0, 0), parameters).tolist() == []

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -29,7 +30,7 @@ def split_all(parts: list[TablePart], parameters: SubsamplingParameters) -> dict
         ]
         for split in DRAWN
     }
-    return {**drawn, "held_out": [collect(select_held_out(part, parameters=parameters.estimate)) for part in parts]}
+    return {**drawn, "held_out": [collect(select_held_out(part, parameters=parameters.held_out)) for part in parts]}
 
 
 def parts_of(columns: list[list[tuple[int, int]]], batch_rows: int = 7) -> list[TablePart]:
@@ -67,6 +68,7 @@ def test_nothing_depends_on_batches(rows: list[tuple[int, int]], batch_rows: int
     parameters = subsampling(held_out_share=0.2, target_tokens=800)
     one = split_all(parts_of([rows], batch_rows), parameters)
     other = split_all(parts_of([rows], 1000), parameters)
+    assert split_all(parts_of([rows], 1), parameters) == other  # one row a part's first batch: never read as a whole
     for split in SPLITS:
         assert one[split][0][0].equals(other[split][0][0])
         assert one[split][0][1] == other[split][0][1]
@@ -96,17 +98,18 @@ def test_held_out_rows_are_in_no_estimate() -> None:
     (part,) = parts_of([[(100, 0), (90, 4)] * 50])
     every = estimate_part_tokens(part, parameters=subsampling())
     some = estimate_part_tokens(part, parameters=subsampling(held_out_share=0.2))
-    assert some["held_out_rows"] > 0
-    assert some["above_rows"] + some["below_rows"] + some["held_out_rows"] == 100
-    total = some["above_tokens"] + some["below_tokens"] + some["held_out_tokens"]
-    assert total == pytest.approx(every["above_tokens"] + every["below_tokens"])
+    (of_some,), (of_every,) = some.values(), every.values()
+    assert of_some["held_out_rows"] > 0
+    assert of_some["above_rows"] + of_some["below_rows"] + of_some["held_out_rows"] == 100
+    total = of_some["above_tokens"] + of_some["below_tokens"] + of_some["held_out_tokens"]
+    assert total == pytest.approx(of_every["above_tokens"] + of_every["below_tokens"])
 
 
 def test_length_is_counted_in_code_points() -> None:
     table = scored([2, 2], [0, 0])
     table = table.set_column(table.column_names.index("utf8_bytes"), "utf8_bytes", [[6] * 2])  # as "😀é" has
     estimate = estimate_part_tokens(TablePart(table), parameters=subsampling(chars_per_token=1))
-    assert estimate["below_tokens"] == 4
+    assert estimate["all"]["below_tokens"] == 4
 
 
 def test_rows_without_a_score_are_refused_with_their_count() -> None:
@@ -129,3 +132,43 @@ def test_held_out_documents_and_estimates_do_not_read_the_parameters_of_the_draw
     """Another seed or target makes neither of them again."""
     assert subsampling(seed=1, target_tokens=5).estimate == subsampling(seed=2, target_tokens=None).estimate
     assert set(type(subsampling().estimate).model_fields).isdisjoint({"seed", "target_tokens"})
+    by_source = {"key": "source", "length_bands": None, "shares": None}
+    some, others = (subsampling(strata={**by_source, "shares": {"a": share, "b": 1 - share}}) for share in (0.25, 0.5))
+    assert some.estimate == others.estimate == subsampling(strata=by_source).estimate
+    assert some.estimate != subsampling().estimate
+    assert some.held_out == subsampling().held_out
+    assert set(type(some.held_out).model_fields).isdisjoint({"seed", "target_tokens", "strata"})
+
+
+def test_scores_and_probabilities_that_nobody_published_pass_through() -> None:
+    """A document that a published table lacks has score 0 and no probabilities."""
+    table = scored([100, 90, 80], [0, 4, 0])
+    column = pa.array([None, [0.0] * 6, None], pa.list_(pa.float32()))
+    number = table.column_names.index("safety_probs")
+    part = TablePart(table.set_column(number, table.schema.field(number), column))
+    made = split_all([part], subsampling())
+    rows = [row for split in SPLITS for row in made[split][0][0].to_pylist()]
+    assert {row["row"]: row["safety_probs"] is None for row in rows} == {0: True, 1: False, 2: True}
+
+
+def test_what_is_drawn_and_what_is_not_is_counted_by_source_and_score() -> None:
+    rows = [(400, 0), (360, 4), (320, 1), (280, 3), (240, 0)] * 6
+    made = split_all(parts_of([rows]), subsampling(held_out_share=0.2, target_tokens=1200))
+    for split in SPLITS:
+        table, statistics = made[split][0]
+        scores = table.column("safety_score").to_pylist()
+        counted = statistics["by_score"]["s"]
+        assert {score: of["rows"] for score, of in counted.items()} == {str(k): scores.count(k) for k in set(scores)}
+        assert sum(of["estimated_tokens"] for of in counted.values()) == pytest.approx(statistics["estimated_tokens"])
+    not_drawn = add_statistics(made["annotated"][0][1]["not_drawn_by_score"]["s"].values())
+    assert not_drawn["rows"] == made["annotated"][0][1]["not_drawn"] > 0
+
+
+def test_a_part_of_other_rows_than_it_says_is_not_read_as_a_whole() -> None:
+    class Short(TablePart):
+        @property
+        def rows(self) -> int:
+            return 9
+
+    part = Short(scored([100] * 5, [0] * 5))
+    assert estimate_part_tokens(part, parameters=subsampling())["all"]["below_rows"] == 5

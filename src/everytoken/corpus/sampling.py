@@ -1,15 +1,18 @@
 r"""Stratified subsampling: which documents get annotations, which stay without, in matched amounts. The formulas.
 
 Estimated tokens of a row: ``t = min(len_codepoints(text) / chars_per_token, max_tokens_per_document)`` in float64. A
-row is *above* when ``safety_score >= annotation_threshold``, else *below*. With a_p and b_p the sums of t over the
-rows of part p above and below, and A = sum a_p, B = sum b_p, T = A + B::
+row is *above* when ``safety_score >= annotation_threshold``, else *below*. With a_pk and b_pk the sums of t over the
+rows of part p and stratum k above and below, and A_k = sum_p a_pk, B_k = sum_p b_pk, T the sum of all A_k and B_k::
 
-    matched          = min(A, B)
-    annotation_ratio = (A + matched) / T
-    scale            = target_tokens / T   if target_tokens is given and smaller than T, else 1
-    below_p          = matched * scale * (b_p / B)          (0 when B is 0)
-    annotated_p      = a_p * scale + below_p
-    unannotated_p    = b_p * scale - below_p
+    matched_k        = min(A_k, B_k)
+    annotation_ratio = sum_k (A_k + matched_k) / T
+    scale_k          = of `everytoken.corpus.strata`
+    below_pk         = matched_k * scale_k * (b_pk / B_k)          (0 when B_k is 0)
+    annotated_pk     = a_pk * scale_k + below_pk
+    unannotated_pk   = b_pk * scale_k - below_pk
+
+Where the parameters give no strata there is one, with ``scale = target_tokens / T`` if target_tokens is given and
+smaller than T, else 1. So the annotated split has as much below the threshold as above it, within every stratum.
 
 Every part then draws its rows with its own generator, see `draw_rows`. Token counts are estimates; row counts are
 exact. Held-out rows are set aside before all this: they are in no sum and in no draw.
@@ -17,43 +20,34 @@ exact. Held-out rows are set aside before all this: they are in no sum and in no
 
 from __future__ import annotations
 
-import platform
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, TypedDict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, NamedTuple, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+from pydantic import Field, FiniteFloat
 
 from everytoken.corpus.documents import N_CLASSES
 from everytoken.corpus.errors import SamplingError
-from everytoken.seeds import numpy_generator, uniform_hash
+from everytoken.corpus.held_out import HeldOutParameters
+from everytoken.corpus.strata import Shortfall, Strata, scales_of
+from everytoken.seeds import numpy_generator
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
 
-class EstimateParameters(BaseModel):
-    """What the first pass and the held-out split read.
+class EstimateParameters(HeldOutParameters):
+    """What the first pass reads.
 
     Attributes:
-        annotation_threshold: lowest safety score of a row above.
-        chars_per_token: characters (code points) of one estimated token.
-        max_tokens_per_document: cap of the estimate of one document.
-        held_out_seed: of the held-out split; not the seed of the draw, so that other draws keep the same held-out
-            documents.
-        held_out_share: share of the documents that are held out.
+        strata: what the documents are divided by beside their score, or null for nothing.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    annotation_threshold: Annotated[int, Field(ge=0, lt=N_CLASSES)]
-    chars_per_token: Annotated[FiniteFloat, Field(gt=0)]
-    max_tokens_per_document: Annotated[FiniteFloat, Field(gt=0)]
-    held_out_seed: int
-    held_out_share: Annotated[float, Field(ge=0, lt=1)]
+    strata: Strata | None
 
 
 class SubsamplingParameters(EstimateParameters):
@@ -70,11 +64,28 @@ class SubsamplingParameters(EstimateParameters):
     @property
     def estimate(self) -> EstimateParameters:
         """The parameters without those of the draw: what does not read these is not made again when they change."""
-        return EstimateParameters(**{name: getattr(self, name) for name in EstimateParameters.model_fields})
+        values = {name: getattr(self, name) for name in EstimateParameters.model_fields}
+        key = None if self.strata is None else self.strata.model_copy(update={"shares": None})
+        return EstimateParameters(**{**values, "strata": key})
+
+    @property
+    def held_out(self) -> HeldOutParameters:
+        """The parameters of the held-out split, which no draw and no strata change."""
+        return HeldOutParameters(**{name: getattr(self, name) for name in HeldOutParameters.model_fields})
 
 
-class PartEstimate(TypedDict):
-    """What the first pass says about one part; estimated tokens in float64, rows exact."""
+class SampledRows(NamedTuple):
+    """What the draw needs of the rows of a part; arrays of shape (rows,)."""
+
+    tokens: Floats  # estimated
+    is_above: Flags
+    is_held_out: Flags
+    stratum: npt.NDArray[np.int32]  # number in `strata`
+    strata: Sequence[str]  # names, sorted
+
+
+class StratumEstimate(TypedDict):
+    """What the first pass says about one stratum of a part; estimated tokens in float64, rows exact."""
 
     above_tokens: float
     below_tokens: float
@@ -84,8 +95,23 @@ class PartEstimate(TypedDict):
     held_out_rows: int
 
 
+PartEstimate = dict[str, StratumEstimate]
+"""By name of stratum, of those that the part has documents of."""
+
+
+class StratumTotals(StratumEstimate):
+    """The globals of one stratum: A_k, B_k and what follows from them."""
+
+    matched_tokens: float
+    scale: float
+    target_below_sample: float
+
+
 class Totals(TypedDict):
-    """The globals of a dataset: A, B, T and what follows from them (see the module docstring)."""
+    """The globals of a dataset, over all strata and ``by stratum`` (see the module docstring).
+
+    ``target_tokens`` is what is drawn of: the wanted target, or less where ``limited_by`` names what cannot fill it.
+    """
 
     above_tokens: float
     below_tokens: float
@@ -98,17 +124,19 @@ class Totals(TypedDict):
     rows: int
     held_out_tokens: float
     held_out_rows: int
+    limited_by: list[Shortfall]
+    strata: dict[str, StratumTotals]
 
 
-class PartBudget(TypedDict):
-    """Estimated tokens that one part gives to the two splits; ``below`` is contained in ``annotated``."""
+class Budget(TypedDict):
+    """Estimated tokens that a stratum of a part gives to the two splits; ``below`` is contained in ``annotated``."""
 
     below: float
     annotated: float
     unannotated: float
 
 
-def estimated_tokens(lengths: Integers, parameters: EstimateParameters) -> Floats:
+def estimated_tokens(lengths: Integers, parameters: HeldOutParameters) -> Floats:
     """Return ``min(length / chars_per_token, max_tokens_per_document)`` of each row, float64 of shape (rows,)."""
     return np.minimum(lengths / parameters.chars_per_token, parameters.max_tokens_per_document)
 
@@ -121,49 +149,43 @@ def sum_tokens(tokens: Floats) -> float:
     return float(pc.sum(pa.array(tokens), min_count=0).as_py())
 
 
-def is_held_out(source: str, shard_index: int, row: int, parameters: EstimateParameters) -> bool:
-    """Tell whether the document of this address is held out: its own hash decides, whatever else is in the corpus."""
-    return uniform_hash(parameters.held_out_seed, source, shard_index, row) < parameters.held_out_share
-
-
-def part_estimate(
-    lengths: Integers, scores: npt.NDArray[np.int8], held_out: npt.NDArray[np.bool_], parameters: EstimateParameters
-) -> PartEstimate:
-    """Return the sums of one part, each taken at once over the part's rows in order: batches cannot change it.
-
-    Args:
-        lengths: code points of each row's text, shape (rows,).
-        scores: safety scores, shape (rows,).
-        held_out: rows that take no part, shape (rows,).
-        parameters: threshold and the estimate's constants.
-    """
-    tokens = estimated_tokens(lengths, parameters)
-    above = (scores >= parameters.annotation_threshold) & ~held_out
-    below = (scores < parameters.annotation_threshold) & ~held_out
-    return PartEstimate(
-        above_tokens=sum_tokens(tokens[above]),
-        below_tokens=sum_tokens(tokens[below]),
-        above_rows=int(np.count_nonzero(above)),
-        below_rows=int(np.count_nonzero(below)),
-        held_out_tokens=sum_tokens(tokens[held_out]),
-        held_out_rows=int(np.count_nonzero(held_out)),
-    )
+def part_estimate(rows: SampledRows) -> PartEstimate:
+    """Return the sums of one part, each taken at once over the part's rows in order: batches cannot change it."""
+    estimate: PartEstimate = {}
+    for name, of_stratum in _by_stratum(rows):
+        tokens, held_out = rows.tokens[of_stratum], rows.is_held_out[of_stratum]
+        above = rows.is_above[of_stratum] & ~held_out
+        below = ~(above | held_out)
+        estimate[name] = StratumEstimate(
+            above_tokens=sum_tokens(tokens[above]),
+            below_tokens=sum_tokens(tokens[below]),
+            above_rows=int(np.count_nonzero(above)),
+            below_rows=int(np.count_nonzero(below)),
+            held_out_tokens=sum_tokens(tokens[held_out]),
+            held_out_rows=int(np.count_nonzero(held_out)),
+        )
+    return estimate
 
 
 def totals_of(estimates: Sequence[PartEstimate], parameters: SubsamplingParameters) -> Totals:
     """Return the globals, summed over the parts in part order (see the module docstring for the formulas).
 
-    An empty corpus (T = 0) has annotation_ratio 0. ``target_tokens`` is T where no smaller target is given.
+    An empty corpus (T = 0) has annotation_ratio 0 and scale 1.
+
+    Raises:
+        SamplingError: the shares of the strata are not those of the corpus.
     """
-    above = sum((part["above_tokens"] for part in estimates), 0.0)
-    below = sum((part["below_tokens"] for part in estimates), 0.0)
+    strata = _summed(estimates)
+    tokens = {name: sums["above_tokens"] + sums["below_tokens"] for name, sums in strata.items()}
+    target, scales, limited_by = scales_of(tokens, parameters.strata, parameters.target_tokens)
+    for name, sums in strata.items():
+        sums["matched_tokens"] = min(sums["above_tokens"], sums["below_tokens"])
+        sums["scale"] = scales[name]
+        sums["target_below_sample"] = sums["matched_tokens"] * scales[name]
+    above = sum((sums["above_tokens"] for sums in strata.values()), 0.0)
+    below = sum((sums["below_tokens"] for sums in strata.values()), 0.0)
+    matched = sum((sums["matched_tokens"] for sums in strata.values()), 0.0)
     total = above + below
-    matched = min(above, below)
-    target = parameters.target_tokens
-    if target is None or target >= total:
-        target, scale = total, 1.0
-    else:
-        scale = target / total
     return Totals(
         above_tokens=above,
         below_tokens=below,
@@ -171,101 +193,56 @@ def totals_of(estimates: Sequence[PartEstimate], parameters: SubsamplingParamete
         matched_tokens=matched,
         annotation_ratio=(above + matched) / total if total else 0.0,
         target_tokens=target,
-        scale=scale,
-        target_below_sample=matched * scale,
-        rows=sum(part["above_rows"] + part["below_rows"] for part in estimates),
-        held_out_tokens=sum((part["held_out_tokens"] for part in estimates), 0.0),
-        held_out_rows=sum(part["held_out_rows"] for part in estimates),
+        scale=target / total if total else 1.0,
+        target_below_sample=sum((sums["target_below_sample"] for sums in strata.values()), 0.0),
+        rows=sum(sums["above_rows"] + sums["below_rows"] for sums in strata.values()),
+        held_out_tokens=sum((sums["held_out_tokens"] for sums in strata.values()), 0.0),
+        held_out_rows=sum(sums["held_out_rows"] for sums in strata.values()),
+        limited_by=limited_by,
+        strata=strata,
     )
 
 
-def part_budget(estimate: PartEstimate, totals: Totals) -> PartBudget:
-    """Return ``below_p``, ``annotated_p`` and ``unannotated_p`` of the module docstring for one part."""
-    scale = totals["scale"]
-    share = estimate["below_tokens"] / totals["below_tokens"] if totals["below_tokens"] else 0.0
-    below = totals["target_below_sample"] * share
-    return PartBudget(
-        below=below,
-        annotated=estimate["above_tokens"] * scale + below,
-        unannotated=estimate["below_tokens"] * scale - below,
-    )
-
-
-def budgets(estimates: Sequence[PartEstimate], parameters: SubsamplingParameters) -> tuple[Totals, list[PartBudget]]:
-    """Return the globals and the budget of every part, in part order."""
-    totals = totals_of(estimates, parameters)
-    return totals, [part_budget(estimate, totals) for estimate in estimates]
+def part_budgets(estimate: PartEstimate, totals: Totals) -> dict[str, Budget]:
+    """Return ``below_pk``, ``annotated_pk`` and ``unannotated_pk`` of the module docstring for one part."""
+    return {name: _budget(of_part, totals["strata"][name]) for name, of_part in estimate.items()}
 
 
 def draw_rows(
-    tokens: Floats,
-    scores: npt.NDArray[np.int8],
-    held_out: npt.NDArray[np.bool_],
-    budget: PartBudget,
-    part_index: int,
-    parameters: SubsamplingParameters,
+    rows: SampledRows, budgets: Mapping[str, Budget], part_index: int, seed: int
 ) -> tuple[Integers, Integers]:
     """Draw the rows of one part: ``(annotated rows, unannotated rows)``, each in increasing order, sharing no row.
 
-    One generator ``default_rng((seed, part_index))`` shuffles the row numbers above, then those below. *fill(pool,
-    budget)* is the shortest prefix of a shuffled pool whose estimated tokens reach the budget (the whole pool when they
-    do not, nothing when the budget is not positive). Annotated: fill(above, annotated budget), then fill(below, what
-    those leave of it). Unannotated: fill(the below rows not taken, in shuffled order, unannotated budget).
+    One generator ``default_rng((seed, part_index))`` takes the strata in the order of their names, and of each shuffles
+    the row numbers above, then those below. *fill(pool, budget)* is the shortest prefix of a shuffled pool whose
+    estimated tokens reach the budget (the whole pool when they do not, nothing when the budget is not positive).
+    Annotated: fill(above, annotated budget), then fill(below, what those leave of it). Unannotated: fill(the below rows
+    not taken, in shuffled order, unannotated budget).
 
     Args:
-        tokens: estimated tokens of each row, shape (rows,).
-        scores: safety scores, shape (rows,).
-        held_out: rows that take no part, shape (rows,).
-        budget: of this part, from `part_budget`.
+        rows: of the part.
+        budgets: by stratum, from `part_budgets`.
         part_index: number of the part, the generator's key.
-        parameters: seed and threshold.
+        seed: of the draw.
     """
-    generator = numpy_generator(parameters.seed, part_index)
-    is_above = scores >= parameters.annotation_threshold
-    above = np.where(is_above & ~held_out)[0].astype(np.int64)
-    below = np.where(~is_above & ~held_out)[0].astype(np.int64)
-    generator.shuffle(above)
-    generator.shuffle(below)
-    taken_above = _fill(above, tokens, budget["annotated"])
-    left = budget["annotated"] - sum_tokens(tokens[taken_above])
-    taken_below = _fill(below, tokens, left)
-    unannotated = _fill(below[len(taken_below) :], tokens, budget["unannotated"])
-    return np.sort(np.concatenate([taken_above, taken_below])), np.sort(unannotated)
+    generator = numpy_generator(seed, part_index)
+    annotated, unannotated = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for name, of_stratum in _by_stratum(rows):
+        budget = budgets[name]
+        drawable = of_stratum[~rows.is_held_out[of_stratum]]
+        is_above = rows.is_above[drawable]
+        above, below = drawable[is_above], drawable[~is_above]
+        generator.shuffle(above)
+        generator.shuffle(below)
+        taken_above = _fill(above, rows.tokens, budget["annotated"])
+        left = budget["annotated"] - sum_tokens(rows.tokens[taken_above])
+        taken_below = _fill(below, rows.tokens, left)
+        annotated += [taken_above, taken_below]
+        unannotated.append(_fill(below[len(taken_below) :], rows.tokens, budget["unannotated"]))
+    return np.sort(np.concatenate(annotated)), np.sort(np.concatenate(unannotated))
 
 
-def metadata(
-    parameters: SubsamplingParameters,
-    totals: Totals,
-    estimates: Sequence[PartEstimate],
-    splits: Mapping[str, Sequence[Mapping[str, Any]]],
-) -> dict[str, Any]:
-    """Return what a reader needs to check the draw: every parameter and global, counts of each split, versions.
-
-    Args:
-        parameters: of the run.
-        totals: from `totals_of`.
-        estimates: of the parts, in part order.
-        splits: for each split the statistics of its parts, in part order (see `splits.select_split`).
-    """
-    return {
-        "parameters": parameters.model_dump(mode="json"),
-        "globals": dict(totals),
-        "token_counts": "estimates: min(code points / chars_per_token, max_tokens_per_document); row counts are exact",
-        "splits": {
-            split: {
-                "rows": sum(part["rows"] for part in parts),
-                "estimated_tokens": sum((part["estimated_tokens"] for part in parts), 0.0),
-                "rows_by_part": [part["rows"] for part in parts],
-            }
-            for split, parts in sorted(splits.items())
-        },
-        "budgets": [dict(budget) for budget in budgets(estimates, parameters)[1]],
-        "estimates": [dict(estimate) for estimate in estimates],
-        "versions": {"python": platform.python_version(), "numpy": np.__version__},
-    }
-
-
-def require_scores(scores: npt.NDArray[np.float64] | npt.NDArray[np.int8], nulls: int, part_name: str) -> None:
+def require_scores(scores: npt.NDArray[np.integer], nulls: int, part_name: str) -> None:
     """Refuse rows without a score or with one that is no class.
 
     Raises:
@@ -278,6 +255,55 @@ def require_scores(scores: npt.NDArray[np.float64] | npt.NDArray[np.int8], nulls
             f"0..{N_CLASSES - 1}; expected none of both. "
             f"Score the documents again: a row without a score is in neither stratum."
         )
+
+
+def _by_stratum(rows: SampledRows) -> Iterator[tuple[str, Integers]]:
+    """Yield name and row numbers, increasing, of every stratum that has rows, by name."""
+    if len(rows.strata) == 1 and len(rows.tokens):
+        yield rows.strata[0], np.arange(len(rows.tokens), dtype=np.int64)
+        return
+    order = np.argsort(rows.stratum, kind="stable")
+    ends = np.cumsum(np.bincount(rows.stratum, minlength=len(rows.strata)))
+    for name, of_stratum in zip(rows.strata, np.split(order, ends[:-1]), strict=True):
+        if len(of_stratum):
+            yield name, of_stratum
+
+
+def _summed(estimates: Sequence[PartEstimate]) -> dict[str, StratumTotals]:
+    strata: dict[str, StratumTotals] = {}
+    for estimate in estimates:
+        for name, of_part in estimate.items():
+            sums = strata.setdefault(
+                name,
+                StratumTotals(
+                    above_tokens=0.0,
+                    below_tokens=0.0,
+                    above_rows=0,
+                    below_rows=0,
+                    held_out_tokens=0.0,
+                    held_out_rows=0,
+                    matched_tokens=0.0,
+                    scale=0.0,
+                    target_below_sample=0.0,
+                ),
+            )
+            sums["above_tokens"] += of_part["above_tokens"]
+            sums["below_tokens"] += of_part["below_tokens"]
+            sums["above_rows"] += of_part["above_rows"]
+            sums["below_rows"] += of_part["below_rows"]
+            sums["held_out_tokens"] += of_part["held_out_tokens"]
+            sums["held_out_rows"] += of_part["held_out_rows"]
+    return dict(sorted(strata.items()))
+
+
+def _budget(of_part: StratumEstimate, totals: StratumTotals) -> Budget:
+    share = of_part["below_tokens"] / totals["below_tokens"] if totals["below_tokens"] else 0.0
+    below = totals["target_below_sample"] * share
+    return Budget(
+        below=below,
+        annotated=of_part["above_tokens"] * totals["scale"] + below,
+        unannotated=of_part["below_tokens"] * totals["scale"] - below,
+    )
 
 
 def _fill(pool: Integers, tokens: Floats, budget: float) -> Integers:

@@ -1,63 +1,72 @@
 """The two passes of the subsampling over parts: estimate, then select the rows of a split.
 
-Both passes gather a few bytes a row (length, score, held out, stratum: 14) and never a part's text: lengths are a
-column of the documents, and the second pass filters batches as they come.
+Both passes gather a few bytes a row (lengths, scores, numbers of source and stratum: about 40) and never a part's text:
+lengths are a column of the documents, and the second pass filters batches as they come. Only a part that is one small
+batch is read once instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from everytoken.corpus.documents import SPLIT_FIELDS, with_fields
+from everytoken.corpus.documents import MAX_BATCH_ROWS, N_CLASSES, SPLIT_FIELDS, with_fields
 from everytoken.corpus.errors import SamplingError
+from everytoken.corpus.held_out import HeldOutParameters, held_out_rows
 from everytoken.corpus.sampling import (
     EstimateParameters,
+    Flags,
     Floats,
     Integers,
     PartEstimate,
+    SampledRows,
     SubsamplingParameters,
     Totals,
     draw_rows,
     estimated_tokens,
-    is_held_out,
-    part_budget,
+    part_budgets,
     part_estimate,
     require_scores,
     sum_tokens,
 )
+from everytoken.corpus.strata import EVERYTHING, Strata
 from everytoken.shards import Part, Rows, versioned
 
 Split = Literal["annotated", "unannotated"]
+Numbers = npt.NDArray[np.int32]
+
+_COLUMNS = ("characters", "safety_score", "source", "stratum", "shard_index", "row")
 
 
 class _Facts(NamedTuple):
-    """What the draw needs of each row; arrays of shape (rows,)."""
+    """What both passes need of each row; arrays of shape (rows,)."""
 
     lengths: Integers
+    tokens: Floats  # estimated
     scores: npt.NDArray[np.int8]
-    held_out: npt.NDArray[np.bool_]
-    stratum: npt.NDArray[np.int32]
-    strata: list[tuple[str, str]]  # (source, stratum) by the numbers in `stratum`
+    is_held_out: Flags
+    source: Numbers
+    sources: list[str]  # by the numbers in `source`
+    stratum: Numbers
+    strata: list[str]
 
 
-@versioned(1)
+@versioned(2)
 def estimate_part_tokens(part: Part, *, parameters: EstimateParameters) -> PartEstimate:
-    """Return the sums of one scored part that the budgets are made of (first pass).
+    """Return the sums of one scored part that the budgets are made of, by stratum (first pass).
 
     Raises:
         SamplingError: rows without a valid score, with their count.
     """
-    facts = _gather(part, parameters)
-    return part_estimate(facts.lengths, facts.scores, facts.held_out, parameters)
+    return part_estimate(_sampled(_gather(part, None, parameters), parameters))
 
 
-@versioned(1)
+@versioned(2)
 def select_split(
     part: Part, estimates_part: Part, *, split: Split, parameters: SubsamplingParameters, totals: Totals
 ) -> Rows:
@@ -72,133 +81,228 @@ def select_split(
 
     Returns:
         Every input column, then ``has_annotation`` (true in annotated) and ``is_bad`` (``safety_score >= threshold``).
-        Statistics: ``rows_in = annotated + unannotated + held_out + not_drawn``; ``rows`` and ``estimated_tokens`` of
-        this split, and ``by_source[source][stratum]`` with its rows, estimated tokens and characters.
+        Statistics: ``rows_in = annotated + unannotated + held_out + not_drawn``; of this split ``rows``,
+        ``estimated_tokens``, ``by_source[source][stratum]`` with its rows, estimated tokens and characters,
+        ``by_score[source][score]`` with rows and estimated tokens; the same of what is not drawn as
+        ``not_drawn_by_score``; and with strata both also by name of the stratum.
 
     Raises:
         SamplingError: rows without a valid score, or estimates of another part.
     """
-    schema = with_fields(part.schema, SPLIT_FIELDS)
+    whole = _whole(part)
+    schema = with_fields(part.schema if whole is None else whole.schema, SPLIT_FIELDS)
     estimate = cast(PartEstimate, estimates_part.value)
-    return Rows(schema, _selected_batches(part, estimate, split, parameters, totals, schema))
+    return Rows(schema, _selected_batches(part, whole, estimate, split, parameters, totals, schema))
 
 
 def _selected_batches(
     part: Part,
+    whole: pa.RecordBatch | None,
     estimate: PartEstimate,
     split: Split,
     parameters: SubsamplingParameters,
     totals: Totals,
     schema: pa.Schema,
 ) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
-    facts = _gather(part, parameters)
-    found = part_estimate(facts.lengths, facts.scores, facts.held_out, parameters)
+    facts = _gather(part, whole, parameters)
+    sampled = _sampled(facts, parameters)
+    found = part_estimate(sampled)
     if found != estimate:
         raise SamplingError(
             f"part {part.name}: the estimates are not of these documents. Expected {found}, found {estimate}. "
             f"Estimate the tokens again with the parameters of this run."
         )
-    tokens = estimated_tokens(facts.lengths, parameters)
-    budget = part_budget(estimate, totals)
-    annotated, unannotated = draw_rows(tokens, facts.scores, facts.held_out, budget, part.index, parameters)
-    held_out = np.where(facts.held_out)[0]
+    annotated, unannotated = draw_rows(sampled, part_budgets(estimate, totals), part.index, parameters.seed)
     rows = annotated if split == "annotated" else unannotated
-    yield from _filtered(part, rows, len(tokens), split == "annotated", parameters.annotation_threshold, schema)
-    counts = {"annotated": len(annotated), "unannotated": len(unannotated), "held_out": len(held_out)}
+    yield from _filtered(part, whole, rows, facts.scores >= parameters.annotation_threshold, split, schema)
+    is_left = ~facts.is_held_out
+    is_left[annotated] = is_left[unannotated] = False
+    left = np.where(is_left)[0]
+    by_stratum = {}
+    if parameters.strata is not None:
+        by_stratum = {
+            "by_stratum": _amounts(facts.tokens, sampled.stratum, sampled.strata, rows),
+            "not_drawn_by_stratum": _amounts(facts.tokens, sampled.stratum, sampled.strata, left),
+        }
     return {
-        "rows_in": len(tokens),
-        **counts,
-        "not_drawn": len(tokens) - sum(counts.values()),
-        **_amounts(facts, tokens, rows),
+        "rows_in": len(facts.tokens),
+        "annotated": len(annotated),
+        "unannotated": len(unannotated),
+        "held_out": int(np.count_nonzero(facts.is_held_out)),
+        "not_drawn": len(left),
+        **_statistics(facts, rows),
+        "not_drawn_by_score": _by_score(facts, left),
+        **by_stratum,
     }
 
 
-@versioned(1)
-def select_held_out(part: Part, *, parameters: EstimateParameters) -> Rows:
+@versioned(2)
+def select_held_out(part: Part, *, parameters: HeldOutParameters) -> Rows:
     """Return the held-out rows of one scored part, in input order; which they are does not depend on any draw.
 
     Returns:
         Columns as `select_split` gives them, ``has_annotation`` false. Statistics: ``rows_in``, ``rows``,
-        ``estimated_tokens`` and ``by_source`` of these rows.
+        ``estimated_tokens``, ``by_source`` and ``by_score`` of these rows.
     """
-    schema = with_fields(part.schema, SPLIT_FIELDS)
-    return Rows(schema, _held_out_batches(part, parameters, schema))
+    whole = _whole(part)
+    schema = with_fields(part.schema if whole is None else whole.schema, SPLIT_FIELDS)
+    return Rows(schema, _held_out_batches(part, whole, parameters, schema))
 
 
 def _held_out_batches(
-    part: Part, parameters: EstimateParameters, schema: pa.Schema
+    part: Part, whole: pa.RecordBatch | None, parameters: HeldOutParameters, schema: pa.Schema
 ) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
-    facts = _gather(part, parameters)
-    rows = np.where(facts.held_out)[0]
-    yield from _filtered(part, rows, len(facts.scores), False, parameters.annotation_threshold, schema)
-    tokens = estimated_tokens(facts.lengths, parameters)
-    return {"rows_in": len(tokens), **_amounts(facts, tokens, rows)}
+    facts = _gather(part, whole, parameters)
+    rows = np.where(facts.is_held_out)[0]
+    yield from _filtered(part, whole, rows, facts.scores >= parameters.annotation_threshold, "held_out", schema)
+    return {"rows_in": len(facts.tokens), **_statistics(facts, rows)}
 
 
-def _amounts(facts: _Facts, tokens: Floats, rows: Integers) -> dict[str, Any]:
-    return {
-        "rows": len(rows),
-        "estimated_tokens": sum_tokens(tokens[rows]),
-        "by_source": _by_source(facts, tokens, rows),
-    }
+def _whole(part: Part) -> pa.RecordBatch | None:
+    """Return all of a part that is one small batch, else None: opening a file twice costs more than reading 50 rows."""
+    if not 0 < part.rows <= MAX_BATCH_ROWS:
+        return None
+    with closing(cast(Generator[pa.RecordBatch, None, None], part.batches())) as batches:
+        first = next(batches)
+        if first.num_rows < part.rows:
+            return None
+        for _ in batches:  # to the end: that is where a part checks that it had the rows it says
+            pass
+    return first
+
+
+def _gather(part: Part, whole: pa.RecordBatch | None, parameters: HeldOutParameters) -> _Facts:
+    lengths: list[Any] = [np.empty(0, np.int64)]
+    scores: list[Any] = [np.empty(0, np.int64)]
+    held_out: list[Any] = [np.empty(0, np.bool_)]
+    source: list[Any] = [np.empty(0, np.int32)]
+    stratum: list[Any] = [np.empty(0, np.int32)]
+    sources: dict[str, int] = {}
+    strata: dict[str, int] = {}
+    nulls = 0
+    for batch in part.batches(_COLUMNS) if whole is None else [whole]:
+        lengths.append(batch.column("characters").to_numpy(zero_copy_only=False))
+        score = batch.column("safety_score")
+        nulls += score.null_count
+        scores.append((score.fill_null(0) if score.null_count else score).to_numpy(zero_copy_only=False))
+        held_out.append(held_out_rows(batch, parameters))
+        source.append(_numbered(batch.column("source"), sources))
+        stratum.append(_numbered(batch.column("stratum"), strata))
+    all_scores = np.concatenate(scores)
+    require_scores(all_scores, nulls, part.name)
+    all_lengths = np.concatenate(lengths)
+    return _Facts(
+        all_lengths,
+        estimated_tokens(all_lengths, parameters),
+        all_scores.astype(np.int8),
+        np.concatenate(held_out),
+        np.concatenate(source),
+        list(sources),
+        np.concatenate(stratum),
+        list(strata),
+    )
+
+
+def _numbered(names: pa.Array, numbers: dict[str, int]) -> Numbers:
+    """Return the number of each name, shape (rows,); new names get the next ones."""
+    encoded = names.dictionary_encode()
+    of_entry = [numbers.setdefault(name, len(numbers)) for name in encoded.dictionary.to_pylist()]
+    numbered: Numbers = np.array(of_entry, np.int32)[encoded.indices.to_numpy(zero_copy_only=False)]
+    return numbered
+
+
+def _sampled(facts: _Facts, parameters: EstimateParameters) -> SampledRows:
+    stratum, strata = _strata(facts, parameters.strata)
+    above = facts.scores >= parameters.annotation_threshold
+    return SampledRows(facts.tokens, above, facts.is_held_out, stratum, strata)
+
+
+def _strata(facts: _Facts, strata: Strata | None) -> tuple[Numbers, list[str]]:
+    """Return the number of each row's stratum, and the names by number, sorted."""
+    if strata is None:
+        return np.zeros(len(facts.tokens), np.int32), [EVERYTHING]
+    if strata.key == "length_band":
+        numbers, names = strata.band_numbers(facts.lengths), list(strata.bands)
+    elif strata.key == "source":
+        numbers, names = facts.source, facts.sources
+    else:
+        numbers, names = facts.stratum, facts.strata
+    ordered = sorted(names)
+    place = {name: number for number, name in enumerate(ordered)}
+    return np.array([place[name] for name in names], np.int32)[numbers], ordered
 
 
 def _filtered(
-    part: Part, rows: Integers, rows_in: int, has_annotation: bool, threshold: int, schema: pa.Schema
+    part: Part,
+    whole: pa.RecordBatch | None,
+    rows: Integers,
+    is_above: Flags,
+    split: Split | Literal["held_out"],
+    schema: pa.Schema,
 ) -> Generator[pa.RecordBatch, None, None]:
-    chosen = np.zeros(rows_in, dtype=np.bool_)
+    if len(rows) == 0:
+        return
+    chosen = np.zeros(len(is_above), np.bool_)
     chosen[rows] = True
     start = 0
-    for batch in part.batches():
+    for batch in part.batches() if whole is None else [whole]:
         mask = chosen[start : start + batch.num_rows]
+        bad = is_above[start : start + batch.num_rows][mask]
         start += batch.num_rows
-        if not mask.any():
+        if not len(bad):
             continue
-        kept = batch.filter(pa.array(mask))
-        is_bad = pc.greater_equal(kept.column("safety_score"), pa.scalar(threshold, pa.int8()))
-        annotation = pa.array(np.full(kept.num_rows, has_annotation))
-        yield pa.RecordBatch.from_arrays([*kept.columns, annotation, is_bad], schema=schema)
+        kept = batch if len(bad) == batch.num_rows else batch.filter(pa.array(mask))
+        annotation = pa.array(np.full(kept.num_rows, split == "annotated"))
+        yield pa.RecordBatch.from_arrays([*kept.columns, annotation, pa.array(bad)], schema=schema)
 
 
-def _by_source(facts: _Facts, tokens: Floats, rows: Integers) -> dict[str, dict[str, dict[str, float]]]:
-    """Count by source and stratum; sums run in row order (bincount adds one by one)."""
-    n = len(facts.strata)
-    stratum = facts.stratum[rows]
-    counts = np.bincount(stratum, minlength=n)
-    sums = np.bincount(stratum, weights=tokens[rows], minlength=n)
-    characters = np.zeros(n, dtype=np.int64)
-    np.add.at(characters, stratum, facts.lengths[rows])
+def _statistics(facts: _Facts, rows: Integers) -> dict[str, Any]:
+    return {
+        "rows": len(rows),
+        "estimated_tokens": sum_tokens(facts.tokens[rows]),
+        "by_source": _by_source(facts, rows),
+        "by_score": _by_score(facts, rows),
+    }
+
+
+def _by_source(facts: _Facts, rows: Integers) -> dict[str, dict[str, dict[str, float]]]:
+    """Count by source and stratum."""
+    pairs = facts.source[rows].astype(np.int64) * len(facts.strata) + facts.stratum[rows]
+    found, numbers = np.unique(pairs, return_inverse=True)
+    counts, sums = _counted(facts.tokens, numbers, len(found), rows)
+    characters = np.zeros(len(found), np.int64)
+    np.add.at(characters, numbers, facts.lengths[rows])
     report: dict[str, dict[str, dict[str, float]]] = {}
-    for number, (source, name) in sorted(enumerate(facts.strata), key=lambda item: item[1]):
-        if counts[number]:
-            report.setdefault(source, {})[name] = {
-                "rows": int(counts[number]),
-                "estimated_tokens": float(sums[number]),
-                "characters": int(characters[number]),
-            }
-    return report
+    for pair, *amounts in zip(found.tolist(), counts, sums, characters.tolist(), strict=True):
+        source, stratum = divmod(pair, len(facts.strata))
+        report.setdefault(facts.sources[source], {})[facts.strata[stratum]] = dict(
+            zip(("rows", "estimated_tokens", "characters"), amounts, strict=True)
+        )
+    return {source: dict(sorted(strata.items())) for source, strata in sorted(report.items())}
 
 
-def _gather(part: Part, parameters: EstimateParameters) -> _Facts:
-    columns = ["characters", "safety_score", "source", "stratum", "shard_index", "row"]
-    lengths: list[Any] = [np.empty(0, dtype=np.int64)]
-    scores: list[Any] = [np.empty(0, dtype=np.int8)]
-    held_out: list[Any] = [np.empty(0, dtype=np.bool_)]
-    stratum: list[Any] = [np.empty(0, dtype=np.int32)]
-    numbers: dict[tuple[str, str], int] = {}
-    nulls = 0
-    for batch in part.batches(columns):
-        lengths.append(batch.column("characters").to_numpy(zero_copy_only=False))
-        nulls += batch.column("safety_score").null_count
-        scores.append(batch.column("safety_score").fill_null(0).to_numpy(zero_copy_only=False).astype(np.int8))
-        sources, names = batch.column("source").to_pylist(), batch.column("stratum").to_pylist()
-        pairs = zip(sources, names, strict=True)
-        stratum.append(np.array([numbers.setdefault(pair, len(numbers)) for pair in pairs], dtype=np.int32))
-        if parameters.held_out_share > 0:
-            places = zip(sources, batch.column("shard_index").to_pylist(), batch.column("row").to_pylist(), strict=True)
-            held_out.append(np.array([is_held_out(*place, parameters) for place in places], dtype=np.bool_))
-        else:
-            held_out.append(np.zeros(batch.num_rows, dtype=np.bool_))
-    all_scores = np.concatenate(scores)
-    require_scores(all_scores, nulls, part.name)
-    return _Facts(np.concatenate(lengths), all_scores, np.concatenate(held_out), np.concatenate(stratum), list(numbers))
+def _by_score(facts: _Facts, rows: Integers) -> dict[str, dict[str, dict[str, float]]]:
+    """Count by source and safety score."""
+    numbers = facts.source * N_CLASSES + facts.scores
+    counted = _amounts(facts.tokens, numbers, range(len(facts.sources) * N_CLASSES), rows)
+    report: dict[str, dict[str, dict[str, float]]] = {}
+    for number, amounts in counted.items():
+        source, score = divmod(number, N_CLASSES)
+        report.setdefault(facts.sources[source], {})[str(score)] = amounts
+    return dict(sorted(report.items()))
+
+
+def _amounts(tokens: Floats, numbers: Numbers, names: Sequence[Any], rows: Integers) -> dict[Any, dict[str, float]]:
+    """Return rows and estimated tokens by name, of the names that have rows."""
+    counts, sums = _counted(tokens, numbers[rows], len(names), rows)
+    return {
+        name: {"rows": count, "estimated_tokens": total}
+        for name, count, total in zip(names, counts, sums, strict=True)
+        if count
+    }
+
+
+def _counted(tokens: Floats, numbers: npt.NDArray[np.integer], n: int, rows: Integers) -> tuple[list[int], list[float]]:
+    """Return rows and estimated tokens of each number; sums run in row order (bincount adds one by one)."""
+    counts = np.bincount(numbers, minlength=n)
+    return counts.tolist(), np.bincount(numbers, weights=tokens[rows], minlength=n).tolist()

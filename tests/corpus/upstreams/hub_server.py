@@ -1,4 +1,4 @@
-"""A Hugging Face hub of a few datasets on loopback, with the faults of a real one.
+"""A Hugging Face hub of a dataset and a few models on loopback, with the faults of a real one.
 
 It speaks what the client asks: the commit of a revision, the tree of files in pages, and files by Range; large ones
 (LFS) by a redirect to another origin, as the hub sends to its storage.
@@ -53,6 +53,7 @@ class Hub:
     url: str
     dataset: str = "org/texts"
     files: dict[str, bytes] = field(default_factory=dict)
+    models: dict[str, dict[str, bytes]] = field(default_factory=dict)  # their files, by id
     page: int = 1_000
     token: str | None = None  # what a private dataset asks for
     gated: bool = False
@@ -69,12 +70,12 @@ class Hub:
     def asked(self, *kinds: str) -> list[Request]:
         return [request for request in self.requests if request.kind in (kinds or ("info", "tree", "resolve"))]
 
-    def tree(self) -> list[dict[str, Any]]:
-        folders = {path.rsplit("/", 1)[0] for path in self.files if "/" in path}
+    def tree(self, files: dict[str, bytes]) -> list[dict[str, Any]]:
+        folders = {path.rsplit("/", 1)[0] for path in files if "/" in path}
         entries: list[dict[str, Any]] = [
             {"type": "directory", "oid": "0" * 40, "size": 0, "path": path} for path in sorted(folders)
         ]
-        for path, content in reversed(self.files.items()):  # the order is not guaranteed
+        for path, content in reversed(files.items()):  # the order is not guaranteed
             blob = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
             entry: dict[str, Any] = {"type": "file", "oid": blob, "size": len(content), "path": path}
             if len(content) >= LFS_FROM:
@@ -113,50 +114,55 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         url = urllib.parse.urlsplit(self.path)
         path = urllib.parse.unquote(url.path)
-        dataset = re.escape(self.hub.dataset)
-        if info := re.fullmatch(rf"/api/datasets/{dataset}/revision/([^/]+)", path):
-            self._answer("info", info.group(1), self._info())
-        elif tree := re.fullmatch(rf"/api/datasets/{dataset}/tree/([^/]+)", path):
-            self._tree(tree.group(1), urllib.parse.parse_qs(url.query))
-        elif resolve := re.fullmatch(rf"/datasets/{dataset}/resolve/([^/]+)/(.+)", path):
-            self._resolve(*resolve.groups())
-        elif path.startswith("/storage/"):
-            self._send_file("storage", path.removeprefix("/storage/"))
+        asked = re.fullmatch(r"/api/(datasets|models)/(.+)/(revision|tree)/([^/]+)", path)
+        file = re.fullmatch(r"/(?:(datasets)/)?([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path)
+        if path.startswith("/storage/"):
+            name, _, path = path.removeprefix("/storage/").partition("//")
+            self._send_file("storage", self._files("datasets" if name == self.hub.dataset else "models", name), path)
+        elif asked and (files := self._files(asked[1], asked[2])) is not None:
+            if asked[3] == "tree":
+                self._tree(asked[1], asked[2], asked[4], files, urllib.parse.parse_qs(url.query))
+            else:
+                info = {"id": asked[2], "sha": self.hub.resolves_to, "siblings": []}
+                self._answer("info", asked[4], json.dumps(info).encode())
+        elif file and (files := self._files(file[1] or "models", file[2])) is not None:
+            self._resolve(file[2], files, file[4])
         else:
             self._refuse("info", path, 404, "RepoNotFound")
 
-    def _info(self) -> bytes:
-        return json.dumps({"id": self.hub.dataset, "sha": self.hub.resolves_to, "siblings": []}).encode()
+    def _files(self, kind: str, name: str) -> dict[str, bytes] | None:
+        return self.hub.models.get(name) if kind == "models" else {self.hub.dataset: self.hub.files}.get(name)
 
-    def _tree(self, revision: str, query: dict[str, list[str]]) -> None:
-        entries, start = self.hub.tree(), int(query.get("cursor", ["0"])[0])
+    def _tree(self, kind: str, name: str, revision: str, files: dict[str, bytes], query: dict[str, list[str]]) -> None:
+        entries, start = self.hub.tree(files), int(query.get("cursor", ["0"])[0])
         assert query["recursive"] in (["True"], ["true"]), "the whole tree is asked for"
         end = start + self.hub.page
         headers = {}
         if self.hub.next_page is not None:
             entries, end = [], self.hub.next_page
         if end < len(entries) or self.hub.next_page is not None:
-            following = f"{self.hub.url}/api/datasets/{self.hub.dataset}/tree/{revision}?recursive=true&cursor={end}"
+            following = f"{self.hub.url}/api/{kind}/{name}/tree/{revision}?recursive=true&cursor={end}"
             headers["Link"] = f'<{following}>; rel="next"'
         self._answer("tree", f"{revision}/{start}", json.dumps(entries[start:end]).encode(), headers)
 
-    def _resolve(self, revision: str, path: str) -> None:
-        if path in self.hub.gone or path not in self.hub.files:
+    def _resolve(self, name: str, files: dict[str, bytes], path: str) -> None:
+        if path in self.hub.gone or path not in files:
             self._refuse("resolve", path, 404, "EntryNotFound")
-        elif len(self.hub.files[path]) < LFS_FROM:
-            self._send_file("resolve", path)
+        elif len(files[path]) < LFS_FROM:
+            self._send_file("resolve", files, path)
         else:
             other_origin = self.hub.url.replace("127.0.0.1", "localhost")
             headers = {
-                "Location": f"{other_origin}/storage/{urllib.parse.quote(path)}?X-Signature=secret",
+                "Location": f"{other_origin}/storage/{name}//{urllib.parse.quote(path)}?X-Signature=secret",
                 "X-Repo-Commit": self.hub.answers_from,
-                "X-Linked-Size": str(len(self.hub.files[path])),
-                "X-Linked-Etag": f'"{hashlib.sha256(self.hub.files[path]).hexdigest()}"',
+                "X-Linked-Size": str(len(files[path])),
+                "X-Linked-Etag": f'"{hashlib.sha256(files[path]).hexdigest()}"',
             }
             self._answer("resolve", path, b"", headers, status=302)
 
-    def _send_file(self, kind: str, path: str) -> None:
-        content = self.hub.served.get(path, self.hub.files[path])
+    def _send_file(self, kind: str, files: dict[str, bytes] | None, path: str) -> None:
+        assert files is not None
+        content = self.hub.served.get(path, files[path])
         headers = {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "Accept-Ranges": "bytes"}
         if kind == "resolve":
             headers["X-Repo-Commit"] = self.hub.answers_from

@@ -117,7 +117,7 @@ def test_a_member_that_is_not_there_is_named_with_what_is(tmp_path: Path) -> Non
     (tmp_path / "wheels").mkdir()
     (tmp_path / "wheels/toy_data-1.0-py3-none-any.whl").write_bytes(wheel)
     with pytest.raises(UpstreamError, match=r"no file 'toy/x.jsonl' among its 1.*toy/data.jsonl"):
-        find_files("toy", wheel_source(toy_upstream(wheel, member="toy/x.jsonl")), tmp_path)
+        find_files("toy", wheel_source(toy_upstream(wheel, member="toy/x.jsonl")).upstream, tmp_path)
 
 
 @pytest.mark.parametrize("project", ["--index-url", "a b", "a==1", ""])
@@ -130,15 +130,15 @@ def test_files_of_a_folder_are_sorted_by_relative_posix_path(tmp_path: Path) -> 
     for name in ("b.jsonl", "a/z.jsonl", "a.jsonl", "a/b/c.jsonl", "a/other.txt"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text('{"text": "x"}\n')
-    files = find_files("s", path_source(tmp_path), tmp_path)
+    files = find_files("s", path_source(tmp_path).upstream, tmp_path)
     assert [file.path for file in files] == ["a.jsonl", "a/b/c.jsonl", "a/z.jsonl", "b.jsonl"]
 
 
 def test_no_file_and_no_folder_are_errors(tmp_path: Path) -> None:
     with pytest.raises(UpstreamError, match=r"no file in .* matches"):
-        find_files("s", path_source(tmp_path), tmp_path)
+        find_files("s", path_source(tmp_path).upstream, tmp_path)
     with pytest.raises(UpstreamError, match="there is no folder"):
-        find_files("s", path_source(tmp_path / "none"), tmp_path)
+        find_files("s", path_source(tmp_path / "none").upstream, tmp_path)
 
 
 @pytest.mark.parametrize("pattern", ["**/*.jsonl", "*/*.jsonl", "lin?/**/*.jsonl", "link/a.jsonl"])
@@ -149,10 +149,12 @@ def test_a_linked_folder_that_the_pattern_could_reach_into_is_an_error(tmp_path:
     (tmp_path / "root/link").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "root/other").symlink_to(tmp_path / "root")  # a cycle is not followed either
     with pytest.raises(UpstreamError, match=r"source 's': \['link'.*links to folders, which are not followed"):
-        find_files("s", path_source(tmp_path / "root", pattern), tmp_path)
-    assert [file.path for file in find_files("s", path_source(tmp_path / "root", "own/*"), tmp_path)] == ["own/a.jsonl"]
+        find_files("s", path_source(tmp_path / "root", pattern).upstream, tmp_path)
+    assert [file.path for file in find_files("s", path_source(tmp_path / "root", "own/*").upstream, tmp_path)] == [
+        "own/a.jsonl"
+    ]
     (tmp_path / "alias").symlink_to(tmp_path / "elsewhere")  # the root itself may be a link
-    assert len(find_files("s", path_source(tmp_path / "alias"), tmp_path)) == 1
+    assert len(find_files("s", path_source(tmp_path / "alias").upstream, tmp_path)) == 1
 
 
 @pytest.mark.parametrize("pattern", ["**/*.jsonl", "**/gone.jsonl", "gone.jsonl"])
@@ -160,11 +162,11 @@ def test_a_match_that_is_no_file_is_an_error_and_a_link_to_a_file_is_none(tmp_pa
     (tmp_path / "a").mkdir()
     (tmp_path / "a/gone.jsonl").write_text("{}\n")
     (tmp_path / "linked.jsonl").symlink_to("a/gone.jsonl")
-    found = find_files("s", path_source(tmp_path, "*.jsonl"), tmp_path)
+    found = find_files("s", path_source(tmp_path, "*.jsonl").upstream, tmp_path)
     assert [file.path for file in found] == ["linked.jsonl"]
     (tmp_path / "gone.jsonl").symlink_to("nowhere")
     with pytest.raises(UpstreamError, match=r"source 's': \['gone.jsonl'\] .*dangling"):
-        find_files("s", path_source(tmp_path, pattern), tmp_path)
+        find_files("s", path_source(tmp_path, pattern).upstream, tmp_path)
 
 
 @pytest.mark.parametrize("pattern", ["", ".", "/data/*.jsonl", "../*.jsonl", "a/../*.jsonl", "a**/x.jsonl"])
@@ -187,7 +189,7 @@ def test_a_pattern_matches_part_by_part(tmp_path: Path, pattern: str, expected: 
     for name in ("a.jsonl", "b/a.jsonl", "b/c/a.jsonl"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    assert [file.path for file in find_files("s", path_source(tmp_path, pattern), tmp_path)] == expected
+    assert [file.path for file in find_files("s", path_source(tmp_path, pattern).upstream, tmp_path)] == expected
 
 
 def test_a_file_name_that_is_not_utf8_is_named(tmp_path: Path) -> None:
@@ -197,7 +199,7 @@ def test_a_file_name_that_is_not_utf8_is_named(tmp_path: Path) -> None:
     except OSError:
         pytest.skip("this file system has UTF-8 names only")
     with pytest.raises(UpstreamError, match=r"file name 'caf\\udce9.jsonl' .* is not UTF-8"):
-        find_files("s", path_source(tmp_path), tmp_path)
+        find_files("s", path_source(tmp_path).upstream, tmp_path)
 
 
 def test_a_damaged_wheel_is_named(tmp_path: Path) -> None:
@@ -251,8 +253,8 @@ def test_every_file_can_be_listed_in_json_and_come_back(tmp_path: Path) -> None:
     (tmp_path / "files/wheels/toy_data-1.0-py3-none-any.whl").write_bytes(make_wheel())
     sources = {"texts": path_source(tmp_path / "texts"), "toy": wheel_source(toy_upstream(make_wheel()))}
     dataset = UpstreamFiles(filepath=str(tmp_path / "list.json"), files=str(tmp_path / "files"))
-    dataset.save(sources)
-    assert dataset.load() == {name: find_files(name, sources[name], tmp_path / "files") for name in sources}
+    dataset.save({name: source.upstream for name, source in sources.items()})
+    assert dataset.load() == {name: find_files(name, sources[name].upstream, tmp_path / "files") for name in sources}
     assert dataset.ledger_summary()["rows"] == 2
     assert dataset.ledger_summary()["bytes"] == 14 + len(make_wheel())
     row = b'{"text": "a"}\n'

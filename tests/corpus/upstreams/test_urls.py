@@ -53,7 +53,7 @@ def memory(waits: list[float]) -> Iterator[Any]:
 
 
 def test_a_url_is_listed_sorted_and_fetched_when_opened(memory: Any, tmp_path: Path) -> None:
-    files = find_files("s", path_source("memory://texts"), tmp_path)
+    files = find_files("s", path_source("memory://texts").upstream, tmp_path)
     assert [file.path for file in files] == NAMES
     assert [file.size for file in files] == [len(ROWS[name]) for name in NAMES]
     assert not list(tmp_path.rglob("*.jsonl"))
@@ -66,7 +66,7 @@ def test_a_url_is_listed_sorted_and_fetched_when_opened(memory: Any, tmp_path: P
 
 def test_planning_takes_the_digest_of_bytes_where_nothing_tells_it(memory: Any, tmp_path: Path) -> None:
     sources = {"s": path_source("memory://texts")}
-    files = {"s": find_files("s", sources["s"], tmp_path)}
+    files = {"s": find_files("s", sources["s"].upstream, tmp_path)}
     plan = make_plan(sources, files, plan_parameters(n_shards=1), LIMITS)
     (shard,) = plan["shards"]
     assert shard["digest"] == f"sha256:{hashlib.sha256(ROWS[shard['path']]).hexdigest()}"
@@ -77,11 +77,11 @@ def test_planning_takes_the_digest_of_bytes_where_nothing_tells_it(memory: Any, 
 @pytest.mark.parametrize("same_size", [True, False])
 def test_an_old_copy_is_not_taken_for_a_file_that_changed(memory: Any, tmp_path: Path, same_size: bool) -> None:
     source = path_source("memory://texts", "b.jsonl")
-    (old,) = find_files("s", source, tmp_path)
+    (old,) = find_files("s", source.upstream, tmp_path)
     old.open().close()
     changed = ROWS["b.jsonl"].replace(b"b", b"B") if same_size else b"other\n"
     memory.pipe_file("/texts/b.jsonl", changed)
-    (new,) = find_files("s", source, tmp_path)
+    (new,) = find_files("s", source.upstream, tmp_path)
     assert new.location == old.location
     assert content_of(new) == changed
     with pytest.raises(RowError, match=r"file b.jsonl: it changed at memory://texts since it was listed"):
@@ -91,7 +91,7 @@ def test_an_old_copy_is_not_taken_for_a_file_that_changed(memory: Any, tmp_path:
 def test_a_file_that_changes_while_it_is_fetched_is_refused(
     memory: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (file,) = find_files("s", path_source("memory://texts", "b.jsonl"), tmp_path)
+    (file,) = find_files("s", path_source("memory://texts", "b.jsonl").upstream, tmp_path)
     write = urls.write_all
 
     def write_and_change(stream: Any, block: bytes) -> None:
@@ -105,21 +105,21 @@ def test_a_file_that_changes_while_it_is_fetched_is_refused(
 
 
 def test_a_file_that_disappears_and_a_folder_that_is_not_there_are_named(memory: Any, tmp_path: Path) -> None:
-    files = find_files("s", path_source("memory://texts"), tmp_path)
+    files = find_files("s", path_source("memory://texts").upstream, tmp_path)
     memory.rm_file("/texts/b.jsonl")
     with pytest.raises(RowError, match=r"file b.jsonl: b.jsonl of memory://texts is not there"):
         files[2].open()
     assert content_of(files[0]) == ROWS["a/c.jsonl"]
     with pytest.raises(UpstreamError, match=r"source 's': .*memory://none"):
-        find_files("s", path_source("memory://none"), tmp_path)
+        find_files("s", path_source("memory://none").upstream, tmp_path)
     with pytest.raises(UpstreamError, match=r"no file in memory://texts matches '\*.csv'"):
-        find_files("s", path_source("memory://texts", "*.csv"), tmp_path)
+        find_files("s", path_source("memory://texts", "*.csv").upstream, tmp_path)
 
 
 def test_a_read_that_fails_goes_on_from_where_it_was(
     memory: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: list[float]
 ) -> None:
-    (file,) = find_files("s", path_source("memory://texts", "a/c.jsonl"), tmp_path)
+    (file,) = find_files("s", path_source("memory://texts", "a/c.jsonl").upstream, tmp_path)
     monkeypatch.setattr(urls, "_BLOCK", 10)
     asked: list[int] = []
     opened = memory.open
@@ -157,12 +157,12 @@ def test_a_protocol_whose_package_is_missing_names_it(tmp_path: Path, monkeypatc
     with pytest.raises(
         UpstreamError, match=r"s3://bucket needs a package .*Install s3fs.*pip install 'everytoken\[s3\]'"
     ):
-        find_files("s", path_source("s3://bucket"), tmp_path)
+        find_files("s", path_source("s3://bucket").upstream, tmp_path)
 
 
 def test_an_unknown_protocol_is_named(tmp_path: Path) -> None:
     with pytest.raises(UpstreamError, match=r"source 's': nope://x cannot be read.*[Pp]rotocol"):
-        find_files("s", path_source("nope://x"), tmp_path)
+        find_files("s", path_source("nope://x").upstream, tmp_path)
 
 
 def test_a_password_in_a_url_is_refused_because_parameters_are_recorded() -> None:
@@ -173,7 +173,7 @@ def test_a_password_in_a_url_is_refused_because_parameters_are_recorded() -> Non
 def test_a_file_url_is_a_folder_of_this_machine(tmp_path: Path) -> None:
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts/b.jsonl").write_bytes(ROWS["b.jsonl"])
-    (file,) = find_files("s", path_source(f"file://{tmp_path}/texts"), tmp_path / "files")
+    (file,) = find_files("s", path_source(f"file://{tmp_path}/texts").upstream, tmp_path / "files")
     assert file.location == tmp_path / "texts/b.jsonl"
     assert file.remote is None
 
@@ -202,19 +202,21 @@ def checked_root(request: pytest.FixtureRequest, tmp_path: Path, memory: Any) ->
 def test_a_checksum_file_pins_what_it_lists(checked_root: tuple[str, Any], tmp_path: Path) -> None:
     root, _ = checked_root
     sources = {"s": path_source(root, checksums="SHA256SUMS")}
-    files = {"s": find_files("s", sources["s"], tmp_path / "files")}
+    files = {"s": find_files("s", sources["s"].upstream, tmp_path / "files")}
     assert [file.pinned for file in files["s"]] == [f"sha256:{hashlib.sha256(ROWS[n]).hexdigest()}" for n in NAMES]
     plan = make_plan(sources, files, plan_parameters(), LIMITS)
     assert not list((tmp_path / "files").rglob("*.jsonl")), "the plan needs no file"
     for file, digest in ((f, s["digest"]) for f in files["s"] for s in plan["shards"] if s["path"] == f.path):
         file.require(digest)
-    assert len(find_files("s", path_source(root, "**", checksums="SHA256SUMS"), tmp_path / "files")) == len(ROWS)
+    assert len(find_files("s", path_source(root, "**", checksums="SHA256SUMS").upstream, tmp_path / "files")) == len(
+        ROWS
+    )
 
 
 def test_a_file_with_another_digest_than_listed_is_an_error(checked_root: tuple[str, Any], tmp_path: Path) -> None:
     root, write = checked_root
     write("b.jsonl", ROWS["b.jsonl"].replace(b"b", b"B"))
-    (file,) = find_files("s", path_source(root, "b.jsonl", checksums="SHA256SUMS"), tmp_path / "files")
+    (file,) = find_files("s", path_source(root, "b.jsonl", checksums="SHA256SUMS").upstream, tmp_path / "files")
     assert file.pinned is not None
     with pytest.raises(
         RowError, match=r"file b.jsonl: .*expected (SHA-256 |sha256:)[0-9a-f]{64}, found (sha256:)?[0-9a-f]"
@@ -229,7 +231,7 @@ def test_a_local_file_that_differs_from_its_checksum_is_an_error_at_the_plan(tmp
     (root / name).write_bytes(b"other\n")
     expected, found = (f"sha256:{hashlib.sha256(content).hexdigest()}" for content in (ROWS[name], b"other\n"))
     sources = {"s": path_source(root, checksums="SUMS")}
-    files = {"s": find_files("s", sources["s"], tmp_path / "files")}
+    files = {"s": find_files("s", sources["s"].upstream, tmp_path / "files")}
     with pytest.raises(RowError, match=rf"file b.jsonl: the checksum file says {expected}, the file has {found}"):
         make_plan(sources, files, plan_parameters(), LIMITS)
 
@@ -241,7 +243,7 @@ def test_a_local_file_that_changes_with_its_checksum_makes_another_plan(tmp_path
     for content in (ROWS[name], b"other\n"):
         (root / name).write_bytes(content)
         (root / "SUMS").write_bytes(sums({name: content}))
-        files = {"s": find_files("s", sources["s"], tmp_path / "files")}
+        files = {"s": find_files("s", sources["s"].upstream, tmp_path / "files")}
         plan = make_plan(sources, files, plan_parameters(), LIMITS)
         digests.append(plan["shards"][0]["digest"])
     assert digests == [f"sha256:{hashlib.sha256(content).hexdigest()}" for content in (ROWS[name], b"other\n")]
@@ -255,21 +257,21 @@ def test_a_file_on_one_side_only_is_an_error(checked_root: tuple[str, Any], tmp_
     source = path_source(root, checksums="SHA256SUMS")
     write("a/new.jsonl", b"{}\n")
     with pytest.raises(UpstreamError, match=r"SHA256SUMS of .* does not list \['a/new.jsonl'\]"):
-        find_files("s", source, tmp_path / "files")
+        find_files("s", source.upstream, tmp_path / "files")
     write("a/new.jsonl", None)
     write("b.jsonl", None)
     with pytest.raises(UpstreamError, match=r"lists \['b.jsonl'\], which match .* are not there"):
-        find_files("s", source, tmp_path / "files")
-    assert len(find_files("s", path_source(root, "a/**", checksums="SHA256SUMS"), tmp_path / "files")) == 3
+        find_files("s", source.upstream, tmp_path / "files")
+    assert len(find_files("s", path_source(root, "a/**", checksums="SHA256SUMS").upstream, tmp_path / "files")) == 3
 
 
 def test_a_checksum_file_that_is_not_there_or_malformed_is_named(checked_root: tuple[str, Any], tmp_path: Path) -> None:
     root, write = checked_root
     with pytest.raises(UpstreamError, match=r"source 's': .*NONE"):
-        find_files("s", path_source(root, checksums="NONE"), tmp_path / "files")
+        find_files("s", path_source(root, checksums="NONE").upstream, tmp_path / "files")
     write("SHA256SUMS", b"what\n")
     with pytest.raises(UpstreamError, match=r"source 's': checksum file SHA256SUMS of .*, line 1: expected 64 hex"):
-        find_files("s", path_source(root, checksums="SHA256SUMS"), tmp_path / "files")
+        find_files("s", path_source(root, checksums="SHA256SUMS").upstream, tmp_path / "files")
     with pytest.raises(ValidationError, match="checksums must be a path below root"):
         path_source(root, checksums="../SHA256SUMS")
 
@@ -307,23 +309,23 @@ def bucket(s3_server: str, monkeypatch: pytest.MonkeyPatch, waits: list[float], 
 
 
 def test_a_bucket_is_listed_and_fetched(bucket: Any, tmp_path: Path) -> None:
-    files = find_files("s", path_source("s3://texts/dolma"), tmp_path)
+    files = find_files("s", path_source("s3://texts/dolma").upstream, tmp_path)
     assert [(file.path, file.size) for file in files] == [(name, len(ROWS[name])) for name in NAMES]
     assert [content_of(file) for file in files] == [ROWS[name] for name in NAMES]
-    assert [content_of(file) for file in find_files("s", path_source("s3://texts/dolma/"), tmp_path)]
+    assert [content_of(file) for file in find_files("s", path_source("s3://texts/dolma/").upstream, tmp_path)]
     stored = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert b"s3cret" not in stored + json.dumps([file.to_json() for file in files]).encode()
 
 
 def test_an_object_that_changed_or_is_gone_is_noticed(bucket: Any, tmp_path: Path) -> None:
-    files = find_files("s", path_source("s3://texts/dolma"), tmp_path)
+    files = find_files("s", path_source("s3://texts/dolma").upstream, tmp_path)
     files[2].open().close()
     changed = ROWS["b.jsonl"].replace(b"b", b"B")
     bucket.pipe_file("texts/dolma/b.jsonl", changed)
     bucket.rm_file("texts/dolma/a/c.jsonl")
     with pytest.raises(RowError, match=r"file a/c.jsonl: .* is not there"):
         files[0].open()
-    assert content_of(find_files("s", path_source("s3://texts/dolma", "b.jsonl"), tmp_path)[0]) == changed
+    assert content_of(find_files("s", path_source("s3://texts/dolma", "b.jsonl").upstream, tmp_path)[0]) == changed
     with pytest.raises(RowError, match=r"b.jsonl: it changed at s3://texts/dolma since it was listed"):
         files[2].open()
 
@@ -334,7 +336,7 @@ def test_a_large_object_with_a_checksum_is_resumed_by_the_next_run(
     large = b'{"text": "large"}\n' * 200_000
     bucket.pipe_file("texts/large/l.jsonl", large)
     bucket.pipe_file("texts/large/SUMS", sums({"l.jsonl": large}))
-    (file,) = find_files("s", path_source("s3://texts/large", checksums="SUMS"), tmp_path)
+    (file,) = find_files("s", path_source("s3://texts/large", checksums="SUMS").upstream, tmp_path)
     write = urls.write_all
     written: list[int] = []
 
@@ -361,8 +363,8 @@ def test_a_bucket_that_is_not_there_and_denied_access_are_named(
     bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(UpstreamError, match=r"source 's': .*s3://nowhere"):
-        find_files("s", path_source("s3://nowhere/x"), tmp_path)
-    (file,) = find_files("s", path_source("s3://texts/dolma", "b.jsonl"), tmp_path)
+        find_files("s", path_source("s3://nowhere/x").upstream, tmp_path)
+    (file,) = find_files("s", path_source("s3://texts/dolma", "b.jsonl").upstream, tmp_path)
 
     def denied(*_: object, **__: object) -> None:
         raise PermissionError("Access Denied")

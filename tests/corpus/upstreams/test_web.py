@@ -103,12 +103,12 @@ def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
 
 
 def only_file(web: Web, folder: Path, checksums: str | None = None) -> UpstreamFile:
-    (file,) = find_files("s", path_source(web.url, "*.jsonl", checksums=checksums), folder)
+    (file,) = find_files("s", path_source(web.url, "*.jsonl", checksums=checksums).upstream, folder)
     return file
 
 
 def planned(source: Source, folder: Path) -> str:
-    plan = make_plan({"s": source}, {"s": find_files("s", source, folder)}, plan_parameters(), LIMITS)
+    plan = make_plan({"s": source}, {"s": find_files("s", source.upstream, folder)}, plan_parameters(), LIMITS)
     return str(plan["shards"][0]["digest"])
 
 

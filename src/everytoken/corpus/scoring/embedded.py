@@ -13,6 +13,7 @@ import functools
 import importlib.metadata
 import itertools
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -21,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, PositiveInt, fie
 
 from everytoken.corpus.errors import ScoringError
 from everytoken.corpus.scoring.distinct import Scored, TextScorer
+from everytoken.shards import Built, file_sha256, versioned
 
 _PACKAGE = "alt-profanity-check"
 _BATCH_CHARACTERS = 1 << 20
@@ -106,9 +108,32 @@ def _until_full(texts: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
         yield text
 
 
+@versioned(1)
+def identify_model(folder: Path, *, version: str) -> Built:
+    """Record which model the installed package holds: an artifact without files, with the SHA-256 of the weights.
+
+    Raises:
+        ScoringError: the package is not installed, or not in this version.
+    """
+    _require_version(version)
+    weights = {
+        Path(file).name: file_sha256(Path(str(file.locate())))
+        for file in importlib.metadata.files(_PACKAGE) or ()
+        if file.suffix == ".joblib"
+    }
+    return Built({"package": _PACKAGE, "version": version, "weights": dict(sorted(weights.items()))})
+
+
 @functools.cache
 def _embedded_model(version: str) -> Callable[[list[str]], Any]:
     """Load the model once a process; importing the package does it."""
+    _require_version(version)
+    from profanity_check import predict_prob
+
+    return predict_prob  # type: ignore[no-any-return]
+
+
+def _require_version(version: str) -> None:
     try:
         installed = importlib.metadata.version(_PACKAGE)
     except importlib.metadata.PackageNotFoundError:
@@ -118,6 +143,3 @@ def _embedded_model(version: str) -> Callable[[list[str]], Any]:
             f"the parameters pin {_PACKAGE} {version}, installed is {installed}; another version scores differently. "
             f"Install the pinned one, or set scorer.version to {installed} and score again."
         )
-    from profanity_check import predict_prob
-
-    return predict_prob  # type: ignore[no-any-return]

@@ -13,19 +13,21 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from everytoken.corpus.documents import N_CLASSES, SCORE_FIELDS, with_fields
+from everytoken.corpus.errors import ScoringError
 from everytoken.corpus.scoring.distinct import Floats, TextScorer, distinct_rows, first_of_ids, score_distinct
 from everytoken.corpus.scoring.embedded import EmbeddedScorer, embedded_scorer
+from everytoken.corpus.scoring.transformer import TransformersScorer, transformers_scorer
 from everytoken.shards import Artifact, Part, Rows, versioned
 
 
 @versioned(4)
-def score_part(part: Part, *, scorer: EmbeddedScorer, model: Artifact | None) -> Rows:
+def score_part(part: Part, *, scorer: EmbeddedScorer | TransformersScorer, model: Artifact | None) -> Rows:
     """Append the scores of a model to the documents of a part; the score of an id's first row is copied onto all.
 
     Args:
         part: documents of schema `DOCUMENTS`.
         scorer: which scorer, with its parameters.
-        model: the files of a transformer, from `everytoken.corpus.scoring.transformer`; None for other scorers.
+        model: the files of a transformer, from `everytoken.corpus.scoring.model_files`; None for other scorers.
 
     Returns:
         Rows with the two columns appended. Statistics: ``rows``; ``scored``, the texts that went through the model
@@ -37,9 +39,13 @@ def score_part(part: Part, *, scorer: EmbeddedScorer, model: Artifact | None) ->
     return Rows(schema, _scored_batches(part, text_scorer(scorer, model), schema))
 
 
-def text_scorer(scorer: EmbeddedScorer, model: Artifact | None) -> TextScorer:
+def text_scorer(scorer: EmbeddedScorer | TransformersScorer, model: Artifact | None) -> TextScorer:
     """Return what scores texts; a model is loaded once a process."""
-    return embedded_scorer(scorer)
+    if isinstance(scorer, EmbeddedScorer):
+        return embedded_scorer(scorer)
+    if model is None:
+        raise ScoringError("scorer.kind transformers scores with the files of a model, and none are given.")
+    return transformers_scorer(scorer, model)
 
 
 def _scored_batches(

@@ -93,7 +93,8 @@ def find_hub_files(name: str, upstream: HubUpstream, folder: Path) -> list[Upstr
     """
     place = folder / "hub" / upstream.dataset.replace("/", "--") / upstream.revision
     try:
-        listing = _listing(upstream, place.with_name(f"{upstream.revision}.listing.json"))
+        kept = place.with_name(f"{upstream.revision}.listing.json")
+        listing = pinned_listing("dataset", upstream.dataset, upstream.revision, kept)
     except FetchError as error:
         raise UpstreamError(f"source {name!r}: {error}") from None
     remote = HubRemote(dataset=upstream.dataset, revision=upstream.revision)
@@ -125,8 +126,12 @@ def find_hub_files(name: str, upstream: HubUpstream, folder: Path) -> list[Upstr
     return [file(path) for path in chosen]
 
 
-def _listing(upstream: HubUpstream, kept: Path) -> dict[str, Listed]:
-    """Return all files of the dataset by path, from the list that was kept or from the hub."""
+def pinned_listing(kind: Literal["dataset", "model"], name: str, revision: str, kept: Path) -> dict[str, Listed]:
+    """Return all files of a repository at a commit by path, from the list that was kept at ``kept`` or from the hub.
+
+    Raises:
+        FetchError: the repository cannot be listed at that commit.
+    """
     try:
         return {path: Listed(*listed) for path, listed in json.loads(kept.read_text(encoding="utf-8")).items()}
     except (FileNotFoundError, ValueError, TypeError, AttributeError):
@@ -135,13 +140,13 @@ def _listing(upstream: HubUpstream, kept: Path) -> dict[str, Listed]:
         hub_client,  # imported where the hub is asked: the client takes its time to load
     )
 
-    commit = hub_client.commit_of(upstream.dataset, upstream.revision)
-    if commit != upstream.revision:
+    commit = hub_client.commit_of(kind, name, revision)
+    if commit != revision:
         raise FetchError(
-            f"a moved revision: the hub takes {upstream.revision} of dataset {upstream.dataset} for commit {commit}",
-            "A branch or tag of that name hides the commit: look at the dataset's history, and pin another commit.",
+            f"a moved revision: the hub takes {revision} of {kind} {name} for commit {commit}",
+            f"A branch or tag of that name hides the commit: look at the {kind}'s history, and pin another commit.",
         )
-    listing = hub_client.list_tree(upstream.dataset, upstream.revision)
+    listing = hub_client.list_tree(kind, name, revision)
     kept.parent.mkdir(parents=True, exist_ok=True)
     write_text(kept, json.dumps(listing, ensure_ascii=False))
     return listing

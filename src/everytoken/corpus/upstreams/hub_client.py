@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Literal
 
 # the client asks its endpoint for a register of telemetry once a day unless this is set before it is imported
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
@@ -48,6 +48,8 @@ from everytoken.corpus.upstreams.patterns import is_safe
 from everytoken.corpus.upstreams.remotes import write_all
 from everytoken.corpus.upstreams.retries import FetchError, Transient, bearable, retrying
 
+Kind = Literal["dataset", "model"]  # of a repository
+
 _TIMEOUT = 30.0  # seconds without a byte; the hub's own storage answers within one
 _SHA1, _SHA256 = re.compile(r"[0-9a-f]{40}"), re.compile(r"[0-9a-f]{64}")
 _LISTING: ContextVar[set[str] | None] = ContextVar("_LISTING", default=None)  # the addresses asked for its pages
@@ -58,48 +60,47 @@ def endpoint() -> str:
     return os.environ.get("HF_ENDPOINT", constants.ENDPOINT).rstrip("/")
 
 
-def commit_of(dataset: str, revision: str) -> str | None:
-    """Return the commit that the hub takes a revision for."""
+def commit_of(kind: Kind, name: str, revision: str) -> str | None:
+    """Return the commit that the hub takes a revision of a repository for."""
 
     def ask() -> str | None:
-        with _explained(dataset, revision, None):
-            info = HfApi(endpoint()).dataset_info(
-                dataset, revision=revision, timeout=_TIMEOUT, expand=["sha"], token=_token()
-            )
-        return info.sha
+        api = HfApi(endpoint())
+        info = api.dataset_info if kind == "dataset" else api.model_info
+        with _explained(kind, name, revision, None):
+            return info(name, revision=revision, timeout=_TIMEOUT, expand=["sha"], token=_token()).sha
 
     return retrying(ask)
 
 
-def list_tree(dataset: str, revision: str) -> dict[str, Listed]:
-    """Return all files of a dataset at a commit by path, with sizes, and SHA-256 or git's digest."""
+def list_tree(kind: Kind, name: str, revision: str) -> dict[str, Listed]:
+    """Return all files of a repository at a commit by path, with sizes, and SHA-256 or git's digest."""
     _limit_listings()
     listing = _LISTING.set(set())
     try:
-        with _explained(dataset, revision, None, retried=True):
+        with _explained(kind, name, revision, None, retried=True):
             tree = HfApi(endpoint()).list_repo_tree(
-                dataset, recursive=True, revision=revision, repo_type="dataset", token=_token()
+                name, recursive=True, revision=revision, repo_type=kind, token=_token()
             )
-            return _listed(dataset, tree)
+            return _listed(f"{kind} {name}", tree)
     finally:
         _LISTING.reset(listing)
 
 
-def _listed(dataset: str, tree: Iterable[Any]) -> dict[str, Listed]:
+def _listed(what: str, tree: Iterable[Any]) -> dict[str, Listed]:
     files: dict[str, Listed] = {}
     for entry in tree:
         if not isinstance(entry, RepoFile):
             continue
         if not is_safe(entry.path) or entry.path in files:
-            reason = "which is no path below the dataset, or is listed twice"
-            raise _untrusted(f"the hub lists the path {entry.path!r} of dataset {dataset}, {reason}")
+            reason = f"which is no path below the {what.split()[0]}, or is listed twice"
+            raise _untrusted(f"the hub lists the path {entry.path!r} of {what}, {reason}")
         size = entry.lfs.size if entry.lfs is not None else entry.size
         algorithm, form, told = (
             ("git-sha1", _SHA1, entry.blob_id) if entry.lfs is None else ("sha256", _SHA256, entry.lfs.sha256)
         )
         if type(size) is not int or size < 0 or not isinstance(told, str) or not form.fullmatch(told):
             raise _untrusted(
-                f"the hub lists {entry.path!r} of dataset {dataset} with size {size!r} and {algorithm} {told!r}, "
+                f"the hub lists {entry.path!r} of {what} with size {size!r} and {algorithm} {told!r}, "
                 f"expected a number of bytes and {'40' if entry.lfs is None else '64'} hex digits"
             )
         files[entry.path] = Listed(size, f"{algorithm}:{told}", None)
@@ -110,17 +111,17 @@ def _untrusted(reason: str) -> FetchError:
     return FetchError(reason, "Do not trust this endpoint; check HF_ENDPOINT.")
 
 
-def download(dataset: str, revision: str, path: str, size: int | None, stream: Partial) -> None:
+def download(kind: Kind, name: str, revision: str, path: str, size: int | None, stream: Partial) -> None:
     """Append to ``stream`` the bytes of a file from where it ends; see `remotes.download`."""
     start = stream.seek(0, os.SEEK_END)
     if start and start == size:
         return
-    url = hf_hub_url(dataset, path, repo_type="dataset", revision=revision, endpoint=endpoint())
+    url = hf_hub_url(name, path, repo_type=kind, revision=revision, endpoint=endpoint())
     headers = {**build_hf_headers(token=_token(), library_name="everytoken"), "Accept-Encoding": "identity"}
     if start:
         headers["Range"] = f"bytes={start}-"
     with (
-        _explained(dataset, revision, path),
+        _explained(kind, name, revision, path),
         get_session().stream("GET", url, headers=headers, timeout=_TIMEOUT) as response,
     ):
         if response.status_code != HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
@@ -174,18 +175,19 @@ def _token() -> str | bool:
 
 
 @contextmanager
-def _explained(dataset: str, revision: str, path: str | None, *, retried: bool = False) -> Iterator[None]:
+def _explained(kind: Kind, name: str, revision: str, path: str | None, *, retried: bool = False) -> Iterator[None]:
     """Turn what the client raises into `Transient`, or into a `FetchError` that says what to do.
 
     Messages name no URL that was redirected to: those carry signatures.
 
     Args:
-        dataset: its id.
+        kind: of the repository.
+        name: its id.
         revision: the commit.
-        path: of a file in it, or None for the dataset.
+        path: of a file in it, or None for all of it.
         retried: the client has tried again already.
     """
-    what = f"dataset {dataset} at {revision}" if path is None else f"the file at {revision} of dataset {dataset}"
+    what = f"{kind} {name} at {revision}" if path is None else f"the file at {revision} of {kind} {name}"
     try:
         yield
     except OfflineModeIsEnabled:
@@ -201,11 +203,11 @@ def _explained(dataset: str, revision: str, path: str | None, *, retried: bool =
         ) from None
     except RevisionNotFoundError:
         raise FetchError(
-            f"the hub does not know commit {revision} of dataset {dataset} (404)",
-            f"Its history may have been rewritten: see {endpoint()}/datasets/{dataset}/commits/main and pin a commit.",
+            f"the hub does not know commit {revision} of {kind} {name} (404)",
+            f"Its history may have been rewritten: see {_page(kind, name)}/commits/main and pin a commit.",
         ) from None
     except HfHubHTTPError as error:
-        raise _refused(error, dataset, what, retried=retried) from None
+        raise _refused(error, kind, name, what, retried=retried) from None
     except httpx2.UnsupportedProtocol as error:
         raise FetchError(f"{what}: {error}", "Set HF_ENDPOINT to an address that begins with https://.") from None
     except httpx2.TransportError as error:
@@ -220,24 +222,28 @@ def _explained(dataset: str, revision: str, path: str | None, *, retried: bool =
         ) from None
 
 
-def _refused(error: HfHubHTTPError, dataset: str, what: str, *, retried: bool) -> Exception:
+def _page(kind: Kind, name: str) -> str:
+    return f"{endpoint()}/datasets/{name}" if kind == "dataset" else f"{endpoint()}/{name}"
+
+
+def _refused(error: HfHubHTTPError, kind: Kind, name: str, what: str, *, retried: bool) -> Exception:
     status = error.response.status_code
-    page = f"{endpoint()}/datasets/{dataset}"
+    page = _page(kind, name)
     token = "HF_TOKEN is set, but " if _token() else "HF_TOKEN is not set, and "
     if status in (408, 429) or status >= 500:
         return _again(f"{what}: the hub answers {status}", _asked_wait(error.response), retried=retried)
     if isinstance(error, GatedRepoError):
         return FetchError(
-            f"dataset {dataset} is gated ({status}): {token}its account must have accepted the terms",
+            f"{kind} {name} is gated ({status}): {token}its account must have accepted the terms",
             f"Accept the terms on {page}, make a token that reads gated repositories, and set it as HF_TOKEN.",
         )
     if isinstance(error, RepositoryNotFoundError) or status in (401, 403, 404):
         return FetchError(
-            f"the hub does not give {what} ({status}): {token}the dataset is private, gated, renamed or not there",
+            f"the hub does not give {what} ({status}): {token}the {kind} is private, gated, renamed or not there",
             f"Check the id on {page}; for a private or gated one set HF_TOKEN to a token that may read it.",
         )
     if isinstance(error, DisabledRepoError):
-        return FetchError(f"the hub has disabled dataset {dataset} ({status})", f"See {page}; choose another source.")
+        return FetchError(f"the hub has disabled {kind} {name} ({status})", f"See {page}; choose another one.")
     return FetchError(f"{what}: the hub answers {status}", "Check HF_ENDPOINT and the upstream's parameters.")
 
 

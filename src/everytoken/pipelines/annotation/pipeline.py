@@ -1,19 +1,38 @@
-"""Annotation: documents -> scored documents."""
+"""Annotation: documents -> scored documents, and the table of their scores."""
 
 from kedro.pipeline import Node, Pipeline
 
-from everytoken.pipelines.annotation.nodes import report_scores, score_documents
+from everytoken.pipelines.annotation.nodes import (
+    classify_documents,
+    find_score_files,
+    prepare_scorer,
+    report_scores,
+    score_documents,
+)
 
 
 def create_pipeline() -> Pipeline:
     """Return the pipeline."""
     return Pipeline(
         [
-            Node(score_documents, ["documents", "params:annotation"], "scored_documents", name="score_documents"),
+            Node(find_score_files, "params:annotation", "score_files", name="find_score_files"),
+            Node(prepare_scorer, ["documents", "score_files", "params:annotation"], "scorer", name="prepare_scorer"),
+            Node(
+                score_documents,
+                ["documents", "scorer", "params:annotation"],
+                "scored_documents",
+                name="score_documents",
+            ),
+            Node(
+                classify_documents,
+                ["scored_documents", "params:annotation"],
+                "classifications",
+                name="classify_documents",
+            ),
             Node(
                 report_scores,
-                "scored_documents",
-                ["annotation_metrics", "score_distribution"],
+                ["scored_documents", "classifications", "params:subsampling"],
+                ["annotation_metrics", "score_report", "score_distribution"],
                 name="report_scores",
                 tags=["report"],
             ),

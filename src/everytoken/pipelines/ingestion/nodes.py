@@ -16,7 +16,7 @@ from everytoken.corpus.selection.report import read_counts, require_documents, s
 from everytoken.corpus.selection.select import select
 from everytoken.corpus.selection.selected_parts import check_conservation, dropped_part, select_part
 from everytoken.corpus.statistics import add_statistics
-from everytoken.corpus.upstreams.source import Source, UpstreamFile
+from everytoken.corpus.upstreams.source import Upstream, UpstreamFile
 from everytoken.parameters import IngestionParameters
 from everytoken.reports import ingestion_figure
 from everytoken.shards import Artifact, Shards, plan_artifact
@@ -26,9 +26,9 @@ logger = logging.getLogger(__name__)
 _NONE = {"rows": 0, "characters": 0, "utf8_bytes": 0}
 
 
-def find_upstream_files(parameters: IngestionParameters) -> dict[str, Source]:
-    """Return the sources that are switched on; saving them lists their files (and fetches wheels)."""
-    return parameters.active_sources
+def find_upstream_files(parameters: IngestionParameters) -> dict[str, Upstream]:
+    """Return the upstreams of the sources that are switched on; saving them lists their files (and fetches wheels)."""
+    return {name: source.upstream for name, source in parameters.active_sources.items()}
 
 
 def plan_shards(files: dict[str, list[UpstreamFile]], parameters: IngestionParameters) -> ShardPlan:

@@ -1,19 +1,32 @@
 """Subsampling: estimate tokens by part, match harmful documents with harmless ones, draw each split."""
 
+import logging
 from typing import Any
 
+import pandas as pd
 from plotly.graph_objects import Figure
 
-from everytoken.corpus.sampling import metadata, totals_of
+from everytoken.corpus.sampling import totals_of
+from everytoken.corpus.sampling_report import (
+    amounts_by_score,
+    amounts_by_stratum,
+    check_conservation,
+    limits,
+    metadata,
+    rows_by_score,
+    strata_table,
+)
 from everytoken.corpus.splits import estimate_part_tokens, select_held_out, select_split
 from everytoken.corpus.statistics import add_statistics
 from everytoken.parameters import SubsamplingParameters
 from everytoken.reports import mixture_figure
 from everytoken.shards import Shards
 
+logger = logging.getLogger(__name__)
+
 
 def estimate_tokens(scored_documents: Shards, parameters: SubsamplingParameters) -> Shards:
-    """First pass: estimated tokens at or above the threshold and below it, by part."""
+    """First pass: estimated tokens at or above the threshold and below it, by part and stratum."""
     return scored_documents.reduce(estimate_part_tokens, parameters=parameters.estimate)
 
 
@@ -35,40 +48,42 @@ def draw_unannotated(scored_documents: Shards, token_estimates: Shards, paramete
 
 def hold_out_documents(scored_documents: Shards, parameters: SubsamplingParameters) -> Shards:
     """Documents that a seeded hash of their address keeps from every other split, whatever is drawn."""
-    return scored_documents.map(select_held_out, parameters=parameters.estimate)
+    return scored_documents.map(select_held_out, parameters=parameters.held_out)
 
 
 def report_subsampling(
-    documents: Shards,
+    scored_documents: Shards,
     token_estimates: Shards,
     annotated: Shards,
     unannotated: Shards,
     held_out: Shards,
     parameters: SubsamplingParameters,
-) -> tuple[dict[str, Any], dict[str, Any], Figure]:
-    """Return counts, the full metadata of the draw, and the mixture by source before and after."""
+) -> tuple[dict[str, Any], dict[str, Any], pd.DataFrame]:
+    """Check that no row was lost; return counts, the full metadata of the draw, and the strata before and after."""
     splits = {"annotated": annotated, "unannotated": unannotated, "held_out": held_out}
     totals = totals_of(token_estimates.values, parameters)
     sums = {name: add_statistics(split.statistics) for name, split in splits.items()}
+    amounts = amounts_by_score(sums)
+    check_conservation(rows_by_score(scored_documents.statistics), amounts)
+    for limit in limits(totals):
+        logger.warning("warning: %s", limit)
     metrics = {
-        "rows_in": sums["annotated"]["rows_in"],
-        "not_drawn": sums["annotated"]["not_drawn"],
-        "rows": {name: total["rows"] for name, total in sums.items()},
-        "estimated_tokens": {name: total["estimated_tokens"] for name, total in sums.items()},
+        "rows_in": scored_documents.rows,
+        "not_drawn": sums["annotated"].get("not_drawn", 0),
+        "rows": {name: total.get("rows", 0) for name, total in sums.items()},
+        "estimated_tokens": {name: total.get("estimated_tokens", 0.0) for name, total in sums.items()},
         "annotation_ratio": totals["annotation_ratio"],
         "scale": totals["scale"],
+        "target_tokens": totals["target_tokens"],
+        "target_reached": int(not totals["limited_by"]),
     }
-    before = _characters(add_statistics(documents.statistics))
-    after = {name: _characters(total) for name, total in sums.items()}
     statistics = {name: split.statistics for name, split in splits.items()}
-    return (
-        metrics,
-        metadata(parameters, totals, token_estimates.values, statistics),
-        mixture_figure(before, after, "characters"),
+    table = strata_table(amounts, amounts_by_stratum(sums, totals, parameters), parameters)
+    return metrics, metadata(parameters, totals, token_estimates.values, statistics), pd.DataFrame(table)
+
+
+def plot_mixture(strata_report: pd.DataFrame) -> Figure:
+    """Sources, safety scores and strata before the draw and in each split."""
+    return mixture_figure(
+        [{str(name): value for name, value in line.items()} for line in strata_report.to_dict("records")]
     )
-
-
-def _characters(total: dict[str, Any]) -> dict[str, int]:
-    return {
-        source: sum(counts["characters"] for counts in strata.values()) for source, strata in total["by_source"].items()
-    }

@@ -7,6 +7,7 @@ from everytoken.pipelines.subsampling.nodes import (
     draw_unannotated,
     estimate_tokens,
     hold_out_documents,
+    plot_mixture,
     report_subsampling,
 )
 
@@ -31,17 +32,18 @@ def create_pipeline() -> Pipeline:
             Node(
                 report_subsampling,
                 [
-                    "documents",
+                    "scored_documents",
                     "token_estimates",
                     "annotated_documents",
                     "unannotated_documents",
                     "held_out_documents",
                     "params:subsampling",
                 ],
-                ["subsampling_metrics", "subsampling_metadata", "mixture_by_source"],
+                ["subsampling_metrics", "subsampling_metadata", "strata_report"],
                 name="report_subsampling",
                 tags=["report"],
             ),
+            Node(plot_mixture, "strata_report", "mixture_by_source", name="plot_mixture", tags=["report"]),
         ],
         namespace="subsampling",
         prefix_datasets_with_namespace=False,

@@ -1,0 +1,216 @@
+"""What a draw was: its metadata, and the table of strata before and after it. No row is lost on the way."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import everytoken
+from everytoken.corpus.errors import SamplingError
+from everytoken.corpus.sampling import PartEstimate, SubsamplingParameters, Totals, part_budgets
+from everytoken.corpus.statistics import add_statistics
+
+Amounts = Mapping[str, float]
+"""``rows`` and ``estimated_tokens``."""
+
+SPLITS = ("annotated", "unannotated", "held_out", "not_drawn")
+_NOTHING = {"rows": 0, "estimated_tokens": 0.0}
+
+
+def rows_by_score(statistics: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], int]:
+    """Return the documents that were scored by (source, safety score), of the statistics of the scored parts."""
+    rows: dict[tuple[str, str], int] = {}
+    for part in statistics:
+        for source, counts in part["by_source"].items():
+            for score, n in counts["rows_by_class"].items():
+                rows[source, score] = rows.get((source, score), 0) + n
+    return {key: n for key, n in rows.items() if n}
+
+
+def amounts_by_score(sums: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[tuple[str, str], Amounts]]:
+    """Return the amounts of each of `SPLITS` by (source, safety score).
+
+    Args:
+        sums: summed statistics of the parts of annotated, unannotated and held_out, see `everytoken.corpus.splits`.
+    """
+    nested = {split: total.get("by_score", {}) for split, total in sums.items()}
+    nested["not_drawn"] = sums["annotated"].get("not_drawn_by_score", {})
+    return {
+        split: {
+            (source, score): amounts for source, scores in nested[split].items() for score, amounts in scores.items()
+        }
+        for split in SPLITS
+    }
+
+
+def amounts_by_stratum(
+    sums: Mapping[str, Mapping[str, Any]], totals: Totals, parameters: SubsamplingParameters
+) -> dict[str, dict[str, Amounts]]:
+    """Return the amounts of each of `SPLITS` by stratum; without strata there are none.
+
+    Args:
+        sums: as for `amounts_by_score`.
+        totals: from `everytoken.corpus.sampling.totals_of`; the held-out split itself knows no strata.
+        parameters: of the run.
+    """
+    if parameters.strata is None:
+        return {split: {} for split in SPLITS}
+    return {
+        "annotated": sums["annotated"].get("by_stratum", {}),
+        "unannotated": sums["unannotated"].get("by_stratum", {}),
+        "held_out": {
+            name: {"rows": of["held_out_rows"], "estimated_tokens": of["held_out_tokens"]}
+            for name, of in totals["strata"].items()
+        },
+        "not_drawn": sums["annotated"].get("not_drawn_by_stratum", {}),
+    }
+
+
+def check_conservation(
+    rows_before: Mapping[tuple[str, str], int], amounts: Mapping[str, Mapping[Any, Amounts]]
+) -> None:
+    """Refuse a draw after which rows are missing, or too many, of a source and score.
+
+    Raises:
+        SamplingError: with the rows before and in each split.
+    """
+    for key in sorted({*rows_before, *(key for of_split in amounts.values() for key in of_split)}):
+        rows = {split: int(amounts[split].get(key, _NOTHING)["rows"]) for split in SPLITS}
+        if sum(rows.values()) != rows_before.get(key, 0):
+            raise SamplingError(
+                f"source {key[0]!r}, safety_score {key[1]}: {rows_before.get(key, 0):,} documents were scored, "
+                f"{' + '.join(f'{n:,} {split}' for split, n in rows.items())} are {sum(rows.values()):,}. "
+                f"The splits are not of these scored documents; run the subsampling again."
+            )
+
+
+def strata_table(
+    amounts: Mapping[str, Mapping[tuple[str, str], Amounts]],
+    by_stratum: Mapping[str, Mapping[str, Amounts]],
+    parameters: SubsamplingParameters,
+) -> list[dict[str, Any]]:
+    """Return rows and estimated tokens before the draw and in each of `SPLITS`, with shares before and after.
+
+    Before are all scored documents; shares are of estimated tokens, *after* of both drawn splits together.
+
+    Args:
+        amounts: from `amounts_by_score`.
+        by_stratum: amounts of each split by stratum; empty without strata.
+        parameters: of the run.
+
+    Returns:
+        A row for each (source, safety score), each source, each score, each stratum, and one for all, in this order.
+        ``intended_share`` is given for the strata that have one.
+    """
+    keys = sorted({key for of_split in amounts.values() for key in of_split})
+    groups: list[tuple[tuple[str, str, str], list[tuple[str, str]]]] = [
+        *(((source, score, ""), [(source, score)]) for source, score in keys),
+        *(((source, "", ""), [key for key in keys if key[0] == source]) for source in _unique(k[0] for k in keys)),
+        *((("", score, ""), [key for key in keys if key[1] == score]) for score in _unique(k[1] for k in keys)),
+    ]
+    lines = [(names, {split: _sum(amounts[split], group) for split in SPLITS}) for names, group in groups]
+    strata = _unique(name for of_split in by_stratum.values() for name in of_split)
+    lines += [(("", "", name), {split: _sum(by_stratum[split], [name]) for split in SPLITS}) for name in strata]
+    total = {split: _sum(amounts[split], keys) for split in SPLITS}
+    lines.append((("", "", ""), total))
+    shares = (parameters.strata.shares if parameters.strata is not None else None) or {}
+    return [_line(names, of, total, shares.get(names[2])) for names, of in lines]
+
+
+def metadata(
+    parameters: SubsamplingParameters,
+    totals: Totals,
+    estimates: Sequence[PartEstimate],
+    splits: Mapping[str, Sequence[Mapping[str, Any]]],
+) -> dict[str, Any]:
+    """Return what a reader needs to check the draw: every parameter and global, counts of each split, versions.
+
+    Args:
+        parameters: of the run.
+        totals: from `everytoken.corpus.sampling.totals_of`.
+        estimates: of the parts, in part order.
+        splits: for each split the statistics of its parts, in part order (see `everytoken.corpus.splits`).
+    """
+    by_split = {split: _split_counts(parts) for split, parts in sorted(splits.items())}
+    drawn = [by_split[split] for split in ("annotated", "unannotated")]
+    return {
+        "parameters": parameters.model_dump(mode="json"),
+        "token_counts": "estimates: min(code points / chars_per_token, max_tokens_per_document); row counts are exact",
+        "input": {
+            "rows": totals["rows"] + totals["held_out_rows"],
+            "estimated_tokens": totals["total_tokens"] + totals["held_out_tokens"],
+            "parts": len(estimates),
+        },
+        "globals": dict(totals),
+        "target": {
+            "wanted_tokens": parameters.target_tokens,
+            "reached": not totals["limited_by"],
+            "limits": list(limits(totals)),
+        },
+        "splits": by_split,
+        "not_drawn": {"rows": sum(part["not_drawn"] for part in splits["annotated"])},
+        "total": {key: sum(split[key] for split in drawn) for key in ("rows", "estimated_tokens", "files")},
+        "files": "parts with at least one row; a part without any is kept as an empty part, so all datasets have "
+        "the same parts",
+        "budgets": [_sum_over(part_budgets(estimate, totals).values()) for estimate in estimates],
+        "versions": {
+            "everytoken": everytoken.__version__,
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+            "pyarrow": pa.__version__,
+        },
+    }
+
+
+def limits(totals: Totals) -> Iterator[str]:
+    """Yield a sentence for everything that keeps the draw from its target."""
+    for short in totals["limited_by"]:
+        yield (
+            f"stratum {short['stratum']!r} has {short['tokens']:,.0f} estimated tokens, "
+            f"{short['wanted_tokens']:,.0f} are wanted of it; the draw is of {totals['target_tokens']:,.0f} in all"
+        )
+
+
+def _split_counts(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return {
+        "rows": sum(part["rows"] for part in parts),
+        "estimated_tokens": sum((part["estimated_tokens"] for part in parts), 0.0),
+        "files": sum(part["rows"] > 0 for part in parts),
+        "rows_by_part": [part["rows"] for part in parts],
+    }
+
+
+def _sum_over(budgets: Iterable[Any]) -> dict[str, float]:
+    of_strata = list(budgets)
+    return {key: sum((of[key] for of in of_strata), 0.0) for key in ("below", "annotated", "unannotated")}
+
+
+def _unique(names: Iterable[str]) -> list[str]:
+    return sorted(set(names))
+
+
+def _sum(amounts: Mapping[Any, Amounts], keys: Iterable[Any]) -> dict[str, float]:
+    return add_statistics([_NOTHING, *(dict(amounts[key]) for key in keys if key in amounts)])
+
+
+def _line(
+    names: tuple[str, str, str], of: Mapping[str, Amounts], total: Mapping[str, Amounts], intended: float | None
+) -> dict[str, Any]:
+    line: dict[str, Any] = dict(zip(("source", "safety_score", "stratum"), names, strict=True))
+    before, all_before = (add_statistics(dict(split) for split in what.values()) for what in (of, total))
+    after, all_after = (add_statistics([what["annotated"], what["unannotated"]]) for what in (of, total))  # type: ignore[list-item]
+    for split, counts in {"before": before, **of}.items():
+        line |= {f"{split}_rows": counts["rows"], f"{split}_tokens": counts["estimated_tokens"]}
+    return line | {
+        "share_before": _share(before, all_before),
+        "share_after": _share(after, all_after),
+        "intended_share": intended,
+    }
+
+
+def _share(of: Amounts, total: Amounts) -> float:
+    return of["estimated_tokens"] / total["estimated_tokens"] if total["estimated_tokens"] else 0.0
