@@ -119,6 +119,7 @@ _STAGES: tuple[tuple[str, str, Callable[[Any], float] | None, str], ...] = (
     ("dropped_documents", "documents", None, ""),
     ("documents", "documents", None, ""),
     ("scored_documents", "documents", None, ""),
+    ("classifications", "", lambda stored: stored.statistics["classifications"], "distinct ids"),
     ("annotated_documents", "documents", _total("estimated_tokens"), "estimated"),
     ("unannotated_documents", "documents", _total("estimated_tokens"), "estimated"),
     ("held_out_documents", "documents", _total("estimated_tokens"), "estimated"),
@@ -214,6 +215,8 @@ def _set_aside(read: dict[str, Any]) -> Iterator[str]:
         reasons = add_statistics(part["set_aside"] for part in read[name].statistics) if name in read else {}
         counted += [(count, f"{unit}: {reason}") for reason, count in reasons.items()]
     counted += [(_total(key)(read[name]), words) for name, key, words in _SET_ASIDE if name in read]
+    if "classifications" in read and (unknown := read["classifications"].statistics["without_score"]):
+        counted.append((unknown, "documents that the published scores do not know: they count as class 0"))
     if "compact_stream" in read:
         remainder = read["compact_stream"].statistics["remainder_tokens"]
         counted.append((remainder, "tokens at the end of the compact stream that fill no window"))

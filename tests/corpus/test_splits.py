@@ -68,7 +68,7 @@ def test_nothing_depends_on_batches(rows: list[tuple[int, int]], batch_rows: int
     parameters = subsampling(held_out_share=0.2, target_tokens=800)
     one = split_all(parts_of([rows], batch_rows), parameters)
     other = split_all(parts_of([rows], 1000), parameters)
-    assert split_all(parts_of([rows], 1), parameters) == other  # one row a part's first batch: never read as a whole
+    assert split_all(parts_of([rows], 1), parameters) == other
     for split in SPLITS:
         assert one[split][0][0].equals(other[split][0][0])
         assert one[split][0][1] == other[split][0][1]
@@ -162,13 +162,3 @@ def test_what_is_drawn_and_what_is_not_is_counted_by_source_and_score() -> None:
         assert sum(of["estimated_tokens"] for of in counted.values()) == pytest.approx(statistics["estimated_tokens"])
     not_drawn = add_statistics(made["annotated"][0][1]["not_drawn_by_score"]["s"].values())
     assert not_drawn["rows"] == made["annotated"][0][1]["not_drawn"] > 0
-
-
-def test_a_part_of_other_rows_than_it_says_is_not_read_as_a_whole() -> None:
-    class Short(TablePart):
-        @property
-        def rows(self) -> int:
-            return 9
-
-    part = Short(scored([100] * 5, [0] * 5))
-    assert estimate_part_tokens(part, parameters=subsampling())["all"]["below_rows"] == 5

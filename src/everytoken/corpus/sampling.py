@@ -12,7 +12,9 @@ rows of part p and stratum k above and below, and A_k = sum_p a_pk, B_k = sum_p 
     unannotated_pk   = b_pk * scale_k - below_pk
 
 Where the parameters give no strata there is one, with ``scale = target_tokens / T`` if target_tokens is given and
-smaller than T, else 1. So the annotated split has as much below the threshold as above it, within every stratum.
+smaller than T, else 1. So the annotated split has as much below the threshold as above it, within every stratum,
+when everything is drawn. Of a smaller scale s the rows above still come first (see `draw_rows`): where A_k <= B_k the
+annotated split has ``min(1, 2 s) A_k`` above and ``max(0, 2 s - 1) A_k`` below. That is the published procedure.
 
 Every part then draws its rows with its own generator, see `draw_rows`. Token counts are estimates; row counts are
 exact. Held-out rows are set aside before all this: they are in no sum and in no draw.
@@ -259,7 +261,9 @@ def require_scores(scores: npt.NDArray[np.integer], nulls: int, part_name: str) 
 
 def _by_stratum(rows: SampledRows) -> Iterator[tuple[str, Integers]]:
     """Yield name and row numbers, increasing, of every stratum that has rows, by name."""
-    if len(rows.strata) == 1 and len(rows.tokens):
+    if len(rows.tokens) == 0:
+        return
+    if len(rows.strata) == 1:
         yield rows.strata[0], np.arange(len(rows.tokens), dtype=np.int64)
         return
     order = np.argsort(rows.stratum, kind="stable")

@@ -115,7 +115,7 @@ def planned(source: Source, folder: Path) -> str:
 def test_a_file_of_unknown_size_counts_no_bytes_and_is_not_fetched_for_the_summary(web: Web, tmp_path: Path) -> None:
     web.sized = False
     dataset = UpstreamFiles(filepath=str(tmp_path / "files.json"), files=str(tmp_path / "files"))
-    dataset.save({"s": path_source(web.url, "*.jsonl")})
+    dataset.save({"s": path_source(web.url, "*.jsonl").upstream})
     assert {**dataset.ledger_summary(), "root_digest": ""} == {"root_digest": "", "rows": 1, "bytes": 0}
     assert web.asked == []
     (file,) = dataset.load()["s"]

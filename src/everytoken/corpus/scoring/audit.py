@@ -3,8 +3,9 @@
 The *population* is each id once a part (its first row; every null id for itself), as the statistics of scored parts
 count it; an id in several parts is in it once for each. A document for which nothing tells a score is in no class and
 not in it. Of class k with N_k documents, in part order, ranks are drawn without replacement from 0..N_k - 1 by a
-generator of ``(seed, k)``, and found by cumulative counts: only parts that hold a drawn document are read. The sample
-is therefore the same for any batch size and number of workers, and a larger sample of the same seed holds the smaller.
+generator of ``(seed, k)``, and found by cumulative counts: only parts that hold a drawn document are read (and those
+of which statistics say too little, see `population`). The sample is therefore the same for any batch size, and a larger
+one of the same seed holds the smaller.
 Memory: the counts of all parts, the columns ``id`` and score of one part, and the drawn texts.
 
 A folder holds one audit::
@@ -128,25 +129,17 @@ def population(scored: Shards) -> tuple[Integers, int]:
     """Return the documents of each class in each part, int64 (parts, 6), and how many have no score.
 
     All from the statistics of the parts (`everytoken.corpus.scoring.score.ClassCounts`), where documents without a
-    score have class 0. Statistics that say that rows are ``missing`` a score may not say how many documents these are
-    (``distinct_without_score``): then the part is read.
+    score have class 0.
     """
     counts = np.zeros((len(scored), N_CLASSES), np.int64)
     without_score = 0
-    for number, (part, statistics) in enumerate(zip(scored.parts, scored.statistics, strict=True)):
+    for number, statistics in enumerate(scored.statistics):
         for of_source in statistics["by_source"].values():
             counts[number] += [of_source["distinct_by_class"][str(k)] for k in range(N_CLASSES)]
-        if any(statistics.get("missing", {}).values()):
-            there = statistics.get("distinct_without_score")
-            missing = _count_without_score(part) if there is None else there
-            counts[number, 0] -= missing
-            without_score += missing
+        missing = statistics.get("distinct_without_score", 0)  # a model leaves none without
+        counts[number, 0] -= missing
+        without_score += missing
     return counts, without_score
-
-
-def _count_without_score(part: Part) -> int:
-    is_first, _, has_score = _scores(part)
-    return int(np.count_nonzero(is_first & ~has_score))
 
 
 def _scores(part: Part) -> tuple[Booleans, npt.NDArray[np.int8], Booleans]:

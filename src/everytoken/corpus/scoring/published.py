@@ -121,7 +121,8 @@ def join_part(part: Part, *, published: Artifact) -> Rows:
 
     Returns:
         Statistics: ``rows``; ``null_ids``; ``missing``, the rows without a score by reason (``no_id``, ``no_entry``);
-        ``same_id_other_text`` and ``by_source`` as in `everytoken.corpus.scoring.score.score_part`.
+        ``distinct_without_score``, each id of these once (in ``by_source`` they are class 0); ``same_id_other_text``
+        and ``by_source`` as in `everytoken.corpus.scoring.score.score_part`.
     """
     schema = with_fields(part.schema, SCORE_FIELDS)
     return Rows(schema, _joined_batches(part, published, schema))
@@ -140,7 +141,7 @@ def _joined_batches(
     distinct = distinct_rows(part)
     is_first = first_of_ids(distinct.of_row)
     classes = ClassCounts()
-    no_id = no_entry = done = 0
+    no_id = no_entry = distinct_without_score = done = 0
     for batch in part.batches():
         here = slice(start + done, start + done + batch.num_rows)
         scores = np.array(all_scores[here])
@@ -149,7 +150,9 @@ def _joined_batches(
         without_id = batch.column("id").is_null().to_numpy(zero_copy_only=False)
         no_id += int(np.count_nonzero(~there & without_id))
         no_entry += int(np.count_nonzero(~there & ~without_id))
-        classes.add(batch.column("source"), scores, is_first[done : done + batch.num_rows])
+        first = is_first[done : done + batch.num_rows]
+        distinct_without_score += int(np.count_nonzero(~there & first))
+        classes.add(batch.column("source"), scores, first)
         lists = probability_lists(np.array(all_probabilities[here]), there)
         yield pa.RecordBatch.from_arrays([*batch.columns, pa.array(scores), lists], schema=schema)
         done += batch.num_rows
@@ -157,6 +160,7 @@ def _joined_batches(
         "rows": done,
         "null_ids": distinct.null_ids,
         "missing": {"no_id": no_id, "no_entry": no_entry},
+        "distinct_without_score": distinct_without_score,
         "same_id_other_text": distinct.same_id_other_text,
         "by_source": classes.by_source(),
     }

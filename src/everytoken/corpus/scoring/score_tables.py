@@ -94,8 +94,8 @@ def connected(spill: str, memory: int) -> Iterator[DuckDBPyConnection]:
         yield connection
     except duckdb.OutOfMemoryException as error:
         raise ScoringError(
-            f"joining the published scores needs more than {memory:,} bytes ({_short(error)}). Raise annotation.memory, or "
-            f"free space on the disk of the results."
+            f"joining the published scores needs more than {memory:,} bytes ({_short(error)}). Raise "
+            f"annotation.memory, or free space on the disk of the results."
         ) from error
     except duckdb.Error as error:
         raise ScoringError(f"the published scores cannot be joined: {_short(error)}") from error

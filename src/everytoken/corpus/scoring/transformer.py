@@ -139,7 +139,7 @@ def _until_full(texts: Iterator[tuple[int, str]], max_chars: int) -> Iterator[_T
     characters = 0
     while characters < _READ_CHARACTERS and (text := next(texts, None)) is not None:
         number, whole = text
-        yield _Text(number, whole[:max_chars], len(whole) > max_chars)
+        yield _Text(number, whole, len(whole) > max_chars)
         characters += min(len(whole), max_chars) + 64  # an empty text is not for nothing
 
 
