@@ -137,8 +137,8 @@ def bare_join(folder: Path, documents: Shards, files: list[UpstreamFile], memory
     with duckdb.connect(config=config) as connection:  # type: ignore[arg-type]
         connection.execute(
             f"COPY (SELECT d.filename, d.file_row_number, safety_score, safety_probs FROM read_parquet({names}, "
-            f"filename = true, file_row_number = true) d JOIN read_parquet({tables}) USING (id) ORDER BY ALL) TO "
-            f"'{folder}/bare.parquet' (COMPRESSION zstd)"
+            f"filename = true, file_row_number = true) d JOIN read_parquet({tables}) USING (id) "
+            f"ORDER BY d.filename, d.file_row_number) TO '{folder}/bare.parquet' (COMPRESSION zstd)"
         )
 
 

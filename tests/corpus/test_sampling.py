@@ -181,7 +181,7 @@ def test_a_target_above_the_corpus_is_the_corpus_and_says_so() -> None:
     without, with_target = draw(parts, subsampling()), draw(parts, subsampling(target_tokens=1e12))
     assert without[1:] == with_target[1:]
     total = without[0]["total_tokens"]
-    assert with_target[0]["limited_by"] == [{"stratum": "all", "tokens": total, "wanted_tokens": 1e12}]
+    assert with_target[0]["limited_by"] == [{"stratum": None, "tokens": total, "wanted_tokens": 1e12}]
     assert {**with_target[0], "limited_by": []} == without[0]
     assert draw(parts, subsampling(target_tokens=total))[0]["limited_by"] == []
 

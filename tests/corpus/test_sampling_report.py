@@ -122,6 +122,8 @@ def test_a_target_that_was_not_reached_is_told() -> None:
     assert len(told) == 3
     assert told[0].startswith("stratum 'chats' has 6")
     assert "25,000 are wanted of it; the draw is of 2," in told[0]
+    (told_of_all,) = limits(Draw(target_tokens=100_000).totals)
+    assert told_of_all.startswith("the corpus has 2,")
     assert Draw().metadata["target"] == {"wanted_tokens": None, "reached": True, "limits": []}
 
 

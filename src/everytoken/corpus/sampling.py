@@ -110,9 +110,10 @@ class StratumTotals(StratumEstimate):
 
 
 class Totals(TypedDict):
-    """The globals of a dataset, over all strata and ``by stratum`` (see the module docstring).
+    """The globals of a dataset, over all strata and of each (see the module docstring).
 
-    ``target_tokens`` is what is drawn of: the wanted target, or less where ``limited_by`` names what cannot fill it.
+    ``target_tokens``: of both splits together, the wanted target or less where ``limited_by`` names what cannot fill
+    it.
     """
 
     above_tokens: float

@@ -169,8 +169,9 @@ def metadata(
 def limits(totals: Totals) -> Iterator[str]:
     """Yield a sentence for everything that keeps the draw from its target."""
     for short in totals["limited_by"]:
+        what = "the corpus" if short["stratum"] is None else f"stratum {short['stratum']!r}"
         yield (
-            f"stratum {short['stratum']!r} has {short['tokens']:,.0f} estimated tokens, "
+            f"{what} has {short['tokens']:,.0f} estimated tokens, "
             f"{short['wanted_tokens']:,.0f} are wanted of it; the draw is of {totals['target_tokens']:,.0f} in all"
         )
 

@@ -79,9 +79,9 @@ class Strata(BaseModel):
 
 
 class Shortfall(TypedDict):
-    """A stratum with fewer estimated tokens than its share of the target."""
+    """A stratum with fewer estimated tokens than its share of the target; None is the whole corpus."""
 
-    stratum: str
+    stratum: str | None
     tokens: float
     wanted_tokens: float
 
@@ -109,7 +109,7 @@ def scales_of(tokens: Mapping[str, float], strata: Strata | None, target_tokens:
         total = sum(tokens.values(), 0.0)
         if target_tokens is None or target_tokens >= total:
             short = target_tokens is not None and target_tokens > total
-            limited = [Shortfall(stratum=EVERYTHING, tokens=total, wanted_tokens=target_tokens or 0.0)] if short else []
+            limited = [Shortfall(stratum=None, tokens=total, wanted_tokens=target_tokens or 0.0)] if short else []
             return Scales(total, dict.fromkeys(tokens, 1.0), limited)
         return Scales(target_tokens, dict.fromkeys(tokens, target_tokens / total), [])
     shares = strata.shares

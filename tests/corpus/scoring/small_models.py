@@ -25,7 +25,7 @@ WORDS = [
 SPECIAL = {"unk_token": "[UNK]", "pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
 
 # A model of its own code, with what is hard about such code: a module that imports another, another repository in
-# auto_map, and a table that the constructor computes and that is in no file.
+# auto_map, a table that the constructor computes and that is in no file, and a method that transformers had once.
 OWN_CONFIGURATION = """
 from transformers import PretrainedConfig
 
@@ -54,7 +54,8 @@ class OwnForSequenceClassification(PreTrainedModel):
         self.post_init()
 
     def forward(self, input_ids, attention_mask):
-        here = self.weights[: input_ids.shape[1]] * attention_mask
+        added = self.get_extended_attention_mask(attention_mask, input_ids.shape)[:, 0, 0]
+        here = self.weights[: input_ids.shape[1]] * (added == 0)
         embedded = self.embeddings(input_ids)
         pooled = (embedded * here.to(embedded.dtype)[..., None]).sum(dim=1)
         if self.config.trait == "mixes rows":

@@ -144,11 +144,13 @@ def test_what_lies_beyond_the_bounds_has_no_influence_and_is_counted(model: Arti
 
 def test_a_model_that_mixes_rows_is_refused(tmp_path: Path) -> None:
     mixing = as_artifact(save_own_model(tmp_path, trait="mixes rows"), tmp_path / "made", custom_code=True)
-    expected = r"in float32: in a call of 16 sequences of 32 tokens, .* got other scores when other texts stood beside"
+    expected = (
+        r"in float32: in a call of \d+ sequences of \d+ tokens, .* got other scores when other texts stood beside"
+    )
     for texts in (["tea"], some_texts(30)):
         with pytest.raises(ScoringError, match=expected) as error:
             probabilities(transformers_scorer(scorer(), mixing), texts)
-        assert "scorer.tokens_per_call to 32 (one sequence a call)" in str(error.value)
+        assert "scorer.tokens_per_call to 32" in str(error.value)
     alone, _ = probabilities(transformers_scorer(scorer(tokens_per_call=32), mixing), ["tea", "a screw"])
     assert alone.shape == (2, 6), "the remedy works"
 

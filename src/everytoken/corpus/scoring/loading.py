@@ -135,10 +135,28 @@ def _load_own(folder: Path, name: str, dtype: str, digest: str) -> Any:
         raise ScoringError(f"the weights of {name} do not fit its code: {error}. Pin a code that does.") from None
     tied = set(getattr(model, "_tied_weights_keys", None) or ())
     _require_all_weights(name, set(result.missing_keys) - tied, set(result.unexpected_keys))
+    _give_what_was_removed(model, config_class.__module__.partition(".")[0])
     for tensor in model.state_dict(keep_vars=True).values():  # tables that are computed stay as precise as they are
         if tensor.is_floating_point():
             tensor.data = tensor.data.to(getattr(torch, dtype))
     return model
+
+
+def _give_what_was_removed(model: Any, package: str) -> None:
+    """Give classes of a model's own code the one method of transformers 4 that encoders of that time call."""
+    for module in model.modules():
+        kind = type(module)
+        own = kind.__module__.startswith(f"{package}.") and hasattr(module, "config")
+        if own and not hasattr(kind, "get_extended_attention_mask"):
+            kind.get_extended_attention_mask = _extended_attention_mask
+
+
+def _extended_attention_mask(model: Any, attention_mask: Any, input_shape: Any) -> Any:
+    """Return what is added to attention scores: 0 for tokens, the least number for padding; (batch, 1, 1, length)."""
+    import torch
+
+    mask = attention_mask[:, None, None, :].to(model.dtype)
+    return (1.0 - mask) * torch.finfo(model.dtype).min
 
 
 def _own_class(folder: Path, name: str, digest: str, auto: str) -> Any:

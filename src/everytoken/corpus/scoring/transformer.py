@@ -2,15 +2,18 @@
 
 **A text's score depends on the text, the model and the parameters, and not on what else is scored.** A kernel may
 round another way for another shape, so the shape of a call may not depend on the other texts. Texts of ``n`` tokens
-are padded to ``L``, the next multiple of 32 above ``n``, and wait in the bucket of that length. A call has exactly
-``max(1, tokens_per_call // L)`` sequences of ``L`` tokens: it is made when so many wait, and at the end of a part the
-rest of a bucket is filled up with sequences of no text. At least one position of every sequence is padding, as
-attention without any takes another kernel. That leaves kernels whose rounding of a row depends on other rows, and
-models that mix rows; so the first call of a shape in a process is made twice, with the rows moved and every second one
-replaced, and the scores of the others must be equal bit for bit.
+are padded to ``L``, the next multiple of 32 above ``n``, and wait in the bucket of that length. A call has a fixed
+number of sequences of ``L`` tokens: the largest power of two that ``tokens_per_call`` holds, at least one. It is made
+when so many wait, and at the end of a part the rest of a bucket is filled up with sequences of no text. At least one
+position of every sequence is padding, as attention without any takes another kernel.
 
-Other hardware, library versions and numbers of threads do give other bits. Those are counted in ``scored_with``, and
-`published` scores are the way to take a run's scores to another machine.
+That leaves kernels whose rounding of a row depends on where it stands, and models that mix rows. So the first call of
+a shape in a process is made twice, with the rows moved by one and every second one replaced, and the scores of the
+others must be equal bit for bit.
+
+The filling costs at most ``tokens_per_call`` tokens for each length that a part has texts of. Other hardware, library
+versions and numbers of threads do give other bits: those are counted in ``scored_with``, and `published` scores are
+the way to take a run's scores to another machine.
 """
 
 from __future__ import annotations
@@ -46,8 +49,8 @@ class TransformersScorer(BaseModel):
         model: which one.
         max_tokens: of a text that are read, with special tokens; the rest has no influence.
         max_chars: of a text that are tokenized.
-        tokens_per_call: tokens of a call of the model, with padding: a bound of memory, and part of what decides the
-            last bits of a score.
+        tokens_per_call: tokens of a call of the model at most, with padding (but one sequence at least): a bound of
+            memory, and part of what decides the last bits of a score.
         device: ``cpu``, ``cuda`` or ``cuda:<number>``.
         dtype: of weights and activations; scores are float32 in any case.
         compile: whether the model goes through ``torch.compile``: it costs a compilation for each shape (up to
@@ -139,7 +142,7 @@ def _until_full(texts: Iterator[tuple[int, str]], max_chars: int) -> Iterator[_T
     characters = 0
     while characters < _READ_CHARACTERS and (text := next(texts, None)) is not None:
         number, whole = text
-        yield _Text(number, whole, len(whole) > max_chars)
+        yield _Text(number, whole[:max_chars], len(whole) > max_chars)
         characters += min(len(whole), max_chars) + 64  # an empty text is not for nothing
 
 
@@ -202,8 +205,8 @@ class _Classifier:
         return length if self._positions is None else min(length, self._positions)
 
     def rows(self, length: int) -> int:
-        """Return the number of sequences of a call."""
-        return max(1, self._scorer.tokens_per_call // length)
+        """Return the number of sequences of a call: a power of two, which threads share without cutting one."""
+        return 1 << max(0, (self._scorer.tokens_per_call // length).bit_length() - 1)
 
     def score(self, sequences: list[_Sequence], length: int) -> Scored:
         """Return the scores of at most ``rows(length)`` texts."""
@@ -216,7 +219,10 @@ class _Classifier:
         return Scored(np.array([sequence.number for sequence in sequences]), outputs[texts, N_CLASSES:])
 
     def _prove(self, sequences: list[_Sequence], length: int, outputs: Floats) -> None:
-        """Make the call again with the rows moved by one and every second one replaced; the others must stay equal."""
+        """Make the call again with the rows moved by one and every second one replaced; the others must stay equal.
+
+        So each place in a call is compared with one beside it, as where a text was or as where it is now.
+        """
         others = [
             sequence if row % 2 == 0 else (self._filling if sequence.number >= 0 else sequences[0])
             for row, sequence in enumerate(sequences)
@@ -230,8 +236,8 @@ class _Classifier:
                 f"{self._name} on {scorer.device} in {scorer.dtype}: in a call of {len(sequences)} sequences of "
                 f"{length} tokens, {np.count_nonzero(differ)} of {len(differ)} texts got other scores when other texts "
                 f"stood beside them (logits or probabilities differ by up to {largest:.3g}), so scores would depend on "
-                f"the rest of the corpus. Set scorer.tokens_per_call to {_MULTIPLE} (one sequence a call), or try "
-                f"scorer.dtype float32, scorer.compile false, or another device."
+                f"the rest of the corpus. Set scorer.threads to 1, or scorer.tokens_per_call to {_MULTIPLE} (one "
+                f"sequence a call), or try scorer.dtype float32, scorer.compile false, or another device."
             )
 
     def _run(self, sequences: list[_Sequence], length: int) -> Floats:

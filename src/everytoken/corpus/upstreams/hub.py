@@ -27,8 +27,13 @@ from everytoken.shards import write_text
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?")
 _FRONT_MATTER = re.compile(r"\A\ufeff?---[^\S\n]*\n(.*?\n)---[^\S\n]*(\n|\Z)", re.DOTALL)
+_UNKNOWN = "???"  # of a recipe whose commit nobody could find out; it can be looked at, and not be read
 _SCALAR = (str, int, float, date)  # what a name may be in YAML: nested values can be short and endless when spelled
 _SHOWN = 10
+_FIND_COMMIT = (
+    "Find the commit on the dataset's page (Files and versions, History), or with "
+    "huggingface_hub.HfApi().dataset_info(<dataset>).sha"
+)
 
 
 class HubUpstream(BaseModel):
@@ -39,7 +44,7 @@ class HubUpstream(BaseModel):
         subset: the name of one of the configurations that the dataset's README declares, or null: the files are those
             of its ``data_files`` that also match ``pattern``.
         split: one split of the subset, or null for all of them.
-        revision: the commit, 40 hex digits.
+        revision: the commit, 40 hex digits; or ``???``, which stops the run where the files are listed.
         pattern: of paths in the dataset, as in `PathUpstream`; ``**`` for all.
     """
 
@@ -62,11 +67,10 @@ class HubUpstream(BaseModel):
     @field_validator("revision")
     @classmethod
     def _is_a_commit(cls, revision: str) -> str:
-        if not re.fullmatch(r"[0-9a-f]{40}", revision):
+        if revision != _UNKNOWN and not re.fullmatch(r"[0-9a-f]{40}", revision):
             raise ValueError(
                 f"revision must be a commit of 40 lower-case hex digits, found {revision!r}: a branch or tag may move, "
-                f"and then the same parameters would read other text. Find the commit on the dataset's page (Files and "
-                f"versions, History), or with huggingface_hub.HfApi().dataset_info(<dataset>).sha"
+                f"and then the same parameters would read other text. {_FIND_COMMIT}"
             )
         return revision
 
@@ -91,6 +95,11 @@ def find_hub_files(name: str, upstream: HubUpstream, folder: Path) -> list[Upstr
     Raises:
         UpstreamError: the dataset cannot be listed at that commit, or no file matches.
     """
+    if upstream.revision == _UNKNOWN:
+        raise UpstreamError(
+            f"source {name!r}: upstream.revision of dataset {upstream.dataset} is {_UNKNOWN}: its commit is not known "
+            f"here. {_FIND_COMMIT}."
+        )
     place = folder / "hub" / upstream.dataset.replace("/", "--") / upstream.revision
     try:
         kept = place.with_name(f"{upstream.revision}.listing.json")
