@@ -225,3 +225,10 @@ def test_a_model_is_pinned(changes: dict[str, Any], message: str) -> None:
     value = {**hub_model().model_dump(), **changes}
     with pytest.raises(ValidationError, match=message):
         TypeAdapter(Model).validate_python(value)
+
+
+def test_an_environment_that_reads_a_folder_still_has_the_keys_of_the_hub() -> None:
+    value = {**hub_model().model_dump(), "kind": "folder", "path": "/models/own", "custom_code": False}
+    assert TypeAdapter(Model).validate_python(value) == ModelFolder(
+        kind="folder", path="/models/own", custom_code=False
+    )

@@ -82,9 +82,13 @@ def load_model(folder: Path, name: str, dtype: str, code: str | None) -> tuple[A
     import torch
     from transformers import PreTrainedTokenizerFast
 
-    with _quiet(), torch.random.fork_rng(devices=[]):  # weights are initialized before they are read
-        model = _load_native(folder, name, dtype) if code is None else _load_own(folder, name, dtype, code)
-        return model, PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+    state = torch.get_rng_state()  # weights are initialized before they are read: nobody else's draws may change by it
+    try:
+        with _quiet():
+            model = _load_native(folder, name, dtype) if code is None else _load_own(folder, name, dtype, code)
+            return model, PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+    finally:
+        torch.set_rng_state(state)
 
 
 def _load_native(folder: Path, name: str, dtype: str) -> Any:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, NoReturn
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from safetensors import SafetensorError, safe_open
 
 from everytoken.corpus.documents import N_CLASSES
@@ -25,6 +25,7 @@ from everytoken.corpus.upstreams.checksums import algorithm_of, content_digest
 from everytoken.corpus.upstreams.fetch import Listed, discard, fetch, is_at_hand
 from everytoken.corpus.upstreams.hub import pinned_listing
 from everytoken.corpus.upstreams.retries import FetchError
+from everytoken.kinds import keys_of_the_chosen_kind
 from everytoken.shards import Built, file_sha256, value_digest, versioned
 
 _CONFIG, _TOKENIZER = "config.json", "tokenizer.json"
@@ -93,7 +94,17 @@ class ModelFolder(BaseModel):
     custom_code: bool
 
 
-Model = Annotated[HubModel | ModelFolder, Field(discriminator="kind")]
+_KINDS: dict[str, type[BaseModel]] = {"hub": HubModel, "folder": ModelFolder}
+
+
+def _chosen_kind(data: Any) -> Any:
+    return keys_of_the_chosen_kind(data, _KINDS)
+
+
+Model = Annotated[
+    Annotated[HubModel | ModelFolder, Field(discriminator="kind")],
+    BeforeValidator(_chosen_kind),
+]
 
 
 def model_identity(model: HubModel | ModelFolder) -> dict[str, Any]:
