@@ -176,7 +176,7 @@ def stages(folder: Path, memory: int) -> Iterator[tuple[str, Callable[[], Any]]]
     yield "select_split, unannotated", save("rest", lambda: split("unannotated"))
     yield (
         "select_held_out",
-        save("out", lambda: store["scored"].load().map(select_held_out, parameters=estimate)),
+        save("out", lambda: store["scored"].load().map(select_held_out, parameters=SUBSAMPLING.held_out)),
     )
 
 

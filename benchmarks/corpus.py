@@ -33,6 +33,7 @@ SUBSAMPLING = SubsamplingParameters(
     max_tokens_per_document=2048,
     held_out_seed=7,
     held_out_share=0.05,
+    strata=None,
 )
 
 
@@ -69,7 +70,7 @@ def main() -> None:
     chats, scored_chats = of_source(documents, "chats"), of_source(scored, "chats")
     texts = chats.table(["text"])["text"].to_pylist()
     size = sum(len(text.encode()) for text in texts)
-    estimate = estimate_part_tokens(scored_chats, parameters=SUBSAMPLING)
+    estimate = estimate_part_tokens(scored_chats, parameters=SUBSAMPLING.estimate)
     estimates = ValuePart(scored_chats.name, scored_chats.index, estimate, "benchmark")
     totals = totals_of([estimate], SUBSAMPLING)
 
@@ -91,7 +92,7 @@ def main() -> None:
         "predict_prob of the texts",
         size,
     )
-    estimating = seconds(lambda: estimate_part_tokens(scored_chats, parameters=SUBSAMPLING))
+    estimating = seconds(lambda: estimate_part_tokens(scored_chats, parameters=SUBSAMPLING.estimate))
     row("estimate_part_tokens", estimating, seconds(lengths), "reading the texts, utf8_length", size)
     drawing = seconds(
         lambda: select_split(scored_chats, estimates, split="unannotated", parameters=SUBSAMPLING, totals=totals)

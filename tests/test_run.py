@@ -180,6 +180,7 @@ def test_another_seed_changes_what_depends_on_it_and_nothing_else(project: Proje
         "digest.subsampling_metadata",
         "digest.subsampling_metrics",
         "digest.mixture_by_source",
+        "digest.strata_report",
     }
     project.kedro("run", "--env", "test")
     assert project.files() == files

@@ -15,6 +15,7 @@ from everytoken.corpus.sampling import SubsamplingParameters
 from everytoken.corpus.scoring.audit import AuditParameters
 from everytoken.corpus.scoring.embedded import EmbeddedScorer
 from everytoken.corpus.scoring.published import PublishedScorer
+from everytoken.corpus.scoring.transformer import TransformersScorer
 from everytoken.corpus.selection.duplicates import DedupRules
 from everytoken.corpus.selection.mixture import MixtureParameters
 from everytoken.corpus.upstreams.source import Source
@@ -73,18 +74,23 @@ class IngestionParameters(_Parameters):
         return {name: source for name, source in self.sources.items() if source is not None}
 
 
-_SCORERS: dict[str, type[BaseModel]] = {"embedded": EmbeddedScorer, "published": PublishedScorer}
+_SCORERS: dict[str, type[BaseModel]] = {
+    "embedded": EmbeddedScorer,
+    "transformers": TransformersScorer,
+    "published": PublishedScorer,
+}
 
 
 class AnnotationParameters(_Parameters):
     """How documents are scored.
 
-    ``near``: the eps for which documents near another class or the threshold are counted. ``memory``: bytes for joining
-    published scores and for grouping ids; changes time, never a byte of the result. ``audit``: the sample that people
-    label.
+    ``fetched``: folder for the files of a model on the hub. ``near``: the eps for which documents near another class or
+    the threshold are counted. ``memory``: bytes for joining published scores and for grouping ids; changes time, never
+    a byte of the result. ``audit``: the sample that people label.
     """
 
-    scorer: EmbeddedScorer | PublishedScorer = Field(discriminator="kind")
+    scorer: EmbeddedScorer | TransformersScorer | PublishedScorer = Field(discriminator="kind")
+    fetched: str
     near: tuple[Annotated[float, Field(gt=0, le=1)], ...]
     memory: PositiveInt
     audit: AuditParameters

@@ -9,6 +9,8 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from everytoken.corpus.scoring.report import ALL_SOURCES
+
 Counts = Mapping[str, float]
 
 _LAYOUT = {"template": "plotly_white", "font": {"size": 14}, "legend_title_text": "", "margin": {"t": 70}}
@@ -48,22 +50,22 @@ def ingestion_figure(
     return panels.update_layout(title="Documents of the corpus", barmode="group", **_LAYOUT)
 
 
-def score_figure(rows: Mapping[str, Counts], scored: Mapping[str, Counts]) -> go.Figure:
-    """Share of each safety class by source, over all rows (solid) and over the scored ones: each id once a part
-    (light).
+def score_figure(table: Sequence[Mapping[str, Any]]) -> go.Figure:
+    """Share of each safety class by source: over all rows (solid), and over each id once (light).
 
     Args:
-        rows: documents by source and class ``"0"`` to ``"5"``.
-        scored: the same for the documents whose text was scored.
+        table: lines of `everytoken.corpus.scoring.report.score_table`.
     """
     figure = go.Figure()
-    for counts, opacity, which in ((rows, 1.0, "all rows"), (scored, 0.45, "each id once a part")):
-        for i, (source, by_class) in enumerate(sorted(counts.items())):
+    sources = sorted({line["source"] for line in table} - {ALL_SOURCES})
+    for counted, opacity, which in (("rows", 1.0, "all rows"), ("once", 0.45, "each id once")):
+        for i, source in enumerate(sources):
+            by_class = {line["class"]: line[counted] for line in table if line["source"] == source}
             total = sum(by_class.values())
             figure.add_bar(
-                x=[f"class {k}" for k in sorted(by_class)],
-                y=[by_class[k] / total for k in sorted(by_class)],
-                customdata=[by_class[k] for k in sorted(by_class)],
+                x=[f"class {k}" for k in by_class],
+                y=[count / total if total else 0.0 for count in by_class.values()],
+                customdata=list(by_class.values()),
                 hovertemplate="%{y:.2%} (%{customdata:,} documents)",
                 name=f"{source}, {which}",
                 marker={"color": _COLOURS[i % len(_COLOURS)], "opacity": opacity},

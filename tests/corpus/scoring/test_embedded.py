@@ -104,6 +104,7 @@ def test_every_column_is_kept_and_an_empty_part_is_empty() -> None:
     empty, statistics = collect(score_part(TablePart(documents([])), scorer=scorer(), model=None))
     assert empty.num_rows == 0
     counts = {"rows": 0, "scored": 0, "null_ids": 0, "same_id_other_text": 0, "truncated": 0}
+    assert statistics.pop("scored_with") == {"alt-profanity-check 1.9.1, scikit-learn 1.9.1": 0}
     assert statistics == {**counts, "by_source": {}}
 
 

@@ -85,18 +85,20 @@ class _Embedded:
         self._scorer = scorer
 
     def score(self, texts: Iterable[tuple[int, str]]) -> Generator[Scored, None, Mapping[str, Any]]:
-        truncated = 0
+        scored = truncated = 0
         texts = iter(texts)
         while some := list(_until_full(texts)):
             numbers, batch = zip(*some, strict=True)
+            scored += len(batch)
             truncated += sum(len(text) > self._scorer.max_chars for text in batch)
             p = offensive_probabilities(batch, self._scorer)
             yield Scored(np.array(numbers, np.int64), class_probabilities(p, self._scorer))
-        return {"truncated": truncated}
+        with_what = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in (_PACKAGE, "scikit-learn"))
+        return {"truncated": truncated, "scored_with": {with_what: scored}}
 
 
 def embedded_scorer(scorer: EmbeddedScorer) -> TextScorer:
-    """Return the scorer; it counts ``truncated``, the texts of more than ``max_chars``."""
+    """Return the scorer; it counts ``truncated`` (over ``max_chars``) and ``scored_with`` (texts by versions)."""
     return _Embedded(scorer)
 
 

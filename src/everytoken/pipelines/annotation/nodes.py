@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -10,16 +10,16 @@ from plotly.graph_objects import Figure
 
 from everytoken.corpus.scoring.classifications import collect_classifications
 from everytoken.corpus.scoring.embedded import EmbeddedScorer, identify_model
+from everytoken.corpus.scoring.model_files import fetch_model, model_identity
 from everytoken.corpus.scoring.published import PublishedScorer, join_part, join_published, require_scores_known
 from everytoken.corpus.scoring.report import score_table
 from everytoken.corpus.scoring.score import score_part
+from everytoken.corpus.scoring.transformer import TransformersScorer
 from everytoken.corpus.statistics import add_statistics
 from everytoken.corpus.upstreams.source import Upstream, UpstreamFile
 from everytoken.parameters import AnnotationParameters, SubsamplingParameters
 from everytoken.reports import score_figure
 from everytoken.shards import Artifact, Shards, plan_artifact
-
-logger = logging.getLogger(__name__)
 
 
 def find_score_files(parameters: AnnotationParameters) -> dict[str, Upstream]:
@@ -35,6 +35,9 @@ def prepare_scorer(
     scorer = parameters.scorer
     if isinstance(scorer, EmbeddedScorer):
         return plan_artifact(identify_model, version=scorer.version)
+    if isinstance(scorer, TransformersScorer):
+        identity, fetched = model_identity(scorer.model), Path(parameters.fetched)
+        return plan_artifact(fetch_model, identity=identity, model=scorer.model, fetched=fetched)
     files = score_files["scores"]
     digests = [file.planned_digest() for file in files]
     return plan_artifact(join_published, documents=documents, files=files, digests=digests, memory=parameters.memory)
@@ -45,7 +48,10 @@ def score_documents(documents: Shards, scorer: Artifact, parameters: AnnotationP
     if isinstance(parameters.scorer, PublishedScorer):
         require_scores_known(scorer, documents, parameters.scorer.max_missing_share)
         return documents.map(join_part, published=scorer)
-    return documents.map(score_part, scorer=parameters.scorer, model=scorer)
+    chosen = parameters.scorer
+    if isinstance(chosen, TransformersScorer):
+        chosen = chosen.without_path()
+    return documents.map(score_part, scorer=chosen, model=scorer)
 
 
 def classify_documents(scored_documents: Shards, parameters: AnnotationParameters) -> Artifact:
@@ -56,15 +62,22 @@ def classify_documents(scored_documents: Shards, parameters: AnnotationParameter
 
 
 def report_scores(
-    scored_documents: Shards, classifications: Artifact, subsampling: SubsamplingParameters
-) -> tuple[dict[str, Any], pd.DataFrame, Figure]:
-    """Return counts, the work that deduplication saved, both distributions with those near a threshold, the figure."""
+    scored_documents: Shards,
+    scorer: Artifact,
+    classifications: Artifact,
+    parameters: AnnotationParameters,
+    subsampling: SubsamplingParameters,
+) -> tuple[dict[str, Any], dict[str, Any], pd.DataFrame]:
+    """Return counts and the work that deduplication saved, what scored, and both distributions with those near a
+    threshold.
+    """
     total = add_statistics(scored_documents.statistics)
-    scored_with = total.pop("scored_with", {})
-    for environment, texts in scored_with.items():
-        logger.info("%d texts were scored with %s", texts, environment)
-    by_source = total.pop("by_source")
-    of_ids = dict(classifications.statistics)
+    by_source, of_ids = total.pop("by_source"), dict(classifications.statistics)
+    metadata = {
+        "scorer": parameters.scorer.model_dump(mode="json"),
+        "scorer_files": dict(scorer.statistics),
+        "texts_scored_with": total.pop("scored_with", {}),
+    }
     table = score_table(by_source, of_ids.pop("by_source"), subsampling.annotation_threshold)
     rows = {source: counts["rows_by_class"] for source, counts in by_source.items()}
     once = {source: counts["distinct_by_class"] for source, counts in by_source.items()}
@@ -76,4 +89,11 @@ def report_scores(
     }
     if "scored" in total:
         metrics["saved_share"] = 1 - total["scored"] / max(1, total["rows"])
-    return metrics, pd.DataFrame(table), score_figure(rows, once)
+    return metrics, metadata, pd.DataFrame(table)
+
+
+def plot_scores(score_report: pd.DataFrame) -> Figure:
+    """Show the classes of each source."""
+    return score_figure(
+        [{str(name): value for name, value in line.items()} for line in score_report.to_dict("records")]
+    )

@@ -5,6 +5,7 @@ from kedro.pipeline import Node, Pipeline
 from everytoken.pipelines.annotation.nodes import (
     classify_documents,
     find_score_files,
+    plot_scores,
     prepare_scorer,
     report_scores,
     score_documents,
@@ -31,11 +32,12 @@ def create_pipeline() -> Pipeline:
             ),
             Node(
                 report_scores,
-                ["scored_documents", "classifications", "params:subsampling"],
-                ["annotation_metrics", "score_report", "score_distribution"],
+                ["scored_documents", "scorer", "classifications", "params:annotation", "params:subsampling"],
+                ["annotation_metrics", "scorer_metadata", "score_report"],
                 name="report_scores",
                 tags=["report"],
             ),
+            Node(plot_scores, "score_report", "score_distribution", name="plot_scores", tags=["report"]),
         ],
         namespace="annotation",
         prefix_datasets_with_namespace=False,
