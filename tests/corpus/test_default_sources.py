@@ -47,7 +47,7 @@ def test_a_default_source_gives_what_its_card_says(
     source: dict[str, Any], rows: int, strata: int, tmp_path: Path
 ) -> None:
     sources = {"s": Source.model_validate(source)}
-    files = {"s": find_files("s", sources["s"], tmp_path)}
+    files = {"s": find_files("s", sources["s"].upstream, tmp_path)}
     values, _ = part_values(make_plan(sources, files, plan_parameters(), LIMITS), sources, files)
     table, statistics = collect(read_rows_of(values[0], min_chars=32))
     assert statistics["rows_in"] == statistics["kept"] == rows

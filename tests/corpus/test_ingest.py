@@ -49,7 +49,7 @@ def address(row: int, offset: int | None) -> dict[str, Any]:
 
 def values_of(root: Path, rows_per_shard: int | None = None, **changes: Any) -> list[dict[str, Any]]:
     source = path_source(root, rows_per_shard=rows_per_shard).model_copy(update=changes)
-    files = {"s": find_files("s", source, root)}
+    files = {"s": find_files("s", source.upstream, root)}
     values, _ = part_values(make_plan({"s": source}, files, plan_parameters(), LIMITS), {"s": source}, files)
     return values
 
@@ -356,7 +356,7 @@ DAY = datetime.date(2026, 1, 1)
 def test_an_id_that_is_no_json_value_is_a_bad_row(tmp_path: Path, identifier: Any) -> None:
     pq.write_table(pa.table({"text": ["t"], "id": [identifier]}), tmp_path / "a.parquet")
     source = path_source(tmp_path, "*.parquet")
-    files = {"s": find_files("s", source, tmp_path)}
+    files = {"s": find_files("s", source.upstream, tmp_path)}
     plan = make_plan({"s": source}, files, plan_parameters(), LIMITS)
     (value,), _ = part_values(plan, {"s": source}, files)
     _, aside, _ = collect_all(read_rows_of(value, max_bad_share=1.0))

@@ -25,7 +25,7 @@ def plan_parameters(**changes: Any) -> PlanParameters:
 
 def sources_and_files(root: Path, **rows_per_shard: int | None) -> tuple[dict[str, Source], dict[str, Any]]:
     sources = {name: path_source(root / name, rows_per_shard=rows) for name, rows in rows_per_shard.items()}
-    return sources, {name: find_files(name, source, root) for name, source in sources.items()}
+    return sources, {name: find_files(name, source.upstream, root) for name, source in sources.items()}
 
 
 def write_rows(path: Path, rows: int) -> None:
@@ -125,14 +125,14 @@ def test_an_unknown_format_stops_the_plan(tmp_path: Path) -> None:
     write_rows(tmp_path / "a/y.csv", 1)
     source = path_source(tmp_path / "a", "*.csv")
     with pytest.raises(UpstreamError, match=r"source 'a', file y.csv: the format is not known"):
-        make_plan({"a": source}, {"a": find_files("a", source, tmp_path)}, plan_parameters(), LIMITS)
+        make_plan({"a": source}, {"a": find_files("a", source.upstream, tmp_path)}, plan_parameters(), LIMITS)
 
 
 def test_records_for_a_format_without_them_stops_the_plan(tmp_path: Path) -> None:
     write_rows(tmp_path / "a/y.jsonl", 1)
     source = path_source(tmp_path / "a").model_copy(update={"records": "problems"})
     with pytest.raises(UpstreamError, match=r"'a', file y.jsonl: records is 'problems', but the file is read as jsonl"):
-        make_plan({"a": source}, {"a": find_files("a", source, tmp_path)}, plan_parameters(), LIMITS)
+        make_plan({"a": source}, {"a": find_files("a", source.upstream, tmp_path)}, plan_parameters(), LIMITS)
 
 
 def test_a_file_that_is_gone_when_its_digest_is_taken_is_named(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def hub_source(**changes: Any) -> Source:
 
 
 def big_file(folder: Path) -> UpstreamFile:
-    return find_files("s", hub_source(pattern="data/big.jsonl"), folder)[0]
+    return find_files("s", hub_source(pattern="data/big.jsonl").upstream, folder)[0]
 
 
 def content_of(file: UpstreamFile) -> bytes:
@@ -97,7 +97,7 @@ def in_folder(folder: Path) -> list[str]:
 
 def test_a_listing_is_sorted_and_tells_sizes_and_digests_and_fetches_nothing(hub: Hub, tmp_path: Path) -> None:
     hub.page = 2
-    files = find_files("s", hub_source(), tmp_path)
+    files = find_files("s", hub_source().upstream, tmp_path)
     assert [file.path for file in files] == ["data/a/0.jsonl", "data/a/10.jsonl", "data/b/1.jsonl", "data/big.jsonl"]
     assert [file.size for file in files] == [len(hub.files[file.path]) for file in files]
     blob = hashlib.sha1(b"blob %d\0" % len(ROWS) + ROWS).hexdigest()
@@ -111,7 +111,7 @@ def test_a_listing_is_sorted_and_tells_sizes_and_digests_and_fetches_nothing(hub
 
 def test_files_are_fetched_when_opened_once_and_checked(hub: Hub, tmp_path: Path) -> None:
     for _ in range(2):
-        for file in find_files("s", hub_source(), tmp_path):
+        for file in find_files("s", hub_source().upstream, tmp_path):
             assert content_of(file) == hub.files[file.path]
             assert file.planned_digest() == file.pinned
             assert file.digest().startswith("sha256:")
@@ -122,7 +122,7 @@ def test_files_are_fetched_when_opened_once_and_checked(hub: Hub, tmp_path: Path
 
 def test_the_plan_needs_no_file(hub: Hub, tmp_path: Path) -> None:
     sources = {"s": hub_source()}
-    files = {"s": find_files("s", sources["s"], tmp_path)}
+    files = {"s": find_files("s", sources["s"].upstream, tmp_path)}
     plan = make_plan(sources, files, plan_parameters(expect_shards=4), LIMITS)
     assert {shard["digest"] for shard in plan["shards"]} == {file.pinned for file in files["s"]}
     assert hub.asked("resolve", "storage") == []
@@ -133,7 +133,7 @@ def test_another_number_of_shards_stops_before_any_file_is_fetched(
     hub: Hub, tmp_path: Path, rows_per_shard: int | None
 ) -> None:
     sources = {"s": hub_source().model_copy(update={"rows_per_shard": rows_per_shard})}
-    files = {"s": find_files("s", sources["s"], tmp_path)}
+    files = {"s": find_files("s", sources["s"].upstream, tmp_path)}
     with pytest.raises(PlanError, match=r"have 4 (shards|files).* expect_shards pins 3"):
         make_plan(sources, files, plan_parameters(expect_shards=3), LIMITS)
     assert hub.asked("resolve", "storage") == []
@@ -166,7 +166,7 @@ def test_a_dataset_is_an_id(dataset: str) -> None:
 def test_a_subset_is_what_the_readme_declares(
     hub: Hub, tmp_path: Path, subset: str, split: str | None, pattern: str, expected: list[str]
 ) -> None:
-    files = find_files("s", hub_source(subset=subset, split=split, pattern=pattern), tmp_path)
+    files = find_files("s", hub_source(subset=subset, split=split, pattern=pattern).upstream, tmp_path)
     assert [file.path for file in files] == expected
     assert [request.path for request in hub.asked("resolve", "storage")] == ["README.md"]
 
@@ -184,15 +184,15 @@ def test_a_subset_or_pattern_that_is_not_there_is_named_with_what_is(
     hub: Hub, tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UpstreamError, match=f"source 's': .*{message}"):
-        find_files("s", hub_source(**changes), tmp_path)
+        find_files("s", hub_source(**changes).upstream, tmp_path)
 
 
 def test_a_moved_revision_is_refused_at_the_listing_and_at_the_file(hub: Hub, tmp_path: Path) -> None:
     hub.resolves_to = "f" * 40
     with pytest.raises(UpstreamError, match=rf"a moved revision: .*{COMMIT} .* for commit {'f' * 40}"):
-        find_files("s", hub_source(), tmp_path)
+        find_files("s", hub_source().upstream, tmp_path)
     hub.resolves_to, hub.answers_from = COMMIT, "f" * 40
-    for file in find_files("s", hub_source(), tmp_path):
+    for file in find_files("s", hub_source().upstream, tmp_path):
         with pytest.raises(RowError, match=rf"moved revision: the hub was asked for .*{COMMIT} .* from {'f' * 40}"):
             file.open()
     assert in_folder(tmp_path) == []
@@ -226,15 +226,15 @@ def test_pages_of_a_listing_are_retried_by_the_client_within_the_same_bound(
     monkeypatch.setattr(time, "sleep", slept.append)
     hub.page = 2
     hub.faults["tree"] = [Fault(), Fault(429, {"Retry-After": "5"}), Fault(502)]
-    assert len(find_files("s", hub_source(), tmp_path / "one")) == 4
+    assert len(find_files("s", hub_source().upstream, tmp_path / "one")) == 4
     assert slept[0] == 6
     assert len(slept) == 2
     hub.faults["tree"] = [Fault(429, {"Retry-After": "86400"})]
     with pytest.raises(UpstreamError, match="429 to a listing and asks to wait 86,400 s"):
-        find_files("s", hub_source(), tmp_path / "two")
+        find_files("s", hub_source().upstream, tmp_path / "two")
     hub.faults["tree"] = [Fault(500)] * 6
     with pytest.raises(UpstreamError, match="the hub answers 500, and did so again and again"):
-        find_files("s", hub_source(), tmp_path / "three")
+        find_files("s", hub_source().upstream, tmp_path / "three")
 
 
 def test_server_errors_are_retried_a_bounded_number_of_times(hub: Hub, tmp_path: Path, waits: list[float]) -> None:
@@ -275,7 +275,7 @@ def test_a_server_that_ignores_ranges_sends_the_whole_again(hub: Hub, tmp_path: 
 @pytest.mark.parametrize("path", ["data/big.jsonl", "data/a/0.jsonl"])
 def test_a_wrong_hash_is_an_error_with_both_and_leaves_nothing(hub: Hub, tmp_path: Path, path: str) -> None:
     content = hub.files[path]
-    file = next(file for file in find_files("s", hub_source(), tmp_path) if file.path == path)
+    file = next(file for file in find_files("s", hub_source().upstream, tmp_path) if file.path == path)
     hub.served[path] = content[:-2] + b"?\n"
     with pytest.raises(RowError, match=rf"file {path}: .*expected {file.pinned}, found (sha256|git-sha1):[0-9a-f]+\. "):
         file.open()
@@ -299,7 +299,7 @@ def test_a_size_that_is_not_the_listed_one_is_an_error(hub: Hub, tmp_path: Path,
 
 
 def test_a_shard_that_disappears_is_named_and_others_go_on(hub: Hub, tmp_path: Path) -> None:
-    files = find_files("s", hub_source(), tmp_path)
+    files = find_files("s", hub_source().upstream, tmp_path)
     hub.gone.add("data/a/0.jsonl")
     with pytest.raises(RowError, match=r"source 's', file data/a/0.jsonl: .*no longer on the hub \(404\).*pin another"):
         files[0].open()
@@ -313,7 +313,7 @@ def test_a_private_dataset_needs_the_token_of_the_environment(
     with pytest.raises(
         UpstreamError, match=r"does not give dataset org/texts .*\(401\): HF_TOKEN is not set.*set HF_TOKEN"
     ):
-        find_files("s", hub_source(), tmp_path)
+        find_files("s", hub_source().upstream, tmp_path)
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     file = big_file(tmp_path)
     assert content_of(file) == BIG
@@ -326,10 +326,10 @@ def test_a_private_dataset_needs_the_token_of_the_environment(
 def test_a_gated_dataset_says_to_accept_its_terms(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.token, hub.gated = "hf_other", True
     with pytest.raises(UpstreamError, match=r"gated \(401\): HF_TOKEN is not set.*Accept the terms on http.*org/texts"):
-        find_files("s", hub_source(), tmp_path)
+        find_files("s", hub_source().upstream, tmp_path)
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     with pytest.raises(UpstreamError, match=r"gated \(403\): HF_TOKEN is set, but .*Accept the terms") as caught:
-        find_files("s", hub_source(), tmp_path)
+        find_files("s", hub_source().upstream, tmp_path)
     assert "hf_secret" not in str(caught.value)
 
 
@@ -345,7 +345,7 @@ def test_a_dataset_that_is_listed_but_whose_files_are_gated_says_so_at_the_file(
 def test_an_answer_that_is_no_hubs_is_named(hub: Hub, tmp_path: Path, kind: str, body: bytes) -> None:
     hub.faults[kind] = [Fault(body=body)]
     with pytest.raises(UpstreamError, match=r"source 's': .*does not answer as a hub does.*Check HF_ENDPOINT"):
-        find_files("s", hub_source(), tmp_path)
+        find_files("s", hub_source().upstream, tmp_path)
     assert paths(tmp_path) == []
 
 
@@ -359,15 +359,15 @@ def test_a_token_saved_on_the_machine_is_not_used(hub: Hub, tmp_path: Path, monk
 def test_what_is_there_is_read_offline_and_what_is_not_says_why(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = find_files("s", hub_source(), tmp_path)
+    files = find_files("s", hub_source().upstream, tmp_path)
     files[0].open().close()
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # the client reads its environment once
     before = len(hub.requests)
-    assert content_of(find_files("s", hub_source(), tmp_path)[0]) == ROWS
+    assert content_of(find_files("s", hub_source().upstream, tmp_path)[0]) == ROWS
     with pytest.raises(RowError, match=r"file data/a/10.jsonl: .*HF_HUB_OFFLINE forbids to fetch it. Unset"):
         files[1].open()
     with pytest.raises(UpstreamError, match="HF_HUB_OFFLINE forbids"):
-        find_files("s", hub_source(), tmp_path / "elsewhere")
+        find_files("s", hub_source().upstream, tmp_path / "elsewhere")
     assert len(hub.requests) == before
 
 
@@ -376,7 +376,7 @@ def test_no_hub_at_all_is_an_error_in_bounded_time(
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(UpstreamError, match=r"the connection to http://127.0.0.1:9 failed \(ConnectError.*6 times"):
-        find_files("s", hub_source(), tmp_path)
+        find_files("s", hub_source().upstream, tmp_path)
     assert sum(waits) == 31
 
 
@@ -391,7 +391,7 @@ def test_a_silent_server_is_left_after_a_while(hub: Hub, tmp_path: Path, monkeyp
 def test_a_path_that_leaves_the_folder_is_refused(hub: Hub, tmp_path: Path) -> None:
     hub.files["../../../evil.jsonl"] = ROWS
     with pytest.raises(UpstreamError, match=r"lists the path '../../../evil.jsonl'.*Do not trust"):
-        find_files("s", hub_source(), tmp_path)
+        find_files("s", hub_source().upstream, tmp_path)
 
 
 @pytest.mark.parametrize("path", ["\ud800.jsonl", 5, None, "", "a//b.jsonl", "a\0.jsonl"])
@@ -400,7 +400,7 @@ def test_a_listed_path_that_is_none_is_named(hub: Hub, tmp_path: Path, path: Any
     with pytest.raises(
         UpstreamError, match=rf"source 's': the hub lists the path {re.escape(repr(path))} of dataset org/texts"
     ):
-        find_files("s", hub_source(), tmp_path)
+        find_files("s", hub_source().upstream, tmp_path)
     assert paths(tmp_path) == []
 
 
@@ -424,14 +424,14 @@ def test_a_listed_size_or_digest_that_is_none_is_named(
         {"type": "file", "oid": "0" * 40, "size": 1, "path": "bad.jsonl", **entry},
     ]
     with pytest.raises(UpstreamError, match=rf"lists 'bad.jsonl' of dataset org/texts with .*{told}"):
-        find_files("s", hub_source(), tmp_path)
+        find_files("s", hub_source().upstream, tmp_path)
 
 
 @pytest.mark.parametrize(("page", "requests"), [(0, 2), (7, 2)])
 def test_pages_of_a_listing_that_go_in_a_circle_end(hub: Hub, tmp_path: Path, page: int, requests: int) -> None:
     hub.next_page = page
     with pytest.raises(UpstreamError, match=r"a page of the hub's listing \(/api/datasets/org/texts/.* one before it"):
-        find_files("s", hub_source(), tmp_path)
+        find_files("s", hub_source().upstream, tmp_path)
     assert len(hub.asked("tree")) == requests
 
 
@@ -465,27 +465,27 @@ BOMB = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" fo
 def test_a_hostile_readme_is_named_at_once(hub: Hub, tmp_path: Path, front: str, message: str) -> None:
     hub.files["README.md"] = f"---\n{front}\n---\n".encode()
     with pytest.raises(UpstreamError, match=rf"source 's': README.md of dataset org/texts at {COMMIT} .*{message}"):
-        find_files("s", hub_source(subset="all"), tmp_path)
+        find_files("s", hub_source(subset="all").upstream, tmp_path)
 
 
 def test_a_front_matter_without_an_end_is_none(hub: Hub, tmp_path: Path) -> None:
     hub.files["README.md"] = b"---" + b"\n" * 300_000
     with pytest.raises(UpstreamError, match="declares no subset 'all'"):
-        find_files("s", hub_source(subset="all"), tmp_path)
+        find_files("s", hub_source(subset="all").upstream, tmp_path)
 
 
 @pytest.mark.parametrize("length", [236, 255])
 def test_a_name_of_legal_length_is_fetched(hub: Hub, tmp_path: Path, length: int) -> None:
     name = "x" * (length - 6) + ".jsonl"
     hub.files = {name: BIG}
-    (file,) = find_files("s", hub_source(), tmp_path)
+    (file,) = find_files("s", hub_source().upstream, tmp_path)
     assert content_of(file) == BIG
     assert len(in_folder(tmp_path)) == 1
 
 
 def test_a_name_that_does_not_fit_is_named(hub: Hub, tmp_path: Path) -> None:
     hub.files = {"x" * 300 + ".jsonl": BIG, "a.jsonl": ROWS, "a.jsonl/b.jsonl": ROWS}
-    files = {file.path[:15]: file for file in find_files("s", hub_source(), tmp_path)}
+    files = {file.path[:15]: file for file in find_files("s", hub_source().upstream, tmp_path)}
     with pytest.raises(RowError, match=r"File name too long.*The name does not fit.*upstream.pattern"):
         files["x" * 15].open()
     files["a.jsonl"].open().close()
@@ -536,7 +536,7 @@ def test_a_discarded_copy_is_fetched_when_it_is_wanted_again(hub: Hub, tmp_path:
 
 
 def test_a_file_is_the_same_after_json(hub: Hub, tmp_path: Path) -> None:
-    for file in find_files("s", hub_source(), tmp_path):
+    for file in find_files("s", hub_source().upstream, tmp_path):
         assert UpstreamFile.from_json(json.loads(json.dumps(file.to_json()))) == file
 
 
