@@ -5,6 +5,7 @@ DuckDB spills to a folder that it is given, and takes the memory that it is give
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -127,7 +128,9 @@ def check_entries(duckdb: DuckDBPyConnection, tables: ScoreTables) -> int:
 
 
 def _read(tables: ScoreTables) -> str:
-    files = ", ".join("'{}'".format(str(file.location).replace("'", "''")) for file in tables.files)
+    """Return the tables for a query; DuckDB takes a name as a pattern, so what is special in one stands in brackets."""
+    names = (re.sub(r"([*?[])", r"[\1]", str(file.location)).replace("'", "''") for file in tables.files)
+    files = ", ".join(f"'{name}'" for name in names)
     return f"read_parquet([{files}], filename = true, file_row_number = true)"
 
 

@@ -25,14 +25,15 @@ import hashlib
 import re
 from collections.abc import Generator, Iterator
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from datasketch import MinHash
-from datasketch.hashfunc import sha1_hash32
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
 from everytoken.shards import Part, Rows, versioned
+
+if TYPE_CHECKING:
+    from datasketch import MinHash
 
 BUCKETS = pa.schema([pa.field("buckets", pa.list_(pa.field("item", pa.binary(), False)), nullable=True)])
 BUCKET_BYTES = 16  # 128 bits: two buckets by accident are no case to think of
@@ -123,6 +124,9 @@ def buckets_of(text: str, near: NearRules, empty: MinHash | None = None) -> list
 
 
 def _empty_signature(near: NearRules) -> MinHash:
+    from datasketch import MinHash  # imported here: it takes 0.6 s, and most runs sketch nothing
+    from datasketch.hashfunc import sha1_hash32
+
     return MinHash(num_perm=near.num_permutations, seed=near.seed, hashfunc=sha1_hash32, scheme="affine32")
 
 
