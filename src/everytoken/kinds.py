@@ -19,7 +19,7 @@ def keys_of_the_chosen_kind(data: Any, kinds: Mapping[str, type[BaseModel]]) -> 
         data: raw parameters with a key ``kind``.
         kinds: the model of each.
     """
-    if not isinstance(data, dict) or data.get("kind") not in kinds:
+    if not isinstance(data, dict) or not isinstance(data.get("kind"), str) or data["kind"] not in kinds:
         return data
     foreign = {key for kind in kinds.values() for key in kind.model_fields} - set(kinds[data["kind"]].model_fields)
     return {key: value for key, value in data.items() if key not in foreign}

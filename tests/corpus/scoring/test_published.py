@@ -176,6 +176,44 @@ def test_a_file_name_is_taken_as_it_is(tmp_path: Path, name: str) -> None:
     assert [score for _, score, _ in rows(made)] == [1]
 
 
+def test_the_name_of_a_folder_is_no_column(tmp_path: Path, tables: Path) -> None:
+    """DuckDB would read safety_score=4 as a value for all rows (hive partitioning)."""
+    (tables / "safety_score=4").mkdir()
+    write_scores(tables / "safety_score=4/0.parquet", [("a", one_hot(1))])
+    made = scored(tmp_path, [[Document("a")]], tables / "safety_score=4")
+    assert [score for _, score, _ in rows(made)] == [1]
+
+
+def test_tables_of_different_types_are_refused(tmp_path: Path, tables: Path) -> None:
+    write_scores(tables / "0.parquet", [("?", one_hot(2))], id=pa.array([1], pa.int64()))
+    write_scores(tables / "1.parquet", [("01", one_hot(4))])
+    documents = stored(tmp_path / "documents", [[Document("1"), Document("01")]])
+    with pytest.raises(ScoringError, match=r"1.parquet has the types text, .* 0.parquet has int64, .*the same types"):
+        joined(tmp_path, documents, tables)
+
+
+@pytest.mark.parametrize("column", ["Safety_Score", "ID", "filename", "file_row_number"])
+def test_a_column_that_cannot_be_told_from_another_is_refused(tmp_path: Path, tables: Path, column: str) -> None:
+    write_scores(tables / "0.parquet", [("a", one_hot(2))], **{column: pa.array([4], pa.int8())})
+    documents = stored(tmp_path / "documents", [[Document("a")]])
+    with pytest.raises(ScoringError, match=rf"'{column}'\] cannot be told from those of the join"):
+        joined(tmp_path, documents, tables)
+
+
+@pytest.mark.parametrize("kind", [pa.float64(), pa.bool_(), pa.binary()])
+def test_ids_and_addresses_of_other_types_are_refused(tmp_path: Path, tables: Path, kind: pa.DataType) -> None:
+    documents = stored(tmp_path / "documents", [[Document("a")]])
+    write_scores(tables / "0.parquet", [("a", one_hot(2))], id=pa.nulls(1, kind))
+    with pytest.raises(ScoringError, match=r"0.parquet has the columns id: .* \(text or an integer"):
+        joined(tmp_path, documents, tables)
+
+
+def test_a_document_that_a_mixture_has_twice_is_scored_by_its_address(tmp_path: Path, tables: Path) -> None:
+    address = {"source": pa.array(["s", "s"]), "shard_index": pa.array([0, 0]), "row": pa.array([0, 0])}
+    write_scores(tables / "0.parquet", [(None, one_hot(3)), (None, one_hot(3))], id=None, **address)
+    assert [score for _, score, _ in rows(scored(tmp_path, [[Document(None)]], tables))] == [3]
+
+
 def test_what_is_no_parquet_file_or_not_the_planned_one_is_named(tmp_path: Path, tables: Path) -> None:
     documents = stored(tmp_path / "documents", [[Document("a")]])
     (tables / "0.parquet").write_text("no parquet")

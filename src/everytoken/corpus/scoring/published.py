@@ -67,7 +67,7 @@ def join_published(
         documents: of schema `DOCUMENTS`.
         files: of the tables, sorted by path.
         digests: planned digest of each file; what the recipe knows of them.
-        memory: bytes for DuckDB; the process itself needs about 200 MB more.
+        memory: bytes for DuckDB; the process itself needs about 350 MB more.
 
     Returns:
         Statistics: root digest of the ``documents``; ``rows``, ``scored`` (rows that a table knows), ``missing`` and,
@@ -79,12 +79,14 @@ def join_published(
         RowError: a file cannot be had, or is not the planned one.
     """
     started = time.perf_counter()
-    for file, digest in zip(files, digests, strict=True):
-        file.require(digest)
+    before = [file.require(digest) for file, digest in zip(files, digests, strict=True)]
     groups = group_tables(files)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".spill-") as spill, connected(spill, memory) as duckdb:
         entries = {"+".join(tables.key): check_entries(duckdb, tables) for tables in groups}
         scored = _write_in_order(folder, documents.rows, matches(duckdb, documents, groups))
+    for file, status in zip(files, before, strict=True):
+        if file.status() != status:
+            raise ScoringError(f"{file.location} was written to while it was joined. Run again.")
     np.save(folder / STARTS, np.cumsum([0, *(part.rows for part in documents)], dtype=np.int64))
     counts = {"rows": documents.rows, "scored": scored, "missing": documents.rows - scored, "entries": entries}
     return Built({"documents": documents.root_digest, **counts}, {"seconds": time.perf_counter() - started})

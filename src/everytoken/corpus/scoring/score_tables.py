@@ -41,40 +41,71 @@ def group_tables(files: Sequence[UpstreamFile]) -> list[ScoreTables]:
     """Group the files by the columns that name a document; those of a later group go before those of an earlier."""
     keys = (("id",), ("id", "id_type"), ADDRESS)
     groups: dict[tuple[str, ...], list[UpstreamFile]] = {key: [] for key in keys}
+    types: dict[tuple[str, ...], tuple[UpstreamFile, list[str]]] = {}
     for file in files:
-        groups[_key_of(file)].append(file)
+        schema = _schema_of(file)
+        key = _key_of(file, schema)
+        groups[key].append(file)
+        found = [_plain(schema.field(name).type) for name in (*key, *_TOLD)]
+        first, expected = types.setdefault(key, (file, found))
+        if found != expected:  # DuckDB would read all files with the types of the first: 01 as the number 1
+            raise ScoringError(
+                f"{file.location} has the types {', '.join(found)} in {', '.join((*key, *_TOLD))}, "
+                f"{first.location} has {', '.join(expected)}. Write all tables with the same types."
+            )
     return [ScoreTables(key, members) for key, members in groups.items() if members]
 
 
-def _key_of(file: UpstreamFile) -> tuple[str, ...]:
+def _schema_of(file: UpstreamFile) -> pa.Schema:
     if file.member is not None:
         raise ScoringError(f"{file.path} of {file.source} is inside a wheel; published scores are parquet files.")
     try:
-        schema = pq.read_schema(file.location)
+        return pq.read_schema(file.location)
     except (OSError, pa.ArrowException) as error:
         raise ScoringError(
             f"{file.location} is no parquet file ({error}). Choose the tables by scorer.upstream.pattern."
         ) from None
+
+
+def _key_of(file: UpstreamFile, schema: pa.Schema) -> tuple[str, ...]:
     names = set(schema.names)
+    known = {*_TOLD, "id", "id_type", *ADDRESS}
+    alike = sorted(name for name in schema.names if name.lower() in known - {name} | {"filename", "file_row_number"})
+    if alike or len(names) < len(schema.names):  # DuckDB does not tell Id from id
+        raise ScoringError(
+            f"{file.location} has the columns {schema.names}; {alike or 'some'} cannot be told from those of the join "
+            f"(capital letters make no difference). Rename or remove them."
+        )
     named = "id" in names or set(ADDRESS) <= names
-    if not named or not all(name in names and _is_told(schema.field(name)) for name in _TOLD):
+    key = ("id", *(["id_type"] if "id_type" in names else [])) if "id" in names else ADDRESS
+    if not named or not all(name in names and _fits(schema.field(name)) for name in (*key, *_TOLD)):
         columns = ", ".join(f"{field.name}: {field.type}" for field in schema)
         raise ScoringError(
             f"{file.location} has the columns {columns}; a table of scores has safety_score (an integer), safety_probs "
-            f"(a list of floats), and id (or {', '.join(ADDRESS)}). Choose the tables by scorer.upstream.pattern, or "
-            f"rename columns."
+            f"(a list of floats), and id (text or an integer; id_type is text) or {', '.join(ADDRESS)} (text and two "
+            f"integers). Choose the tables by scorer.upstream.pattern, or rename and cast columns."
         )
-    if "id" not in names:
-        return ADDRESS
-    return ("id", "id_type") if "id_type" in names else ("id",)
+    return key
 
 
-def _is_told(field: pa.Field) -> bool:
-    kind = field.type
-    if field.name == "safety_score":
-        return bool(pa.types.is_integer(kind))
-    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    return is_list and bool(pa.types.is_floating(kind.value_type))
+def _plain(kind: pa.DataType) -> str:
+    """Return the type as a query sees it: ``text`` for any kind of string, ``list of`` for any kind of list."""
+    if pa.types.is_dictionary(kind):
+        return _plain(kind.value_type)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return "text"
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return f"list of {kind.value_type}"
+    return "uuid" if isinstance(kind, pa.UuidType) else str(kind)
+
+
+def _fits(field: pa.Field) -> bool:
+    kind = _plain(field.type)
+    if field.name == "safety_probs":
+        return kind in ("list of float", "list of double")
+    if field.name in ("source", "id_type"):
+        return kind == "text"
+    return bool(pa.types.is_integer(field.type)) or (field.name == "id" and kind in ("text", "uuid"))
 
 
 @contextmanager
@@ -91,6 +122,7 @@ def connected(spill: str, memory: int) -> Iterator[DuckDBPyConnection]:
             "autoload_known_extensions": "false",
         }
     )
+    connection.execute("SET enable_progress_bar = false")
     try:
         yield connection
     except duckdb.OutOfMemoryException as error:
@@ -131,7 +163,7 @@ def _read(tables: ScoreTables) -> str:
     """Return the tables for a query; DuckDB takes a name as a pattern, so what is special in one stands in brackets."""
     names = (re.sub(r"([*?[])", r"[\1]", str(file.location)).replace("'", "''") for file in tables.files)
     files = ", ".join(f"'{name}'" for name in names)
-    return f"read_parquet([{files}], filename = true, file_row_number = true)"
+    return f"read_parquet([{files}], filename = true, file_row_number = true, hive_partitioning = false)"
 
 
 _TYPES = {"id": "VARCHAR", "id_type": "VARCHAR", "source": "VARCHAR", "shard_index": "INTEGER", "row": "BIGINT"}
@@ -149,10 +181,12 @@ def matches(duckdb: DuckDBPyConnection, documents: Shards, groups: Sequence[Scor
     for group, tables in enumerate(groups):
         duckdb.register(f"documents_{group}", _keys(documents, tables.key))
         key = ", ".join(f"CAST({name} AS {_TYPES[name]}) AS {name}" for name in tables.key)
+        distinct = "DISTINCT " if tables.key == ADDRESS else ""  # a mixture may have a document several times
         joins.append(
             f"SELECT d.position, {group} AS table_group, CAST(t.safety_score AS TINYINT) AS score, "
             f"CAST(t.safety_probs AS FLOAT[]) AS probabilities FROM documents_{group} d JOIN "
-            f"(SELECT {key}, safety_score, safety_probs FROM {_read(tables)}) t USING ({', '.join(tables.key)})"
+            f"(SELECT {distinct}{key}, safety_score, safety_probs FROM {_read(tables)}) t "
+            f"USING ({', '.join(tables.key)})"
         )
     found = duckdb.sql(f"{' UNION ALL '.join(joins)} ORDER BY position, table_group")
     waiting: pa.RecordBatch | None = None  # the last row of a batch: the next one may hold a better score
