@@ -26,6 +26,7 @@ class Document(NamedTuple):
     probabilities: Scores = None
     text: str = ""
     id_type: str = "string"
+    address: tuple[int, int] | None = None  # shard_index and row; None: where it stands
 
 
 def one_hot(k: int, p: float = 0.5) -> list[float]:
@@ -35,14 +36,15 @@ def one_hot(k: int, p: float = 0.5) -> list[float]:
 
 def table_of(documents: Sequence[Document], shard_index: int, scored: bool) -> pa.Table:
     texts = [document.text or f"text of {document.id}" for document in documents]
+    addresses = [document.address or (shard_index, row) for row, document in enumerate(documents)]
     columns: dict[str, Any] = {
         "id": [document.id for document in documents],
         "id_type": [None if document.id is None else document.id_type for document in documents],
         "text": texts,
         "source": [document.source for document in documents],
         "stratum": ["all"] * len(documents),
-        "shard_index": [shard_index] * len(documents),
-        "row": range(len(documents)),
+        "shard_index": [shard for shard, _ in addresses],
+        "row": [row for _, row in addresses],
         "characters": [len(text) for text in texts],
         "utf8_bytes": [len(text.encode()) for text in texts],
         "text_sha256": [hashlib.sha256(text.encode()).digest() for text in texts],

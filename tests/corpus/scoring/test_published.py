@@ -166,6 +166,12 @@ def test_a_document_that_is_there_twice_is_named(tmp_path: Path, tables: Path) -
         joined(tmp_path, documents, tables)
 
 
+def test_a_document_that_is_there_twice_is_found_also_where_it_is_never_used(tmp_path: Path, tables: Path) -> None:
+    write_scores(tables / "0.parquet", [("a", one_hot(1)), ("nobody", one_hot(1)), ("nobody", one_hot(1))])
+    with pytest.raises(ScoringError, match=r"{'id': 'nobody'} is twice .*row 1 .* and .*row 2"):
+        joined(tmp_path, stored(tmp_path / "documents", [[Document("a")]]), tables)
+
+
 @pytest.mark.parametrize("name", ["a[1]", "it's", "*", "?", "b[z-a]", "{a,b}", "ä ö"])
 def test_a_file_name_is_taken_as_it_is(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()

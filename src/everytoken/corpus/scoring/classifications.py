@@ -3,8 +3,11 @@
 ``classifications_00000.parquet`` ... has one row for each distinct id over all parts, the first in plan order: ``id,
 id_type, safety_score, safety_probs``. An id does not tell everything: rows without id, and rows whose id was first seen
 with another score (an upstream that gives one id to two texts). These are in ``by_address_00000.parquet`` ... by
-``source, shard_index, row``. Both together give every row its score back, exactly. Rows that nothing knows a score of
-are in neither.
+``source, shard_index, row``. In a mixture that uses documents more than once an address does not tell everything
+either, as a row has the score of the first text of its id in its part: there, if any id has two scores, such rows are
+in ``by_use_00000.parquet`` ... by address and ``part``, its number. All together give every row its score back,
+exactly. A row that nothing knows a score of is in none of them, or, where its id has one, by address with null
+probabilities.
 
 While all scores are at hand, the documents *near the threshold* are counted. The margin of a class is the probability
 of the most probable class minus that of the second; the margin of a threshold t is the distance between the most
@@ -18,18 +21,16 @@ from __future__ import annotations
 import hashlib
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from everytoken.corpus.documents import DOCUMENTS, N_CLASSES
+from everytoken.corpus.documents import DOCUMENTS, N_CLASSES, SCORE_FIELDS, with_fields
 from everytoken.corpus.scoring.distinct import Floats, Integers
 from everytoken.corpus.scoring.score_tables import ADDRESS
 from everytoken.corpus.selection.duplicates import between
@@ -39,14 +40,14 @@ from everytoken.shards import Built, Shards, versioned
 FILE_ROWS = 5_000_000
 _GROUP_ROWS = 65_536
 
-_SCORES = [pa.field("safety_score", pa.int8(), False), pa.field("safety_probs", pa.list_(pa.float32()), False)]
-BY_ID = pa.schema([DOCUMENTS.field("id"), DOCUMENTS.field("id_type"), *_SCORES])
-BY_ADDRESS = pa.schema([*(DOCUMENTS.field(name) for name in ADDRESS), *_SCORES])
+Flags = npt.NDArray[np.bool_]
 
-_COLUMNS = ["id", "id_type", *ADDRESS, "safety_score", "safety_probs"]
+BY_ID = with_fields(pa.schema([DOCUMENTS.field("id"), DOCUMENTS.field("id_type")]), SCORE_FIELDS)
+BY_ADDRESS = with_fields(pa.schema([DOCUMENTS.field(name) for name in ADDRESS]), SCORE_FIELDS)
+BY_USE = with_fields(pa.schema([*BY_ADDRESS][:-2]).append(pa.field("part", pa.int32(), False)), SCORE_FIELDS)
 
 
-@versioned(1, unrecorded=["memory"])
+@versioned(2, unrecorded=["memory"])
 def collect_classifications(folder: Path, *, documents: Shards, near: Sequence[float], memory: int) -> Built:
     """Write the classifications of all documents; see the module docstring for the files.
 
@@ -57,7 +58,8 @@ def collect_classifications(folder: Path, *, documents: Shards, near: Sequence[f
         memory: bound for the grouping of ids, in bytes; the process itself needs about 200 MB more.
 
     Returns:
-        Statistics: ``rows``; ``classifications``, the distinct ids; ``by_address``; ``without_score``;
+        Statistics: ``rows``; ``classifications``, the distinct ids; ``by_address`` and ``by_use``, the rows
+        of these tables; ``without_score``;
         ``score_is_not_argmax``, rows whose score is not their most probable class; and of each source under
         ``by_source`` the distinct ids by class (``unique_by_class``) and ``near``, by class and eps the rows
         ``of_class`` and ``of_threshold`` 1 to 5 whose margin is at most eps.
@@ -65,73 +67,118 @@ def collect_classifications(folder: Path, *, documents: Shards, near: Sequence[f
     started = time.perf_counter()
     counts = _Counts(near)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".grouping-") as place:
-        repeats, same = _repeats(documents, memory, Path(place))
-        tables = [_Table(folder, "classifications", BY_ID), _Table(folder, "by_address", BY_ADDRESS)]
-        for position, batch in _batches(documents, _COLUMNS):
-            scored = batch.column("safety_probs").is_valid().to_numpy(zero_copy_only=False)
-            with_id = batch.column("id").is_valid().to_numpy(zero_copy_only=False)
+        repeats = _find(documents, _id_keys, 2, memory, Path(place, "ids"))
+        same = _find(documents, _score_keys, 6, memory, Path(place, "scores"))
+        several = _differ(repeats, same) and len(_find(documents, _address_keys, 3, memory, Path(place, "addresses")))
+        by_id, by_address = _Table(folder, "classifications", BY_ID), _Table(folder, "by_address", BY_ADDRESS)
+        by_use = _Table(folder, "by_use", BY_USE)
+        for position, batch in _batches(documents):
+            scored, with_id = _is_valid(batch, "safety_probs"), _is_valid(batch, "id")
             first, other = _first_and_other(repeats, same, position, batch.num_rows)
-            by_id, by_address = scored & with_id & first, scored & (other | ~with_id)
-            for table, chosen in zip(tables, (by_id, by_address), strict=True):
-                table.write(batch.select(table.schema.names).filter(pa.array(chosen)))
-            counts.add(batch, scored, by_id)
-        for table in tables:
+            other &= with_id
+            by_id.write(batch, scored & with_id & first)
+            by_address.write(batch, (scored & ~with_id) | (other & (not several)))
+            by_use.write(batch, other & bool(several))
+            counts.add(batch, scored, scored & with_id & first)
+        for table in (by_id, by_address, by_use):
             table.close()
-    written = {"classifications": tables[0].rows, "by_address": tables[1].rows}
+    written = {"classifications": by_id.rows, "by_address": by_address.rows, "by_use": by_use.rows}
     return Built({"rows": documents.rows, **written, **counts.statistics()}, {"seconds": time.perf_counter() - started})
 
 
-def _repeats(documents: Shards, memory: int, place: Path) -> tuple[Integers, Integers]:
-    """Return (position, first) of the rows that repeat an id, and of those that repeat an id with its score."""
-    found = []
-    for name, words in (("ids", 2), ("scores", 6)):
-        (place / name).mkdir()
-        keys = _keys(documents, words)
-        found.append(find_repeats(keys, words, documents.rows, documents.rows, memory, place / name))
-    return found[0], found[1]
+Keys = Iterator[tuple[Integers, Integers]]
 
 
-def _keys(documents: Shards, words: int) -> Iterator[tuple[Integers, Integers]]:
-    """Yield positions and keys of the scored rows that have an id: 128 bits of SHA-256 of it, and with 6 words the
-    score and the probabilities, bit by bit.
-    """
-    for position, batch in _batches(documents, ["id", "id_type", "safety_score", "safety_probs"]):
-        there = pc.and_(batch.column("id").is_valid(), batch.column("safety_probs").is_valid())
-        some = batch.filter(there)
-        ids = zip(some.column("id_type").to_pylist(), some.column("id").to_pylist(), strict=True)
-        digests = (hashlib.sha256(f"{kind}\0{identifier}".encode()).digest()[:16] for kind, identifier in ids)
-        key = np.frombuffer(b"".join(digests), np.int64).reshape(-1, 2)
-        if words > 2:
-            scores = some.column("safety_score").to_numpy().astype(np.int64)[:, None]
-            bits = np.ascontiguousarray(_probabilities(some)).view(np.int64)  # (n, 3)
-            key = np.concatenate([key, scores, bits], axis=1)
-        yield position + np.flatnonzero(there.to_numpy(zero_copy_only=False)), key
+def _find(documents: Shards, keys: Callable[[Shards], Keys], words: int, memory: int, place: Path) -> Integers:
+    """Return (position, first) of the rows whose key an earlier row has, int64 (n, 2), sorted."""
+    place.mkdir()
+    return find_repeats(keys(documents), words, documents.rows, documents.rows, memory, place)
 
 
-def _batches(documents: Shards, columns: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
+def _id_keys(documents: Shards) -> Keys:
+    """Yield positions and keys of the rows that have an id: 128 bits of SHA-256 of it."""
+    for position, batch in _batches(documents):
+        there = np.flatnonzero(_is_valid(batch, "id"))
+        yield position + there, _id_words(batch.take(pa.array(there)))
+
+
+def _score_keys(documents: Shards) -> Keys:
+    """Yield positions and keys of the rows that have an id: of it, the score (-1 for none) and the probabilities."""
+    for position, batch in _batches(documents):
+        there = np.flatnonzero(_is_valid(batch, "id"))
+        some = batch.take(pa.array(there))
+        scored = _is_valid(some, "safety_probs")
+        probabilities = np.zeros((len(there), N_CLASSES), np.float32)
+        probabilities[scored] = _probabilities(some)
+        scores = np.where(scored, some.column("safety_score").to_numpy(), -1).astype(np.int64)
+        yield position + there, np.concatenate([_id_words(some), scores[:, None], probabilities.view(np.int64)], axis=1)
+
+
+def _address_keys(documents: Shards) -> Keys:
+    """Yield positions and addresses, the source by a number."""
+    numbers: dict[str, int] = {}
+    for position, batch in _batches(documents):
+        sources = batch.column("source").dictionary_encode()
+        named = np.array([numbers.setdefault(name, len(numbers)) for name in sources.dictionary.to_pylist()], np.int64)
+        columns = (
+            named[sources.indices.to_numpy()],
+            batch.column("shard_index").to_numpy(),
+            batch.column("row").to_numpy(),
+        )
+        yield position + np.arange(batch.num_rows), np.stack([column.astype(np.int64) for column in columns], axis=1)
+
+
+def _id_words(batch: pa.RecordBatch) -> Integers:
+    ids = zip(batch.column("id_type").to_pylist(), batch.column("id").to_pylist(), strict=True)
+    digests = (hashlib.sha256(f"{kind}\0{identifier}".encode()).digest()[:16] for kind, identifier in ids)
+    return np.frombuffer(b"".join(digests), np.int64).reshape(-1, 2)
+
+
+def _is_valid(batch: pa.RecordBatch, column: str) -> Flags:
+    return np.asarray(batch.column(column).is_valid().to_numpy(zero_copy_only=False))
+
+
+def _differ(repeats: Integers, same: Integers) -> bool:
+    """Return whether a row has another score than the first row of its id."""
+    slices = (repeats[start : start + _GROUP_ROWS] for start in range(0, len(repeats), _GROUP_ROWS))
+    return any(_has_other_score(some, same).any() for some in slices)
+
+
+def _has_other_score(repeats: Integers, same: Integers) -> Flags:
+    """Return which of some rows of ``repeats`` are not in ``same`` with the same first row, bool (n,)."""
+    if not len(repeats):
+        return np.empty(0, np.bool_)
+    of_score = between(same, int(repeats[0, 0]), int(repeats[-1, 0]) + 1)
+    found = np.append(of_score, [[-1, -1]], axis=0)[np.searchsorted(of_score[:, 0], repeats[:, 0])]
+    return np.asarray((found != repeats).any(axis=1))
+
+
+_COLUMNS = ["id", "id_type", *ADDRESS, "safety_score", "safety_probs"]
+
+
+def _batches(documents: Shards) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield positions and rows in batches of about `_GROUP_ROWS`, however small the parts are."""
     start = rows = 0
     gathered: list[pa.RecordBatch] = []
-    for batch in chain.from_iterable(part.batches(columns) for part in documents):
-        gathered.append(batch)
-        rows += batch.num_rows
-        if rows >= _GROUP_ROWS:
-            yield start, pa.concat_batches(gathered)
-            start, rows, gathered = start + rows, 0, []
+    for part in documents:
+        for batch in part.batches(_COLUMNS):
+            gathered.append(
+                batch.append_column(BY_USE.field("part"), pa.array(np.full(batch.num_rows, part.index, np.int32)))
+            )
+            rows += batch.num_rows
+            if rows >= _GROUP_ROWS:
+                yield start, pa.concat_batches(gathered)
+                start, rows, gathered = start + rows, 0, []
     if gathered:
         yield start, pa.concat_batches(gathered)
 
 
-def _first_and_other(
-    repeats: Integers, same: Integers, start: int, rows: int
-) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+def _first_and_other(repeats: Integers, same: Integers, start: int, rows: int) -> tuple[Flags, Flags]:
     """Return which of the rows from ``start`` are the first of their id, and which have another score than that one."""
     first, other = np.ones(rows, np.bool_), np.zeros(rows, np.bool_)
-    of_id, of_score = between(repeats, start, start + rows), between(same, start, start + rows)
+    of_id = between(repeats, start, start + rows)
     first[of_id[:, 0] - start] = False
-    first_with_score = np.full(rows, -1, np.int64)
-    first_with_score[of_score[:, 0] - start] = of_score[:, 1]
-    other[of_id[:, 0] - start] = first_with_score[of_id[:, 0] - start] != of_id[:, 1]
+    other[of_id[:, 0] - start] = _has_other_score(of_id, same)
     return first, other
 
 
@@ -150,7 +197,7 @@ class _Counts:
         self._unique: dict[str, npt.NDArray[np.int64]] = {}
         self._within: dict[str, npt.NDArray[np.int64]] = {}  # (eps, class margin and 5 thresholds, class)
 
-    def add(self, batch: pa.RecordBatch, scored: npt.NDArray[np.bool_], unique: npt.NDArray[np.bool_]) -> None:
+    def add(self, batch: pa.RecordBatch, scored: Flags, unique: Flags) -> None:
         self._without_score += int(np.count_nonzero(~scored))
         probabilities = _probabilities(batch)
         scores = batch.column("safety_score").to_numpy()
@@ -215,8 +262,8 @@ class _Table:
         self._files, self._in_file = self._files + 1, 0
         return pq.ParquetWriter(path, self.schema, compression="zstd", write_page_checksum=True)
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        batch = batch.cast(self.schema)
+    def write(self, batch: pa.RecordBatch, chosen: Flags) -> None:
+        batch = batch.select(self.schema.names).filter(pa.array(chosen)).cast(self.schema)
         self.rows += batch.num_rows
         while batch.num_rows:
             if self._in_file == FILE_ROWS:

@@ -3,8 +3,9 @@
 A table has ``safety_score`` (0 to 5) and ``safety_probs`` (6 numbers), and says of which document by
 
 - ``id``, compared with the document's id as text; where the table has ``id_type`` too, that must be equal as well; or
-- ``source``, ``shard_index`` and ``row``, the document's address (`everytoken.corpus.scoring.classifications` writes
-  such a table for what no id tells). An address goes before an id.
+- ``source``, ``shard_index`` and ``row``, the document's address, and where the table has it ``part``, the number of
+  the part. What is more exact has the say. `everytoken.corpus.scoring.classifications` writes such tables for what no
+  id tells.
 
 A row that no table knows has score 0 and no probabilities, and is counted. The join is DuckDB's, which spills to the
 artifact's own folder: its memory is a parameter. Its result is in the order of the documents, so that each part reads
@@ -179,7 +180,6 @@ def _write_in_order(folder: Path, rows: int, found: Iterator[pa.RecordBatch]) ->
         _write_header(probabilities, np.dtype(np.float32), (rows, N_CLASSES))
         for batch in chain(found, [None]):
             positions = np.empty(0, np.int64) if batch is None else batch.column("position").to_numpy()
-            scored += len(positions)
             stop = rows if batch is None else int(positions[-1]) + 1 if len(positions) else written
             for start in range(written, stop, BATCH_ROWS):  # there may be a long gap before a row that has a score
                 n = min(BATCH_ROWS, stop - start)
@@ -187,9 +187,12 @@ def _write_in_order(folder: Path, rows: int, found: Iterator[pa.RecordBatch]) ->
                 if batch is not None:
                     low, high = np.searchsorted(positions, (start, start + n)).tolist()
                     some = batch.slice(low, high - low)
-                    of_rows[positions[low:high] - start] = some.column("score").to_numpy()
+                    some = some.filter(some.column("probabilities").is_valid())  # null says that there is no score
+                    here = some.column("position").to_numpy() - start
+                    of_rows[here] = some.column("score").to_numpy()
                     lists = some.column("probabilities").flatten().to_numpy().reshape(-1, N_CLASSES)
-                    probs_of_rows[positions[low:high] - start] = lists
+                    probs_of_rows[here] = lists
+                    scored += len(here)
                 scores.write(of_rows.data)
                 probabilities.write(probs_of_rows.data)
             written = stop

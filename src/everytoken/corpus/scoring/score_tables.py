@@ -6,10 +6,10 @@ DuckDB spills to a folder that it is given, and takes the memory that it is give
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,9 +24,18 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 ADDRESS = ("source", "shard_index", "row")
+USE = (*ADDRESS, "part")  # a mixture may use a document in several parts
 BATCH_ROWS = 65_536
 
 _TOLD = ("safety_score", "safety_probs")
+_TYPES = {
+    "id": "VARCHAR",
+    "id_type": "VARCHAR",
+    "source": "VARCHAR",
+    "shard_index": "BIGINT",
+    "row": "BIGINT",
+    "part": "BIGINT",
+}
 
 
 @dataclass(frozen=True)
@@ -39,7 +48,7 @@ class ScoreTables:
 
 def group_tables(files: Sequence[UpstreamFile]) -> list[ScoreTables]:
     """Group the files by the columns that name a document; those of a later group go before those of an earlier."""
-    keys = (("id",), ("id", "id_type"), ADDRESS)
+    keys = (("id",), ("id", "id_type"), ADDRESS, USE)
     groups: dict[tuple[str, ...], list[UpstreamFile]] = {key: [] for key in keys}
     types: dict[tuple[str, ...], tuple[UpstreamFile, list[str]]] = {}
     for file in files:
@@ -69,7 +78,7 @@ def _schema_of(file: UpstreamFile) -> pa.Schema:
 
 def _key_of(file: UpstreamFile, schema: pa.Schema) -> tuple[str, ...]:
     names = set(schema.names)
-    known = {*_TOLD, "id", "id_type", *ADDRESS}
+    known = {*_TOLD, "id", "id_type", *USE}
     alike = sorted(name for name in schema.names if name.lower() in known - {name} | {"filename", "file_row_number"})
     if alike or len(names) < len(schema.names):  # DuckDB does not tell Id from id
         raise ScoringError(
@@ -77,7 +86,8 @@ def _key_of(file: UpstreamFile, schema: pa.Schema) -> tuple[str, ...]:
             f"(capital letters make no difference). Rename or remove them."
         )
     named = "id" in names or set(ADDRESS) <= names
-    key = ("id", *(["id_type"] if "id_type" in names else [])) if "id" in names else ADDRESS
+    by_id, by_address = ("id", "id_type"), USE if "part" in names else ADDRESS
+    key: tuple[str, ...] = tuple(name for name in by_id if name in names) if "id" in names else by_address
     if not named or not all(name in names and _fits(schema.field(name)) for name in (*key, *_TOLD)):
         columns = ", ".join(f"{field.name}: {field.type}" for field in schema)
         raise ScoringError(
@@ -113,18 +123,17 @@ def connected(spill: str, memory: int) -> Iterator[DuckDBPyConnection]:
     """Give a DuckDB in memory that spills to a folder and loads no extension; report its errors as ours."""
     import duckdb
 
-    connection = duckdb.connect(
-        config={
-            "memory_limit": f"{memory}B",
-            "temp_directory": spill,
-            "preserve_insertion_order": "false",
-            "autoinstall_known_extensions": "false",
-            "autoload_known_extensions": "false",
-        }
-    )
-    connection.execute("SET enable_progress_bar = false")
+    config = {
+        "memory_limit": f"{memory}B",
+        "temp_directory": spill,
+        "preserve_insertion_order": "false",
+        "autoinstall_known_extensions": "false",
+        "autoload_known_extensions": "false",
+    }
     try:
-        yield connection
+        with duckdb.connect(config=config) as connection:  # type: ignore[arg-type]
+            connection.execute("SET enable_progress_bar = false")
+            yield connection
     except duckdb.OutOfMemoryException as error:
         raise ScoringError(
             f"joining the published scores needs more than {memory:,} bytes ({_short(error)}). Raise "
@@ -132,8 +141,6 @@ def connected(spill: str, memory: int) -> Iterator[DuckDBPyConnection]:
         ) from error
     except duckdb.Error as error:
         raise ScoringError(f"the published scores cannot be joined: {_short(error)}") from error
-    finally:
-        connection.close()
 
 
 def _short(error: Exception) -> str:
@@ -141,9 +148,17 @@ def _short(error: Exception) -> str:
 
 
 def check_entries(duckdb: DuckDBPyConnection, tables: ScoreTables) -> int:
-    """Return the number of entries of the tables, once each has a score and six probabilities."""
+    """Return the number of entries of the tables, once each has a score and six probabilities, and is there once.
+
+    By address, score 0 with null probabilities says that a document has no score although its id has one; and equal
+    entries count as one.
+
+    Raises:
+        ScoringError: with file and row of what is wrong.
+    """
+    none = "safety_probs IS NULL" + (" AND safety_score <> 0" if "id" not in tables.key else "")
     wrong = (
-        "safety_score IS NULL OR safety_score < 0 OR safety_score > 5 OR safety_probs IS NULL OR len(safety_probs) <> 6"
+        f"safety_score IS NULL OR safety_score < 0 OR safety_score > 5 OR ({none}) OR len(safety_probs) <> 6"
         " OR list_count(safety_probs) <> 6 OR list_min(safety_probs) < 0 OR list_max(safety_probs) > 1"  # NaN is above
     )
     found = duckdb.execute(
@@ -155,8 +170,31 @@ def check_entries(duckdb: DuckDBPyConnection, tables: ScoreTables) -> int:
             f"{name}, row {row}: safety_score {score} with safety_probs {probabilities}; expected a class 0 to 5 and "
             f"6 probabilities. Mend or leave out the file (scorer.upstream.pattern)."
         )
+    key = ", ".join(tables.key)
+    not_null = " AND ".join(f"{name} IS NOT NULL" for name in tables.key)
+    for values in duckdb.execute(
+        f"SELECT {key} FROM {_entries(tables)} WHERE {not_null} GROUP BY {key} HAVING count(*) > 1 LIMIT 1"
+    ).fetchall():
+        raise ScoringError(_twice(duckdb, tables, dict(zip(tables.key, values, strict=True))))
     ((count,),) = duckdb.execute(f"SELECT count(*) FROM {_read(tables)}").fetchall()
     return int(count)
+
+
+def _twice(duckdb: DuckDBPyConnection, tables: ScoreTables, key: Mapping[str, Any]) -> str:
+    where = " AND ".join(f"CAST({name} AS {_TYPES[name]}) = ?" for name in key)
+    rows = duckdb.execute(
+        f"SELECT filename, file_row_number, safety_score FROM {_read(tables)} WHERE {where} ORDER BY ALL LIMIT 2",
+        list(key.values()),
+    ).fetchall()
+    places = " and ".join(f"{name}, row {row} (score {score})" for name, row, score in rows)
+    return f"the document {key} is twice in the published scores: {places}. Keep one of them: a document has one score."
+
+
+def _entries(tables: ScoreTables) -> str:
+    """Return the entries of the tables for a query, with their key in the types of the documents."""
+    key = ", ".join(f"CAST({name} AS {_TYPES[name]}) AS {name}" for name in tables.key)
+    distinct = "DISTINCT " if "id" not in tables.key else ""  # a mixture uses a document more than once
+    return f"(SELECT {distinct}{key}, safety_score, safety_probs FROM {_read(tables)})"
 
 
 def _read(tables: ScoreTables) -> str:
@@ -166,70 +204,42 @@ def _read(tables: ScoreTables) -> str:
     return f"read_parquet([{files}], filename = true, file_row_number = true, hive_partitioning = false)"
 
 
-_TYPES = {"id": "VARCHAR", "id_type": "VARCHAR", "source": "VARCHAR", "shard_index": "INTEGER", "row": "BIGINT"}
-
-
 def matches(duckdb: DuckDBPyConnection, documents: Shards, groups: Sequence[ScoreTables]) -> Iterator[pa.RecordBatch]:
     """Yield every document that a table knows once, by position: columns position, score, probabilities.
 
-    Where several groups know a document, the last of them has the say.
-
-    Raises:
-        ScoringError: two rows of a group are of one document.
+    Where several groups know a document, the last of them has the say. The tables were checked by `check_entries`.
     """
     joins = []
     for group, tables in enumerate(groups):
         duckdb.register(f"documents_{group}", _keys(documents, tables.key))
-        key = ", ".join(f"CAST({name} AS {_TYPES[name]}) AS {name}" for name in tables.key)
-        distinct = "DISTINCT " if tables.key == ADDRESS else ""  # a mixture may have a document several times
         joins.append(
             f"SELECT d.position, {group} AS table_group, CAST(t.safety_score AS TINYINT) AS score, "
-            f"CAST(t.safety_probs AS FLOAT[]) AS probabilities FROM documents_{group} d JOIN "
-            f"(SELECT {distinct}{key}, safety_score, safety_probs FROM {_read(tables)}) t "
+            f"CAST(t.safety_probs AS FLOAT[]) AS probabilities FROM documents_{group} d JOIN {_entries(tables)} t "
             f"USING ({', '.join(tables.key)})"
         )
     found = duckdb.sql(f"{' UNION ALL '.join(joins)} ORDER BY position, table_group")
     waiting: pa.RecordBatch | None = None  # the last row of a batch: the next one may hold a better score
     for batch in found.to_arrow_reader(BATCH_ROWS):
         rows = batch if waiting is None else pa.concat_batches([waiting, batch])
-        same_position = np.diff(rows.column("position").to_numpy()) == 0
-        twice = np.flatnonzero(same_position & (np.diff(rows.column("table_group").to_numpy()) == 0))
-        if len(twice):
-            row = int(twice[0])
-            group, position = rows.column("table_group")[row].as_py(), rows.column("position")[row].as_py()
-            raise ScoringError(_twice(duckdb, documents, groups[group], position))
-        yield rows.filter(pa.array(np.append(~same_position, False)))
+        yield rows.filter(pa.array(np.append(np.diff(rows.column("position").to_numpy()) != 0, False)))
         waiting = rows.slice(rows.num_rows - 1)
     if waiting is not None:
         yield waiting
 
 
 def _keys(documents: Shards, key: Sequence[str]) -> pa.RecordBatchReader:
-    """Return the columns ``key`` of all documents with their positions."""
-    schema = pa.schema([*(DOCUMENTS.field(name) for name in key), pa.field("position", pa.int64())])
+    """Return the columns ``key`` of all documents, ``part`` being the number of theirs, with their positions."""
+    numbers = [pa.field(name, pa.int64()) for name in ("part", "position")]
+    columns = [name for name in key if name != "part"]
+    schema = pa.schema([*(DOCUMENTS.field(name) for name in columns), *numbers])
 
     def batches() -> Iterator[pa.RecordBatch]:
         position = 0
         for part in documents:
-            for batch in part.batches(list(key)):
-                positions = pa.array(np.arange(position, position + batch.num_rows))
-                yield pa.RecordBatch.from_arrays([*batch.columns, positions], schema=schema)
-                position += batch.num_rows
+            for batch in part.batches(columns):
+                rows = batch.num_rows
+                added = [np.full(rows, part.index), np.arange(position, position + rows)]
+                yield pa.RecordBatch.from_arrays([*batch.columns, *map(pa.array, added)], schema=schema)
+                position += rows
 
     return pa.RecordBatchReader.from_batches(schema, batches())
-
-
-def _twice(duckdb: DuckDBPyConnection, documents: Shards, tables: ScoreTables, position: int) -> str:
-    batches = (batch for batch in _keys(documents, tables.key) if batch.column("position")[-1].as_py() >= position)
-    key = next(row for row in next(batches).to_pylist() if row.pop("position") == position)
-    where = " AND ".join(f"CAST({name} AS {_TYPES[name]}) = ?" for name in key)
-    rows = (
-        duckdb.cursor()
-        .execute(  # the join's own result is not read to its end
-            f"SELECT filename, file_row_number, safety_score FROM {_read(tables)} WHERE {where} ORDER BY ALL LIMIT 2",
-            list(key.values()),
-        )
-        .fetchall()
-    )
-    places = " and ".join(f"{name}, row {row} (score {score})" for name, row, score in rows)
-    return f"the document {key} is twice in the published scores: {places}. Keep one of them: a document has one score."
