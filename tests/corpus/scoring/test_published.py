@@ -13,6 +13,7 @@ from everytoken.corpus.documents import SCORED_DOCUMENTS
 from everytoken.corpus.errors import RowError, ScoringError
 from everytoken.corpus.scoring import score_tables
 from everytoken.corpus.scoring.published import join_part, join_published, require_scores_known
+from everytoken.corpus.upstreams.file import UpstreamFile
 from everytoken.shards import Artifact, ArtifactStore, Shards, Store, plan_artifact
 from everytoken.shards.engines import Inline, Processes
 from tests.corpus.scoring.tables import Document, digests, files, one_hot, stored, write_scores
@@ -32,6 +33,11 @@ def scored(root: Path, parts: list[list[Document]], tables: Path, workers: int =
     store = Store(root / "scored")
     store.save(documents.map(join_part, published=published), Processes(workers) if workers else Inline())
     return store.load()
+
+
+def both(folder: Path) -> tuple[list[UpstreamFile], list[str]]:
+    found = files(folder)
+    return found, digests(found)
 
 
 def rows(shards: Shards) -> list[tuple[str | None, int, list[float] | None]]:
@@ -74,8 +80,10 @@ def test_every_row_with_a_known_id_has_the_published_score_and_the_others_are_co
     assert (classes["rows_by_class"]["5"], classes["distinct_by_class"]["5"]) == (2, 1)
     assert made.statistics[1]["by_source"] == {}
     joined_counts = ArtifactStore(tmp_path / "scorer").load().statistics
-    assert {**joined_counts, "documents": ""} == {
+    assert joined_counts["tables"] == {file.path: digest for file, digest in zip(*both(tables), strict=True)}
+    assert {**joined_counts, "documents": "", "tables": {}} == {
         "documents": "",
+        "tables": {},
         "rows": 6,
         "scored": 4,
         "missing": 2,

@@ -71,7 +71,7 @@ def join_published(
         memory: bytes for DuckDB; the process itself needs about 350 MB more.
 
     Returns:
-        Statistics: root digest of the ``documents``; ``rows``, ``scored`` (rows that a table knows), ``missing`` and,
+        Statistics: root digest of the ``documents``; digest of each of the ``tables``; ``rows``, ``scored`` (rows that a table knows), ``missing`` and,
         by the columns that name documents, ``entries`` (rows of the tables).
 
     Raises:
@@ -90,7 +90,10 @@ def join_published(
             raise ScoringError(f"{file.location} was written to while it was joined. Run again.")
     np.save(folder / STARTS, np.cumsum([0, *(part.rows for part in documents)], dtype=np.int64))
     counts = {"rows": documents.rows, "scored": scored, "missing": documents.rows - scored, "entries": entries}
-    return Built({"documents": documents.root_digest, **counts}, {"seconds": time.perf_counter() - started})
+    tables = {file.path: digest for file, digest in zip(files, digests, strict=True)}
+    return Built(
+        {"documents": documents.root_digest, "tables": tables, **counts}, {"seconds": time.perf_counter() - started}
+    )
 
 
 def require_scores_known(joined: Artifact, documents: Shards, max_missing_share: float) -> None:
