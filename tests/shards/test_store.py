@@ -296,6 +296,33 @@ def test_a_failing_part_costs_no_other_and_is_mended_alone(
     assert content(tmp_path / "s") == content(tmp_path / "fresh")
 
 
+def test_parts_outlive_runs_with_other_parameters_that_fail(
+    tmp_path: Path, ran: Ran, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    store = Store(tmp_path / "s")
+    store.save(given(3).map(count_up), Inline())
+    before = content(tmp_path / "s")
+    ran()
+    monkeypatch.setenv("TEST_FAIL", " ".join(names(0, 1, 2)))
+    for factor in (2, 3):
+        with pytest.raises(PartsFailed):
+            store.save(given(3).map(count_up, factor=factor), Inline())
+        with pytest.raises(IncompleteStore, match=r"is being remade: 3 parts of an earlier run are there.*, 0 made so"):
+            store.load()
+    assert ran() == names(0, 0, 1, 1, 2, 2)
+    store.save(given(3).map(count_up), Inline())
+    assert "s: 0 of 3 parts to make" in caplog.text
+    assert ran() == []
+    assert content(tmp_path / "s") == before
+    monkeypatch.setenv("TEST_FAIL", "part_00002")
+    with pytest.raises(PartsFailed):
+        store.save(given(3).map(count_up, factor=2), Inline())
+    (tmp_path / "s/part_00002.parquet").unlink()
+    with pytest.raises(IncompleteStore, match=r"is being remade: 0 parts of an earlier run are there.*, 2 made so far"):
+        store.load()
+
+
 def test_a_dying_worker_costs_one_part_and_is_named(tmp_path: Path, ran: Ran, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEST_DIE", "part_00002")
     with pytest.raises(PartsFailed) as caught:

@@ -122,11 +122,24 @@ class Store:
         try:
             return Ledger.read(self.root / _LEDGER)
         except FileNotFoundError:
-            made = len([*self._making.glob("part_*.json")]) if self._making.is_dir() else 0
-            state = f"is not complete ({made} parts made so far)" if self._making.is_dir() else "has not been made"
             raise IncompleteStore(
-                f"{self.root} {state}. Run the pipeline that makes it; it goes on where it stopped."
+                f"{self.root} {self._state()}. Run the pipeline that makes it; it goes on where it stopped."
             ) from None
+
+    def _state(self) -> str:
+        """Return how far a store without a ledger is."""
+        if not self._making.is_dir():
+            return "has not been made"
+        made = {path.stem for path in self._making.glob("part_*.json")}
+        try:
+            earlier = Ledger.read(self._making / _LEDGER)
+        except (FileNotFoundError, DamagedStore):  # saving warns of a damaged one, and makes its parts again
+            return f"is not complete ({len(made)} parts made so far)"
+        left = {part.name for part in earlier.parts}.difference(made, self._missing(earlier))
+        return (
+            f"is being remade: {len(left)} parts of an earlier run are there (and kept if the parameters are again "
+            f"those that made them), {len(made)} made so far"
+        )
 
     def _missing(self, ledger: Ledger) -> list[str]:
         if ledger.holds == "values":

@@ -95,6 +95,19 @@ def save_modernbert(folder: Path, *, labels: int = 6, **changes: Any) -> Path:
     return folder
 
 
+def save_other(folder: Path, kind: str, **changes: Any) -> Path:
+    """Save a classifier of another kind: ``Llama`` scores the last token, ``Roberta`` numbers positions from 2."""
+    save_tokenizer(folder)
+    values = {"vocab_size": 400, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1}
+    values |= {"num_attention_heads": 2, "max_position_embeddings": 66, "num_labels": 6, "pad_token_id": 1}
+    values |= {"bos_token_id": 2, "eos_token_id": 3, "initializer_range": 0.5, **changes}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        config = getattr(transformers, f"{kind}Config")(**values)
+        getattr(transformers, f"{kind}ForSequenceClassification")(config).save_pretrained(folder)
+    return folder
+
+
 def own_model_files(folder: Path, *, trait: str | None = None) -> tuple[dict[str, bytes], dict[str, bytes]]:
     """Return the files of a model, and those of the repository with its code."""
     from safetensors.torch import save

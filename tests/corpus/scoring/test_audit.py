@@ -54,9 +54,9 @@ def hand_out_scored(part: Part, *, batch_rows: int, says_missing: bool) -> Rows:
         is_first = first_of_ids(distinct_rows(TablePart(table)).of_row)
         classes = ClassCounts()
         source, score = table.column("source").combine_chunks(), table.column("safety_score").to_numpy()
-        classes.add(source, score, is_first)
-        yield from table.to_batches(max_chunksize=batch_rows)
         null = table.column("safety_probs").is_null().to_numpy()
+        classes.add(source, score, is_first & ~null if says_missing else is_first)
+        yield from table.to_batches(max_chunksize=batch_rows)
         says = {"distinct_without_score": int((null & is_first).sum())} if says_missing else {}
         return {"by_source": classes.by_source(), **says}
 
@@ -308,12 +308,15 @@ def test_what_is_not_labelled_or_cannot_be_told_is_counted_and_in_no_proportion(
         ('{"item": 1, "label": 1}', "line 2: item 1 has a label in line 1 already"),
         ("[3, 2]", "line 2: found"),
         ("{item: 3}", "line 2: no JSON"),
+        ('{"item": 3, "label": 2, "item": 4}', "line 2: no JSON to go by (a JSON object has the name 'item' more than"),
+        ("[" * 200_000, "line 2: no JSON to go by (the JSON is nested deeper than 256); expected"),
+        ('{"item": 3, "label": 1, "by": "\udcff"}', "line 2: no JSON to go by (not valid UTF-8"),
         ('{"item": 3, "label": 1, "sample": "ff"}', "line 2: this label is of the sample ff, the folder holds ab"),
     ],
 )
 def test_labels_are_checked(tmp_path: Path, line: str, said: str) -> None:
     path = tmp_path / "labels.jsonl"
-    path.write_text('{"item": 1, "label": null}\n' + line + "\n")
+    path.write_text('{"item": 1, "label": null}\n' + line + "\n", errors="surrogateescape")
     with pytest.raises(ScoringError) as error:
         read_labels(path, 7, "ab")
     assert str(error.value).startswith(f"{path}, {said}")
@@ -324,8 +327,22 @@ def test_labels_may_come_from_other_tools(tmp_path: Path) -> None:
     path.write_bytes(b'\xef\xbb\xbf{"label": 5, "item": 2, "by": "x"}\r\n\r\n{"item": 1, "label": null}')
     assert read_labels(path, 7, "ab") == {2: 5, 1: None}
     path.write_bytes(b'{"item": 1, "label": null, "by": "\xff"}')
-    with pytest.raises(ScoringError, match="not UTF-8"):
+    with pytest.raises(ScoringError, match="not valid UTF-8"):
         read_labels(path, 7, "ab")
+
+
+def test_a_file_without_any_label_leaves_the_report_as_it_is(tmp_path: Path) -> None:
+    audit = draw_audit(scored_store(tmp_path / "store", some_parts()), AuditParameters(seed=1, per_class=3))
+    write_audit(audit, tmp_path / "audit")
+    labels, report = tmp_path / "labels.jsonl", tmp_path / "audit/report.json"
+    labels.write_text('{"item": 1, "label": null}\n')
+    assert report_labels(tmp_path / "audit", labels)["cannot_tell"] == 1, "who cannot tell has said so"
+    before = report.read_bytes()
+    for empty in ("", "\n \r\n"):
+        labels.write_text(empty)
+        with pytest.raises(ScoringError, match=r"labels.jsonl has no label\. Label on the page"):
+            report_labels(tmp_path / "audit", labels)
+    assert report.read_bytes() == before
 
 
 def test_a_report_is_of_the_key_that_was_written(tmp_path: Path) -> None:

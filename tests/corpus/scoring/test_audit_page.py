@@ -167,6 +167,7 @@ def test_labels_by_key_and_mouse_are_kept_and_saved(page: Page, folder: Path) ->
     texts = [f"document {number}" for number in range(6)]
     opened(page, folder, texts, DIGEST)
     assert page.evaluate("document.getElementById('save').disabled")
+    assert "agree on before they label" in page.text("footer .hint"), "what a class means is said nowhere else"
     page.press("3", "x")
     page.click("#labels button:nth-child(6)")  # class 5
     page.press("0", "ArrowLeft", "Backspace", "q", "9")

@@ -141,6 +141,15 @@ def test_five_labels_are_refused(tmp_path: Path) -> None:
         as_artifact(save_modernbert(tmp_path, labels=5), tmp_path / "made")
 
 
+def test_two_numbers_of_labels_are_refused(source: Path, tmp_path: Path) -> None:
+    for path in source.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    config = json.loads((source / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "num_labels": 5}))
+    with pytest.raises(ScoringError, match=r"id2label of 6 labels, and num_labels 5. Remove num_labels"):
+        as_artifact(tmp_path, tmp_path / "made")
+
+
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ScoringError, match=r"there is no folder .*/nowhere. Set model.path"):
         as_artifact(tmp_path / "nowhere", tmp_path / "made")

@@ -78,6 +78,7 @@ def test_every_row_with_a_known_id_has_the_published_score_and_the_others_are_co
     ]
     classes = made.statistics[0]["by_source"]["s"]
     assert (classes["rows_by_class"]["5"], classes["distinct_by_class"]["5"]) == (2, 1)
+    assert (classes["rows_by_class"]["0"], classes["distinct_by_class"]["0"]) == (1, 0), "no score is no class of an id"
     assert made.statistics[1]["by_source"] == {}
     joined_counts = ArtifactStore(tmp_path / "scorer").load().statistics
     assert joined_counts["tables"] == {file.path: digest for file, digest in zip(*both(tables), strict=True)}

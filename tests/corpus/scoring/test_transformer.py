@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ from everytoken.corpus.errors import ScoringError
 from everytoken.corpus.scoring import transformer
 from everytoken.corpus.scoring.score import score_part
 from everytoken.corpus.scoring.transformer import TransformersScorer, transformers_scorer
+from everytoken.parameters import AnnotationParameters
+from everytoken.pipelines.annotation.nodes import score_documents
 from everytoken.seeds import python_random
 from everytoken.shards import Artifact, ArtifactStore, Inline, PartsFailed, Processes, Rows, Shards, Store, versioned
 from tests.corpus.part_tables import TablePart, collect, documents
@@ -22,6 +26,7 @@ from tests.corpus.scoring.small_models import (
     as_artifact,
     probabilities,
     save_modernbert,
+    save_other,
     save_own_model,
     save_tokenizer,
     scorer,
@@ -45,10 +50,7 @@ def damaged(model: Artifact, place: Path, change: Any) -> Artifact:
     """Return another artifact: of the same model with changed weights."""
     from safetensors.torch import load_file, save_file
 
-    source = place / "source"
-    source.mkdir()
-    for name in model.ledger["files"]:
-        (source / name).write_bytes(model.path(name).read_bytes())
+    source = copied(model, place / "source")
     weights = load_file(source / "model.safetensors")
     change(weights)
     save_file(weights, source / "model.safetensors", metadata={"format": "pt"})
@@ -208,6 +210,138 @@ def test_a_model_without_a_trained_head_is_refused(model: Artifact, tmp_path: Pa
 def test_parameters_that_do_not_fit_are_named(model: Artifact, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ScoringError, match=message):
         probabilities(transformers_scorer(scorer(**changes), model), ["tea"])
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_what_the_files_tell_is_checked_once_before_any_part(model: Artifact, tmp_path: Path, nested: bool) -> None:
+    place = copied(model, tmp_path / "model")
+    config = json.loads((place / "config.json").read_text())
+    if nested:
+        texts = {"max_position_embeddings": config.pop("max_position_embeddings"), "pad_token_id": None}
+        config["pad_token_id"] = None
+        config = {**config, "text_config": texts}
+    (place / "config.json").write_text(json.dumps(config))
+    made = as_artifact(place, tmp_path / "made")
+    documents = stored_documents(tmp_path / "documents")
+
+    def parameters(**changes: Any) -> AnnotationParameters:
+        base = {"scorer": {**scorer(**changes).model_dump(), "kind": "transformers"}, "near": [0.01]}
+        base |= {"fetched": "", "memory": 100_000_000, "audit": {"seed": 1, "per_class": 1}}
+        return AnnotationParameters.model_validate(base)
+
+    assert len(score_documents(documents, made, parameters(max_tokens=511))) == len(documents)
+    with pytest.raises(ScoringError, match=r"max_tokens is 512, and the model in .* has 512 positions.* 511 or less"):
+        score_documents(documents, made, parameters(max_tokens=512))
+    if nested:
+        edit_json(place / "tokenizer_config.json", pad_token=None)
+        with pytest.raises(ScoringError, match=r"the model in .* has no padding token"):
+            score_documents(documents, as_artifact(place, tmp_path / "made"), parameters())
+
+
+def copied(model: Artifact, place: Path) -> Path:
+    place.mkdir()
+    for name in model.ledger["files"]:
+        (place / name).write_bytes(model.path(name).read_bytes())
+    return place
+
+
+def edit_json(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def with_more_tokens(place: Path) -> None:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(place)
+    tokenizer.add_tokens([f"word{number}" for number in range(400)])
+    tokenizer.save_pretrained(place)
+
+
+def without_padding(place: Path, token: int | None) -> None:
+    edit_json(place / "config.json", pad_token_id=token)
+    edit_json(place / "tokenizer_config.json", pad_token=None)
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (
+            lambda place: edit_json(place / "config.json", vocab_size=500),
+            r"the weights of NAME do not fit .*tok_embeddings.weight is \(400, 64\), expected \(500, 64\)\. Take both",
+        ),
+        (with_more_tokens, r"tokenizer of NAME has tokens up to \d{3}, .* vocabulary has 400 \(0 to 399\)\. Take the"),
+        (lambda place: without_padding(place, None), r"^NAME has no padding token: .*\. Set one"),
+        (
+            lambda place: without_padding(place, 50_283),
+            r"cannot load NAME as .*Padding_idx must be within num_embeddings.*pad_token_id\), set the one",
+        ),
+        (
+            lambda place: edit_json(place / "config.json", hidden_size="64"),
+            r"(?s)cannot load NAME as .*'hidden_size' expected int, got str",
+        ),
+        (
+            lambda place: (place / "tokenizer.json").write_text("{}"),
+            r"the tokenizer of NAME cannot be loaded \(KeyError: 'added_tokens'\).*Save it again",
+        ),
+        (
+            lambda place: (place / "tokenizer_config.json").write_text("{"),
+            r"the tokenizer of NAME cannot be loaded \(JSONDecodeError: .*Save it again",
+        ),
+    ],
+)
+def test_a_faulty_model_is_named_with_what_is_wrong(
+    model: Artifact, tmp_path: Path, fault: Callable[[Path], object], message: str
+) -> None:
+    place = copied(model, tmp_path / "model")
+    fault(place)
+    with pytest.raises(ScoringError, match=message.replace("NAME", f"the model in {tmp_path}/made")):
+        probabilities(transformers_scorer(scorer(), as_artifact(place, tmp_path / "made")), ["tea"])
+
+
+def test_weights_of_five_labels_are_refused(model: Artifact, tmp_path: Path) -> None:
+    def cut(weights: dict[str, torch.Tensor]) -> None:
+        for name in ("classifier.weight", "classifier.bias"):
+            weights[name] = weights[name][:5].clone()
+
+    with pytest.raises(
+        ScoringError, match=r"the weights of the model in .*: classifier.bias is \(5,\), expected \(6,\)"
+    ):
+        probabilities(transformers_scorer(scorer(), damaged(model, tmp_path, cut)), ["tea"])
+
+
+def test_code_that_cannot_build_its_model_is_named(tmp_path: Path) -> None:
+    save_own_model(tmp_path)
+    edit_json(tmp_path / "config.json", hidden_size="16")
+    made = as_artifact(tmp_path, tmp_path / "made", custom_code=True)
+    with pytest.raises(ScoringError, match=r"the code of the model in .* cannot build it .*\(TypeError: .*Pin a code"):
+        probabilities(transformers_scorer(scorer(), made), ["tea"])
+
+
+def test_a_position_that_the_model_does_not_have_is_named(tmp_path: Path) -> None:
+    """RoBERTa numbers them from 2, so the last of its 66 are beyond what max_tokens 65 may ask for."""
+    made = as_artifact(save_other(tmp_path, "Roberta"), tmp_path / "made")
+    long = ["screw " * 100]
+    with pytest.raises(
+        ScoringError, match=r"the model in .* tokens fails \(.*index .* set scorer.max_tokens to less than 65"
+    ):
+        probabilities(transformers_scorer(scorer(max_tokens=65), made), long)
+    assert probabilities(transformers_scorer(scorer(max_tokens=64), made), long)[0].shape == (1, 6)
+
+
+@pytest.mark.parametrize("of_model", [None, -1, 0, 1])
+@pytest.mark.parametrize("tokens_per_call", [32, 256])
+def test_a_decoder_scores_the_last_token_of_a_text_and_not_the_padding(
+    tmp_path: Path, of_model: int | None, tokens_per_call: int
+) -> None:
+    """Its configuration tells it what padding is: nothing, or another token than the tokenizer's, which is 1."""
+    made = as_artifact(save_other(tmp_path, "Llama", pad_token_id=of_model), tmp_path / "made")
+    texts = ["the film", "tea", "a screw holds what you hate"]
+    found, _ = probabilities(transformers_scorer(scorer(max_tokens=64, tokens_per_call=tokens_per_call), made), texts)
+    plain = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    for text, scores in zip(texts, found, strict=True):
+        ids = tokenizer(text, return_tensors="pt")["input_ids"]
+        with torch.inference_mode():
+            expected = torch.softmax(plain(input_ids=ids).logits, dim=-1)[0].numpy()
+        np.testing.assert_allclose(scores, expected, atol=1e-5)
 
 
 def test_parameters_are_checked() -> None:

@@ -128,18 +128,14 @@ def draw_audit(scored: Shards, parameters: AuditParameters) -> Audit:
 def population(scored: Shards) -> tuple[Integers, int]:
     """Return the documents of each class in each part, int64 (parts, 6), and how many have no score.
 
-    All from the statistics of the parts (`everytoken.corpus.scoring.score.ClassCounts`), where documents without a
-    score have class 0.
+    All from the statistics of the parts, see `everytoken.corpus.scoring.score.ClassCounts`.
     """
     counts = np.zeros((len(scored), N_CLASSES), np.int64)
-    without_score = 0
     for number, statistics in enumerate(scored.statistics):
         for of_source in statistics["by_source"].values():
             counts[number] += [of_source["distinct_by_class"][str(k)] for k in range(N_CLASSES)]
-        missing = statistics.get("distinct_without_score", 0)  # a model leaves none without
-        counts[number, 0] -= missing
-        without_score += missing
-    return counts, without_score
+    # a model leaves none without
+    return counts, sum(statistics.get("distinct_without_score", 0) for statistics in scored.statistics)
 
 
 def _scores(part: Part) -> tuple[Booleans, npt.NDArray[np.int8], Booleans]:

@@ -8,6 +8,7 @@ that can be told, and for all only if the others are like them.
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +19,8 @@ import numpy.typing as npt
 
 from everytoken import __version__
 from everytoken.corpus.documents import N_CLASSES
-from everytoken.corpus.errors import ScoringError
+from everytoken.corpus.errors import BadRow, ScoringError
+from everytoken.corpus.reading.parsing import parse_record
 from everytoken.corpus.scoring.audit import AUDIT_FILE, CLASS_NAMES, FORMAT, KEY_FILE, SAMPLE_FILE
 from everytoken.shards import file_sha256, write_text
 
@@ -38,7 +40,10 @@ class Stratum(NamedTuple):
 
 
 def proportion(stratum: Stratum) -> dict[str, float | None]:
-    """Return the proportion of a class and Wilson's score interval (1927; recommended by Brown, Cai, DasGupta 2001)."""
+    """Return the proportion of a class and Wilson's score interval (1927; recommended by Brown, Cai, DasGupta 2001).
+
+    Shares from 0 to 1: ``estimate``, ``low``, ``high``; all None without a label.
+    """
     if stratum.labelled == 0:
         return {"estimate": None, "low": None, "high": None}
     from scipy.stats import binomtest  # imported here: scipy.stats is slow to load
@@ -93,6 +98,10 @@ def audit_report(population: Sequence[int], predicted: Mapping[int, int], labels
         population: documents of each predicted class, 6 numbers.
         predicted: class of each item.
         labels: label of the labelled items; None where the labeller cannot tell.
+
+    Returns:
+        The report as JSON: counts of items; ``by_class``, ``by_threshold`` (1 to 5) with proportions as `proportion`
+        and `weighted_proportion` give them; ``confusion``, 6 rows of predicted class by 6 labels.
     """
     confusion = np.zeros((N_CLASSES, N_CLASSES), np.int64)  # predicted, label
     drawn, cannot_tell = np.zeros(N_CLASSES, np.int64), np.zeros(N_CLASSES, np.int64)
@@ -161,15 +170,12 @@ def read_labels(path: Path, items: int, sample: str) -> dict[int, int | None]:
         sample: SHA-256 of ``sample.jsonl``.
 
     Raises:
-        ScoringError: naming file and line: no such item, no such label, an item twice, or labels of another sample.
+        ScoringError: naming file and line: no such item, no such label, an item twice, or labels of another sample;
+            or naming the file, which has no label.
     """
     labels: dict[int, int | None] = {}
     lines: dict[int, int] = {}
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ScoringError(f"{path} is not UTF-8: {error}. Give the labels.jsonl that the page saves.") from error
-    for number, line in enumerate(text.split("\n"), start=1):
+    for number, line in enumerate(path.read_bytes().removeprefix(codecs.BOM_UTF8).split(b"\n"), start=1):
         if not line.strip():
             continue
         item, label = _label(f"{path}, line {number}", line, items, sample)
@@ -178,17 +184,19 @@ def read_labels(path: Path, items: int, sample: str) -> dict[int, int | None]:
                 f"{path}, line {number}: item {item} has a label in line {lines[item]} already; keep one of the two."
             )
         labels[item], lines[item] = label, number
+    if not labels:
+        raise ScoringError(f"{path} has no label. Label on the page, and give the labels.jsonl that it saves.")
     return labels
 
 
-def _label(where: str, line: str, items: int, sample: str) -> tuple[int, int | None]:
+def _label(where: str, line: bytes, items: int, sample: str) -> tuple[int, int | None]:
     expected = 'expected {"item": 3, "label": 2} with a label of 0 to 5, or null for "cannot tell"'
     try:
-        row = json.loads(line)
-    except ValueError as error:
-        raise ScoringError(f"{where}: no JSON ({error}); {expected}.") from error
+        row = parse_record(line)
+    except BadRow as error:
+        raise ScoringError(f"{where}: no JSON to go by ({error.detail}); {expected}.") from None
     if not isinstance(row, dict) or not {"item", "label"} <= row.keys():
-        raise ScoringError(f"{where}: found {line[:200]}; {expected}.")
+        raise ScoringError(f"{where}: found {line[:200].decode(errors='replace')}; {expected}.")
     item, label = row["item"], row["label"]
     if "sample" in row and row["sample"] != sample:
         raise ScoringError(

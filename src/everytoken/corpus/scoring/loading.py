@@ -80,15 +80,28 @@ def load_model(folder: Path, name: str, dtype: str, code: str | None) -> tuple[A
         ScoringError: the files are not those of a sequence classifier, or its code cannot be had.
     """
     import torch
-    from transformers import PreTrainedTokenizerFast
 
     state = torch.get_rng_state()  # weights are initialized before they are read: nobody else's draws may change by it
     try:
         with _quiet():
+            tokenizer = _load_tokenizer(folder, name)
             model = _load_native(folder, name, dtype) if code is None else _load_own(folder, name, dtype, code)
-            return model, PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
     finally:
         torch.set_rng_state(state)
+    _require_vocabulary(name, model.config.get_text_config(), tokenizer)
+    return model, tokenizer
+
+
+def _load_tokenizer(folder: Path, name: str) -> Any:
+    from transformers import PreTrainedTokenizerFast
+
+    try:
+        return PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # what is raised follows from where the reading of a damaged file ends
+        raise ScoringError(
+            f"the tokenizer of {name} cannot be loaded ({type(error).__name__}: {error}): tokenizer.json, or a file "
+            f"beside it, is not what a fast tokenizer writes. Save it again with tokenizer.save_pretrained(folder)."
+        ) from error
 
 
 def _load_native(folder: Path, name: str, dtype: str) -> Any:
@@ -96,8 +109,8 @@ def _load_native(folder: Path, name: str, dtype: str) -> Any:
     import torch
     from transformers import CONFIG_MAPPING, AutoModelForSequenceClassification
 
-    kind = _config(folder).get("model_type")
-    if kind not in CONFIG_MAPPING:
+    kind = read_json(folder, "config.json", name).get("model_type")
+    if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
         raise ScoringError(
             f"{name} is of the type {kind!r}, which transformers {importlib.metadata.version('transformers')} does not "
             f"have. If it comes with code of its own, name the repository and the commit of that in "
@@ -112,10 +125,21 @@ def _load_native(folder: Path, name: str, dtype: str) -> Any:
             trust_remote_code=False,
             use_safetensors=True,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # refused below, by name
         )
-    except (ValueError, OSError, KeyError) as error:
-        raise ScoringError(f"transformers cannot load {name} as a sequence classifier: {error}") from None
-    _require_all_weights(name, info["missing_keys"] | {key for key, *_ in info["mismatched_keys"]}, set())
+    except Exception as error:  # what is raised follows from which value of config.json a constructor stumbles over
+        raise ScoringError(
+            f"transformers cannot load {name} as a sequence classifier ({type(error).__name__}: {error}). Where that "
+            f"is a value of its config.json (for Padding_idx: pad_token_id), set the one that the model was trained "
+            f"with, or save it again with model.save_pretrained(folder)."
+        ) from error
+    if unfit := sorted(info["mismatched_keys"]):
+        shapes = [f"{key} is {tuple(found)}, expected {tuple(expected)}" for key, found, expected in unfit]
+        raise ScoringError(
+            f"the weights of {name} do not fit its config.json: {'; '.join(shapes[:5])}. Take both from the same "
+            f"model.save_pretrained(folder)."
+        )
+    _require_all_weights(name, set(info["missing_keys"]), set())
     return model
 
 
@@ -131,7 +155,13 @@ def _load_own(folder: Path, name: str, dtype: str, digest: str) -> Any:
 
     config_class = _own_class(folder, name, digest, "AutoConfig")
     model_class = _own_class(folder, name, digest, "AutoModelForSequenceClassification")
-    model = model_class(config_class.from_pretrained(folder, local_files_only=True))
+    try:
+        model = model_class(config_class.from_pretrained(folder, local_files_only=True))
+    except Exception as error:  # it is anybody's code
+        raise ScoringError(
+            f"the code of {name} cannot build it from its config.json ({type(error).__name__}: {error}). Pin a code "
+            f"that belongs to the model and works with transformers {importlib.metadata.version('transformers')}."
+        ) from error
     weights = {key: value for path in sorted(folder.glob("*.safetensors")) for key, value in load_file(path).items()}
     try:
         result = model.load_state_dict(weights, strict=False)
@@ -165,7 +195,7 @@ def _extended_attention_mask(model: Any, attention_mask: Any, input_shape: Any) 
 
 def _own_class(folder: Path, name: str, digest: str, auto: str) -> Any:
     """Return the class that ``auto_map`` of config.json names: ``[repository--]module.Class``."""
-    reference = str((_config(folder).get("auto_map") or {}).get(auto, ""))
+    reference = str((read_json(folder, "config.json", name).get("auto_map") or {}).get(auto, ""))
     module, _, found = reference.rpartition("--")[2].rpartition(".")
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", module) or not (folder / f"{module}.py").is_file():
         raise ScoringError(
@@ -187,8 +217,31 @@ def _own_class(folder: Path, name: str, digest: str, auto: str) -> Any:
         sys.dont_write_bytecode = written
 
 
-def _config(folder: Path) -> dict[str, Any]:
-    return dict(json.loads((folder / "config.json").read_bytes()))
+def read_json(folder: Path, file: str, name: str) -> dict[str, Any]:
+    """Return the object that a file of a model holds.
+
+    Raises:
+        ScoringError: it is damaged; the message has ``name``, the model's.
+    """
+    try:
+        return dict(json.loads((folder / file).read_bytes()))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ScoringError(
+            f"{name}: {file} is no JSON object ({type(error).__name__}: {error}). Save the model again with "
+            f"save_pretrained."
+        ) from None
+
+
+def _require_vocabulary(name: str, config: Any, tokenizer: Any) -> None:
+    """Check that the model has an embedding for each token, and so for padding."""
+    size = getattr(config, "vocab_size", None)
+    largest = max([*tokenizer.get_vocab().values(), -1])
+    if size is not None and largest >= size:
+        raise ScoringError(
+            f"the tokenizer of {name} has tokens up to {largest}, and the model's vocabulary has {size} (0 to "
+            f"{size - 1}). Take the tokenizer that the model was trained with, or train it with "
+            f"model.resize_token_embeddings({largest + 1})."
+        )
 
 
 def _require_all_weights(name: str, missing: set[str], unexpected: set[str]) -> None:

@@ -296,6 +296,11 @@ def _labels(place: _Hub | _Folder, config: Path) -> dict[str, str]:
             f"{place} is no classifier with {N_CLASSES} labels 0 to {N_CLASSES - 1}: {_CONFIG} has "
             f"{len(labels)} ({_some(labels.values())}). Choose a classifier of six classes, 0 (harmless) to 5."
         )
+    if found.get("num_labels", N_CLASSES) != N_CLASSES:
+        raise ScoringError(
+            f"{place}: {_CONFIG} has id2label of {N_CLASSES} labels, and num_labels {found['num_labels']!r}. Remove "
+            f"num_labels there, or save the model again with model.save_pretrained(folder)."
+        )
     return labels
 
 

@@ -54,7 +54,7 @@ class PublishedScorer(BaseModel):
     max_missing_share: float = Field(ge=0, le=1)
 
 
-@versioned(1, unrecorded=["files", "memory"])
+@versioned(2, unrecorded=["files", "memory"])
 def join_published(
     folder: Path, *, documents: Shards, files: Sequence[UpstreamFile], digests: Sequence[str], memory: int
 ) -> Built:
@@ -71,8 +71,8 @@ def join_published(
         memory: bytes for DuckDB; the process itself needs about 350 MB more.
 
     Returns:
-        Statistics: root digest of the ``documents``; digest of each of the ``tables``; ``rows``, ``scored`` (rows that a table knows), ``missing`` and,
-        by the columns that name documents, ``entries`` (rows of the tables).
+        Statistics: root digest of the ``documents``; digest of each of the ``tables``; ``rows``, ``scored`` (rows that
+        a table knows), ``missing`` and, by the columns that name documents, ``entries`` (rows of the tables).
 
     Raises:
         ScoringError: a file without these columns, a score or probability that is none, a document that is there
@@ -117,7 +117,7 @@ def require_scores_known(joined: Artifact, documents: Shards, max_missing_share:
         )
 
 
-@versioned(1)
+@versioned(2)
 def join_part(part: Part, *, published: Artifact) -> Rows:
     """Append the published scores to the documents of a part; no entry: score 0 and null probabilities.
 
@@ -127,7 +127,7 @@ def join_part(part: Part, *, published: Artifact) -> Rows:
 
     Returns:
         Statistics: ``rows``; ``null_ids``; ``missing``, the rows without a score by reason (``no_id``, ``no_entry``);
-        ``distinct_without_score``, each id of these once (in ``by_source`` they are class 0); ``same_id_other_text``
+        ``distinct_without_score``, each id of these once; ``same_id_other_text``
         and ``by_source`` as in `everytoken.corpus.scoring.score.score_part`.
     """
     schema = with_fields(part.schema, SCORE_FIELDS)
@@ -158,7 +158,7 @@ def _joined_batches(
         no_entry += int(np.count_nonzero(~there & ~without_id))
         first = is_first[done : done + batch.num_rows]
         distinct_without_score += int(np.count_nonzero(~there & first))
-        classes.add(batch.column("source"), scores, first)
+        classes.add(batch.column("source"), scores, first & there)
         lists = probability_lists(np.array(all_probabilities[here]), there)
         yield pa.RecordBatch.from_arrays([*batch.columns, pa.array(scores), lists], schema=schema)
         done += batch.num_rows

@@ -86,19 +86,22 @@ def probability_lists(probabilities: Floats, there: npt.NDArray[np.bool_] | None
 
 
 class ClassCounts:
-    """Classes by source: of all rows, and of each id once a part - two distributions that are easily confused."""
+    """Classes by source: of all rows, and of each id once a part - two distributions that are easily confused.
+
+    A row without a score counts as class 0 among the rows, as it does in the draw, and not at all among the ids.
+    """
 
     def __init__(self) -> None:
         self._rows: dict[str, npt.NDArray[np.int64]] = {}
         self._distinct: dict[str, npt.NDArray[np.int64]] = {}
 
-    def add(self, sources: pa.Array, scores: npt.NDArray[np.int8], is_first: npt.NDArray[np.bool_]) -> None:
-        """Count rows; all three of shape (rows,)."""
+    def add(self, sources: pa.Array, scores: npt.NDArray[np.int8], is_distinct: npt.NDArray[np.bool_]) -> None:
+        """Count rows, and those that stand for an id; all three of shape (rows,)."""
         encoded = sources.dictionary_encode()
         numbers = encoded.indices.to_numpy(zero_copy_only=False)
         for number, source in enumerate(encoded.dictionary.to_pylist()):
             of_source = numbers == number
-            for counts, rows in ((self._rows, of_source), (self._distinct, of_source & is_first)):
+            for counts, rows in ((self._rows, of_source), (self._distinct, of_source & is_distinct)):
                 counted = np.bincount(scores[rows], minlength=N_CLASSES)
                 counts[source] = counts.get(source, np.zeros(N_CLASSES, np.int64)) + counted
 

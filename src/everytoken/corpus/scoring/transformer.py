@@ -32,13 +32,15 @@ from pydantic import BaseModel, ConfigDict, PositiveInt, field_validator
 from everytoken.corpus.documents import N_CLASSES
 from everytoken.corpus.errors import ScoringError
 from everytoken.corpus.scoring.distinct import Floats, Scored, TextScorer
-from everytoken.corpus.scoring.loading import environment_of, load_model, require_device
+from everytoken.corpus.scoring.loading import environment_of, load_model, read_json, require_device
 from everytoken.corpus.scoring.model_files import Model, ModelFolder
 from everytoken.shards import Artifact
 
 _MULTIPLE = 32  # of padded lengths: 64 shapes up to 2,048 tokens
 _READ_CHARACTERS = 1 << 20  # tokenized together
 _SHAPES = 1_024  # that a compiled model may be compiled for
+_TEXT_CONFIGS = ("text_encoder", "decoder", "generator", "text_config")  # where `get_text_config` looks for one
+_TOKENIZER_FILES = ("tokenizer_config.json", "special_tokens_map.json")  # that may name the padding token
 Tokens = npt.NDArray[np.int64]
 
 
@@ -95,6 +97,50 @@ def transformers_scorer(scorer: TransformersScorer, model: Artifact) -> TextScor
         model: made by `everytoken.corpus.scoring.model_files.fetch_model`.
     """
     return _Transformers(scorer, model)
+
+
+def require_fit(scorer: TransformersScorer, model: Artifact) -> None:
+    """Check what the model's files tell without loading it, once, before any part: positions and padding token.
+
+    Where they leave a value to the defaults of the model's type, the check waits for the loaded model.
+
+    Raises:
+        ScoringError: ``max_tokens`` is more than the model reads, there is no padding token, or a file is damaged.
+    """
+    assert model.folder is not None, "a made artifact has a folder"
+    name = _name(model)
+    whole = read_json(model.folder, "config.json", name)
+    nested = [whole[key] for key in _TEXT_CONFIGS if isinstance(whole.get(key), dict)]
+    config = nested[0] if len(nested) == 1 else whole
+    positions = config.get("max_position_embeddings")
+    _require_positions(scorer, name, positions if type(positions) is int else None)
+    files = [file for file in _TOKENIZER_FILES if file in model.ledger["files"]]
+    of_tokenizer = any(read_json(model.folder, file, name).get("pad_token") is not None for file in files)
+    if not of_tokenizer and "pad_token_id" in config:
+        _padding(name, config["pad_token_id"], whole.get("pad_token_id"))
+
+
+def _name(model: Artifact) -> str:
+    told = model.statistics
+    return f"model {told['repository']} at {told['revision']}" if told["repository"] else f"the model in {model.folder}"
+
+
+def _require_positions(scorer: TransformersScorer, name: str, positions: int | None) -> None:
+    if positions is not None and scorer.max_tokens >= positions:
+        raise ScoringError(
+            f"scorer.max_tokens is {scorer.max_tokens}, and {name} has {positions} positions, of which one is for "
+            f"padding (every call has some). Set scorer.max_tokens to {positions - 1} or less."
+        )
+
+
+def _padding(name: str, *tokens: int | None) -> int:
+    """Return the first that is one; -1 stands for none in configurations of old decoders."""
+    if there := [token for token in tokens if token is not None and token >= 0]:
+        return there[0]
+    raise ScoringError(
+        f"{name} has no padding token: neither its tokenizer nor its config.json has a pad_token. Set one "
+        f"that the model was trained with, and save it again."
+    )
 
 
 class _Sequence(NamedTuple):
@@ -155,15 +201,14 @@ class _Classifier:
         self._scorer, self._name = scorer, name
         self.environment = environment_of(scorer.device, scorer.threads)
         model, tokenizer = load_model(folder, name, scorer.dtype, code)
-        self._positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+        config = model.config.get_text_config()
+        self._positions = getattr(config, "max_position_embeddings", None)
+        _require_positions(scorer, name, self._positions)
         self._require_room(tokenizer.num_special_tokens_to_add())
-        pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else model.config.pad_token_id
-        if pad is None:
-            raise ScoringError(
-                f"{name} has no padding token: neither its tokenizer nor its config.json has a pad_token. Set one "
-                f"that the model was trained with, and save it again."
-            )
-        self._pad, self._pads_left = int(pad), tokenizer.padding_side == "left"
+        of_model = [getattr(of, "pad_token_id", None) for of in (config, model.config)]
+        # the model's own goes first: a decoder scores the last token that is another, and without one the padding
+        config.pad_token_id = self._pad = _padding(name, *of_model, tokenizer.pad_token_id)
+        self._pads_left = tokenizer.padding_side == "left"
         self._tokenizer = tokenizer.backend_tokenizer
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(scorer.max_tokens, direction=tokenizer.truncation_side)
@@ -178,11 +223,6 @@ class _Classifier:
 
     def _require_room(self, special: int) -> None:
         most = self._scorer.max_tokens
-        if self._positions is not None and most >= self._positions:
-            raise ScoringError(
-                f"scorer.max_tokens is {most}, and {self._name} has {self._positions} positions, of which one is for "
-                f"padding (every call has some). Set scorer.max_tokens to {self._positions - 1} or less."
-            )
         if most <= special:
             raise ScoringError(
                 f"scorer.max_tokens is {most}, and the {special} special tokens that {self._name} puts around a text "
@@ -261,6 +301,13 @@ class _Classifier:
                 f"{self._name}: a call of {len(sequences)} sequences of {length} tokens does not fit into the memory "
                 f"of {device} ({error}). Set scorer.tokens_per_call to less than {self._scorer.tokens_per_call}."
             ) from None
+        except (IndexError, RuntimeError) as error:
+            raise ScoringError(
+                f"{self._name}: a call of {len(sequences)} sequences of {length} tokens fails "
+                f"({type(error).__name__}: {error}). If an index is out of range, the model has fewer positions than "
+                f"its config.json says (RoBERTa's numbers begin at 2): set scorer.max_tokens to less than "
+                f"{self._scorer.max_tokens}. Else try another device or dtype, or scorer.compile false."
+            ) from error
         if outputs.shape != (len(sequences), 2 * N_CLASSES):
             raise ScoringError(
                 f"{self._name} gives logits of shape {tuple(logits.shape)} for {len(sequences)} sequences, expected "
@@ -271,10 +318,8 @@ class _Classifier:
 
 def _classifier(scorer: TransformersScorer, model: Artifact) -> _Classifier:
     assert model.folder is not None, "a made artifact has a folder"
-    told = model.statistics
-    name = f"model {told['repository']} at {told['revision']}" if told["repository"] else f"the model in {model.folder}"
-    code = model.root_digest if told["code"] else None
-    return _loaded(scorer.without_path(), model.folder, model.root_digest, name, code)
+    code = model.root_digest if model.statistics["code"] else None
+    return _loaded(scorer.without_path(), model.folder, model.root_digest, _name(model), code)
 
 
 @functools.lru_cache(maxsize=1)  # one model in memory, however many parts it scores

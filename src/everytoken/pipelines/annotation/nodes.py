@@ -14,7 +14,7 @@ from everytoken.corpus.scoring.model_files import fetch_model, model_identity
 from everytoken.corpus.scoring.published import PublishedScorer, join_part, join_published, require_scores_known
 from everytoken.corpus.scoring.report import score_table
 from everytoken.corpus.scoring.score import score_part
-from everytoken.corpus.scoring.transformer import TransformersScorer
+from everytoken.corpus.scoring.transformer import TransformersScorer, require_fit
 from everytoken.corpus.statistics import add_statistics
 from everytoken.corpus.upstreams.source import Upstream, UpstreamFile
 from everytoken.parameters import AnnotationParameters, SubsamplingParameters
@@ -50,6 +50,7 @@ def score_documents(documents: Shards, scorer: Artifact, parameters: AnnotationP
         return documents.map(join_part, published=scorer)
     chosen = parameters.scorer
     if isinstance(chosen, TransformersScorer):
+        require_fit(chosen, scorer)
         chosen = chosen.without_path()
     return documents.map(score_part, scorer=chosen, model=scorer)
 
