@@ -201,7 +201,7 @@ _BY_REASON = (("upstream_documents", "rows"), ("dropped_documents", "documents")
 
 # dataset, the statistic that counts what is in no later stage, and in words
 _SET_ASIDE = (
-    ("annotated_documents", "not_drawn", "documents beyond target_tokens"),
+    ("annotated_documents", "not_drawn", "documents that were not drawn (strata_report.csv tells which kinds)"),
     ("annotated_tokens", "cut_tokens", "tokens of annotated documents beyond seq_length - reflection_budget"),
     ("unannotated_tokens", "cut_tokens", "tokens of unannotated documents beyond seq_length"),
 )
@@ -220,6 +220,7 @@ def _set_aside(read: dict[str, Any]) -> Iterator[str]:
     if "compact_stream" in read:
         remainder = read["compact_stream"].statistics["remainder_tokens"]
         counted.append((remainder, "tokens at the end of the compact stream that fill no window"))
+    counted = [(count, words) for count, words in counted if count]
     if counted:
         yield ""
         yield "set aside"

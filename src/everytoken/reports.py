@@ -41,7 +41,7 @@ def ingestion_figure(
             "intended share of tokens": [row["weight"] for row in mixture],
             "realised": [row["realised_weight"] for row in mixture],
         }
-    for colour, (name, values) in zip(("#bab0ac", _COLOURS[1])[-len(shares) :], shares.items(), strict=True):
+    for colour, (name, values) in zip((_OTHERS_COLOUR, _COLOURS[1])[-len(shares) :], shares.items(), strict=True):
         text = [f"{value:.2%}" for value in values]
         panels.add_bar(x=sources, y=values, name=name, text=text, marker_color=colour, row=1, col=2)
     panels.update_xaxes(title_text="characters", row=1, col=1)
@@ -51,14 +51,14 @@ def ingestion_figure(
 
 
 def score_figure(table: Sequence[Mapping[str, Any]]) -> go.Figure:
-    """Share of each safety class by source: over all rows (solid), and over each id once (light).
+    """Share of each safety class by source: over all rows (plain), and over each id once (hatched).
 
     Args:
         table: lines of `everytoken.corpus.scoring.report.score_table`.
     """
     figure = go.Figure()
     sources = sorted({line["source"] for line in table} - {ALL_SOURCES})
-    for counted, opacity, which in (("rows", 1.0, "all rows"), ("once", 0.45, "each id once")):
+    for counted, hatching, which in (("rows", "", "all rows"), ("once", "/", "each id once")):
         for i, source in enumerate(sources):
             by_class = {line["class"]: line[counted] for line in table if line["source"] == source}
             total = sum(by_class.values())
@@ -66,61 +66,63 @@ def score_figure(table: Sequence[Mapping[str, Any]]) -> go.Figure:
                 x=[f"class {k}" for k in by_class],
                 y=[count / total if total else 0.0 for count in by_class.values()],
                 customdata=list(by_class.values()),
-                hovertemplate="%{y:.2%} (%{customdata:,} documents)",
-                name=f"{source}, {which}",
-                marker={"color": _COLOURS[i % len(_COLOURS)], "opacity": opacity},
+                hovertemplate=f"%{{y:.2%}} (%{{customdata:,}} documents)<extra>{_shown(source)}, {which}</extra>",
+                name=_shown(source),
+                marker={"color": _colour(i), "pattern": {"shape": hatching}},
+                legendgroup=counted,
+                legendgrouptitle={"text": which},
             )
     figure.update_yaxes(type="log", tickformat=".1%")
+    figure.update_layout(legend_groupclick="toggleitem")
     return _titled(figure, "Safety scores by source", "", "share of the source's documents (log)")
 
 
 def mixture_figure(strata: Sequence[Mapping[str, Any]]) -> go.Figure:
-    """Sources, safety scores and, where there are any, strata: shares before the draw and in each split, stacked.
+    """Sources, safety scores and, where there are any, strata: shares before the draw and of each split, stacked.
+
+    ``drawn`` is annotated and unannotated together, whose shares are the intended ones. Scores are in their order,
+    sources and strata the largest first, by their share before or of what is drawn; beyond `_MOST_SHOWN` they are one.
 
     Args:
-        strata: lines of `everytoken.corpus.sampling_report.strata_table`; a name that does not apply is empty.
+        strata: lines of `everytoken.corpus.sampling_report.strata_table`.
     """
-    titles = {"source": "Sources", "safety_score": "Safety scores", "stratum": "Strata"}
-    lines = {key: [line for line in strata if _names(line) == {key}] for key in titles}
-    shown = [key for key in titles if lines[key]]
-    panels = make_subplots(cols=max(1, len(shown)), subplot_titles=[titles[key] for key in shown], shared_yaxes=True)
-    columns = {"before": "before", "annotated": "annotated", "unannotated": "unannotated", "held out": "held_out"}
-    for number, key in enumerate(shown, start=1):
-        largest = sorted(lines[key], key=lambda line: -line["before_tokens"])[:_MOST_SHOWN]
-        rest = [line for line in lines[key] if line not in largest]
-        named = [(line[key], [line]) for line in lines[key] if line in largest]
-        for i, (name, group) in enumerate([*named, *([("others", rest)] if rest else [])]):
-            tokens = [sum(line[f"{column}_tokens"] for line in group) for column in columns.values()]
-            totals = [sum(line[f"{column}_tokens"] for line in lines[key]) for column in columns.values()]
-            shares = [part / whole if whole else 0.0 for part, whole in zip(tokens, totals, strict=True)]
-            names = list(columns)
-            if key == "stratum" and all(_is_given(line["intended_share"]) for line in group):
-                names.append("intended")
-                shares.append(sum(line["intended_share"] for line in group))
-                tokens.append(sum(line["annotated_tokens"] + line["unannotated_tokens"] for line in group))
-            panels.add_bar(
-                x=names,
-                y=shares,
-                customdata=tokens,
+    panels = {group: lines for group in _PANELS if (lines := [line for line in strata if line["group"] == group])}
+    titles = [_PANELS[group][0] for group in panels]
+    figure = make_subplots(cols=max(1, len(panels)), subplot_titles=titles, shared_yaxes=True)
+    for number, (group, lines) in enumerate(panels.items(), start=1):
+        title, key = _PANELS[group]
+        totals = _tokens(lines)
+        for i, (name, members) in enumerate(_by_size(lines, group, key)):
+            tokens = _tokens(members)
+            shares = {bar: tokens[bar] / totals[bar] if totals[bar] else 0.0 for bar in _BARS}
+            if all(_is_given(line["intended_share"]) for line in members):
+                shares["intended"] = sum(line["intended_share"] for line in members)
+                tokens["intended"] = shares["intended"] * totals["drawn"]
+            figure.add_bar(
+                x=list(shares),
+                y=list(shares.values()),
+                customdata=list(tokens.values()),
                 hovertemplate="%{y:.2%} (%{customdata:,.0f} estimated tokens)",
-                name=f"score {name}" if key == "safety_score" else name,
-                marker={"color": _COLOURS[i % len(_COLOURS)]},
-                text=[f"{share:.1%}" for share in shares],
-                legendgroup=key,
-                legendgrouptitle={"text": titles[key]},
+                name=name,
+                marker={"color": _OTHERS_COLOUR if i == _MOST_SHOWN else _colour(i)},
+                text=[f"{share:.1%}" if share >= _LEAST_WRITTEN else "" for share in shares.values()],
+                textangle=0,
+                legendgroup=group,
+                legendgrouptitle={"text": title},
                 row=1,
                 col=number,
             )
-    panels.update_yaxes(tickformat=".0%", range=[0, 1])
-    panels.update_yaxes(title_text="share of estimated tokens", col=1)
-    return panels.update_layout(title="Mixture before and after the draw", barmode="stack", **_LAYOUT)
+    figure.update_yaxes(tickformat=".0%", range=[0, 1])
+    figure.update_yaxes(title_text="share of estimated tokens", col=1)
+    figure.update_layout(barmode="stack", legend={"groupclick": "toggleitem", "traceorder": "grouped"})
+    return figure.update_layout(title="Mixture before and after the draw", **_LAYOUT)
 
 
 def loss_figure(step: Sequence[int], series: Mapping[str, Sequence[float]], smooth: int = 20) -> go.Figure:
     """Training curves over optimiser steps: each series as it is, and its running mean over ``smooth`` steps."""
     figure = go.Figure()
     for i, (name, values) in enumerate(series.items()):
-        colour = _COLOURS[i % len(_COLOURS)]
+        colour = _colour(i)
         figure.add_scatter(x=step, y=values, name=name, mode="lines", line={"color": colour, "width": 1}, opacity=0.35)
         means = [sum(values[max(0, k + 1 - smooth) : k + 1]) / min(k + 1, smooth) for k in range(len(values))]
         figure.add_scatter(x=step, y=means, name=f"{name}, mean of {smooth} steps", line={"color": colour})
@@ -138,14 +140,52 @@ def bits_per_byte_figure(by_source: Mapping[str, Mapping[str, Any]]) -> go.Figur
     return _titled(figure, "Held-out documents", "", "bits per byte (lower is better)")
 
 
-_COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#b279a2", "#e45756", "#72b7b2", "#eeca3b", "#9d755d")
-
+_COLOURS = (  # as many as `_MOST_SHOWN`
+    *("#4c78a8", "#f58518", "#54a24b", "#b279a2", "#e45756", "#72b7b2", "#eeca3b", "#9d755d"),
+    *("#ff9da6", "#1f3b5c", "#a6d96a", "#6a3d9a"),
+)
+_OTHERS_COLOUR = "#bab0ac"
 
 _MOST_SHOWN = 12
+_OTHERS = "all others"
+_LEAST_WRITTEN = 0.03  # share of a bar in which its number has room
+
+# group of lines: title of its panel, and the column of its names
+_PANELS = {
+    "source": ("Sources", "source"),
+    "score": ("Safety scores", "safety_score"),
+    "stratum": ("Strata", "stratum"),
+}
+_BARS = {
+    "before": ("before",),
+    "annotated": ("annotated",),
+    "unannotated": ("unannotated",),
+    "held out": ("held_out",),
+    "drawn": ("annotated", "unannotated"),
+}
 
 
-def _names(line: Mapping[str, Any]) -> set[str]:
-    return {key for key in ("source", "safety_score", "stratum") if line[key] != ""}
+def _by_size(lines: Sequence[Mapping[str, Any]], group: str, key: str) -> list[tuple[str, list[Mapping[str, Any]]]]:
+    """Return names and lines as they are shown: in the order of `mixture_figure`, the small ones together."""
+    if group == "score":
+        return [(f"score {line[key]}", [line]) for line in lines]
+    ordered = sorted(lines, key=lambda line: -max(line["share_before"], line["share_after"]))
+    shown = [(_shown(line[key]), [line]) for line in ordered[:_MOST_SHOWN]]
+    rest = ordered[_MOST_SHOWN:]
+    return [*shown, (_OTHERS, rest)] if rest else shown
+
+
+def _tokens(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the estimated tokens of each of `_BARS`."""
+    return {bar: sum(line[f"{split}_tokens"] for line in lines for split in splits) for bar, splits in _BARS.items()}
+
+
+def _shown(name: str) -> str:
+    return name or "(empty name)"
+
+
+def _colour(number: int) -> str:
+    return _COLOURS[number % len(_COLOURS)]
 
 
 def _is_given(number: float | None) -> bool:

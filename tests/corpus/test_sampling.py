@@ -114,7 +114,7 @@ def test_the_published_draws_row_for_row_and_their_budgets_to_the_last_bit(case:
         "global_below_tokens": totals["below_tokens"],
         "target_below_sample": totals["target_below_sample"],
         "annotation_ratio": totals["annotation_ratio"],
-        "target_tokens": totals["target_tokens"],
+        "target_tokens": totals["budget_tokens"],
         "scale": totals["scale"],
     } == expected
     for file, budget, drawn in zip(case["files"], by_part, rows, strict=True):

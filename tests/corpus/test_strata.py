@@ -172,12 +172,12 @@ def test_realised_shares_are_within_a_document_a_pool_of_the_intended(
             for split in ("annotated", "unannotated")
         )
         assert (
-            share * whole["target_tokens"] - 1e-6 <= drawn < share * whole["target_tokens"] + 2 * largest
+            share * whole["budget_tokens"] - 1e-6 <= drawn < share * whole["budget_tokens"] + 2 * largest
             or share == drawn == 0
         )
     assert sum(
         of["scale"] * (of["above_tokens"] + of["below_tokens"]) for of in whole["strata"].values()
-    ) == pytest.approx(whole["target_tokens"])
+    ) == pytest.approx(whole["budget_tokens"])
 
 
 @pytest.mark.parametrize(("scale", "above", "below"), [(1, 1, 1), (0.75, 1, 0.5), (0.5, 1, 0), (0.25, 0.5, 0)])
@@ -238,17 +238,28 @@ def test_a_target_that_a_stratum_cannot_fill_is_capped_and_says_so() -> None:
     shares = {"web": 0.5, "chats": 0.5}
     found = totals(parts_of([rows]), subsampling(target_tokens=8000, strata=strata(shares=shares)))
     assert found["limited_by"] == [{"stratum": "chats", "tokens": pytest.approx(2000), "wanted_tokens": 4000}]
-    assert found["target_tokens"] == pytest.approx(4000)
+    assert found["budget_tokens"] == pytest.approx(4000)
     assert {name: of["scale"] for name, of in found["strata"].items()} == pytest.approx({"chats": 1, "web": 0.2})
     most = totals(parts_of([rows]), subsampling(strata=strata(shares=shares)))
-    assert most["target_tokens"] == pytest.approx(4000)
+    assert most["budget_tokens"] == pytest.approx(4000)
     assert most["limited_by"] == []  # nothing was wanted
+
+
+def test_the_scarcest_stratum_comes_first() -> None:
+    rows: list[Row] = [(name, "x", 4068, 0) for name, n in zip(SOURCES, (3, 10, 2), strict=True) for _ in range(n)]
+    shares = {"chats": 0.25, "web": 0.5, "wikipedia": 0.25}
+    found = totals(parts_of([rows]), subsampling(target_tokens=19_000, strata=strata(shares=shares)))
+    assert [short["stratum"] for short in found["limited_by"]] == ["wikipedia", "chats"]
+    assert found["budget_tokens"] == pytest.approx(8000)
 
 
 def test_shares_that_do_not_fit_the_corpus_are_refused_with_names_and_amounts() -> None:
     parts = parts_of([[("web", "x", 4068, 0), ("chats", "x", 8136, 0)]])
     with pytest.raises(SamplingError, match=r"no share is given for the strata 'chats' \(2,000 tokens\)"):
         totals(parts, subsampling(strata=strata(shares={"web": 1})))
+    many = parts_of([[("web", f"topic {i:02d}", 40, 0) for i in range(30)]])
+    with pytest.raises(SamplingError, match=r"'topic 19' .* and 10 more; .* shares: null lists all .* strata_report"):
+        totals(many, subsampling(strata=strata("stratum", shares={"other": 1})))
     with pytest.raises(SamplingError, match=r"the corpus has no documents of 'code' \(0.5\)"):
         totals(parts, subsampling(strata=strata(shares={"web": 0.5, "chats": 0, "code": 0.5})))
     empty = parts_of([[("web", "x", 0, 0), ("chats", "x", 8, 0)]])

@@ -34,6 +34,7 @@ from pydantic import Field, FiniteFloat
 from everytoken.corpus.documents import N_CLASSES
 from everytoken.corpus.errors import SamplingError
 from everytoken.corpus.held_out import HeldOutParameters
+from everytoken.corpus.statistics import add_statistics
 from everytoken.corpus.strata import Shortfall, Strata, scales_of
 from everytoken.seeds import numpy_generator
 
@@ -110,10 +111,10 @@ class StratumTotals(StratumEstimate):
 
 
 class Totals(TypedDict):
-    """The globals of a dataset, over all strata and of each (see the module docstring).
+    """The globals of a dataset, over all strata and of each (see the module docstring), in estimated tokens and rows.
 
-    ``target_tokens``: of both splits together, the wanted target or less where ``limited_by`` names what cannot fill
-    it.
+    What is held out is in ``held_out_tokens`` and ``held_out_rows`` alone. ``budget_tokens``: what both splits together
+    are to hold, that is the parameter target_tokens, or less where ``limited_by`` names what is short of it.
     """
 
     above_tokens: float
@@ -121,7 +122,7 @@ class Totals(TypedDict):
     total_tokens: float
     matched_tokens: float
     annotation_ratio: float
-    target_tokens: float
+    budget_tokens: float
     scale: float
     target_below_sample: float
     rows: int
@@ -175,16 +176,17 @@ def totals_of(estimates: Sequence[PartEstimate], parameters: SubsamplingParamete
 
     An empty corpus (T = 0) has annotation_ratio 0 and scale 1.
 
+    Args:
+        estimates: of the parts, in part order.
+        parameters: of the run.
+
     Raises:
         SamplingError: the shares of the strata are not those of the corpus.
     """
-    strata = _summed(estimates)
-    tokens = {name: sums["above_tokens"] + sums["below_tokens"] for name, sums in strata.items()}
-    target, scales, limited_by = scales_of(tokens, parameters.strata, parameters.target_tokens)
-    for name, sums in strata.items():
-        sums["matched_tokens"] = min(sums["above_tokens"], sums["below_tokens"])
-        sums["scale"] = scales[name]
-        sums["target_below_sample"] = sums["matched_tokens"] * scales[name]
+    summed: dict[str, StratumEstimate] = add_statistics(estimates)
+    tokens = {name: sums["above_tokens"] + sums["below_tokens"] for name, sums in summed.items()}
+    budget, scales, limited_by = scales_of(tokens, parameters.strata, parameters.target_tokens)
+    strata = {name: _stratum_totals(sums, scales[name]) for name, sums in summed.items()}
     above = sum((sums["above_tokens"] for sums in strata.values()), 0.0)
     below = sum((sums["below_tokens"] for sums in strata.values()), 0.0)
     matched = sum((sums["matched_tokens"] for sums in strata.values()), 0.0)
@@ -195,8 +197,8 @@ def totals_of(estimates: Sequence[PartEstimate], parameters: SubsamplingParamete
         total_tokens=total,
         matched_tokens=matched,
         annotation_ratio=(above + matched) / total if total else 0.0,
-        target_tokens=target,
-        scale=target / total if total else 1.0,
+        budget_tokens=budget,
+        scale=budget / total if total else 1.0,
         target_below_sample=sum((sums["target_below_sample"] for sums in strata.values()), 0.0),
         rows=sum(sums["above_rows"] + sums["below_rows"] for sums in strata.values()),
         held_out_tokens=sum((sums["held_out_tokens"] for sums in strata.values()), 0.0),
@@ -274,31 +276,9 @@ def _by_stratum(rows: SampledRows) -> Iterator[tuple[str, Integers]]:
             yield name, of_stratum
 
 
-def _summed(estimates: Sequence[PartEstimate]) -> dict[str, StratumTotals]:
-    strata: dict[str, StratumTotals] = {}
-    for estimate in estimates:
-        for name, of_part in estimate.items():
-            sums = strata.setdefault(
-                name,
-                StratumTotals(
-                    above_tokens=0.0,
-                    below_tokens=0.0,
-                    above_rows=0,
-                    below_rows=0,
-                    held_out_tokens=0.0,
-                    held_out_rows=0,
-                    matched_tokens=0.0,
-                    scale=0.0,
-                    target_below_sample=0.0,
-                ),
-            )
-            sums["above_tokens"] += of_part["above_tokens"]
-            sums["below_tokens"] += of_part["below_tokens"]
-            sums["above_rows"] += of_part["above_rows"]
-            sums["below_rows"] += of_part["below_rows"]
-            sums["held_out_tokens"] += of_part["held_out_tokens"]
-            sums["held_out_rows"] += of_part["held_out_rows"]
-    return dict(sorted(strata.items()))
+def _stratum_totals(sums: StratumEstimate, scale: float) -> StratumTotals:
+    matched = min(sums["above_tokens"], sums["below_tokens"])
+    return StratumTotals(**sums, matched_tokens=matched, scale=scale, target_below_sample=matched * scale)
 
 
 def _budget(of_part: StratumEstimate, totals: StratumTotals) -> Budget:

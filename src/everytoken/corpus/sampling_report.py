@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -103,22 +103,23 @@ def strata_table(
         parameters: of the run.
 
     Returns:
-        A row for each (source, safety score), each source, each score, each stratum, and one for all, in this order.
-        ``intended_share`` is given for the strata that have one.
+        A line for each (source, safety score), each source, each score, each stratum, and one for all, in this order;
+        ``group`` says which of these a line is: source_and_score, source, score, stratum or all. Names that its group
+        does not have are empty, and so may be the name of a source or stratum. Strata are in the order of their names,
+        length bands from short to long. ``intended_share`` is None on lines of other groups, and without shares.
     """
     keys = sorted({key for of_split in amounts.values() for key in of_split})
-    groups: list[tuple[tuple[str, str, str], list[tuple[str, str]]]] = [
-        *(((source, score, ""), [(source, score)]) for source, score in keys),
-        *(((source, "", ""), [key for key in keys if key[0] == source]) for source in _unique(k[0] for k in keys)),
-        *((("", score, ""), [key for key in keys if key[1] == score]) for score in _unique(k[1] for k in keys)),
+    sources, scores = (sorted({key[place] for key in keys}) for place in (0, 1))
+    total = _by_split(amounts, keys)
+    lines = [
+        *((("source_and_score", *key, ""), _by_split(amounts, [key])) for key in keys),
+        *((("source", name, "", ""), _by_split(amounts, [key for key in keys if key[0] == name])) for name in sources),
+        *((("score", "", score, ""), _by_split(amounts, [key for key in keys if key[1] == score])) for score in scores),
+        *((("stratum", "", "", name), _by_split(by_stratum, [name])) for name in _strata(by_stratum, parameters)),
+        (("all", "", "", ""), total),
     ]
-    lines = [(names, {split: _sum(amounts[split], group) for split in SPLITS}) for names, group in groups]
-    strata = _unique(name for of_split in by_stratum.values() for name in of_split)
-    lines += [(("", "", name), {split: _sum(by_stratum[split], [name]) for split in SPLITS}) for name in strata]
-    total = {split: _sum(amounts[split], keys) for split in SPLITS}
-    lines.append((("", "", ""), total))
     shares = (parameters.strata.shares if parameters.strata is not None else None) or {}
-    return [_line(names, of, total, shares.get(names[2])) for names, of in lines]
+    return [_line(names, of, total, shares.get(names[3]) if names[0] == "stratum" else None) for names, of in lines]
 
 
 def metadata(
@@ -148,8 +149,9 @@ def metadata(
         "globals": dict(totals),
         "target": {
             "wanted_tokens": parameters.target_tokens,
-            "reached": not totals["limited_by"],
-            "limits": list(limits(totals)),
+            "budget_tokens": totals["budget_tokens"],
+            "target_reached": not totals["limited_by"],
+            "limit": limit(totals, parameters),
         },
         "splits": by_split,
         "not_drawn": {"rows": sum(part["not_drawn"] for part in splits["annotated"])},
@@ -166,14 +168,18 @@ def metadata(
     }
 
 
-def limits(totals: Totals) -> Iterator[str]:
-    """Yield a sentence for everything that keeps the draw from its target."""
-    for short in totals["limited_by"]:
-        what = "the corpus" if short["stratum"] is None else f"stratum {short['stratum']!r}"
-        yield (
-            f"{what} has {short['tokens']:,.0f} estimated tokens, "
-            f"{short['wanted_tokens']:,.0f} are wanted of it; the draw is of {totals['target_tokens']:,.0f} in all"
-        )
+def limit(totals: Totals, parameters: SubsamplingParameters) -> str | None:
+    """Return a sentence about what keeps the draw from its target, with strata the scarcest; None at the target."""
+    if not totals["limited_by"]:
+        return None
+    scarcest, *others = totals["limited_by"]
+    what = "the corpus" if scarcest["stratum"] is None else f"stratum {scarcest['stratum']!r}"
+    return (
+        f"{what} has {scarcest['tokens']:,.0f} estimated tokens that are not held out, "
+        f"{scarcest['wanted_tokens']:,.0f} are wanted of it; the draw is of {totals['budget_tokens']:,.0f} in all "
+        f"instead of {parameters.target_tokens:,.0f}"
+        + (f" (strata that are less scarce, and short of it too: {len(others):,})" if others else "")
+    )
 
 
 def _split_counts(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -190,8 +196,15 @@ def _sum_over(budgets: Iterable[Any]) -> dict[str, float]:
     return {key: sum((of[key] for of in of_strata), 0.0) for key in ("below", "annotated", "unannotated")}
 
 
-def _unique(names: Iterable[str]) -> list[str]:
-    return sorted(set(names))
+def _strata(by_stratum: Mapping[str, Mapping[str, Amounts]], parameters: SubsamplingParameters) -> list[str]:
+    names = {name for of_split in by_stratum.values() for name in of_split}
+    if parameters.strata is not None and parameters.strata.key == "length_band":
+        return [band for band in parameters.strata.bands if band in names]
+    return sorted(names)
+
+
+def _by_split(amounts: Mapping[str, Mapping[Any, Amounts]], keys: Sequence[Any]) -> dict[str, dict[str, float]]:
+    return {split: _sum(amounts[split], keys) for split in SPLITS}
 
 
 def _sum(amounts: Mapping[Any, Amounts], keys: Iterable[Any]) -> dict[str, float]:
@@ -199,9 +212,9 @@ def _sum(amounts: Mapping[Any, Amounts], keys: Iterable[Any]) -> dict[str, float
 
 
 def _line(
-    names: tuple[str, str, str], of: Mapping[str, Amounts], total: Mapping[str, Amounts], intended: float | None
+    names: tuple[str, ...], of: Mapping[str, Amounts], total: Mapping[str, Amounts], intended: float | None
 ) -> dict[str, Any]:
-    line: dict[str, Any] = dict(zip(("source", "safety_score", "stratum"), names, strict=True))
+    line: dict[str, Any] = dict(zip(("group", "source", "safety_score", "stratum"), names, strict=True))
     before, all_before = (add_statistics(dict(split) for split in what.values()) for what in (of, total))
     after, all_after = (add_statistics([what["annotated"], what["unannotated"]]) for what in (of, total))  # type: ignore[list-item]
     for split, counts in {"before": before, **of}.items():

@@ -143,6 +143,9 @@ def select_held_out(part: Part, *, parameters: HeldOutParameters) -> Rows:
     Returns:
         Columns as `select_split` gives them, ``has_annotation`` false. Statistics: ``rows_in``, ``rows``,
         ``estimated_tokens``, ``by_source`` and ``by_score`` of these rows.
+
+    Raises:
+        SamplingError: rows without a valid score.
     """
     whole = _whole(part)
     schema = with_fields(part.schema if whole is None else whole.schema, SPLIT_FIELDS)

@@ -3,8 +3,8 @@
 With A_k and B_k the estimated tokens above and below of stratum k (see `everytoken.corpus.sampling`), T_k = A_k + B_k,
 and shares w_k that sum to 1::
 
-    target  = target_tokens if given, but at most min over w_k > 0 of T_k / w_k, which is the most that the shares allow
-    scale_k = w_k * target / T_k          (0 where w_k is 0, at most 1)
+    budget  = target_tokens if given, but at most min over w_k > 0 of T_k / w_k, which is the most that the shares allow
+    scale_k = w_k * budget / T_k          (0 where w_k is 0, at most 1)
 
 Without shares every stratum has the scale of the whole corpus, so the corpus keeps its own shares.
 """
@@ -87,9 +87,13 @@ class Shortfall(TypedDict):
 
 
 class Scales(NamedTuple):
-    """Target in estimated tokens that can be met, share of each stratum that is drawn, and what limits the target."""
+    """What is drawn: estimated tokens of both splits together, and of each stratum the scale (0 to 1).
 
-    target: float
+    ``limited_by`` is empty when the budget is what was wanted, else names what is short of it, the scarcest first:
+    that one sets the budget.
+    """
+
+    budget_tokens: float
     by_stratum: dict[str, float]
     limited_by: list[Shortfall]
 
@@ -98,7 +102,7 @@ def scales_of(tokens: Mapping[str, float], strata: Strata | None, target_tokens:
     """Return how much of each stratum is drawn (see the module docstring).
 
     Args:
-        tokens: T_k by stratum.
+        tokens: T_k by stratum, estimated tokens of the documents that are not held out.
         strata: with or without shares, or None for one stratum.
         target_tokens: estimated tokens wanted, or None for the most there is.
 
@@ -114,16 +118,17 @@ def scales_of(tokens: Mapping[str, float], strata: Strata | None, target_tokens:
         return Scales(target_tokens, dict.fromkeys(tokens, target_tokens / total), [])
     shares = strata.shares
     _require_a_share_each(tokens, shares)
-    most = min(tokens[name] / share for name, share in shares.items() if share > 0)
+    allowed = {name: tokens[name] / share for name, share in shares.items() if share > 0}  # in all, by each stratum
+    most = min(allowed.values())
     wanted = most if target_tokens is None else target_tokens
-    target = min(most, wanted)
+    budget = min(most, wanted)
     limited = [
-        Shortfall(stratum=name, tokens=tokens[name], wanted_tokens=share * wanted)
-        for name, share in sorted(shares.items())
-        if share > 0 and tokens[name] / share < wanted
+        Shortfall(stratum=name, tokens=tokens[name], wanted_tokens=shares[name] * wanted)
+        for name in sorted(allowed, key=lambda name: (allowed[name], name))
+        if allowed[name] < wanted
     ]
-    scales = {name: min(1.0, shares[name] * target / tokens[name]) if shares[name] else 0.0 for name in tokens}
-    return Scales(target, scales, limited)
+    scales = {name: min(1.0, shares[name] * budget / tokens[name]) if shares[name] else 0.0 for name in tokens}
+    return Scales(budget, scales, limited)
 
 
 def _require_a_share_each(tokens: Mapping[str, float], shares: Mapping[str, float]) -> None:
@@ -142,7 +147,8 @@ def _require_a_share_each(tokens: Mapping[str, float], shares: Mapping[str, floa
     if faults:
         raise SamplingError(
             f"subsampling.strata.shares does not fit the corpus: {'; '.join(faults)}. "
-            f"Give every stratum of the corpus a share and no other one; a share of 0 leaves a stratum out."
+            f"Give every stratum of the corpus a share and no other one; a share of 0 leaves a stratum out. "
+            f"A run with shares: null lists all strata with their amounts in strata_report.csv."
         )
 
 

@@ -11,7 +11,6 @@ from everytoken.corpus.sampling_report import (
     amounts_by_score,
     amounts_by_stratum,
     check_conservation,
-    limits,
     metadata,
     rows_by_score,
     strata_table,
@@ -65,8 +64,11 @@ def report_subsampling(
     sums = {name: add_statistics(split.statistics) for name, split in splits.items()}
     amounts = amounts_by_score(sums)
     check_conservation(rows_by_score(scored_documents.statistics), amounts)
-    for limit in limits(totals):
-        logger.warning("warning: %s", limit)
+    statistics = {name: split.statistics for name, split in splits.items()}
+    made = metadata(parameters, totals, token_estimates.values, statistics)
+    if made["target"]["limit"] is not None:
+        logger.warning("warning: %s", made["target"]["limit"])
+    wanted = {} if parameters.target_tokens is None else {"wanted_tokens": parameters.target_tokens}
     metrics = {
         "rows_in": scored_documents.rows,
         "not_drawn": sums["annotated"].get("not_drawn", 0),
@@ -74,12 +76,17 @@ def report_subsampling(
         "estimated_tokens": {name: total.get("estimated_tokens", 0.0) for name, total in sums.items()},
         "annotation_ratio": totals["annotation_ratio"],
         "scale": totals["scale"],
-        "target_tokens": totals["target_tokens"],
+        **wanted,
+        "budget_tokens": totals["budget_tokens"],
         "target_reached": int(not totals["limited_by"]),
     }
-    statistics = {name: split.statistics for name, split in splits.items()}
     table = strata_table(amounts, amounts_by_stratum(sums, totals, parameters), parameters)
-    return metrics, metadata(parameters, totals, token_estimates.values, statistics), pd.DataFrame(table)
+    return metrics, made, pd.DataFrame(map(_for_reading, table))
+
+
+def _for_reading(line: dict[str, Any]) -> dict[str, Any]:
+    """Return the line with whole estimated tokens; the ledgers have them as they are."""
+    return {name: round(value) if name.endswith("_tokens") else value for name, value in line.items()}
 
 
 def plot_mixture(strata_report: pd.DataFrame) -> Figure:
