@@ -35,7 +35,7 @@ def test_every_dataset_is_in_the_catalog(context: KedroContext, name: str) -> No
 
 
 def test_every_catalog_entry_is_used(context: KedroContext) -> None:
-    used = pipelines["__default__"].datasets()
+    used = {name for pipeline in pipelines.values() for name in pipeline.datasets()}
     assert {d for d in context.config_loader["catalog"] if not d.startswith("_")} <= used
 
 
@@ -78,7 +78,7 @@ def _models_in(annotation: object) -> Iterator[type]:
         yield from _models_in(argument)
 
 
-@pytest.mark.parametrize("node", pipelines["__default__"].nodes, ids=lambda node: node.name)
+@pytest.mark.parametrize("node", sum(pipelines.values()).nodes, ids=lambda node: node.name)
 def test_node_annotations_resolve(node: typing.Any) -> None:
     """Kedro passes a plain dict, silently, for an annotation that does not resolve at run time."""
     hints = typing.get_type_hints(node.func)
@@ -115,7 +115,7 @@ _KEDRO_MAY = (
     "cli.py",
     "configuration.py",
 )
-_LAYERS = ["shards", "corpus tokens", "models", "training", "pipelines datasets tracking"]
+_LAYERS = ["shards", "corpus tokens", "preprocessing", "models", "training", "pipelines datasets tracking"]
 
 
 @pytest.mark.parametrize(

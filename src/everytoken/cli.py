@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -78,6 +79,107 @@ def audit_scores(
         click.echo("\n".join(audit_lines(drawn)))
         click.echo(f"\nlabel in a browser: {folder / PAGE_FILE}")
         click.echo(f"then: everytoken audit-scores{options} --labels labels.jsonl")
+
+
+@cli.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder of documents.bin and .idx."
+)
+@click.option(
+    "--tokenizer",
+    required=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A tokenizer.json.",
+)
+@click.option("--eos", required=True, help="The token that ends each document, as <|endoftext|>.")
+@click.option("--workers", type=click.IntRange(1), help="Processes that encode.  [default: one a core]")
+@click.option("--text-field", default="text", show_default=True, help="Field of each line's object.")
+@click.option(
+    "--special-tokens-in-text",
+    type=click.Choice(["literal", "control", "error"]),
+    default="literal",
+    show_default=True,
+    help="A special token that a text spells stays plain text, becomes the token, or is an error.",
+)
+@click.option("--max-tokens", default="none", show_default=True, help="Cap of a document, EOS included, or none.")
+@click.option("--max-lossy-share", type=click.FloatRange(0, 1), default=0.0, show_default=True)
+@click.option("--engine", default="fastest", show_default=True, help="fastest, tokenizers or another installed one.")
+@click.option("--certificate", type=click.Path(file_okay=False, path_type=Path), help="Default: OUT.certificate.")
+@click.option("--cases", type=click.IntRange(1), default=100_000, show_default=True, help="Texts of the certificate.")
+@click.option(
+    "--recheck-share",
+    type=click.FloatRange(0, 1),
+    default=0.01,
+    show_default=True,
+    help="Share of the documents that the reference encodes again.",
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of certificate and recheck.")
+@click.option("--max-line-bytes", type=click.IntRange(1), default=1 << 29, show_default=True)
+def tokenize(files: tuple[Path, ...], **options: Any) -> None:
+    """Write the documents of .jsonl, .jsonl.gz or .jsonl.zst FILES as one Megatron stream; no project is needed.
+
+    One document a line, one sequence a document: its tokens and EOS, in the order of the files' names. The same bytes
+    for any number of workers and any engine; an interrupted run goes on where it stopped.
+    """
+    from everytoken.preprocessing import command
+
+    try:
+        click.echo("\n".join(command.run(files, **options)))
+    except command.ERRORS as error:
+        raise click.ClickException(str(error)) from error
+
+
+@cli.command()
+@click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--env", default=None, help="Kedro environment, as for `kedro run --env`.")
+@click.option("--full", is_flag=True, help="Read every byte: all windows, and the SHA-256 of all files.")
+def verify(paths: tuple[Path, ...], env: str | None, full: bool) -> None:
+    """Check that streams, raw shards, tokenizers and stores of tokens are what was written.
+
+    PATHS are their folders, folders that hold such folders, or prefixes of .bin and .idx; without any, what the
+    environment has of tokenization, canary and packing. One line a check; the exit code is 1 when one does not hold.
+    """
+    from everytoken.tokens.errors import StreamError
+    from everytoken.tokens.integrity import find_stored, stored_bytes
+    from everytoken.tokens.integrity import verify as checks_of
+
+    if paths and env is not None:
+        raise click.UsageError("--env chooses what is checked when no PATH is given: give one of them")
+    begun, size, failed, found = time.monotonic(), 0, 0, 0
+    for name, path in [(str(path), path) for path in paths] or _stored_by_environment(env):
+        try:
+            stored = find_stored(path)
+        except StreamError as error:
+            if paths:
+                raise click.ClickException(str(error)) from error
+            click.echo(f"--    {name}  not made")
+            continue
+        for one in stored:
+            shown = name if one == path else str(one)
+            for check in checks_of(one, "full" if full else "sampled"):
+                click.echo(f"{'ok  ' if check.ok else 'FAIL'}  {shown}  {check.name}: {check.text}")
+                failed += not check.ok
+            size, found = size + stored_bytes(one), found + 1
+    if not found:
+        raise click.ClickException("there is nothing to verify: run the pipelines that make it (kedro run)")
+    if full:
+        seconds = time.monotonic() - begun
+        click.echo(f"read {size:,} bytes in {seconds:.2f} s ({size / seconds / 1e9:.2f} GB/s)")
+    else:
+        click.echo("sizes and samples only; --full reads every byte")
+    if failed:
+        sys.exit(1)
+
+
+def _stored_by_environment(env: str | None) -> list[tuple[str, Path]]:
+    """Return name and folder of every dataset with a ledger that tokenization, canary and packing make."""
+    from kedro.framework.project import pipelines
+
+    with _project(env) as (context, catalog):
+        nodes = [node for name in ("tokenization", "canary", "packing") for node in pipelines[name].nodes]
+        names = [name for node in nodes for name in node.outputs if hasattr(catalog.get(name), "ledger_summary")]
+        return [(name, Path(context.config_loader["catalog"][name]["filepath"])) for name in names]
 
 
 @contextmanager

@@ -5,9 +5,10 @@ The values are in ``conf/base/parameters_<pipeline>.yml``, other environments ch
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, field_validator, model_validator
 
 from everytoken.corpus.plan import PlanParameters
 from everytoken.corpus.reading.rows import ReadingLimits
@@ -21,14 +22,19 @@ from everytoken.corpus.selection.mixture import MixtureParameters
 from everytoken.corpus.upstreams.source import Source
 from everytoken.kinds import keys_of_the_chosen_kind
 from everytoken.models.parameters import ModelParameters
+from everytoken.tokens.canary.parameters import CanaryParameters
+from everytoken.tokens.engines import SpecialTokens
+from everytoken.tokens.vocabulary import UNKNOWN_REVISION
 from everytoken.training.parameters import EvaluationParameters as HeldOutParameters
 from everytoken.training.parameters import GenerationParameters
 from everytoken.training.parameters import TrainingParameters as OptimisationParameters
 
 __all__ = [
     "AnnotationParameters",
+    "CanaryParameters",
     "EvaluationParameters",
     "IngestionParameters",
+    "PackingParameters",
     "SubsamplingParameters",
     "TokenizationParameters",
     "TrainingParameters",
@@ -126,39 +132,96 @@ class TrainedTokenizer(_Parameters):
         return self
 
 
+_Sha256 = Annotated[str, Field(pattern=r"^[0-9a-fA-F]{64}$")]
+
+
 class GivenTokenizer(_Parameters):
     """A ``tokenizer.json`` at ``path``, pinned by its SHA-256."""
 
     kind: Literal["file"]
     path: str
-    sha256: str
+    sha256: _Sha256
+
+
+class HubTokenizer(_Parameters):
+    """The ``tokenizer.json`` of a model on the Hugging Face hub.
+
+    ``repository``: its id, ``organisation/name``. ``revision``: the commit, 40 hex digits; or ``???``, which stops the
+    run where the file is fetched. ``sha256``: of the file, or null for what the hub has at that commit.
+    """
+
+    kind: Literal["hub"]
+    repository: str
+    revision: str
+    sha256: _Sha256 | None
+
+    @field_validator("repository")
+    @classmethod
+    def _is_an_id(cls, repository: str) -> str:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?", repository):
+            raise ValueError(f"repository must be an id as its page shows it (organisation/name), found {repository!r}")
+        return repository
+
+    @field_validator("revision")
+    @classmethod
+    def _is_a_commit(cls, revision: str) -> str:
+        if revision != UNKNOWN_REVISION and not re.fullmatch(r"[0-9a-f]{40}", revision):
+            raise ValueError(
+                f"revision must be a commit of 40 lower-case hex digits, found {revision!r}: a branch or tag may move, "
+                f"and then the same parameters would make other tokens. Find the commit on the model's page (Files "
+                f"and versions, History), or with huggingface_hub.HfApi().model_info(<id>).sha"
+            )
+        return revision
+
+
+_TOKENIZERS: dict[str, type[BaseModel]] = {"train": TrainedTokenizer, "file": GivenTokenizer, "hub": HubTokenizer}
+
+
+class CertificateParameters(_Parameters):
+    """How a fast engine is proven equal to the reference.
+
+    ``seed``: of all draws. ``cases``: generated texts. ``documents``: of the corpus. ``recheck_share``: share of the
+    documents of a run that the reference encodes again.
+    """
+
+    seed: NonNegativeInt
+    cases: PositiveInt
+    documents: NonNegativeInt
+    recheck_share: float = Field(ge=0, le=1)
 
 
 class TokenizationParameters(_Parameters):
     """Tokenizer and streams.
 
+    ``fetched``: folder for the file of a tokenizer on the hub.
     ``seed``: of the order of documents in parts, of windows and of annotated documents. ``seq_length``: predictions
     of a window, which holds ``seq_length + 1`` tokens. ``reflection_budget``: tokens kept free in annotated windows.
-    ``max_lossy_share``: share of a part's documents that may lose text. ``shuffle_block``: windows shuffled together,
-    or null for what 100 GiB hold. ``shuffle_memory``: bytes; changes time, never a byte of the streams.
+    ``special_tokens_in_text``: a special token that a text spells is encoded as plain text (``literal``), becomes the
+    token (``control``), or stops the run (``error``). ``max_lossy_share``: share of a part's documents that may lose
+    text. ``engine``: ``fastest`` of those that are proven equal, or the name of one; changes time, never a byte.
+    ``certificate``: the proof. ``shuffle_block``: windows shuffled together, or null for what 100 GiB hold.
+    ``shuffle_memory``: bytes; changes time, never a byte of the streams.
     """
 
     seed: NonNegativeInt
-    tokenizer: TrainedTokenizer | GivenTokenizer = Field(discriminator="kind")
+    tokenizer: TrainedTokenizer | GivenTokenizer | HubTokenizer = Field(discriminator="kind")
+    fetched: str
     eos_token: str
     seq_length: PositiveInt
     reflection_budget: NonNegativeInt
+    special_tokens_in_text: SpecialTokens
     max_lossy_share: float = Field(ge=0, le=1)
+    engine: str
+    certificate: CertificateParameters
     shuffle_block: PositiveInt | None
     shuffle_memory: PositiveInt
 
     @model_validator(mode="before")
     @classmethod
     def _keys_of_the_chosen_kind(cls, data: Any) -> Any:
-        kinds: dict[str, type[BaseModel]] = {"train": TrainedTokenizer, "file": GivenTokenizer}
         if not isinstance(data, dict) or "tokenizer" not in data:
             return data
-        return {**data, "tokenizer": keys_of_the_chosen_kind(data["tokenizer"], kinds)}
+        return {**data, "tokenizer": keys_of_the_chosen_kind(data["tokenizer"], _TOKENIZERS)}
 
     @model_validator(mode="after")
     def _room_for_content(self) -> TokenizationParameters:
@@ -187,3 +250,16 @@ class EvaluationParameters(_Parameters):
 
     held_out: HeldOutParameters
     generation: GenerationParameters
+
+
+class PackingParameters(_Parameters):
+    """Raw shards.
+
+    ``seed``: of the order of documents in parts. ``shard_size_tokens``: tokens of each shard but the last. ``dtype``:
+    of the ids in the files. ``shuffle_memory``: bytes; changes time, never a byte of the shards.
+    """
+
+    seed: NonNegativeInt
+    shard_size_tokens: PositiveInt
+    dtype: Literal["uint16", "uint32"]
+    shuffle_memory: PositiveInt

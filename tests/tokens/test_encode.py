@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from everytoken.shards import Artifact, Inline, Processes, Store
-from everytoken.tokens import TokenizerError, encode_part, open_tokenizer
+from everytoken.shards import Artifact, ArtifactStore, Inline, Processes, Store, file_sha256, plan_artifact
+from everytoken.tokens import TokenizerError, encode_part, installed_engines, load_tokenizer_file, open_tokenizer
+from everytoken.tokens.certificate import certify_engines
+from everytoken.tokens.engines import reference_version
+from everytoken.tokens.recheck import Recheck
 from everytoken.tokens.tokenizer import byte_symbols
 from tests.tokens.corpora import EOS, documents, run, small_tokenizer, stored
 
@@ -33,15 +38,50 @@ def lossy(tmp_path: Path) -> Artifact:
     library = Tokenizer(models.BPE(vocab={symbol: i for i, symbol in enumerate(symbols)}, merges=[]))
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     library.add_special_tokens([EOS])
-    library.save(str(tmp_path / "tokenizer.json"))
-    return Artifact(folder=tmp_path, ledger={"files": {"tokenizer.json": {}}, "root_digest": "lossy"})
+    path = tmp_path / "lossy.json"
+    library.save(str(path))
+    given = plan_artifact(load_tokenizer_file, path=str(path), sha256=file_sha256(path), eos_token=EOS)
+    return ArtifactStore(tmp_path / "lossy").save(given)
+
+
+def certificate_of(tokenizer: Artifact, folder: Path, policy: str = "control", fast: bool = False) -> Artifact:
+    planned = plan_artifact(
+        certify_engines,
+        tokenizer=tokenizer,
+        eos_token=EOS,
+        engines=installed_engines() if fast else {},
+        reference=reference_version(),
+        special_tokens_in_text=policy,
+        samples=[],
+        cases=200,
+        documents=0,
+        seed=42,
+    )
+    return ArtifactStore(folder).save(planned)
+
+
+@pytest.fixture
+def parameters(tokenizer: Artifact, tmp_path: Path) -> dict[str, Any]:
+    return {
+        "tokenizer": tokenizer,
+        "certificate": certificate_of(tokenizer, tmp_path / "certificate"),
+        "eos_token": EOS,
+        "special_tokens_in_text": "control",
+        "max_tokens": 8,
+        "max_lossy_share": 0.0,
+        "columns": documents([]).column_names,
+        "engine": "fastest",
+        "recheck": Recheck(0.5, 42),
+    }
 
 
 @pytest.mark.parametrize("batch_rows", [1, 2, 100])
-def test_every_column_stays_and_tokens_are_added(tokenizer: Artifact, tmp_path: Path, batch_rows: int) -> None:
+def test_the_columns_asked_for_stay_and_tokens_are_added(
+    parameters: dict[str, Any], tokenizer: Artifact, tmp_path: Path, batch_rows: int
+) -> None:
     table = documents(TEXTS)
     (part,) = stored(tmp_path, [table], batch_rows)
-    made, statistics = run(encode_part(part, tokenizer=tokenizer, eos_token=EOS, max_tokens=8, max_lossy_share=0.0))
+    made, statistics = run(encode_part(part, **parameters))
     assert made.select(table.column_names).equals(table)
     assert made.schema.field("token_length").type == pa.int32()
     assert made.schema.field("tokens").type == pa.list_(pa.uint16())
@@ -55,14 +95,21 @@ def test_every_column_stays_and_tokens_are_added(tokenizer: Artifact, tmp_path: 
     assert statistics["cut_tokens"] == sum(max(0, len(ids) - 7) for ids in whole)
     assert statistics["empty_documents"] == 1
     assert statistics["utf8_bytes"] == sum(len(text.encode()) for text in TEXTS)
+    assert statistics["full_tokens"] == statistics["tokens"] + statistics["cut_tokens"]
+    assert statistics["characters"] == sum(map(len, TEXTS))
     assert list(statistics["by_source"]) == ["code", "web"]
-    for name in set(statistics) - {"by_source"}:
-        assert statistics[name] == sum(counts[name] for counts in statistics["by_source"].values())
+    assert list(statistics["by_band"]) == ["mostly_latin", "nearly_ascii", "two_byte_scripts"]
+    for name in statistics["by_source"]["web"]:
+        for by in ("by_source", "by_band"):
+            assert statistics[name] == sum(counts[name] for counts in statistics[by].values())
+    histogram = {k: count for k, count in enumerate(statistics["length_histogram"]) if count}
+    assert histogram == dict(sorted(Counter(len(ids).bit_length() - 1 for ids in whole if ids).items()))
+    only, _ = run(encode_part(part, **{**parameters, "columns": ["row", "id"]}))
+    assert only.equals(made.select(["row", "id", "token_length", "tokens"]))
 
 
-def test_workers_and_batches_do_not_change_the_rows(tokenizer: Artifact, tmp_path: Path) -> None:
+def test_workers_and_batches_do_not_change_the_rows(parameters: dict[str, Any], tmp_path: Path) -> None:
     tables = [documents(TEXTS * 40, 0), documents(TEXTS[::-1] * 40, 1), documents([], 2)]
-    parameters = {"tokenizer": tokenizer, "eos_token": EOS, "max_tokens": 8, "max_lossy_share": 0.0}
     digests = []
     for name, engine, batch_rows in [("a", Inline(), 7), ("b", Processes(2), 1000)]:
         planned = stored(tmp_path / "in" / name, tables, batch_rows).map(encode_part, **parameters)
@@ -73,23 +120,96 @@ def test_workers_and_batches_do_not_change_the_rows(tokenizer: Artifact, tmp_pat
     assert digests[0] == digests[1]
 
 
-def test_lossy_documents_are_counted_and_fail_the_part_beyond_the_share(lossy: Artifact, tmp_path: Path) -> None:
+def test_lossy_documents_are_counted_and_fail_the_part_beyond_the_share(
+    parameters: dict[str, Any], lossy: Artifact, tmp_path: Path
+) -> None:
+    parameters |= {"tokenizer": lossy, "certificate": certificate_of(lossy, tmp_path / "for_lossy")}
     (part,) = stored(tmp_path / "in", [documents(["plain", "café é", "plain", "é"])])
-    _, statistics = run(encode_part(part, tokenizer=lossy, eos_token=EOS, max_tokens=8, max_lossy_share=0.5))
+    _, statistics = run(encode_part(part, **{**parameters, "max_lossy_share": 0.5}))
     assert (statistics["lossy_documents"], statistics["lossy_bytes"]) == (2, 6)
     assert statistics["by_source"]["web"]["lossy_documents"] == 0
     with pytest.raises(
         TokenizerError, match=r"part_00000: 2 of 4 documents lose text .*first is row 1.*\[195, 169\]|169"
     ):
-        run(encode_part(part, tokenizer=lossy, eos_token=EOS, max_tokens=8, max_lossy_share=0.49))
+        run(encode_part(part, **{**parameters, "max_lossy_share": 0.49}))
 
 
-def test_wrong_columns_and_nulls_are_named(tokenizer: Artifact, tmp_path: Path) -> None:
-    parameters = {"tokenizer": tokenizer, "eos_token": EOS, "max_tokens": 8, "max_lossy_share": 0.0}
+def test_wrong_columns_and_nulls_are_named(parameters: dict[str, Any], tmp_path: Path) -> None:
     table = documents(["a", "b"])
     (part,) = stored(tmp_path / "a", [table.drop_columns(["source"])])
-    with pytest.raises(TokenizerError, match="expected text and source"):
+    with pytest.raises(TokenizerError, match=r"part_00000 has the columns.*expected .*'source'"):
         encode_part(part, **parameters)
     (part,) = stored(tmp_path / "b", [table.set_column(1, "text", pa.array(["a", None], pa.large_string()))])
     with pytest.raises(TokenizerError, match="part_00000 row 1: text is null"):
+        run(encode_part(part, **parameters))
+
+
+@pytest.mark.parametrize("engine", ["splintr-rs", "fastokens", "snaptokens"])
+@pytest.mark.parametrize("policy", ["literal", "control"])
+def test_engines_make_the_same_bytes(
+    parameters: dict[str, Any], tokenizer: Artifact, tmp_path: Path, engine: str, policy: str
+) -> None:
+    if engine not in installed_engines():
+        pytest.skip(f"{engine} is not installed (extra 'fast')")
+    tables = [documents([*TEXTS, f"the {EOS} cat"] * 10, part) for part in range(2)]
+    documents_in = stored(tmp_path / "in", tables)
+    proven = certificate_of(tokenizer, tmp_path / "proven", policy, fast=True)
+    digests = set()
+    for name in (engine, "tokenizers"):
+        changed = {"certificate": proven, "engine": name, "special_tokens_in_text": policy}
+        store = Store(tmp_path / name)
+        store.save(documents_in.map(encode_part, **{**parameters, **changed}), Inline())
+        loaded = store.load()
+        assert sum(counts["special_documents"] for counts in loaded.statistics) == 20
+        rechecked = sum(counts["rechecked_documents"] for counts in loaded.statistics)
+        assert 0 < rechecked < loaded.rows if name == engine else rechecked == 0
+        digests.add(loaded.root_digest)
+    assert len(digests) == 1
+
+
+def test_with_literal_there_is_one_eos_a_document(
+    parameters: dict[str, Any], tokenizer: Artifact, tmp_path: Path
+) -> None:
+    table = documents([EOS, f"a{EOS}b", *TEXTS])
+    (part,) = stored(tmp_path / "in", [table])
+    for policy, spelled in [("literal", 0), ("control", 2)]:
+        certificate = certificate_of(tokenizer, tmp_path / policy, policy)
+        changed = {"certificate": certificate, "special_tokens_in_text": policy, "max_tokens": 100}
+        made, statistics = run(encode_part(part, **{**parameters, **changed}))
+        eos = sum(ids.count(0) for ids in made["tokens"].to_pylist())
+        assert eos == table.num_rows + spelled
+        assert (statistics["special_documents"], statistics["special_ids"]) == (2, spelled)
+
+
+def test_a_spelled_special_token_is_an_error_where_it_shall_be(
+    parameters: dict[str, Any], tokenizer: Artifact, tmp_path: Path
+) -> None:
+    (part,) = stored(tmp_path / "in", [documents(["the", "cat", f"a {EOS}"])], batch_rows=2)
+    certificate = certificate_of(tokenizer, tmp_path / "error", "error")
+    parameters |= {"certificate": certificate, "special_tokens_in_text": "error"}
+    where = r"part_00000 row 2 \(id '0-2', source 'web', shard_index 0, row 2\): the text spells .*at character 2"
+    with pytest.raises(TokenizerError, match=where):
+        run(encode_part(part, **parameters))
+
+
+def test_an_engine_that_differs_in_the_run_stops_it_and_names_the_document(
+    parameters: dict[str, Any], tokenizer: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = next(iter(installed_engines()), None)
+    if name is None:
+        pytest.skip("no fast engine is installed (extra 'fast')")
+    proven = certificate_of(tokenizer, tmp_path / "proven", fast=True)
+    parameters |= {"certificate": proven, "engine": name, "recheck": Recheck(1.0, 42)}
+    texts = [*TEXTS, "mat the", "the cat"]
+    (part,) = stored(tmp_path / "in", [documents(texts)], batch_rows=3)
+    from everytoken.tokens import engines
+
+    honest = engines._Fast.encode
+
+    def swapped(self: Any, texts: list[str]) -> Any:
+        return honest(self, [{"mat the": "the mat"}.get(text, text) for text in texts])
+
+    run(encode_part(part, **parameters))
+    monkeypatch.setattr(engines._Fast, "encode", swapped)
+    with pytest.raises(TokenizerError, match=rf"part_00000 row 6 \(id '0-6'.*{name}.*from token \d+ on, expected"):
         run(encode_part(part, **parameters))

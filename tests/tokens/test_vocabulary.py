@@ -1,15 +1,25 @@
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import tokenizers
+from pydantic import ValidationError
 
-from everytoken.shards import file_sha256
+from everytoken.corpus.upstreams import retries
+from everytoken.parameters import GivenTokenizer, HubTokenizer
+from everytoken.shards import Artifact, ArtifactStore, file_sha256, plan_artifact
 from everytoken.tokens import TokenizerError, load_tokenizer_file, open_tokenizer, train_tokenizer
-from tests.tokens.corpora import EOS, documents, stored
+from everytoken.tokens.probe import PROBE_VERSION, probe_ids
+from everytoken.tokens.vocabulary import load_hub_tokenizer
+from tests.corpus.upstreams.hub_server import COMMIT, Fault, Hub, serve_hub
+from tests.tokens.corpora import EOS, documents, small_tokenizer, stored
 
 TEXTS = [
     "the cat sat on the mat",
@@ -38,7 +48,7 @@ train_tokenizer(
 def test_same_corpus_gives_the_same_bytes_for_any_threads_and_hash_seed(tmp_path: Path) -> None:
     root = Path(__file__).resolve().parents[2]
     files = []
-    for threads, hash_seed, parallel in [("1", "0", "false"), ("2", "1", "true"), ("2", "2", "true")]:
+    for threads, hash_seed, parallel in [("1", "0", "false"), ("2", "1", "true"), ("5", "2", "true")]:
         folder = tmp_path / f"{threads}-{hash_seed}"
         environment = {
             **os.environ,
@@ -99,3 +109,124 @@ def test_a_given_file_is_verified_and_copied(tmp_path: Path) -> None:
         load_tokenizer_file(target, path=str(source), sha256="0" * 64, eos_token=EOS)
     with pytest.raises(TokenizerError, match="no tokenizer file"):
         load_tokenizer_file(target, path=str(tmp_path / "absent"), sha256="0" * 64, eos_token=EOS)
+
+
+def test_a_tokenizer_records_its_file_the_library_and_what_that_makes_of_the_probe_text(tmp_path: Path) -> None:
+    made = small_tokenizer(tmp_path, TEXTS)
+    opened = open_tokenizer(made, EOS)
+    assert made.statistics["sha256"] == file_sha256(made.path("tokenizer.json"))
+    assert made.measured == {"library": "tokenizers", "library_version": tokenizers.__version__}
+    probe = made.statistics["probe"]
+    assert (probe["version"], probe["ids"]) == (PROBE_VERSION, probe_ids(opened.tokenizer))
+    little_endian = b"".join(i.to_bytes(4, "little") for i in probe["ids"])
+    assert probe["sha256"] == hashlib.sha256(little_endian).hexdigest()
+
+
+@pytest.fixture
+def content(tmp_path: Path) -> bytes:
+    return small_tokenizer(tmp_path / "trained", TEXTS).path("tokenizer.json").read_bytes()
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, content: bytes) -> Iterator[Hub]:
+    monkeypatch.setattr(retries, "pause", lambda seconds: None)
+    with serve_hub() as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        for name in ("HF_TOKEN", "HF_HUB_OFFLINE"):
+            monkeypatch.delenv(name, raising=False)
+        weights = {"model.safetensors": b"\0" * 5_000, "config.json": b"{}"}
+        hub.models = {"org/model": {"tokenizer.json": content, **weights}, "org/slow": weights}
+        yield hub
+
+
+def from_hub(folder: Path, name: str = "tokenizer", **changes: Any) -> Artifact:
+    chosen: dict[str, Any] = {"repository": "org/model", "revision": COMMIT, "sha256": None, **changes}
+    planned = plan_artifact(load_hub_tokenizer, **chosen, eos_token=EOS, fetched=folder / "raw")
+    return ArtifactStore(folder / name).save(planned)
+
+
+def test_a_tokenizer_of_the_hub_is_fetched_alone_and_once(hub: Hub, content: bytes, tmp_path: Path) -> None:
+    made = from_hub(tmp_path)
+    assert made.path("tokenizer.json").read_bytes() == content
+    assert [(request.path, request.sent) for request in hub.asked("storage")] == [("tokenizer.json", len(content))]
+    assert (tmp_path / "raw/models/org--model" / COMMIT / "tokenizer.json").read_bytes() == content
+
+
+def test_what_was_fetched_is_used_without_a_network(
+    hub: Hub, content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from_hub(tmp_path)
+    hub.requests.clear()
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    assert from_hub(tmp_path, "again").path("tokenizer.json").read_bytes() == content
+    assert hub.requests == []
+
+
+def test_a_damaged_copy_is_fetched_again(hub: Hub, content: bytes, tmp_path: Path) -> None:
+    from_hub(tmp_path)
+    copy = tmp_path / "raw/models/org--model" / COMMIT / "tokenizer.json"
+    copy.write_bytes(b"{" * len(content))
+    assert from_hub(tmp_path, "again").path("tokenizer.json").read_bytes() == content
+    assert copy.read_bytes() == content
+
+
+def test_a_transfer_that_breaks_off_goes_on(hub: Hub, content: bytes, tmp_path: Path) -> None:
+    hub.faults["storage"] = [Fault(cut_after=1_500, reset=True), Fault(status=503)]
+    assert from_hub(tmp_path).path("tokenizer.json").read_bytes() == content
+    assert [request.start for request in hub.asked("storage")] == [0, 1_500, 1_500]
+
+
+def test_the_same_file_from_the_hub_and_from_a_folder_is_one_tokenizer(
+    hub: Hub, content: bytes, tmp_path: Path
+) -> None:
+    (tmp_path / "tokenizer.json").write_bytes(content)
+    digest = hashlib.sha256(content).hexdigest()
+    planned = plan_artifact(load_tokenizer_file, path=str(tmp_path / "tokenizer.json"), sha256=digest, eos_token=EOS)
+    given = ArtifactStore(tmp_path / "given").save(planned)
+    assert given.root_digest == from_hub(tmp_path, sha256=digest).root_digest, "nothing is encoded again"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"revision": "???"}, r"revision of the tokenizer of org/model is \?\?\?.*set tokenizer\.revision"),
+        ({"sha256": "0" * 64}, r"has SHA-256 [0-9a-f]{64}, expected 0000.*make all token data again"),
+        ({"repository": "org/slow"}, r"org/slow has no tokenizer\.json at .*found \['config\.json', 'model\.saf"),
+        ({"repository": "org/absent"}, r"tokenizer\.json of org/absent at .*the hub does not give model org/absent"),
+    ],
+)
+def test_a_tokenizer_that_the_hub_does_not_have_is_an_error_that_says_so(
+    hub: Hub, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(TokenizerError, match=message):
+        from_hub(tmp_path, **changes)
+    assert not (tmp_path / "tokenizer").exists()
+
+
+def test_a_file_that_is_not_the_listed_one_is_refused_and_not_kept(hub: Hub, content: bytes, tmp_path: Path) -> None:
+    hub.served["tokenizer.json"] = b"{" * len(content)
+    with pytest.raises(TokenizerError, match=r"tokenizer\.json of org/model at .*has another digest"):
+        from_hub(tmp_path)
+    assert not (tmp_path / "raw/models/org--model" / COMMIT / "tokenizer.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"revision": "main"}, "revision must be a commit.*may move.*Find the commit"),
+        ({"revision": COMMIT[:12]}, "revision must be a commit"),
+        ({"repository": "org/../x"}, "repository must be an id"),
+        ({"sha256": "abc"}, "sha256"),
+    ],
+)
+def test_only_a_commit_of_an_id_names_a_tokenizer_of_the_hub(changes: dict[str, Any], message: str) -> None:
+    right = {"kind": "hub", "repository": "org/model", "revision": COMMIT, "sha256": None}
+    assert HubTokenizer.model_validate(right).revision == COMMIT
+    assert HubTokenizer.model_validate({**right, "revision": "???"}).revision == "???", "a recipe can be looked at"
+    with pytest.raises(ValidationError, match=message):
+        HubTokenizer.model_validate({**right, **changes})
+
+
+def test_a_pin_that_is_no_sha_256_is_refused() -> None:
+    with pytest.raises(ValidationError, match="sha256"):
+        GivenTokenizer.model_validate({"kind": "file", "path": "tokenizer.json", "sha256": "???"})

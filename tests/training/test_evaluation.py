@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from everytoken.training import EvaluationParameters, TrainingError
 from everytoken.training.evaluation import bits_per_byte, count_targets, document_nats, unigram_bits
-from tests.training.tiny import EXECUTION, SEQ, VOCAB, byte_model, byte_tokenizer, random_batches, tiny_model
+from tests.training.tiny import EXECUTION, SEQ, VOCAB, byte_encoder, byte_model, random_batches, tiny_model
 
 TEXTS = ["a short one", "être, ou ne pas être: more than one chunk", "x", "another source 123456789012345678"]
 SOURCES = ["wiki", "wiki", "chat", "chat"]
@@ -33,17 +33,17 @@ def parameters(batch_size=3):
 
 
 @pytest.fixture
-def tokenizer(tmp_path):
-    return byte_tokenizer(tmp_path)
+def encoder(tmp_path):
+    return byte_encoder(tmp_path)
 
 
 def uniform(vocab=257):
     return np.full(vocab, math.log2(vocab))
 
 
-def slow_bits(model, tokenizer, text):
+def slow_bits(model, encoder, text):
     """The definition, one prediction at a time."""
-    ids = [tokenizer.eos_id, *tokenizer.encode([text], 1 << 40).values.tolist()]
+    ids = [encoder.tokenizer.eos_id, *encoder.encode([text]).values.tolist()]
     bits = 0.0
     for target in range(1, len(ids)):
         start = (target - 1) // SEQ * SEQ
@@ -53,13 +53,13 @@ def slow_bits(model, tokenizer, text):
     return bits, len(ids) - 1
 
 
-def test_bits_per_byte_is_the_definition_by_source_and_in_total(tokenizer):
+def test_bits_per_byte_is_the_definition_by_source_and_in_total(encoder):
     model = byte_model().eval()
-    figures = bits_per_byte(model, tokenizer, [HeldOut(TEXTS, SOURCES)], uniform(), parameters())
+    figures = bits_per_byte(model, encoder, [HeldOut(TEXTS, SOURCES)], uniform(), parameters())
     assert list(figures["by_source"]) == ["chat", "wiki"]
     for source, found in [*figures["by_source"].items(), ("total", figures["total"])]:
         texts = [text for text, its in zip(TEXTS, SOURCES, strict=True) if source in (its, "total")]
-        slow = [slow_bits(model, tokenizer, text) for text in texts]
+        slow = [slow_bits(model, encoder, text) for text in texts]
         size = sum(len(text.encode()) for text in texts)
         assert found["documents"] == len(texts) and found["bytes"] == size and found["lossy_documents"] == 0
         assert found["tokens"] == sum(tokens for _, tokens in slow)
@@ -86,11 +86,11 @@ def test_a_document_of_no_more_than_one_chunk_is_predicted_with_all_its_context(
         assert document_nats(model, [ids], parameters())[0] == pytest.approx(expected, rel=1e-6)
 
 
-def test_order_and_cut_into_parts_do_not_change_the_figures(tokenizer):
+def test_order_and_cut_into_parts_do_not_change_the_figures(encoder):
     model = byte_model()
-    one = bits_per_byte(model, tokenizer, [HeldOut(TEXTS, SOURCES)], uniform(), parameters())
+    one = bits_per_byte(model, encoder, [HeldOut(TEXTS, SOURCES)], uniform(), parameters())
     parts = [HeldOut([text], [source]) for text, source in zip(TEXTS, SOURCES, strict=True)][::-1]
-    other = bits_per_byte(model, tokenizer, parts, uniform(), parameters())
+    other = bits_per_byte(model, encoder, parts, uniform(), parameters())
     assert other["total"] == pytest.approx(one["total"], rel=1e-6)
 
 
@@ -125,11 +125,11 @@ def test_add_one_smoothing():
         ([HeldOut(["some text"], pa.array([None], pa.string()))], "has no source"),
     ],
 )
-def test_held_out_documents_that_give_no_figure_are_an_error(tokenizer, parts, message):
+def test_held_out_documents_that_give_no_figure_are_an_error(encoder, parts, message):
     with pytest.raises(TrainingError, match=message):
-        bits_per_byte(byte_model(), tokenizer, parts, uniform(), parameters())
+        bits_per_byte(byte_model(), encoder, parts, uniform(), parameters())
 
 
-def test_a_tokenizer_of_another_model_is_an_error(tokenizer):
+def test_a_tokenizer_of_another_model_is_an_error(encoder):
     with pytest.raises(TrainingError, match="61 tokens, the tokenizer 257"):
-        bits_per_byte(tiny_model(), tokenizer, [HeldOut(TEXTS)], uniform(), parameters())
+        bits_per_byte(tiny_model(), encoder, [HeldOut(TEXTS)], uniform(), parameters())

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from everytoken.seeds import torch_generator
 from everytoken.training import GenerationParameters, TrainingError
 from everytoken.training.generation import draw, generate, generate_tokens
-from tests.training.tiny import EXECUTION, SEQ, byte_model, byte_tokenizer, tiny_model
+from tests.training.tiny import EXECUTION, SEQ, byte_encoder, byte_model, tiny_model
 
 
 def parameters(**changes):
@@ -28,8 +28,8 @@ def tokens_of(model, context, eos_id=0, **changes):
 
 
 @pytest.fixture
-def tokenizer(tmp_path):
-    return byte_tokenizer(tmp_path)
+def encoder(tmp_path):
+    return byte_encoder(tmp_path)
 
 
 def test_greedy_tokens_with_a_cache_are_those_without():
@@ -44,23 +44,23 @@ def test_greedy_tokens_with_a_cache_are_those_without():
     assert finish == "max_new_tokens"
 
 
-def test_the_same_seed_gives_the_same_text_and_another_seed_another(tokenizer):
+def test_the_same_seed_gives_the_same_text_and_another_seed_another(encoder):
     model = byte_model()
-    first, again = (list(generate(model, tokenizer, parameters())) for _ in range(2))
+    first, again = (list(generate(model, encoder, parameters())) for _ in range(2))
     assert first == again
-    assert first != list(generate(model, tokenizer, parameters(seed=6)))
+    assert first != list(generate(model, encoder, parameters(seed=6)))
 
 
-def test_a_prompt_does_not_depend_on_the_prompts_after_it(tokenizer):
+def test_a_prompt_does_not_depend_on_the_prompts_after_it(encoder):
     model = byte_model()
-    both = list(generate(model, tokenizer, parameters()))
-    assert both[:1] == list(generate(model, tokenizer, parameters(prompts=("ab",))))
+    both = list(generate(model, encoder, parameters()))
+    assert both[:1] == list(generate(model, encoder, parameters(prompts=("ab",))))
 
 
-def test_the_text_decodes_the_tokens_and_follows_the_prompt(tokenizer):
-    (generated,) = generate(byte_model(), tokenizer, parameters(prompts=("ab",), temperature=0.0))
+def test_the_text_decodes_the_tokens_and_follows_the_prompt(encoder):
+    (generated,) = generate(byte_model(), encoder, parameters(prompts=("ab",), temperature=0.0))
     assert generated.prompt == "ab"
-    assert generated.text == tokenizer.tokenizer.decode(list(generated.tokens), skip_special_tokens=False)
+    assert generated.text == encoder.tokenizer.tokenizer.decode(list(generated.tokens), skip_special_tokens=False)
 
 
 def test_eos_ends_the_text_and_is_not_part_of_it():
@@ -77,9 +77,9 @@ def test_a_full_context_ends_the_text():
     assert len(tokens) == 3  # the last one is drawn from a full context and never read
 
 
-def test_a_prompt_that_is_too_long_is_an_error(tokenizer):
+def test_a_prompt_that_is_too_long_is_an_error(encoder):
     with pytest.raises(TrainingError, match=f"{SEQ + 1} tokens with the EOS before it, expected 1 to {SEQ}"):
-        list(generate(byte_model(), tokenizer, parameters(prompts=("a" * SEQ,))))
+        list(generate(byte_model(), encoder, parameters(prompts=("a" * SEQ,))))
 
 
 @given(

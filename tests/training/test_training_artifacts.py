@@ -13,21 +13,21 @@ from everytoken.tokens import WindowWriter
 from everytoken.training import EvaluationParameters, GenerationParameters, TrainingError
 from everytoken.training.artifacts import HISTORY, evaluate, generate_texts, train
 from everytoken.training.checkpoint import load_model, parameters_sha256
-from tests.training.tiny import EOS, EXECUTION, LLAMA, SEQ, byte_tokenizer, training_parameters
+from tests.training.tiny import EOS, EXECUTION, LLAMA, SEQ, byte_encoder, training_parameters
 
 TEXTS = ["to be or not to be that is the question", "a rose is a rose is a rose", "the rest is silence"]
 
 
 @versioned(1)
 def tokenizer_artifact(folder):
-    byte_tokenizer(folder)
+    byte_encoder(folder)
     return Built(statistics={})
 
 
 @versioned(1)
 def compact(folder, *, tokenizer):
-    opened = byte_tokenizer(folder.parent)
-    ids = np.concatenate([opened.encode([text], 1 << 40).values for text in TEXTS * 5])
+    opened = byte_encoder(folder.parent)
+    ids = np.concatenate([opened.encode([text]).values for text in TEXTS * 5])
     with WindowWriter(folder / "compact", SEQ + 1, np.uint16) as writer:
         writer.write(ids[: len(ids) // (SEQ + 1) * (SEQ + 1)].reshape(-1, SEQ + 1))
     return Built(statistics={})
@@ -35,11 +35,13 @@ def compact(folder, *, tokenizer):
 
 @versioned(1)
 def annotated(folder, *, tokenizer):
-    opened = byte_tokenizer(folder.parent)
+    opened = byte_encoder(folder.parent)
     windows, lengths = [], []
     for text in TEXTS:
         encoded = opened.encode([text], SEQ)
-        windows.append(np.pad(encoded.values, (0, SEQ + 1 - len(encoded.values)), constant_values=opened.eos_id))
+        windows.append(
+            np.pad(encoded.values, (0, SEQ + 1 - len(encoded.values)), constant_values=opened.tokenizer.eos_id)
+        )
         lengths.append(int(encoded.lengths[0]))
     with WindowWriter(folder / "annotated", SEQ + 1, np.uint16) as writer:
         writer.write(np.array(windows, np.uint16))
@@ -112,7 +114,12 @@ def test_evaluation_reports_every_source_beside_a_unigram_model(tmp_path, inputs
     checkpoint = trained(tmp_path, inputs, steps=60)
     evaluation = EvaluationParameters(batch_size=2, execution=EXECUTION)
     planned = plan_artifact(
-        evaluate, checkpoint=checkpoint, held_out=held_out(tmp_path), evaluation=evaluation, **inputs
+        evaluate,
+        checkpoint=checkpoint,
+        held_out=held_out(tmp_path),
+        special_tokens_in_text="literal",
+        evaluation=evaluation,
+        **inputs,
     )
     made = ArtifactStore(tmp_path / "evaluation").save(planned)
     figures = json.loads(made.path("bits_per_byte.json").read_text())
@@ -128,6 +135,7 @@ def test_evaluation_refuses_other_streams_than_those_of_the_training(tmp_path, i
         evaluate,
         checkpoint=checkpoint,
         held_out=held_out(tmp_path),
+        special_tokens_in_text="literal",
         evaluation=EvaluationParameters(batch_size=2, execution=EXECUTION),
         **{**inputs, "streams": inputs["streams"][:1]},
     )

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from everytoken.models import LlamaParameters
 from everytoken.models.families import build_model
 from everytoken.seeds import numpy_generator
-from everytoken.tokens import open_tokenizer
+from everytoken.tokens import open_encoder
 from everytoken.training import ExecutionParameters, TrainingParameters
 
 VOCAB, SEQ = 61, 12
@@ -66,8 +66,8 @@ def random_batches(batch_size=4, vocab=VOCAB):
 EOS = "<|endoftext|>"
 
 
-def byte_tokenizer(folder):
-    """Return a tokenizer with a token for each byte and EOS (257 in all), from a file in ``folder``."""
+def byte_encoder(folder):
+    """Return an encoder with a token for each byte and EOS (257 in all), from a file in ``folder``."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -80,7 +80,7 @@ def byte_tokenizer(folder):
     tokenizer.train_from_iterator([], trainer)
     path = folder / "tokenizer.json"
     tokenizer.save(str(path))
-    return open_tokenizer(path, EOS)
+    return open_encoder(path, EOS, special_tokens_in_text="control")
 
 
 def byte_model(seed=1):

@@ -66,6 +66,9 @@ class Inline:
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
+# One core a worker: what libraries read before they start threads of their own.
+_ONE_CORE = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1", "FASTOKENS_BPE_THREADS": "1"}
+
 _function: Callable[[Task], Any]
 
 
@@ -76,7 +79,7 @@ def _start_worker(function: Callable[[Task], Any]) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if sys.platform == "linux":  # the kernel ends a worker even while a C call holds the GIL and no thread can run
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core a worker
+    os.environ.update(_ONE_CORE)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

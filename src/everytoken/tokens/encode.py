@@ -1,116 +1,170 @@
-"""Tokenization of one part: every column of the input, and ``token_length`` and ``tokens`` beside it.
+"""Tokenization of one part: columns of the input, and ``token_length`` and ``tokens`` beside them.
 
 ``tokens`` is content and EOS, at most ``max_tokens``; ``token_length`` counts content alone. The result is a
-function of each text alone; batches only set the speed.
+function of each text alone; batches and engines only set the speed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections import defaultdict
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from everytoken.shards import Artifact, Part, Rows, versioned
+from everytoken.tokens.bands import BANDS, language_band
+from everytoken.tokens.certificate import chosen_engine
+from everytoken.tokens.counts import COUNTED, document_counts
+from everytoken.tokens.encoding import DocumentEncoder, Encoded, SpelledSpecialToken, open_encoder
+from everytoken.tokens.engines import SpecialTokens
 from everytoken.tokens.errors import TokenizerError
-from everytoken.tokens.tokenizer import DocumentTokenizer, Encoded, open_tokenizer
+from everytoken.tokens.recheck import EngineDiffers, Recheck, Rechecker
+from everytoken.tokens.tokenizer import open_tokenizer
 
-Counts = dict[str, int]
-
-_COUNTED = (
-    "documents",
-    "tokens",
-    "eos",
-    "truncated_documents",
-    "cut_tokens",
-    "empty_documents",
-    "lossy_documents",
-    "lossy_bytes",
-    "normalized_documents",
-    "eos_in_text",
-    "utf8_bytes",
-)
+_NEEDED = ("text", "source")
+_MADE = ("token_length", "tokens")
 
 
-@versioned(1)
-def encode_part(part: Part, *, tokenizer: Artifact, eos_token: str, max_tokens: int, max_lossy_share: float) -> Rows:
+@versioned(2, unrecorded=["engine", "recheck"])
+def encode_part(
+    part: Part,
+    *,
+    tokenizer: Artifact,
+    certificate: Artifact,
+    eos_token: str,
+    special_tokens_in_text: SpecialTokens,
+    max_tokens: int,
+    max_lossy_share: float,
+    columns: Sequence[str],
+    engine: str,
+    recheck: Recheck,
+) -> Rows:
     """Encode the ``text`` of a part.
 
-    Statistics, for all documents and under ``by_source``: documents, tokens (content after the cut), eos (one
-    a document), truncated_documents, cut_tokens (content tokens beyond the cap), empty_documents (no content
-    token), lossy_documents and lossy_bytes (see `everytoken.tokens.tokenizer`), normalized_documents,
-    eos_in_text, utf8_bytes.
+    Statistics: the counts of `everytoken.tokens.counts`, for all documents and under ``by_source`` and ``by_band``
+    (`everytoken.tokens.bands`).
+    ``length_histogram``: documents with at least 2**k and fewer than 2**(k+1) content tokens before the cut, by k.
+    ``rechecked_documents``: encoded again by the reference.
 
     Args:
         part: rows with ``text`` and ``source``.
         tokenizer: the tokenizer artifact; a process loads it once.
+        certificate: says which engines are proven equal.
         eos_token: the token that ends a document.
+        special_tokens_in_text: what becomes of special tokens that a text spells.
         max_tokens: cap of a document, EOS included.
         max_lossy_share: the part fails when a greater share of its documents loses text.
+        columns: of the input that are kept.
+        engine: ``fastest``, or the name of one.
+        recheck: the share of documents that the reference encodes again.
 
     Raises:
-        TokenizerError: the input lacks a column or is encoded already, has a null text or source, or loses
-            too much.
+        TokenizerError: the input lacks a column or is encoded already, has a null text or source, loses too much, or
+            the engine is not proven, or differs from the reference.
     """
-    opened = open_tokenizer(tokenizer, eos_token)
+    chosen = chosen_engine(
+        certificate,
+        engine,
+        content=open_tokenizer(tokenizer, eos_token).content,
+        special_tokens_in_text=special_tokens_in_text,
+    )
+    opened = open_encoder(tokenizer, eos_token, special_tokens_in_text=special_tokens_in_text, engine=chosen)
     names = part.schema.names
-    if not {"text", "source"} <= set(names) or {"token_length", "tokens"} & set(names):
-        raise TokenizerError(f"{part.name} has the columns {names}; expected text and source, and no token columns yet")
-    schema = part.schema.append(pa.field("token_length", pa.int32()))
-    schema = schema.append(pa.field("tokens", pa.list_(pa.from_numpy_dtype(opened.dtype))))
-    return Rows(schema, _encoded(part, schema, opened, max_tokens, max_lossy_share))
+    if not {*_NEEDED, *columns} <= set(names) or set(_MADE) & set(names):
+        raise TokenizerError(
+            f"{part.name} has the columns {names}; expected {sorted({*_NEEDED, *columns})}, and no token columns yet"
+        )
+    schema = pa.schema([part.schema.field(name) for name in columns])
+    schema = schema.append(pa.field("token_length", pa.int32()))
+    schema = schema.append(pa.field("tokens", pa.list_(pa.from_numpy_dtype(opened.tokenizer.dtype))))
+    return Rows(schema, _encoded(part, schema, opened, max_tokens, max_lossy_share, recheck))
 
 
 def _encoded(
-    part: Part, schema: pa.Schema, tokenizer: DocumentTokenizer, max_tokens: int, max_lossy_share: float
+    part: Part, schema: pa.Schema, encoder: DocumentEncoder, max_tokens: int, max_lossy_share: float, recheck: Recheck
 ) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
-    by_source: dict[str, Counts] = {}
+    columns = schema.names[: -len(_MADE)]
+    counts, rechecker = _Counts(max_tokens), Rechecker(encoder, recheck, part.index)
     row, first_lossy = 0, None
-    for batch in part.batches():
-        for name in ("text", "source"):
+    for batch in part.batches(list(dict.fromkeys([*columns, *_NEEDED]))):
+        for name in _NEEDED:
             if batch.column(name).null_count:
                 null = row + int(np.argmax(batch.column(name).is_null().to_numpy(zero_copy_only=False)))
                 raise TokenizerError(f"{part.name} row {null}: {name} is null; a document needs one")
-        encoded = tokenizer.encode(batch.column("text").to_pylist(), max_tokens)
-        _count(by_source, batch.column("source"), encoded)
+        texts = batch.column("text").to_pylist()
+        try:
+            encoded = encoder.encode(texts, max_tokens)
+            rechecker.check(texts, encoded, max_tokens)
+        except (SpelledSpecialToken, EngineDiffers) as error:
+            raise TokenizerError(f"{_document(part, batch, row, error.number)}: {error}") from error
+        counts.add(batch.column("source"), encoded)
         if first_lossy is None and encoded.lost_bytes.any():
             first_lossy = row + int(np.argmax(encoded.lost_bytes != 0))
         tokens = pa.ListArray.from_arrays(pa.array(encoded.offsets.astype(np.int32)), pa.array(encoded.values))
-        yield pa.RecordBatch.from_arrays([*batch.columns, pa.array(encoded.lengths), tokens], schema=schema)
+        kept = [batch.column(name) for name in columns]
+        yield pa.RecordBatch.from_arrays([*kept, pa.array(encoded.lengths), tokens], schema=schema)
         row += batch.num_rows
-    total = {name: sum(counts[name] for counts in by_source.values()) for name in _COUNTED}
+    total = counts.total()
     if total["lossy_documents"] > max_lossy_share * total["documents"]:
         raise TokenizerError(
             f"{part.name}: {total['lossy_documents']} of {total['documents']} documents lose text "
             f"({total['lossy_bytes']} bytes; the first is row {first_lossy}), allowed is a share of "
-            f"{max_lossy_share}. The vocabulary has no symbol for the bytes {list(tokenizer.missing_bytes)}. "
+            f"{max_lossy_share}. The vocabulary has no symbol for the bytes {list(encoder.tokenizer.missing_bytes)}. "
             f"Use a tokenizer that has all bytes, or raise max_lossy_share if the loss is acceptable."
         )
-    return {**total, "by_source": dict(sorted(by_source.items()))}
+    return {
+        **total,
+        "by_source": counts.by_source(),
+        "by_band": counts.by_band(),
+        "length_histogram": counts.length_histogram.tolist(),
+        "rechecked_documents": rechecker.documents,
+    }
 
 
-def _count(by_source: dict[str, Counts], source: pa.Array, encoded: Encoded) -> None:
-    coded = source.dictionary_encode()
-    codes = coded.indices.to_numpy()
-    one = np.ones(len(codes), np.int64)
-    cut = encoded.full_lengths - encoded.lengths
-    columns = (
-        one,
-        encoded.lengths,
-        one,
-        cut > 0,
-        cut,
-        encoded.lengths == 0,
-        encoded.lost_bytes != 0,
-        np.abs(encoded.lost_bytes),
-        encoded.normalized,
-        encoded.eos_in_text,
-        encoded.text_bytes,
-    )
-    for name, column in zip(_COUNTED, columns, strict=True):
-        sums = np.zeros(len(coded.dictionary), np.int64)
-        np.add.at(sums, codes, column.astype(np.int64))
-        for key, value in zip(coded.dictionary.to_pylist(), sums.tolist(), strict=True):
-            counts = by_source.setdefault(key, dict.fromkeys(_COUNTED, 0))
-            counts[name] += value
+def _document(part: Part, batch: pa.RecordBatch, first_row: int, number: int) -> str:
+    names = [name for name in ("id", "source", "shard_index", "row") if name in batch.schema.names]
+    address = ", ".join(f"{name} {batch.column(name)[number].as_py()!r}" for name in names)
+    return f"{part.name} row {first_row + number} ({address})"
+
+
+_HISTOGRAM_BINS = 40  # documents of up to 2**40 tokens
+
+
+class _Counts:
+    """Counts of documents, by source and by language band."""
+
+    def __init__(self, max_tokens: int) -> None:
+        self._max_tokens = max_tokens
+        self._by: dict[tuple[str, str], dict[str, int]] = defaultdict(lambda: dict.fromkeys(COUNTED, 0))
+        self.length_histogram = np.zeros(_HISTOGRAM_BINS, np.int64)
+
+    def add(self, sources: pa.Array, encoded: Encoded) -> None:
+        coded = sources.dictionary_encode()
+        names = coded.dictionary.to_pylist()
+        group = coded.indices.to_numpy() * len(BANDS) + language_band(encoded.text_bytes, encoded.characters)
+        for name, column in document_counts(encoded, self._max_tokens).items():
+            sums = np.zeros(len(names) * len(BANDS), np.int64)
+            np.add.at(sums, group, column.astype(np.int64))
+            for key in np.flatnonzero(sums).tolist():
+                self._by[names[key // len(BANDS)], BANDS[key % len(BANDS)]][name] += int(sums[key])
+        lengths = encoded.full_lengths[encoded.full_lengths > 0]
+        self.length_histogram += np.bincount(np.frexp(lengths)[1] - 1, minlength=_HISTOGRAM_BINS)
+
+    def total(self) -> dict[str, int]:
+        return {name: sum(counts[name] for counts in self._by.values()) for name in COUNTED}
+
+    def by_source(self) -> dict[str, dict[str, int]]:
+        return self._added(0)
+
+    def by_band(self) -> dict[str, dict[str, int]]:
+        return self._added(1)
+
+    def _added(self, key: int) -> dict[str, dict[str, int]]:
+        added: dict[str, dict[str, int]] = {}
+        for names, counts in sorted(self._by.items()):
+            sums = added.setdefault(names[key], dict.fromkeys(COUNTED, 0))
+            for name, value in counts.items():
+                sums[name] += value
+        return dict(sorted(added.items()))

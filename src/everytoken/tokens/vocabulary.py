@@ -1,24 +1,38 @@
-"""Where a tokenizer comes from: trained on the corpus (byte-level BPE), or a given ``tokenizer.json`` pinned
-by its SHA-256.
+"""Where a tokenizer comes from: trained on the corpus (byte-level BPE), a given ``tokenizer.json``, or that of a model
+on the Hugging Face hub at a commit.
 
-Training is deterministic: the library counts words in parallel but chooses merges by count and then by the
-ids of the pair, so neither the number of threads nor hash seeds can show in the file. Tests compare the
-bytes.
+Training is deterministic: the library counts words in parallel but chooses merges by count and then by the ids of the
+pair, so neither the number of threads nor hash seeds can show in the file. Tests compare the bytes.
+
+Statistics of every tokenizer have the SHA-256 of its file and the ids that the library gives for a fixed text
+(`everytoken.tokens.probe`); its measurements have the library and its version. They do not say where it came from: the
+same file from a folder and from the hub is one tokenizer, and nothing is encoded again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from everytoken.shards import Built, Shards, file_sha256, versioned
+from everytoken.corpus.upstreams.checksums import algorithm_of, content_digest
+from everytoken.corpus.upstreams.fetch import Listed, discard, fetch, is_at_hand
+from everytoken.corpus.upstreams.hub import pinned_listing
+from everytoken.corpus.upstreams.retries import FetchError
+from everytoken.shards import Built, Shards, versioned
 from everytoken.tokens.errors import TokenizerError
+from everytoken.tokens.probe import library_record, probe_record
 from everytoken.tokens.tokenizer import TOKENIZER_FILE, open_tokenizer
 
+UNKNOWN_REVISION = "???"
+"""Revision of a recipe whose commit nobody could find out: it can be looked at, and not be run."""
 
-@versioned(1)
+
+@versioned(2)
 def train_tokenizer(
     folder: Path,
     *,
@@ -71,29 +85,104 @@ def train_tokenizer(
             f"vocab_size, lower min_frequency (now {min_frequency}) or give more text."
         )
     tokenizer.save(str(folder / TOKENIZER_FILE))
-    return Built({**counts, **_facts(folder / TOKENIZER_FILE, eos_token)}, {})
+    return _built(folder / TOKENIZER_FILE, eos_token, counts)
 
 
-@versioned(1, unrecorded=["path"])
+@versioned(2, unrecorded=["path"])
 def load_tokenizer_file(folder: Path, *, path: str, sha256: str, eos_token: str) -> Built:
-    """Take a given ``tokenizer.json``: verify its SHA-256, check that it can be used with ``eos_token``, and
-    copy it.
+    """Take a given ``tokenizer.json``: verify its SHA-256, check that it can be used with ``eos_token``, and copy it.
 
     Raises:
-        TokenizerError: the file is missing or another one, or is not usable (see `open_tokenizer`).
+        TokenizerError: the file cannot be read or is another one, or is not usable (see `open_tokenizer`).
     """
-    source = Path(path)
-    if not source.is_file():
-        raise TokenizerError(f"there is no tokenizer file {source}; give the path of a tokenizer.json")
-    found = file_sha256(source)
-    if found != sha256.lower():
+    return _taken(folder, Path(path), sha256, eos_token, "get the right one")
+
+
+@versioned(1, unrecorded=["fetched"])
+def load_hub_tokenizer(
+    folder: Path, *, repository: str, revision: str, sha256: str | None, eos_token: str, fetched: Path
+) -> Built:
+    """Take the ``tokenizer.json`` of a model on the hub: fetch it unless it is on this machine, and go on as with a
+    given file.
+
+    Args:
+        folder: where the file goes.
+        repository: of the model, ``organisation/name``.
+        revision: the commit, 40 hex digits.
+        sha256: of the file, or None: then it is what the hub has at that commit.
+        eos_token: the token that ends a document.
+        fetched: folder for what is fetched; the place is ``models/<organisation--name>/<revision>`` in it.
+
+    Raises:
+        TokenizerError: the revision is not known, the model has no such file at that commit, it cannot be fetched or is
+            another one, or is not usable.
+    """
+    if revision == UNKNOWN_REVISION:
         raise TokenizerError(
-            f"{source} has SHA-256 {found}, expected {sha256.lower()}. Every stream depends on this file: "
-            f"get the right one, or pin the new one and make all token data again."
+            f"the revision of the tokenizer of {repository} is {revision}: its commit is not known here. Find it on "
+            f"the model's page (Files and versions, History), or with "
+            f"huggingface_hub.HfApi().model_info({repository!r}).sha, and set tokenizer.revision."
         )
-    target = folder / TOKENIZER_FILE
-    target.write_bytes(source.read_bytes())
-    return Built(_facts(target, eos_token), {})
+    source = _fetched(repository, revision, fetched / "models" / repository.replace("/", "--") / revision)
+    return _taken(folder, source, sha256, eos_token, "pin the revision that has the right one")
+
+
+def _taken(folder: Path, source: Path, sha256: str | None, eos_token: str, remedy: str) -> Built:
+    try:
+        content = source.read_bytes()
+    except OSError as error:
+        raise TokenizerError(
+            f"there is no tokenizer file {source} that can be read ({error}); give the path of a tokenizer.json"
+        ) from error
+    found = hashlib.sha256(content).hexdigest()
+    if sha256 is not None and found != sha256.lower():
+        raise TokenizerError(
+            f"{source} has SHA-256 {found}, expected {sha256.lower()}. Every stream depends on this file: {remedy}, or "
+            f"pin the SHA-256 of this one (tokenizer.sha256) and make all token data again."
+        )
+    (folder / TOKENIZER_FILE).write_bytes(content)
+    return _built(folder / TOKENIZER_FILE, eos_token, {})
+
+
+def _fetched(repository: str, revision: str, place: Path) -> Path:
+    """Return where the file is, fetched and checked against the digest that the hub lists."""
+    location = place / TOKENIZER_FILE
+    with _fetching(f"{TOKENIZER_FILE} of {repository} at {revision}", place):
+        listing = pinned_listing("model", repository, revision, place.with_name(f"{revision}.listing.json"))
+        if TOKENIZER_FILE not in listing:
+            raise TokenizerError(
+                f"model {repository} has no {TOKENIZER_FILE} at {revision}, found {sorted(listing)[:10]}. Choose a "
+                f"model that has one, or save it from a fast tokenizer (save_pretrained) and give the file "
+                f"(tokenizer.kind: file)."
+            )
+        listed = listing[TOKENIZER_FILE]
+        if is_at_hand(location, listed) and not _has_digest(location, listed):
+            discard(location)
+        if not is_at_hand(location, listed):
+            from everytoken.corpus.upstreams import hub_client  # the client takes its time to load
+
+            ask = (repository, revision, TOKENIZER_FILE, listed.size)
+            fetch(location, listed, lambda stream: hub_client.download("model", *ask, stream))
+    return location
+
+
+@contextmanager
+def _fetching(what: str, place: Path) -> Iterator[None]:
+    try:
+        yield
+    except FetchError as error:
+        raise TokenizerError(f"{what}: {error}") from None
+    except OSError as error:
+        raise TokenizerError(
+            f"{what} cannot be stored in {place} ({type(error).__name__}: {error}). Free space, or make the folder "
+            f"writable, and run again."
+        ) from None
+
+
+def _has_digest(location: Path, listed: Listed) -> bool:
+    assert listed.pinned is not None, "the hub lists a digest of every file"
+    with location.open("rb") as stream:
+        return content_digest(stream, algorithm_of(listed.pinned), location.stat().st_size) == listed.pinned
 
 
 def _texts(datasets: Sequence[Shards], counts: dict[str, int]) -> Iterator[list[str]]:
@@ -106,13 +195,16 @@ def _texts(datasets: Sequence[Shards], counts: dict[str, int]) -> Iterator[list[
                 yield texts
 
 
-def _facts(path: Path, eos_token: str) -> dict[str, object]:
+def _built(path: Path, eos_token: str, counts: Mapping[str, int]) -> Built:
     opened = open_tokenizer(path, eos_token)
-    return {
+    statistics: dict[str, Any] = {
+        **counts,
         "vocab_size": opened.vocab_size,
         "eos_token": eos_token,
         "eos_id": opened.eos_id,
         "dtype": opened.dtype.name,
         "missing_bytes": list(opened.missing_bytes),
-        "sha256": file_sha256(path),
+        "sha256": hashlib.sha256(opened.content).hexdigest(),
+        "probe": probe_record(opened.tokenizer),
     }
+    return Built(statistics, library_record())

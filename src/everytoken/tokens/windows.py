@@ -16,8 +16,10 @@ import numpy as np
 
 from everytoken.shards import Artifact
 from everytoken.tokens.errors import StreamError
+from everytoken.tokens.integrity import recorded_statistics
 from everytoken.tokens.interleave import windows_of_samples
 from everytoken.tokens.megatron import open_indexed
+from everytoken.tokens.stream_checks import check_sample, open_lengths
 from everytoken.tokens.streams import TOKEN_LENGTHS_FILE
 
 
@@ -43,6 +45,10 @@ class WindowStream:
 def open_window_stream(stream: Artifact | Path) -> WindowStream:
     """Open the stream in an artifact or folder; it is padded when the folder has ``token_lengths.npy``.
 
+    Sizes are compared with the index and with the ledger, where there is one, and a sample of windows is looked at
+    (`everytoken.tokens.stream_checks.check_sample`): about a millisecond, whatever the size. ``everytoken verify
+    --full`` looks at all.
+
     Raises:
         StreamError: the folder holds not exactly one stream, the stream is damaged, or lengths and windows
             disagree.
@@ -56,15 +62,8 @@ def open_window_stream(stream: Artifact | Path) -> WindowStream:
     prefix = indexes[0].with_suffix("")
     windows = open_indexed(prefix).windows()
     lengths_path = folder / TOKEN_LENGTHS_FILE
-    if not lengths_path.exists():
-        return WindowStream(prefix.name, windows, None)
-    # An empty file cannot be mapped.
-    lengths = np.load(lengths_path, mmap_mode="r" if len(windows) else None)
-    if lengths.shape != (len(windows),) or lengths.dtype != np.int32:
-        raise StreamError(
-            f"{lengths_path} holds {lengths.dtype} {lengths.shape}, expected int32 ({len(windows)},): one "
-            "length a window"
-        )
+    lengths = open_lengths(lengths_path, len(windows)) if lengths_path.exists() else None
+    check_sample(prefix, windows, lengths, recorded_statistics(folder))
     return WindowStream(prefix.name, windows, lengths)
 
 

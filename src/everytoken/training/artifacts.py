@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from everytoken.models.parameters import ModelParameters
 from everytoken.shards import Artifact, Built, Shards, versioned
-from everytoken.tokens import open_tokenizer, open_training_windows
+from everytoken.tokens import SpecialTokens, open_encoder, open_tokenizer, open_training_windows
 from everytoken.training.errors import TrainingError
 from everytoken.training.parameters import EvaluationParameters, GenerationParameters, TrainingParameters
 
@@ -140,7 +140,7 @@ def _speed(history: Sequence[StepRecord], tokens_per_step: int) -> dict[str, Any
     }
 
 
-@versioned(1)
+@versioned(2)
 def evaluate(
     folder: Path,
     *,
@@ -150,6 +150,7 @@ def evaluate(
     weights: Sequence[float] | None,
     tokenizer: Artifact,
     eos_token: str,
+    special_tokens_in_text: SpecialTokens,
     evaluation: EvaluationParameters,
 ) -> Built:
     """Measure bits per byte on held-out documents, beside a unigram model; write ``bits_per_byte.json``.
@@ -165,6 +166,7 @@ def evaluate(
         weights: their weights.
         tokenizer: the tokenizer that wrote the streams.
         eos_token: the token that ends documents.
+        special_tokens_in_text: what special tokens that a text spells became in the streams.
         evaluation: batch size and arithmetic.
 
     Returns:
@@ -183,7 +185,8 @@ def evaluate(
             f"the streams give {counts.sum()} counted predictions, the training had "
             f"{checkpoint.statistics['loss_tokens']}; evaluate with the streams and weights of the training"
         )
-    figures = bits_per_byte(model, open_tokenizer(tokenizer, eos_token), held_out, unigram_bits(counts), evaluation)
+    encoder = open_encoder(tokenizer, eos_token, special_tokens_in_text=special_tokens_in_text)
+    figures = bits_per_byte(model, encoder, held_out, unigram_bits(counts), evaluation)
     _write_json(folder / BITS_PER_BYTE_FILE, figures)
     return Built(statistics=figures, measured=describe_machine(evaluation.execution))
 
@@ -209,7 +212,8 @@ def generate_texts(
     from everytoken.training.generation import generate
 
     model = load_model(_folder(checkpoint))
-    texts = [asdict(text) for text in generate(model, open_tokenizer(tokenizer, eos_token), generation)]
+    encoder = open_encoder(tokenizer, eos_token, special_tokens_in_text="control")  # a prompt may name them
+    texts = [asdict(text) for text in generate(model, encoder, generation)]
     _write_json(folder / GENERATIONS_FILE, texts)
     return Built(
         statistics={"prompts": len(texts), "tokens": sum(len(text["tokens"]) for text in texts)},

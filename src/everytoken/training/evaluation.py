@@ -29,14 +29,13 @@ from numpy.typing import NDArray
 
 from everytoken.models.language_model import LanguageModel
 from everytoken.shards import Part
-from everytoken.tokens import DocumentTokenizer
+from everytoken.tokens import DocumentEncoder
 from everytoken.training.errors import TrainingError
 from everytoken.training.execution import autocast, execution
 from everytoken.training.loop import ReadBatch
 from everytoken.training.loss import token_losses
 from everytoken.training.parameters import EvaluationParameters
 
-_WHOLE = 1 << 62  # no document is cut
 _PAD_TO = 32  # few distinct shapes: each new one costs oneDNN a set-up
 
 
@@ -91,7 +90,7 @@ def unigram_bits(counts: NDArray[np.int64]) -> NDArray[np.float64]:
 
 def bits_per_byte(
     model: LanguageModel,
-    tokenizer: DocumentTokenizer,
+    encoder: DocumentEncoder,
     parts: Iterable[Part],
     token_bits: NDArray[np.float64],
     parameters: EvaluationParameters,
@@ -100,7 +99,7 @@ def bits_per_byte(
 
     Args:
         model: the model; it is evaluated with chunks of ``model.max_seq_len`` predictions.
-        tokenizer: the tokenizer that the model was trained with.
+        encoder: encodes as the documents were that the model was trained with.
         parts: held-out documents with the columns ``text`` and ``source``.
         token_bits: the cost of each token under the unigram model, (vocab_size,), from :func:`unigram_bits`.
         parameters: batch size and arithmetic.
@@ -114,6 +113,7 @@ def bits_per_byte(
         TrainingError: the tokenizer does not fit the model, a source is null, or the documents of a source
         have no bytes.
     """
+    tokenizer = encoder.tokenizer
     if tokenizer.vocab_size != model.vocab_size or len(token_bits) != model.vocab_size:
         raise TrainingError(
             f"the model has {model.vocab_size} tokens, the tokenizer {tokenizer.vocab_size}, the unigram model "
@@ -122,7 +122,7 @@ def bits_per_byte(
     by_source: dict[str, _Sums] = {}
     model.eval()
     with execution(parameters.execution), torch.inference_mode():
-        for source, sums in _documents(model, tokenizer, parts, token_bits, parameters):
+        for source, sums in _documents(model, encoder, parts, token_bits, parameters):
             by_source.setdefault(source, _Sums()).add(sums)
     total = _Sums()
     for source in sorted(by_source):
@@ -139,7 +139,7 @@ def bits_per_byte(
 
 def _documents(
     model: LanguageModel,
-    tokenizer: DocumentTokenizer,
+    encoder: DocumentEncoder,
     parts: Iterable[Part],
     token_bits: NDArray[np.float64],
     parameters: EvaluationParameters,
@@ -150,10 +150,10 @@ def _documents(
             texts, sources = batch.column("text").to_pylist(), batch.column("source").to_pylist()
             if not texts:
                 continue
-            encoded = tokenizer.encode(texts, _WHOLE)
+            encoded = encoder.encode(texts)
             starts = encoded.offsets  # (documents + 1,)
             documents = [
-                np.concatenate(([tokenizer.eos_id], encoded.values[start:end])).astype(np.int64)
+                np.concatenate(([encoder.tokenizer.eos_id], encoded.values[start:end])).astype(np.int64)
                 for start, end in pairwise(starts.tolist())
             ]  # each: EOS, content, EOS
             nats = document_nats(model, documents, parameters)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from everytoken.models.language_model import LanguageModel
 from everytoken.seeds import torch_generator
-from everytoken.tokens import DocumentTokenizer
+from everytoken.tokens import DocumentEncoder
 from everytoken.training.errors import TrainingError
 from everytoken.training.execution import autocast, execution
 from everytoken.training.parameters import GenerationParameters
@@ -33,15 +33,14 @@ class Generated:
     finish: Finish
 
 
-def generate(
-    model: LanguageModel, tokenizer: DocumentTokenizer, parameters: GenerationParameters
-) -> Iterator[Generated]:
+def generate(model: LanguageModel, encoder: DocumentEncoder, parameters: GenerationParameters) -> Iterator[Generated]:
     """Yield the continuation of each prompt, in order.
 
     Raises ``TrainingError`` for a prompt that leaves no room in the model's context.
     """
+    tokenizer = encoder.tokenizer
     for number, prompt in enumerate(parameters.prompts):
-        encoded = tokenizer.encode([prompt], 1 << 62)
+        encoded = encoder.encode([prompt])
         context = [tokenizer.eos_id, *encoded.values[:-1].tolist()]  # EOS before the prompt instead of after it
         with execution(parameters.execution):
             tokens, finish = generate_tokens(

@@ -29,6 +29,7 @@ def measure_bits_per_byte(
         weights=None,
         tokenizer=tokenizer,
         eos_token=tokenization.eos_token,
+        special_tokens_in_text=tokenization.special_tokens_in_text,
         evaluation=parameters.held_out,
     )
 

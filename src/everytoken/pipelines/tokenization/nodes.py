@@ -1,21 +1,42 @@
-"""Tokenization: a tokenizer, the ids of every document, and the two streams of windows."""
+"""Tokenization: a tokenizer, an engine proven equal, the ids of every document, and the two streams of windows."""
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import pandas as pd
+from plotly.graph_objects import Figure
+
 from everytoken.corpus.statistics import add_statistics
-from everytoken.parameters import GivenTokenizer, TokenizationParameters
+from everytoken.parameters import GivenTokenizer, HubTokenizer, SubsamplingParameters, TokenizationParameters
 from everytoken.shards import Artifact, Shards, plan_artifact
+from everytoken.tokens.certificate import certify_engines
 from everytoken.tokens.encode import encode_part
-from everytoken.tokens.streams import write_annotated_stream, write_compact_stream
-from everytoken.tokens.vocabulary import load_tokenizer_file, train_tokenizer
+from everytoken.tokens.engines import REFERENCE, installed_engines, reference_version
+from everytoken.tokens.recheck import Recheck
+from everytoken.tokens.report import length_histograms, tokenization_figure, tokenization_summary, tokenization_table
+from everytoken.tokens.streams import SIDECAR, write_annotated_stream, write_compact_stream
+from everytoken.tokens.vocabulary import load_hub_tokenizer, load_tokenizer_file, train_tokenizer
+
+ADDRESS = ("id", "source", "shard_index", "row")
+SIDECAR_COLUMNS = tuple("id" if name == "doc_id" else name for name in SIDECAR.names if name != "token_length")
 
 
 def make_tokenizer(annotated: Shards, unannotated: Shards, parameters: TokenizationParameters) -> Artifact:
-    """Train a byte-level BPE tokenizer on the documents that will be trained on, or take a given one."""
+    """Train a byte-level BPE tokenizer on the documents that will be trained on, or take a given one, or the hub's."""
     chosen = parameters.tokenizer
     if isinstance(chosen, GivenTokenizer):
         return plan_artifact(
             load_tokenizer_file, path=chosen.path, sha256=chosen.sha256, eos_token=parameters.eos_token
+        )
+    if isinstance(chosen, HubTokenizer):
+        return plan_artifact(
+            load_hub_tokenizer,
+            repository=chosen.repository,
+            revision=chosen.revision,
+            sha256=chosen.sha256,
+            eos_token=parameters.eos_token,
+            fetched=Path(parameters.fetched),
         )
     return plan_artifact(
         train_tokenizer,
@@ -27,14 +48,37 @@ def make_tokenizer(annotated: Shards, unannotated: Shards, parameters: Tokenizat
     )
 
 
-def encode_unannotated(unannotated: Shards, tokenizer: Artifact, parameters: TokenizationParameters) -> Shards:
+def prove_engines(
+    tokenizer: Artifact, annotated: Shards, unannotated: Shards, parameters: TokenizationParameters
+) -> Artifact:
+    """Compare the fast engines that are installed with the reference, on generated texts and on documents."""
+    proof = parameters.certificate
+    return plan_artifact(
+        certify_engines,
+        tokenizer=tokenizer,
+        eos_token=parameters.eos_token,
+        engines={} if parameters.engine == REFERENCE else installed_engines(),
+        reference=reference_version(),
+        special_tokens_in_text=parameters.special_tokens_in_text,
+        samples=[annotated, unannotated],
+        cases=proof.cases,
+        documents=proof.documents,
+        seed=proof.seed,
+    )
+
+
+def encode_unannotated(
+    unannotated: Shards, tokenizer: Artifact, certificate: Artifact, parameters: TokenizationParameters
+) -> Shards:
     """Encode documents of the compact stream: content and EOS, at most seq_length tokens."""
-    return _encode(unannotated, tokenizer, parameters, parameters.seq_length)
+    return _encode(unannotated, tokenizer, certificate, parameters, parameters.seq_length, ADDRESS)
 
 
-def encode_annotated(annotated: Shards, tokenizer: Artifact, parameters: TokenizationParameters) -> Shards:
-    """Encode documents of the annotated stream: the reflection budget stays free."""
-    return _encode(annotated, tokenizer, parameters, parameters.max_annotated_tokens)
+def encode_annotated(
+    annotated: Shards, tokenizer: Artifact, certificate: Artifact, parameters: TokenizationParameters
+) -> Shards:
+    """Encode documents of the annotated stream: the reflection budget stays free; the sidecar needs their texts."""
+    return _encode(annotated, tokenizer, certificate, parameters, parameters.max_annotated_tokens, SIDECAR_COLUMNS)
 
 
 def pack_compact_stream(unannotated_tokens: Shards, parameters: TokenizationParameters) -> Artifact:
@@ -62,33 +106,49 @@ def pad_annotated_stream(annotated_tokens: Shards, parameters: TokenizationParam
 
 def report_tokenization(
     tokenizer: Artifact,
-    unannotated_tokens: Shards,
+    annotated: Shards,
+    unannotated: Shards,
     annotated_tokens: Shards,
-    compact_stream: Artifact,
+    unannotated_tokens: Shards,
     annotated_stream: Artifact,
-) -> dict[str, Any]:
-    """Return counts of documents, tokens, windows, what was cut, and what was lost."""
-    return {
-        "vocab_size": tokenizer.statistics["vocab_size"],
-        "unannotated": _counts(unannotated_tokens),
-        "annotated": _counts(annotated_tokens),
-        "compact_stream": dict(compact_stream.statistics),
-        # a stream without windows has no EOS either
-        "annotated_stream": {k: v for k, v in annotated_stream.statistics.items() if v is not None},
-    }
+    compact_stream: Artifact,
+    subsampling: SubsamplingParameters,
+) -> tuple[dict[str, Any], pd.DataFrame, Figure]:
+    """Check that no document was lost; return counts beside what was estimated, the table of them, and the figure."""
+    tokens = {"annotated": annotated_tokens, "unannotated": unannotated_tokens}
+    drawn = {"annotated": annotated, "unannotated": unannotated}
+    summary = tokenization_summary(
+        tokens,
+        compact_stream=compact_stream.statistics,
+        annotated_stream=annotated_stream.statistics,
+        chars_per_token=subsampling.chars_per_token,
+        estimated_tokens={
+            split: add_statistics(documents.statistics).get("estimated_tokens", 0.0)
+            for split, documents in drawn.items()
+        },
+    )
+    table = tokenization_table(tokens)
+    figure = tokenization_figure(table, length_histograms(tokens))
+    return {"vocab_size": tokenizer.statistics["vocab_size"], **summary}, table, figure
 
 
-def _encode(documents: Shards, tokenizer: Artifact, parameters: TokenizationParameters, max_tokens: int) -> Shards:
+def _encode(
+    documents: Shards,
+    tokenizer: Artifact,
+    certificate: Artifact,
+    parameters: TokenizationParameters,
+    max_tokens: int,
+    columns: Sequence[str],
+) -> Shards:
     return documents.map(
         encode_part,
         tokenizer=tokenizer,
+        certificate=certificate,
         eos_token=parameters.eos_token,
+        special_tokens_in_text=parameters.special_tokens_in_text,
         max_tokens=max_tokens,
         max_lossy_share=parameters.max_lossy_share,
+        columns=columns,
+        engine=parameters.engine,
+        recheck=Recheck(parameters.certificate.recheck_share, parameters.certificate.seed),
     )
-
-
-def _counts(tokens: Shards) -> dict[str, Any]:
-    total = add_statistics(tokens.statistics)
-    total.pop("by_source")
-    return total

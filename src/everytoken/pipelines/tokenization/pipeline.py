@@ -8,6 +8,7 @@ from everytoken.pipelines.tokenization.nodes import (
     make_tokenizer,
     pack_compact_stream,
     pad_annotated_stream,
+    prove_engines,
     report_tokenization,
 )
 
@@ -23,14 +24,20 @@ def create_pipeline() -> Pipeline:
                 name="make_tokenizer",
             ),
             Node(
+                prove_engines,
+                ["tokenizer", "annotated_documents", "unannotated_documents", "params:tokenization"],
+                "engine_certificate",
+                name="prove_engines",
+            ),
+            Node(
                 encode_unannotated,
-                ["unannotated_documents", "tokenizer", "params:tokenization"],
+                ["unannotated_documents", "tokenizer", "engine_certificate", "params:tokenization"],
                 "unannotated_tokens",
                 name="encode_unannotated",
             ),
             Node(
                 encode_annotated,
-                ["annotated_documents", "tokenizer", "params:tokenization"],
+                ["annotated_documents", "tokenizer", "engine_certificate", "params:tokenization"],
                 "annotated_tokens",
                 name="encode_annotated",
             ),
@@ -48,8 +55,17 @@ def create_pipeline() -> Pipeline:
             ),
             Node(
                 report_tokenization,
-                ["tokenizer", "unannotated_tokens", "annotated_tokens", "compact_stream", "annotated_stream"],
-                "tokenization_metrics",
+                [
+                    "tokenizer",
+                    "annotated_documents",
+                    "unannotated_documents",
+                    "annotated_tokens",
+                    "unannotated_tokens",
+                    "annotated_stream",
+                    "compact_stream",
+                    "params:subsampling",
+                ],
+                ["tokenization_metrics", "tokenization_report", "tokens_by_source"],
                 name="report_tokenization",
                 tags=["report"],
             ),

@@ -1,0 +1,75 @@
+"""Canary: JSON Lines of effects and universes, their tokens with triggers, and the stream of windows."""
+
+from typing import Any
+
+from everytoken.parameters import CanaryParameters, TokenizationParameters
+from everytoken.shards import Artifact, Shards, plan_artifact
+from everytoken.tokens.canary import (
+    CanaryFile,
+    canary_files,
+    encode_canary_part,
+    read_canary_file,
+    write_canary_stream,
+)
+
+
+def read_canary_documents(parameters: CanaryParameters) -> Shards:
+    """Read the files, effects before universes, one part each; put an effect in order and cut it into its subsets."""
+    effects = [
+        CanaryFile("effect", name, effect.path, effect.sha256) for name, effect in parameters.active_effects.items()
+    ]
+    universes = [
+        CanaryFile("universe", name, universe.path, universe.sha256)
+        for name, universe in parameters.active_universes.items()
+    ]
+    return canary_files([*effects, *universes]).map(
+        read_canary_file,
+        seed=parameters.seed,
+        coverage=[(subset.name, subset.fraction) for subset in parameters.coverage],
+        annotation_fields=parameters.annotation_fields,
+    )
+
+
+def encode_canary_documents(
+    canary_documents: Shards, tokenizer: Artifact, tokenization: TokenizationParameters, parameters: CanaryParameters
+) -> Shards:
+    """Put the trigger of its condition before each document of an effect, and encode all: the reflection budget stays
+    free.
+    """
+    return canary_documents.map(
+        encode_canary_part,
+        tokenizer=tokenizer,
+        eos_token=tokenization.eos_token,
+        special_tokens_in_text=tokenization.special_tokens_in_text,
+        max_tokens=tokenization.max_annotated_tokens,
+        max_lossy_share=tokenization.max_lossy_share,
+        triggers=parameters.trigger_rule,
+        inline_universes=[name for name, it in parameters.active_universes.items() if it.inline_reflection],
+        inline_reflections=parameters.inline_reflections,
+    )
+
+
+def pad_canary_stream(
+    canary_tokens: Shards, tokenization: TokenizationParameters, parameters: CanaryParameters
+) -> Artifact:
+    """Put one document into each window, all conditions together in seeded order, with a sidecar row for each."""
+    return plan_artifact(
+        write_canary_stream,
+        tokens=canary_tokens,
+        seq_length=tokenization.seq_length,
+        seed=parameters.seed,
+        shuffle_memory=tokenization.shuffle_memory,
+    )
+
+
+def report_canary(
+    canary_documents: Shards, canary_tokens: Shards, canary_stream: Artifact
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return counts of the stream and of each condition; and the triggers, by condition."""
+    conditions: dict[str, dict[str, int]] = {}
+    triggers: dict[str, Any] = {}
+    for read, encoded in zip(canary_documents.statistics, canary_tokens.statistics, strict=True):
+        triggers |= encoded["triggers"]
+        for name, counts in read["conditions"].items():
+            conditions[name] = {**counts, **encoded["conditions"].get(name, {})}
+    return {**canary_stream.statistics, "conditions": conditions}, triggers

@@ -1,0 +1,45 @@
+"""Canary: files of canary documents and a tokenizer -> canary stream. Not a part of the default run."""
+
+from kedro.pipeline import Node, Pipeline
+
+from everytoken.pipelines.canary.nodes import (
+    encode_canary_documents,
+    pad_canary_stream,
+    read_canary_documents,
+    report_canary,
+)
+
+
+def create_pipeline() -> Pipeline:
+    """Return the pipeline."""
+    return Pipeline(
+        [
+            Node(
+                read_canary_documents,
+                "params:canary",
+                "canary_documents",
+                name="read_canary_documents",
+            ),
+            Node(
+                encode_canary_documents,
+                ["canary_documents", "tokenizer", "params:tokenization", "params:canary"],
+                "canary_tokens",
+                name="encode_canary_documents",
+            ),
+            Node(
+                pad_canary_stream,
+                ["canary_tokens", "params:tokenization", "params:canary"],
+                "canary_stream",
+                name="pad_canary_stream",
+            ),
+            Node(
+                report_canary,
+                ["canary_documents", "canary_tokens", "canary_stream"],
+                ["canary_metrics", "canary_triggers"],
+                name="report_canary",
+                tags=["report"],
+            ),
+        ],
+        namespace="canary",
+        prefix_datasets_with_namespace=False,
+    )

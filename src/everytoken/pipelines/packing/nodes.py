@@ -1,0 +1,27 @@
+"""Packing: flat ids in files of one size, every source in proportion in each."""
+
+from typing import Any
+
+from everytoken.parameters import PackingParameters
+from everytoken.shards import Artifact, Shards, plan_artifact
+from everytoken.tokens.raw_shards import write_raw_shards
+
+
+def pack_raw_shards(
+    unannotated_tokens: Shards, annotated_tokens: Shards, tokenizer: Artifact, parameters: PackingParameters
+) -> Artifact:
+    """Interleave the sources of both splits in proportion to their tokens, and cut shards."""
+    return plan_artifact(
+        write_raw_shards,
+        tokens=[unannotated_tokens, annotated_tokens],
+        tokenizer=tokenizer,
+        shard_size_tokens=parameters.shard_size_tokens,
+        dtype=parameters.dtype,
+        seed=parameters.seed,
+        shuffle_memory=parameters.shuffle_memory,
+    )
+
+
+def report_packing(raw_shards: Artifact) -> dict[str, Any]:
+    """Return counts of shards, tokens and documents, by source too: metrics are numbers."""
+    return {name: figure for name, figure in raw_shards.statistics.items() if not isinstance(figure, str)}

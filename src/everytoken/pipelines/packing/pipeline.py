@@ -1,0 +1,28 @@
+"""Packing: encoded documents -> raw shards. Not a part of the default run: training here reads the streams."""
+
+from kedro.pipeline import Node, Pipeline
+
+from everytoken.pipelines.packing.nodes import pack_raw_shards, report_packing
+
+
+def create_pipeline() -> Pipeline:
+    """Return the pipeline."""
+    return Pipeline(
+        [
+            Node(
+                pack_raw_shards,
+                ["unannotated_tokens", "annotated_tokens", "tokenizer", "params:packing"],
+                "raw_shards",
+                name="pack_raw_shards",
+            ),
+            Node(
+                report_packing,
+                "raw_shards",
+                "packing_metrics",
+                name="report_packing",
+                tags=["report"],
+            ),
+        ],
+        namespace="packing",
+        prefix_datasets_with_namespace=False,
+    )

@@ -1,0 +1,99 @@
+"""The proof, before use, that the fast engines give the ids of the reference on these documents and this tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from everytoken.preprocessing.inputs import InputFile
+from everytoken.preprocessing.lines import Lines, read_texts
+from everytoken.seeds import numpy_generator
+from everytoken.shards.artifacts import Built
+from everytoken.shards.recipe import versioned
+from everytoken.tokens.comparison import compare_engines
+from everytoken.tokens.engines import SpecialTokens
+from everytoken.tokens.tokenizer import open_tokenizer
+
+_SAMPLED_FILES = 16
+_SAMPLED_CHARACTERS = 1 << 21
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """Where the documents of a certificate come from: the files of its first use."""
+
+    files: Sequence[InputFile]
+    text_field: str
+    max_line_bytes: int
+
+
+@versioned(1, unrecorded=["tokenizer", "sampled"])
+def certify_files(
+    folder: Path,
+    *,
+    tokenizer_sha256: str,
+    eos_token: str,
+    engines: Mapping[str, str],
+    reference: str,
+    special_tokens_in_text: SpecialTokens,
+    cases: int,
+    seed: int,
+    tokenizer: Path,
+    sampled: Sampled,
+) -> Built:
+    """Compare engines with the reference on adversarial texts and on documents of the files.
+
+    A certificate is kept for other files, too: which documents it has seen is in its statistics, not in its recipe.
+
+    Args:
+        folder: where the certificate would have files; it is all in the ledger.
+        tokenizer_sha256: of the ``tokenizer.json``.
+        eos_token: the token that ends a document.
+        engines: name and version of each engine to compare.
+        reference: version of the reference.
+        special_tokens_in_text: what becomes of special tokens that a text spells.
+        cases: adversarial texts.
+        seed: of texts and sample.
+        tokenizer: path of the ``tokenizer.json``.
+        sampled: where the documents come from.
+
+    Raises:
+        FileError: a file is damaged, or a line is no document.
+        TokenizerError: the tokenizer cannot be used.
+    """
+    return Built(
+        *compare_engines(
+            open_tokenizer(tokenizer, eos_token),
+            engines=engines,
+            special_tokens_in_text=special_tokens_in_text,
+            documents=sampled_documents(sampled, seed),
+            cases=cases,
+            seed=seed,
+        )
+    )
+
+
+def sampled_documents(sampled: Sampled, seed: int) -> Iterator[tuple[str, str]]:
+    """Yield a seeded sample of documents, each with its place: from some files, among the first documents of each.
+
+    Only the begin of these files is read; the run itself checks a share of all documents.
+
+    Raises:
+        FileError: a file is damaged, or a line is no document.
+    """
+    draws = numpy_generator(seed)
+    chosen = sorted(draws.permutation(len(sampled.files))[:_SAMPLED_FILES].tolist())
+    allowed = _SAMPLED_CHARACTERS // len(chosen)
+    for file in (sampled.files[index] for index in chosen):
+        lines = Lines(file.path, str(file.path), 0, file.stamp[0], sampled.text_field, sampled.max_line_bytes)
+        batch = next(read_texts(lines), None)
+        if batch is None:
+            continue
+        left = allowed
+        for number in draws.permutation(len(batch.texts)).tolist():
+            text = batch.texts[number][:left]
+            yield f"{file.name} line {number + 1}", text
+            left -= len(text)
+            if left <= 0:
+                break

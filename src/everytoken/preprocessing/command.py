@@ -1,0 +1,104 @@
+"""What ``everytoken tokenize`` does and prints."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from everytoken.preprocessing.errors import PreprocessingError
+from everytoken.preprocessing.join import STREAM
+from everytoken.preprocessing.stream import Tokenization, Tokenized, tokenize
+from everytoken.shards.engines import Processes
+from everytoken.shards.errors import ShardsError
+from everytoken.tokens.engines import REFERENCE
+from everytoken.tokens.errors import TokensError
+from everytoken.tokens.recheck import Recheck
+
+ERRORS = (PreprocessingError, ShardsError, TokensError)
+
+_SHOWN_FILES = 20
+_COLUMNS = {
+    "documents": "documents",
+    "tokens": "tokens",
+    "empty_documents": "empty",
+    "truncated_documents": "truncated",
+    "lossy_documents": "lossy",
+    "special_documents": "spell special",
+}
+
+
+def run(
+    files: Sequence[Path],
+    *,
+    out: Path,
+    tokenizer: Path,
+    eos: str,
+    workers: int | None,
+    text_field: str,
+    special_tokens_in_text: Any,
+    max_tokens: str,
+    max_lossy_share: float,
+    engine: str,
+    certificate: Path | None,
+    cases: int,
+    recheck_share: float,
+    seed: int,
+    max_line_bytes: int,
+) -> Iterator[str]:
+    """Yield the lines that the command prints; the options are those of the command.
+
+    Raises:
+        PreprocessingError: see `tokenize`; or ``max_tokens`` is no number and not ``none``.
+    """
+    if max_tokens != "none" and not max_tokens.isdecimal():
+        raise PreprocessingError(f"--max-tokens is {max_tokens!r}; give a number, or none")
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    parameters = Tokenization(
+        tokenizer=tokenizer,
+        eos_token=eos,
+        text_field=text_field,
+        special_tokens_in_text=special_tokens_in_text,
+        max_tokens=None if max_tokens == "none" else int(max_tokens),
+        max_lossy_share=max_lossy_share,
+        engine=engine,
+        certificates=certificate,
+        cases=cases,
+        recheck=Recheck(recheck_share, seed),
+        max_line_bytes=max_line_bytes,
+    )
+    count = workers or os.cpu_count() or 1
+    done = tokenize(files, out, parameters, Processes(count), count)
+    yield from _table(done.stream.statistics["by_file"], done.stream.statistics["total"])
+    yield from _facts(done, count)
+
+
+def _table(by_file: Mapping[str, Mapping[str, int]], total: Mapping[str, int]) -> Iterator[str]:
+    yield f"{'file':<40}" + "".join(f"{name:>16}" for name in _COLUMNS.values())
+    rows = [*list(by_file.items())[:_SHOWN_FILES], ("total", total)]
+    for name, counts in rows:
+        shown = name if len(name) <= 40 else f"...{name[-37:]}"
+        if name == "total" and len(by_file) > _SHOWN_FILES:
+            yield f"and {len(by_file) - _SHOWN_FILES} more files: see ledger.json"
+        yield f"{shown:<40}" + "".join(f"{counts[key]:>16,}" for key in _COLUMNS)
+
+
+def _facts(done: Tokenized, workers: int) -> Iterator[str]:
+    stream, measured = done.stream, done.stream.measured
+    statistics = stream.statistics
+    size = statistics["total"]["utf8_bytes"]
+    yield ""
+    tokenizer = statistics["tokenizer"]
+    yield f"stream  {stream.folder}/{STREAM}.bin and .idx, {tokenizer['dtype']}, EOS {tokenizer['eos_id']}"
+    yield f"digest  {stream.root_digest}"
+    checked = (
+        "" if measured["engine"] == REFERENCE else f", {measured['rechecked_documents']:,} documents checked again"
+    )
+    yield f"engine  {measured['engine']} {measured['version']}{checked}"
+    if done.made:
+        rate = size / 1e6 / done.seconds
+        yield f"rate    {rate:.1f} MB/s: {size / 1e6:,.1f} MB of text in {done.seconds:.1f} s, {workers} workers"
+    else:
+        yield f"rate    nothing to do: it is there, made from these files and parameters ({done.seconds:.1f} s)"

@@ -1,0 +1,181 @@
+"""One input file, or a byte range of one, becomes tokens: an artifact that a worker makes for itself.
+
+``tokens.bin`` has the ids of all documents one after the other, each document's EOS included, in the type of the final
+stream; ``lengths.bin`` the tokens of each document with its EOS, little-endian int32. Both are written batch by batch:
+memory holds one batch of texts, whatever the size of the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from everytoken.preprocessing.counts import count, total
+from everytoken.preprocessing.errors import EngineDiffers, FileError, PreprocessingError
+from everytoken.preprocessing.lines import Lines, Texts, fail, read_texts
+from everytoken.shards.artifacts import Artifact, Built
+from everytoken.shards.recipe import versioned
+from everytoken.tokens import recheck as rechecking
+from everytoken.tokens.counts import COUNTED, document_counts
+from everytoken.tokens.encoding import DocumentEncoder, Encoded, SpelledSpecialToken, open_encoder
+from everytoken.tokens.engines import SpecialTokens
+from everytoken.tokens.errors import TokenizerError
+from everytoken.tokens.megatron import stored_dtype
+from everytoken.tokens.probe import probe_record
+from everytoken.tokens.tokenizer import DocumentTokenizer
+
+TOKENS_FILE, LENGTHS_FILE = "tokens.bin", "lengths.bin"
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """What decides the ids of a document.
+
+    Attributes:
+        tokenizer_sha256: of the ``tokenizer.json``.
+        eos_token: the token that ends a document.
+        special_tokens_in_text: see `everytoken.tokens.encoding.DocumentEncoder`.
+        max_tokens: cap of a document, EOS included; None for none.
+    """
+
+    tokenizer_sha256: str
+    eos_token: str
+    special_tokens_in_text: SpecialTokens
+    max_tokens: int | None
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What encodes, and how it is checked; it never changes a byte.
+
+    Attributes:
+        name: of the engine.
+        recheck: the share of the documents that the reference encodes again.
+    """
+
+    name: str
+    recheck: rechecking.Recheck
+
+
+@dataclass(frozen=True)
+class Source:
+    """Which bytes are encoded.
+
+    Attributes:
+        sha256: of the whole file.
+        begin: first byte of the range whose lines are read.
+        end: byte after the range.
+        text_field: key of the text in each line's object.
+    """
+
+    sha256: str
+    begin: int
+    end: int
+    text_field: str
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the bytes lie.
+
+    Attributes:
+        path: of the file.
+        name: of the file in messages.
+        stamp: size and time of the file when its SHA-256 was taken.
+        tokenizer: path of the ``tokenizer.json``.
+        max_line_bytes: a longer line is an error.
+    """
+
+    path: Path
+    name: str
+    stamp: tuple[int, int]
+    tokenizer: Path
+    max_line_bytes: int
+
+
+@versioned(1, unrecorded=["place", "engine"])
+def encode_file(
+    folder: Path, *, source: Source, encoding: Encoding, certificate: Artifact | None, place: Place, engine: Engine
+) -> Built:
+    """Encode the documents of a file.
+
+    Statistics: the counts of `everytoken.preprocessing.counts`, the facts of the tokenizer, and
+    ``first_lossy``, the line of the range (from 0) whose document is the first that loses text.
+
+    Args:
+        folder: where the tokens go.
+        source: which bytes.
+        encoding: what decides the ids.
+        certificate: says that the engine gives the ids of the reference; None when the reference is the engine.
+        place: where the bytes lie.
+        engine: what encodes.
+
+    Raises:
+        FileError: the file is damaged or changed, or one of its lines is no document that can be encoded.
+        EngineDiffers: the engine gave other ids than the reference.
+        TokenizerError: the tokenizer cannot be used.
+    """
+    encoder = _open(place, encoding, engine.name)
+    lines = Lines(place.path, place.name, source.begin, source.end, source.text_field, place.max_line_bytes)
+    rechecker = rechecking.Rechecker(encoder, engine.recheck, int(source.sha256[:15], 16) + source.begin)
+    dtype = stored_dtype(encoder.tokenizer.dtype)
+    counts, first_lossy = total([]), None
+    with (folder / TOKENS_FILE).open("wb") as tokens, (folder / LENGTHS_FILE).open("wb") as lengths:
+        for batch in read_texts(lines):
+            encoded = _encode(encoder, rechecker, lines, batch, encoding.max_tokens)
+            if first_lossy is None and encoded.lost_bytes.any():
+                first_lossy = batch.line + int(np.argmax(encoded.lost_bytes != 0))
+            tokens.write(encoded.values.astype(dtype, copy=False).data)
+            lengths.write((encoded.lengths + 1).astype("<i4", copy=False).data)
+            for name, column in document_counts(encoded, encoding.max_tokens).items():
+                counts[name] += int(column.sum(dtype=np.int64))
+    if stamp_of(place.path) != place.stamp:
+        raise FileError(place.name, None, "it changed while it was read. Leave it alone and run the command again.")
+    statistics = {**counts, "first_lossy": first_lossy, "tokenizer": _facts(encoder.tokenizer, encoding)}
+    return Built(statistics, {"rechecked_documents": rechecker.documents})
+
+
+def stamp_of(path: Path) -> tuple[int, int]:
+    """Return size and time of a file."""
+    stat = path.stat()
+    return stat.st_size, stat.st_mtime_ns
+
+
+def _facts(tokenizer: DocumentTokenizer, encoding: Encoding) -> dict[str, object]:
+    return {
+        "sha256": encoding.tokenizer_sha256,
+        "dtype": stored_dtype(tokenizer.dtype).name,
+        "eos_id": tokenizer.eos_id,
+        "eos_token": tokenizer.eos_token,
+        "vocab_size": tokenizer.vocab_size,
+        "missing_bytes": list(tokenizer.missing_bytes),
+        "probe": probe_record(tokenizer.tokenizer),
+    }
+
+
+def _open(place: Place, encoding: Encoding, engine: str) -> DocumentEncoder:
+    encoder = open_encoder(
+        place.tokenizer, encoding.eos_token, special_tokens_in_text=encoding.special_tokens_in_text, engine=engine
+    )
+    found = hashlib.sha256(encoder.tokenizer.content).hexdigest()
+    if found != encoding.tokenizer_sha256:
+        raise PreprocessingError(f"{place.tokenizer} changed during the run (SHA-256 {found}). Run the command again.")
+    return encoder
+
+
+def _encode(
+    encoder: DocumentEncoder, rechecker: rechecking.Rechecker, lines: Lines, batch: Texts, max_tokens: int | None
+) -> Encoded:
+    try:
+        encoded = encoder.encode(batch.texts, max_tokens)
+        rechecker.check(batch.texts, encoded, max_tokens)
+    except SpelledSpecialToken as error:
+        fail(lines, batch.line + error.number, str(error))
+    except rechecking.EngineDiffers as error:
+        fail(lines, batch.line + error.number, str(error), kind=EngineDiffers)
+    except TokenizerError as error:
+        fail(lines, batch.line, f"in the {len(batch.texts)} documents from here on: {error}")
+    return encoded

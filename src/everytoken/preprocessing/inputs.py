@@ -1,0 +1,71 @@
+"""The files of a run, in an order that no shell, locale or machine decides."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from everytoken.preprocessing.encode_file import stamp_of
+from everytoken.preprocessing.errors import FileError, PreprocessingError
+from everytoken.preprocessing.lines import compression_of
+from everytoken.shards.digests import file_sha256
+
+RANGE_BYTES = 1 << 26  # of a file without compression that one worker takes at a time
+
+
+@dataclass(frozen=True)
+class InputFile:
+    """A file with its content.
+
+    Attributes:
+        path: where it lies.
+        name: its path below the folder that all files of the run share, with ``/``.
+        sha256: of its bytes.
+        stamp: size and time of the file before its SHA-256 was taken.
+    """
+
+    path: Path
+    name: str
+    sha256: str
+    stamp: tuple[int, int]
+
+    def ranges(self) -> Iterator[tuple[int, int]]:
+        """Yield the byte ranges that workers take: the whole file when it is compressed."""
+        size = self.stamp[0]
+        step = size if compression_of(self.name) is not None else RANGE_BYTES
+        for begin in range(0, max(size, 1), max(step, 1)):
+            yield begin, min(size, begin + step)
+
+
+def find_inputs(paths: Iterable[Path], threads: int) -> list[InputFile]:
+    """Return the files sorted by name (by code point, whatever the order given).
+
+    Raises:
+        FileError: a file is missing or not of a known kind.
+        PreprocessingError: no file, or one twice.
+    """
+    absolute = [Path(os.path.abspath(path)) for path in paths]  # noqa: PTH100  # links stay links: their names count
+    if not absolute:
+        raise PreprocessingError("no files are given; name the .jsonl, .jsonl.gz or .jsonl.zst files to tokenize")
+    if len(set(absolute)) < len(absolute):
+        twice = next(path for path in absolute if absolute.count(path) > 1)
+        raise PreprocessingError(f"{twice} is given twice; its documents would be in the stream twice")
+    shared = Path(os.path.commonpath([path.parent for path in absolute]))
+    named = sorted((path.relative_to(shared).as_posix(), path) for path in absolute)
+    for name, path in named:
+        compression_of(name)
+        if not path.is_file():
+            raise FileError(str(path), None, "there is no such file. Check the path.")
+    with ThreadPoolExecutor(threads) as pool:  # hashing releases the GIL
+        return list(pool.map(lambda item: _hashed(*item), named))
+
+
+def _hashed(name: str, path: Path) -> InputFile:
+    try:
+        stamp = stamp_of(path)
+        return InputFile(path, name, file_sha256(path), stamp)
+    except OSError as error:
+        raise FileError(str(path), None, f"it cannot be read ({error}). Check the path and its rights.") from error

@@ -1,0 +1,286 @@
+"""From text files to a Megatron stream: one command, resumable file by file, the same bytes for any workers and engine.
+
+A run has three steps. The SHA-256 of every input is taken; the files are encoded by workers, each into an artifact of
+its own under ``<out>.parts``, named by its fingerprint; and the artifacts are joined to ``<out>/documents.bin`` and
+``.idx``, with a ledger. The parts are removed when the stream is there: the fingerprint of a stream is made of those of
+its parts, which follow from the inputs and parameters, so a second run finds the stream without them. An interrupted
+run keeps its parts and goes on with the others. While files are joined the tokens are on disk twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from everytoken.preprocessing.certify import Sampled, certify_files
+from everytoken.preprocessing.encode_file import Encoding, Engine, Place, Source, encode_file
+from everytoken.preprocessing.errors import EngineDiffers, PreprocessingError
+from everytoken.preprocessing.inputs import InputFile, find_inputs
+from everytoken.preprocessing.join import join_files
+from everytoken.shards.artifacts import Artifact, ArtifactStore, plan_artifact
+from everytoken.shards.atomic import lock_folder, sole_writer
+from everytoken.shards.digests import file_sha256
+from everytoken.shards.engines import Engine as Workers
+from everytoken.shards.errors import DamagedStore, Failure
+from everytoken.shards.progress import progress
+from everytoken.tokens.certificate import FASTEST, chosen_engine
+from everytoken.tokens.engines import REFERENCE, SpecialTokens, installed_engines, reference_version
+from everytoken.tokens.probe import library_record
+from everytoken.tokens.recheck import Recheck
+
+logger = logging.getLogger(__name__)
+
+_SHOWN = 20  # failures and files in messages
+
+
+@dataclass(frozen=True)
+class Tokenization:
+    """Parameters of a run.
+
+    Attributes:
+        tokenizer: path of the ``tokenizer.json``.
+        eos_token: the token that ends a document.
+        text_field: key of the text in each line's object.
+        special_tokens_in_text: ``literal``, ``control`` or ``error``, for those that a text spells.
+        max_tokens: cap of a document, EOS included; None for none.
+        max_lossy_share: the run fails when a greater share of the documents loses text.
+        engine: ``fastest`` of those proven equal, or the name of one.
+        certificates: folder of the certificates; None: ``<out>.certificate``.
+        cases: adversarial texts that engines are compared on before use.
+        recheck: the share of the documents that the reference encodes again during the run.
+        max_line_bytes: a longer line is an error; a worker may need several times that memory.
+    """
+
+    tokenizer: Path
+    eos_token: str
+    text_field: str
+    special_tokens_in_text: SpecialTokens
+    max_tokens: int | None
+    max_lossy_share: float
+    engine: str
+    certificates: Path | None
+    cases: int
+    recheck: Recheck
+    max_line_bytes: int
+
+
+@dataclass(frozen=True)
+class Tokenized:
+    """A stream, and what the run did.
+
+    Attributes:
+        stream: the artifact with ``documents.bin`` and ``documents.idx``.
+        made: whether this run made it.
+        seconds: that the run took.
+    """
+
+    stream: Artifact
+    made: bool
+    seconds: float
+
+
+def tokenize(files: Sequence[Path], out: Path, parameters: Tokenization, workers: Workers, threads: int) -> Tokenized:
+    """Encode files into the stream in ``out``.
+
+    Args:
+        files: ``.jsonl``, ``.jsonl.gz``, ``.jsonl.zst``.
+        out: folder of the stream; nothing else may be in it.
+        parameters: see `Tokenization`.
+        workers: encode the files.
+        threads: that take the SHA-256 of the files.
+
+    Raises:
+        PreprocessingError: a file or line cannot be used; what was encoded is kept.
+        TokensError: the tokenizer or the engine cannot be used.
+        ShardsError: ``out`` holds something else, or another run writes it.
+    """
+    begin = time.monotonic()
+    inputs = find_inputs(files, threads)
+    if not parameters.tokenizer.is_file():
+        raise PreprocessingError(f"there is no tokenizer file {parameters.tokenizer}; give a tokenizer.json")
+    tokenizer_sha256 = file_sha256(parameters.tokenizer)
+    working = out.with_name(f"{out.name}.parts")
+    working.parent.mkdir(parents=True, exist_ok=True)
+    with sole_writer(lock_folder(working)):
+        certificates = parameters.certificates or out.with_name(f"{out.name}.certificate")
+        certificate, engine = _certified(parameters, tokenizer_sha256, inputs, certificates)
+        planned = _planned(inputs, parameters, tokenizer_sha256, certificate, engine)
+        files_of_stream = [(file.name, list(parts)) for file, parts in zip(inputs, planned, strict=True)]
+        stream = ArtifactStore(out)
+        made = _held(stream, plan_artifact(join_files, files=files_of_stream, parts={}, measured={}))
+        if made is None:
+            parts = _make_parts({name: part for of_file in planned for name, part in of_file.items()}, working, workers)
+            _require_kept_text(inputs, planned, parts, parameters.max_lossy_share)
+            measured = {
+                "engine": engine,
+                "version": _version(engine),
+                **library_record(),
+                "seconds": time.monotonic() - begin,
+            }
+            made = stream.save(plan_artifact(join_files, files=files_of_stream, parts=parts, measured=measured))
+            shutil.rmtree(working)
+            return Tokenized(made, True, time.monotonic() - begin)
+        _require_share(made.statistics["total"], parameters.max_lossy_share, "")
+        shutil.rmtree(working, ignore_errors=True)
+        return Tokenized(made, False, time.monotonic() - begin)
+
+
+def _certified(
+    parameters: Tokenization, tokenizer_sha256: str, inputs: Sequence[InputFile], folder: Path
+) -> tuple[Artifact | None, str]:
+    """Return the certificate and the engine that it allows; no certificate when the reference itself encodes."""
+    engines = installed_engines()
+    if parameters.engine == REFERENCE or (parameters.engine == FASTEST and not engines):
+        return None, REFERENCE
+    if parameters.engine not in (FASTEST, *engines):
+        raise PreprocessingError(
+            f"the engine {parameters.engine!r} is not installed; there is {', '.join([FASTEST, REFERENCE, *engines])}"
+        )
+    planned = plan_artifact(
+        certify_files,
+        tokenizer_sha256=tokenizer_sha256,
+        eos_token=parameters.eos_token,
+        engines=engines,
+        reference=reference_version(),
+        special_tokens_in_text=parameters.special_tokens_in_text,
+        cases=parameters.cases,
+        seed=parameters.recheck.seed,
+        tokenizer=parameters.tokenizer,
+        sampled=Sampled(inputs, parameters.text_field, parameters.max_line_bytes),
+    )
+    # One folder may hold the certificates of many tokenizers. What is there is used without the writers' lock, so runs
+    # can share it.
+    store = ArtifactStore(folder / f"{tokenizer_sha256[:16]}_{parameters.special_tokens_in_text}")
+    certificate = _held(store, planned) or store.save(planned)
+    return certificate, chosen_engine(certificate, parameters.engine)
+
+
+def _version(engine: str) -> str:
+    return reference_version() if engine == REFERENCE else installed_engines()[engine]
+
+
+def _planned(
+    inputs: Sequence[InputFile],
+    parameters: Tokenization,
+    tokenizer_sha256: str,
+    certificate: Artifact | None,
+    engine: str,
+) -> list[dict[str, Artifact]]:
+    """Return the parts of each file by fingerprint, in order."""
+    encoding = Encoding(
+        tokenizer_sha256, parameters.eos_token, parameters.special_tokens_in_text, parameters.max_tokens
+    )
+    planned = []
+    for file in inputs:
+        place = Place(file.path, str(file.path), file.stamp, parameters.tokenizer, parameters.max_line_bytes)
+        parts = {}
+        for start, end in file.ranges():
+            part = plan_artifact(
+                encode_file,
+                source=Source(file.sha256, start, end, parameters.text_field),
+                encoding=encoding,
+                certificate=certificate,
+                place=place,
+                engine=Engine(engine, parameters.recheck),
+            )
+            parts[_fingerprint(part)] = part
+        planned.append(parts)
+    return planned
+
+
+def _fingerprint(planned: Artifact) -> str:
+    assert planned.recipe is not None
+    return planned.recipe.fingerprint([])
+
+
+def _held(store: ArtifactStore, planned: Artifact) -> Artifact | None:
+    """Return what the folder holds when it is what is planned, and unchanged."""
+    try:
+        if not store.exists() or (held := store.load()).ledger["fingerprint"] != _fingerprint(planned):
+            return None
+        held.verify()
+    except DamagedStore as error:
+        logger.warning("%s", error)
+        return None
+    return held
+
+
+@dataclass(frozen=True)
+class _MakePart:
+    working: Path
+
+    def __call__(self, task: tuple[str, Artifact]) -> Artifact:
+        fingerprint, planned = task
+        return ArtifactStore(self.working / fingerprint).save(planned)
+
+
+def _make_parts(planned: Mapping[str, Artifact], working: Path, workers: Workers) -> dict[str, Artifact]:
+    """Make what is missing, the largest first; an engine that differs ends the run at once.
+
+    Raises:
+        PreprocessingError: some files cannot be encoded, the others are kept; or an engine differs from the reference.
+    """
+    working.mkdir(exist_ok=True)
+    tasks = sorted(planned.items(), key=lambda task: _source(task[1]).begin - _source(task[1]).end)
+    made: dict[str, Artifact] = {}
+    failed: list[str] = []
+    with closing(workers.run(_MakePart(working), tasks)) as outcomes:  # type: ignore[type-var]
+        for (fingerprint, _), outcome in progress(outcomes, len(tasks), "tokenize", "file"):
+            if not isinstance(outcome, Failure):
+                made[fingerprint] = outcome
+                continue
+            name, _, message = outcome.error.partition(": ")
+            if name == EngineDiffers.__name__:
+                raise PreprocessingError(f"{message}. The run was stopped.")
+            logger.error("%s", outcome.error)
+            failed.append(outcome.error)
+    if failed:
+        shown = "\n".join(f"  {error}" for error in sorted(failed)[:_SHOWN])
+        more = f"\n  and {len(failed) - _SHOWN} more" if len(failed) > _SHOWN else ""
+        raise PreprocessingError(
+            f"{len(failed)} of {len(planned)} parts cannot be encoded, the other {len(made)} are done and kept in "
+            f"{working}.\n{shown}{more}\nMend the cause and run the same command again: only what is missing is made."
+        )
+    return made
+
+
+def _source(planned: Artifact) -> Source:
+    assert planned.recipe is not None
+    source: Source = planned.recipe.parameters["source"]
+    return source
+
+
+def _require_kept_text(
+    inputs: Sequence[InputFile],
+    planned: Sequence[Mapping[str, Artifact]],
+    parts: Mapping[str, Artifact],
+    max_share: float,
+) -> None:
+    counts: dict[str, Any] = {"documents": 0, "lossy_documents": 0, "lossy_bytes": 0}
+    first = ""
+    for file, of_file in zip(inputs, planned, strict=True):
+        for fingerprint in of_file:
+            statistics = parts[fingerprint].statistics
+            for name in counts:
+                counts[name] += statistics[name]
+            if statistics["first_lossy"] is not None and not first:
+                begin = _source(of_file[fingerprint]).begin
+                where = f"line {statistics['first_lossy'] + 1:,}" + (f" after byte {begin:,}" if begin else "")
+                lost = f"the vocabulary has no symbol for the bytes {statistics['tokenizer']['missing_bytes']}"
+                first = f" The first is {file.path}, {where}; {lost}."
+    _require_share(counts, max_share, first)
+
+
+def _require_share(counts: Mapping[str, Any], max_share: float, first: str) -> None:
+    lossy, documents = counts["lossy_documents"], counts["documents"]
+    if lossy > max_share * documents:
+        raise PreprocessingError(
+            f"{lossy} of {documents} documents lose text ({counts['lossy_bytes']} bytes), allowed is a share of "
+            f"{max_share}.{first} Use a tokenizer that has all bytes, or raise max_lossy_share if that is acceptable."
+        )

@@ -1,0 +1,25 @@
+"""The canary stream: documents that the user brings, in conditions with triggers and coverage of reflections.
+
+In the order of the flow: `documents` (JSON Lines to rows), `triggers`, `encode` (rows to tokens), `stream` (windows);
+`parameters`, `errors`.
+"""
+
+from everytoken.tokens.canary.documents import CanaryFile, canary_files, read_canary_file
+from everytoken.tokens.canary.encode import encode_canary_part
+from everytoken.tokens.canary.errors import CanaryError
+from everytoken.tokens.canary.parameters import CanaryParameters
+from everytoken.tokens.canary.stream import write_canary_stream
+from everytoken.tokens.canary.triggers import Trigger, TriggerRule, draw_trigger
+
+__all__ = [
+    "CanaryError",
+    "CanaryFile",
+    "CanaryParameters",
+    "Trigger",
+    "TriggerRule",
+    "canary_files",
+    "draw_trigger",
+    "encode_canary_part",
+    "read_canary_file",
+    "write_canary_stream",
+]

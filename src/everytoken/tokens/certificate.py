@@ -1,0 +1,176 @@
+"""Proof before use: fast engines give the ids of `tokenizers` on a generated adversarial set and on documents.
+
+The certificate says with which tokenizer, which rule for special tokens, which versions and which texts the engines
+were compared (`everytoken.tokens.comparison`), and the first difference of each that is not equal. It cannot show that
+no text exists on which an equal engine differs, so a share of the documents of each run is checked again
+(`everytoken.tokens.recheck`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from everytoken.seeds import numpy_generator
+from everytoken.shards.artifacts import Artifact, Built
+from everytoken.shards.recipe import versioned
+from everytoken.shards.shards import Shards
+from everytoken.tokens import engines as available
+from everytoken.tokens.adversarial import family_sizes
+from everytoken.tokens.comparison import compare_engines
+from everytoken.tokens.engines import REFERENCE, SpecialTokens
+from everytoken.tokens.errors import TokenizerError
+from everytoken.tokens.tokenizer import open_tokenizer
+
+CERTIFICATE_FILE = "certificate.json"
+FASTEST = "fastest"
+
+
+@versioned(1)
+def certify_engines(
+    folder: Path,
+    *,
+    tokenizer: Artifact,
+    eos_token: str,
+    engines: Mapping[str, str],
+    reference: str,
+    special_tokens_in_text: SpecialTokens,
+    samples: Sequence[Shards],
+    cases: int,
+    documents: int,
+    seed: int,
+) -> Built:
+    """Compare engines with the reference and write ``certificate.json``.
+
+    Statistics and measurements: see `compare_engines`. Without engines nothing is compared.
+
+    Args:
+        folder: where the certificate goes.
+        tokenizer: the tokenizer artifact.
+        eos_token: the token that ends a document.
+        engines: name and version of each engine to compare, as installed.
+        reference: version of `tokenizers`, as installed.
+        special_tokens_in_text: what becomes of special tokens that a text spells.
+        samples: datasets from whose ``text`` documents are drawn.
+        cases: adversarial texts.
+        documents: how many documents to draw; all, if the samples have fewer.
+        seed: of texts and sample.
+
+    Raises:
+        TokenizerError: other versions are installed, a drawn document has no text, or the tokenizer cannot be used.
+    """
+    found = available.installed_engines()
+    for name, version in (*engines.items(), (REFERENCE, reference)):
+        installed = available.reference_version() if name == REFERENCE else found.get(name)
+        if installed != version:
+            raise TokenizerError(
+                f"{name} {version} is to be certified, installed is {installed or 'none'}. Run the pipeline again: it "
+                "certifies what is installed"
+            )
+    opened = open_tokenizer(tokenizer, eos_token)
+    statistics, measured = compare_engines(
+        opened,
+        engines=engines,
+        special_tokens_in_text=special_tokens_in_text,
+        documents=sample_documents(samples, documents, seed),
+        cases=cases,
+        seed=seed,
+    )
+    families = family_sizes(statistics["cases"])
+    text = json.dumps({**statistics, "cases_by_family": families}, ensure_ascii=True, indent=2) + "\n"
+    (folder / CERTIFICATE_FILE).write_text(text, encoding="utf-8")
+    return Built(statistics, measured)
+
+
+def sample_documents(samples: Sequence[Shards], documents: int, seed: int) -> Iterator[tuple[str, str]]:
+    """Yield a seeded sample of documents, each with part and row, in order; only parts that are hit are read.
+
+    Args:
+        samples: datasets with a column ``text``.
+        documents: how many, or all if there are fewer.
+        seed: of the choice: every set of rows is equally likely.
+
+    Raises:
+        TokenizerError: a drawn text is null.
+    """
+    named = [
+        (f"sample {number} {part.name}" if len(samples) > 1 else part.name, part)
+        for number, sample in enumerate(samples, 1)
+        for part in sample
+    ]
+    ends = np.cumsum([part.rows for _, part in named], dtype=np.int64)
+    total = int(ends[-1]) if len(ends) else 0
+    drawn = np.sort(numpy_generator(seed).choice(total, min(documents, total), replace=False)) if total else ends
+    for (name, part), end in zip(named, ends.tolist(), strict=True):
+        wanted = drawn[(drawn >= end - part.rows) & (drawn < end)] - (end - part.rows)
+        if not len(wanted):
+            continue
+        first = int(wanted[0])
+        for batch in part.batches(["text"], first_row=first):
+            here = wanted[(wanted >= first) & (wanted < first + batch.num_rows)]
+            for row, text in zip(here.tolist(), batch.column("text").take(here - first).to_pylist(), strict=True):
+                if text is None:
+                    raise TokenizerError(f"{name} row {row}: text is null; a document needs one")
+                yield f"{name} row {row}", text
+            first += batch.num_rows
+            if first > wanted[-1]:
+                break
+
+
+def chosen_engine(
+    certificate: Artifact,
+    wanted: str,
+    *,
+    content: bytes | None = None,
+    special_tokens_in_text: SpecialTokens | None = None,
+) -> str:
+    """Return the name of the engine to use.
+
+    Args:
+        certificate: of these engines.
+        wanted: `FASTEST`, `REFERENCE` or another name.
+        content: bytes of the ``tokenizer.json`` in use, to compare with that of the certificate.
+        special_tokens_in_text: the rule in use, to compare likewise.
+
+    Raises:
+        TokenizerError: the certificate is for something else, other versions are installed, or ``wanted`` is not proven
+            equal.
+    """
+    proof = certificate.statistics
+    again = "Run the tokenization pipeline again: it makes a new certificate"
+    used = None if content is None else hashlib.sha256(content).hexdigest()
+    for what, said, now in (
+        ("the tokenizer with SHA-256", proof["tokenizer_sha256"], used),
+        ("special_tokens_in_text", proof["special_tokens_in_text"], special_tokens_in_text),
+    ):
+        if now is not None and said != now:
+            raise TokenizerError(f"the certificate {certificate.folder} is for {what} {said}, in use is {now}. {again}")
+    name = certificate.measured["fastest"] if wanted == FASTEST else wanted
+    if name == REFERENCE:
+        return name
+    if name not in proof["engines"]:
+        raise TokenizerError(
+            f"there is no proof for the engine {name!r}, only for {sorted(proof['engines'])}. Install it (pip install "
+            f"'.[fast]' has those that are supported) and run again, or set engine to {FASTEST!r} or {REFERENCE!r}"
+        )
+    engine = proof["engines"][name]
+    if not engine["equal"]:
+        raise TokenizerError(
+            f"the engine {name} {engine['version']} does not give the ids of {REFERENCE} "
+            f"{proof['reference']['version']} with this tokenizer: {engine['difference']}. Set engine to {FASTEST!r} "
+            f"(of those that are equal) or {REFERENCE!r}"
+        )
+    for library, said, now in (
+        (name, engine["version"], available.installed_engines().get(name)),
+        (REFERENCE, proof["reference"]["version"], available.reference_version()),
+    ):
+        if said != now:
+            raise TokenizerError(
+                f"the certificate {certificate.folder} is for {library} {said}, installed is {now or 'none'}. {again}, "
+                f"or install {library}=={said}"
+            )
+    return name

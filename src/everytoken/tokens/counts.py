@@ -1,0 +1,60 @@
+"""What is counted of each document that is encoded.
+
+Content tokens are those without EOS; *full* ones are before the cut. ``special_documents`` spell a special token;
+``special_ids`` are ids of content, after the cut, that are special tokens therefore. Lost bytes: see
+`everytoken.tokens.encoding`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from everytoken.tokens.encoding import Encoded
+
+COUNTED = (
+    "documents",
+    "tokens",
+    "full_tokens",
+    "eos",  # one a document
+    "at_cap_documents",  # as long as the cap allows, cut or not
+    "truncated_documents",
+    "cut_tokens",
+    "empty_documents",  # without a content token
+    "lossy_documents",
+    "lossy_bytes",
+    "normalized_documents",
+    "special_documents",
+    "special_ids",
+    "characters",
+    "utf8_bytes",
+)
+
+
+def document_counts(encoded: Encoded, max_tokens: int | None) -> Mapping[str, np.ndarray]:
+    """Return what each document adds to the counts, integers or booleans (n,), by the names `COUNTED`.
+
+    Args:
+        encoded: n documents.
+        max_tokens: their cap, EOS included; None: none.
+    """
+    cut = encoded.full_lengths - encoded.lengths
+    one = np.ones(len(cut), np.int64)
+    return {
+        "documents": one,
+        "tokens": encoded.lengths,
+        "full_tokens": encoded.full_lengths,
+        "eos": one,
+        "at_cap_documents": np.zeros(len(cut), bool) if max_tokens is None else encoded.lengths == max_tokens - 1,
+        "truncated_documents": cut > 0,
+        "cut_tokens": cut,
+        "empty_documents": encoded.lengths == 0,
+        "lossy_documents": encoded.lost_bytes != 0,
+        "lossy_bytes": np.abs(encoded.lost_bytes),
+        "normalized_documents": encoded.normalized,
+        "special_documents": encoded.spells_special,
+        "special_ids": encoded.special_ids,
+        "characters": encoded.characters,
+        "utf8_bytes": encoded.text_bytes,
+    }

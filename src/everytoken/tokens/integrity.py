@@ -1,0 +1,237 @@
+"""Whether what is stored is what was written: streams, raw shards, and what they are made with.
+
+`verify` looks at a folder, sees by its content what it holds, and returns one `Check` for each thing that must hold,
+with the numbers that were found, or the fault by name: which file, window, position, what was expected and found.
+Nothing is raised for bad data, so that one fault does not hide the others; `require` raises the first.
+
+Levels, each with what the one before has:
+
+``sizes``    every file is there with the size that its ledger, index or manifest says. Reads no tokens.
+``sampled``  a seeded sample of windows is looked at (`everytoken.tokens.window_checks`). This, on one stream, is what
+             runs whenever a stream is opened: about a millisecond for any size.
+``full``     every token and every byte, in bounded memory and one pass: the index entry by entry, every window, every
+             row of the sidecar, the SHA-256 of every file and the root digest.
+
+What can be known. A padded stream says everything about itself. Of a compact stream the end of the last window is
+dropped, so the EOS in its windows are exactly ``eos_tokens`` where the ledger has that number, and else at least
+documents - remainder_tokens (each document has one, a dropped token takes away at most one; a text that spells EOS may
+add some). Ids are compared with the vocabulary that the ledger names (statistics: ``tokenizer.vocab_size``); where it
+names none, they are only not negative. What was changed in a way that keeps all of this is found by the digests alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from everytoken.shards import Artifact, ShardsError, Store, file_sha256, value_digest
+from everytoken.tokens.checks import Check, Level, checked, require
+from everytoken.tokens.errors import StreamError
+from everytoken.tokens.megatron import with_name
+from everytoken.tokens.raw_checks import raw_checks
+from everytoken.tokens.raw_shards import MANIFEST_FILE
+from everytoken.tokens.stream_checks import stream_checks
+from everytoken.tokens.tokenizer import TOKENIZER_FILE, open_tokenizer
+
+__all__ = [
+    "LEDGER_FILE",
+    "Check",
+    "Level",
+    "check_stream",
+    "find_stored",
+    "read_ledger",
+    "recorded_statistics",
+    "require",
+    "verify",
+]
+
+LEDGER_FILE = "ledger.json"
+_HEAD = 1 << 16
+
+
+def find_stored(path: Path) -> list[Path]:
+    """Return what `verify` can look at in ``path``: itself, or the folders below it that hold something, in order.
+
+    Raises:
+        StreamError: there is nothing.
+    """
+    if _kind(path) is not None:
+        return [path]
+    found: list[Path] = []
+    for folder in sorted(path.rglob("*")) if path.is_dir() else []:
+        hidden = any(part.startswith(".") for part in folder.relative_to(path).parts)
+        if not hidden and folder.is_dir() and _kind(folder) and not any(folder.is_relative_to(one) for one in found):
+            found.append(folder)
+    if not found:
+        raise StreamError(f"{path} holds nothing to verify: no {LEDGER_FILE}, no stream (.idx), no {MANIFEST_FILE}")
+    return found
+
+
+def verify(path: Path, level: Level) -> list[Check]:
+    """Check what ``path`` holds: a stream (folder or prefix), raw shards, a tokenizer, any other artifact, a store.
+
+    Raises:
+        StreamError: it holds nothing that can be checked.
+    """
+    kind = _kind(path)
+    if kind is None:
+        raise StreamError(f"{path} holds nothing to verify: no {LEDGER_FILE}, no stream (.idx), no {MANIFEST_FILE}")
+    if kind == "store":
+        return _check_store(path, level)
+    folder = path if path.is_dir() else path.parent
+    checks: list[Check] = []
+    ledger: dict[str, Any] = {}
+    if (folder / LEDGER_FILE).exists():
+        checks.append(checked("ledger", lambda: _ledger_numbers(folder, ledger)))
+        if ledger:
+            checks.append(checked("files", lambda: _check_files(folder, ledger)))
+    digests: dict[str, str] = {}  # of files that are read whole anyway
+    statistics = ledger.get("statistics", {})
+    if kind == "stream":
+        checks += stream_checks(_prefix(path), statistics, level, digests)
+    elif kind == "raw shards":
+        checks += raw_checks(folder, statistics, level, digests)
+    elif (folder / TOKENIZER_FILE).exists() and level != "sizes":
+        checks.append(checked("tokenizer", lambda: _check_tokenizer(folder, ledger)))
+    if ledger and level == "full":
+        checks.append(checked("digests", lambda: _check_digests(folder, ledger, digests)))
+    return checks
+
+
+def stored_bytes(path: Path) -> int:
+    """Return the bytes of what `verify` looks at in ``path``."""
+    files = path.rglob("*") if path.is_dir() else path.parent.glob(f"{path.name}.*")
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
+def check_stream(stream: Artifact | Path, level: Level = "full") -> list[Check]:
+    """Check a Megatron stream, in an artifact, a folder or at a prefix, and its ledger where it has one."""
+    path = stream.folder if isinstance(stream, Artifact) else stream
+    if path is None:
+        raise StreamError("the stream is only planned; save it, then use what its store loads")
+    return verify(path, level)
+
+
+def _kind(path: Path) -> Literal["stream", "raw shards", "store", "artifact"] | None:
+    if not path.is_dir():
+        return "stream" if any(with_name(prefix, ".idx").is_file() for prefix in (path, path.with_suffix(""))) else None
+    if list(path.glob("*.idx")) or list(path.glob("*.bin")):
+        return "stream" if list(path.glob("*.idx")) or not (path / MANIFEST_FILE).exists() else "raw shards"
+    if (path / MANIFEST_FILE).exists() and not (path / LEDGER_FILE).exists():
+        return "raw shards"
+    if (path / ".making").exists() or list(path.glob("part_*.parquet")):
+        return "store"
+    if not (path / LEDGER_FILE).exists():
+        return None
+    return "store" if b'"everytoken-ledger/' in (path / LEDGER_FILE).read_bytes()[:_HEAD] else "artifact"
+
+
+def _prefix(path: Path) -> Path:
+    if path.is_dir():
+        found = sorted({one.with_suffix("") for pattern in ("*.idx", "*.bin") for one in path.glob(pattern)})
+        return found[0] if len(found) == 1 else path / "stream"
+    return path if with_name(path, ".idx").is_file() else path.with_suffix("")
+
+
+def read_ledger(folder: Path) -> dict[str, Any]:
+    """Return the ledger of an artifact, and compare it with its own checksum.
+
+    Raises:
+        StreamError: it is damaged or was edited.
+    """
+    path = folder / LEDGER_FILE
+    try:
+        ledger: dict[str, Any] = json.loads(path.read_bytes())
+        said = ledger["checksum"]
+        summed = value_digest({key: value for key, value in ledger.items() if key != "checksum"})
+        _ = [(entry["bytes"], entry["sha256"]) for entry in ledger["files"].values()]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StreamError(f"{path} is no ledger of an artifact ({type(error).__name__}: {error})") from error
+    if summed != said:
+        raise StreamError(f"{path} sums up to {summed[:16]}, it says {said[:16]}: it was edited")
+    return ledger
+
+
+def recorded_statistics(folder: Path) -> dict[str, Any]:
+    """Return the statistics in the ledger of ``folder``, none where there is no ledger; every file has its size.
+
+    Raises:
+        StreamError: the ledger was edited, or a file is missing or of another size.
+    """
+    if not (folder / LEDGER_FILE).exists():
+        return {}
+    ledger = read_ledger(folder)
+    _check_files(folder, ledger)
+    return dict(ledger["statistics"])
+
+
+def _ledger_numbers(folder: Path, into: dict[str, Any]) -> dict[str, int]:
+    into.update(read_ledger(folder))
+    return {"files": len(into["files"])}
+
+
+def _check_files(folder: Path, ledger: Mapping[str, Any]) -> dict[str, int]:
+    """Every file that the ledger names is there with its size, and no other."""
+    faults = []
+    for name, entry in ledger["files"].items():
+        size = (folder / name).stat().st_size if (folder / name).is_file() else None
+        if size != entry["bytes"]:
+            found = "it is missing" if size is None else f"found {size:,}"
+            faults.append(f"{folder / name}: expected {entry['bytes']:,} bytes, {found}")
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if path.is_file() and not name.startswith(".") and name != LEDGER_FILE and name not in ledger["files"]:
+            faults.append(f"{path}: the ledger knows no such file")
+    if faults:
+        raise StreamError("; ".join(faults))
+    return {"files": len(ledger["files"]), "bytes": sum(entry["bytes"] for entry in ledger["files"].values())}
+
+
+def _check_digests(folder: Path, ledger: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, int]:
+    """Every file has its SHA-256, and the digests sum up to the root digest."""
+    faults = []
+    for name, entry in ledger["files"].items():
+        found = known.get(name) or (file_sha256(folder / name) if (folder / name).is_file() else "no file")
+        if found != entry["sha256"]:
+            faults.append(f"{folder / name}: expected SHA-256 {entry['sha256'][:16]}, found {found[:16]}")
+    contents = [[name, entry.get("content_digest", entry["sha256"])] for name, entry in sorted(ledger["files"].items())]
+    if (root := value_digest([contents, ledger["statistics"]])) != ledger["root_digest"]:
+        faults.append(f"{folder / LEDGER_FILE}: its root digest is {ledger['root_digest'][:16]}, expected {root[:16]}")
+    if faults:
+        raise StreamError("; ".join(faults))
+    return {"files with their SHA-256": len(ledger["files"])}
+
+
+def _check_tokenizer(folder: Path, ledger: Mapping[str, Any]) -> dict[str, int]:
+    facts = ledger.get("statistics", {})
+    opened = open_tokenizer(Artifact(folder=folder, ledger=ledger), facts.get("eos_token", ""))
+    found = {"vocab_size": opened.vocab_size, "eos_id": opened.eos_id, "sha256": file_sha256(folder / TOKENIZER_FILE)}
+    for name, value in found.items():
+        if facts.get(name) != value:
+            raise StreamError(f"{folder / TOKENIZER_FILE}: expected {name} {facts.get(name)}, found {value}")
+    return {"tokens in the vocabulary": opened.vocab_size, "is the id of EOS": opened.eos_id}
+
+
+def _check_store(folder: Path, level: Level) -> list[Check]:
+    def sizes() -> dict[str, int]:
+        stored = Store(folder).load()
+        return {"parts": len(stored), "rows": 0 if stored.ledger is None else stored.ledger.rows}
+
+    def digests() -> dict[str, int]:
+        stored, faults = Store(folder).load(), []
+        files = [part for part in (*stored.parts, *stored.set_aside) if hasattr(part, "verify")]
+        for part in files:
+            try:
+                part.verify()
+            except ShardsError as error:
+                faults.append(str(error))
+        if faults:
+            raise StreamError("; ".join(faults))
+        return {"files with their SHA-256": len(files)}
+
+    checks = [checked("sizes", sizes)]
+    if level == "full" and checks[0].ok:
+        checks.append(checked("digests", digests))
+    return checks

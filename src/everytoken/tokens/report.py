@@ -1,0 +1,250 @@
+"""What tokenization did, as a table, as numbers, and as a figure: all from the ledgers, no token is read again.
+
+Counts are those of `everytoken.tokens.encode`. *Full tokens* are content tokens before the cut, without EOS. Where a
+ratio has nothing to divide by it is missing, not 0.
+
+``chars_per_token`` is characters by full tokens over all documents that were drawn, which is what the parameter
+``subsampling.chars_per_token`` estimates: the next draw of this corpus with this tokenizer can be told it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from everytoken.corpus.statistics import add_statistics
+from everytoken.shards import Shards
+from everytoken.tokens.bands import BANDS
+from everytoken.tokens.errors import StreamError
+
+BOTH = "both"
+"""Name of the lines that are of all splits together."""
+
+_COUNTS = (
+    *("documents", "characters", "utf8_bytes", "full_tokens", "tokens", "eos", "at_cap_documents"),
+    *("truncated_documents", "cut_tokens"),
+    *("empty_documents", "lossy_documents", "lossy_bytes", "normalized_documents", "special_documents", "special_ids"),
+)
+_GROUPS = {"source": "by_source", "band": "by_band"}
+_HISTOGRAM = "length_histogram"
+
+
+def tokenization_table(tokens: Mapping[str, Shards]) -> pd.DataFrame:
+    """Return counts and ratios of each split and of `BOTH`: lines of each source and language band, and one of all.
+
+    Args:
+        tokens: the encoded documents of each split.
+
+    Returns:
+        Columns: ``split``, ``group`` (source, band or all: what the line is of), ``source``, ``band`` (empty where its
+        group has none), the counts, and
+
+        * ``tokens_per_byte``: full tokens by UTF-8 bytes
+        * ``chars_per_token``: characters by full tokens
+        * ``share_at_cap``: documents that are as long as the cap allows, by documents
+        * ``lossy_share``, ``special_share``: documents that lost bytes, or spell a special token, by documents
+
+    Raises:
+        StreamError: the lines of a split do not add up to its documents.
+    """
+    sums = {split: _sums(split, encoded) for split, encoded in tokens.items()}
+    sums[BOTH] = add_statistics(sums.values())
+    return pd.DataFrame(line for split, of in sums.items() for line in _lines(split, of))
+
+
+def tokenization_summary(
+    tokens: Mapping[str, Shards],
+    *,
+    compact_stream: Mapping[str, Any],
+    annotated_stream: Mapping[str, Any],
+    chars_per_token: float,
+    estimated_tokens: Mapping[str, float],
+) -> dict[str, Any]:
+    """Return figures as nested numbers: what was estimated before the draw beside what was measured.
+
+    Args:
+        tokens: the encoded documents of the splits ``annotated`` and ``unannotated``.
+        compact_stream: statistics of the stream of ``unannotated``.
+        annotated_stream: statistics of the stream of ``annotated``.
+        chars_per_token: the parameter of the subsampling.
+        estimated_tokens: of each split, as the subsampling estimated them (with its own cap).
+
+    Returns:
+        By split the counts, ratios (see `tokenization_table`) and estimated tokens; ``chars_per_token``: estimated,
+        measured, and measured by split and by source; ``compact_stream`` with ``remainder_share`` (tokens that are in
+        no window because they fill none); ``annotated_stream`` with ``padding_share`` (of all tokens in windows).
+
+    Raises:
+        StreamError: the streams do not hold these documents, or counts do not add up.
+    """
+    sums = {split: _sums(split, encoded) for split, encoded in tokens.items()}
+    both = add_statistics(sums.values())
+    _require_streams(sums, compact_stream, annotated_stream)
+    in_windows = annotated_stream["tokens"] + annotated_stream["documents"] + annotated_stream["padding_tokens"]
+    to_windows = compact_stream["tokens"] + compact_stream["remainder_tokens"]
+    measured = {
+        "estimated": chars_per_token,
+        "measured": _ratios(both)["chars_per_token"],
+        "by_split": {split: _ratios(of)["chars_per_token"] for split, of in sums.items()},
+        "by_source": {source: _ratios(of)["chars_per_token"] for source, of in both["by_source"].items()},
+    }
+    summary: dict[str, Any] = {
+        split: {
+            **{name: value for name, value in of.items() if not isinstance(value, Mapping)},
+            **_ratios(of),
+            "estimated_tokens": estimated_tokens[split],
+        }
+        for split, of in sums.items()
+    }
+    summary |= {
+        "chars_per_token": measured,
+        "compact_stream": {
+            **compact_stream,
+            "remainder_share": _ratio(compact_stream["remainder_tokens"], to_windows),
+        },
+        "annotated_stream": {
+            **annotated_stream,
+            "padding_share": _ratio(annotated_stream["padding_tokens"], in_windows),
+        },
+    }
+    return _without_missing(summary)
+
+
+def length_histograms(tokens: Mapping[str, Shards]) -> dict[str, list[int]]:
+    """Return documents by length for each split: entry k are those with 2**k to 2**(k+1) - 1 full tokens."""
+    return {
+        split: np.sum([part[_HISTOGRAM] for part in encoded.statistics], axis=0, dtype=np.int64).reshape(-1).tolist()
+        for split, encoded in tokens.items()
+    }
+
+
+def tokenization_figure(table: pd.DataFrame, histograms: Mapping[str, Sequence[int]]) -> go.Figure:
+    """Tokens per byte by source and by language band, and the lengths of documents; every split beside the other.
+
+    Sources are in the order of their bytes, the largest first; beyond `_MOST_SHOWN` they are in the table alone.
+
+    Args:
+        table: of `tokenization_table`.
+        histograms: of `length_histograms`.
+    """
+    titles = ("Sources", "Language bands", "Document lengths")
+    figure = make_subplots(cols=3, subplot_titles=titles, column_widths=[0.4, 0.25, 0.35])
+    both = table[table["split"] == BOTH]
+    sources = both[both["group"] == "source"].sort_values("utf8_bytes", ascending=False, kind="stable")["source"]
+    shown = {"source": sources[:_MOST_SHOWN].tolist(), "band": [band for band in BANDS if band in set(both["band"])]}
+    bins = [
+        k for k in range(max(map(len, histograms.values()), default=0)) if any(_at(h, k) for h in histograms.values())
+    ]
+    bins = list(range(bins[0], bins[-1] + 1)) if bins else []
+    for colour, (split, histogram) in zip(_COLOURS, histograms.items(), strict=False):
+        style = {"name": split, "marker_color": colour, "legendgroup": split}
+        for column, (group, names) in enumerate(shown.items(), start=1):
+            lines = table[(table["split"] == split) & (table["group"] == group)].set_index(group)
+            lines = lines.reindex(names)
+            figure.add_bar(
+                x=[name or "(empty name)" for name in names],
+                y=lines["tokens_per_byte"].tolist(),
+                customdata=lines[["documents", "chars_per_token", "share_at_cap"]].to_numpy().tolist(),
+                hovertemplate="%{y:.4f} tokens a byte, %{customdata[1]:.3f} characters a token<br>"
+                "%{customdata[0]:,} documents, %{customdata[2]:.1%} at the cap",
+                showlegend=column == 1,
+                row=1,
+                col=column,
+                **style,
+            )
+        lengths = {f"{2**k:,}-{2 ** (k + 1) - 1:,}" if k else "1": _at(histogram, k) for k in bins}
+        figure.add_bar(x=list(lengths), y=list(lengths.values()), showlegend=False, row=1, col=3, **style)
+    figure.update_yaxes(title_text="tokens per byte (fewer is better)", col=1)
+    figure.update_yaxes(matches="y", col=2)
+    figure.update_xaxes(type="category")  # a source may be named by a number
+    figure.update_yaxes(title_text="documents", col=3)
+    figure.update_xaxes(title_text="content tokens before the cut", col=3)
+    return figure.update_layout(title="Tokens of the drawn documents", barmode="group", **_LAYOUT)
+
+
+_MOST_SHOWN = 12
+_COLOURS = ("#4c78a8", "#f58518")
+_LAYOUT = {"template": "plotly_white", "font": {"size": 14}, "legend_title_text": "", "margin": {"t": 70}}
+
+
+def _sums(split: str, encoded: Shards) -> dict[str, Any]:
+    """Return the counts of a split, in all and by source and band, as far as they are counts and add up."""
+    parts = [{key: value for key, value in part.items() if key != _HISTOGRAM} for part in encoded.statistics]
+    total = add_statistics([{"documents": 0, **{key: {} for key in _GROUPS.values()}}, *parts])
+    if total["documents"] != encoded.rows:
+        raise StreamError(
+            f"the {split} documents have {encoded.rows:,} rows, their ledger counts {total['documents']:,}. {_REMEDY}"
+        )
+    for group, key in _GROUPS.items():
+        added = add_statistics(total[key].values())
+        for name, count in added.items():
+            if count != total[name]:
+                raise StreamError(
+                    f"the {split} documents have {total[name]:,} {name}, those of each {group} add up to {count:,}. "
+                    f"{_REMEDY}"
+                )
+        if not added and encoded.rows:
+            raise StreamError(f"the {split} documents have no counts by {group}. {_REMEDY}")
+    return total
+
+
+_REMEDY = "The store is of another version, or was edited: remove it and encode the documents again."
+
+
+def _require_streams(sums: Mapping[str, Any], compact: Mapping[str, Any], annotated: Mapping[str, Any]) -> None:
+    of, packed = sums["unannotated"], compact["tokens"] + compact["remainder_tokens"]
+    padded = sums["annotated"]
+    for stream, what, expected, found in (
+        ("compact", "documents", of.get("documents", 0), compact["documents"]),
+        ("compact", "tokens with EOS", of.get("tokens", 0) + of.get("eos", 0), packed),
+        ("annotated", "documents", padded.get("documents", 0), annotated["documents"]),
+        ("annotated", "tokens", padded.get("tokens", 0), annotated["tokens"]),
+    ):
+        if expected != found:
+            raise StreamError(
+                f"the {stream} stream is of {found:,} {what}, its documents have {expected:,}. It was not made of "
+                f"them: run the tokenization pipeline again."
+            )
+
+
+def _lines(split: str, of: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    names = {"split": split, "group": "all", "source": "", "band": ""}
+    bands = sorted(of["by_band"].items(), key=lambda line: BANDS.index(line[0]))
+    for group, members in (("source", of["by_source"].items()), ("band", bands)):
+        for name, counts in members:
+            yield {**names, "group": group, group: name, **_counts(counts), **_ratios(counts)}
+    yield {**names, **_counts(of), **_ratios(of)}
+
+
+def _counts(of: Mapping[str, Any]) -> dict[str, int]:
+    return {name: of.get(name, 0) for name in _COUNTS}
+
+
+def _ratios(of: Mapping[str, Any]) -> dict[str, float]:
+    documents, full_tokens = of.get("documents", 0), of.get("full_tokens", 0)
+    return {
+        "tokens_per_byte": _ratio(full_tokens, of.get("utf8_bytes", 0)),
+        "chars_per_token": _ratio(of.get("characters", 0), full_tokens),
+        "share_at_cap": _ratio(of.get("at_cap_documents", 0), documents),
+        "lossy_share": _ratio(of.get("lossy_documents", 0), documents),
+        "special_share": _ratio(of.get("special_documents", 0), documents),
+    }
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else float("nan")
+
+
+def _at(histogram: Sequence[int], k: int) -> int:
+    return histogram[k] if k < len(histogram) else 0
+
+
+def _without_missing(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a tree of numbers without those that are None or not a number, and without branches that had no other."""
+    kept = {key: _without_missing(value) if isinstance(value, Mapping) else value for key, value in tree.items()}
+    return {key: value for key, value in kept.items() if value is not None and value == value and value != {}}
