@@ -116,6 +116,9 @@ def audit_scores(
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of certificate and recheck.")
 @click.option("--max-line-bytes", type=click.IntRange(1), default=1 << 29, show_default=True)
+@click.option(
+    "--keep-parts", is_flag=True, help="Keep each file's tokens in OUT.parts: more files need only themselves."
+)
 def tokenize(files: tuple[Path, ...], **options: Any) -> None:
     """Write the documents of .jsonl, .jsonl.gz or .jsonl.zst FILES as one Megatron stream; no project is needed.
 
@@ -141,27 +144,27 @@ def verify(paths: tuple[Path, ...], env: str | None, full: bool) -> None:
     environment has of tokenization, canary and packing. One line a check; the exit code is 1 when one does not hold.
     """
     from everytoken.tokens.errors import StreamError
-    from everytoken.tokens.integrity import find_stored, stored_bytes
+    from everytoken.tokens.integrity import find_stored, stored_bytes, tokenizers_of
     from everytoken.tokens.integrity import verify as checks_of
 
     if paths and env is not None:
         raise click.UsageError("--env chooses what is checked when no PATH is given: give one of them")
-    begun, size, failed, found = time.monotonic(), 0, 0, 0
-    for name, path in [(str(path), path) for path in paths] or _stored_by_environment(env):
+    targets = [(str(path), path) for path in paths] or _stored_by_environment(env)
+    begun, size, failed = time.monotonic(), 0, 0
+    stored: dict[Path, str] = {}
+    for name, path in targets:
         try:
-            stored = find_stored(path)
+            stored |= {one: name if one == path else str(one) for one in find_stored(path)}
         except StreamError as error:
-            if paths:
-                raise click.ClickException(str(error)) from error
-            click.echo(f"--    {name}  not made")
-            continue
-        for one in stored:
-            shown = name if one == path else str(one)
-            for check in checks_of(one, "full" if full else "sampled"):
-                click.echo(f"{'ok  ' if check.ok else 'FAIL'}  {shown}  {check.name}: {check.text}")
-                failed += not check.ok
-            size, found = size + stored_bytes(one), found + 1
-    if not found:
+            click.echo(f"FAIL  {error}" if paths else f"--    {name}  not made")
+            failed += bool(paths)
+    tokenizers = tokenizers_of(list(stored))
+    for path, name in stored.items():
+        for check in checks_of(path, "full" if full else "sampled", tokenizers.get(path)):
+            click.echo(f"{'ok  ' if check.ok else 'FAIL'}  {name}  {check.name}: {check.text}")
+            failed += not check.ok
+        size += stored_bytes(path)
+    if not stored and not failed:
         raise click.ClickException("there is nothing to verify: run the pipelines that make it (kedro run)")
     if full:
         seconds = time.monotonic() - begun

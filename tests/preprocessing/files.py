@@ -13,8 +13,8 @@ import orjson
 from backports import zstd
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from everytoken.preprocessing import Tokenization, Tokenized, tokenize
 from everytoken.preprocessing.lines import Lines
+from everytoken.preprocessing.stream import Tokenization, Tokenized, tokenize
 from everytoken.shards.engines import Engine, Inline
 from everytoken.tokens.megatron import IndexedTokens, open_indexed
 from everytoken.tokens.recheck import Recheck
@@ -79,6 +79,7 @@ def parameters(tokenizer: Path, **changed: Any) -> Tokenization:
         "cases": 50,
         "recheck": Recheck(0.5, 0),
         "max_line_bytes": 1 << 29,
+        "keep_parts": False,
     }
     return Tokenization(**{**values, **changed})
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import resource
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,11 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from everytoken.preprocessing import PreprocessingError, inputs
-from everytoken.preprocessing.join import _write_index
+from everytoken.preprocessing import inputs
+from everytoken.preprocessing.encode_file import LENGTHS_FILE
+from everytoken.preprocessing.errors import PreprocessingError
+from everytoken.preprocessing.join import write_index
+from everytoken.preprocessing.parts import MadePart
 from everytoken.shards import IncompleteStore, ShardsError
 from everytoken.shards.artifacts import ArtifactStore
 from everytoken.shards.engines import Processes
@@ -194,26 +199,75 @@ def test_bad_files_are_named_and_the_others_are_kept(tmp_path: Path, tokenizer: 
     assert documents_in(tmp_path / "out") == expected(IN_ORDER, tokenizer)
 
 
+class Watching:
+    """Runs tasks in this process, and notes which wrote files."""
+
+    def __init__(self) -> None:
+        self.made: list[str] = []
+
+    def run(self, function: Any, tasks: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+        for task in tasks:
+            folder = function.working / task[0]
+            before = _stamps(folder) if folder.exists() else {}
+            yield task, function(task)
+            if _stamps(folder) != before:
+                self.made.append(task[0])
+
+
 def test_finished_parts_are_not_made_twice(tmp_path: Path, tokenizer: Path, three: list[Path]) -> None:
     bad = write(tmp_path / "in/z.jsonl", ["a"])
     bad.write_bytes(b"{")
     with pytest.raises(PreprocessingError, match="1 of 4 parts"):
         make([*three, bad], tmp_path / "out", parameters(tokenizer))
-    made: list[str] = []
-
-    class Watching:
-        def run(self, function: Any, tasks: Any) -> Any:
-            for task in tasks:
-                folder = tmp_path / "out.parts" / task[0]
-                before = _stamps(folder) if folder.exists() else {}
-                yield task, function(task)
-                if _stamps(folder) != before:
-                    made.append(task[0])
-
     write(bad, ["a"])
-    make([*three, bad], tmp_path / "out", parameters(tokenizer), Watching())
-    assert len(made) == 1
+    watching = Watching()
+    make([*three, bad], tmp_path / "out", parameters(tokenizer), watching)
+    assert len(watching.made) == 1
     assert documents_in(tmp_path / "out") == expected([*IN_ORDER, "a"], tokenizer)
+
+
+def test_kept_parts_serve_runs_with_other_files(tmp_path: Path, tokenizer: Path, three: list[Path]) -> None:
+    keep = parameters(tokenizer, keep_parts=True)
+    make(three[:2], tmp_path / "out", keep)
+    watching = Watching()
+    make(three[1:], tmp_path / "out", keep, watching)
+    assert len(watching.made) == 1
+    make(three[1:], tmp_path / "fresh", parameters(tokenizer))
+    assert stream_bytes(tmp_path / "out") == stream_bytes(tmp_path / "fresh")
+    assert len(list((tmp_path / "out.parts").glob("[!.]*"))) == 2, "the part of the first file is gone"
+    assert not make(three[1:], tmp_path / "out", parameters(tokenizer)).made
+    assert not (tmp_path / "out.parts").exists()
+
+
+def test_a_part_damaged_before_the_join_is_made_again(tmp_path: Path, tokenizer: Path, three: list[Path]) -> None:
+    class Damaging(Watching):
+        def run(self, function: Any, tasks: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+            yield from super().run(function, tasks)
+            with (function.working / tasks[0][0] / "tokens.bin").open("r+b") as file:
+                file.write(b"\xff\xff")
+
+    with pytest.raises(ShardsError, match=r"tokens.bin is not the file that was written"):
+        make(three, tmp_path / "out", parameters(tokenizer), Damaging())
+    assert not (tmp_path / "out").exists()
+    watching = Watching()
+    make(three, tmp_path / "out", parameters(tokenizer), watching)
+    assert len(watching.made) == 1
+    assert documents_in(tmp_path / "out") == expected(IN_ORDER, tokenizer)
+
+
+def test_thousands_of_parts_need_no_thousands_of_open_files(
+    tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    monkeypatch.setattr(inputs, "RANGE_BYTES", 40)
+    documents = [f"document {i}" for i in range(200)]
+    path = write(tmp_path / "in/a.jsonl", documents)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (80, hard))
+    try:
+        make([path], tmp_path / "out", parameters(tokenizer))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert documents_in(tmp_path / "out") == expected(documents, tokenizer)
 
 
 def test_lost_text_is_counted_and_named(tmp_path: Path) -> None:
@@ -337,10 +391,14 @@ def test_an_engine_that_differs_stops_the_run(tmp_path: Path, monkeypatch: pytes
 
 def test_pointers_beyond_32_bits(tmp_path: Path) -> None:
     sizes = np.array([2**31 - 1, 5, 2**31 - 1], "<i4")
-    (tmp_path / "one").write_bytes(sizes.tobytes())
-    (tmp_path / "two").write_bytes(sizes[:2].tobytes())
+    parts = []
+    for name, lengths in (("one", sizes), ("two", sizes[:2])):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / LENGTHS_FILE).write_bytes(lengths.tobytes())
+        digests = {LENGTHS_FILE: hashlib.sha256(lengths.tobytes()).hexdigest()}
+        parts.append(MadePart(tmp_path / name, digests, {}, None, {}, 0))
     with (tmp_path / "documents.idx").open("wb") as index:
-        _write_index(index, [tmp_path / "one", tmp_path / "two"], 5, np.dtype("<u2"))
+        write_index(index, parts, 5, np.dtype("<u2"))
     ends = 2 * np.cumsum([*sizes.tolist(), *sizes[:2].tolist()])
     with (tmp_path / "documents.bin").open("wb") as file:
         file.truncate(int(ends[-1]))  # sparse: 12 GB that take no space

@@ -76,6 +76,11 @@ def test_every_assigned_character_and_every_category_is_in_the_set(full: list[tu
     assert {ord(c) >> 16 for c in seen} == set(range(17))
 
 
+def test_the_category_of_every_character_shows_by_a_contraction_after_it(full: list[tuple[str, str]]) -> None:
+    before = {text[place - 1] for text in of("characters", full) for place, c in enumerate(text) if c == "'" and place}
+    assert set(map(chr, [*range(0xD800), *range(0xE000, 0x20000), *range(0x20000, 0x33480)])) <= before
+
+
 @pytest.mark.parametrize("cases", [len(FAMILIES), 1000])
 def test_even_a_small_set_has_every_byte_of_utf8(cases: int) -> None:
     seen = set(b"".join(text.encode() for text in adversarial_texts(CONTENT, [EOS], cases, 1)))

@@ -1,6 +1,8 @@
-"""Preprocessing: text files straight to a Megatron stream, without a project. `tokenize` is the whole of it."""
+"""Preprocessing: text files straight to a Megatron stream, without a project.
 
-from everytoken.preprocessing.errors import EngineDiffers, FileError, PreprocessingError
-from everytoken.preprocessing.stream import Tokenization, Tokenized, tokenize
+In the order of the flow; every module is imported by its own name, so that a worker loads only what it needs:
 
-__all__ = ["EngineDiffers", "FileError", "PreprocessingError", "Tokenization", "Tokenized", "tokenize"]
+- `inputs` (the files of a run), `lines` (their texts)
+- `certify` (proof of the engines on these files), `encode_file` (one file), `join` (one stream)
+- `stream` (the whole run), `command` (what ``everytoken tokenize`` prints), `errors`
+"""

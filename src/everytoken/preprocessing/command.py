@@ -47,6 +47,7 @@ def run(
     recheck_share: float,
     seed: int,
     max_line_bytes: int,
+    keep_parts: bool,
 ) -> Iterator[str]:
     """Yield the lines that the command prints; the options are those of the command.
 
@@ -56,6 +57,7 @@ def run(
     if max_tokens != "none" and not max_tokens.isdecimal():
         raise PreprocessingError(f"--max-tokens is {max_tokens!r}; give a number, or none")
     logging.basicConfig(level=logging.INFO, format="%(message)s")
+    logging.getLogger("everytoken.shards.artifacts").setLevel(logging.WARNING)
     parameters = Tokenization(
         tokenizer=tokenizer,
         eos_token=eos,
@@ -68,6 +70,7 @@ def run(
         cases=cases,
         recheck=Recheck(recheck_share, seed),
         max_line_bytes=max_line_bytes,
+        keep_parts=keep_parts,
     )
     count = workers or os.cpu_count() or 1
     done = tokenize(files, out, parameters, Processes(count), count)

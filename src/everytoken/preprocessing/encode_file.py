@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 
-from everytoken.preprocessing.counts import count, total
 from everytoken.preprocessing.errors import EngineDiffers, FileError, PreprocessingError
 from everytoken.preprocessing.lines import Lines, Texts, fail, read_texts
 from everytoken.shards.artifacts import Artifact, Built
@@ -102,7 +101,7 @@ def encode_file(
 ) -> Built:
     """Encode the documents of a file.
 
-    Statistics: the counts of `everytoken.preprocessing.counts`, the facts of the tokenizer, and
+    Statistics: the counts of `everytoken.tokens.counts`, the facts of the tokenizer, and
     ``first_lossy``, the line of the range (from 0) whose document is the first that loses text.
 
     Args:
@@ -122,7 +121,7 @@ def encode_file(
     lines = Lines(place.path, place.name, source.begin, source.end, source.text_field, place.max_line_bytes)
     rechecker = rechecking.Rechecker(encoder, engine.recheck, int(source.sha256[:15], 16) + source.begin)
     dtype = stored_dtype(encoder.tokenizer.dtype)
-    counts, first_lossy = total([]), None
+    counts, first_lossy = dict.fromkeys(COUNTED, 0), None
     with (folder / TOKENS_FILE).open("wb") as tokens, (folder / LENGTHS_FILE).open("wb") as lengths:
         for batch in read_texts(lines):
             encoded = _encode(encoder, rechecker, lines, batch, encoding.max_tokens)

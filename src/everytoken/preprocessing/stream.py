@@ -4,25 +4,28 @@ A run has three steps. The SHA-256 of every input is taken; the files are encode
 its own under ``<out>.parts``, named by its fingerprint; and the artifacts are joined to ``<out>/documents.bin`` and
 ``.idx``, with a ledger. The parts are removed when the stream is there: the fingerprint of a stream is made of those of
 its parts, which follow from the inputs and parameters, so a second run finds the stream without them. An interrupted
-run keeps its parts and goes on with the others. While files are joined the tokens are on disk twice.
+run keeps its parts and goes on with the others. While files are joined the tokens are on disk twice; with
+``keep_parts`` they stay so, and a run with more files encodes only these.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from everytoken.preprocessing.certify import Sampled, certify_files
 from everytoken.preprocessing.encode_file import Encoding, Engine, Place, Source, encode_file
-from everytoken.preprocessing.errors import EngineDiffers, PreprocessingError
+from everytoken.preprocessing.errors import EngineDiffers, FileError, PreprocessingError
 from everytoken.preprocessing.inputs import InputFile, find_inputs
 from everytoken.preprocessing.join import join_files
+from everytoken.preprocessing.parts import MadePart, MadeParts, MakePart
 from everytoken.shards.artifacts import Artifact, ArtifactStore, plan_artifact
 from everytoken.shards.atomic import lock_folder, sole_writer
 from everytoken.shards.digests import file_sha256
@@ -36,7 +39,8 @@ from everytoken.tokens.recheck import Recheck
 
 logger = logging.getLogger(__name__)
 
-_SHOWN = 20  # failures and files in messages
+_SHOWN = 20  # failures in a message
+_EXPLAINED = ("PreprocessingError", "TokenizerError", "DamagedStore", "StoreBusy")  # messages that need no traceback
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,7 @@ class Tokenization:
         cases: adversarial texts that engines are compared on before use.
         recheck: the share of the documents that the reference encodes again during the run.
         max_line_bytes: a longer line is an error; a worker may need several times that memory.
+        keep_parts: whether the encoded files stay beside the stream.
     """
 
     tokenizer: Path
@@ -68,6 +73,7 @@ class Tokenization:
     cases: int
     recheck: Recheck
     max_line_bytes: int
+    keep_parts: bool
 
 
 @dataclass(frozen=True)
@@ -101,6 +107,7 @@ def tokenize(files: Sequence[Path], out: Path, parameters: Tokenization, workers
         ShardsError: ``out`` holds something else, or another run writes it.
     """
     begin = time.monotonic()
+    out = Path(os.path.abspath(out))  # noqa: PTH100  # a link stays a link
     inputs = find_inputs(files, threads)
     if not parameters.tokenizer.is_file():
         raise PreprocessingError(f"there is no tokenizer file {parameters.tokenizer}; give a tokenizer.json")
@@ -113,22 +120,29 @@ def tokenize(files: Sequence[Path], out: Path, parameters: Tokenization, workers
         planned = _planned(inputs, parameters, tokenizer_sha256, certificate, engine)
         files_of_stream = [(file.name, list(parts)) for file, parts in zip(inputs, planned, strict=True)]
         stream = ArtifactStore(out)
-        made = _held(stream, plan_artifact(join_files, files=files_of_stream, parts={}, measured={}))
-        if made is None:
-            parts = _make_parts({name: part for of_file in planned for name, part in of_file.items()}, working, workers)
-            _require_kept_text(inputs, planned, parts, parameters.max_lossy_share)
-            measured = {
-                "engine": engine,
-                "version": _version(engine),
-                **library_record(),
-                "seconds": time.monotonic() - begin,
-            }
-            made = stream.save(plan_artifact(join_files, files=files_of_stream, parts=parts, measured=measured))
-            shutil.rmtree(working)
-            return Tokenized(made, True, time.monotonic() - begin)
-        _require_share(made.statistics["total"], parameters.max_lossy_share, "")
+        made = _held(stream, plan_artifact(join_files, files=files_of_stream, parts=MadeParts({}), measured={}))
+        if made is not None:
+            _require_share(made.statistics["total"], parameters.max_lossy_share, "")
+            _remove_parts(working, parameters.keep_parts, planned)
+            return Tokenized(made, False, time.monotonic() - begin)
+        parts = _make_parts({name: part for of_file in planned for name, part in of_file.items()}, working, workers)
+        _require_kept_text(inputs, planned, parts, parameters.max_lossy_share)
+        measured: dict[str, Any] = {"engine": engine, "version": _version(engine), **library_record()}
+        measured["seconds"] = time.monotonic() - begin
+        made = stream.save(plan_artifact(join_files, files=files_of_stream, parts=MadeParts(parts), measured=measured))
+        _remove_parts(working, parameters.keep_parts, planned)
+        return Tokenized(made, True, time.monotonic() - begin)
+
+
+def _remove_parts(working: Path, keep: bool, planned: Sequence[Mapping[str, Artifact]]) -> None:
+    """Remove the parts, or only those of other inputs and parameters."""
+    if not keep:
         shutil.rmtree(working, ignore_errors=True)
-        return Tokenized(made, False, time.monotonic() - begin)
+    elif working.exists():
+        wanted = {fingerprint for of_file in planned for fingerprint in of_file}
+        for path in working.iterdir():
+            if path.name.strip(".").removesuffix(".lock") not in wanted:
+                shutil.rmtree(path)
 
 
 def _certified(
@@ -157,7 +171,10 @@ def _certified(
     # One folder may hold the certificates of many tokenizers. What is there is used without the writers' lock, so runs
     # can share it.
     store = ArtifactStore(folder / f"{tokenizer_sha256[:16]}_{parameters.special_tokens_in_text}")
-    certificate = _held(store, planned) or store.save(planned)
+    certificate = _held(store, planned)
+    if certificate is None:
+        logger.info("comparing %s with %s, once for this tokenizer", ", ".join(engines), REFERENCE)
+        certificate = store.save(planned)
     return certificate, chosen_engine(certificate, parameters.engine)
 
 
@@ -211,16 +228,7 @@ def _held(store: ArtifactStore, planned: Artifact) -> Artifact | None:
     return held
 
 
-@dataclass(frozen=True)
-class _MakePart:
-    working: Path
-
-    def __call__(self, task: tuple[str, Artifact]) -> Artifact:
-        fingerprint, planned = task
-        return ArtifactStore(self.working / fingerprint).save(planned)
-
-
-def _make_parts(planned: Mapping[str, Artifact], working: Path, workers: Workers) -> dict[str, Artifact]:
+def _make_parts(planned: Mapping[str, Artifact], working: Path, workers: Workers) -> dict[str, MadePart]:
     """Make what is missing, the largest first; an engine that differs ends the run at once.
 
     Raises:
@@ -228,18 +236,17 @@ def _make_parts(planned: Mapping[str, Artifact], working: Path, workers: Workers
     """
     working.mkdir(exist_ok=True)
     tasks = sorted(planned.items(), key=lambda task: _source(task[1]).begin - _source(task[1]).end)
-    made: dict[str, Artifact] = {}
+    made: dict[str, MadePart] = {}
     failed: list[str] = []
-    with closing(workers.run(_MakePart(working), tasks)) as outcomes:  # type: ignore[type-var]
-        for (fingerprint, _), outcome in progress(outcomes, len(tasks), "tokenize", "file"):
-            if not isinstance(outcome, Failure):
-                made[fingerprint] = outcome
+    facts: Mapping[str, Any] = {}
+    with closing(workers.run(MakePart(working), tasks)) as outcomes:  # type: ignore[type-var]
+        for (fingerprint, part), outcome in progress(outcomes, len(tasks), "tokenize", "file"):
+            if isinstance(outcome, Failure):
+                failed.append(_failure(part, outcome))
+                logger.error("%s", failed[-1])
                 continue
-            name, _, message = outcome.error.partition(": ")
-            if name == EngineDiffers.__name__:
-                raise PreprocessingError(f"{message}. The run was stopped.")
-            logger.error("%s", outcome.error)
-            failed.append(outcome.error)
+            facts = facts if facts == outcome.tokenizer else outcome.tokenizer  # one copy for all
+            made[fingerprint] = replace(outcome, tokenizer=facts)
     if failed:
         shown = "\n".join(f"  {error}" for error in sorted(failed)[:_SHOWN])
         more = f"\n  and {len(failed) - _SHOWN} more" if len(failed) > _SHOWN else ""
@@ -248,6 +255,19 @@ def _make_parts(planned: Mapping[str, Artifact], working: Path, workers: Workers
             f"{working}.\n{shown}{more}\nMend the cause and run the same command again: only what is missing is made."
         )
     return made
+
+
+def _failure(planned: Artifact, failure: Failure) -> str:
+    """Return what is wrong with a file; raise it when an engine differs."""
+    kind, _, message = failure.error.partition(": ")
+    if kind == EngineDiffers.__name__:
+        raise PreprocessingError(f"{message}. The run was stopped.")
+    if kind == FileError.__name__:
+        return message
+    if kind not in _EXPLAINED:
+        logger.error("%s", failure.traceback)
+    assert planned.recipe is not None
+    return f"{planned.recipe.parameters['place'].name}: {failure.error}"
 
 
 def _source(planned: Artifact) -> Source:
@@ -259,20 +279,20 @@ def _source(planned: Artifact) -> Source:
 def _require_kept_text(
     inputs: Sequence[InputFile],
     planned: Sequence[Mapping[str, Artifact]],
-    parts: Mapping[str, Artifact],
+    parts: Mapping[str, MadePart],
     max_share: float,
 ) -> None:
     counts: dict[str, Any] = {"documents": 0, "lossy_documents": 0, "lossy_bytes": 0}
     first = ""
     for file, of_file in zip(inputs, planned, strict=True):
         for fingerprint in of_file:
-            statistics = parts[fingerprint].statistics
+            part = parts[fingerprint]
             for name in counts:
-                counts[name] += statistics[name]
-            if statistics["first_lossy"] is not None and not first:
+                counts[name] += part.counts[name]
+            if part.first_lossy is not None and not first:
                 begin = _source(of_file[fingerprint]).begin
-                where = f"line {statistics['first_lossy'] + 1:,}" + (f" after byte {begin:,}" if begin else "")
-                lost = f"the vocabulary has no symbol for the bytes {statistics['tokenizer']['missing_bytes']}"
+                where = f"line {part.first_lossy + 1:,}" + (f" after byte {begin:,}" if begin else "")
+                lost = f"the vocabulary has no symbol for the bytes {part.tokenizer['missing_bytes']}"
                 first = f" The first is {file.path}, {where}; {lost}."
     _require_share(counts, max_share, first)
 

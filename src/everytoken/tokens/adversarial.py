@@ -219,17 +219,18 @@ def _added_tokens(draw: _Draws, vocabulary: _Vocabulary, case: int, cases: int) 
     return text if again == 0 else draw.some(around, 0, 2) + text + draw.some(around, 0, 2)
 
 
-@_family("characters", 24_000)
+@_family("characters", 35_000)
 def _characters(draw: _Draws, vocabulary: _Vocabulary, case: int, cases: int) -> str:
-    """Every code point of the planes in use: side by side, then among letters, digits and blanks, then mixed."""
+    """Every code point of the planes in use: side by side, before ``'s``, then among letters, digits and blanks."""
     characters = _characters_in_use()
-    thing, again = _turn(case, cases, -(-len(characters) // _CHARACTERS_A_TEXT))
+    things = -(-len(characters) // _CHARACTERS_A_TEXT)
+    thing, again = _turn(case, cases, things) if cases > 3 * things else (case * things // cases, case % 3)
     mine = characters[thing * _CHARACTERS_A_TEXT : (thing + 1) * _CHARACTERS_A_TEXT]
     if again == 0:
         return mine
-    if again == 1:
-        return "".join(draw.one(("", "", " ", "a", "1", ".", "\n", "  ", "'")) + character for character in mine)
-    return "".join(draw.one(("", "", " ", "s", "'")) + draw.one(mine) for _ in mine)
+    if again == 1:  # after a letter, digit or blank 's is a word, after anything else ' is no part of it
+        return " ".join(character + draw.one(("'s", "'s", "'t", "'ll", "'re")) for character in mine)
+    return "".join(draw.one(("", "", " ", "a", "1", ".", "\n", "  ", "'")) + character for character in mine)
 
 
 @_family("blocks", 9000)

@@ -12,13 +12,14 @@ file without these tokens; the reference has a switch for it.
 from __future__ import annotations
 
 import importlib
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal, Protocol
 
 import numpy as np
+import orjson
 from tokenizers import Tokenizer
 
 from everytoken.tokens.errors import TokenizerError
@@ -70,7 +71,7 @@ def installed_engines() -> dict[str, str]:
 
 
 def open_engine(name: str, content: bytes, special_tokens_in_text: SpecialTokens) -> Engine:
-    """Open an engine on the content of a ``tokenizer.json``.
+    """Open an engine on the content of a ``tokenizer.json``; a process opens each once.
 
     Args:
         name: `REFERENCE` or one of `installed_engines`.
@@ -81,7 +82,11 @@ def open_engine(name: str, content: bytes, special_tokens_in_text: SpecialTokens
     Raises:
         TokenizerError: there is no such engine here, or it cannot load this tokenizer.
     """
-    literal = special_tokens_in_text != "control"
+    return _open(name, content, special_tokens_in_text != "control")
+
+
+@lru_cache(maxsize=8)
+def _open(name: str, content: bytes, literal: bool) -> Engine:
     if name == REFERENCE:
         return _Reference(content, literal)
     if name not in _FAST:
@@ -132,8 +137,8 @@ class _Fast:
 
 
 def _bare(content: bytes, literal: bool) -> str:
-    description = json.loads(content)
+    description = orjson.loads(content)
     description.update(post_processor=None, truncation=None, padding=None)
     if literal:
         description["added_tokens"] = [token for token in description["added_tokens"] if not token["special"]]
-    return json.dumps(description, ensure_ascii=False)
+    return orjson.dumps(description).decode()

@@ -14,11 +14,11 @@ What remains is compared before use (`everytoken.tokens.certificate`).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import orjson
 
 from everytoken.tokens import engines
 from everytoken.tokens.engines import REFERENCE, Engine, SpecialTokens
@@ -39,7 +39,7 @@ def open_guarded(name: str, tokenizer: DocumentTokenizer, special_tokens_in_text
         return engines.open_engine(name, tokenizer.content, special_tokens_in_text)
     content = tokenizer.content
     if tokenizer.normalizer_kind in _NORMAL_FORMS:
-        content = json.dumps({**json.loads(content), "normalizer": None}, ensure_ascii=False).encode()
+        content = orjson.dumps({**orjson.loads(content), "normalizer": None})
     return _Guarded(
         tokenizer,
         engines.open_engine(name, content, special_tokens_in_text),

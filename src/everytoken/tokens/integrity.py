@@ -13,20 +13,22 @@ Levels, each with what the one before has:
              row of the sidecar, the SHA-256 of every file and the root digest.
 
 What can be known. A padded stream says everything about itself. Of a compact stream the end of the last window is
-dropped, so the EOS in its windows are exactly ``eos_tokens`` where the ledger has that number, and else at least
-documents - remainder_tokens (each document has one, a dropped token takes away at most one; a text that spells EOS may
-add some). Ids are compared with the vocabulary that the ledger names (statistics: ``tokenizer.vocab_size``); where it
-names none, they are only not negative. What was changed in a way that keeps all of this is found by the digests alone.
+dropped, so the EOS in its windows are exactly ``eos_tokens`` where the ledger has that number; else at least
+documents - remainder_tokens (each document has one, and a dropped token takes away at most one), and at most documents
+plus the special tokens that texts spell, where their store counted them (with ``literal``, none). Ids are compared with
+the vocabulary of the tokenizer that the ledger names (statistics: ``tokenizer.vocab_size``) or that is found by the
+digests in the recipes (`tokenizers_of`); where there is none, they are only not negative. What was changed in a way
+that keeps all of this is found by the digests alone.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from everytoken.shards import Artifact, ShardsError, Store, file_sha256, value_digest
+from everytoken.shards import Artifact, ShardsError, Store, digests_in, file_sha256, value_digest
 from everytoken.tokens.checks import Check, Level, checked, require
 from everytoken.tokens.errors import StreamError
 from everytoken.tokens.megatron import with_name
@@ -69,8 +71,53 @@ def find_stored(path: Path) -> list[Path]:
     return found
 
 
-def verify(path: Path, level: Level) -> list[Check]:
+def tokenizers_of(paths: Sequence[Path]) -> dict[Path, dict[str, int]]:
+    """Return what is known of the tokenizer of each path that was made, in one step or two, from one of the others.
+
+    Which was made from which is told by the root digests in the recipes, so a stream is never compared with a tokenizer
+    that was trained again since.
+
+    Returns:
+        By path: vocab_size, eos_id, and special_ids (special tokens in the content of the documents) when the ledger of
+        their store counts them.
+    """
+    ledgers = {path: ledger for path in paths if (ledger := _any_ledger(path)) is not None}
+    by_digest = {ledger["root_digest"]: path for path, ledger in ledgers.items()}
+    made_from = {
+        path: [by_digest[digest] for digest in digests_in(ledger["recipe"]) if digest in by_digest]
+        for path, ledger in ledgers.items()
+    }
+    found = {}
+    for path in ledgers:
+        chain = [path, *made_from[path], *(second for first in made_from[path] for second in made_from[first])]
+        known: dict[str, int] = {}
+        for one in chain:
+            statistics = ledgers[one].get("statistics", {})
+            counts = [part["statistics"].get("special_ids") for part in ledgers[one].get("parts", [])]
+            if counts and None not in counts:
+                known["special_ids"] = known.get("special_ids", 0) + sum(counts)
+            if (one / TOKENIZER_FILE).exists() and {"vocab_size", "eos_id"} <= set(statistics):
+                known |= {name: statistics[name] for name in ("vocab_size", "eos_id")}
+        if "vocab_size" in known:
+            found[path] = known
+    return found
+
+
+def _any_ledger(folder: Path) -> dict[str, Any] | None:
+    try:
+        ledger = json.loads((folder / LEDGER_FILE).read_bytes())
+        return ledger if {"root_digest", "recipe"} <= set(ledger) else None
+    except (OSError, ValueError, TypeError):  # a damaged one is reported where it is checked
+        return None
+
+
+def verify(path: Path, level: Level, tokenizer: Mapping[str, int] | None = None) -> list[Check]:
     """Check what ``path`` holds: a stream (folder or prefix), raw shards, a tokenizer, any other artifact, a store.
+
+    Args:
+        path: a folder, or the prefix of a stream.
+        level: how much is read.
+        tokenizer: what is known of the stream's tokenizer (`tokenizers_of`), where its ledger does not say it.
 
     Raises:
         StreamError: it holds nothing that can be checked.
@@ -88,7 +135,7 @@ def verify(path: Path, level: Level) -> list[Check]:
         if ledger:
             checks.append(checked("files", lambda: _check_files(folder, ledger)))
     digests: dict[str, str] = {}  # of files that are read whole anyway
-    statistics = ledger.get("statistics", {})
+    statistics = {"tokenizer": tokenizer, **ledger.get("statistics", {})}
     if kind == "stream":
         checks += stream_checks(_prefix(path), statistics, level, digests)
     elif kind == "raw shards":
@@ -102,7 +149,7 @@ def verify(path: Path, level: Level) -> list[Check]:
 
 def stored_bytes(path: Path) -> int:
     """Return the bytes of what `verify` looks at in ``path``."""
-    files = path.rglob("*") if path.is_dir() else path.parent.glob(f"{path.name}.*")
+    files = path.rglob("*") if path.is_dir() else path.parent.glob(f"{_prefix(path).name}.*")
     return sum(file.stat().st_size for file in files if file.is_file())
 
 

@@ -4,14 +4,7 @@
 is in them. A document is its content and EOS. Documents stay whole and follow each other without a gap, so one may
 begin in a shard and end in the next.
 
-Order. A *strand* is the documents of one source of one dataset (annotated, unannotated): parts in plan order, and in a
-part in the order of a seeded permutation of the part. A document that begins at token c of the T tokens of its strand
-has the *place* ``floor(2**60 * c / T)``; all documents are written by (place, source, dataset). The next document thus
-always comes from the strand of which the smallest share is written. Wherever the flow is cut, a strand is never more
-than one document ahead of the share that all have reached, and never behind it: that is the round robin in proportion.
-
-Memory is bounded by ``shuffle_memory``: a strand is shuffled part by part (`everytoken.tokens.shuffle`) and merged
-batch by batch. A part is read once for each source that it holds.
+Their order is that of `everytoken.tokens.strands`: in every shard every source has its share.
 
 Each shard is written to a temporary name, fsynced, renamed, read again and checked against the SHA-256 of what was
 written.
@@ -22,40 +15,20 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Self
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from everytoken.seeds import numpy_generator
-from everytoken.shards import Artifact, Built, Part, Shards, atomic_file, file_sha256, versioned, write_text
+from everytoken.shards import Artifact, Built, Shards, atomic_file, file_sha256, versioned, write_text
 from everytoken.tokens.errors import StreamError
-from everytoken.tokens.shuffle import destinations, in_order
+from everytoken.tokens.strands import ORDER, count_strands, interleaved
 
 MANIFEST_FILE = "manifest.json"
 FORMAT = "everytoken-raw-shards/1"
 DTYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
-ORDER = (
-    "Documents of one source of one dataset: parts in plan order, in a part by "
-    "numpy.random.default_rng((seed, dataset, part)).permutation(rows). One that begins at token c of their T tokens "
-    "has the place floor(2**60 * c / T); all documents are in the order of (place, source, dataset)."
-)
-_MOST_TOKENS = 1 << 43  # of one strand: `places` shifts by 20 bits in int64
-
-
-def places(starts: np.ndarray, total: int) -> np.ndarray:
-    """Return ``floor(2**60 * start / total)`` of each start, int64 (n,), 0 <= start <= total < 2**43."""
-    digits = np.zeros(len(starts), np.int64)
-    rest = np.asarray(starts, np.int64)
-    for _ in range(3):  # 20 binary digits at a time
-        digits = (digits << 20) + (rest << 20) // total
-        rest = (rest << 20) % total
-    return digits
 
 
 @versioned(1, unrecorded=["shuffle_memory"])
@@ -72,14 +45,14 @@ def write_raw_shards(
     """Write ``shard_00000.bin`` and following, and ``manifest.json``.
 
     Args:
-        folder: where the files go; also holds temporary files, up to the size of one part of each source.
+        folder: where the files go; also holds temporary files (`everytoken.tokens.strands`).
         tokens: datasets of encoded documents (``source``, ``token_length``, ``tokens``).
         tokenizer: with which they were encoded.
         shard_size_tokens: tokens in each shard but the last.
         dtype: of the ids in the files.
         seed: of the order of documents in parts.
-        shuffle_memory: bytes for rows in memory; positions come on top (about 40 bytes a document of a part, for each
-            source).
+        shuffle_memory: bytes for rows in memory; positions come on top (about 40 bytes a document of one part), and a
+            batch of each strand, at most 16 MiB, while it is merged.
 
     Returns:
         Statistics: shards, tokens, documents, dtype, eos_id, tokenizer_sha256, vocab_size, by_source (tokens,
@@ -99,20 +72,13 @@ def write_raw_shards(
         )
     if shard_size_tokens < 1:
         raise StreamError(f"shard_size_tokens is {shard_size_tokens}; expected at least 1 token")
-    counts = _count(tokens)
-    memory = max(1, shuffle_memory // max(1, len(counts)))
-    with ExitStack() as stack:
-        strands = [
-            _Strand(
-                stack.enter_context(closing(_documents(tokens[dataset], dataset, source, count, seed, memory, folder))),
-                count.tokens,
-            )
-            for (source, dataset), count in counts.items()
-        ]
-        sources = [source for source, _ in counts]
-        writer = stack.enter_context(_ShardWriter(folder, shard_size_tokens, DTYPES[dtype], sources, eos_id))
-        for documents, strand_of in _interleaved(strands):
-            ids, ends = _flat(documents)
+    counts = count_strands(tokens)
+    sources = [source for source, _ in counts]
+    with (
+        closing(interleaved(tokens, counts, seed, shuffle_memory, folder)) as documents,
+        _ShardWriter(folder, shard_size_tokens, DTYPES[dtype], sources, eos_id) as writer,
+    ):
+        for ids, ends, strand_of in documents:
             if int(ids.max()) >= vocab_size:
                 whose = sources[int(strand_of[np.searchsorted(ends, np.argmax(ids >= vocab_size), "right")])]
                 raise StreamError(
@@ -168,144 +134,6 @@ def most_tokens_off_share(manifest: dict[str, Any]) -> int:
         ),
         default=0,
     )
-
-
-@dataclass
-class _Count:
-    """Documents and tokens (EOS included) of a strand, and the parts that hold any."""
-
-    documents: int = 0
-    tokens: int = 0
-    parts: set[str] = field(default_factory=set)
-
-
-def _count(tokens: Sequence[Shards]) -> dict[tuple[str, int], _Count]:
-    """Return what each strand holds, by (source, dataset) in this order."""
-    counts: dict[tuple[str, int], _Count] = {}
-    for dataset, shards in enumerate(tokens):
-        for part in shards:
-            names = part.schema.names
-            if missing := [name for name in ("source", "token_length", "tokens") if name not in names]:
-                raise StreamError(f"{part.name} has the columns {names}, expected encoded documents with {missing}")
-            for batch in part.batches(["source", "token_length"]):
-                if batch.column("source").null_count:
-                    raise StreamError(f"{part.name}: a document has no source; shards are interleaved by source")
-                coded = batch.column("source").cast(pa.string()).dictionary_encode()
-                sums = np.zeros((2, len(coded.dictionary)), np.int64)
-                codes = coded.indices.to_numpy()
-                np.add.at(sums[0], codes, 1)
-                np.add.at(sums[1], codes, batch.column("token_length").to_numpy().astype(np.int64) + 1)
-                for source, documents, total in zip(coded.dictionary.to_pylist(), *sums.tolist(), strict=True):
-                    count = counts.setdefault((source, dataset), _Count())
-                    count.documents += documents
-                    count.tokens += total
-                    count.parts.add(part.name)
-    for (source, _), count in counts.items():
-        if count.tokens >= _MOST_TOKENS:
-            raise StreamError(f"source {source!r} has {count.tokens:,} tokens, expected fewer than {_MOST_TOKENS:,}")
-    return dict(sorted(counts.items()))
-
-
-def _documents(
-    shards: Shards, dataset: int, source: str, count: _Count, seed: int, memory: int, scratch: Path
-) -> Generator[pa.Array, None, None]:
-    """Yield the ids of the documents of a strand in its order, as arrays of lists."""
-    for part in shards:
-        if part.name not in count.parts:
-            continue
-        position = destinations(numpy_generator(seed, dataset, part.index).permutation(part.rows))
-        own = np.concatenate([_is(source, batch) for batch in part.batches(["source"])])
-        ranks = destinations(np.argsort(position[own]))
-        with closing(in_order(_of_source(part, source), ranks, memory=memory, scratch=scratch)) as ordered:
-            for batch in ordered:
-                yield batch.column(0)
-
-
-def _is(source: str, batch: pa.RecordBatch) -> np.ndarray:
-    return np.asarray(pc.equal(batch.column("source"), source).to_numpy(zero_copy_only=False))
-
-
-def _of_source(part: Part, source: str) -> Iterator[pa.RecordBatch]:
-    row = 0
-    for batch in part.batches(["source", "token_length", "tokens"]):
-        found = pc.fill_null(pc.list_value_length(batch.column("tokens")), 0).to_numpy(zero_copy_only=False)
-        expected = pc.fill_null(batch.column("token_length"), -1).to_numpy(zero_copy_only=False).astype(np.int64) + 1
-        if (wrong := (found != expected) | (found < 1)).any():
-            i = int(np.argmax(wrong))
-            raise StreamError(
-                f"{part.name} row {row + i}: {found[i]} tokens, expected token_length + 1 = {expected[i]}. Encode the "
-                "documents again."
-            )
-        row += batch.num_rows
-        yield batch.select(["tokens"]).filter(pa.array(_is(source, batch)))
-
-
-class _Strand:
-    """A strand that is read batch by batch: the documents held, and where the first one that is not held begins."""
-
-    def __init__(self, documents: Iterator[pa.Array], total: int) -> None:
-        self._documents, self._total, self._read = documents, total, 0
-        self._held: pa.Array | None = None
-        self._places = np.empty(0, np.int64)
-
-    @property
-    def unread(self) -> int | None:
-        """The place of the first document that is not held; None when all are."""
-        return None if self._read == self._total else int(places(np.array([self._read]), self._total)[0])
-
-    def fill(self) -> None:
-        """Hold the next batch; none must be held."""
-        while not len(self._places) and self._read < self._total:
-            self._held = next(self._documents)
-            ends = self._read + np.cumsum(_sizes(self._held))
-            starts = np.concatenate([[self._read], ends[:-1]]) if len(ends) else ends
-            self._places = places(starts, self._total)
-            self._read = int(ends[-1]) if len(ends) else self._read
-
-    def take(self, place: int | None, side: Literal["left", "right"]) -> tuple[pa.Array, np.ndarray] | None:
-        """Give the documents before ``place`` (``right``: and at it), all when it is None; None when there are none."""
-        count = len(self._places) if place is None else int(np.searchsorted(self._places, place, side))
-        if not count or self._held is None:
-            return None
-        taken, self._held = self._held.slice(0, count), self._held.slice(count)
-        there, self._places = self._places[:count], self._places[count:]
-        return taken, there
-
-
-def _interleaved(strands: Sequence[_Strand]) -> Iterator[tuple[pa.Array, np.ndarray]]:
-    """Yield documents in order, and the number of the strand of each.
-
-    What is held of every strand can be put in order up to the first document that is not held of any.
-    """
-    for strand in strands:
-        strand.fill()
-    more = True
-    while more:
-        unread = [(place, number) for number, strand in enumerate(strands) if (place := strand.unread) is not None]
-        place, limiting = min(unread, default=(None, len(strands)))
-        taken = [(n, s.take(place, "right" if n < limiting else "left")) for n, s in enumerate(strands)]
-        found = [(number, *documents) for number, documents in taken if documents is not None]
-        if found:
-            numbers = np.repeat([number for number, _, _ in found], [len(there) for _, _, there in found])
-            order = np.lexsort((numbers, np.concatenate([there for _, _, there in found])))
-            documents = pa.concat_arrays([_wide(documents) for _, documents, _ in found])
-            yield documents.take(pa.array(order)), numbers[order]
-        if more := place is not None:
-            strands[limiting].fill()
-
-
-def _wide(documents: pa.Array) -> pa.Array:
-    """Return the lists with 64-bit offsets: those of several strands together may not fit in 32 bits."""
-    return documents.cast(pa.large_list(documents.type.value_type))
-
-
-def _sizes(documents: pa.Array) -> np.ndarray:
-    return np.asarray(pc.list_value_length(documents).to_numpy(zero_copy_only=False), np.int64)
-
-
-def _flat(documents: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ids of all documents, and where each one ends in them."""
-    return documents.flatten().to_numpy(), np.cumsum(_sizes(documents))
 
 
 class _ShardWriter:

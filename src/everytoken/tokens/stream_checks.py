@@ -134,16 +134,25 @@ def check_sample(
 
 
 def _check_index(stream: _Stream) -> dict[str, int]:
-    stream.tokens.check()
-    for start in range(0, len(stream.tokens), _CHUNK) if stream.windows is not None else ():
-        wrong = stream.tokens.lengths[start : start + _CHUNK] != stream.windows.shape[1]  # type: ignore[union-attr]
-        if wrong.any():
-            i = start + int(np.argmax(wrong))
-            raise StreamError(
-                f"{stream.tokens.prefix}.idx: window {i:,} has length {int(stream.tokens.lengths[i])}, expected "
-                f"{stream.windows.shape[1]}"  # type: ignore[union-attr]
-            )
-    return {"sequences": len(stream.tokens), "documents": len(stream.tokens.document_index) - 1}
+    """Sequences follow each other without gaps; in a stream of windows each is a window and a document."""
+    tokens = stream.tokens
+    tokens.check()
+    numbers = {"sequences": len(tokens), "documents": len(tokens.document_index) - 1}
+    if stream.windows is None:
+        return numbers
+    window = stream.windows.shape[1]
+    for start in range(0, len(tokens), _CHUNK):
+        lengths = tokens.lengths[start : start + _CHUNK]
+        boundaries = tokens.document_index[start : start + len(lengths)]
+        own = np.arange(start, start + len(lengths))
+        for what, found, expected in (("length", lengths, window), ("document boundary", boundaries, own)):
+            if (wrong := found != expected).any():
+                i = int(np.argmax(wrong))
+                right = int(np.broadcast_to(expected, wrong.shape)[i])
+                raise StreamError(
+                    f"{tokens.prefix}.idx window {start + i:,}: expected {what} {right}, found {found[i]}"
+                )
+    return numbers
 
 
 def _check_lengths(stream: _Stream) -> dict[str, int]:
@@ -222,3 +231,9 @@ def _check_eos(stream: _Stream, found: int) -> None:
         least = said["documents"] - said.get("remainder_tokens", 0)
         if found < least:
             raise StreamError(f"{prefix}: expected at least {least:,} EOS for its documents, found {found:,}")
+        special_ids = (said.get("tokenizer") or {}).get("special_ids")
+        if special_ids is not None and found > said["documents"] + special_ids:
+            raise StreamError(
+                f"{prefix}: expected at most {said['documents'] + special_ids:,} EOS, one for each document and "
+                f"{special_ids:,} that texts spell, found {found:,}"
+            )

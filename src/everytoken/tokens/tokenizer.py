@@ -6,7 +6,6 @@ for two newlines). The EOS token is always given: a file may name another one th
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
 
@@ -92,7 +92,7 @@ def open_tokenizer(tokenizer: Artifact | Path, eos_token: str) -> DocumentTokeni
 @lru_cache(maxsize=4)
 def _open(content: bytes, where: str, eos_token: str) -> DocumentTokenizer:
     try:
-        description = json.loads(content)
+        description = orjson.loads(content)
         tokenizer = Tokenizer.from_buffer(content)
     except Exception as error:  # the library raises bare Exception
         raise TokenizerError(

@@ -1,0 +1,113 @@
+"""``everytoken verify``: one line a check, exit code 1 for any fault, and the fault by name."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from everytoken.cli import cli
+from everytoken.shards import ArtifactStore, plan_artifact
+from everytoken.tokens import write_annotated_stream, write_compact_stream
+from tests.tokens.corpora import encoded, stored
+from tests.tokens.packing_inputs import pack
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Two streams and raw shards where the project of the environment ``test`` has them."""
+    folder = tmp_path / "data/test/05_model_input"
+    common = {"seq_length": 8, "seed": 1, "shuffle_memory": 1 << 20}
+    tokens = stored(tmp_path / "in", [encoded([0, 3, 8, 7] * 20)])
+    compact = plan_artifact(write_compact_stream, tokens=tokens, shuffle_block=None, **common)
+    ArtifactStore(folder / "compact_stream").save(compact)
+    ArtifactStore(folder / "annotated_stream").save(plan_artifact(write_annotated_stream, tokens=tokens, **common))
+    pack(tmp_path / "packing")
+    shutil.move(tmp_path / "packing/raw_shards", folder / "raw_shards")
+    return folder
+
+
+def verify(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, ["verify", *map(str, arguments)])
+
+
+def test_whole_streams_pass_with_one_line_a_check(data: Path) -> None:
+    sampled = verify(data)
+    assert sampled.exit_code == 0, sampled.output
+    *lines, last = sampled.output.splitlines()
+    assert all(line.startswith(f"ok    {data}/") for line in lines)
+    assert f"ok    {data}/compact_stream  sizes: 48 windows, 9 tokens each, 2 bytes a token" in lines
+    assert last == "sizes and samples only; --full reads every byte"
+    full = verify(data, "--full")
+    assert full.exit_code == 0
+    assert len(full.output.splitlines()) > len(lines) + 5
+    size = sum(path.stat().st_size for path in data.rglob("*") if path.is_file())
+    assert re.fullmatch(rf"read {size:,} bytes in [\d.]+ s \([\d.]+ GB/s\)", full.output.splitlines()[-1])
+
+
+def test_a_flipped_bit_is_found_in_full_and_named(data: Path) -> None:
+    path = data / "compact_stream/compact.bin"
+    content = bytearray(path.read_bytes())
+    content[100] ^= 1
+    path.write_bytes(content)
+    assert verify(data).exit_code == 0, "a bit that still is an id, in a window outside the sample"
+    found = verify(data, "--full")
+    assert found.exit_code == 1
+    (failed,) = [line for line in found.output.splitlines() if line.startswith("FAIL")]
+    assert failed.startswith(f"FAIL  {data}/compact_stream  digests: {path}: expected SHA-256 ")
+
+
+def test_each_of_several_faults_has_its_line(data: Path) -> None:
+    os.truncate(data / "raw_shards/shard_00001.bin", 8)
+    (data / "annotated_stream/token_lengths.npy").unlink()
+    (data / "compact_stream/ledger.json").write_text("{")
+    found = verify(data / "absent", *sorted(data.glob("[!.]*")))
+    assert found.exit_code == 1
+    failed = "\n".join(line for line in found.output.splitlines() if line.startswith("FAIL"))
+    for named in (
+        "absent holds nothing to verify",
+        "shard_00001.bin is truncated: 8 bytes",
+        "token_lengths.npy: expected",
+        "is no ledger",
+    ):
+        assert named in failed
+
+
+def test_a_path_that_holds_nothing_is_an_error(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "absent"):
+        found = verify(path)
+        assert found.exit_code == 1
+        assert f"FAIL  {path} holds nothing to verify" in found.output
+    assert verify(tmp_path, "--env", "test").exit_code == 2
+
+
+def test_without_a_path_it_is_what_the_environment_has(data: Path, tmp_path: Path) -> None:
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    shutil.copytree(ROOT / "conf", tmp_path / "conf")
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+
+    def run(env: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", "from everytoken.cli import cli; cli()", "verify", "--env", env, "--full"]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+
+    found = run("test")
+    assert found.returncode == 0, found.stdout + found.stderr
+    lines = found.stdout.splitlines()
+    assert "--    tokenizer  not made" in lines
+    assert "--    canary_stream  not made" in lines
+    documents = json.loads((data / "raw_shards/manifest.json").read_text())["documents"]
+    for name in ("compact_stream", "annotated_stream", "raw_shards"):
+        assert any(re.match(rf"ok    {name}  digests: \d+ files with their SHA-256", line) for line in lines), name
+    assert any(line.startswith("ok    raw_shards") and f"{documents:,} EOS" in line for line in lines)
+    nothing = run("spp")
+    assert nothing.returncode == 1
+    assert "there is nothing to verify: run the pipelines that make it" in nothing.stderr
