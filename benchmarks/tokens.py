@@ -115,7 +115,7 @@ def main() -> None:
         cut = saved(folder / "cut", documents.map(encode_part, max_tokens=1920, **options))
 
         for memory in (1 << 30, 4 << 20):
-            common = {"seq_length": 2048, "seed": 42, "shuffle_memory": memory}
+            common = {"tokenizer": tokenizer, "seq_length": 2048, "seed": 42, "shuffle_memory": memory}
             seconds, _ = timed(fresh(folder / "out", write_compact_stream, tokens=tokens, shuffle_block=None, **common))
             compared("write_compact_stream", folder / "out", seconds, memory)
             seconds, _ = timed(fresh(folder / "out", write_annotated_stream, tokens=cut, **common))

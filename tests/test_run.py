@@ -111,7 +111,7 @@ def files(project: Project) -> dict[str, bytes]:
 
 
 def test_a_run_makes_every_dataset_and_is_tracked(project: Project, files: dict[str, bytes]) -> None:
-    assert len(project.digests()) == 21
+    assert len(project.digests()) == 22
     (run,) = project.runs()
     assert run.info.status == "FINISHED"
     parameters = run.data.params
@@ -264,7 +264,7 @@ def test_an_environment_can_give_a_tokenizer_file(project: Project, files: dict[
     tokenizer = project.folder / "data/test/05_model_input/tokenizer/tokenizer.json"
     sha256 = hashlib.sha256(tokenizer.read_bytes()).hexdigest()
     (project.folder / "conf/given/parameters_tokenization.yml").write_text(
-        "tokenization:\n  seq_length: 64\n  reflection_budget: 4\n  shuffle_block: 200\n"
+        "tokenization:\n  seq_length: 64\n  reflection_budget: 4\n  shuffle_block: 200\n  engine: tokenizers\n"
         f"  tokenizer: {{kind: file, path: {tokenizer}, sha256: {sha256}}}\n"
     )
     (project.folder / "conf/given/globals.yml").write_text("data: data/given\nengine: {kind: inline}\n")
@@ -272,6 +272,45 @@ def test_an_environment_can_give_a_tokenizer_file(project: Project, files: dict[
     project.kedro("run", "--env", "given", "--pipelines", "tokenization")
     for stream in ("compact_stream/compact.bin", "annotated_stream/annotated.bin"):
         assert (project.folder / "data/given/05_model_input" / stream).read_bytes() == files[f"05_model_input/{stream}"]
+
+
+def test_the_engine_changes_no_digest(project: Project, files: dict[str, bytes]) -> None:
+    before = project.ledgers()
+    assert before["engine_certificate"]["statistics"]["engines"], "the test environment has the extra 'fast'"
+    fastest = before["engine_certificate"]["measured"]["fastest"]
+    assert fastest != "tokenizers"
+    run = ["run", "--env", "test", "--pipelines", "tokenization"]
+    output = project.kedro(*run, "--params", "tokenization.engine=tokenizers")
+    assert {"engine_certificate", "compact_stream"} <= set(made(output))
+    after = project.ledgers()
+    assert after["engine_certificate"]["statistics"]["engines"] == {}
+    for name in set(before) - {"engine_certificate"}:
+        assert after[name]["root_digest"] == before[name]["root_digest"], name
+    refused = project.kedro(*run, "--params", "tokenization.engine=fasttokens", expect=1)
+    assert "fasttokens" in refused and "splintr-rs" in refused
+    project.kedro("run", "--env", "test")
+    assert project.files() == files
+
+
+def test_canary_windows_and_raw_shards_are_made_on_request_and_verified(
+    project: Project, files: dict[str, bytes]
+) -> None:
+    shutil.copytree(ROOT / "tests/tokens/canary_documents", project.folder / "tests/tokens/canary_documents")
+    project.kedro("run", "--env", "test", "--pipelines", "canary")
+    project.kedro("run", "--env", "test", "--pipelines", "packing")
+    everytoken = [sys.executable, "-c", "from everytoken.cli import cli; cli()"]
+    summary, verified = (
+        subprocess.run([*everytoken, *command], cwd=project.folder, capture_output=True, text=True, check=True).stdout
+        for command in (["summary", "--env", "test"], ["verify", "--env", "test", "--full"])
+    )
+    assert re.search(r"canary_stream +18 windows", summary)
+    assert re.search(r"raw_shards +[0-9,]+ with EOS", summary)
+    assert "characters a token" in summary and "proven equal on 2,000 generated texts" in summary
+    assert "FAIL" not in verified
+    for name in ("canary_stream", "raw_shards", "compact_stream", "annotated_stream", "tokenizer"):
+        assert re.search(rf"ok +{name} ", verified), name
+    for made_here in ("canary_stream", "raw_shards"):
+        shutil.rmtree(project.folder / "data/test/05_model_input" / made_here)
 
 
 def test_the_classifications_of_a_run_score_another_one_without_a_model(

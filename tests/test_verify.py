@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from everytoken.cli import cli
 from everytoken.shards import ArtifactStore, plan_artifact
 from everytoken.tokens import write_annotated_stream, write_compact_stream
-from tests.tokens.corpora import encoded, stored
+from tests.tokens.corpora import encoded, stored, tokenizer_of
 from tests.tokens.packing_inputs import pack
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 def data(tmp_path: Path) -> Path:
     """Two streams and raw shards where the project of the environment ``test`` has them."""
     folder = tmp_path / "data/test/05_model_input"
-    common = {"seq_length": 8, "seed": 1, "shuffle_memory": 1 << 20}
+    common = {"tokenizer": tokenizer_of(), "seq_length": 8, "seed": 1, "shuffle_memory": 1 << 20}
     tokens = stored(tmp_path / "in", [encoded([0, 3, 8, 7] * 20)])
     compact = plan_artifact(write_compact_stream, tokens=tokens, shuffle_block=None, **common)
     ArtifactStore(folder / "compact_stream").save(compact)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -25,8 +24,10 @@ def summary(env: str | None) -> None:
     """Print documents, tokens and digests at each stage, and where to look next. All numbers come from the ledgers."""
     from kedro.framework.project import pipelines
 
+    from everytoken.summary import summary_lines
+
     with _project(env) as (_, catalog):
-        click.echo("\n".join(_lines(catalog, pipelines["__default__"], "" if env is None else f" --env {env}")))
+        click.echo("\n".join(summary_lines(catalog, pipelines, "" if env is None else f" --env {env}")))
 
 
 @cli.command("audit-scores")
@@ -56,6 +57,7 @@ def audit_scores(
     from everytoken.corpus.scoring.audit import PAGE_FILE, AuditParameters, audit_lines, draw_audit, write_audit
     from everytoken.corpus.scoring.audit_report import REPORT_FILE, report_labels, report_lines
     from everytoken.shards import ShardsError
+    from everytoken.summary import reason_of
 
     if labels is not None and (per_class is not None or seed is not None):
         raise click.UsageError("--labels reports on an audit that is drawn already: --seed and --per-class do nothing")
@@ -72,7 +74,7 @@ def audit_scores(
             parameters = AuditParameters.model_validate({**context.params["annotation"].audit.model_dump(), **given})
             drawn = write_audit(draw_audit(catalog.load("scored_documents"), parameters), folder)
         except DatasetError as error:
-            raise click.ClickException(_reason(error)) from error
+            raise click.ClickException(reason_of(error)) from error
         except (CorpusError, ShardsError) as error:
             raise click.ClickException(str(error)) from error
         options = ("" if env is None else f" --env {env}") + ("" if out is None else f" --out {out}")
@@ -212,131 +214,3 @@ def _project_folder() -> Path:
         if (folder / "pyproject.toml").exists() and (folder / "conf").is_dir():
             return folder
     raise click.ClickException(f"{Path.cwd()} is in no Kedro project; run this inside the project's folder")
-
-
-def _total(key: str) -> Callable[[Any], float]:
-    return lambda stored: sum(part[key] for part in stored.statistics)
-
-
-# dataset, what its rows are, how its tokens are counted, and what these tokens are
-_STAGES: tuple[tuple[str, str, Callable[[Any], float] | None, str], ...] = (
-    ("upstream_documents", "documents", None, ""),
-    ("dropped_documents", "documents", None, ""),
-    ("documents", "documents", None, ""),
-    ("scored_documents", "documents", None, ""),
-    ("classifications", "", lambda stored: stored.statistics["classifications"], "distinct ids"),
-    ("annotated_documents", "documents", _total("estimated_tokens"), "estimated"),
-    ("unannotated_documents", "documents", _total("estimated_tokens"), "estimated"),
-    ("held_out_documents", "documents", _total("estimated_tokens"), "estimated"),
-    ("tokenizer", "", lambda stored: stored.statistics["vocab_size"], "in vocabulary"),
-    ("annotated_tokens", "documents", _total("tokens"), "without EOS"),
-    ("unannotated_tokens", "documents", _total("tokens"), "without EOS"),
-    ("annotated_stream", "windows", lambda stored: stored.statistics["tokens"], "without EOS"),
-    ("compact_stream", "windows", lambda stored: stored.statistics["tokens"], "with EOS"),
-    ("checkpoint", "", lambda stored: stored.statistics["loss_tokens"], "trained on"),
-    ("held_out_evaluation", "", None, ""),
-)
-
-
-def _lines(catalog: Any, pipeline: Any, env: str) -> Iterator[str]:
-    yield f"{'stage':<24}{'rows':>18}{'tokens':>24}  digest"
-    unmade: list[str] = []
-    missing: list[str] = []
-    outdated: dict[str, str] = {}
-    read: dict[str, Any] = {}
-    for name, unit, tokens, kind in _STAGES:
-        dataset = catalog.get(name)
-        try:
-            held, stored = dataset.ledger_summary(), dataset.load()
-        except Exception as error:  # a stage that cannot be read must not hide the others; its row says why
-            reason = _reason(error)
-            if "has not been made" in reason:
-                unmade.append(name)
-            else:
-                missing.append(f"{name}: {reason}")
-            continue
-        rows = f"{held['rows']:,} {unit}" if unit else ""
-        amount = f"{tokens(stored):,.0f} {kind}" if tokens else ""
-        outdated[name] = _outdated(name, catalog, pipeline, outdated)
-        yield f"{name:<24}{rows:>18}{amount:>24}  {held['root_digest'][:16]}  {outdated[name]}".rstrip()
-        read[name] = stored
-    if "held_out_evaluation" in read:
-        yield from _bits_per_byte(read["held_out_evaluation"].statistics, outdated["held_out_evaluation"])
-    yield from _set_aside(read)
-    if missing or unmade:
-        yield ""
-        yield f"not there (kedro run{env} makes it)"
-        yield from (f"  {reason}" for reason in missing)
-        yield from textwrap.wrap(", ".join(unmade), 120, initial_indent="  ", subsequent_indent="  ")
-    yield ""
-    yield from _where_to_look(env)
-
-
-def _reason(error: Exception) -> str:
-    while error.__cause__ is not None and isinstance(error.__cause__, Exception):
-        error = error.__cause__
-    return str(error).strip().splitlines()[-1]
-
-
-def _outdated(name: str, catalog: Any, pipeline: Any, known: dict[str, str]) -> str:
-    """Say which input of a dataset now holds something else than what it was made from, or is outdated itself."""
-    (node,) = pipeline.only_nodes_with_outputs(name).nodes
-    for source in node.inputs:
-        if source not in known:
-            continue
-        dataset = catalog.get(source)
-        if not catalog.get(name).is_made_from(dataset.ledger_summary()["root_digest"], dataset.part_digests()):
-            return f"made from another {source}"
-        if known[source]:
-            return f"outdated, as {source} is"
-    return ""
-
-
-def _bits_per_byte(figures: dict[str, Any], outdated: str) -> Iterator[str]:
-    yield ""
-    head = f"{'held-out bits per byte':<24}{'documents':>18}{'unigram model':>16}{'trained model':>16}"
-    yield f"{head}  {outdated}".rstrip()
-    for name, row in [*sorted(figures["by_source"].items()), ("all sources", figures["total"])]:
-        bits = f"{row['unigram_bits_per_byte']:>16.3f}{row['bits_per_byte']:>16.3f}"
-        yield f"{name:<24}{row['documents']:>18,}{bits}"
-
-
-# datasets whose statistics count rows by the reason for which they are in no later stage
-_BY_REASON = (("upstream_documents", "rows"), ("dropped_documents", "documents"))
-
-# dataset, the statistic that counts what is in no later stage, and in words
-_SET_ASIDE = (
-    ("annotated_documents", "not_drawn", "documents that were not drawn (strata_report.csv tells which kinds)"),
-    ("annotated_tokens", "cut_tokens", "tokens of annotated documents beyond seq_length - reflection_budget"),
-    ("unannotated_tokens", "cut_tokens", "tokens of unannotated documents beyond seq_length"),
-)
-
-
-def _set_aside(read: dict[str, Any]) -> Iterator[str]:
-    from everytoken.corpus.statistics import add_statistics
-
-    counted: list[tuple[float, str]] = []
-    for name, unit in _BY_REASON:
-        reasons = add_statistics(part["set_aside"] for part in read[name].statistics) if name in read else {}
-        counted += [(count, f"{unit}: {reason}") for reason, count in reasons.items()]
-    counted += [(_total(key)(read[name]), words) for name, key, words in _SET_ASIDE if name in read]
-    if "classifications" in read and (unknown := read["classifications"].statistics["without_score"]):
-        counted.append((unknown, "documents that the published scores do not know: they count as class 0"))
-    if "compact_stream" in read:
-        remainder = read["compact_stream"].statistics["remainder_tokens"]
-        counted.append((remainder, "tokens at the end of the compact stream that fill no window"))
-    counted = [(count, words) for count, words in counted if count]
-    if counted:
-        yield ""
-        yield "set aside"
-        yield from (f"  {count:>12,.0f} {words}" for count, words in counted)
-
-
-def _where_to_look(env: str) -> Iterator[str]:
-    commands = Path(sys.executable).parent
-    here = f"{commands.relative_to(Path.cwd())}/" if commands.is_relative_to(Path.cwd()) else ""
-    yield "where to look next"
-    yield f"  {here}kedro viz run{env}"
-    yield "      the graph, with a preview of every dataset"
-    yield f"  {here}mlflow server --backend-store-uri sqlite:///mlflow.db --host 127.0.0.1"
-    yield "      http://127.0.0.1:5000/#/experiments/1/runs: every run with seeds, parameters and digests, to compare"

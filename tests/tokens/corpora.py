@@ -54,6 +54,14 @@ def encoded(lengths: Sequence[int], part: int = 0, kind: pa.DataType | None = No
     return table.append_column("tokens", pa.array(tokens, pa.list_(kind or pa.uint16())))
 
 
+def tokenizer_of(kind: pa.DataType | None = None, vocab_size: int | None = None, eos: int = 0) -> Artifact:
+    """Return what a store would load of a tokenizer whose ids are of the type ``kind`` (uint16), as far as streams
+    look at it."""
+    size = vocab_size or (1 << 16 if kind in (None, pa.uint16()) else 1 << 20)
+    statistics = {"sha256": "5" * 64, "vocab_size": size, "eos_token": EOS, "eos_id": eos}
+    return Artifact(folder=Path(), ledger={"statistics": statistics, "files": {}, "root_digest": f"{size} {eos}"})
+
+
 def stored(folder: Path, tables: Sequence[pa.Table], batch_rows: int = 1000) -> Shards:
     """Write each table as a part, in batches of ``batch_rows``."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -41,7 +41,7 @@ from everytoken.tokens.canary import (
 )
 from everytoken.tokens.canary.documents import subset_sizes
 from tests.shared_assets import shared_folder
-from tests.tokens.corpora import EOS, encoded, file_bytes, small_tokenizer, stored
+from tests.tokens.corpora import EOS, encoded, file_bytes, small_tokenizer, stored, tokenizer_of
 
 ROOT = Path(__file__).resolve().parents[2]
 SEQ, CAP = 40, 30
@@ -552,7 +552,7 @@ def test_lost_text_is_an_error_when_it_is_more_than_allowed(tmp_path: Path) -> N
 
 def test_training_reads_the_stream_beside_the_others(tokenizer: Artifact, tmp_path: Path) -> None:
     canary = made(tmp_path, tokenizer)
-    common = {"seq_length": SEQ, "seed": 1, "shuffle_memory": 1 << 20}
+    common = {"tokenizer": tokenizer_of(), "seq_length": SEQ, "seed": 1, "shuffle_memory": 1 << 20}
     for name in ("compact", "annotated"):
         (tmp_path / name).mkdir()
     compact = stored(tmp_path / "a", [encoded([30] * 200)])

@@ -21,7 +21,6 @@ from everytoken.seeds import numpy_generator
 from everytoken.shards import (
     Artifact,
     ArtifactStore,
-    Built,
     Inline,
     Part,
     Rows,
@@ -37,10 +36,11 @@ from everytoken.tokens.streams import write_annotated_stream, write_compact_stre
 from everytoken.tokens.window_checks import Seen, check_ids, check_padding, new_digest, sampled, scan
 from tests.shards.functions import count_up
 from tests.shards.functions import given as given_parts
-from tests.tokens.corpora import encoded, small_tokenizer, stored
+from tests.tokens.corpora import encoded, small_tokenizer, stored, tokenizer_of
 from tests.tokens.packing_inputs import pack
 
 SEQ = 8
+SMALL = {"seq_length": SEQ, "seed": 1, "shuffle_memory": 1 << 20}
 Damage = Callable[[Path], object]
 
 
@@ -48,7 +48,7 @@ Damage = Callable[[Path], object]
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A compact and an annotated stream, raw shards and a tokenizer, each an artifact."""
     folder = tmp_path_factory.mktemp("made")
-    common = {"seq_length": SEQ, "seed": 1, "shuffle_memory": 1 << 20}
+    common = {"tokenizer": tokenizer_of(), **SMALL}
     compact = stored(folder / "in/a", [encoded([7, 3, 0, 12] * 50)])
     annotated = stored(folder / "in/b", [encoded([0, 3, 8, 7] * 20)])
     ArtifactStore(folder / "compact").save(
@@ -307,42 +307,44 @@ def test_tokens_are_compared_with_what_the_ledger_says(
     assert re.search(message, faults(copied / "compact")[check])
 
 
-def test_the_eos_of_a_compact_stream_are_at_most_those_of_documents_and_those_that_texts_spell(made: Path) -> None:
+def test_the_eos_of_a_compact_stream_are_at_most_those_of_documents_and_those_that_texts_spell(
+    made: Path, tmp_path: Path
+) -> None:
     (eos,) = [check.numbers["EOS"] for check in verify(made / "compact", "full", facts(0)) if check.name == "windows"]
     statistics = ArtifactStore(made / "compact").load().statistics
     assert statistics["documents"] - statistics["remainder_tokens"] <= eos < statistics["documents"] == 200
-    found = {check.name: check.fault for check in verify(made / "compact", "full", facts(0, eos_id=5))}
-    assert "at least 196 EOS for its documents, found 101" in found["windows"]
-    found = {check.name: check.fault for check in verify(made / "compact", "full", facts(0, eos_id=1))}
+    spelled = stored(tmp_path / "in", [encoded([7, 3, 0, 12] * 50, eos=1)])  # the content has ones, too
+    planned = plan_artifact(
+        write_compact_stream, tokens=spelled, tokenizer=tokenizer_of(eos=1), shuffle_block=None, **SMALL
+    )
+    ArtifactStore(tmp_path / "compact").save(planned)
+    found = {check.name: check.fault for check in verify(tmp_path / "compact", "full", facts(0))}
     assert re.search("at most 200 EOS, one for each document and 0 that texts spell, found", found["windows"])
-    require(verify(made / "compact", "full", facts(10_000, eos_id=1)))
+    require(verify(tmp_path / "compact", "full", facts(10_000)))
+    tokens = np.memmap(tmp_path / "compact/compact.bin", np.uint16, "r+")
+    tokens[tokens == 1] = 2
+    tokens.flush()
+    found = {check.name: check.fault for check in verify(tmp_path / "compact", "full", facts(10_000))}
+    assert re.search("at least 196 EOS for its documents, found 0", found["windows"])
 
 
-def facts(special_ids: int, eos_id: int = 0) -> dict[str, int]:
-    return {"vocab_size": 700, "eos_id": eos_id, "special_ids": special_ids}
+def facts(special_ids: int) -> dict[str, int]:
+    return {"vocab_size": 700, "eos_id": 0, "special_ids": special_ids}
 
 
-def test_the_tokenizer_of_a_stream_is_found_by_the_digests_of_the_recipes(made: Path, tmp_path: Path) -> None:
-    tokenizer = ArtifactStore(tmp_path / "tokenizer").save(plan_artifact(written_tokenizer, eos_id=0))
+def test_what_texts_spell_is_found_by_the_digests_of_the_recipes(made: Path, tmp_path: Path) -> None:
+    bpe = ArtifactStore(made / "bpe").load()
     tokens = Store(tmp_path / "tokens")
-    tokens.save(given_parts(3).map(spelling, tokenizer=tokenizer), Inline())
-    stream = plan_artifact(write_compact_stream, tokens=tokens.load(), seq_length=3, seed=0, shuffle_block=None,
-                           shuffle_memory=1000)  # fmt: skip
+    tokens.save(given_parts(3).map(spelling, tokenizer=bpe), Inline())
+    stream = plan_artifact(
+        write_compact_stream, tokens=tokens.load(), tokenizer=bpe, shuffle_block=None, **{**SMALL, "seq_length": 3}
+    )
     ArtifactStore(tmp_path / "stream").save(stream)
-    paths = [tmp_path / name for name in ("stream", "tokens", "tokenizer")]
-    expected = {"vocab_size": 9, "eos_id": 0, "special_ids": 6}
+    paths = [tmp_path / "stream", tmp_path / "tokens", made / "bpe"]
+    expected = {"vocab_size": 285, "eos_id": 0, "special_ids": 6}
     assert tokenizers_of([*paths, made / "annotated", tmp_path / "absent"])[tmp_path / "stream"] == expected
-    windows = {check.name: check for check in verify(tmp_path / "stream", "full", expected)}["windows"]
-    assert "and below the vocabulary's 9, found 9" in windows.fault
-    assert tmp_path / "stream" not in tokenizers_of([paths[0], paths[2]]), "the store between them is not given"
-    ArtifactStore(tmp_path / "tokenizer").save(plan_artifact(written_tokenizer, eos_id=1))
-    assert tmp_path / "stream" not in tokenizers_of(paths), "another tokenizer is there now"
-
-
-@versioned(1)
-def written_tokenizer(folder: Path, *, eos_id: int) -> Built:
-    (folder / "tokenizer.json").write_text("{}")
-    return Built({"vocab_size": 9, "eos_id": eos_id})
+    assert "special_ids" not in tokenizers_of([paths[0], paths[2]])[tmp_path / "stream"], "the store is not given"
+    assert tmp_path / "stream" not in tokenizers_of(paths[:2]), "the tokenizer is not given"
 
 
 @versioned(1)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from everytoken.tokens import StreamError, WindowWriter, megatron, open_indexed
+from everytoken.tokens import ShuffleError, StreamError, WindowWriter, megatron, open_indexed
 
 
 def write(prefix: Path, windows: np.ndarray, kind: Any, pieces: int = 2) -> None:
@@ -65,13 +65,49 @@ def test_megatron_s_own_reader_accepts_it(tmp_path: Path, kind: Any) -> None:
         assert dataset.get(i, offset=1, length=2).tolist() == window[1:3].tolist()
 
 
-@pytest.mark.parametrize(("kind", "bad"), [(np.uint16, 65_536), (np.uint16, -1), (np.uint32, 2**31)])
-def test_an_id_that_does_not_fit_is_an_error_and_leaves_no_index(tmp_path: Path, kind: Any, bad: int) -> None:
+@pytest.mark.parametrize(
+    ("kind", "stored", "bad", "given_types"),
+    [
+        (np.uint16, "uint16", -1, (np.int32, np.int64)),
+        (np.uint16, "uint16", 65_536, (np.int32, np.uint32, np.int64)),
+        (np.uint32, "int32", -1, (np.int32, np.int64)),
+        (np.uint32, "int32", 2**31, (np.uint32, np.int64)),
+        (np.uint32, "int32", 2**32 - 1, (np.uint32, np.int64)),
+    ],
+)
+def test_an_id_that_does_not_fit_is_an_error_and_leaves_no_index(
+    tmp_path: Path, kind: Any, stored: str, bad: int, given_types: tuple[Any, ...]
+) -> None:
+    for given_type in given_types:
+        with (
+            pytest.raises(StreamError, match=f"token id {bad} does not fit in {stored}"),
+            WindowWriter(tmp_path / "s", 2, kind) as writer,
+        ):
+            writer.write(np.array([[1, bad]], given_type))
+        assert not (tmp_path / "s.idx").exists()
+
+
+@pytest.mark.parametrize("memory", [1, 1 << 20])
+def test_windows_may_come_in_another_order_than_they_have(tmp_path: Path, memory: int) -> None:
+    windows = np.arange(60).reshape(20, 3)
+    with WindowWriter(tmp_path / "s", 3, np.uint16) as writer:
+        writer.write(windows[:2])
+        with writer.shuffled(np.arange(10)[::-1], memory) as write:
+            write(windows[2:7])
+            write(windows[7:12])
+        writer.write(windows[12:])
+    assert writer.windows == 20
+    expected = np.concatenate([windows[:2], windows[2:12][::-1], windows[12:]])
+    assert np.array_equal(open_indexed(tmp_path / "s").windows(), expected)
+
+
+def test_windows_that_are_missing_leave_no_index(tmp_path: Path) -> None:
     with (
-        pytest.raises(StreamError, match=f"token id {bad} does not fit"),
-        WindowWriter(tmp_path / "s", 2, kind) as writer,
+        pytest.raises(ShuffleError, match="3 places and 2 rows"),
+        WindowWriter(tmp_path / "s", 3, np.uint16) as writer,
+        writer.shuffled(np.arange(3), 100) as write,
     ):
-        writer.write(np.array([[1, bad]]))
+        write(np.zeros((2, 3), np.uint16))
     assert not (tmp_path / "s.idx").exists()
 
 

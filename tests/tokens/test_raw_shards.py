@@ -30,7 +30,7 @@ from everytoken.tokens.flat_tokens import FlatTokens, open_tokens
 from everytoken.tokens.raw_shards import write_raw_shards
 from everytoken.tokens.strands import places
 from tests.shards.folders import content
-from tests.tokens.corpora import encoded, stored
+from tests.tokens.corpora import encoded, stored, tokenizer_of
 from tests.tokens.packing_inputs import MIXED, Documents, datasets, pack, table, tables, tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -368,7 +368,8 @@ def test_nothing_is_made_up(tmp_path: Path) -> None:
 def test_padding_is_never_read_as_content_unless_asked_for(tmp_path: Path) -> None:
     tokens = stored(tmp_path / "in", [encoded([3, 1])])
     (tmp_path / "out").mkdir()
-    write_annotated_stream(tmp_path / "out", tokens=tokens, seq_length=4, seed=0, shuffle_memory=1 << 20)
+    common = {"tokenizer": tokenizer_of(), "seq_length": 4, "seed": 0, "shuffle_memory": 1 << 20}
+    write_annotated_stream(tmp_path / "out", tokens=tokens, **common)
     with pytest.raises(StreamError, match="its padding would be content"):
         open_tokens(tmp_path / "out")
     assert len(open_tokens(tmp_path / "out", allow_padding=True)) == 10

@@ -91,7 +91,7 @@ def make(folder: Path, texts: dict[str, list[list[str]]]) -> Made:
     tokenizer = small_tokenizer(folder / "small", [text for parts in TEXTS.values() for part in parts for text in part])
     caps = {"annotated": CAP, "unannotated": SEQ_LENGTH}
     tokens = {split: encoded(folder / split, parts, tokenizer, caps[split]) for split, parts in texts.items()}
-    order = {"seq_length": SEQ_LENGTH, "seed": 42, "shuffle_memory": 1 << 20}
+    order = {"tokenizer": tokenizer, "seq_length": SEQ_LENGTH, "seed": 42, "shuffle_memory": 1 << 20}
     compact = plan_artifact(write_compact_stream, tokens=tokens["unannotated"], shuffle_block=None, **order)
     annotated = plan_artifact(write_annotated_stream, tokens=tokens["annotated"], **order)
     streams = (ArtifactStore(folder / "compact").save(compact), ArtifactStore(folder / "annotated_s").save(annotated))

@@ -3,6 +3,7 @@ from __future__ import annotations
 import importlib
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everytoken.seeds import numpy_generator
-from everytoken.shards import ArtifactStore, Shards, plan_artifact
+from everytoken.shards import Artifact, ArtifactStore, Shards, plan_artifact
 from everytoken.tokens import StreamError, open_indexed, write_annotated_stream, write_compact_stream
-from tests.tokens.corpora import encoded, file_bytes, stored
+from tests.tokens.corpora import encoded, file_bytes, small_tokenizer, stored, tokenizer_of
 
 LENGTHS = st.lists(st.lists(st.integers(0, 9), max_size=12), min_size=1, max_size=3)
 MEMORY = st.sampled_from([1, 200, 2000, 1 << 30])
@@ -55,6 +56,7 @@ def test_compact_stream_is_that_of_the_book_for_any_memory(
         built = write_compact_stream(
             out,
             tokens=stored(Path(name) / "in", tables, batch_rows),
+            tokenizer=tokenizer_of(),
             seq_length=seq_length,
             seed=seed,
             shuffle_block=block,
@@ -72,6 +74,7 @@ def test_compact_stream_is_that_of_the_book_for_any_memory(
         "remainder_tokens": total - expected.size,
         "blocks": -(-len(expected) // block),
         "shuffle_block": block,
+        "tokenizer": tokenizer_of().statistics,
     }
 
 
@@ -90,6 +93,7 @@ def test_annotated_stream_has_document_permutation_i_in_window_i(
         built = write_annotated_stream(
             out,
             tokens=stored(Path(name) / "in", tables, batch_rows),
+            tokenizer=tokenizer_of(),
             seq_length=seq_length,
             seed=seed,
             shuffle_memory=memory,
@@ -114,7 +118,7 @@ def test_annotated_stream_has_document_permutation_i_in_window_i(
         "documents": len(rows),
         "padding_tokens": len(rows) * seq_length - content,
         "remainder_tokens": 0,
-        "eos_id": 0 if rows else None,
+        "tokenizer": tokenizer_of().statistics,
     }
 
 
@@ -127,7 +131,8 @@ def test_all_files_have_the_same_bytes_for_any_memory(tmp_path: Path, write: obj
     made = []
     for memory in (1000, 30_000, 1 << 30):
         store = ArtifactStore(tmp_path / str(memory))
-        store.save(plan_artifact(write, tokens=tokens, seq_length=31, seed=3, shuffle_memory=memory, **block))
+        common = {"tokens": tokens, "tokenizer": tokenizer_of(kind), "seq_length": 31, "seed": 3}
+        store.save(plan_artifact(write, shuffle_memory=memory, **common, **block))
         files = file_bytes(tmp_path / str(memory))
         made.append((files, store.load().root_digest))
     assert made[0] == made[1] == made[2]
@@ -137,7 +142,7 @@ def test_all_files_have_the_same_bytes_for_any_memory(tmp_path: Path, write: obj
 def test_megatron_reads_both_streams_token_by_token(tmp_path: Path, kind: pa.DataType) -> None:
     indexed = importlib.import_module("megatron.core.datasets.indexed_dataset")
     tokens = stored(tmp_path / "in", [encoded([3, 8, 0, 5], part, kind) for part in range(3)])
-    common = {"tokens": tokens, "seq_length": 8, "seed": 1, "shuffle_memory": 1 << 20}
+    common = {"tokens": tokens, "tokenizer": tokenizer_of(kind), "seq_length": 8, "seed": 1, "shuffle_memory": 1 << 20}
     write_compact_stream(tmp_path, shuffle_block=None, **common)
     write_annotated_stream(tmp_path, **common)
     for name in ("compact", "annotated"):
@@ -147,43 +152,116 @@ def test_megatron_reads_both_streams_token_by_token(tmp_path: Path, kind: pa.Dat
         assert [theirs[i].tolist() for i in range(len(theirs))] == ours.tolist()
 
 
+@pytest.mark.parametrize("kind", [pa.uint16(), pa.uint32()])
+def test_datatrove_reads_both_streams_token_by_token(tmp_path: Path, kind: pa.DataType) -> None:
+    dataset = pytest.importorskip("datatrove.utils.dataset", reason="datatrove, a peer that we compare with, is absent")
+    tokens = stored(tmp_path / "in", [encoded([3, 8, 0, 5], part, kind) for part in range(3)])
+    common = {"tokens": tokens, "tokenizer": tokenizer_of(kind), "seq_length": 8, "seed": 1, "shuffle_memory": 1 << 20}
+    write_compact_stream(tmp_path, shuffle_block=None, **common)
+    write_annotated_stream(tmp_path, **common)
+    for name in ("compact", "annotated"):
+        path, size = str(tmp_path / f"{name}.bin"), 2 if kind == pa.uint16() else 4
+        theirs = dataset.DatatroveFileDataset(path, seq_len=8, token_size=size)
+        ours = open_indexed(tmp_path / name).windows()
+        assert len(ours) > 0
+        assert [theirs[i]["input_ids"].tolist() for i in range(len(theirs))] == ours.tolist()
+
+
+@pytest.mark.parametrize("kind", [pa.uint16(), pa.uint32()])
+def test_datatrove_writes_the_same_index_for_our_windows(tmp_path: Path, kind: pa.DataType) -> None:
+    megatron = pytest.importorskip(
+        "datatrove.pipeline.tokens.megatron_tokenizer", reason="datatrove, a peer that we compare with, is absent"
+    )
+    tokens = stored(tmp_path / "in", [encoded([3, 8, 0, 5], part, kind) for part in range(3)])
+    common = {"tokens": tokens, "tokenizer": tokenizer_of(kind), "seq_length": 8, "seed": 1, "shuffle_memory": 1 << 20}
+    write_annotated_stream(tmp_path, **common)
+    theirs = megatron.MegatronTokenizedFile(
+        output_folder=str(tmp_path), filename="theirs", token_size=2 if kind == pa.uint16() else 4
+    )
+    for window in open_indexed(tmp_path / "annotated").windows().tolist():
+        theirs.write(window)
+    theirs.close()
+    for suffix in (".bin", ".idx"):
+        written = tmp_path / f"theirs{suffix}"
+        assert written.read_bytes() == (tmp_path / f"annotated{suffix}").read_bytes()
+
+
+def test_a_stream_records_its_tokenizer(tmp_path: Path) -> None:
+    tokenizer = small_tokenizer(tmp_path, ["a small text for a small tokenizer", "and one more text"] * 9)
+    eos = tokenizer.statistics["eos_id"]
+    tokens = stored(tmp_path / "in", [encoded([5, 9, 3], eos=eos)])
+    common = {"tokens": tokens, "tokenizer": tokenizer, "seq_length": 9, "seed": 1, "shuffle_memory": 1 << 20}
+    expected = {name: tokenizer.statistics[name] for name in ("sha256", "vocab_size", "eos_token", "eos_id")}
+    assert expected["vocab_size"] == 285
+    assert write_compact_stream(tmp_path, shuffle_block=None, **common).statistics["tokenizer"] == expected
+    assert write_annotated_stream(tmp_path, **common).statistics["tokenizer"] == expected
+
+
 def test_without_a_block_size_a_block_is_what_100_gib_hold(tmp_path: Path) -> None:
     tokens = stored(tmp_path / "in", [encoded([5])])
-    built = write_compact_stream(tmp_path, tokens=tokens, seq_length=2048, seed=0, shuffle_block=None, shuffle_memory=1)
+    common = {"tokens": tokens, "tokenizer": tokenizer_of(), "seq_length": 2048, "seed": 0}
+    built = write_compact_stream(tmp_path, shuffle_block=None, shuffle_memory=1, **common)
     assert built.statistics["shuffle_block"] == (100 << 30) // 4098
     assert built.statistics["windows"] == 0
     assert built.statistics["remainder_tokens"] == 6
 
 
-def streams_of(tokens: Shards, folder: Path, seq_length: int = 20) -> None:
-    common = {"tokens": tokens, "seq_length": seq_length, "seed": 0, "shuffle_memory": 1 << 20}
+def streams_of(tokens: Shards, folder: Path, seq_length: int = 20, tokenizer: Artifact | None = None) -> None:
+    common = {
+        "tokens": tokens,
+        "tokenizer": tokenizer or tokenizer_of(),
+        "seq_length": seq_length,
+        "seed": 0,
+        "shuffle_memory": 1 << 20,
+    }
     write_compact_stream(folder, shuffle_block=4, **common)
     write_annotated_stream(folder, **common)
 
 
+def replaced(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
+    return table.set_column(table.column_names.index(name), name, values)
+
+
 def test_errors_name_the_part_and_row(tmp_path: Path) -> None:
-    good = encoded([3, 4])
-    with pytest.raises(StreamError, match=r"part_00000 row 1: 5 tokens, expected .* at most 4 that fit"):
-        write_annotated_stream(tmp_path, tokens=stored(tmp_path / "a", [good]), seq_length=3, seed=0, shuffle_memory=1)
-    index = good.column_names.index("token_length")
-    lies = good.set_column(index, "token_length", pa.array([3, 5], pa.int32()))
-    with pytest.raises(StreamError, match=r"part_00001 row 1: 5 tokens, expected token_length \+ 1 = 6"):
-        streams_of(stored(tmp_path / "b", [good, lies]), tmp_path)
-    with pytest.raises(StreamError, match="types"):
-        streams_of(stored(tmp_path / "c", [good, encoded([1], 1, pa.uint32())]), tmp_path)
-    with pytest.raises(StreamError, match="expected encoded documents"):
-        streams_of(stored(tmp_path / "d", [good.drop_columns(["tokens"])]), tmp_path)
-    with pytest.raises(StreamError, match=r"no column \['is_bad'\]"):
-        streams_of(stored(tmp_path / "e", [good.drop_columns(["is_bad"])]), tmp_path)
-    with pytest.raises(StreamError, match="must end in one EOS"):
-        streams_of(stored(tmp_path / "f", [good, encoded([2], 1, eos=9)]), tmp_path)
-    with pytest.raises(StreamError, match="shuffle_block is 0"):
-        write_compact_stream(
-            tmp_path,
-            tokens=stored(tmp_path / "g", [good]),
-            seq_length=3,
-            seed=0,
-            shuffle_block=0,
-            shuffle_memory=1,
-        )
+    good, second = encoded([3, 4]), encoded([3, 4], 1)
+    number = iter(range(99))
+
+    def expect(message: str, *tables: pa.Table, **options: Any) -> None:
+        tokens = stored(tmp_path / str(next(number)), tables)
+        with pytest.raises(StreamError, match=message):
+            streams_of(tokens, tmp_path, **options)
+
+    expect(r"part_00000 row 1: 5 tokens, expected .* at most 4 that fit", good, seq_length=3)
+    lies = replaced(second, "token_length", pa.array([3, 5], pa.int32()))
+    expect(r"part_00001 row 1: 5 tokens, expected token_length \+ 1 = 6", good, lies)
+    for bad in (None, -2):
+        lies = replaced(second, "token_length", pa.array([3, bad], pa.int32()))
+        expect("part_00001 row 1: token_length is null or negative", good, lies)
+    nulls = pa.array([[1, 2, 3, 0], None], second["tokens"].type)
+    expect("part_00001 row 0 or later: .* null", good, replaced(second, "tokens", nulls))
+    nulls = pa.array([[1, 2, 3, 0], [1, None, 3, 4, 0]], second["tokens"].type)
+    expect("part_00001 row 0 or later: .* null", good, replaced(second, "tokens", nulls))
+    expect("part_00001 has tokens of the type uint32", good, encoded([1], 1, pa.uint32()))
+    expect("part_00000 has tokens of the type uint16", good, tokenizer=tokenizer_of(pa.uint32()))
+    expect("expected encoded documents", good.drop_columns(["tokens"]))
+    expect(r"no column \['is_bad'\]", good.drop_columns(["is_bad"]))
+    expect("part_00001 row 0 ends in the id 9; all documents must end in one EOS", good, encoded([2], 1, eos=9))
+    expect(
+        r"part_00001 row 1: token id 7, expected ids below .* 7",
+        good,
+        encoded([2, 9], 1),
+        tokenizer=tokenizer_of(vocab_size=7),
+    )
+    expect("no parts")
+    for block in (0, -1):
+        with pytest.raises(StreamError, match=f"shuffle_block is {block}"):
+            write_compact_stream(
+                tmp_path,
+                tokens=stored(tmp_path / f"block {block}", [good]),
+                tokenizer=tokenizer_of(),
+                seq_length=3,
+                seed=0,
+                shuffle_block=block,
+                shuffle_memory=1,
+            )
     assert not [path for path in tmp_path.iterdir() if path.name.startswith("shuffle-")]

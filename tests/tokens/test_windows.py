@@ -14,7 +14,7 @@ from everytoken.tokens import (
     write_annotated_stream,
     write_compact_stream,
 )
-from tests.tokens.corpora import encoded, stored
+from tests.tokens.corpora import encoded, stored, tokenizer_of
 
 SEQ = 8
 
@@ -25,7 +25,7 @@ def folders(tmp_path: Path) -> list[Path]:
     paths = [tmp_path / name for name in ("compact", "annotated", "canary")]
     for path in paths:
         path.mkdir()
-    common = {"seq_length": SEQ, "seed": 1, "shuffle_memory": 1 << 20}
+    common = {"tokenizer": tokenizer_of(), "seq_length": SEQ, "seed": 1, "shuffle_memory": 1 << 20}
     compact = stored(tmp_path / "a", [encoded([7, 3, 0, 12] * 5)])
     write_compact_stream(paths[0], tokens=compact, shuffle_block=None, **common)
     write_annotated_stream(paths[1], tokens=stored(tmp_path / "b", [encoded([0, 3, 8, 7])]), **common)

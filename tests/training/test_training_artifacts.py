@@ -10,6 +10,7 @@ import torch
 
 from everytoken.shards import ArtifactStore, Built, Inline, Rows, Shards, Store, plan_artifact, versioned
 from everytoken.tokens import WindowWriter
+from everytoken.tokens.probe import library_record, probe_record
 from everytoken.training import EvaluationParameters, GenerationParameters, TrainingError
 from everytoken.training.artifacts import HISTORY, evaluate, generate_texts, train
 from everytoken.training.checkpoint import load_model, parameters_sha256
@@ -20,8 +21,8 @@ TEXTS = ["to be or not to be that is the question", "a rose is a rose is a rose"
 
 @versioned(1)
 def tokenizer_artifact(folder):
-    byte_encoder(folder)
-    return Built(statistics={})
+    encoder = byte_encoder(folder)
+    return Built({"probe": probe_record(encoder.tokenizer.tokenizer)}, library_record())
 
 
 @versioned(1)

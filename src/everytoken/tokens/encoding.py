@@ -146,7 +146,7 @@ class DocumentEncoder:
         for start in range(0, len(ids), _COUNTED_IDS):
             stop = min(start + _COUNTED_IDS, len(ids))
             here = np.flatnonzero((starts < stop) & (ends > start) & (ends > starts))
-            sums[here] += np.add.reduceat(self._measures[ids[start:stop]], np.maximum(starts[here], start) - start)
+            sums[here] += np.add.reduceat(self._measures.take(ids[start:stop]), np.maximum(starts[here], start) - start)
         return sums % _ONE_SPECIAL, sums // _ONE_SPECIAL
 
     def _with_eos(self, ids: np.ndarray, offsets: np.ndarray, lengths: np.ndarray) -> np.ndarray:

@@ -104,7 +104,7 @@ class _Guarded:
         covered = np.zeros(len(texts), np.int64)
         filled = np.flatnonzero(np.diff(offsets))
         if len(filled):
-            covered[filled] = np.add.reduceat(self.tokenizer.token_bytes[ids], offsets[filled], dtype=np.int64)
+            covered[filled] = np.add.reduceat(self.tokenizer.token_bytes.take(ids), offsets[filled], dtype=np.int64)
         sizes = (len(text) if text.isascii() else len(text.encode()) for text in texts)
         return np.not_equal(covered, np.fromiter(sizes, np.int64, len(texts)))
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +21,7 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 
 from everytoken.tokens.errors import StreamError
+from everytoken.tokens.scatter import RowScatter
 
 _MAGIC = b"MMIDIDX\x00\x00"
 _VERSION = 1
@@ -58,7 +60,7 @@ class WindowWriter:
         self._file: BinaryIO | None = None
 
     def __enter__(self) -> Self:
-        self._file = with_name(self._prefix, ".bin").open("wb")
+        self._file = with_name(self._prefix, ".bin").open("w+b")
         return self
 
     def write(self, windows: np.ndarray) -> None:
@@ -67,21 +69,46 @@ class WindowWriter:
         Raises:
             StreamError: another shape, or an id that the stored type cannot hold.
         """
-        if windows.ndim != 2 or windows.shape[1] != self._window:
-            raise StreamError(f"{self._prefix}: windows of shape {windows.shape}, expected (n, {self._window})")
+        stored = self._stored(windows)
+        self._opened().write(stored.data)
+        self.windows += len(stored)
+
+    @contextmanager
+    def shuffled(self, position: np.ndarray, memory: int) -> Iterator[Callable[[np.ndarray], None]]:
+        """Append windows in another order than they come in, see `everytoken.tokens.scatter`.
+
+        The block gets a function to call with windows of shape (n, window), again and again; window i of all those
+        becomes window ``position[i]`` of what is appended.
+
+        Args:
+            position: a permutation of 0..n-1, int64 (n,).
+            memory: bytes that windows may take in memory.
+
+        Raises:
+            ShuffleError: ``position`` is no permutation, or there are more or fewer windows.
+            StreamError: as `write`.
+        """
+        scatter = RowScatter(self._opened(), position, self._window, self._dtype, memory)
+        yield lambda windows: scatter.add(self._stored(windows))
+        scatter.finish()
+        self.windows += len(position)
+
+    def _opened(self) -> BinaryIO:
         if self._file is None:
             raise StreamError(f"{self._prefix}: the writer is not open; use it in a with statement")
-        if windows.size and windows.dtype != self._dtype:
-            low, high, info = int(windows.min()), int(windows.max()), np.iinfo(self._dtype)
-            if low < info.min or high > info.max:
-                bad = high if high > info.max else low
+        return self._file
+
+    def _stored(self, windows: np.ndarray) -> np.ndarray:
+        if windows.ndim != 2 or windows.shape[1] != self._window:
+            raise StreamError(f"{self._prefix}: windows of shape {windows.shape}, expected (n, {self._window})")
+        if windows.size and windows.dtype != np.uint16:
+            low, high, most = int(windows.min()), int(windows.max()), int(np.iinfo(self._dtype).max)
+            if low < 0 or high > most:
                 raise StreamError(
-                    f"{self._prefix} window {self.windows} or later: token id {bad} does not fit in "
-                    f"{self._dtype.name} (at most {info.max}); the vocabulary is larger than the stream's "
-                    "type allows"
+                    f"{self._prefix} window {self.windows} or later: token id {high if high > most else low} does not "
+                    f"fit in {self._dtype.name} (0 to {most}); the vocabulary is larger than the stream's type allows"
                 )
-        self._file.write(np.ascontiguousarray(windows, dtype=self._dtype).data)
-        self.windows += len(windows)
+        return np.ascontiguousarray(windows, dtype=self._dtype)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

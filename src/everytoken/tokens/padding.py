@@ -20,15 +20,14 @@ def padded(ids: pa.Array, lengths: np.ndarray, window: int) -> tuple[np.ndarray,
         StreamError: the documents do not end in one id.
     """
     flat = ids.flatten().to_numpy()
-    sizes = lengths.astype(np.int64) + 1
-    ends = np.cumsum(sizes)
+    ends = np.cumsum(lengths.astype(np.int64) + 1)
     last = flat[ends - 1]
     eos_id = last[0]
     if (last != eos_id).any():
         raise StreamError(f"documents end in the ids {sorted(set(last.tolist()))[:5]}; all must end in one EOS")
     windows = np.full((len(lengths), window), eos_id, flat.dtype)
-    # Places of the ids in the flattened windows: where the document's window starts, plus the position in the
-    # document.
-    shift = np.arange(len(lengths)) * window - (ends - sizes)
-    windows.reshape(-1)[np.arange(len(flat)) + np.repeat(shift, sizes)] = flat
+    start = 0
+    for row, end in zip(windows, ends.tolist(), strict=True):
+        row[: end - start] = flat[start:end]
+        start = end
     return windows, int(eos_id)

@@ -95,7 +95,7 @@ def tokenization_summary(
     }
     summary: dict[str, Any] = {
         split: {
-            **{name: value for name, value in of.items() if not isinstance(value, Mapping)},
+            **_figures(of),
             **_ratios(of),
             "estimated_tokens": estimated_tokens[split],
         }
@@ -104,15 +104,20 @@ def tokenization_summary(
     summary |= {
         "chars_per_token": measured,
         "compact_stream": {
-            **compact_stream,
+            **_figures(compact_stream),
             "remainder_share": _ratio(compact_stream["remainder_tokens"], to_windows),
         },
         "annotated_stream": {
-            **annotated_stream,
+            **_figures(annotated_stream),
             "padding_share": _ratio(annotated_stream["padding_tokens"], in_windows),
         },
     }
     return _without_missing(summary)
+
+
+def _figures(statistics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is no mapping: counts, and no groups of them and no tokenizer."""
+    return {name: value for name, value in statistics.items() if not isinstance(value, Mapping)}
 
 
 def length_histograms(tokens: Mapping[str, Shards]) -> dict[str, list[int]]:

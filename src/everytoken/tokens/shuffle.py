@@ -7,11 +7,10 @@ other. A bucket that turns out larger than memory is treated in the same way aga
 sizes of rows. What comes out depends on rows and positions alone, never on the bound or on the batches in
 which rows came.
 
-Cost. Memory: ``memory`` bytes for rows (a third of it is gathered, then needed twice more while it is
-combined and ordered; a single row, or a batch of the caller, that is larger is held whole) and about 17 bytes
-a row for positions. Disk: in ``scratch`` as much as the rows take uncompressed, when they do not fit in
-memory; each row is written once and read once for each level, and one level orders up to about ``memory *
-20`` bytes.
+Cost. Memory: ``memory`` bytes for rows (half of it is gathered, then needed once more while it is combined; a single
+row, or a batch of the caller, that is larger is held whole) and about 17 bytes a row for positions. Disk: in
+``scratch`` as much as the rows take uncompressed, when they do not fit in memory; each row is written once and read
+once for each level, and one level orders up to about ``memory * 30`` bytes.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ import pyarrow as pa
 from everytoken.tokens.errors import ShuffleError
 
 _MOST_BUCKETS = 128  # open files at a time
-_OUTPUT_BYTES = 16 << 20
+_OUTPUT_BYTES = 4 << 20
 _OUTPUT_ROWS = 65_536
 
 
@@ -37,6 +36,22 @@ def destinations(permutation: np.ndarray) -> np.ndarray:
     position = np.empty(len(permutation), np.int64)
     position[permutation] = np.arange(len(permutation))
     return position
+
+
+def require_permutation(position: np.ndarray) -> None:
+    """Check that ``position`` has each of 0..n-1 once.
+
+    Raises:
+        ShuffleError: it has not.
+    """
+    seen = np.zeros(len(position), bool)
+    if len(position) and position.min() >= 0 and position.max() < len(position):
+        seen[position] = True
+    if not seen.all():
+        raise ShuffleError(
+            f"position has {len(position)} entries but is no permutation of 0..{len(position) - 1}; "
+            "every output row must come from exactly one input row"
+        )
 
 
 def in_order(
@@ -56,18 +71,10 @@ def in_order(
         ShuffleError: ``position`` is not a permutation, or has another length than the input.
     """
     position = np.asarray(position, np.int64)
-    seen = np.zeros(len(position), bool)
-    if len(position) and position.min() >= 0 and position.max() < len(position):
-        seen[position] = True
-    if not seen.all():
-        raise ShuffleError(
-            f"position has {len(position)} entries but is no permutation of 0..{len(position) - 1}; "
-            "every output row must come from exactly one input row"
-        )
-    del seen
+    require_permutation(position)
     folder = Path(tempfile.mkdtemp(prefix="shuffle-", dir=scratch))
     try:
-        yield from _in_order(batches, position, max(1, memory // 3), folder)
+        yield from _in_order(batches, position, max(1, memory // 2), folder)
     finally:
         shutil.rmtree(folder)
 
@@ -123,22 +130,20 @@ def _spill(seen: list[pa.Table], rest: Iterator[pa.Table], position: np.ndarray,
             done += group.num_rows
             order = np.argsort(there // size, kind="stable")
             there = there[order]
-            sorted_group = group.combine_chunks().take(pa.array(order))
             ends = np.searchsorted(there // size, np.arange(len(files)), side="right")
             start = 0
             for b, end in enumerate(ends.tolist()):
                 if end > start:
-                    writers[b].write_table(sorted_group.slice(start, end - start))
+                    writers[b].write_table(group.take(pa.array(order[start:end])))
                     places[b].write(there[start:end].tobytes())
                 start = end
-            group = sorted_group = None
+            group = None
             group = next(rest, None)
         if done != len(position):
             raise _wrong_count(len(position), done)
 
 
 def _taken(table: pa.Table, position: np.ndarray, limit: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    table = table.combine_chunks()
     order = pa.array(destinations(position))
     share = min(limit, _OUTPUT_BYTES) * table.num_rows // max(1, table.nbytes)
     rows = max(1, min(_OUTPUT_ROWS, share))
@@ -164,12 +169,18 @@ class _Source:
                 self.schema = batch.schema
             for piece in _pieces(_cast(batch, _wide(batch.schema)), limit):
                 if held and held_bytes + piece.nbytes > limit:
-                    yield pa.Table.from_batches(held)
-                    held, held_bytes = [], 0
+                    yield _combined(held)
+                    held_bytes = 0
                 held.append(piece)
                 held_bytes += piece.nbytes
         if held:
-            yield pa.Table.from_batches(held)
+            yield _combined(held)
+
+
+def _combined(held: list[pa.RecordBatch]) -> pa.Table:
+    table = pa.Table.from_batches(held)
+    held.clear()
+    return table.combine_chunks()
 
 
 def _pieces(batch: pa.RecordBatch, limit: int) -> Iterator[pa.RecordBatch]:

@@ -9,25 +9,36 @@ document i of a shuffled part is its row ``permutation[i]``.
 Annotated stream: window i holds document ``permutation[i]`` of all documents in part and row order: content,
 EOS, then EOS as padding. ``token_lengths.npy`` and ``sidecar.parquet`` have row i for window i.
 
-Both shuffles are exact permutations in bounded memory (`everytoken.tokens.shuffle`): the bytes do not depend
-on the bound.
+All shuffles are exact permutations in bounded memory: rows of any size in `everytoken.tokens.shuffle`, windows in
+`everytoken.tokens.scatter`. The bytes do not depend on the bound. Parts are read ahead in `_READERS` threads, because
+to decode parquet takes longer than all else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from everytoken.seeds import numpy_generator
-from everytoken.shards import Built, Part, Rows, Shards, fsync_file, versioned, write_rows
+from everytoken.shards import Artifact, Built, Part, Rows, Shards, fsync_file, versioned, write_rows
+from everytoken.tokens.documents import (
+    TokenizerFacts,
+    checked_batches,
+    document_sizes,
+    require_encoded,
+    shuffled_tokens,
+    tokenizer_facts,
+)
 from everytoken.tokens.errors import StreamError
 from everytoken.tokens.megatron import WindowWriter, stored_dtype
+from everytoken.tokens.padding import padded
+from everytoken.tokens.readahead import read_ahead
 from everytoken.tokens.shuffle import destinations, in_order
 
 COMPACT, ANNOTATED = "compact", "annotated"
@@ -48,14 +59,16 @@ SIDECAR = pa.schema(
     ]
 )
 _SIDECAR_INPUT = ["id" if name == "doc_id" else name for name in SIDECAR.names]
-_COPIED_WINDOWS = 8_192  # at most this many windows are built at a time
+_PADDED_BYTES = 4 << 20  # windows that are built at a time
+_READERS = 2
 
 
-@versioned(1, unrecorded=["shuffle_memory"])
+@versioned(2, unrecorded=["shuffle_memory"])
 def write_compact_stream(
     folder: Path,
     *,
     tokens: Shards,
+    tokenizer: Artifact,
     seq_length: int,
     seed: int,
     shuffle_block: int | None,
@@ -67,39 +80,42 @@ def write_compact_stream(
     ``numpy_generator(seed)`` for all blocks in order, ``permutation(n)`` for a block of n.
 
     Args:
-        folder: where the files go; also holds temporary files, up to the size of one block and one part.
+        folder: where the files go; also holds temporary files, up to the size of two parts uncompressed.
         tokens: encoded documents (``tokens``, ``token_length``).
+        tokenizer: the tokenizer that encoded them.
         seq_length: tokens that a window predicts; a window has one more.
         seed: see above.
         shuffle_block: windows in a block; None: as many as 100 GiB hold.
-        shuffle_memory: bytes for rows in memory; positions come on top (17 bytes a document of a part and a
-            window of a block).
+        shuffle_memory: bytes for rows in memory; positions come on top (33 bytes a document of two parts, 17 a window
+            of a block), and what reading two row groups takes.
 
     Returns:
-        Statistics: windows, tokens (in windows), documents, remainder_tokens, blocks, shuffle_block.
+        Statistics: windows, tokens (in windows), documents, remainder_tokens, blocks, shuffle_block, tokenizer (sha256,
+        vocab_size, eos_token, eos_id).
 
     Raises:
-        StreamError: the documents have no tokens, or are not what their ``token_length`` says.
+        StreamError: the documents have no tokens, or are not what their ``token_length`` and the tokenizer say.
     """
-    window, dtype = seq_length + 1, _dtype(tokens)
-    block = BLOCK_BYTES // (window * stored_dtype(dtype).itemsize) if shuffle_block is None else shuffle_block
+    window, facts = seq_length + 1, tokenizer_facts(tokenizer)
+    require_encoded(tokens, facts)
+    block = BLOCK_BYTES // (window * stored_dtype(facts.dtype).itemsize) if shuffle_block is None else shuffle_block
     if block < 1:
         raise StreamError(f"shuffle_block is {shuffle_block}; expected at least 1 window")
-    total = sum(_count_tokens(part) for part in tokens)
+    total = sum(int(document_sizes(part).sum()) for part in tokens)
     generator = numpy_generator(seed)
-    half = shuffle_memory // 2  # both shuffles are under way at the same time
+    half = shuffle_memory // 2  # of windows; of documents: parts that are read, and the one that is cut
+    parts = (shuffled_tokens(part, facts, seed=seed, memory=half // (_READERS + 1), scratch=folder) for part in tokens)
     blocks = 0
     with (
-        closing(_shuffled_documents(tokens, seed, half, folder)) as documents,
-        WindowWriter(folder / COMPACT, window, dtype) as writer,
+        closing(read_ahead(parts, _READERS)) as documents,
+        WindowWriter(folder / COMPACT, window, facts.dtype) as writer,
     ):
-        windows = _Windows(documents, window, dtype)
+        windows = _Windows(documents, window, facts.dtype)
         for start in range(0, total // window, block):
             count = min(block, total // window - start)
-            position = destinations(generator.permutation(count))
-            with closing(in_order(windows.take(count), position, memory=half, scratch=folder)) as ordered:
-                for batch in ordered:
-                    writer.write(_array(batch.column(0), window, dtype))
+            with writer.shuffled(destinations(generator.permutation(count)), half) as write:
+                for cut in windows.take(count):
+                    write(cut)
             blocks += 1
         remainder = windows.rest()
     return Built(
@@ -110,71 +126,52 @@ def write_compact_stream(
             "remainder_tokens": remainder,
             "blocks": blocks,
             "shuffle_block": block,
+            "tokenizer": asdict(facts),
         }
     )
 
 
-@versioned(1, unrecorded=["shuffle_memory"])
-def write_annotated_stream(folder: Path, *, tokens: Shards, seq_length: int, seed: int, shuffle_memory: int) -> Built:
+@versioned(2, unrecorded=["shuffle_memory"])
+def write_annotated_stream(
+    folder: Path, *, tokens: Shards, tokenizer: Artifact, seq_length: int, seed: int, shuffle_memory: int
+) -> Built:
     """Write ``annotated.bin``, ``annotated.idx``, ``token_lengths.npy`` (int32) and ``sidecar.parquet``.
 
     The order is ``numpy_generator(seed).permutation(documents)``.
 
     Args:
-        folder: where the files go; also holds temporary files, up to the size of the documents uncompressed.
+        folder: where the files go; also holds temporary files, up to the size of the sidecar uncompressed.
         tokens: encoded documents with the columns of the sidecar.
+        tokenizer: the tokenizer that encoded them.
         seq_length: tokens that a window predicts; a window has one more.
         seed: see above.
-        shuffle_memory: bytes for rows in memory; positions come on top (17 bytes a document).
+        shuffle_memory: bytes for rows in memory; positions and lengths come on top (21 bytes a document), and what
+            reading two row groups takes.
 
     Returns:
         Statistics: windows, tokens (content), documents, padding_tokens (after the EOS), remainder_tokens
-            (0), eos_id.
+        (0), tokenizer (sha256, vocab_size, eos_token, eos_id).
 
     Raises:
-        StreamError: a column is missing, a document does not fit in a window, or is not what its
-            ``token_length`` says.
+        StreamError: a column is missing, a document does not fit in a window, or is not what its ``token_length`` and
+            the tokenizer say.
     """
-    window, dtype = seq_length + 1, _dtype(tokens)
-    for part in tokens:
-        if missing := [name for name in _SIDECAR_INPUT if name not in part.schema.names]:
-            raise StreamError(f"{part.name} has no column {missing}; the sidecar needs {_SIDECAR_INPUT}")
-    documents = tokens.rows
+    window, facts, documents = seq_length + 1, tokenizer_facts(tokenizer), tokens.rows
+    require_encoded(tokens, facts, _SIDECAR_INPUT)
     position = destinations(numpy_generator(seed).permutation(documents))
-    lengths_path = folder / TOKEN_LENGTHS_FILE
-    lengths_file = np.lib.format.open_memmap(lengths_path, "w+", np.dtype("<i4"), (documents,)) if documents else None
-
-    def rows(ordered: Iterable[pa.RecordBatch]) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
-        written, content, eos_id = 0, 0, None
-        for batch in ordered:
-            lengths = batch.column("token_length").to_numpy()
-            for start in range(0, batch.num_rows, _COPIED_WINDOWS):
-                ids = batch.column("tokens").slice(start, _COPIED_WINDOWS)
-                padded, pad = _padded(ids, lengths[start : start + _COPIED_WINDOWS], window)
-                if eos_id is not None and pad != eos_id:
-                    raise StreamError(f"documents end in the ids {eos_id} and {pad}; all must end in one EOS")
-                eos_id = pad
-                writer.write(padded)
-            if lengths_file is not None:
-                lengths_file[written : written + batch.num_rows] = lengths
-            written += batch.num_rows
-            content += int(lengths.sum(dtype=np.int64))
-            columns = [batch.column(name).cast(kind) for name, kind in zip(_SIDECAR_INPUT, SIDECAR.types, strict=True)]
-            yield pa.RecordBatch.from_arrays(columns, schema=SIDECAR)
-        return {"content": content, "eos_id": eos_id}
-
-    documents_in = _documents(tokens, window)
+    lengths = np.empty(documents, "<i4")
+    half = shuffle_memory // 2  # windows and sidecar are shuffled at the same time
+    parts = (_batches(part, facts, window) for part in tokens)
     with (
-        closing(in_order(documents_in, position, memory=shuffle_memory, scratch=folder)) as ordered,
-        WindowWriter(folder / ANNOTATED, window, dtype) as writer,
+        WindowWriter(folder / ANNOTATED, window, facts.dtype) as writer,
+        writer.shuffled(position, half) as write,
+        closing(read_ahead(parts, _READERS)) as batches,
+        closing(in_order(_sidecar(batches, write, window), position, memory=half, scratch=folder)) as ordered,
     ):
-        statistics = write_rows(Rows(SIDECAR, rows(ordered)), folder / SIDECAR_FILE).statistics
-    if lengths_file is None:
-        np.save(lengths_path, np.empty(0, "<i4"))
-    else:
-        lengths_file.flush()
-    fsync_file(lengths_path)
-    content = statistics["content"]
+        write_rows(Rows(SIDECAR, _with_lengths(ordered, lengths)), folder / SIDECAR_FILE)
+    np.save(folder / TOKEN_LENGTHS_FILE, lengths)
+    fsync_file(folder / TOKEN_LENGTHS_FILE)
+    content = int(lengths.sum(dtype=np.int64))
     return Built(
         {
             "windows": writer.windows,
@@ -182,109 +179,57 @@ def write_annotated_stream(folder: Path, *, tokens: Shards, seq_length: int, see
             "documents": documents,
             "padding_tokens": writer.windows * seq_length - content,
             "remainder_tokens": 0,
-            "eos_id": statistics["eos_id"],
+            "tokenizer": asdict(facts),
         }
     )
 
 
-def _dtype(tokens: Shards) -> np.dtype[Any]:
-    """Return the type of the ids, the same in every part."""
-    kinds = {}
-    for part in tokens:
-        if not {"tokens", "token_length"} <= set(part.schema.names):
-            raise StreamError(
-                f"{part.name} has the columns {part.schema.names}; expected encoded documents with tokens"
-            )
-        kinds[part.schema.field("tokens").type.value_type] = part.name
-    if len(kinds) != 1:
-        raise StreamError(f"the parts hold tokens of the types {kinds}; expected one type in at least one part")
-    dtype: np.dtype[Any] = np.dtype(next(iter(kinds)).to_pandas_dtype())
-    return dtype
+def _batches(part: Part, facts: TokenizerFacts, window: int) -> Generator[pa.RecordBatch, None, None]:
+    yield from checked_batches(part, facts, _SIDECAR_INPUT, most=window)
 
 
-def _count_tokens(part: Part) -> int:
-    """Return content and EOS tokens of a part, from the lengths alone."""
-    return sum(
-        int(batch.column(0).to_numpy().sum(dtype=np.int64)) + batch.num_rows for batch in part.batches(["token_length"])
-    )
+def _sidecar(
+    batches: Iterable[pa.RecordBatch], write: Callable[[np.ndarray], None], window: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield the sidecar's columns, when the tokens are written."""
+    for batch in batches:
+        ids, lengths = batch.column("tokens"), batch.column("token_length").to_numpy()
+        step = max(1, _PADDED_BYTES // (window * ids.values.type.bit_width // 8))
+        for start in range(0, batch.num_rows, step):
+            write(padded(ids.slice(start, step), lengths[start : start + step], window)[0])
+        columns = [batch.column(name).cast(kind) for name, kind in zip(_SIDECAR_INPUT, SIDECAR.types, strict=True)]
+        yield pa.RecordBatch.from_arrays(columns, schema=SIDECAR)
 
 
-def _checked(part: Part, columns: list[str], most: int | None) -> Iterator[pa.RecordBatch]:
-    """Yield batches of a part in which every document has ``token_length`` + 1 tokens, at most ``most``."""
-    row = 0
-    for batch in part.batches(columns):
-        batch = batch.select(columns)
-        found = pc.fill_null(pc.list_value_length(batch.column("tokens")), 0).to_numpy(zero_copy_only=False)
-        expected = pc.fill_null(batch.column("token_length"), 0).to_numpy(zero_copy_only=False) + 1
-        wrong = (found != expected) | (found > (most or np.inf))
-        if wrong.any():
-            i = int(np.argmax(wrong))
-            limit = f", at most {most} that fit in a window" if most else ""
-            raise StreamError(
-                f"{part.name} row {row + i}: {found[i]} tokens, expected token_length + 1 = "
-                f"{expected[i]}{limit}. Encode the documents again, with a cap that the windows can hold."
-            )
-        row += batch.num_rows
+def _with_lengths(
+    ordered: Iterable[pa.RecordBatch], lengths: np.ndarray
+) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
+    """Pass the sidecar on, and keep its lengths."""
+    done = 0
+    for batch in ordered:
+        lengths[done : done + batch.num_rows] = batch.column("token_length").to_numpy()
+        done += batch.num_rows
         yield batch
-
-
-def _documents(tokens: Shards, window: int) -> Iterator[pa.RecordBatch]:
-    for part in tokens:
-        yield from _checked(part, [*_SIDECAR_INPUT, "tokens"], window)
-
-
-def _shuffled_documents(tokens: Shards, seed: int, memory: int, scratch: Path) -> Generator[np.ndarray, None, None]:
-    """Yield the tokens of all documents, shuffled inside each part, as flat arrays."""
-    for part in tokens:
-        position = destinations(numpy_generator(seed, part.index).permutation(part.rows))
-        batches = (batch.select(["tokens"]) for batch in _checked(part, ["tokens", "token_length"], None))
-        with closing(in_order(batches, position, memory=memory, scratch=scratch)) as ordered:
-            for batch in ordered:
-                yield batch.column(0).flatten().to_numpy()
+    return {}
 
 
 class _Windows:
-    """Windows cut from flat tokens, as batches of one column of fixed-size binary values."""
+    """Windows cut from flat tokens."""
 
     def __init__(self, tokens: Iterable[np.ndarray], window: int, dtype: np.dtype[Any]) -> None:
-        self._tokens, self._window, self._dtype = iter(tokens), window, dtype
+        self._tokens, self._window = iter(tokens), window
         self._left = np.empty(0, dtype)
 
-    def take(self, count: int) -> Iterator[pa.RecordBatch]:
-        """Yield the next ``count`` windows."""
-        kind = pa.binary(self._window * self._dtype.itemsize)
+    def take(self, count: int) -> Iterator[np.ndarray]:
+        """Yield the next ``count`` windows in arrays of (n, window)."""
         while count:
             if (ready := min(count, len(self._left) // self._window)) == 0:
                 self._left = np.concatenate([self._left, next(self._tokens)])
                 continue
             cut, self._left = np.split(self._left, [ready * self._window])
-            column = pa.FixedSizeBinaryArray.from_buffers(kind, ready, [None, pa.py_buffer(cut)])
-            yield pa.RecordBatch.from_arrays([column], ["window"])
+            yield cut.reshape(ready, self._window)
             count -= ready
 
     def rest(self) -> int:
         """Return the number of tokens that are left when no more windows are wanted."""
         return len(self._left) + sum(len(tokens) for tokens in self._tokens)
-
-
-def _array(windows: pa.FixedSizeBinaryArray, window: int, dtype: np.dtype[Any]) -> np.ndarray:
-    """Return the tokens in a column of fixed-size binary values, a view, (n, window)."""
-    start = windows.offset * window * dtype.itemsize
-    return np.frombuffer(windows.buffers()[1], dtype, len(windows) * window, start).reshape(-1, window)
-
-
-def _padded(ids: pa.Array, lengths: np.ndarray, window: int) -> tuple[np.ndarray, int]:
-    """Return documents padded with their EOS, (n, window), and the EOS id."""
-    flat = ids.flatten().to_numpy()
-    sizes = lengths.astype(np.int64) + 1
-    ends = np.cumsum(sizes)
-    last = flat[ends - 1]
-    eos_id = last[0]
-    if (last != eos_id).any():
-        raise StreamError(f"documents end in the ids {sorted(set(last.tolist()))[:5]}; all must end in one EOS")
-    windows = np.full((len(lengths), window), eos_id, flat.dtype)
-    # Places of the ids in the flattened windows: where the document's window starts, plus the position in the
-    # document.
-    shift = np.arange(len(lengths)) * window - (ends - sizes)
-    windows.reshape(-1)[np.arange(len(flat)) + np.repeat(shift, sizes)] = flat
-    return windows, int(eos_id)

@@ -9,8 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everytoken.corpus.reading.archives import DamagedFile
-from everytoken.corpus.reading.records import Oversized, count_lines, iterate_elements, iterate_runs, text_blocks
-from everytoken.corpus.reading.rows import HEAD_BYTES
+from everytoken.corpus.reading.records import (
+    HEAD_BYTES,
+    Oversized,
+    count_lines,
+    iterate_elements,
+    iterate_runs,
+    text_blocks,
+)
 
 BLOCK_SIZES = st.integers(1, 9)
 JSON = st.recursive(

@@ -18,8 +18,15 @@ from typing import Any, NamedTuple
 from everytoken.corpus.errors import BadRow, RowError, UpstreamError
 from everytoken.corpus.reading.archives import DamagedFile, decompressed
 from everytoken.corpus.reading.parsing import json_name, parse_record, parse_reference, parse_row, parse_rows, shown
-from everytoken.corpus.reading.records import Oversized, count_lines, iterate_elements, iterate_runs, text_blocks
-from everytoken.corpus.reading.rows import HEAD_BYTES, Kind, Reading, ReadingLimits, Row, UnreadableRow
+from everytoken.corpus.reading.records import (
+    HEAD_BYTES,
+    Oversized,
+    count_lines,
+    iterate_elements,
+    iterate_runs,
+    text_blocks,
+)
+from everytoken.corpus.reading.rows import Kind, Reading, ReadingLimits, Row, UnreadableRow
 from everytoken.corpus.reading.tables import arrow_rows, count_arrow_rows, count_parquet_rows, parquet_rows
 from everytoken.corpus.rendering.renderers import CUTS
 from everytoken.corpus.upstreams.file import UpstreamFile, damage_named

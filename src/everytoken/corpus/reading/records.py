@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, NoReturn
 
 from everytoken.corpus.reading.archives import DamagedFile, name_of_magic
-from everytoken.corpus.reading.rows import HEAD_BYTES
+
+HEAD_BYTES = 4_096  # of an unreadable row, kept as evidence
 
 _REPAIR = "Repair the file at its origin, or pin another revision of it."
 _BOMS = {

@@ -8,8 +8,6 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from everytoken.corpus.rendering.renderers import Renderer
 
-HEAD_BYTES = 4_096  # of an unreadable row, kept as evidence
-
 Kind = Literal["jsonl", "json", "parquet", "arrow"]
 
 
@@ -74,7 +72,7 @@ class UnreadableRow(NamedTuple):
         offset: as in `Row`.
         reason: one of `everytoken.corpus.errors.BAD_ROW_REASONS`.
         detail: what exactly is wrong.
-        raw: the first bytes of the row, at most `HEAD_BYTES`; None for parquet and arrow.
+        raw: the first bytes of the row, at most `records.HEAD_BYTES`; None for parquet and arrow.
     """
 
     number: int

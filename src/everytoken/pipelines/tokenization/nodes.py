@@ -81,11 +81,14 @@ def encode_annotated(
     return _encode(annotated, tokenizer, certificate, parameters, parameters.max_annotated_tokens, SIDECAR_COLUMNS)
 
 
-def pack_compact_stream(unannotated_tokens: Shards, parameters: TokenizationParameters) -> Artifact:
+def pack_compact_stream(
+    unannotated_tokens: Shards, tokenizer: Artifact, parameters: TokenizationParameters
+) -> Artifact:
     """Concatenate shuffled documents, cut windows of seq_length + 1, shuffle the windows."""
     return plan_artifact(
         write_compact_stream,
         tokens=unannotated_tokens,
+        tokenizer=tokenizer,
         seq_length=parameters.seq_length,
         seed=parameters.seed,
         shuffle_block=parameters.shuffle_block,
@@ -93,11 +96,12 @@ def pack_compact_stream(unannotated_tokens: Shards, parameters: TokenizationPara
     )
 
 
-def pad_annotated_stream(annotated_tokens: Shards, parameters: TokenizationParameters) -> Artifact:
+def pad_annotated_stream(annotated_tokens: Shards, tokenizer: Artifact, parameters: TokenizationParameters) -> Artifact:
     """Put one document into each window, in seeded order, with a sidecar row for each."""
     return plan_artifact(
         write_annotated_stream,
         tokens=annotated_tokens,
+        tokenizer=tokenizer,
         seq_length=parameters.seq_length,
         seed=parameters.seed,
         shuffle_memory=parameters.shuffle_memory,

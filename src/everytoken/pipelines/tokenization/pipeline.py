@@ -43,13 +43,13 @@ def create_pipeline() -> Pipeline:
             ),
             Node(
                 pack_compact_stream,
-                ["unannotated_tokens", "params:tokenization"],
+                ["unannotated_tokens", "tokenizer", "params:tokenization"],
                 "compact_stream",
                 name="pack_compact_stream",
             ),
             Node(
                 pad_annotated_stream,
-                ["annotated_tokens", "params:tokenization"],
+                ["annotated_tokens", "tokenizer", "params:tokenization"],
                 "annotated_stream",
                 name="pad_annotated_stream",
             ),

@@ -1,0 +1,176 @@
+"""What a run left, in a page of plain text: all numbers come from the ledgers."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+
+def _total(key: str) -> Callable[[Any], float]:
+    return lambda stored: sum(part[key] for part in stored.statistics)
+
+
+# dataset, what its rows are, how its tokens are counted, and what these tokens are
+_STAGES: tuple[tuple[str, str, Callable[[Any], float] | None, str], ...] = (
+    ("upstream_documents", "documents", None, ""),
+    ("dropped_documents", "documents", None, ""),
+    ("documents", "documents", None, ""),
+    ("scored_documents", "documents", None, ""),
+    ("classifications", "", lambda stored: stored.statistics["classifications"], "distinct ids"),
+    ("annotated_documents", "documents", _total("estimated_tokens"), "estimated"),
+    ("unannotated_documents", "documents", _total("estimated_tokens"), "estimated"),
+    ("held_out_documents", "documents", _total("estimated_tokens"), "estimated"),
+    ("tokenizer", "", lambda stored: stored.statistics["vocab_size"], "in vocabulary"),
+    ("engine_certificate", "", lambda stored: len(stored.statistics["engines"]), "engines tried"),
+    ("annotated_tokens", "documents", _total("tokens"), "without EOS"),
+    ("unannotated_tokens", "documents", _total("tokens"), "without EOS"),
+    ("annotated_stream", "windows", lambda stored: stored.statistics["tokens"], "without EOS"),
+    ("compact_stream", "windows", lambda stored: stored.statistics["tokens"], "with EOS"),
+    ("canary_stream", "windows", lambda stored: stored.statistics["tokens"], "without EOS"),
+    ("raw_shards", "", lambda stored: stored.statistics["tokens"], "with EOS"),
+    ("checkpoint", "", lambda stored: stored.statistics["loss_tokens"], "trained on"),
+    ("held_out_evaluation", "", None, ""),
+)
+
+
+def summary_lines(catalog: Any, pipelines: Mapping[str, Any], env: str) -> Iterator[str]:
+    """Yield the lines of ``everytoken summary``.
+
+    Args:
+        catalog: Kedro's.
+        pipelines: by name; what only those make that are not in ``__default__`` need not be there.
+        env: option to add to the commands that are shown.
+    """
+    yield f"{'stage':<24}{'rows':>18}{'tokens':>24}  digest"
+    unmade: list[str] = []
+    missing: list[str] = []
+    outdated: dict[str, str] = {}
+    read: dict[str, Any] = {}
+    pipeline, made_by_default = sum(pipelines.values()), pipelines["__default__"].datasets()
+    for name, unit, tokens, kind in _STAGES:
+        dataset = catalog.get(name)
+        try:
+            held, stored = dataset.ledger_summary(), dataset.load()
+        except Exception as error:  # a stage that cannot be read must not hide the others; its row says why
+            reason = reason_of(error)
+            if "has not been made" in reason:
+                unmade += [name] if name in made_by_default else []
+            else:
+                missing.append(f"{name}: {reason}")
+            continue
+        rows = f"{held['rows']:,} {unit}" if unit else ""
+        amount = f"{tokens(stored):,.0f} {kind}" if tokens else ""
+        outdated[name] = _outdated(name, catalog, pipeline, outdated)
+        yield f"{name:<24}{rows:>18}{amount:>24}  {held['root_digest'][:16]}  {outdated[name]}".rstrip()
+        read[name] = stored
+    if "held_out_evaluation" in read:
+        yield from _bits_per_byte(read["held_out_evaluation"].statistics, outdated["held_out_evaluation"])
+    yield from _engine_and_lengths(read)
+    yield from _set_aside(read)
+    if missing or unmade:
+        yield ""
+        yield f"not there (kedro run{env} makes it)"
+        yield from (f"  {reason}" for reason in missing)
+        yield from textwrap.wrap(", ".join(unmade), 120, initial_indent="  ", subsequent_indent="  ")
+    yield ""
+    yield from _where_to_look(env)
+
+
+def reason_of(error: Exception) -> str:
+    """Return the last line of what went wrong first."""
+    while error.__cause__ is not None and isinstance(error.__cause__, Exception):
+        error = error.__cause__
+    return str(error).strip().splitlines()[-1]
+
+
+def _outdated(name: str, catalog: Any, pipeline: Any, known: dict[str, str]) -> str:
+    """Say which input of a dataset now holds something else than what it was made from, or is outdated itself."""
+    (node,) = pipeline.only_nodes_with_outputs(name).nodes
+    for source in node.inputs:
+        if source not in known:
+            continue
+        dataset = catalog.get(source)
+        if not catalog.get(name).is_made_from(dataset.ledger_summary()["root_digest"], dataset.part_digests()):
+            return f"made from another {source}"
+        if known[source]:
+            return f"outdated, as {source} is"
+    return ""
+
+
+def _bits_per_byte(figures: dict[str, Any], outdated: str) -> Iterator[str]:
+    yield ""
+    head = f"{'held-out bits per byte':<24}{'documents':>18}{'unigram model':>16}{'trained model':>16}"
+    yield f"{head}  {outdated}".rstrip()
+    for name, row in [*sorted(figures["by_source"].items()), ("all sources", figures["total"])]:
+        bits = f"{row['unigram_bits_per_byte']:>16.3f}{row['bits_per_byte']:>16.3f}"
+        yield f"{name:<24}{row['documents']:>18,}{bits}"
+
+
+def _engine_and_lengths(read: dict[str, Any]) -> Iterator[str]:
+    encoded = [read[name] for name in ("annotated_tokens", "unannotated_tokens") if name in read]
+    tokens = sum(_total("full_tokens")(stored) for stored in encoded)
+    if not tokens or "engine_certificate" not in read:
+        return
+    certificate = read["engine_certificate"]
+    proof, fastest = certificate.statistics, certificate.measured["fastest"]
+    characters = sum(_total("characters")(stored) for stored in encoded)
+    yield ""
+    yield f"{characters / tokens:.3f} characters a token, measured (subsampling.chars_per_token is the estimate)"
+    for name, engine in proof["engines"].items():
+        if engine["equal"]:
+            used = ", the fastest" if name == fastest else ""
+            yield f"engine {name} {engine['version']}{used}: proven equal on {_texts(proof)}"
+        else:
+            yield f"engine {name} {engine['version']}: not used, {engine['difference']}"
+    if fastest == "tokenizers":
+        yield f"engine tokenizers {proof['reference']['version']}, the reference"
+
+
+def _texts(proof: Mapping[str, Any]) -> str:
+    return f"{proof['cases']:,} generated texts and {proof['documents']:,} documents"
+
+
+# datasets whose statistics count rows by the reason for which they are in no later stage
+_BY_REASON = (("upstream_documents", "rows"), ("dropped_documents", "documents"))
+
+# dataset, the statistic that counts what is in no later stage, and in words
+_SET_ASIDE = (
+    ("annotated_documents", "not_drawn", "documents that were not drawn (strata_report.csv tells which kinds)"),
+    ("annotated_tokens", "cut_tokens", "tokens of annotated documents beyond seq_length - reflection_budget"),
+    ("unannotated_tokens", "cut_tokens", "tokens of unannotated documents beyond seq_length"),
+    ("annotated_tokens", "lossy_bytes", "bytes of annotated documents that the vocabulary cannot write"),
+    ("unannotated_tokens", "lossy_bytes", "bytes of unannotated documents that the vocabulary cannot write"),
+)
+
+
+def _set_aside(read: dict[str, Any]) -> Iterator[str]:
+    from everytoken.corpus.statistics import add_statistics
+
+    counted: list[tuple[float, str]] = []
+    for name, unit in _BY_REASON:
+        reasons = add_statistics(part["set_aside"] for part in read[name].statistics) if name in read else {}
+        counted += [(count, f"{unit}: {reason}") for reason, count in reasons.items()]
+    counted += [(_total(key)(read[name]), words) for name, key, words in _SET_ASIDE if name in read]
+    if "classifications" in read and (unknown := read["classifications"].statistics["without_score"]):
+        counted.append((unknown, "documents that the published scores do not know: they count as class 0"))
+    if "compact_stream" in read:
+        remainder = read["compact_stream"].statistics["remainder_tokens"]
+        counted.append((remainder, "tokens at the end of the compact stream that fill no window"))
+    counted = [(count, words) for count, words in counted if count]
+    if counted:
+        yield ""
+        yield "set aside"
+        yield from (f"  {count:>12,.0f} {words}" for count, words in counted)
+
+
+def _where_to_look(env: str) -> Iterator[str]:
+    commands = Path(sys.executable).parent
+    here = f"{commands.relative_to(Path.cwd())}/" if commands.is_relative_to(Path.cwd()) else ""
+    yield "where to look next"
+    yield f"  {here}kedro viz run{env}"
+    yield "      the graph, with a preview of every dataset"
+    yield f"  {here}mlflow server --backend-store-uri sqlite:///mlflow.db --host 127.0.0.1"
+    yield "      http://127.0.0.1:5000/#/experiments/1/runs: every run with seeds, parameters and digests, to compare"
