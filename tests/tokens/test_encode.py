@@ -84,7 +84,7 @@ def test_the_columns_asked_for_stay_and_tokens_are_added(
     made, statistics = run(encode_part(part, **parameters))
     assert made.select(table.column_names).equals(table)
     assert made.schema.field("token_length").type == pa.int32()
-    assert made.schema.field("tokens").type == pa.list_(pa.uint16())
+    assert made.schema.field("tokens").type == pa.list_(pa.field("element", pa.uint16(), nullable=False))
     library = open_tokenizer(tokenizer, EOS)
     whole = [library.tokenizer.encode(text, add_special_tokens=False).ids for text in TEXTS]
     assert made["tokens"].to_pylist() == [[*ids[:7], library.eos_id] for ids in whole]

@@ -113,6 +113,14 @@ def _check_schema(schema: pa.Schema, name: str) -> None:
             raise ShardsError(f"{name}: column {field.name} is a {field.type}; parquet loses its nulls: use pa.list_()")
 
 
+def _encodings(schema: pa.Schema) -> dict[str, str] | None:
+    """Return the encoding of lists of integers: bytes of one place together are half the work for zstd (of ids)."""
+    lists = [
+        field.name for field in schema if pa.types.is_list(field.type) and pa.types.is_integer(field.type.value_type)
+    ]
+    return {f"{name}.list.element": "BYTE_STREAM_SPLIT" for name in lists} or None
+
+
 class _PartFile:
     """A parquet file (zstd, page checksums) that is written batch by batch."""
 
@@ -123,7 +131,13 @@ class _PartFile:
         self._pending_bytes = self._pending_rows = 0
         self._sink = _HashedFile(path)
         self._writer = pq.ParquetWriter(
-            self._sink, schema, compression="zstd", use_dictionary=False, write_page_checksum=True, version="2.6"
+            self._sink,
+            schema,
+            compression="zstd",
+            use_dictionary=False,
+            column_encoding=_encodings(schema),
+            write_page_checksum=True,
+            version="2.6",
         )
 
     def write(self, batch: pa.RecordBatch) -> None:

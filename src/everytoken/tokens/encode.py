@@ -77,8 +77,9 @@ def encode_part(
             f"{part.name} has the columns {names}; expected {sorted({*_NEEDED, *columns})}, and no token columns yet"
         )
     schema = pa.schema([part.schema.field(name) for name in columns])
-    schema = schema.append(pa.field("token_length", pa.int32()))
-    schema = schema.append(pa.field("tokens", pa.list_(pa.from_numpy_dtype(opened.tokenizer.dtype))))
+    schema = schema.append(pa.field("token_length", pa.int32(), nullable=False))
+    ids = pa.field("element", pa.from_numpy_dtype(opened.tokenizer.dtype), nullable=False)
+    schema = schema.append(pa.field("tokens", pa.list_(ids), nullable=False))
     return Rows(schema, _encoded(part, schema, opened, max_tokens, max_lossy_share, recheck))
 
 
@@ -102,7 +103,8 @@ def _encoded(
         counts.add(batch.column("source"), encoded)
         if first_lossy is None and encoded.lost_bytes.any():
             first_lossy = row + int(np.argmax(encoded.lost_bytes != 0))
-        tokens = pa.ListArray.from_arrays(pa.array(encoded.offsets.astype(np.int32)), pa.array(encoded.values))
+        offsets = pa.array(encoded.offsets.astype(np.int32))
+        tokens = pa.ListArray.from_arrays(offsets, pa.array(encoded.values), type=schema.field("tokens").type)
         kept = [batch.column(name) for name in columns]
         yield pa.RecordBatch.from_arrays([*kept, pa.array(encoded.lengths), tokens], schema=schema)
         row += batch.num_rows

@@ -117,7 +117,7 @@ def verify(path: Path, level: Level, tokenizer: Mapping[str, int] | None = None)
     Args:
         path: a folder, or the prefix of a stream.
         level: how much is read.
-        tokenizer: what is known of the stream's tokenizer (`tokenizers_of`), where its ledger does not say it.
+        tokenizer: what is known of the stream's tokenizer (`tokenizers_of`); what its ledger says comes first.
 
     Raises:
         StreamError: it holds nothing that can be checked.
@@ -135,7 +135,8 @@ def verify(path: Path, level: Level, tokenizer: Mapping[str, int] | None = None)
         if ledger:
             checks.append(checked("files", lambda: _check_files(folder, ledger)))
     digests: dict[str, str] = {}  # of files that are read whole anyway
-    statistics = {"tokenizer": tokenizer, **ledger.get("statistics", {})}
+    statistics = dict(ledger.get("statistics", {}))
+    statistics["tokenizer"] = {**(tokenizer or {}), **statistics.get("tokenizer", {})}
     if kind == "stream":
         checks += stream_checks(_prefix(path), statistics, level, digests)
     elif kind == "raw shards":
