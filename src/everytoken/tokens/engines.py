@@ -12,6 +12,7 @@ file without these tokens; the reference has a switch for it.
 from __future__ import annotations
 
 import importlib
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -119,7 +120,7 @@ class _Reference:
         np.cumsum([len(encoding) for encoding in encodings], out=offsets[1:])
         ids = np.empty(offsets[-1], np.uint32)
         for encoding, start, end in zip(encodings, offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
-            ids[start:end] = encoding.ids
+            ids[start:end] = np.frombuffer(array("I", encoding.ids), np.uintc)  # numpy reads a list 3 times slower
         return ids, offsets
 
 
