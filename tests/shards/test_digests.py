@@ -16,7 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from everytoken.shards import RecipeError, ShardsError, canonical_json, file_sha256, table_digest
-from everytoken.shards.digests import plain_json, type_name
+from everytoken.shards.digests import plain_json
+from everytoken.shards.table_digests import type_name
 
 quick = settings(max_examples=80, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 

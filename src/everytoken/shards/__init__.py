@@ -1,24 +1,32 @@
 """Shards: lazy maps over parts, stores that make only what is missing, ledgers, digests and engines. Knows no Kedro."""
 
-from everytoken.shards.artifacts import Artifact, ArtifactStore, Built, plan_artifact
-from everytoken.shards.atomic import atomic_file, fsync_file, fsync_folder, write_text
-from everytoken.shards.digests import TableDigest, canonical_json, file_sha256, table_digest, value_digest
-from everytoken.shards.engines import Engine, Inline, Processes, make_engine
-from everytoken.shards.errors import (
-    DamagedStore,
-    Failure,
-    IncompleteStore,
-    PartsFailed,
-    RecipeError,
-    ShardsError,
-    StoreBusy,
-)
-from everytoken.shards.ledger import Ledger, PartRecord
-from everytoken.shards.parts import Part, Rows, SetAside, Unchanged
-from everytoken.shards.recipe import Recipe, digests_in, versioned
-from everytoken.shards.shards import Shards, Zipped
-from everytoken.shards.store import Store
-from everytoken.shards.writing import write_rows
+from typing import TYPE_CHECKING
+
+from everytoken.exports import exports
+
+if TYPE_CHECKING:
+    from everytoken.shards.artifacts import Artifact, ArtifactStore, Built, plan_artifact
+    from everytoken.shards.atomic import atomic_file, fsync_file, fsync_folder, write_text
+    from everytoken.shards.digests import canonical_json, file_sha256, value_digest
+    from everytoken.shards.engines import Engine, Inline, Processes, make_engine
+    from everytoken.shards.errors import (
+        DamagedStore,
+        Failure,
+        IncompleteStore,
+        PartsFailed,
+        RecipeError,
+        ShardsError,
+        StoreBusy,
+    )
+    from everytoken.shards.ledger import Ledger, PartRecord
+    from everytoken.shards.parts import Part, Rows, SetAside, Unchanged
+    from everytoken.shards.recipe import Recipe, digests_in, versioned
+    from everytoken.shards.shards import Shards, Zipped
+    from everytoken.shards.store import Store
+    from everytoken.shards.table_digests import TableDigest, table_digest
+    from everytoken.shards.writing import write_rows
+
+__getattr__ = exports(__name__, __file__)
 
 __all__ = [
     "Artifact",

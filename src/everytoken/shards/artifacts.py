@@ -16,10 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from everytoken.shards.atomic import atomic_folder, lock_folder, remove_temporaries, sole_writer, write_text
-from everytoken.shards.digests import file_sha256, plain_json, table_digest, value_digest
+from everytoken.shards.digests import file_sha256, plain_json, value_digest
 from everytoken.shards.errors import DamagedStore, IncompleteStore, ShardsError
 from everytoken.shards.inputs import unchanging
 from everytoken.shards.recipe import Recipe
@@ -113,6 +111,11 @@ def plan_artifact(function: Callable[..., Built], **inputs: Any) -> Artifact:
 def _file_entry(path: Path) -> dict[str, Any]:
     entry = {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
     if path.suffix == ".parquet":
+        # loaded here: what makes no tables does without
+        import pyarrow.parquet as pq
+
+        from everytoken.shards.table_digests import table_digest
+
         with pq.ParquetFile(path) as file:
             entry["content_digest"] = table_digest(file.schema_arrow, file.iter_batches())
     return entry

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from everytoken.shards.atomic import lock_folder, readers
-from everytoken.shards.parts import PlannedPart, StoredPart
 
 
 def stored_in(values: Iterable[Any]) -> Iterator[Any]:
@@ -21,9 +20,9 @@ def stored_in(values: Iterable[Any]) -> Iterator[Any]:
     maps.
     """
     for value in values:
-        if isinstance(value, StoredPart) or (hasattr(value, "verify") and getattr(value, "folder", None) is not None):
+        if _is_stored_part(value) or (hasattr(value, "verify") and getattr(value, "folder", None) is not None):
             yield value
-        elif isinstance(value, PlannedPart):
+        elif hasattr(value, "inputs") and hasattr(value, "recipe"):  # a planned part
             yield from stored_in(value.inputs)
             yield from stored_in(value.recipe.parameters.values())
         elif hasattr(value, "parts"):
@@ -58,4 +57,9 @@ def reading(stored: Iterable[Any]) -> Iterator[None]:
 
 
 def _lock_of(data: Any) -> Path:
-    return data.path.parent if isinstance(data, StoredPart) else lock_folder(data.folder.resolve())
+    return data.path.parent if _is_stored_part(data) else lock_folder(data.folder.resolve())
+
+
+def _is_stored_part(value: Any) -> bool:
+    # told by what it has: its module loads pyarrow, which those need not wait for who have artifacts alone
+    return hasattr(value, "verify") and hasattr(value, "sha256")

@@ -8,8 +8,6 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
-from tqdm import tqdm
-
 Item = TypeVar("Item")
 _SECONDS_BETWEEN_LINES = 15.0
 
@@ -19,6 +17,8 @@ logger = logging.getLogger(__name__)
 def progress(items: Iterable[Item], total: int, label: str, unit: str = "part") -> Iterator[Item]:
     """Yield ``items`` and show how many of ``total`` are done."""
     if sys.stderr.isatty():
+        from tqdm import tqdm
+
         yield from tqdm(items, total=total, desc=label, unit=unit, dynamic_ncols=True, leave=False)
         return
     start = last = time.monotonic()

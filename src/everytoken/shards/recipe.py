@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from pydantic import BaseModel
 
 from everytoken.shards.digests import value_digest
 from everytoken.shards.errors import RecipeError
@@ -57,7 +56,7 @@ def recipe_value(value: Any, where: str) -> Any:
         return value
     if hasattr(value, "root_digest"):
         return {"digest": value.root_digest}
-    if isinstance(value, BaseModel):
+    if hasattr(type(value), "model_fields"):  # a pydantic model
         names = [*type(value).model_fields, *(value.model_extra or {})]
         return {name: recipe_value(getattr(value, name), f"{where}.{name}") for name in names}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

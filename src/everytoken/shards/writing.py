@@ -23,9 +23,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from everytoken.shards.atomic import atomic_file
-from everytoken.shards.digests import TableDigest, plain_json
+from everytoken.shards.digests import plain_json
 from everytoken.shards.errors import ShardsError
 from everytoken.shards.parts import Rows, SetAside, Statistics, StoredPart, Unchanged
+from everytoken.shards.table_digests import TableDigest
 
 ROW_GROUP_BYTES = 16 << 20
 ROW_GROUP_ROWS = 65_536

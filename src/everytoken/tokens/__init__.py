@@ -1,16 +1,23 @@
 """Tokens: tokenizers, encoded documents, streams of windows, and the order in which training reads them."""
 
-from everytoken.tokens.encode import encode_part
-from everytoken.tokens.encoding import DocumentEncoder, Encoded, open_encoder
-from everytoken.tokens.engines import SpecialTokens, installed_engines
-from everytoken.tokens.errors import ShuffleError, StreamError, TokenizerError, TokensError
-from everytoken.tokens.interleave import later_shares, window_of_sample, windows_of_samples
-from everytoken.tokens.megatron import IndexedTokens, WindowWriter, open_indexed
-from everytoken.tokens.shuffle import destinations, in_order
-from everytoken.tokens.streams import write_annotated_stream, write_compact_stream
-from everytoken.tokens.tokenizer import DocumentTokenizer, open_tokenizer, token_dtype
-from everytoken.tokens.vocabulary import load_tokenizer_file, train_tokenizer
-from everytoken.tokens.windows import TrainingWindows, WindowStream, open_training_windows, open_window_stream
+from typing import TYPE_CHECKING
+
+from everytoken.exports import exports
+
+if TYPE_CHECKING:
+    from everytoken.tokens.encode import encode_part
+    from everytoken.tokens.encoding import DocumentEncoder, Encoded, open_encoder
+    from everytoken.tokens.engines import SpecialTokens, installed_engines
+    from everytoken.tokens.errors import ShuffleError, StreamError, TokenizerError, TokensError
+    from everytoken.tokens.interleave import later_shares, window_of_sample, windows_of_samples
+    from everytoken.tokens.megatron import IndexedTokens, WindowWriter, open_indexed
+    from everytoken.tokens.shuffle import destinations, in_order
+    from everytoken.tokens.streams import write_annotated_stream, write_compact_stream
+    from everytoken.tokens.tokenizer import DocumentTokenizer, open_tokenizer, token_dtype
+    from everytoken.tokens.vocabulary import load_tokenizer_file, train_tokenizer
+    from everytoken.tokens.windows import TrainingWindows, WindowStream, open_training_windows, open_window_stream
+
+__getattr__ = exports(__name__, __file__)
 
 __all__ = [
     "DocumentEncoder",
