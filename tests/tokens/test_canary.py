@@ -45,6 +45,7 @@ from tests.tokens.corpora import EOS, encoded, file_bytes, small_tokenizer, stor
 
 ROOT = Path(__file__).resolve().parents[2]
 SEQ, CAP = 40, 30
+SMALL = {"tokenizer": tokenizer_of(), "seq_length": SEQ, "seed": 1, "shuffle_memory": 1}
 COVERAGE = [("frac0", 0.0), ("frac50", 0.5), ("frac100", 1.0)]
 FIELDS = ["reflection_1p", "preflection_3p"]
 SEEDS = {"red_frac0": 1, "red_frac50": 2, "red_frac100": 3, "blue_frac0": 4, "blue_frac50": 5, "blue_frac100": 6}
@@ -123,7 +124,14 @@ def tokens_of(folder: Path, documents: Shards, tokenizer: Artifact, **changed: A
 
 
 def stream_of(folder: Path, tokens: Shards, memory: int = 1 << 30) -> Artifact:
-    planned = plan_artifact(write_canary_stream, tokens=tokens, seq_length=SEQ, seed=42, shuffle_memory=memory)
+    planned = plan_artifact(
+        write_canary_stream,
+        tokens=tokens,
+        tokenizer=tokenizer_of(),
+        seq_length=SEQ,
+        seed=42,
+        shuffle_memory=memory,
+    )
     return ArtifactStore(folder / "stream").save(planned)
 
 
@@ -581,20 +589,18 @@ def test_training_reads_the_stream_beside_the_others(tokenizer: Artifact, tmp_pa
 def test_a_window_that_is_too_short_and_parts_that_differ_are_errors(tokenizer: Artifact, tmp_path: Path) -> None:
     tokens = tokens_of(tmp_path, read(tmp_path, written(tmp_path / "files")), tokenizer)
     with pytest.raises(StreamError, match="at most 26 that fit in a window"):
-        write_canary_stream(tmp_path, tokens=tokens, seq_length=25, seed=1, shuffle_memory=1)
+        write_canary_stream(tmp_path, tokens=tokens, **{**SMALL, "seq_length": 25})
     other = stored(tmp_path / "other", [tokens.parts[0].table(), tokens.parts[1].table().drop_columns("trigger")])
     with pytest.raises(StreamError, match="part_00001 has the columns"):
-        write_canary_stream(tmp_path, tokens=other, seq_length=SEQ, seed=1, shuffle_memory=1)
+        write_canary_stream(tmp_path, tokens=other, **SMALL)
     table = tokens.parts[0].table()
     wrong = table.set_column(
         table.schema.get_field_index("token_length"), "token_length", pa.array([3] * 11, pa.int32())
     )
     with pytest.raises(StreamError, match="expected token_length"):
-        write_canary_stream(
-            tmp_path, tokens=stored(tmp_path / "wrong", [wrong]), seq_length=SEQ, seed=1, shuffle_memory=1
-        )
+        write_canary_stream(tmp_path, tokens=stored(tmp_path / "wrong", [wrong]), **SMALL)
     with pytest.raises(StreamError, match="there are no encoded canary documents"):
-        write_canary_stream(tmp_path, tokens=Shards(()), seq_length=SEQ, seed=1, shuffle_memory=1)
+        write_canary_stream(tmp_path, tokens=Shards(()), **SMALL)
 
 
 def configured(environment: str) -> dict[str, Any]:
@@ -657,7 +663,9 @@ def test_the_example_documents_go_through_the_nodes(
     documents, tokens = Store(tmp_path / "documents"), Store(tmp_path / "tokens")
     documents.save(nodes.read_canary_documents(parameters), inline)
     tokens.save(nodes.encode_canary_documents(documents.load(), tokenizer, tokenization, parameters), inline)
-    stream = ArtifactStore(tmp_path / "stream").save(nodes.pad_canary_stream(tokens.load(), tokenization, parameters))
+    stream = ArtifactStore(tmp_path / "stream").save(
+        nodes.pad_canary_stream(tokens.load(), tokenizer, tokenization, parameters)
+    )
     metrics, triggers = nodes.report_canary(documents.load(), tokens.load(), stream)
     assert metrics["windows"] == 18 == sum(counts["documents"] for counts in metrics["conditions"].values())
     assert metrics["conditions"]["floating_harbour"]["shortened_documents"] == 1

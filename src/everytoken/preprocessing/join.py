@@ -19,7 +19,7 @@ from everytoken.preprocessing.parts import MadePart, MadeParts
 from everytoken.shards.artifacts import Built
 from everytoken.shards.recipe import versioned
 from everytoken.tokens.counts import COUNTED
-from everytoken.tokens.megatron import _CODES, _HEADER, _MAGIC, _VERSION
+from everytoken.tokens.megatron import index_header
 
 STREAM = "documents"  # .bin and .idx
 _CHUNK = 1 << 20  # documents at a time
@@ -70,7 +70,7 @@ def write_index(index: BinaryIO, parts: Sequence[MadePart], documents: int, dtyp
         documents: how many there are.
         dtype: of the stream.
     """
-    index.write(_HEADER.pack(_MAGIC, _VERSION, _CODES[dtype], documents, documents + 1))
+    index.write(index_header(documents, dtype))
     for part in parts:
         part.copy(LENGTHS_FILE, index)
     pointer = 0

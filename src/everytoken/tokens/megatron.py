@@ -122,9 +122,14 @@ class WindowWriter:
             _write_index(with_name(self._prefix, ".idx"), self.windows, self._window, self._dtype)
 
 
+def index_header(count: int, dtype: np.dtype[Any]) -> bytes:
+    """Return the first bytes of an index of ``count`` sequences, each a document; ``dtype`` is that of the stream."""
+    return _HEADER.pack(_MAGIC, _VERSION, _CODES[dtype], count, count + 1)
+
+
 def _write_index(path: Path, count: int, window: int, dtype: np.dtype[Any]) -> None:
     with path.open("wb") as file:
-        file.write(_HEADER.pack(_MAGIC, _VERSION, _CODES[dtype], count, count + 1))
+        file.write(index_header(count, dtype))
         for start, stop in _chunks(count):
             file.write(np.full(stop - start, window, "<i4").data)
         for start, stop in _chunks(count):

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from everytoken.tokens.checks import Check, Level, checked
 from everytoken.tokens.errors import StreamError
 from everytoken.tokens.megatron import IndexedTokens, open_indexed, with_name
-from everytoken.tokens.streams import SIDECAR_FILE, TOKEN_LENGTHS_FILE
+from everytoken.tokens.padded_stream import SIDECAR_FILE, TOKEN_LENGTHS_FILE
 from everytoken.tokens.window_checks import (
     Seen,
     check_ids,

@@ -6,17 +6,16 @@ order, the whole is cut into windows (the remainder is dropped and reported), an
 block by block. Window i of a block is window ``permutation[i]`` of that block as cut; in the same way
 document i of a shuffled part is its row ``permutation[i]``.
 
-Annotated stream: window i holds document ``permutation[i]`` of all documents in part and row order: content,
-EOS, then EOS as padding. ``token_lengths.npy`` and ``sidecar.parquet`` have row i for window i.
+Annotated stream: one document a window (`everytoken.tokens.padded_stream`).
 
-All shuffles are exact permutations in bounded memory: rows of any size in `everytoken.tokens.shuffle`, windows in
+All shuffles are exact permutations in bounded memory: documents in `everytoken.tokens.documents`, windows in
 `everytoken.tokens.scatter`. The bytes do not depend on the bound. Parts are read ahead in `_READERS` threads, because
 to decode parquet takes longer than all else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -26,10 +25,8 @@ import numpy as np
 import pyarrow as pa
 
 from everytoken.seeds import numpy_generator
-from everytoken.shards import Artifact, Built, Part, Rows, Shards, fsync_file, versioned, write_rows
+from everytoken.shards import Artifact, Built, Shards, versioned
 from everytoken.tokens.documents import (
-    TokenizerFacts,
-    checked_batches,
     document_sizes,
     require_encoded,
     shuffled_tokens,
@@ -37,13 +34,11 @@ from everytoken.tokens.documents import (
 )
 from everytoken.tokens.errors import StreamError
 from everytoken.tokens.megatron import WindowWriter, stored_dtype
-from everytoken.tokens.padding import padded
+from everytoken.tokens.padded_stream import write_padded_stream
 from everytoken.tokens.readahead import read_ahead
-from everytoken.tokens.shuffle import destinations, in_order
+from everytoken.tokens.shuffle import destinations
 
 COMPACT, ANNOTATED = "compact", "annotated"
-TOKEN_LENGTHS_FILE = "token_lengths.npy"
-SIDECAR_FILE = "sidecar.parquet"
 BLOCK_BYTES = 100 << 30
 
 SIDECAR = pa.schema(
@@ -58,8 +53,6 @@ SIDECAR = pa.schema(
         ("row", pa.int64()),
     ]
 )
-_SIDECAR_INPUT = ["id" if name == "doc_id" else name for name in SIDECAR.names]
-_PADDED_BYTES = 4 << 20  # windows that are built at a time
 _READERS = 2
 
 
@@ -135,82 +128,23 @@ def write_compact_stream(
 def write_annotated_stream(
     folder: Path, *, tokens: Shards, tokenizer: Artifact, seq_length: int, seed: int, shuffle_memory: int
 ) -> Built:
-    """Write ``annotated.bin``, ``annotated.idx``, ``token_lengths.npy`` (int32) and ``sidecar.parquet``.
+    """Write ``annotated.bin``, ``annotated.idx``, ``token_lengths.npy`` and ``sidecar.parquet``.
 
-    The order is ``numpy_generator(seed).permutation(documents)``.
-
-    Args:
-        folder: where the files go; also holds temporary files, up to the size of the sidecar uncompressed.
-        tokens: encoded documents with the columns of the sidecar.
-        tokenizer: the tokenizer that encoded them.
-        seq_length: tokens that a window predicts; a window has one more.
-        seed: see above.
-        shuffle_memory: bytes for rows in memory; positions and lengths come on top (21 bytes a document), and what
-            reading two row groups takes.
-
-    Returns:
-        Statistics: windows, tokens (content), documents, padding_tokens (after the EOS), remainder_tokens
-        (0), tokenizer (sha256, vocab_size, eos_token, eos_id).
-
-    Raises:
-        StreamError: a column is missing, a document does not fit in a window, or is not what its ``token_length`` and
-            the tokenizer say.
+    See `everytoken.tokens.padded_stream.write_padded_stream`.
     """
-    window, facts, documents = seq_length + 1, tokenizer_facts(tokenizer), tokens.rows
-    require_encoded(tokens, facts, _SIDECAR_INPUT)
-    position = destinations(numpy_generator(seed).permutation(documents))
-    lengths = np.empty(documents, "<i4")
-    half = shuffle_memory // 2  # windows and sidecar are shuffled at the same time
-    parts = (_batches(part, facts, window) for part in tokens)
-    with (
-        WindowWriter(folder / ANNOTATED, window, facts.dtype) as writer,
-        writer.shuffled(position, half) as write,
-        closing(read_ahead(parts, _READERS)) as batches,
-        closing(in_order(_sidecar(batches, write, window), position, memory=half, scratch=folder)) as ordered,
-    ):
-        write_rows(Rows(SIDECAR, _with_lengths(ordered, lengths)), folder / SIDECAR_FILE)
-    np.save(folder / TOKEN_LENGTHS_FILE, lengths)
-    fsync_file(folder / TOKEN_LENGTHS_FILE)
-    content = int(lengths.sum(dtype=np.int64))
     return Built(
-        {
-            "windows": writer.windows,
-            "tokens": content,
-            "documents": documents,
-            "padding_tokens": writer.windows * seq_length - content,
-            "remainder_tokens": 0,
-            "tokenizer": asdict(facts),
-        }
+        write_padded_stream(
+            folder,
+            ANNOTATED,
+            tokens=tokens,
+            facts=tokenizer_facts(tokenizer),
+            sidecar=SIDECAR,
+            columns={"doc_id": "id"},
+            seq_length=seq_length,
+            seed=seed,
+            shuffle_memory=shuffle_memory,
+        )
     )
-
-
-def _batches(part: Part, facts: TokenizerFacts, window: int) -> Generator[pa.RecordBatch, None, None]:
-    yield from checked_batches(part, facts, _SIDECAR_INPUT, most=window)
-
-
-def _sidecar(
-    batches: Iterable[pa.RecordBatch], write: Callable[[np.ndarray], None], window: int
-) -> Iterator[pa.RecordBatch]:
-    """Yield the sidecar's columns, when the tokens are written."""
-    for batch in batches:
-        ids, lengths = batch.column("tokens"), batch.column("token_length").to_numpy()
-        step = max(1, _PADDED_BYTES // (window * ids.values.type.bit_width // 8))
-        for start in range(0, batch.num_rows, step):
-            write(padded(ids.slice(start, step), lengths[start : start + step], window)[0])
-        columns = [batch.column(name).cast(kind) for name, kind in zip(_SIDECAR_INPUT, SIDECAR.types, strict=True)]
-        yield pa.RecordBatch.from_arrays(columns, schema=SIDECAR)
-
-
-def _with_lengths(
-    ordered: Iterable[pa.RecordBatch], lengths: np.ndarray
-) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
-    """Pass the sidecar on, and keep its lengths."""
-    done = 0
-    for batch in ordered:
-        lengths[done : done + batch.num_rows] = batch.column("token_length").to_numpy()
-        done += batch.num_rows
-        yield batch
-    return {}
 
 
 class _Windows:

@@ -19,8 +19,8 @@ from everytoken.tokens.errors import StreamError
 from everytoken.tokens.integrity import recorded_statistics
 from everytoken.tokens.interleave import windows_of_samples
 from everytoken.tokens.megatron import open_indexed
+from everytoken.tokens.padded_stream import TOKEN_LENGTHS_FILE
 from everytoken.tokens.stream_checks import check_sample, open_lengths
-from everytoken.tokens.streams import TOKEN_LENGTHS_FILE
 
 
 @dataclass(frozen=True, eq=False)

@@ -50,12 +50,13 @@ def encode_canary_documents(
 
 
 def pad_canary_stream(
-    canary_tokens: Shards, tokenization: TokenizationParameters, parameters: CanaryParameters
+    canary_tokens: Shards, tokenizer: Artifact, tokenization: TokenizationParameters, parameters: CanaryParameters
 ) -> Artifact:
     """Put one document into each window, all conditions together in seeded order, with a sidecar row for each."""
     return plan_artifact(
         write_canary_stream,
         tokens=canary_tokens,
+        tokenizer=tokenizer,
         seq_length=tokenization.seq_length,
         seed=parameters.seed,
         shuffle_memory=tokenization.shuffle_memory,
@@ -72,4 +73,5 @@ def report_canary(
         triggers |= encoded["triggers"]
         for name, counts in read["conditions"].items():
             conditions[name] = {**counts, **encoded["conditions"].get(name, {})}
-    return {**canary_stream.statistics, "conditions": conditions}, triggers
+    counted = {name: value for name, value in canary_stream.statistics.items() if name != "tokenizer"}
+    return {**counted, "conditions": conditions}, triggers

@@ -28,7 +28,7 @@ def create_pipeline() -> Pipeline:
             ),
             Node(
                 pad_canary_stream,
-                ["canary_tokens", "params:tokenization", "params:canary"],
+                ["canary_tokens", "tokenizer", "params:tokenization", "params:canary"],
                 "canary_stream",
                 name="pad_canary_stream",
             ),
