@@ -1,4 +1,4 @@
-"""How fast text becomes tokens, and tokens streams, beside the bare library and a plain copy of the bytes.
+"""How fast documents become tokens, with each engine that is installed and proven, beside the bare engine.
 
 Text: the Python standard library's own sources. ``python benchmarks/tokens.py [megabytes]`` prints a table.
 """
@@ -6,7 +6,6 @@ Text: the Python standard library's own sources. ``python benchmarks/tokens.py [
 from __future__ import annotations
 
 import resource
-import shutil
 import sys
 import sysconfig
 import tempfile
@@ -17,16 +16,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from everytoken.shards import ArtifactStore, Built, Inline, Part, Rows, Shards, Store, plan_artifact
+from everytoken.shards import ArtifactStore, Inline, Part, Rows, Shards, Store, plan_artifact
 from everytoken.shards.parts import StoredPart
 from everytoken.shards.writing import write_rows
-from everytoken.tokens import (
-    encode_part,
-    open_tokenizer,
-    train_tokenizer,
-    write_annotated_stream,
-    write_compact_stream,
-)
+from everytoken.tokens import encode_part, installed_engines, open_tokenizer, train_tokenizer
+from everytoken.tokens.certificate import certify_engines
+from everytoken.tokens.engines import REFERENCE, open_engine, reference_version
+from everytoken.tokens.recheck import Recheck
 
 EOS = "<|endoftext|>"
 PARTS = 4
@@ -98,28 +94,45 @@ def main() -> None:
         seconds, tokenizer = timed(lambda: ArtifactStore(folder / "tokenizer").save(planned))
         line("train_tokenizer, 8,000 tokens", size, seconds)
 
-        bare = open_tokenizer(tokenizer, EOS).tokenizer
-        bare.encode_batch_fast(texts)  # the library's cache of words is warm for both
-        seconds, _ = timed(lambda: bare.encode_batch_fast(texts))
-        line("tokenizers encode_batch_fast, all texts at once", size, seconds)
-        seconds, _ = timed(lambda: [encoding.ids for encoding in bare.encode_batch_fast(texts)])
-        line("the same, and the ids taken out", size, seconds)
+        planned = plan_artifact(
+            certify_engines,
+            tokenizer=tokenizer,
+            eos_token=EOS,
+            engines=installed_engines(),
+            reference=reference_version(),
+            special_tokens_in_text="literal",
+            samples=[documents],
+            cases=100_000,
+            documents=100,
+            seed=42,
+        )
+        seconds, certificate = timed(lambda: ArtifactStore(folder / "certificate").save(planned))
+        proven = [name for name, engine in certificate.statistics["engines"].items() if engine["equal"]]
+        line(f"proof of {', '.join(installed_engines()) or 'no engine'}", 0, seconds, "100,000 texts")
 
-        options = {"tokenizer": tokenizer, "eos_token": EOS, "max_lossy_share": 0.0}
-        parts = [encode_part(part, max_tokens=2048, **options) for part in documents]
-        seconds, _ = timed(lambda: [batch.num_rows for rows in parts for batch in rows.batches])
-        line("encode_part, read from parquet, rows thrown away", size, seconds)
-        planned_tokens = documents.map(encode_part, max_tokens=1 << 30, **options)
-        seconds, tokens = timed(lambda: saved(folder / "tokens", planned_tokens))
-        line("encode_part, not cut, through a store (inline)", size, seconds)
-        cut = saved(folder / "cut", documents.map(encode_part, max_tokens=1920, **options))
-
-        for memory in (1 << 30, 4 << 20):
-            common = {"tokenizer": tokenizer, "seq_length": 2048, "seed": 42, "shuffle_memory": memory}
-            seconds, _ = timed(fresh(folder / "out", write_compact_stream, tokens=tokens, shuffle_block=None, **common))
-            compared("write_compact_stream", folder / "out", seconds, memory)
-            seconds, _ = timed(fresh(folder / "out", write_annotated_stream, tokens=cut, **common))
-            compared("write_annotated_stream", folder / "out", seconds, memory)
+        for name in [REFERENCE, *proven]:
+            bare = open_engine(name, open_tokenizer(tokenizer, EOS).content, "literal")
+            bare.encode(texts)  # caches of words are warm for both
+            seconds, _ = timed(lambda bare=bare: bare.encode(texts))
+            line(f"{name}, all texts at once", size, seconds)
+            options = {
+                "tokenizer": tokenizer,
+                "certificate": certificate,
+                "eos_token": EOS,
+                "special_tokens_in_text": "literal",
+                "max_tokens": 2048,
+                "max_lossy_share": 0.0,
+                "columns": ["id", "source", "shard_index", "row"],
+                "engine": name,
+                "recheck": Recheck(0.01, 42),
+            }
+            parts = [encode_part(part, **options) for part in documents]
+            seconds, _ = timed(lambda parts=parts: [batch.num_rows for rows in parts for batch in rows.batches])
+            line("  encode_part, read from parquet, rows thrown away", size, seconds)
+            seconds, _ = timed(
+                lambda name=name, options=options: saved(folder / name, documents.map(encode_part, **options))
+            )
+            line("  encode_part through a store (inline)", size, seconds)
         print(f"peak memory of this process {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
 
 
@@ -127,22 +140,6 @@ def saved(folder: Path, planned: Shards) -> Shards:
     store = Store(folder)
     store.save(planned, Inline())
     return store.load()
-
-
-def fresh(folder: Path, write: Callable[..., Built], **inputs: Any) -> Callable[[], Built]:
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    return lambda: write(folder, **inputs)
-
-
-def compared(what: str, folder: Path, seconds: float, memory: int) -> None:
-    """Print the writer's rate, and that of a plain copy of the files it wrote."""
-    size = sum(path.stat().st_size for path in folder.iterdir())
-    line(f"{what}, {memory >> 20} MiB", size, seconds)
-    copy = folder.with_name("copy")
-    copying, _ = timed(lambda: shutil.copytree(folder, copy))
-    shutil.rmtree(copy)
-    line("  a plain copy of its files", size, copying)
 
 
 if __name__ == "__main__":
