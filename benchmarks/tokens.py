@@ -20,7 +20,7 @@ from everytoken.shards import ArtifactStore, Inline, Part, Rows, Shards, Store, 
 from everytoken.shards.parts import StoredPart
 from everytoken.shards.writing import write_rows
 from everytoken.tokens import encode_part, installed_engines, open_tokenizer, train_tokenizer
-from everytoken.tokens.certificate import certify_engines
+from everytoken.tokens.certificate import certify_engines, proof_of
 from everytoken.tokens.engines import REFERENCE, open_engine, reference_version
 from everytoken.tokens.recheck import Recheck
 
@@ -118,6 +118,7 @@ def main() -> None:
             options = {
                 "tokenizer": tokenizer,
                 "certificate": certificate,
+                "proof": proof_of(certificate),
                 "eos_token": EOS,
                 "special_tokens_in_text": "literal",
                 "max_tokens": 2048,

@@ -82,6 +82,33 @@ def test_each_of_several_faults_has_its_line(data: Path) -> None:
         assert named in failed
 
 
+def test_what_has_lost_its_ledger_is_said_to(data: Path) -> None:
+    (data / "compact_stream/ledger.json").unlink()
+    found = verify(data, "--full")
+    assert found.exit_code == 0
+    assert f"--    {data}/compact_stream  has no ledger.json: nothing says which digests" in found.output
+
+
+@pytest.mark.parametrize("garbage", [b"", b"{}", b'{"files": 3}', b"\x00\xff"])
+def test_garbage_is_a_fault_and_no_traceback(data: Path, garbage: bytes) -> None:
+    for name in ("compact_stream/ledger.json", "raw_shards/manifest.json", "annotated_stream/token_lengths.npy"):
+        (data / name).write_bytes(garbage)
+    found = verify(data, "--full")
+    assert found.exit_code == 1 and isinstance(found.exception, SystemExit)
+    for name in ("compact_stream", "raw_shards", "annotated_stream"):
+        assert f"FAIL  {data}/{name}" in found.output
+
+
+def test_a_manifest_with_another_key_is_a_fault(data: Path) -> None:
+    path = data / "raw_shards/manifest.json"
+    for key in ("shard_size_tokens", "documents", "tokens_by_source", "eos_tokens"):
+        intact = path.read_text()
+        path.write_text(intact.replace(f'"{key}"', f'"{key}_"', 1))
+        found = verify(data, "--full")
+        assert found.exit_code == 1 and isinstance(found.exception, SystemExit), found.output
+        path.write_text(intact)
+
+
 def test_a_path_that_holds_nothing_is_an_error(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "absent"):
         found = verify(path)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import click
 
@@ -146,7 +146,7 @@ def verify(paths: tuple[Path, ...], env: str | None, full: bool) -> None:
     environment has of tokenization, canary and packing. One line a check; the exit code is 1 when one does not hold.
     """
     from everytoken.tokens.errors import StreamError
-    from everytoken.tokens.integrity import find_stored, stored_bytes, tokenizers_of
+    from everytoken.tokens.integrity import LEDGER_FILE, find_stored, stored_bytes, tokenizers_of
     from everytoken.tokens.integrity import verify as checks_of
 
     if paths and env is not None:
@@ -162,9 +162,12 @@ def verify(paths: tuple[Path, ...], env: str | None, full: bool) -> None:
             failed += bool(paths)
     tokenizers = tokenizers_of(list(stored))
     for path, name in stored.items():
-        for check in checks_of(path, "full" if full else "sampled", tokenizers.get(path)):
+        level: Literal["sampled", "full"] = "full" if full else "sampled"
+        for check in checks_of(path, level, tokenizers.get(path), with_ledger=not paths):
             click.echo(f"{'ok  ' if check.ok else 'FAIL'}  {name}  {check.name}: {check.text}")
             failed += not check.ok
+        if not (path if path.is_dir() else path.parent).joinpath(LEDGER_FILE).exists() and paths:
+            click.echo(f"--    {name}  has no {LEDGER_FILE}: nothing says which digests its files should have")
         size += stored_bytes(path)
     if not stored and not failed:
         raise click.ClickException("there is nothing to verify: run the pipelines that make it (kedro run)")
@@ -213,4 +216,6 @@ def _project_folder() -> Path:
     for folder in (Path.cwd(), *Path.cwd().parents):
         if (folder / "pyproject.toml").exists() and (folder / "conf").is_dir():
             return folder
-    raise click.ClickException(f"{Path.cwd()} is in no Kedro project; run this inside the project's folder")
+    raise click.ClickException(
+        f"{Path.cwd()} is in no Kedro project; run this inside the project's folder (verify also takes paths)"
+    )

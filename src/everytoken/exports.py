@@ -6,7 +6,7 @@ checkers, and gives itself a ``__getattr__`` (PEP 562) that looks up in these im
 
     if TYPE_CHECKING:
         from everytoken.shards.store import Store
-    __getattr__ = exports(__name__, __file__)
+    __getattr__, __dir__ = exports(__name__, __file__)
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 
-def exports(package: str, file: str) -> Callable[[str], Any]:
-    """Return a ``__getattr__`` for the module ``package`` that imports a name when it is asked for.
+def exports(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return ``__getattr__`` and ``__dir__`` for the module ``package`` that imports a name when it is asked for.
 
     Args:
         package: ``__name__`` of the module.
@@ -38,4 +38,4 @@ def exports(package: str, file: str) -> Callable[[str], Any]:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(import_module(homes()[name]), name)
 
-    return get
+    return get, lambda: sorted(homes())

@@ -112,7 +112,7 @@ def _bits_per_byte(figures: dict[str, Any], outdated: str) -> Iterator[str]:
 def _engine_and_lengths(read: dict[str, Any]) -> Iterator[str]:
     encoded = [read[name] for name in ("annotated_tokens", "unannotated_tokens") if name in read]
     tokens = sum(_total("full_tokens")(stored) for stored in encoded)
-    if not tokens or "engine_certificate" not in read:
+    if not tokens or len(encoded) < 2 or "engine_certificate" not in read:
         return
     certificate = read["engine_certificate"]
     proof, fastest = certificate.statistics, certificate.measured["fastest"]
@@ -127,6 +127,10 @@ def _engine_and_lengths(read: dict[str, Any]) -> Iterator[str]:
             yield f"engine {name} {engine['version']}: not used, {engine['difference']}"
     if fastest == "tokenizers":
         yield f"engine tokenizers {proof['reference']['version']}, the reference"
+    if spelled := sum(_total("special_documents")(stored) for stored in encoded):
+        ids = sum(_total("special_ids")(stored) for stored in encoded)
+        became = f"{ids:,} of these became the tokens" if ids else "encoded as plain text"
+        yield f"{spelled:,} documents spell special tokens: {became}"
 
 
 def _texts(proof: Mapping[str, Any]) -> str:

@@ -68,7 +68,7 @@ def test_errors_are_one_message(tmp_path: Path, tokenizer: Path) -> None:
     assert f"{bad}, line 2: the line is blank" in ran.output
     assert "Traceback" not in ran.output
     ran = CliRunner().invoke(cli, command([bad], tmp_path / "out", tokenizer, "--max-tokens", "many"))
-    assert ran.exit_code == 1 and "--max-tokens is 'many'; give a number, or none" in ran.output
+    assert ran.exit_code == 1 and "--max-tokens is 'many'; give a number from 2 to 2147483647, or none" in ran.output
 
 
 def test_a_killed_run_goes_on(tmp_path: Path, tokenizer: Path) -> None:

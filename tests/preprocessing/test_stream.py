@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import resource
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -415,3 +416,46 @@ def test_an_unreadable_tokenizer_is_an_error(tmp_path: Path, three: list[Path]) 
         make(three, tmp_path / "out", parameters(path))
     with pytest.raises(IncompleteStore):
         ArtifactStore(tmp_path / "out").load()
+
+
+@pytest.mark.parametrize("place", ["out.parts", "out", "out.certificate"])
+def test_inputs_where_the_run_writes_are_refused_and_stay(tmp_path: Path, tokenizer: Path, place: str) -> None:
+    inside = write(tmp_path / place / "mine.jsonl", texts(5, 0))
+    with pytest.raises((PreprocessingError, ShardsError), match=r"Move these|Choose another --out|another folder"):
+        make([inside], tmp_path / "out", parameters(tokenizer))
+    assert inside.exists()
+
+
+def test_what_the_user_put_into_the_folders_of_a_run_is_never_removed(
+    tmp_path: Path, tokenizer: Path, three: list[Path]
+) -> None:
+    out, parts = tmp_path / "out", tmp_path / "out.parts"
+    make(three, out, parameters(tokenizer))
+    (out / "notes.txt").write_text("mine")
+    with pytest.raises(ShardsError, match=r"also holds \['notes.txt'\]"):
+        make(three[:2], out, parameters(tokenizer))
+    (out / "notes.txt").unlink()
+    parts.mkdir()
+    (parts / "notes.txt").write_text("mine")
+    with pytest.raises(PreprocessingError, match=r"holds \['notes.txt'\]"):
+        make(three[:2], out, parameters(tokenizer))
+    assert (parts / "notes.txt").read_text() == "mine"
+    assert documents_in(out) == expected(IN_ORDER, tokenizer)
+
+
+def test_a_file_that_changes_under_its_old_time_is_seen(
+    tmp_path: Path, tokenizer: Path, three: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = three[0]
+    find = inputs.find_inputs
+
+    def changed_after(*arguments: Any) -> Any:
+        found, stat = find(*arguments), path.stat()
+        content = path.read_bytes()
+        path.write_bytes(content.replace(b"a", b"b", 1))
+        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+        return found
+
+    monkeypatch.setattr("everytoken.preprocessing.stream.find_inputs", changed_after)
+    with pytest.raises(PreprocessingError, match="changed while it was read"):
+        make(three, tmp_path / "out", parameters(tokenizer))

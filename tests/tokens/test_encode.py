@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,9 @@ import pyarrow as pa
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from everytoken.shards import Artifact, ArtifactStore, Inline, Processes, Store, file_sha256, plan_artifact
+from everytoken.shards import Artifact, ArtifactStore, Inline, Processes, Shards, Store, file_sha256, plan_artifact
 from everytoken.tokens import TokenizerError, encode_part, installed_engines, load_tokenizer_file, open_tokenizer
-from everytoken.tokens.certificate import certify_engines
+from everytoken.tokens.certificate import certify_engines, proof_of
 from everytoken.tokens.engines import reference_version
 from everytoken.tokens.recheck import Recheck
 from everytoken.tokens.tokenizer import byte_symbols
@@ -44,7 +45,9 @@ def lossy(tmp_path: Path) -> Artifact:
     return ArtifactStore(tmp_path / "lossy").save(given)
 
 
-def certificate_of(tokenizer: Artifact, folder: Path, policy: str = "control", fast: bool = False) -> Artifact:
+def certificate_of(
+    tokenizer: Artifact, folder: Path, policy: str = "control", fast: bool = False, samples: Sequence[Shards] = ()
+) -> dict[str, Any]:
     planned = plan_artifact(
         certify_engines,
         tokenizer=tokenizer,
@@ -52,19 +55,20 @@ def certificate_of(tokenizer: Artifact, folder: Path, policy: str = "control", f
         engines=installed_engines() if fast else {},
         reference=reference_version(),
         special_tokens_in_text=policy,
-        samples=[],
+        samples=samples,
         cases=200,
-        documents=0,
+        documents=5,
         seed=42,
     )
-    return ArtifactStore(folder).save(planned)
+    certificate = ArtifactStore(folder).save(planned)
+    return {"certificate": certificate, "proof": proof_of(certificate)}
 
 
 @pytest.fixture
 def parameters(tokenizer: Artifact, tmp_path: Path) -> dict[str, Any]:
     return {
         "tokenizer": tokenizer,
-        "certificate": certificate_of(tokenizer, tmp_path / "certificate"),
+        **certificate_of(tokenizer, tmp_path / "certificate"),
         "eos_token": EOS,
         "special_tokens_in_text": "control",
         "max_tokens": 8,
@@ -73,6 +77,26 @@ def parameters(tokenizer: Artifact, tmp_path: Path) -> dict[str, Any]:
         "engine": "fastest",
         "recheck": Recheck(0.5, 42),
     }
+
+
+def test_a_document_more_makes_no_other_part_again(
+    parameters: dict[str, Any], tokenizer: Artifact, tmp_path: Path
+) -> None:
+    """The certificate has another sample then, and says the same of the engines."""
+    if not installed_engines():
+        pytest.skip("no fast engine is installed (extra 'fast')")
+    tables = [documents(TEXTS * 5, part) for part in range(2)]
+    certificates, times = [], []
+    for name in ("before", "after"):
+        corpus = stored(tmp_path / name, tables)
+        proven = certificate_of(tokenizer, tmp_path / f"{name}_proven", fast=True, samples=[corpus])
+        certificates.append(proven["certificate"].root_digest)
+        store = Store(tmp_path / "tokens")
+        store.save(corpus.map(encode_part, **{**parameters, **proven}), Inline())
+        times.append([part.stat().st_mtime_ns for part in sorted((tmp_path / "tokens").glob("*.parquet"))])
+        tables = [tables[0], documents([*TEXTS * 5, "one more"], 1)]
+    assert certificates[0] != certificates[1]
+    assert [before == after for before, after in zip(*times, strict=True)] == [True, False]
 
 
 @pytest.mark.parametrize("batch_rows", [1, 2, 100])
@@ -123,7 +147,7 @@ def test_workers_and_batches_do_not_change_the_rows(parameters: dict[str, Any], 
 def test_lossy_documents_are_counted_and_fail_the_part_beyond_the_share(
     parameters: dict[str, Any], lossy: Artifact, tmp_path: Path
 ) -> None:
-    parameters |= {"tokenizer": lossy, "certificate": certificate_of(lossy, tmp_path / "for_lossy")}
+    parameters |= {"tokenizer": lossy, **certificate_of(lossy, tmp_path / "for_lossy")}
     (part,) = stored(tmp_path / "in", [documents(["plain", "café é", "plain", "é"])])
     _, statistics = run(encode_part(part, **{**parameters, "max_lossy_share": 0.5}))
     assert (statistics["lossy_documents"], statistics["lossy_bytes"]) == (2, 6)
@@ -156,7 +180,7 @@ def test_engines_make_the_same_bytes(
     proven = certificate_of(tokenizer, tmp_path / "proven", policy, fast=True)
     digests = set()
     for name in (engine, "tokenizers"):
-        changed = {"certificate": proven, "engine": name, "special_tokens_in_text": policy}
+        changed = {**proven, "engine": name, "special_tokens_in_text": policy}
         store = Store(tmp_path / name)
         store.save(documents_in.map(encode_part, **{**parameters, **changed}), Inline())
         loaded = store.load()
@@ -174,7 +198,7 @@ def test_with_literal_there_is_one_eos_a_document(
     (part,) = stored(tmp_path / "in", [table])
     for policy, spelled in [("literal", 0), ("control", 2)]:
         certificate = certificate_of(tokenizer, tmp_path / policy, policy)
-        changed = {"certificate": certificate, "special_tokens_in_text": policy, "max_tokens": 100}
+        changed = {**certificate, "special_tokens_in_text": policy, "max_tokens": 100}
         made, statistics = run(encode_part(part, **{**parameters, **changed}))
         eos = sum(ids.count(0) for ids in made["tokens"].to_pylist())
         assert eos == table.num_rows + spelled
@@ -186,7 +210,7 @@ def test_a_spelled_special_token_is_an_error_where_it_shall_be(
 ) -> None:
     (part,) = stored(tmp_path / "in", [documents(["the", "cat", f"a {EOS}"])], batch_rows=2)
     certificate = certificate_of(tokenizer, tmp_path / "error", "error")
-    parameters |= {"certificate": certificate, "special_tokens_in_text": "error"}
+    parameters |= {**certificate, "special_tokens_in_text": "error"}
     where = r"part_00000 row 2 \(id '0-2', source 'web', shard_index 0, row 2\): the text spells .*at character 2"
     with pytest.raises(TokenizerError, match=where):
         run(encode_part(part, **parameters))
@@ -199,7 +223,7 @@ def test_an_engine_that_differs_in_the_run_stops_it_and_names_the_document(
     if name is None:
         pytest.skip("no fast engine is installed (extra 'fast')")
     proven = certificate_of(tokenizer, tmp_path / "proven", fast=True)
-    parameters |= {"certificate": proven, "engine": name, "recheck": Recheck(1.0, 42)}
+    parameters |= {**proven, "engine": name, "recheck": Recheck(1.0, 42)}
     texts = [*TEXTS, "mat the", "the cat"]
     (part,) = stored(tmp_path / "in", [documents(texts)], batch_rows=3)
     from everytoken.tokens import engines

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
 from everytoken.tokens import TokenizerError, engines
 from everytoken.tokens.engines import REFERENCE, installed_engines
@@ -128,3 +128,20 @@ def test_ids_that_are_none_and_offsets_that_do_not_fit_are_errors(
         )
         with pytest.raises(TokenizerError, match=message):
             open_guarded("recorder", tokenizer, "literal").encode(["ab"])
+
+
+@pytest.mark.parametrize("name", ["splintr-rs", "fastokens"])
+def test_added_tokens_that_only_the_reference_finds_refuse_the_engine(tmp_path: Path, name: str) -> None:
+    """The reference looks for a normalized added token in normal form, an engine without normalizer as written."""
+    if name not in installed_engines():
+        pytest.skip(f"{name} is not installed (extra 'fast')")
+    library = Tokenizer.from_buffer(made(tmp_path, form="NFC").content)
+    library.add_tokens([AddedToken("cafe\u0301", normalized=True)])
+    library.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(TokenizerError, match=r"the added token 'cafe\u0301' is not in NFC"):
+        open_guarded(name, open_tokenizer(tmp_path / "tokenizer.json", EOS), "control")
+    library = Tokenizer.from_buffer(made(tmp_path).content)
+    library.normalizer = normalizers.Sequence([normalizers.NFC()])
+    library.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(TokenizerError, match="with the normalizer Sequence"):
+        open_guarded(name, open_tokenizer(tmp_path / "tokenizer.json", EOS), "control")

@@ -15,7 +15,7 @@ import pytest
 from everytoken.shards import Artifact, ArtifactStore, Inline, Shards, Store, plan_artifact
 from everytoken.tokens import StreamError, encode_part, open_tokenizer, write_annotated_stream, write_compact_stream
 from everytoken.tokens.bands import BANDS, language_band
-from everytoken.tokens.certificate import certify_engines
+from everytoken.tokens.certificate import certify_engines, proof_of
 from everytoken.tokens.engines import REFERENCE, reference_version
 from everytoken.tokens.recheck import Recheck
 from everytoken.tokens.report import (
@@ -69,11 +69,13 @@ def encoded(folder: Path, texts: list[list[str]], tokenizer: Artifact, max_token
         documents=0,
         seed=42,
     )
+    proven = ArtifactStore(folder / "certificate").save(certificate)
     tables = [documents(part, number, SOURCES) for number, part in enumerate(texts)]
     planned = stored(folder / "in", tables).map(
         encode_part,
         tokenizer=tokenizer,
-        certificate=ArtifactStore(folder / "certificate").save(certificate),
+        certificate=proven,
+        proof=proof_of(proven),
         eos_token=EOS,
         special_tokens_in_text="control",
         max_tokens=max_tokens,

@@ -53,3 +53,25 @@ def test_tokenizers_that_lose_or_invent_text_or_draw_at_random_are_refused(
 @pytest.mark.parametrize(("size", "kind"), [(2, "uint16"), (65_536, "uint16"), (65_537, "uint32")])
 def test_ids_are_uint16_exactly_when_they_fit(size: int, kind: str) -> None:
     assert token_dtype(size) == kind
+
+
+def test_an_unknown_token_that_is_added_is_refused_when_bytes_can_be_lost(
+    trained: DocumentTokenizer, tmp_path: Path
+) -> None:
+    path = tmp_path / "tokenizer.json"
+    description = json.loads(trained.tokenizer.to_str())
+    description["model"]["unk_token"] = EOS
+    path.write_text(json.dumps(description))
+    assert open_tokenizer(path, EOS).missing_bytes == (), "no byte is ever unknown"
+    description["model"]["vocab"].pop("Ā")
+    path.write_text(json.dumps(description))
+    with pytest.raises(TokenizerError, match=r"its unknown token .* is an added token"):
+        open_tokenizer(path, EOS)
+
+
+def test_two_byte_levels_are_refused(trained: DocumentTokenizer, tmp_path: Path) -> None:
+    description = json.loads(trained.tokenizer.to_str())
+    description["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [description["pre_tokenizer"]] * 2}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(description))
+    with pytest.raises(TokenizerError, match="more than one ByteLevel"):
+        open_tokenizer(tmp_path / "tokenizer.json", EOS)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from everytoken.preprocessing.errors import FileError
 from everytoken.preprocessing.inputs import InputFile
 from everytoken.preprocessing.lines import Lines, read_texts
 from everytoken.seeds import numpy_generator
@@ -59,7 +60,6 @@ def certify_files(
         sampled: where the documents come from.
 
     Raises:
-        FileError: a file is damaged, or a line is no document.
         TokenizerError: the tokenizer cannot be used.
     """
     return Built(
@@ -77,17 +77,18 @@ def certify_files(
 def sampled_documents(sampled: Sampled, seed: int) -> Iterator[tuple[str, str]]:
     """Yield a seeded sample of documents, each with its place: from some files, among the first documents of each.
 
-    Only the begin of these files is read; the run itself checks a share of all documents.
-
-    Raises:
-        FileError: a file is damaged, or a line is no document.
+    Only the begin of these files is read; the run itself checks a share of all documents. A file that cannot be read
+    gives none: the run says what is wrong with it, when it has encoded the others.
     """
     draws = numpy_generator(seed)
     chosen = sorted(draws.permutation(len(sampled.files))[:_SAMPLED_FILES].tolist())
     allowed = _SAMPLED_CHARACTERS // len(chosen)
     for file in (sampled.files[index] for index in chosen):
         lines = Lines(file.path, str(file.path), 0, file.stamp[0], sampled.text_field, sampled.max_line_bytes)
-        batch = next(read_texts(lines), None)
+        try:
+            batch = next(read_texts(lines), None)
+        except FileError:
+            batch = None
         if batch is None:
             continue
         left = allowed

@@ -17,7 +17,7 @@ from everytoken.tokens.engines import REFERENCE
 from everytoken.tokens.errors import TokensError
 from everytoken.tokens.recheck import Recheck
 
-ERRORS = (PreprocessingError, ShardsError, TokensError)
+ERRORS = (PreprocessingError, ShardsError, TokensError, OSError)
 
 _SHOWN_FILES = 20
 _COLUMNS = {
@@ -54,8 +54,8 @@ def run(
     Raises:
         PreprocessingError: see `tokenize`; or ``max_tokens`` is no number and not ``none``.
     """
-    if max_tokens != "none" and not max_tokens.isdecimal():
-        raise PreprocessingError(f"--max-tokens is {max_tokens!r}; give a number, or none")
+    if max_tokens != "none" and not (max_tokens.isdecimal() and 2 <= int(max_tokens) < 1 << 31):
+        raise PreprocessingError(f"--max-tokens is {max_tokens!r}; give a number from 2 to {(1 << 31) - 1}, or none")
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     logging.getLogger("everytoken.shards.artifacts").setLevel(logging.WARNING)
     parameters = Tokenization(

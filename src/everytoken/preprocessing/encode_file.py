@@ -8,14 +8,16 @@ memory holds one batch of texts, whatever the size of the file.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from everytoken.preprocessing.errors import EngineDiffers, FileError, PreprocessingError
 from everytoken.preprocessing.lines import Lines, Texts, fail, read_texts
-from everytoken.shards.artifacts import Artifact, Built
+from everytoken.shards.artifacts import Built
 from everytoken.shards.recipe import versioned
 from everytoken.tokens import recheck as rechecking
 from everytoken.tokens.counts import COUNTED, document_counts
@@ -27,6 +29,9 @@ from everytoken.tokens.probe import probe_record
 from everytoken.tokens.tokenizer import DocumentTokenizer
 
 TOKENS_FILE, LENGTHS_FILE = "tokens.bin", "lengths.bin"
+
+
+Stamp = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
@@ -83,21 +88,21 @@ class Place:
     Attributes:
         path: of the file.
         name: of the file in messages.
-        stamp: size and time of the file when its SHA-256 was taken.
+        stamp: of the file when its SHA-256 was taken (`stamp_of`).
         tokenizer: path of the ``tokenizer.json``.
         max_line_bytes: a longer line is an error.
     """
 
     path: Path
     name: str
-    stamp: tuple[int, int]
+    stamp: Stamp
     tokenizer: Path
     max_line_bytes: int
 
 
 @versioned(1, unrecorded=["place", "engine"])
 def encode_file(
-    folder: Path, *, source: Source, encoding: Encoding, certificate: Artifact | None, place: Place, engine: Engine
+    folder: Path, *, source: Source, encoding: Encoding, proof: Mapping[str, Any] | None, place: Place, engine: Engine
 ) -> Built:
     """Encode the documents of a file.
 
@@ -108,7 +113,8 @@ def encode_file(
         folder: where the tokens go.
         source: which bytes.
         encoding: what decides the ids.
-        certificate: says that the engine gives the ids of the reference; None when the reference is the engine.
+        proof: of the certificate (`everytoken.tokens.certificate.proof_of`): that the engine gives the ids of the
+            reference; None when the reference is the engine.
         place: where the bytes lie.
         engine: what encodes.
 
@@ -137,10 +143,10 @@ def encode_file(
     return Built(statistics, {"rechecked_documents": rechecker.documents})
 
 
-def stamp_of(path: Path) -> tuple[int, int]:
-    """Return size and time of a file."""
+def stamp_of(path: Path) -> Stamp:
+    """Return what changes when a file does: its size, both times, and which file it is."""
     stat = path.stat()
-    return stat.st_size, stat.st_mtime_ns
+    return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
 
 
 def _facts(tokenizer: DocumentTokenizer, encoding: Encoding) -> dict[str, object]:

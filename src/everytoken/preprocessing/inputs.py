@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from everytoken.preprocessing.encode_file import stamp_of
+from everytoken.preprocessing.encode_file import Stamp, stamp_of
 from everytoken.preprocessing.errors import FileError, PreprocessingError
 from everytoken.preprocessing.lines import compression_of
 from everytoken.shards.digests import file_sha256
@@ -24,13 +24,13 @@ class InputFile:
         path: where it lies.
         name: its path below the folder that all files of the run share, with ``/``.
         sha256: of its bytes.
-        stamp: size and time of the file before its SHA-256 was taken.
+        stamp: of the file before its SHA-256 was taken (`stamp_of`).
     """
 
     path: Path
     name: str
     sha256: str
-    stamp: tuple[int, int]
+    stamp: Stamp
 
     def ranges(self) -> Iterator[tuple[int, int]]:
         """Yield the byte ranges that workers take: the whole file when it is compressed."""

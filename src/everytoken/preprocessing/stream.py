@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -30,9 +31,9 @@ from everytoken.shards.artifacts import Artifact, ArtifactStore, plan_artifact
 from everytoken.shards.atomic import lock_folder, sole_writer
 from everytoken.shards.digests import file_sha256
 from everytoken.shards.engines import Engine as Workers
-from everytoken.shards.errors import DamagedStore, Failure
+from everytoken.shards.errors import DamagedStore, Failure, StoreBusy
 from everytoken.shards.progress import progress
-from everytoken.tokens.certificate import FASTEST, chosen_engine
+from everytoken.tokens.certificate import FASTEST, chosen_engine, proof_of
 from everytoken.tokens.engines import REFERENCE, SpecialTokens, installed_engines, reference_version
 from everytoken.tokens.probe import library_record
 from everytoken.tokens.recheck import Recheck
@@ -40,7 +41,13 @@ from everytoken.tokens.recheck import Recheck
 logger = logging.getLogger(__name__)
 
 _SHOWN = 20  # failures in a message
-_EXPLAINED = ("PreprocessingError", "TokenizerError", "DamagedStore", "StoreBusy")  # messages that need no traceback
+_EXPLAINED = (
+    "PreprocessingError",
+    "TokenizerError",
+    "DamagedStore",
+    "StoreBusy",
+    "OSError",
+)  # messages that need no traceback
 
 
 @dataclass(frozen=True)
@@ -106,20 +113,24 @@ def tokenize(files: Sequence[Path], out: Path, parameters: Tokenization, workers
         TokensError: the tokenizer or the engine cannot be used.
         ShardsError: ``out`` holds something else, or another run writes it.
     """
-    begin = time.monotonic()
     out = Path(os.path.abspath(out))  # noqa: PTH100  # a link stays a link
     inputs = find_inputs(files, threads)
     if not parameters.tokenizer.is_file():
         raise PreprocessingError(f"there is no tokenizer file {parameters.tokenizer}; give a tokenizer.json")
+    if parameters.max_tokens is not None and parameters.max_tokens < 2:
+        raise PreprocessingError(f"max_tokens is {parameters.max_tokens}; EOS counts, so at least 2 keep one token")
     tokenizer_sha256 = file_sha256(parameters.tokenizer)
+    stream = ArtifactStore(out)
+    stream.check_replaceable()
     working = out.with_name(f"{out.name}.parts")
     working.parent.mkdir(parents=True, exist_ok=True)
+    certificates = parameters.certificates or out.with_name(f"{out.name}.certificate")
+    _require_own(working, certificates, out, inputs)
     with sole_writer(lock_folder(working)):
-        certificates = parameters.certificates or out.with_name(f"{out.name}.certificate")
         certificate, engine = _certified(parameters, tokenizer_sha256, inputs, certificates)
         planned = _planned(inputs, parameters, tokenizer_sha256, certificate, engine)
         files_of_stream = [(file.name, list(parts)) for file, parts in zip(inputs, planned, strict=True)]
-        stream = ArtifactStore(out)
+        begin = time.monotonic()  # the proof is made once, and its time is told apart
         made = _held(stream, plan_artifact(join_files, files=files_of_stream, parts=MadeParts({}), measured={}))
         if made is not None:
             _require_share(made.statistics["total"], parameters.max_lossy_share, "")
@@ -136,13 +147,36 @@ def tokenize(files: Sequence[Path], out: Path, parameters: Tokenization, workers
 
 def _remove_parts(working: Path, keep: bool, planned: Sequence[Mapping[str, Artifact]]) -> None:
     """Remove the parts, or only those of other inputs and parameters."""
+    if not working.exists():
+        return
+    wanted = {fingerprint for of_file in planned for fingerprint in of_file} if keep else set()
+    for path in working.iterdir():
+        if path.name.strip(".").removesuffix(".lock") not in wanted:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
     if not keep:
-        shutil.rmtree(working, ignore_errors=True)
-    elif working.exists():
-        wanted = {fingerprint for of_file in planned for fingerprint in of_file}
-        for path in working.iterdir():
-            if path.name.strip(".").removesuffix(".lock") not in wanted:
-                shutil.rmtree(path)
+        working.rmdir()
+
+
+_PART_NAME = re.compile(r"\.?[0-9a-f]{64}(\.lock|\.[0-9]+\.tmp)?")
+
+
+def _require_own(working: Path, certificates: Path, out: Path, inputs: Sequence[InputFile]) -> None:
+    """Check that nothing of the user's lies where the run keeps and removes its own files."""
+    if working.exists():
+        foreign = (
+            [str(working)]
+            if not working.is_dir()
+            else [path.name for path in sorted(working.iterdir()) if not _PART_NAME.fullmatch(path.name)]
+        )
+        if foreign:
+            raise PreprocessingError(
+                f"{working} is where encoded files are kept until they are joined, and it holds {foreign[:5]}. Move "
+                "these elsewhere, or choose another --out."
+            )
+    for file in inputs:
+        for folder in (working, certificates, out):
+            if file.path.is_relative_to(folder):
+                raise PreprocessingError(f"{file.path} lies in {folder}, where the run writes. Choose another --out.")
 
 
 def _certified(
@@ -174,8 +208,20 @@ def _certified(
     certificate = _held(store, planned)
     if certificate is None:
         logger.info("comparing %s with %s, once for this tokenizer", ", ".join(engines), REFERENCE)
-        certificate = store.save(planned)
+        begin = time.monotonic()
+        certificate = _saved_by_one(store, planned)
+        logger.info("compared in %.1f s; kept in %s", time.monotonic() - begin, store.root)
     return certificate, chosen_engine(certificate, parameters.engine)
+
+
+def _saved_by_one(store: ArtifactStore, planned: Artifact) -> Artifact:
+    """Save it, or wait until another run has."""
+    while True:
+        try:
+            return store.save(planned)
+        except StoreBusy:
+            logger.info("another run makes %s; waiting for it", store.root)
+            time.sleep(1)
 
 
 def _version(engine: str) -> str:
@@ -202,7 +248,7 @@ def _planned(
                 encode_file,
                 source=Source(file.sha256, start, end, parameters.text_field),
                 encoding=encoding,
-                certificate=certificate,
+                proof=None if certificate is None else proof_of(certificate),
                 place=place,
                 engine=Engine(engine, parameters.recheck),
             )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from everytoken.shards.table_digests import TableDigest, table_digest
     from everytoken.shards.writing import write_rows
 
-__getattr__ = exports(__name__, __file__)
+__getattr__, __dir__ = exports(__name__, __file__)
 
 __all__ = [
     "Artifact",

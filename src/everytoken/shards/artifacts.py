@@ -201,7 +201,7 @@ class ArtifactStore:
                 logger.info("%s is there", self.root.name)
                 return self.load()
             logger.info("%s: making it with %s", self.root.name, recipe.name)
-            self._check_replaceable()
+            self.check_replaceable()
             with unchanging(recipe.parameters.values()), atomic_folder(root) as folder:
                 built = recipe.function(folder, **recipe.parameters)
                 if not isinstance(built, Built):
@@ -221,14 +221,33 @@ class ArtifactStore:
                 write_text(folder / _LEDGER, json.dumps(ledger, ensure_ascii=False, indent=1, sort_keys=True) + "\n")
             return self.load()
 
-    def _check_replaceable(self) -> None:
+    def check_replaceable(self) -> None:
+        """Check that saving would delete nothing but an artifact.
+
+        Raises:
+            ShardsError: the folder holds something else.
+        """
         if not self.root.exists() or not any(self.root.iterdir()):
             return
         if not self._has_artifact_ledger():
             raise ShardsError(
                 f"{self.root} holds files that are no artifact, and making one there would delete them. "
-                "Give the artifact another folder, or remove this one."
+                f"Give the artifact another folder, or remove this one. (It has no {_LEDGER} that tells otherwise.)"
             )
+        foreign = [path.name for path in sorted(self.root.iterdir()) if path.name not in self._own_names()]
+        if foreign:
+            raise ShardsError(
+                f"{self.root} is an artifact and also holds {foreign[:5]}, which making it again would delete. Move "
+                "these elsewhere."
+            )
+
+    def _own_names(self) -> set[str]:
+        """Return the names in the folder that its ledger knows; all, when the ledger is damaged."""
+        try:
+            files = self._read()["files"]
+        except DamagedStore:
+            return {path.name for path in self.root.iterdir()}
+        return {_LEDGER, *(Path(name).parts[0] for name in files)}
 
     def _has_artifact_ledger(self) -> bool:
         ledger = self.root / _LEDGER

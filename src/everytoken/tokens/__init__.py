@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from everytoken.tokens.vocabulary import load_tokenizer_file, train_tokenizer
     from everytoken.tokens.windows import TrainingWindows, WindowStream, open_training_windows, open_window_stream
 
-__getattr__ = exports(__name__, __file__)
+__getattr__, __dir__ = exports(__name__, __file__)
 
 __all__ = [
     "DocumentEncoder",

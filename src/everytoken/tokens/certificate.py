@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -84,6 +85,16 @@ def certify_engines(
     text = json.dumps({**statistics, "cases_by_family": families}, ensure_ascii=True, indent=2) + "\n"
     (folder / CERTIFICATE_FILE).write_text(text, encoding="utf-8")
     return Built(statistics, measured)
+
+
+def proof_of(certificate: Artifact) -> dict[str, Any]:
+    """Return what is recorded with tokens that are made under a certificate: all that it says but which texts it drew.
+
+    A corpus that grows by a document has another sample, and for that alone no token is made again. What the sample
+    found out - whether an engine is equal - is recorded.
+    """
+    statistics = certificate.statistics
+    return {name: value for name, value in statistics.items() if name not in ("documents", "documents_digest")}
 
 
 def sample_documents(samples: Sequence[Shards], documents: int, seed: int) -> Iterator[tuple[str, str]]:

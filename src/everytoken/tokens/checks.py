@@ -54,3 +54,5 @@ def checked(name: str, run: Callable[[], Mapping[str, int]]) -> Check:
         return Check(name, True, run())
     except _FAULTS as error:
         return Check(name, False, {}, str(error))
+    except Exception as error:  # bytes that are anything can raise anything; the other checks still run
+        return Check(name, False, {}, f"it is damaged so that it cannot be read ({type(error).__name__}: {error})")

@@ -7,7 +7,7 @@ function of each text alone; batches and engines only set the speed.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from everytoken.shards import Artifact, Part, Rows, versioned
 from everytoken.tokens.bands import BANDS, language_band
-from everytoken.tokens.certificate import chosen_engine
+from everytoken.tokens.certificate import chosen_engine, proof_of
 from everytoken.tokens.counts import COUNTED, document_counts
 from everytoken.tokens.encoding import DocumentEncoder, Encoded, SpelledSpecialToken, open_encoder
 from everytoken.tokens.engines import SpecialTokens
@@ -27,12 +27,13 @@ _NEEDED = ("text", "source")
 _MADE = ("token_length", "tokens")
 
 
-@versioned(2, unrecorded=["engine", "recheck"])
+@versioned(2, unrecorded=["certificate", "engine", "recheck"])
 def encode_part(
     part: Part,
     *,
     tokenizer: Artifact,
     certificate: Artifact,
+    proof: Mapping[str, Any],
     eos_token: str,
     special_tokens_in_text: SpecialTokens,
     max_tokens: int,
@@ -52,6 +53,7 @@ def encode_part(
         part: rows with ``text`` and ``source``.
         tokenizer: the tokenizer artifact; a process loads it once.
         certificate: says which engines are proven equal.
+        proof: of the certificate what the part is recorded as made with (`everytoken.tokens.certificate.proof_of`).
         eos_token: the token that ends a document.
         special_tokens_in_text: what becomes of special tokens that a text spells.
         max_tokens: cap of a document, EOS included.
@@ -64,6 +66,8 @@ def encode_part(
         TokenizerError: the input lacks a column or is encoded already, has a null text or source, loses too much, or
             the engine is not proven, or differs from the reference.
     """
+    if proof != proof_of(certificate):
+        raise TokenizerError(f"{part.name}: proof is {proof}, expected what the certificate {certificate.folder} says")
     chosen = chosen_engine(
         certificate,
         engine,
@@ -113,7 +117,7 @@ def _encoded(
         raise TokenizerError(
             f"{part.name}: {total['lossy_documents']} of {total['documents']} documents lose text "
             f"({total['lossy_bytes']} bytes; the first is row {first_lossy}), allowed is a share of "
-            f"{max_lossy_share}. The vocabulary has no symbol for the bytes {list(encoder.tokenizer.missing_bytes)}. "
+            f"{max_lossy_share}. {encoder.tokenizer.why_lossy} "
             f"Use a tokenizer that has all bytes, or raise max_lossy_share if the loss is acceptable."
         )
     return {

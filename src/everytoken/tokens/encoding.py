@@ -168,7 +168,9 @@ class DocumentEncoder:
             here = self._measures[content] >= _ONE_SPECIAL
             if self.special_tokens_in_text != "control":
                 raise TokenizerError(
-                    f"{self._named} gave the special token {int(content[here][0])} for plain text; use another engine"
+                    f"{self._named} gave the special token {int(content[here][0])} for plain text: its merges reach "
+                    "it, or the engine is wrong. Use another engine; if that is tokenizers, this tokenizer cannot "
+                    "write it literally, and special_tokens_in_text must be 'control'"
                 )
             found[i] = here[: lengths[i]].sum()
         return found

@@ -186,6 +186,9 @@ def _open_folder(folder: Path, dtype: str | None, allow_padding: bool) -> FlatTo
     return FlatTokens(segments)
 
 
+_NUMBERS = ("tokens", "documents", "eos_id", "vocab_size", "shard_size_tokens")
+
+
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Return the manifest of raw shards.
 
@@ -207,7 +210,8 @@ def _manifest(folder: Path) -> dict[str, Any] | None:
         known = manifest["format"] == FORMAT
         if known:
             _ = [(shard["name"], int(shard["tokens"])) for shard in manifest["shards"]], DTYPES[manifest["dtype"]]
-    except (ValueError, KeyError, TypeError) as error:
+            _ = [int(manifest[key]) for key in _NUMBERS]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StreamError(
             f"{path} is no manifest of raw shards ({type(error).__name__}: {error}); pack them again"
         ) from error

@@ -38,13 +38,28 @@ def open_guarded(name: str, tokenizer: DocumentTokenizer, special_tokens_in_text
     if name == REFERENCE:
         return engines.open_engine(name, tokenizer.content, special_tokens_in_text)
     content = tokenizer.content
-    if tokenizer.normalizer_kind in _NORMAL_FORMS:
+    if tokenizer.normalizer_kind is not None:
+        _require_plain_normalizer(name, tokenizer)
         content = orjson.dumps({**orjson.loads(content), "normalizer": None})
     return _Guarded(
         tokenizer,
         engines.open_engine(name, content, special_tokens_in_text),
         engines.open_engine(REFERENCE, tokenizer.content, special_tokens_in_text),
     )
+
+
+def _require_plain_normalizer(name: str, tokenizer: DocumentTokenizer) -> None:
+    """Refuse what the guard cannot see in a text: normalizers other than normal forms, and added tokens that the
+    reference looks for in normal form and the engine as they are written.
+    """
+    kind, normal = tokenizer.normalizer_kind, tokenizer.tokenizer.normalizer.normalize_str
+    if kind not in _NORMAL_FORMS:
+        raise TokenizerError(f"the engine {name} is not used with the normalizer {kind}")
+    for token in orjson.loads(tokenizer.content)["added_tokens"]:
+        if token["normalized"] and normal(token["content"]) != token["content"]:
+            raise TokenizerError(
+                f"the engine {name} is not used: the added token {token['content']!r} is not in {kind}"
+            )
 
 
 def check_cut(engine: Engine, ids: np.ndarray, offsets: np.ndarray, texts: int, vocab_size: int) -> None:

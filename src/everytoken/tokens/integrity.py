@@ -111,13 +111,16 @@ def _any_ledger(folder: Path) -> dict[str, Any] | None:
         return None
 
 
-def verify(path: Path, level: Level, tokenizer: Mapping[str, int] | None = None) -> list[Check]:
+def verify(
+    path: Path, level: Level, tokenizer: Mapping[str, int] | None = None, *, with_ledger: bool = False
+) -> list[Check]:
     """Check what ``path`` holds: a stream (folder or prefix), raw shards, a tokenizer, any other artifact, a store.
 
     Args:
         path: a folder, or the prefix of a stream.
         level: how much is read.
         tokenizer: what is known of the stream's tokenizer (`tokenizers_of`); what its ledger says comes first.
+        with_ledger: whether it is a fault that there is none (streams of other programs have none).
 
     Raises:
         StreamError: it holds nothing that can be checked.
@@ -130,7 +133,7 @@ def verify(path: Path, level: Level, tokenizer: Mapping[str, int] | None = None)
     folder = path if path.is_dir() else path.parent
     checks: list[Check] = []
     ledger: dict[str, Any] = {}
-    if (folder / LEDGER_FILE).exists():
+    if with_ledger or (folder / LEDGER_FILE).exists():
         checks.append(checked("ledger", lambda: _ledger_numbers(folder, ledger)))
         if ledger:
             checks.append(checked("files", lambda: _check_files(folder, ledger)))
@@ -141,7 +144,7 @@ def verify(path: Path, level: Level, tokenizer: Mapping[str, int] | None = None)
         checks += stream_checks(_prefix(path), statistics, level, digests)
     elif kind == "raw shards":
         checks += raw_checks(folder, statistics, level, digests)
-    elif (folder / TOKENIZER_FILE).exists() and level != "sizes":
+    elif ledger and (folder / TOKENIZER_FILE).exists() and level != "sizes":
         checks.append(checked("tokenizer", lambda: _check_tokenizer(folder, ledger)))
     if ledger and level == "full":
         checks.append(checked("digests", lambda: _check_digests(folder, ledger, digests)))
@@ -166,14 +169,24 @@ def _kind(path: Path) -> Literal["stream", "raw shards", "store", "artifact"] | 
     if not path.is_dir():
         return "stream" if any(with_name(prefix, ".idx").is_file() for prefix in (path, path.with_suffix(""))) else None
     if list(path.glob("*.idx")) or list(path.glob("*.bin")):
-        return "stream" if list(path.glob("*.idx")) or not (path / MANIFEST_FILE).exists() else "raw shards"
+        if list(path.glob("*.idx")) or not ((path / MANIFEST_FILE).exists() or _says_no_index(path)):
+            return "stream"
+        return "raw shards" if (path / MANIFEST_FILE).exists() else "artifact"
     if (path / MANIFEST_FILE).exists() and not (path / LEDGER_FILE).exists():
         return "raw shards"
     if (path / ".making").exists() or list(path.glob("part_*.parquet")):
         return "store"
     if not (path / LEDGER_FILE).exists():
         return None
+    if (path / LEDGER_FILE).is_dir():
+        return "artifact"
     return "store" if b'"everytoken-ledger/' in (path / LEDGER_FILE).read_bytes()[:_HEAD] else "artifact"
+
+
+def _says_no_index(folder: Path) -> bool:
+    """Return whether the folder is an artifact whose ledger has no .idx (files of ids that are no stream yet)."""
+    ledger = _any_ledger(folder)
+    return ledger is not None and not any(name.endswith(".idx") for name in ledger.get("files", {}))
 
 
 def _prefix(path: Path) -> Path:

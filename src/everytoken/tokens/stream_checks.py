@@ -99,7 +99,7 @@ def open_lengths(path: Path, windows: int) -> np.ndarray:
     """
     try:
         lengths: np.ndarray = np.load(path, mmap_mode="r" if windows else None)  # an empty file cannot be mapped
-    except ValueError as error:
+    except Exception as error:  # a damaged header raises what the parser of Python raises
         raise StreamError(f"{path} is no array of NumPy, or is truncated ({error}); write the stream again") from error
     if lengths.shape != (windows,) or lengths.dtype != np.int32:
         raise StreamError(

@@ -58,6 +58,13 @@ class DocumentTokenizer:
     may_be_cut: bool
 
     @property
+    def why_lossy(self) -> str:
+        """A sentence on what may lose text."""
+        if self.missing_bytes:
+            return f"The vocabulary has no symbol for the bytes {list(self.missing_bytes)}."
+        return "An added token swallows the spaces beside it, or stands for another spelling of its text."
+
+    @property
     def dtype(self) -> np.dtype[Any]:
         """uint16 when every id fits, else uint32."""
         return token_dtype(self.vocab_size)
@@ -174,6 +181,13 @@ def _require_byte_level(description: Mapping[str, Any], where: str) -> None:
             reasons.append(f"it has a {key}")
     if any(cutter.get("add_prefix_space", True) for cutter in byte_level):
         reasons.append("it adds a space before each text (add_prefix_space)")
+    unknown, added = model.get("unk_token"), {token["content"] for token in description.get("added_tokens") or ()}
+    if unknown in added and not set(byte_symbols().values()) <= set(model.get("vocab") or ()):
+        reasons.append(
+            f"its unknown token {unknown!r} is an added token: lost bytes and texts that spell it look alike"
+        )
+    if len(byte_level) > 1:
+        reasons.append("it has more than one ByteLevel pre-tokenizer")
     for cutter in cutters:
         if cutter["type"] not in _KEEPS_TEXT or cutter.get("behavior") == "Removed":
             reasons.append(f"its pre-tokenizer {cutter['type']} does not keep all text")

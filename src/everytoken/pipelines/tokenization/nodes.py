@@ -10,7 +10,7 @@ from plotly.graph_objects import Figure
 from everytoken.corpus.statistics import add_statistics
 from everytoken.parameters import GivenTokenizer, HubTokenizer, SubsamplingParameters, TokenizationParameters
 from everytoken.shards import Artifact, Shards, plan_artifact
-from everytoken.tokens.certificate import certify_engines
+from everytoken.tokens.certificate import certify_engines, proof_of
 from everytoken.tokens.encode import encode_part
 from everytoken.tokens.engines import REFERENCE, installed_engines, reference_version
 from everytoken.tokens.recheck import Recheck
@@ -148,6 +148,7 @@ def _encode(
         encode_part,
         tokenizer=tokenizer,
         certificate=certificate,
+        proof=proof_of(certificate),
         eos_token=parameters.eos_token,
         special_tokens_in_text=parameters.special_tokens_in_text,
         max_tokens=max_tokens,

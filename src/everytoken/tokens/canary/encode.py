@@ -249,6 +249,6 @@ def _require_text(
     if lossy > max_lossy_share * documents:
         raise CanaryError(
             f"{part.name} ({', '.join(counts)}): {lossy} of {documents} documents lose text, allowed is a share of "
-            f"{max_lossy_share}. The vocabulary has no symbol for the bytes {list(encoder.tokenizer.missing_bytes)}. "
+            f"{max_lossy_share}. {encoder.tokenizer.why_lossy} "
             "Use a tokenizer that has all bytes, or raise tokenization.max_lossy_share if the loss is acceptable"
         )
