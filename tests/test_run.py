@@ -294,8 +294,9 @@ def test_the_engine_changes_no_digest(project: Project, files: dict[str, bytes])
 
 
 def test_canary_windows_and_raw_shards_are_made_on_request_and_verified(
-    project: Project, files: dict[str, bytes]
+    project: Project, files: dict[str, bytes], tmp_path: Path
 ) -> None:
+    shutil.copytree(project.folder / "data/test", tmp_path / "before")
     shutil.copytree(ROOT / "tests/tokens/canary_documents", project.folder / "tests/tokens/canary_documents")
     project.kedro("run", "--env", "test", "--pipelines", "canary")
     project.kedro("run", "--env", "test", "--pipelines", "packing")
@@ -310,8 +311,8 @@ def test_canary_windows_and_raw_shards_are_made_on_request_and_verified(
     assert "FAIL" not in verified
     for name in ("canary_stream", "raw_shards", "compact_stream", "annotated_stream", "tokenizer"):
         assert re.search(rf"ok +{name} ", verified), name
-    for made_here in ("canary_stream", "raw_shards"):
-        shutil.rmtree(project.folder / "data/test/05_model_input" / made_here)
+    shutil.rmtree(project.folder / "data/test")
+    (tmp_path / "before").rename(project.folder / "data/test")
 
 
 def test_the_classifications_of_a_run_score_another_one_without_a_model(
