@@ -5,7 +5,6 @@ The values are in ``conf/base/parameters_<pipeline>.yml``, other environments ch
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, field_validator, model_validator
@@ -19,12 +18,12 @@ from everytoken.corpus.scoring.published import PublishedScorer
 from everytoken.corpus.scoring.transformer import TransformersScorer
 from everytoken.corpus.selection.duplicates import DedupRules
 from everytoken.corpus.selection.mixture import MixtureParameters
+from everytoken.corpus.upstreams.pins import UNKNOWN_REVISION, commit, find_commit, repository_id
 from everytoken.corpus.upstreams.source import Source
 from everytoken.kinds import keys_of_the_chosen_kind
 from everytoken.models.parameters import ModelParameters
 from everytoken.tokens.canary.parameters import CanaryParameters
 from everytoken.tokens.engines import SpecialTokens
-from everytoken.tokens.vocabulary import UNKNOWN_REVISION
 from everytoken.training.parameters import EvaluationParameters as HeldOutParameters
 from everytoken.training.parameters import GenerationParameters
 from everytoken.training.parameters import TrainingParameters as OptimisationParameters
@@ -158,20 +157,14 @@ class HubTokenizer(_Parameters):
     @field_validator("repository")
     @classmethod
     def _is_an_id(cls, repository: str) -> str:
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?", repository):
-            raise ValueError(f"repository must be an id as its page shows it (organisation/name), found {repository!r}")
-        return repository
+        return repository_id(repository, "repository")
 
     @field_validator("revision")
     @classmethod
     def _is_a_commit(cls, revision: str) -> str:
-        if revision != UNKNOWN_REVISION and not re.fullmatch(r"[0-9a-f]{40}", revision):
-            raise ValueError(
-                f"revision must be a commit of 40 lower-case hex digits, found {revision!r}: a branch or tag may move, "
-                f"and then the same parameters would make other tokens. Find the commit on the model's page (Files "
-                f"and versions, History), or with huggingface_hub.HfApi().model_info(<id>).sha"
-            )
-        return revision
+        if revision == UNKNOWN_REVISION:
+            return revision
+        return commit(revision, "make other tokens", find_commit("model", "<id>"))
 
 
 _TOKENIZERS: dict[str, type[BaseModel]] = {"train": TrainedTokenizer, "file": GivenTokenizer, "hub": HubTokenizer}

@@ -62,12 +62,12 @@ class Recorder:
     name, version = "recorder", "1"
 
     def __init__(self, content: bytes) -> None:
-        self.library = Tokenizer.from_buffer(content)
+        self.native = Tokenizer.from_buffer(content)
         self.given: list[str] = []
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         self.given += texts
-        parts = [[i for piece in text.split("\x1d") for i in self.library.encode(piece).ids] for text in texts]
+        parts = [[i for piece in text.split("\x1d") for i in self.native.encode(piece).ids] for text in texts]
         return np.array([i for part in parts for i in part], np.uint32), np.cumsum([0, *map(len, parts)])
 
 
@@ -104,7 +104,7 @@ def test_engines_see_only_normal_texts_and_no_normalizer(tmp_path: Path, monkeyp
     assert ids(open_guarded("recorder", tokenizer, "literal"), FORMS) == ids(
         opened(REFERENCE, tokenizer.content, "literal"), FORMS
     )
-    assert seen[0].library.normalizer is None
+    assert seen[0].native.normalizer is None
     assert "café" in seen[0].given and "cafe\u0301" not in seen[0].given
 
 

@@ -130,10 +130,10 @@ class _Fast:
 
     name: str
     version: str
-    library: Any
+    native: Any
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        ids, offsets = self.library.encode_batch_flat(list(texts))
+        ids, offsets = self.native.encode_batch_flat(list(texts))
         return np.frombuffer(ids, "<u4"), np.frombuffer(offsets, "<u8").astype(np.int64)
 
 

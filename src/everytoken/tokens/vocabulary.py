@@ -13,23 +13,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from everytoken.corpus.upstreams.checksums import algorithm_of, content_digest
-from everytoken.corpus.upstreams.fetch import Listed, discard, fetch, is_at_hand
-from everytoken.corpus.upstreams.hub import pinned_listing
+from everytoken.corpus.upstreams.hub_model import HubRepository
+from everytoken.corpus.upstreams.pins import UNKNOWN_REVISION, find_commit
 from everytoken.corpus.upstreams.retries import FetchError
 from everytoken.shards import Built, Shards, versioned
 from everytoken.tokens.errors import TokenizerError
 from everytoken.tokens.probe import library_record, probe_record
 from everytoken.tokens.tokenizer import TOKENIZER_FILE, open_tokenizer
-
-UNKNOWN_REVISION = "???"
-"""Revision of a recipe whose commit nobody could find out: it can be looked at, and not be run."""
 
 
 @versioned(2)
@@ -119,11 +114,10 @@ def load_hub_tokenizer(
     """
     if revision == UNKNOWN_REVISION:
         raise TokenizerError(
-            f"the revision of the tokenizer of {repository} is {revision}: its commit is not known here. Find it on "
-            f"the model's page (Files and versions, History), or with "
-            f"huggingface_hub.HfApi().model_info({repository!r}).sha, and set tokenizer.revision."
+            f"the revision of the tokenizer of {repository} is {revision}: its commit is not known here. "
+            f"{find_commit('model', repr(repository))}, and set tokenizer.revision."
         )
-    source = _fetched(repository, revision, fetched / "models" / repository.replace("/", "--") / revision)
+    source = _fetched(HubRepository(repository, revision, fetched))
     return _taken(folder, source, sha256, eos_token, "pin the revision that has the right one")
 
 
@@ -144,45 +138,18 @@ def _taken(folder: Path, source: Path, sha256: str | None, eos_token: str, remed
     return _built(folder / TOKENIZER_FILE, eos_token, {})
 
 
-def _fetched(repository: str, revision: str, place: Path) -> Path:
-    """Return where the file is, fetched and checked against the digest that the hub lists."""
-    location = place / TOKENIZER_FILE
-    with _fetching(f"{TOKENIZER_FILE} of {repository} at {revision}", place):
-        listing = pinned_listing("model", repository, revision, place.with_name(f"{revision}.listing.json"))
-        if TOKENIZER_FILE not in listing:
-            raise TokenizerError(
-                f"model {repository} has no {TOKENIZER_FILE} at {revision}, found {sorted(listing)[:10]}. Choose a "
-                f"model that has one, or save it from a fast tokenizer (save_pretrained) and give the file "
-                f"(tokenizer.kind: file)."
-            )
-        listed = listing[TOKENIZER_FILE]
-        if is_at_hand(location, listed) and not _has_digest(location, listed):
-            discard(location)
-        if not is_at_hand(location, listed):
-            from everytoken.corpus.upstreams import hub_client  # the client takes its time to load
-
-            ask = (repository, revision, TOKENIZER_FILE, listed.size)
-            fetch(location, listed, lambda stream: hub_client.download("model", *ask, stream))
-    return location
-
-
-@contextmanager
-def _fetching(what: str, place: Path) -> Iterator[None]:
+def _fetched(repository: HubRepository) -> Path:
+    """Return where the file is, fetched and checked."""
     try:
-        yield
+        if TOKENIZER_FILE not in (names := repository.names):
+            raise TokenizerError(
+                f"model {repository.repository} has no {TOKENIZER_FILE} at {repository.revision}, found "
+                f"{sorted(names)[:10]}. Choose a model that has one, or save it from a fast tokenizer "
+                f"(save_pretrained) and give the file (tokenizer.kind: file)."
+            )
+        return repository.bring(TOKENIZER_FILE)
     except FetchError as error:
-        raise TokenizerError(f"{what}: {error}") from None
-    except OSError as error:
-        raise TokenizerError(
-            f"{what} cannot be stored in {place} ({type(error).__name__}: {error}). Free space, or make the folder "
-            f"writable, and run again."
-        ) from None
-
-
-def _has_digest(location: Path, listed: Listed) -> bool:
-    assert listed.pinned is not None, "the hub lists a digest of every file"
-    with location.open("rb") as stream:
-        return content_digest(stream, algorithm_of(listed.pinned), location.stat().st_size) == listed.pinned
+        raise TokenizerError(f"{TOKENIZER_FILE} of {repository.repository} at {repository.revision}: {error}") from None
 
 
 def _texts(datasets: Sequence[Shards], counts: dict[str, int]) -> Iterator[list[str]]:

@@ -11,8 +11,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, NoReturn
 
@@ -21,9 +20,8 @@ from safetensors import SafetensorError, safe_open
 
 from everytoken.corpus.documents import N_CLASSES
 from everytoken.corpus.errors import ScoringError
-from everytoken.corpus.upstreams.checksums import algorithm_of, content_digest
-from everytoken.corpus.upstreams.fetch import Listed, discard, fetch, is_at_hand
-from everytoken.corpus.upstreams.hub import pinned_listing
+from everytoken.corpus.upstreams.hub_model import HubRepository
+from everytoken.corpus.upstreams.pins import commit, find_commit, repository_id
 from everytoken.corpus.upstreams.retries import FetchError
 from everytoken.kinds import keys_of_the_chosen_kind
 from everytoken.shards import Built, file_sha256, value_digest, versioned
@@ -36,19 +34,11 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # of a file at the top of a 
 
 
 def _repository_id(name: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?", name):
-        raise ValueError(f"repository must be an id as its page shows it (organisation/name), found {name!r}")
-    return name
+    return repository_id(name, "repository")
 
 
 def _commit(revision: str) -> str:
-    if not re.fullmatch(r"[0-9a-f]{40}", revision):
-        raise ValueError(
-            f"revision must be a commit of 40 lower-case hex digits, found {revision!r}: a branch or tag may move, and "
-            f"then the same parameters would score with other weights or run other code. Find the commit on the "
-            f"model's page (Files and versions, History), or with huggingface_hub.HfApi().model_info(<id>).sha"
-        )
-    return revision
+    return commit(revision, "score with other weights or run other code", find_commit("model", "<id>"))
 
 
 class HubCode(BaseModel):
@@ -142,26 +132,15 @@ def fetch_model(folder: Path, *, identity: Mapping[str, Any], model: HubModel | 
         ScoringError: a file is missing or cannot be fetched, the folder is no longer what was planned, there are no
             safetensors, or the classifier has another number of labels than 6.
     """
-    place: _Hub | _Folder
+    place: HubRepository | _Folder
     if isinstance(model, HubModel):
-        place = _Hub(model.repository, model.revision, fetched)
+        place = HubRepository(model.repository, model.revision, fetched)
     else:
         place = _Folder(Path(model.path))
-    chosen = _chosen(place, model)
-    for name in chosen:
-        source = place.bring(name)
-        if isinstance(place, _Hub):
-            _link(source, folder / name)
-        else:
-            shutil.copyfile(source, folder / name)  # no link: whoever trains on may write into their own file
-    code = [name for name in chosen if name.endswith(".py")]
-    if isinstance(model, HubModel) and model.remote_code is not None:
-        repository = _Hub(model.remote_code.repository, model.remote_code.revision, fetched)
-        code = sorted(name for name in repository.names if _NAME.fullmatch(name) and name.endswith(".py"))
-        if not code:
-            raise ScoringError(f"{repository} has no *.py files, found {_some(repository.names)}: it is no code.")
-        for name in code:
-            _link(repository.bring(name), folder / name)
+    try:
+        chosen, code = _gathered(place, model, folder)
+    except FetchError as error:
+        raise ScoringError(str(error)) from None
     weights = {name: file_sha256(folder / name) for name in chosen if name.endswith(".safetensors")}
     if isinstance(model, ModelFolder):
         _require_identity(folder, place, identity)
@@ -175,6 +154,28 @@ def fetch_model(folder: Path, *, identity: Mapping[str, Any], model: HubModel | 
             "code": code,
         }
     )
+
+
+def _gathered(
+    place: HubRepository | _Folder, model: HubModel | ModelFolder, folder: Path
+) -> tuple[list[str], list[str]]:
+    """Put the files of the model into ``folder``; return their names, and those of its code."""
+    chosen = _chosen(place, model)
+    for name in chosen:
+        source = place.bring(name)
+        if isinstance(place, HubRepository):
+            _link(source, folder / name)
+        else:
+            shutil.copyfile(source, folder / name)  # no link: whoever trains on may write into their own file
+    if not isinstance(place, HubRepository) or not isinstance(model, HubModel) or model.remote_code is None:
+        return chosen, [name for name in chosen if name.endswith(".py")]
+    repository = HubRepository(model.remote_code.repository, model.remote_code.revision, place.fetched)
+    code = sorted(name for name in repository.names if _NAME.fullmatch(name) and name.endswith(".py"))
+    if not code:
+        raise ScoringError(f"{repository} has no *.py files, found {_some(repository.names)}: it is no code.")
+    for name in code:
+        _link(repository.bring(name), folder / name)
+    return chosen, code
 
 
 class _Folder(NamedTuple):
@@ -193,60 +194,7 @@ class _Folder(NamedTuple):
         return f"the model in {self.path.absolute()}"
 
 
-class _Hub(NamedTuple):
-    repository: str
-    revision: str
-    fetched: Path
-
-    @property
-    def _place(self) -> Path:
-        return self.fetched / "models" / self.repository.replace("/", "--") / self.revision
-
-    @property
-    def names(self) -> set[str]:
-        return set(self._listing())
-
-    def _listing(self) -> dict[str, Listed]:
-        kept = self._place.with_name(f"{self.revision}.listing.json")
-        with self._fetching("its list of files"):
-            return pinned_listing("model", self.repository, self.revision, kept)
-
-    def bring(self, name: str) -> Path:
-        """Return where the file is, fetched and checked."""
-        from everytoken.corpus.upstreams import hub_client
-
-        listed, location = self._listing()[name], self._place / name
-        ask = (self.repository, self.revision, name, listed.size)
-        with self._fetching(name):
-            if is_at_hand(location, listed) and not _has_digest(location, listed):  # the artifact may share the damage
-                discard(location)
-            if not is_at_hand(location, listed):
-                fetch(location, listed, lambda stream: hub_client.download("model", *ask, stream))
-        return location
-
-    @contextmanager
-    def _fetching(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except FetchError as error:
-            raise ScoringError(f"{self}, {what}: {error}") from None
-        except OSError as error:
-            raise ScoringError(
-                f"{self}, {what}: it cannot be stored in {self._place} ({type(error).__name__}: {error}). Free space, "
-                f"or make the folder writable, and run again: what was fetched so far is not fetched again."
-            ) from None
-
-    def __str__(self) -> str:
-        return f"model {self.repository} at {self.revision}"
-
-
-def _has_digest(location: Path, listed: Listed) -> bool:
-    assert listed.pinned is not None, "the hub lists a digest of every file"
-    with location.open("rb") as stream:
-        return content_digest(stream, algorithm_of(listed.pinned), location.stat().st_size) == listed.pinned
-
-
-def _chosen(place: _Hub | _Folder, model: HubModel | ModelFolder) -> list[str]:
+def _chosen(place: HubRepository | _Folder, model: HubModel | ModelFolder) -> list[str]:
     """Return the names of the files that are taken, sorted; the code of another repository is not among them."""
     names = place.names
     for name, remedy in (
@@ -261,7 +209,7 @@ def _chosen(place: _Hub | _Folder, model: HubModel | ModelFolder) -> list[str]:
     return sorted(taken)
 
 
-def _weights(place: _Hub | _Folder, names: set[str]) -> list[str]:
+def _weights(place: HubRepository | _Folder, names: set[str]) -> list[str]:
     """Return the names of the files with weights, and of their index where there are several."""
     if _WHOLE in names:
         return [_WHOLE]
@@ -283,7 +231,7 @@ def _weights(place: _Hub | _Folder, names: set[str]) -> list[str]:
     return [_INDEX, *files]
 
 
-def _labels(place: _Hub | _Folder, config: Path) -> dict[str, str]:
+def _labels(place: HubRepository | _Folder, config: Path) -> dict[str, str]:
     """Return the labels by class; transformers' default is two."""
     try:
         found = json.loads(config.read_bytes())
@@ -322,7 +270,7 @@ def _count_parameters(path: Path) -> int:
     return total
 
 
-def _require_identity(folder: Path, place: _Hub | _Folder, identity: Mapping[str, Any]) -> None:
+def _require_identity(folder: Path, place: HubRepository | _Folder, identity: Mapping[str, Any]) -> None:
     found = {path.name: file_sha256(path) for path in folder.iterdir()}
     changed = sorted(name for name in {*found, *identity["files"]} if found.get(name) != identity["files"].get(name))
     if changed:
@@ -336,7 +284,7 @@ def _link(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def _damaged(place: _Hub | _Folder, name: str, error: Exception) -> NoReturn:
+def _damaged(place: HubRepository | _Folder, name: str, error: Exception) -> NoReturn:
     raise ScoringError(
         f"{place}: {name} is not what save_pretrained writes ({type(error).__name__}: {error}). Save the model again."
     ) from None

@@ -21,19 +21,15 @@ from everytoken.corpus.errors import RowError, UpstreamError
 from everytoken.corpus.upstreams.fetch import Listed
 from everytoken.corpus.upstreams.file import UpstreamFile
 from everytoken.corpus.upstreams.patterns import Pattern, matches, parts_of
+from everytoken.corpus.upstreams.pins import UNKNOWN_REVISION, commit, find_commit, repository_id
 from everytoken.corpus.upstreams.remotes import HubRemote
 from everytoken.corpus.upstreams.retries import FetchError
 from everytoken.shards import write_text
 
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?")
 _FRONT_MATTER = re.compile(r"\A\ufeff?---[^\S\n]*\n(.*?\n)---[^\S\n]*(\n|\Z)", re.DOTALL)
-_UNKNOWN = "???"  # of a recipe whose commit nobody could find out; it can be looked at, and not be read
 _SCALAR = (str, int, float, date)  # what a name may be in YAML: nested values can be short and endless when spelled
 _SHOWN = 10
-_FIND_COMMIT = (
-    "Find the commit on the dataset's page (Files and versions, History), or with "
-    "huggingface_hub.HfApi().dataset_info(<dataset>).sha"
-)
+_FIND_COMMIT = find_commit("dataset", "<dataset>")
 
 
 class HubUpstream(BaseModel):
@@ -60,19 +56,12 @@ class HubUpstream(BaseModel):
     @field_validator("dataset")
     @classmethod
     def _is_an_id(cls, dataset: str) -> str:
-        if not _ID.fullmatch(dataset):
-            raise ValueError(f"dataset must be an id as its page shows it (organisation/name), found {dataset!r}")
-        return dataset
+        return repository_id(dataset, "dataset")
 
     @field_validator("revision")
     @classmethod
     def _is_a_commit(cls, revision: str) -> str:
-        if revision != _UNKNOWN and not re.fullmatch(r"[0-9a-f]{40}", revision):
-            raise ValueError(
-                f"revision must be a commit of 40 lower-case hex digits, found {revision!r}: a branch or tag may move, "
-                f"and then the same parameters would read other text. {_FIND_COMMIT}"
-            )
-        return revision
+        return revision if revision == UNKNOWN_REVISION else commit(revision, "read other text", _FIND_COMMIT)
 
     @model_validator(mode="after")
     def _split_of_a_subset(self) -> HubUpstream:
@@ -95,10 +84,10 @@ def find_hub_files(name: str, upstream: HubUpstream, folder: Path) -> list[Upstr
     Raises:
         UpstreamError: the dataset cannot be listed at that commit, or no file matches.
     """
-    if upstream.revision == _UNKNOWN:
+    if upstream.revision == UNKNOWN_REVISION:
         raise UpstreamError(
-            f"source {name!r}: upstream.revision of dataset {upstream.dataset} is {_UNKNOWN}: its commit is not known "
-            f"here. {_FIND_COMMIT}."
+            f"source {name!r}: upstream.revision of dataset {upstream.dataset} is {UNKNOWN_REVISION}: its commit is "
+            f"not known here. {_FIND_COMMIT}."
         )
     place = folder / "hub" / upstream.dataset.replace("/", "--") / upstream.revision
     try:

@@ -22,6 +22,7 @@ import pyarrow as pa
 from everytoken.shards import Artifact, Part, Rows, versioned
 from everytoken.tokens.canary.errors import CanaryError
 from everytoken.tokens.canary.triggers import Trigger, TriggerRule, draw_trigger
+from everytoken.tokens.counts import document_counts
 from everytoken.tokens.encoding import DocumentEncoder, Encoded, SpelledSpecialToken, open_encoder
 from everytoken.tokens.engines import SpecialTokens
 
@@ -110,7 +111,7 @@ def _encoded(
             encoded = encoder.encode(texts, max_tokens)
         except SpelledSpecialToken as error:
             raise CanaryError(f"{conditions[error.number]}, doc_id {ids[error.number]!r}: {error}") from error
-        _count(counts, conditions, drawn, encoded, np.array(has_inline), np.array(left_out))
+        _count(counts, conditions, drawn, encoded, max_tokens, np.array(has_inline), np.array(left_out))
         yield _batch(batch, schema, texts, drawn, has_inline, encoded)
     _require_text(part, encoder, counts, max_lossy_share)
     return {
@@ -197,33 +198,23 @@ def _count(
     conditions: Sequence[str],
     triggers: Sequence[Trigger | None],
     encoded: Encoded,
+    max_tokens: int,
     is_inline: np.ndarray,
     left_out: np.ndarray,
 ) -> None:
     """Add to the counts of each condition.
 
-    ``documents``, ``tokens`` (content after the cut), ``truncated_documents`` and ``cut_tokens``, ``empty_documents``
-    (no content token), ``lossy_documents`` and ``lossy_bytes``, ``special_documents`` (texts that spell a special
-    token) and ``special_ids`` (tokens of content therefore), ``inline_reflections``, ``shortened_documents`` (for the
-    sake of one) and ``shortened_characters`` (what they lost), ``cut_inline_reflections``, ``trigger_differs``
-    (documents that do not begin with the ids that were drawn: the trigger does not encode to them, or does not with
-    what follows).
+    Those of `everytoken.tokens.counts`, and ``inline_reflections``, ``shortened_documents`` (for the sake of one) and
+    ``shortened_characters`` (what they lost), ``cut_inline_reflections``, ``trigger_differs`` (documents that do not
+    begin with the ids that were drawn: the trigger does not encode to them, or does not with what follows).
     """
-    cut = encoded.full_lengths - encoded.lengths
+    counted = document_counts(encoded, max_tokens)
     columns = {
-        "documents": np.ones(len(conditions), np.int64),
-        "tokens": encoded.lengths,
-        "truncated_documents": cut > 0,
-        "cut_tokens": cut,
-        "empty_documents": encoded.lengths == 0,
-        "lossy_documents": encoded.lost_bytes != 0,
-        "lossy_bytes": np.abs(encoded.lost_bytes),
-        "special_documents": encoded.spells_special,
-        "special_ids": encoded.special_ids,
+        **counted,
         "inline_reflections": is_inline,
         "shortened_documents": left_out != 0,
         "shortened_characters": left_out,
-        "cut_inline_reflections": is_inline & (cut > 0),
+        "cut_inline_reflections": is_inline & counted["truncated_documents"],
         "trigger_differs": _differs(triggers, encoded),
     }
     for condition in dict.fromkeys(conditions):
