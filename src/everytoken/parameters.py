@@ -23,7 +23,7 @@ from everytoken.corpus.upstreams.source import Source
 from everytoken.kinds import keys_of_the_chosen_kind
 from everytoken.models.parameters import ModelParameters
 from everytoken.tokens.canary.parameters import CanaryParameters
-from everytoken.tokens.engines import SpecialTokens
+from everytoken.tokens.engines import EngineName, SpecialTokens
 from everytoken.training.parameters import EvaluationParameters as HeldOutParameters
 from everytoken.training.parameters import GenerationParameters
 from everytoken.training.parameters import TrainingParameters as OptimisationParameters
@@ -204,7 +204,7 @@ class TokenizationParameters(_Parameters):
     reflection_budget: NonNegativeInt
     special_tokens_in_text: SpecialTokens
     max_lossy_share: float = Field(ge=0, le=1)
-    engine: str
+    engine: EngineName
     certificate: CertificateParameters
     shuffle_block: PositiveInt | None
     shuffle_memory: PositiveInt

@@ -3,12 +3,13 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 
 from everytoken.tokens import TokenizerError
-from everytoken.tokens.engines import REFERENCE, installed_engines, open_engine, reference_version
+from everytoken.tokens.engines import _FAST, REFERENCE, EngineName, installed_engines, open_engine, reference_version
 from tests.tokens.corpora import EOS, small_tokenizer
 
 TEXTS = ["the cat sat on the mat", "", f"the {EOS} cat{EOS}", "naïve café\r\n\r\n日本語 1234", "\x00 \x7f\u2028"]
@@ -66,3 +67,8 @@ def test_engines_that_are_unknown_or_cannot_load_are_named(content: bytes) -> No
     for name in installed_engines():
         with pytest.raises(TokenizerError, match=f"the engine {name} cannot load"):
             open_engine(name, b'{"added_tokens": [], "model": {"type": "BPE"}}', "literal")
+
+
+def test_parameters_can_name_every_engine_and_nothing_else() -> None:
+    """A name that does not exist is wrong also when all tokens are made and no engine is asked for."""
+    assert set(get_args(EngineName)) == {"fastest", REFERENCE, *_FAST}

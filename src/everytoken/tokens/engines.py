@@ -26,6 +26,7 @@ from tokenizers import Tokenizer
 from everytoken.tokens.errors import TokenizerError
 
 SpecialTokens = Literal["literal", "control", "error"]
+EngineName = Literal["fastest", "tokenizers", "splintr-rs", "fastokens", "snaptokens"]
 
 REFERENCE = "tokenizers"
 
