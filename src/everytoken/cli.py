@@ -180,6 +180,26 @@ def verify(paths: tuple[Path, ...], env: str | None, full: bool) -> None:
         sys.exit(1)
 
 
+@cli.command()
+@click.argument("first", default="last~1")
+@click.argument("second", default="last")
+@click.option("--env", default=None, help="Kedro environment, as for `kedro run --env`: which MLflow store.")
+def compare(first: str, second: str, env: str | None) -> None:
+    """Print what differs between two MLflow runs: seeds, parameters, contents of datasets, metrics, versions.
+
+    FIRST and SECOND are run ids or their beginnings, `last`, or `last~N`; without them, the last two runs.
+    """
+    from everytoken.tracking.compare import compare_lines
+    from everytoken.tracking.errors import TrackingError
+    from everytoken.tracking.hook import tracking_settings
+
+    with _project(env) as (context, _):
+        try:
+            click.echo("\n".join(compare_lines(context.project_path, tracking_settings(context), first, second)))
+        except TrackingError as error:
+            raise click.ClickException(str(error)) from error
+
+
 def _stored_by_environment(env: str | None) -> list[tuple[str, Path]]:
     """Return name and folder of every dataset with a ledger that tokenization, canary and packing make."""
     from kedro.framework.project import pipelines

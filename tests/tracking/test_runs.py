@@ -12,6 +12,9 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
+from everytoken.tracking.compare import compare_lines
+from everytoken.tracking.errors import TrackingError
+from everytoken.tracking.store import TrackingSettings
 from tests.tracking.toy_project import ToyProject
 
 
@@ -111,6 +114,7 @@ def test_metrics_and_series_are_recorded(finished: Run, runs: Runs) -> None:
     assert finished.data.metrics["sampling.documents.kept"] == 10
     points = runs.client.get_metric_history(finished.info.run_id, "training.loss")
     assert {point.step: point.value for point in points} == {step: 1 / (step + 1) for step in range(1500)}
+    assert len(points) == 1500, "what was announced while the node ran is not recorded again"
 
 
 def test_reports_and_figures_are_artifacts(finished: Run, runs: Runs) -> None:
@@ -121,13 +125,37 @@ def test_reports_and_figures_are_artifacts(finished: Run, runs: Runs) -> None:
     assert json.loads(runs.text(finished, "figures/training_plot.json"))["data"][0]["type"] == "scatter"
 
 
-def test_a_changed_seed_changes_that_parameter_and_the_digests_that_depend_on_it(
-    finished: Run, runs: Runs, toy: ToyProject
-) -> None:
+@pytest.fixture(scope="session")
+def reseeded(toy: ToyProject, finished: Run) -> Run:
     assert toy.kedro("--params", "sampling.rate=0.25,sampling.seed=8").returncode == 0
-    one, two = finished.data.params, runs.latest().data.params
+    return Runs(toy).latest()
+
+
+def test_a_changed_seed_changes_that_parameter_and_the_digests_that_depend_on_it(finished: Run, reseeded: Run) -> None:
+    one, two = finished.data.params, reseeded.data.params
     assert set(one) == set(two)
     assert {key for key in one if one[key] != two[key]} == {"sampling.seed", "digest.sample"}
+
+
+def test_compare_prints_what_differs_between_two_runs(toy: ToyProject, finished: Run, reseeded: Run) -> None:
+    settings = TrackingSettings(experiment="toy", tracking_uri="sqlite:///mlflow.db", artifacts="mlartifacts")
+    lines = list(compare_lines(toy.folder, settings, finished.info.run_id, reseeded.info.run_id[:12]))
+    assert [line for line in lines if line.startswith("seeds:")] == ["seeds: 1 differ, 2 are equal"]
+    assert "  sampling.seed  7  |  8" in lines
+    assert "parameters: all 4 are equal" in lines
+    assert any(re.match(r"  sample +[0-9a-f]{16}  \|  [0-9a-f]{16}$", line) for line in lines)
+    assert "metrics: all 4 are equal" in lines
+    with pytest.raises(TrackingError, match="no run begins with 'zzz'"):
+        list(compare_lines(toy.folder, settings, "zzz", "last"))
+    with pytest.raises(TrackingError, match="there are only"):
+        list(compare_lines(toy.folder, settings, "last", "last~999"))
+
+
+def test_what_a_run_announced_before_it_died_is_recorded(toy: ToyProject, runs: Runs) -> None:
+    process = toy.asleep()
+    assert toy.end(process, signal.SIGKILL) == -signal.SIGKILL
+    points = runs.client.get_metric_history(runs.latest().info.run_id, "training.loss")
+    assert [(point.step, point.value) for point in points] == [(0, 1.0), (1, 0.5)]
 
 
 def test_a_parameter_that_no_node_reads_is_refused_before_a_run_is_opened(runs: Runs, toy: ToyProject) -> None:

@@ -86,6 +86,7 @@ FILES = {
         from pathlib import Path
         import plotly.graph_objects as go
         from pydantic import BaseModel, ConfigDict
+        from everytoken.shards.announcements import announce
 
 
         class Strict(BaseModel):
@@ -117,6 +118,7 @@ FILES = {
         def train(sample: str, training: Training):
             if training.mode == "fail":
                 raise RuntimeError("the loss is a banana")
+            announce({"step": [0, 1], "loss": [1.0, None if training.mode == "skip" else 0.5]})
             if training.mode == "sleep":
                 Path("data/asleep").touch()
                 time.sleep(300)
@@ -135,7 +137,11 @@ FILES = {
             sampling = Pipeline([
                 Node(draw, ["documents", "params:sampling"], ["sample", "sampling_metrics", "sampling_report"]),
             ])
-            training = Pipeline([Node(train, ["sample", "params:training"], ["training_history", "training_plot"])])
+            training = Pipeline(
+                [Node(train, ["sample", "params:training"], ["training_history", "training_plot"])],
+                namespace="training",
+                prefix_datasets_with_namespace=False,
+            )
             return {"sampling": sampling, "training": training, "__default__": sampling + training}
     """,
 }

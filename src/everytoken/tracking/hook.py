@@ -6,7 +6,9 @@ metrics or artifact:
 
 =====================================  ==========================================================================
 ``<x>_metrics``                        (nested) dict of numbers: metrics ``x.key``
-``<x>_history``                        DataFrame or dict of lists with ``step``: metric series ``x.column``
+``<x>_history``                        DataFrame or dict of lists with ``step``: metric series ``x.column``; what is
+                                       announced while a node of pipeline x runs (`everytoken.shards.announcements`) is
+                                       recorded at once, under the same keys
 ``*_report *_samples *_metadata``      its file: artifacts ``reports/ samples/ metadata/``
 a Plotly figure                        ``figures.html`` (works offline) and ``figures/<name>.json``
 =====================================  ==========================================================================
@@ -21,14 +23,17 @@ import json
 import logging
 import platform
 from collections.abc import Generator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from kedro.framework.context import KedroContext
 from kedro.framework.hooks import hook_impl
 from kedro.io import DataCatalog, MemoryDataset
-from kedro.pipeline import Pipeline
+from kedro.pipeline import Node, Pipeline
 from pydantic import ValidationError
+
+from everytoken.shards.announcements import Rows, listening
 
 from . import environment, figures
 from .contents import contents, local_path
@@ -63,6 +68,8 @@ class TrackingHook:
         self._catalog: DataCatalog | None = None
         self._run: TrackedRun | None = None
         self._watch: ExitWatch | None = None
+        self._running: str | None = None  # the pipeline of the node that runs
+        self._listening = ExitStack()
 
     @hook_impl
     def after_context_created(self, context: KedroContext) -> None:
@@ -77,12 +84,17 @@ class TrackingHook:
         refuse_unread(run_params["runtime_params"], pipeline)
         _refuse_parallel(run_params)
         assert self._context is not None, "Kedro creates the context before it runs"
-        require_reachable(self._context.project_path, _settings(self._context))
+        require_reachable(self._context.project_path, tracking_settings(self._context))
         result = yield
         self._close("KILLED", "interrupted; the process went on to another run")  # Ctrl-C in a notebook
         self._catalog = catalog
         self._open(run_params, pipeline, catalog)
         return result
+
+    @hook_impl
+    def before_node_run(self, node: Node) -> None:
+        """Remember whose history is announced from now on; without a namespace it is nobody's."""
+        self._running = node.namespace
 
     @hook_impl
     def after_dataset_loaded(self, dataset_name: str) -> None:
@@ -98,7 +110,7 @@ class TrackingHook:
         elif dataset_name.endswith("_metrics"):
             run.log_metrics(flat_metrics(dataset_name.removesuffix("_metrics"), data, dataset_name), dataset_name)
         elif dataset_name.endswith("_history"):
-            run.log_points(metric_points(dataset_name.removesuffix("_history"), data, dataset_name), dataset_name)
+            run.log_series(metric_points(dataset_name.removesuffix("_history"), data, dataset_name), dataset_name)
         elif folder := next((to for suffix, to in _FOLDERS.items() if dataset_name.endswith(suffix)), None):
             path = local_path(dataset)
             if path is None:
@@ -129,7 +141,7 @@ class TrackingHook:
         assert context is not None, "Kedro creates the context before it runs"
         tree = parameters_read(pipeline, catalog)
         names = sorted(run_params["pipeline_names"] or ["__default__"])
-        store = open_store(context.project_path, _settings(context))
+        store = open_store(context.project_path, tracking_settings(context))
         close_dead_runs(store)
         self._watch = ExitWatch(self._killed)
         self._watch.start()
@@ -138,9 +150,15 @@ class TrackingHook:
             logger.info("Run %s is recorded in %s", self._run.id, without_password(store.uri))
             self._run.log_parameters(tree)
             self._run.log_text(_requirements(), "requirements.txt")
+            self._listening.enter_context(listening(self._announced))
         except Exception as error:  # Kedro calls on_pipeline_error only for what its runner raises
             self._fail(error)
             raise
+
+    def _announced(self, rows: Rows) -> None:
+        if self._run is not None and self._running is not None:
+            owner = f"{self._running}_history"
+            self._run.log_series(metric_points(self._running, rows, owner), owner)
 
     def _record(self, name: str, context: str) -> tuple[TrackedRun, Any]:
         assert self._run is not None and self._catalog is not None, "datasets are loaded and saved only within a run"
@@ -182,6 +200,7 @@ class TrackingHook:
         """End the open run, if there is one, and leave no trace of it in the process."""
         run, watch = self._run, self._watch
         self._run = self._watch = None
+        self._listening.close()
         try:
             if run is not None:
                 if reason:
@@ -192,7 +211,8 @@ class TrackingHook:
                 watch.stop()
 
 
-def _settings(context: KedroContext) -> TrackingSettings:
+def tracking_settings(context: KedroContext) -> TrackingSettings:
+    """Return ``mlflow.yml`` of the environment."""
     try:
         conf = context.config_loader["mlflow"]
     except KeyError as error:
