@@ -74,6 +74,7 @@ def main() -> None:
         n_heads=options.n_heads,
         n_kv_heads=options.n_kv_heads,
         d_ff=options.d_ff,
+        tied_embeddings=True,
         rope_theta=10000.0,
         norm_eps=1e-5,
         init_std=0.02,

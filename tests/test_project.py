@@ -112,7 +112,7 @@ _KEDRO_MAY = (
     "tracking/",
     "settings.py",
     "pipeline_registry.py",
-    "cli.py",
+    "cli/",
     "configuration.py",
 )
 _LAYERS = ["shards", "corpus tokens", "preprocessing", "models", "training", "pipelines datasets tracking"]

@@ -23,17 +23,21 @@ from everytoken.corpus.upstreams.source import Source
 from everytoken.kinds import keys_of_the_chosen_kind
 from everytoken.models.parameters import ModelParameters
 from everytoken.tokens.canary.parameters import CanaryParameters
+from everytoken.tokens.chat_parameters import ChatParameters
+from everytoken.tokens.data_parameters import DataParameters
 from everytoken.tokens.engines import EngineName, SpecialTokens
+from everytoken.training.parameters import CheckpointParameters, DistributionParameters, GenerationParameters
 from everytoken.training.parameters import EvaluationParameters as HeldOutParameters
-from everytoken.training.parameters import GenerationParameters
 from everytoken.training.parameters import TrainingParameters as OptimisationParameters
 
 __all__ = [
     "AnnotationParameters",
     "CanaryParameters",
     "EvaluationParameters",
+    "FinetuningParameters",
     "IngestionParameters",
     "PackingParameters",
+    "PretrainingParameters",
     "SubsamplingParameters",
     "TokenizationParameters",
     "TrainingParameters",
@@ -232,10 +236,39 @@ class TokenizationParameters(_Parameters):
 
 
 class TrainingParameters(_Parameters):
-    """The model and how it is trained."""
+    """The model, how it is trained, on which samples, where its state is kept, and by how many processes.
+
+    ``checkpoints`` and ``distribution`` say how, not what: changing them trains nothing again.
+    """
 
     model: ModelParameters
     optimisation: OptimisationParameters
+    data: DataParameters
+    checkpoints: CheckpointParameters
+    distribution: DistributionParameters
+
+
+class GivenStreamParameters(_Parameters):
+    """A stream on disk: folder, prefix of ``.bin`` and ``.idx``, folder of raw shards, or a file of ``torch.save``.
+
+    ``sha256``: the digest that it must have (a run prints it: the root digest of its ledger, or that of its files);
+    null takes it as it is.
+    """
+
+    path: str
+    sha256: _Sha256 | None
+
+
+class PretrainingParameters(_Parameters):
+    """Which streams on disk a run reads; how it trains is said by `TrainingParameters`.
+
+    ``streams``: by name, in the order of the interleaving rule. ``tokenizer``: the ``tokenizer.json`` that wrote them.
+    ``eos_token``: the token that ends their documents.
+    """
+
+    streams: dict[str, GivenStreamParameters] = Field(min_length=1)
+    tokenizer: GivenStreamParameters
+    eos_token: str
 
 
 class EvaluationParameters(_Parameters):
@@ -243,6 +276,29 @@ class EvaluationParameters(_Parameters):
 
     held_out: HeldOutParameters
     generation: GenerationParameters
+
+
+class FinetuningParameters(_Parameters):
+    """Which documents are chats, how a trained model goes on with them, and prompts that it answers before and after.
+
+    The shape of the model is ``training.model``; ``optimisation`` to ``distribution`` are as in `TrainingParameters`.
+    """
+
+    chats: ChatParameters
+    optimisation: OptimisationParameters
+    data: DataParameters
+    checkpoints: CheckpointParameters
+    distribution: DistributionParameters
+    generation: GenerationParameters
+
+    @model_validator(mode="after")
+    def _attention_reaches_over_turns(self) -> FinetuningParameters:
+        if self.data.document_mask and self.chats.turn_ends == "eos":
+            raise ValueError(
+                "data.document_mask lets attention begin anew after each EOS, and chats.turn_ends = eos puts one after "
+                "each turn: no turn would see the ones before. Set document_mask to false, or turn_ends to template"
+            )
+        return self
 
 
 class PackingParameters(_Parameters):

@@ -3,7 +3,7 @@
 from kedro.framework.project import find_pipelines
 from kedro.pipeline import Pipeline
 
-ON_REQUEST = frozenset({"canary", "packing"})  # for documents that only the user has; a form that no other step reads
+ON_REQUEST = frozenset({"canary", "packing", "pretraining", "finetuning"})  # not steps of the default job
 
 
 def register_pipelines(pipelines_to_find: list[str] | None = None) -> dict[str, Pipeline]:

@@ -118,15 +118,34 @@ def mixture_figure(strata: Sequence[Mapping[str, Any]]) -> go.Figure:
     return figure.update_layout(title="Mixture before and after the draw", **_LAYOUT)
 
 
-def loss_figure(step: Sequence[int], series: Mapping[str, Sequence[float]], smooth: int = 20) -> go.Figure:
-    """Training curves over optimiser steps: each series as it is, and its running mean over ``smooth`` steps."""
-    figure = go.Figure()
-    for i, (name, values) in enumerate(series.items()):
-        colour = _colour(i)
-        figure.add_scatter(x=step, y=values, name=name, mode="lines", line={"color": colour, "width": 1}, opacity=0.35)
-        means = [sum(values[max(0, k + 1 - smooth) : k + 1]) / min(k + 1, smooth) for k in range(len(values))]
-        figure.add_scatter(x=step, y=means, name=f"{name}, mean of {smooth} steps", line={"color": colour})
-    return _titled(figure, "Training loss", "optimiser step", "nats per token")
+def training_figure(series: Mapping[str, Sequence[float | None]], smooth: int = 20) -> go.Figure:
+    """Curves over optimiser steps: the loss as it is and its running mean over ``smooth`` steps; held-out bits per byte.
+
+    Args:
+        series: columns of one length: ``step``, ``loss`` (None for a skipped step), and any of
+            ``held_out_bits_per_byte.<source>`` (None where nothing was measured).
+        smooth: steps of the mean.
+    """
+    prefix = "held_out_bits_per_byte."
+    sources = [name for name in series if name.startswith(prefix)]
+    titles = ("Training loss", "Held-out documents")[: 1 + bool(sources)]
+    figure = make_subplots(cols=len(titles), subplot_titles=titles)
+    known = [(step, loss) for step, loss in zip(series["step"], series["loss"], strict=True) if loss is not None]
+    steps, losses = [step for step, _ in known], [loss for _, loss in known]
+    means = [sum(losses[max(0, k + 1 - smooth) : k + 1]) / min(k + 1, smooth) for k in range(len(losses))]
+    line = {"color": _COLOURS[0]}
+    figure.add_scatter(x=steps, y=losses, name="loss", mode="lines", line={**line, "width": 1}, opacity=0.35)
+    figure.add_scatter(x=steps, y=means, name=f"loss, mean of {smooth} steps", mode="lines", line=line)
+    for number, name in enumerate(sources, 1):
+        points = [point for point in zip(series["step"], series[name], strict=True) if point[1] is not None]
+        x, y = [step for step, _ in points], [bits for _, bits in points]
+        marks = {"mode": "lines+markers", "line": {"color": _colour(number)}}
+        figure.add_scatter(x=x, y=y, name=name.removeprefix(prefix), row=1, col=2, **marks)
+    figure.update_xaxes(title_text="optimiser step")
+    figure.update_yaxes(title_text="nats per token", row=1, col=1)
+    if sources:
+        figure.update_yaxes(title_text="bits per byte", row=1, col=2)
+    return figure.update_layout(title="Training", **_LAYOUT)
 
 
 def bits_per_byte_figure(by_source: Mapping[str, Mapping[str, Any]]) -> go.Figure:

@@ -32,6 +32,9 @@ _STAGES: tuple[tuple[str, str, Callable[[Any], float] | None, str], ...] = (
     ("canary_stream", "windows", lambda stored: stored.statistics["tokens"], "without EOS"),
     ("raw_shards", "", lambda stored: stored.statistics["tokens"], "with EOS"),
     ("checkpoint", "", lambda stored: stored.statistics["loss_tokens"], "trained on"),
+    ("pretrained_checkpoint", "", lambda stored: stored.statistics["loss_tokens"], "trained on"),
+    ("chat_windows", "windows", lambda stored: stored.statistics["loss_tokens"], "to learn"),
+    ("finetuned_checkpoint", "", lambda stored: stored.statistics["loss_tokens"], "trained on"),
     ("held_out_evaluation", "", None, ""),
 )
 

@@ -1,15 +1,17 @@
 import math
+from typing import get_args
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, scaled_dot_product_attention, silu
 
-from everytoken.models import LlamaParameters, ModelsError
-from everytoken.models.families import build_model
-from everytoken.models.llama import RMSNorm, llama_parameter_count, rope_tables, rotate
+from everytoken.models import LlamaParameters, ModelParameters, ModelsError
+from everytoken.models.causal_attention import BLOCK, causal_attention
+from everytoken.models.families import FAMILIES, build_model
+from everytoken.models.llama import RMSNorm, llama_parameter_count, rope_tables, rotate, swiglu
 from everytoken.seeds import torch_generator
 
 TINY = {
@@ -19,6 +21,7 @@ TINY = {
     "n_heads": 4,
     "n_kv_heads": 2,
     "d_ff": 48,
+    "tied_embeddings": True,
     "rope_theta": 10000.0,
     "norm_eps": 1e-5,
     "init_std": 0.02,
@@ -178,3 +181,202 @@ def test_a_sequence_that_is_too_long_is_an_error_with_both_numbers():
     model(random_tokens(1, 8), cache)
     with pytest.raises(ModelsError, match=r"8 cached \+ 1 new = 9"):
         model(random_tokens(1, 1), cache)
+
+
+def packed(model, *lengths):
+    """Return tokens (2, sum of lengths), the documents' numbers, and the states of each document alone."""
+    tokens = random_tokens(2, sum(lengths))
+    documents = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths)).expand(2, -1)
+    return tokens, documents, torch.cat([model.hidden_states(one) for one in tokens.split(lengths, dim=1)], dim=1)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.lists(st.integers(1, 9), min_size=2, max_size=5).filter(lambda lengths: sum(lengths) <= 24))
+def test_packed_documents_have_the_states_of_each_document_alone(lengths):
+    model = tiny().double()
+    with torch.no_grad():
+        tokens, documents, alone = packed(model, *lengths)
+        torch.testing.assert_close(model.hidden_states(tokens, documents=documents), alone, rtol=0, atol=1e-12)
+        assert (model.hidden_states(tokens) - alone)[:, lengths[0] :].abs().max() > 1e-3
+
+
+def test_documents_may_lie_differently_in_each_row_and_have_any_rising_numbers():
+    model = tiny().double()
+    tokens = random_tokens(2, 6)
+    documents = torch.tensor([[0, 0, 0, 0, 0, 0], [3, 3, 4, 9, 9, 9]])
+    with torch.no_grad():
+        found = model.hidden_states(tokens, documents=documents)
+        torch.testing.assert_close(found[0], model.hidden_states(tokens)[0], rtol=0, atol=1e-12)
+        torch.testing.assert_close(found[1, 3:], model.hidden_states(tokens[1:, 3:])[0], rtol=0, atol=1e-12)
+
+
+def test_gradients_of_packed_documents_are_those_of_each_document_alone():
+    model = tiny().double()
+    tokens, documents, alone = packed(model, 5, 1, 8)
+    weights = torch.randn(alone.shape, generator=torch_generator(0, "weights"), dtype=torch.float64)
+    parameters = list(model.parameters())
+    expected = torch.autograd.grad((alone * weights).sum(), parameters)
+    found = torch.autograd.grad((model.hidden_states(tokens, documents=documents) * weights).sum(), parameters)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
+def test_documents_that_do_not_fit_are_refused():
+    model, tokens = tiny(), random_tokens(2, 6)
+    with pytest.raises(ModelsError, match=r"expected the shape \(2, 6\), found \(2, 5\)"):
+        model.hidden_states(tokens, documents=torch.zeros(2, 5, dtype=torch.int64))
+    with pytest.raises(ModelsError, match="give one of the two"):
+        model.hidden_states(tokens, model.new_cache(), torch.zeros(2, 6, dtype=torch.int64))
+
+
+# fewer positions than a block, whole blocks, a last one cut short; past 8 head widths nothing is kept for the gradient
+@pytest.mark.parametrize(("seq", "width"), [(1, 8), (BLOCK - 1, 8), (2 * BLOCK, 16), (2 * BLOCK + 9, 8)])
+@pytest.mark.parametrize(("heads", "groups"), [(2, 2), (6, 2), (3, 1)])
+def test_written_out_attention_and_its_gradient_are_those_of_torch(seq, width, heads, groups):
+    generator = torch_generator(0, "attention", seq, heads)
+    made = [torch.randn(2, seq, n, width, generator=generator, dtype=torch.float64) for n in (heads, groups, groups)]
+    inputs = [x.requires_grad_() for x in made]
+    weights = torch.randn(2, seq, heads, width, generator=generator, dtype=torch.float64)
+    found = causal_attention(*inputs)
+    plain = scaled_dot_product_attention(*(x.transpose(1, 2) for x in inputs), is_causal=True, enable_gqa=True)
+    torch.testing.assert_close(found, plain.transpose(1, 2), rtol=0, atol=1e-13)
+    gradients = torch.autograd.grad((found * weights).sum(), inputs)
+    expected = torch.autograd.grad((plain.transpose(1, 2) * weights).sum(), inputs)
+    for one, other in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
+def test_bfloat16_attention_is_as_exact_as_torch_has_it():
+    generator = torch_generator(0, "attention")
+    exact = [torch.randn(2, 150, n, 16, generator=generator, requires_grad=True) for n in (4, 2, 2)]
+    weights = torch.randn(2, 150, 4, 16, generator=generator)
+
+    def errors(attention, reference):
+        rough = [x.detach().bfloat16().requires_grad_() for x in exact]
+        out = attention(*rough)
+        found = (out, *torch.autograd.grad((out * weights).sum(), rough))
+        return [(one.float() - other).abs().mean().item() for one, other in zip(found, reference, strict=True)]
+
+    def plain(*inputs):
+        heads = (x.transpose(1, 2) for x in inputs)
+        return scaled_dot_product_attention(*heads, is_causal=True, enable_gqa=True).transpose(1, 2)
+
+    out = plain(*exact)
+    reference = (out, *torch.autograd.grad((out * weights).sum(), exact))
+    for ours, theirs in zip(errors(causal_attention, reference), errors(plain, reference), strict=True):
+        assert ours < 1.5 * theirs + 1e-6
+
+
+def test_rotation_and_swiglu_have_the_gradients_of_central_differences():
+    generator = torch_generator(0, "gradients")
+    cos, sin = (table[:5, None].double() for table in rope_tables(5, 6, 10000.0))
+    x = torch.randn(2, 5, 3, 6, generator=generator, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda y: rotate(y, cos, sin), x)
+    assert torch.autograd.gradcheck(swiglu, x)
+    gate, up = x.chunk(2, dim=-1)
+    torch.testing.assert_close(swiglu(x), silu(gate) * up, rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("with_documents", [False, True])
+def test_the_largest_gradient_of_every_tensor_agrees_with_central_differences(with_documents):
+    model, tokens = tiny(init_std=0.2).double(), random_tokens(2, 13)
+    documents = torch.tensor([0] * 5 + [1] * 7).expand(2, -1) if with_documents else None
+
+    def loss():
+        states = model.hidden_states(tokens[:, :-1], documents=documents)
+        return cross_entropy((states @ model.output_weight().T).flatten(0, 1), tokens[:, 1:].flatten())
+
+    gradients = dict(zip(dict(model.named_parameters()), torch.autograd.grad(loss(), model.parameters()), strict=True))
+    step = 1e-5
+    for name, parameter in model.named_parameters():
+        index = gradients[name].abs().argmax()
+        entry = parameter.data.view(-1)
+        around = []
+        for change in (step, -2 * step):
+            entry[index] += change
+            with torch.no_grad():
+                around.append(loss().item())
+        entry[index] += step
+        difference = (around[0] - around[1]) / (2 * step)
+        assert gradients[name].view(-1)[index].item() == pytest.approx(difference, rel=1e-4), name
+
+
+def test_states_with_and_without_a_gradient_are_the_same():
+    model, tokens = tiny(max_seq_len=150).double(), random_tokens(2, 150)
+    with torch.no_grad():
+        read = model.hidden_states(tokens)
+    torch.testing.assert_close(model.hidden_states(tokens), read, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("with_documents", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_recomputing_activations_changes_no_bit(with_documents, dtype):
+    tokens = random_tokens(3, 20)
+    documents = torch.tensor([0] * 9 + [1] * 11).expand(3, -1) if with_documents else None
+    results = []
+    for again in (False, True):
+        model = tiny().train()
+        model.activation_checkpointing = again
+        with torch.autocast("cpu", dtype, enabled=dtype == torch.bfloat16):
+            loss = model.hidden_states(tokens, documents=documents).square().mean()
+        loss.backward()
+        results.append([loss, *(parameter.grad for parameter in model.parameters())])
+    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+
+
+def test_recomputing_keeps_nothing_of_a_layer_but_its_input():
+    model, tokens = tiny(n_layers=4).train(), random_tokens(2, 24)
+    kept = {}
+    for again in (False, True):
+        model.activation_checkpointing = again
+        sizes = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: sizes.append(x.numel()) or x, lambda x: x):  # noqa: B023
+            model.hidden_states(tokens)
+        kept[again] = sum(sizes)
+    assert kept[True] < kept[False] / 4
+
+
+def test_a_bfloat16_model_reads_close_to_its_float32_original():
+    tokens = random_tokens(2, 20)
+    with torch.no_grad():
+        exact, rough = tiny()(tokens), tiny().bfloat16()(tokens)
+    assert rough.dtype == torch.float32
+    torch.testing.assert_close(rough, exact, rtol=0, atol=0.02 * exact.abs().max().item())
+
+
+def test_flop_are_six_a_matrix_entry_and_those_of_causal_attention():
+    for tied in (True, False):
+        model = tiny(tied_embeddings=tied)
+        used = sum(p.numel() for name, p in model.named_parameters() if p.ndim == 2 and name != "output")
+        assert model.flop_per_token(24) == 6 * used + 6 * 2 * 32 * 24
+
+
+def test_the_layers_hold_every_parameter_but_embedding_output_and_final_norm():
+    model = tiny(tied_embeddings=False)
+    inside = {id(parameter) for layer in model.layers() for parameter in layer.parameters()}
+    outside = [name for name, parameter in model.named_parameters() if id(parameter) not in inside]
+    assert sorted(outside) == ["embedding", "final_norm.weight", "output"]
+
+
+def test_every_family_of_parameters_has_a_model():
+    assert set(FAMILIES) == set(get_args(ModelParameters) or [ModelParameters])
+
+
+def test_three_layers_learn_to_repeat():
+    """Twelve random tokens of 16, then the same again: the second half can be known only by looking back."""
+    steps, batch, length = 150, 32, 12
+    model = tiny(vocab_size=16, max_seq_len=2 * length, d_model=64, n_layers=3, d_ff=128).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
+    accuracy = 0.0
+    for step in range(steps):
+        for group in optimizer.param_groups:
+            group["lr"] = 3e-3 * min(1, (step + 1) / 100)
+        tokens = random_tokens(batch, length, high=16, seed=step).repeat(1, 2)
+        logits = model(tokens)[:, length - 1 : -1]  # predictions of the second half
+        loss = cross_entropy(logits.flatten(0, 1), tokens[:, length:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        accuracy = (logits[:, 1:].argmax(-1) == tokens[:, length + 1 :]).double().mean().item()
+    assert accuracy >= 0.99

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -40,9 +40,10 @@ class Nursery:
 
 
 @contextmanager
-def nursery() -> Iterator[Nursery]:
+def nursery(module: str = "tests.shards.children") -> Iterator[Nursery]:
+    """Start ``module``, which calls `serve`."""
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
-    command = [sys.executable, "-m", "tests.shards.children"]
+    command = [sys.executable, "-m", module]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment
     ) as process:
@@ -75,7 +76,7 @@ def seconds_until_empty(group: int, limit: float) -> float:
 _EVENTS = {"open", "os.rename", "os.remove", "os.rmdir", "os.mkdir"}
 
 
-def _die_at(step: int, root: str) -> None:
+def die_at(step: int, root: str) -> None:
     """Kill this process before its ``step``-th operation on files."""
     done = 0
 
@@ -114,26 +115,25 @@ def save(kind: str, root: Path, plan: int, workers: int) -> None:
 
 
 def _run(job: dict[str, Any]) -> None:
-    os.setpgid(0, 0)
     os.environ.update(job.get("environment", {}))
-    quiet = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, 1, 2):
-        os.dup2(quiet, descriptor)
-    if job.get("die_at"):
-        _die_at(job["die_at"], job["root"])
     save(job["kind"], Path(job["root"]), job["plan"], job.get("workers", 0))
 
 
-def _main() -> None:
-    import tests.shards.functions  # noqa: F401 - imported once for all children
-
+def serve(run: Callable[[dict[str, Any]], None]) -> None:
+    """Read jobs, one a line; fork a child for each, which runs it and, if the job says so, dies at an operation."""
     for line in sys.stdin:
         job = json.loads(line)
         child = os.fork()
         if child == 0:
             code = 1
             try:
-                _run(job)
+                os.setpgid(0, 0)
+                quiet = os.open(os.devnull, os.O_RDWR)
+                for descriptor in (0, 1, 2):
+                    os.dup2(quiet, descriptor)
+                if job.get("die_at"):
+                    die_at(job["die_at"], job["root"])
+                run(job)
                 code = 0
             except KeyboardInterrupt:
                 code = 130
@@ -144,4 +144,6 @@ def _main() -> None:
 
 
 if __name__ == "__main__":
-    _main()
+    import tests.shards.functions  # noqa: F401 - imported once for all children
+
+    serve(_run)

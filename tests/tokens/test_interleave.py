@@ -9,10 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everytoken.tokens import StreamError, later_shares, window_of_sample, windows_of_samples
+from everytoken.tokens import SppSchedule, StreamError, later_shares, window_of_sample
 
 STREAMS = ("compact", "annotated", "canary")
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "interleave.json").read_text())
+
+
+def windows_of_samples(samples: np.ndarray, sizes: Any) -> tuple[np.ndarray, np.ndarray]:
+    streams, ordinals = SppSchedule(sizes).locate(samples)
+    return streams, ordinals % np.array(sizes)[streams]
 
 
 @pytest.mark.parametrize("case", VECTORS, ids=lambda case: str(sum(case["sizes"].values())))
@@ -32,8 +37,9 @@ def test_published_sizes_give_the_published_facts() -> None:
     assert round(sizes[2] / total, 9) == 0.000113098
     streams, _ = windows_of_samples(np.arange(30_000), sizes)
     assert np.flatnonzero(streams == 2).tolist() == [8842, 17685, 26527]
-    last = window_of_sample(254_313 * 960 - 1, sizes)
-    assert round(100 * last[1] / sizes[0], 2) == 46.02
+    read = SppSchedule(sizes).counts(254_313 * 960)
+    assert sum(read) == 254_313 * 960
+    assert [round(100 * count / size, 2) for count, size in zip(read, sizes, strict=True)] == [46.02] * 3
 
 
 @given(
@@ -42,19 +48,29 @@ def test_published_sizes_give_the_published_facts() -> None:
 )
 def test_scalar_and_array_forms_agree(sizes: list[int], start: int) -> None:
     samples = np.arange(start, start + 40)
-    streams, windows = windows_of_samples(samples, sizes)
-    assert [window_of_sample(int(i), sizes) for i in samples] == list(
-        zip(streams.tolist(), windows.tolist(), strict=True)
-    )
+    streams, windows = windows_of_samples(samples, [max(1, size) for size in sizes])
+    expected = [window_of_sample(int(i), [max(1, size) for size in sizes]) for i in samples]
+    assert expected == list(zip(streams.tolist(), windows.tolist(), strict=True))
 
 
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=4).filter(any))
 def test_one_epoch_reads_every_stream_in_order_and_once_but_for_rounding_at_its_end(sizes: list[int]) -> None:
-    streams, windows = windows_of_samples(np.arange(sum(sizes)), sizes)
+    streams, ordinals = SppSchedule(sizes).locate(np.arange(sum(sizes)))
     for stream, size in enumerate(sizes):
-        read = windows[streams == stream]
+        read = ordinals[streams == stream]
         assert abs(len(read) - size) <= 1
-        assert read.tolist() == [i % size for i in range(len(read))]
+        assert read.tolist() == list(range(len(read)))
+
+
+@given(st.lists(st.integers(0, 10**9), min_size=1, max_size=4).filter(any), st.integers(0, 10**11))
+def test_counts_and_items_are_those_of_the_samples(sizes: list[int], start: int) -> None:
+    schedule = SppSchedule(sizes)
+    streams, ordinals = schedule.locate(np.arange(start, start + 12))
+    assert list(np.bincount(streams, minlength=len(sizes))) == [
+        after - before for before, after in zip(schedule.counts(start), schedule.counts(start + 12), strict=True)
+    ]
+    for i, (stream, ordinal) in enumerate(zip(streams.tolist(), ordinals.tolist(), strict=True)):
+        assert schedule.item(stream, ordinal) == start + i
 
 
 def test_two_streams_follow_the_rule_without_canary() -> None:
@@ -63,29 +79,14 @@ def test_two_streams_follow_the_rule_without_canary() -> None:
     ]  # fmt: skip
 
 
-@given(st.lists(st.floats(0.01, 5), min_size=2, max_size=4), st.integers(1, 400))
-def test_other_weights_are_kept_in_every_prefix(weights: list[float], samples: int) -> None:
-    streams, _ = windows_of_samples(np.arange(samples), [1000] * len(weights), weights)
-    for stream, weight in enumerate(weights):
-        wanted = samples * weight / sum(weights)
-        assert abs(int((streams == stream).sum()) - wanted) < len(weights)
-
-
-@pytest.mark.parametrize(
-    ("sizes", "weights", "message"),
-    [
-        ((5, 0), (1.0, 1.0), "stream 1 has weight 1.0 but 0 windows"),
-        ((5, 5), (1.0,), "2 streams have 1 weights"),
-        ((5, 5), (1.0, -1.0), "none below 0"),
-        ((0, 0), None, "sum above 0"),
-        ((), None, "sum above 0"),
-    ],
-)
-def test_wrong_weights_are_errors(sizes: tuple[int, ...], weights: Any, message: str) -> None:
-    with pytest.raises(StreamError, match=message):
-        window_of_sample(0, sizes, weights)
-    with pytest.raises(StreamError, match=message):
-        windows_of_samples(np.arange(3), sizes, weights)
+def test_streams_without_windows_are_left_out_and_none_at_all_is_an_error() -> None:
+    assert [window_of_sample(i, (0, 3, 0)) for i in range(4)] == [(1, 0), (1, 1), (1, 2), (1, 0)]
+    assert SppSchedule((0, 3)).item(0, 0) is None
+    for sizes in ((0, 0), ()):
+        with pytest.raises(StreamError, match="expected some"):
+            window_of_sample(0, sizes)
+        with pytest.raises(StreamError, match="expected some"):
+            SppSchedule(sizes)
 
 
 def test_shares_are_those_of_the_published_rule() -> None:

@@ -1,4 +1,5 @@
 import json
+import resource
 
 import pytest
 import torch
@@ -8,7 +9,10 @@ from everytoken.training.checkpoint import (
     load_config,
     load_model,
     parameters_sha256,
+    read_tensors,
     save_model,
+    tensors_sha256,
+    write_tensors,
 )
 from everytoken.training.errors import CheckpointError
 from tests.training.tiny import LLAMA, SEQ, VOCAB, tiny_model
@@ -69,6 +73,11 @@ def other_depth(folder):
     (folder / "config.json").write_text(json.dumps(config))
 
 
+def other_type(folder):
+    tensors = read_tensors(folder / "model.safetensors")
+    write_tensors(folder / "model.safetensors", {name: tensor.bfloat16() for name, tensor in tensors.items()})
+
+
 def truncate_tensors(folder):
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-10])
@@ -85,6 +94,7 @@ def remove_tensors(folder):
         (add_unknown_key, "dropout"),
         (other_width, "does not hold the tensors"),
         (other_depth, "does not hold the tensors"),
+        (other_type, "expected float32 .*, found bfloat16"),
         (truncate_tensors, "missing or damaged"),
         (remove_tensors, "missing or damaged"),
     ],
@@ -94,3 +104,29 @@ def test_a_damaged_checkpoint_is_refused_with_its_reason(tmp_path, damage, messa
     damage(tmp_path)
     with pytest.raises(CheckpointError, match=message):
         load_model(tmp_path)
+
+
+def test_a_full_disk_names_the_file(tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.raises(OSError, match=r"model\.safetensors cannot be written: .*File too large"):
+            save_model(tmp_path, tiny_model(), CONFIG)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_the_digest_of_tensors_is_of_name_type_shape_and_bytes():
+    tensor = torch.arange(6, dtype=torch.float32)
+    digests = {
+        tensors_sha256({name: value})
+        for name, value in (
+            ("a", tensor),
+            ("b", tensor),
+            ("a", tensor.view(2, 3)),
+            ("a", tensor.view(torch.int32)),
+            ("a", tensor.flip(0)),
+        )
+    }
+    assert len(digests) == 5
+    assert tensors_sha256({"a": tensor.view(2, 3).T}) == tensors_sha256({"a": tensor.view(2, 3).T.contiguous()})

@@ -34,7 +34,7 @@ def test_loss_and_gradients_equal_the_plain_ones(rows, width, vocab, seed):
 def test_the_size_of_a_chunk_does_not_matter(monkeypatch):
     hidden, weight, targets, counted = drawn(300, 8, 50)
     whole = cross_entropy_sum(hidden, weight, targets, counted)
-    monkeypatch.setattr(loss_module, "CHUNK_ROWS", 64)
+    monkeypatch.setattr(loss_module, "CHUNK_BYTES", 64 * 50 * 8)
     torch.testing.assert_close(cross_entropy_sum(hidden, weight, targets, counted), whole, rtol=1e-13, atol=0)
 
 
@@ -73,3 +73,54 @@ def test_bfloat16_products_stay_close_to_float32():
 def test_no_rows_have_no_losses():
     hidden, weight, targets, _ = drawn(1, 4, 5)
     assert token_losses(hidden[:0], weight, targets[:0]).shape == (0,)
+
+
+def test_a_bfloat16_output_matrix_needs_no_autocast_and_gets_gradients_of_its_own_type():
+    hidden, weight, targets, counted = drawn(300, 16, 30, dtype=torch.float32)
+    exact = cross_entropy_sum(hidden, weight, targets, counted)
+    gradients = torch.autograd.grad(exact, (hidden, weight))
+    narrow = weight.detach().bfloat16().requires_grad_()
+    for states in (hidden, hidden.detach().bfloat16().requires_grad_()):
+        rough = cross_entropy_sum(states, narrow, targets, counted)
+        assert rough.dtype == torch.float32
+        assert rough.item() == pytest.approx(exact.item(), rel=1e-2)
+        found = torch.autograd.grad(rough, (states, narrow))
+        assert [gradient.dtype for gradient in found] == [states.dtype, torch.bfloat16]
+        for one, other in zip(found, gradients, strict=True):
+            assert (one.float() - other).norm() < 0.02 * other.norm()
+
+
+def test_the_gradient_of_a_nearly_certain_target_keeps_its_digits_in_bfloat16():
+    # the target's probability is 0.999, which bfloat16 rounds to 1
+    width = 8
+    weight = torch.zeros(2, width, requires_grad=True)
+    with torch.no_grad():
+        weight[1, 0] = 1.0
+    hidden = torch.zeros(1, width)
+    hidden[0, 0] = 6.90625
+    targets, counted = torch.tensor([1]), torch.tensor([True])
+    with torch.autocast("cpu", torch.bfloat16):
+        (found,) = torch.autograd.grad(cross_entropy_sum(hidden, weight, targets, counted), weight)
+    (wanted,) = torch.autograd.grad(cross_entropy((hidden @ weight.T), targets), weight)
+    assert found[1, 0].item() == pytest.approx(wanted[1, 0].item(), rel=0.01)
+
+
+def test_evaluation_rounds_logits_to_bfloat16_and_nothing_after_them():
+    hidden, weight, targets, _ = drawn(100, 16, 30, dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = token_losses(hidden, weight, targets)
+    logits = linear(hidden.bfloat16(), weight.bfloat16()).double()
+    torch.testing.assert_close(found.double(), cross_entropy(logits, targets, reduction="none"), rtol=1e-5, atol=1e-5)
+
+
+def test_the_parts_of_a_batch_add_up_and_the_same_call_gives_the_same_bits():
+    hidden, weight, targets, counted = drawn(2000, 8, 500, dtype=torch.float32)
+    totals = []
+    for _ in range(2):
+        total = cross_entropy_sum(hidden, weight, targets, counted)
+        totals.append([total, *torch.autograd.grad(total, (hidden, weight))])
+    assert all(torch.equal(one, other) for one, other in zip(*totals, strict=True))
+    halves = [
+        cross_entropy_sum(hidden[rows], weight, targets[rows], counted[rows]) for rows in (slice(700), slice(700, None))
+    ]
+    torch.testing.assert_close(sum(halves), totals[0][0], rtol=1e-6, atol=0)

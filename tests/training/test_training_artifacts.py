@@ -1,4 +1,5 @@
 import json
+import shutil
 import subprocess
 import sys
 
@@ -9,11 +10,21 @@ import pytest
 import torch
 
 from everytoken.shards import ArtifactStore, Built, Inline, Rows, Shards, Store, plan_artifact, versioned
+from everytoken.shards.announcements import listening
 from everytoken.tokens import WindowWriter
+from everytoken.tokens.data_parameters import DataParameters
 from everytoken.tokens.probe import library_record, probe_record
-from everytoken.training import EvaluationParameters, GenerationParameters, TrainingError
-from everytoken.training.artifacts import HISTORY, evaluate, generate_texts, train
+from everytoken.training import (
+    CheckpointParameters,
+    DistributionParameters,
+    EvaluationParameters,
+    GenerationParameters,
+    TrainingError,
+)
+from everytoken.training.artifacts import evaluate, generate_texts, prepare_job, train
 from everytoken.training.checkpoint import load_model, parameters_sha256
+from everytoken.training.history import HISTORY
+from everytoken.training.parameters import PeriodicHeldOut
 from tests.training.tiny import EOS, EXECUTION, LLAMA, SEQ, byte_encoder, training_parameters
 
 TEXTS = ["to be or not to be that is the question", "a rose is a rose is a rose", "the rest is silence"]
@@ -52,7 +63,14 @@ def annotated(folder, *, tokenizer):
 
 @versioned(1)
 def documents(part):
-    batch = pa.record_batch({"text": pa.array(TEXTS, pa.large_string()), "source": ["wiki", "chat", "wiki"]})
+    batch = pa.record_batch(
+        {
+            "text": pa.array(TEXTS, pa.large_string()),
+            "source": ["wiki", "chat", "wiki"],
+            "shard_index": pa.array([0, 0, 0], pa.int32()),
+            "row": pa.array([0, 0, 1], pa.int64()),
+        }
+    )
 
     def batches():
         yield batch
@@ -68,16 +86,46 @@ def inputs(tmp_path):
 
     tokenizer = made("tokenizer", tokenizer_artifact)
     return {
-        "streams": [made("compact", compact, tokenizer=tokenizer), made("annotated", annotated, tokenizer=tokenizer)],
-        "weights": None,
+        "streams": {
+            "compact": made("compact", compact, tokenizer=tokenizer),
+            "annotated": made("annotated", annotated, tokenizer=tokenizer),
+        },
+        "data": DATA,
         "tokenizer": tokenizer,
         "eos_token": EOS,
+        "special_tokens_in_text": "literal",
     }
 
 
-def trained(tmp_path, inputs, name="checkpoint", **changes):
-    planned = plan_artifact(train, **inputs, model=LLAMA, training=training_parameters(**changes))
-    return ArtifactStore(tmp_path / name).save(planned)
+DATA = DataParameters(
+    schedule="integer",
+    weights=None,
+    replay=None,
+    later_epochs="as_written",
+    seed=1,
+    check="sampled",
+    document_mask=False,
+)
+
+
+def training_of(tmp_path, inputs, *, runs="runs", processes=1, initial=None, held_out=None, data=DATA, **changes):
+    """Return what `train` gets; ``runs`` is the folder of checkpoints."""
+    return {
+        **inputs,
+        "data": data,
+        "model": LLAMA,
+        "training": training_parameters(**changes),
+        "initial": initial,
+        "held_out": held_out,
+        "checkpoints": CheckpointParameters(
+            folder=str(tmp_path / runs), every_steps=2, milestone_steps=None, mirror=None
+        ),
+        "distribution": DistributionParameters(processes=processes, nodes=1, strategy="ddp", device="cpu"),
+    }
+
+
+def trained(tmp_path, inputs, name="checkpoint", **options):
+    return ArtifactStore(tmp_path / name).save(plan_artifact(train, **training_of(tmp_path, inputs, **options)))
 
 
 def test_a_checkpoint_says_what_was_trained_and_how_fast(tmp_path, inputs):
@@ -101,8 +149,64 @@ def test_a_checkpoint_says_what_was_trained_and_how_fast(tmp_path, inputs):
 
 
 def test_two_trainings_with_equal_inputs_have_one_digest(tmp_path, inputs):
-    assert trained(tmp_path, inputs, "a").root_digest == trained(tmp_path, inputs, "b").root_digest
-    assert trained(tmp_path, inputs, "c", seed=8).root_digest != trained(tmp_path, inputs, "a").root_digest
+    one = trained(tmp_path, inputs, "a", runs="one").root_digest
+    assert trained(tmp_path, inputs, "b", runs="two").root_digest == one
+    assert trained(tmp_path, inputs, "c", seed=8).root_digest != one
+
+
+def test_a_training_that_lost_its_last_checkpoint_goes_on_to_the_same_digest(tmp_path, inputs, caplog):
+    whole = trained(tmp_path, inputs, "a")
+    job = prepare_job(**training_of(tmp_path, inputs))
+    shutil.rmtree(job.folder / "step_000000006")
+    caplog.set_level("INFO")
+    assert trained(tmp_path, inputs, "b").root_digest == whole.root_digest
+    assert "4 of 6 steps are done" in caplog.text
+
+
+def test_a_finished_training_is_collected_without_a_step(tmp_path, inputs):
+    whole = trained(tmp_path, inputs, "a")
+    again = trained(tmp_path, inputs, "b")
+    assert again.root_digest == whole.root_digest
+    assert again.measured["seconds"] == 0 and again.measured["tokens_per_second"] is None
+
+
+def test_a_training_says_which_windows_it_read(tmp_path, inputs):
+    statistics = trained(tmp_path, inputs, data=DATA.model_copy(update={"replay": (3, 40)})).statistics
+    assert statistics["samples"] == [0, 24]
+    assert sum(read["windows"] for read in statistics["streams"].values()) == 24
+
+
+def test_another_place_for_checkpoints_or_another_number_of_processes_makes_nothing_again(tmp_path, inputs):
+    one = plan_artifact(train, **training_of(tmp_path, inputs)).recipe.digest
+    assert plan_artifact(train, **training_of(tmp_path, inputs, runs="b", processes=2)).recipe.digest == one
+    permuted = DATA.model_copy(update={"later_epochs": "permuted"})
+    assert plan_artifact(train, **training_of(tmp_path, inputs, data=permuted)).recipe.digest != one
+
+
+def test_a_run_that_starts_from_a_checkpoint_starts_from_its_tensors(tmp_path, inputs):
+    first = trained(tmp_path, inputs, "a")
+    second = trained(tmp_path, inputs, "b", initial=first, steps=3, learning_rate=1e-9)
+    assert second.statistics["first_loss"] < first.statistics["first_loss"] - 0.05
+    before, after = (load_model(made.folder).state_dict() for made in (first, second))
+    assert all(torch.allclose(before[name], after[name], atol=1e-6) for name in before)
+
+
+def test_held_out_loss_is_known_while_it_trains(tmp_path, inputs):
+    looked = PeriodicHeldOut(every_steps=2, documents=5, batch_size=2)
+    with pytest.raises(TrainingError, match=r"there are none: set it null"):
+        prepare_job(**{**training_of(tmp_path, inputs), "training": training_parameters(held_out=looked)})
+    options = training_of(tmp_path, inputs, held_out=held_out(tmp_path))
+    options["training"] = training_parameters(held_out=looked)
+    announced = []
+    with listening(announced.append):
+        made = ArtifactStore(tmp_path / "b").save(plan_artifact(train, **options))
+    rows = pq.read_table(made.path("held_out.parquet")).to_pylist()
+    assert [(row["step"], row["source"]) for row in rows] == [
+        (step, source) for step in (1, 3, 5) for source in ("chat", "wiki")
+    ]
+    assert {"step": [5], "held_out_bits_per_byte.wiki": [rows[-1]["bits_per_byte"]]} in announced
+    steps = [step for told in announced if "loss" in told for step in told["step"]]
+    assert steps == list(range(6))
 
 
 def held_out(tmp_path):
@@ -118,7 +222,6 @@ def test_evaluation_reports_every_source_beside_a_unigram_model(tmp_path, inputs
         evaluate,
         checkpoint=checkpoint,
         held_out=held_out(tmp_path),
-        special_tokens_in_text="literal",
         evaluation=evaluation,
         **inputs,
     )
@@ -136,9 +239,8 @@ def test_evaluation_refuses_other_streams_than_those_of_the_training(tmp_path, i
         evaluate,
         checkpoint=checkpoint,
         held_out=held_out(tmp_path),
-        special_tokens_in_text="literal",
         evaluation=EvaluationParameters(batch_size=2, execution=EXECUTION),
-        **{**inputs, "streams": inputs["streams"][:1]},
+        **{**inputs, "streams": {"compact": inputs["streams"]["compact"]}},
     )
     with pytest.raises(TrainingError, match="streams and weights of the training"):
         ArtifactStore(tmp_path / "evaluation").save(planned)

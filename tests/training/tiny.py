@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager, suppress
+from unittest.mock import patch
+
 import numpy as np
+import pyarrow as pa
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from everytoken.models import LlamaParameters
 from everytoken.models.families import build_model
 from everytoken.seeds import numpy_generator
-from everytoken.tokens import open_encoder
-from everytoken.training import ExecutionParameters, TrainingParameters
+from everytoken.tokens import WindowWriter, open_encoder
+from everytoken.tokens.data_parameters import DataParameters
+from everytoken.training import (
+    CheckpointParameters,
+    DistributionParameters,
+    ExecutionParameters,
+    TrainingParameters,
+    session,
+)
+from everytoken.training.checkpoints import CheckpointStore
+from everytoken.training.held_out import prepare_held_out, write_held_out
+from everytoken.training.job import TrainingJob
+from everytoken.training.parameters import PeriodicHeldOut, PeriodicSamples
 
 VOCAB, SEQ = 61, 12
 EXECUTION = ExecutionParameters(threads=1, precision="float32", matmul_precision="highest")
@@ -20,6 +35,7 @@ LLAMA = LlamaParameters(
     n_heads=2,
     n_kv_heads=1,
     d_ff=24,
+    tied_embeddings=True,
     rope_theta=10000.0,
     norm_eps=1e-5,
     init_std=0.02,
@@ -36,6 +52,11 @@ TRAINING = {
     "adam_eps": 1e-8,
     "weight_decay": 0.1,
     "gradient_clip": 1.0,
+    "max_skipped_in_a_row": 4,
+    "activation_checkpointing": False,
+    "compile": False,
+    "held_out": None,
+    "samples": None,
     "execution": EXECUTION,
 }
 
@@ -85,3 +106,133 @@ def byte_encoder(folder):
 
 def byte_model(seed=1):
     return build_model(LLAMA, vocab_size=257, max_seq_len=SEQ, seed=seed)
+
+
+DATA = DataParameters(
+    schedule="integer",
+    weights=None,
+    replay=None,
+    later_epochs="as_written",
+    seed=5,
+    check="sampled",
+    document_mask=False,
+)
+
+
+def write_streams(folder):
+    """Write a compact and an annotated stream of sequences that count up, EOS = 256 after each; return their folders."""
+
+    def window(number):
+        generator = numpy_generator(11, number)
+        length = int(generator.integers(3, SEQ + 1))
+        content = (int(generator.integers(0, 256)) + np.arange(SEQ)) % 256
+        return content, length
+
+    compact, annotated = folder / "compact", folder / "annotated"
+    compact.mkdir(parents=True)
+    annotated.mkdir()
+    with WindowWriter(compact / "compact", SEQ + 1, np.uint16) as writer:
+        rows = [np.append(window(number)[0], 256) for number in range(60)]
+        writer.write(np.array(rows, np.uint16))
+    with WindowWriter(annotated / "annotated", SEQ + 1, np.uint16) as writer:
+        padded, lengths = [], []
+        for number in range(60, 90):
+            content, length = window(number)
+            padded.append(np.append(content[:length], np.full(SEQ + 1 - length, 256)))
+            lengths.append(length)
+        writer.write(np.array(padded, np.uint16))
+    np.save(annotated / "token_lengths.npy", np.array(lengths, np.int32))
+    return {"compact": compact, "annotated": annotated}
+
+
+class DocumentsPart:
+    """As much of a part of documents as training reads."""
+
+    name = "part_00000"
+
+    def __init__(self, texts, sources):
+        columns = {
+            "text": pa.array(texts, pa.large_string()),
+            "source": pa.array(sources),
+            "shard_index": pa.array([0] * len(texts), pa.int64()),
+            "row": pa.array(range(len(texts)), pa.int64()),
+        }
+        self._batch = pa.record_batch(columns)
+
+    def batches(self, columns=None):
+        yield self._batch.select(columns)
+
+
+HELD_OUT_TEXTS = ["abcdefgh", "the quick brown fox jumps over the lazy dog", "x", "mnopqrst", "0123456789" * 3]
+HELD_OUT_SOURCES = ["wiki", "wiki", "chat", "chat", "wiki"]
+
+
+def write_inputs(folder):
+    """Write everything that `tiny_job` names."""
+    streams = write_streams(folder / "streams")
+    encoder = byte_encoder(folder)
+    part = DocumentsPart(HELD_OUT_TEXTS, HELD_OUT_SOURCES)
+    chunks = prepare_held_out(encoder, [part], seq_length=SEQ, documents=4, seed=7)
+    write_held_out(folder / "held_out.safetensors", chunks)
+    return streams
+
+
+def tiny_job(inputs, checkpoints, *, run="a" * 64, processes=1, strategy="ddp", every_steps=5, data=DATA, **changes):
+    """Return a job over what `write_inputs` wrote to ``inputs``, of 20 steps of 8 windows unless ``changes`` say else."""
+    parameters = {"steps": 20, "batch_size": 8, "micro_batch_size": 1, **changes}
+    return TrainingJob(
+        run=run,
+        streams={name: inputs / "streams" / name for name in ("compact", "annotated")},
+        data=data,
+        model=LLAMA,
+        training=training_parameters(**parameters),
+        checkpoints=CheckpointParameters(
+            folder=str(checkpoints), every_steps=every_steps, milestone_steps=10, mirror=None
+        ),
+        distribution=DistributionParameters(processes=processes, nodes=1, strategy=strategy, device="cpu"),
+        vocab_size=257,
+        seq_length=SEQ,
+        eos_id=256,
+        initial=None,
+        held_out=inputs / "held_out.safetensors",
+        tokenizer=inputs / "tokenizer.json",
+        eos_token=EOS,
+    )
+
+
+LOOKS = {
+    "held_out": PeriodicHeldOut(every_steps=4, documents=4, batch_size=2),
+    "samples": PeriodicSamples(
+        every_steps=6, seed=1, prompts=("abc", ""), max_new_tokens=5, temperature=0.7, top_k=20
+    ),
+}
+"""Changes of a job that looks at held-out documents and writes samples."""
+
+
+def newest(job):
+    """Return the newest checkpoint of the run."""
+    return CheckpointStore(job.folder, mirror=job.mirror, milestone_steps=10).newest()
+
+
+def file_digests(checkpoint):
+    """Return SHA-256 of each file of a checkpoint, as SHA256SUMS says."""
+    lines = (checkpoint.folder / "SHA256SUMS").read_text().splitlines()
+    return {name: digest for digest, name in (line.split(maxsplit=1) for line in lines)}
+
+
+class Stopped(Exception):
+    """Raised by `stop_after`."""
+
+
+@contextmanager
+def stop_after(step):
+    """Stop a run right after it has saved its checkpoint of ``step`` steps."""
+    save = session._Session._save
+
+    def save_and_stop(self, done):
+        save(self, done)
+        if done == step:
+            raise Stopped
+
+    with patch.object(session._Session, "_save", save_and_stop), suppress(Stopped):
+        yield

@@ -1,9 +1,9 @@
-"""A Llama-style decoder: grouped-query attention with RoPE, SwiGLU, pre-norm, tied embedding, no biases.
+"""A Llama-style decoder: grouped-query attention with RoPE, SwiGLU, pre-norm, no biases.
 
     x_0     = E[tokens]
     v       = x + W_o . attention(RoPE(W_q n1), RoPE(W_k n1), W_v n1),   n1 = RMSNorm(x)
     x_next  = v + W_d . (silu(W_g n2) * W_u n2),                         n2 = RMSNorm(v)
-    logits  = E . RMSNorm(x_last)
+    logits  = E . RMSNorm(x_last)          (or a matrix of its own instead of E: tied_embeddings false)
 
 Sources: Touvron et al. 2023 (LLaMA), Ainslie et al. 2023 (GQA), Su et al. 2021 (RoPE, here with the
 half-split pairing (x_j, x_{j + D/2}) of the public LLaMA checkpoints in Hugging Face form), Shazeer 2020
@@ -13,14 +13,16 @@ half-split pairing (x_j, x_{j + D/2}) of the public LLaMA checkpoints in Hugging
 from __future__ import annotations
 
 import math
-from typing import cast
+from collections.abc import Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding, linear, scaled_dot_product_attention, silu
 
+from everytoken.models.causal_attention import causal_attention, document_mask
 from everytoken.models.errors import ModelsError
-from everytoken.models.language_model import Cache, LanguageModel
+from everytoken.models.language_model import Cache, LanguageModel, recomputed
 from everytoken.models.parameters import LlamaParameters
 from everytoken.seeds import torch_generator
 
@@ -52,9 +54,59 @@ def rope_tables(max_seq_len: int, width: int, theta: float) -> tuple[Tensor, Ten
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate the pairs (x_j, x_{j + D/2}) of x (batch, heads, seq, D) by its positions' angles (seq, D / 2)."""
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
+    """Rotate the pairs (x_j, x_{j + D/2}) of x (..., D) by angles whose cos and sin (..., D / 2) broadcast to x."""
+    turned: Tensor = _Rotation.apply(x, cos, sin)  # type: ignore[no-untyped-call]
+    return turned
+
+
+class _Rotation(torch.autograd.Function):
+    """The gradient of a rotation is the rotation back: no intermediate is kept."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        ctx.save_for_backward(cos, sin)
+        return _rotated(x, cos, sin)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        cos, sin = ctx.saved_tensors
+        return _rotated(gradients[0], cos, -sin), None, None
+
+
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    wide = x.to(torch.promote_types(x.dtype, cos.dtype))  # bfloat16 would lose digits in the sums
+    first, second = wide.chunk(2, dim=-1)
+    return torch.cat(((first * cos).sub_(second * sin), (second * cos).add_(first * sin)), dim=-1).to(x.dtype)
+
+
+def swiglu(gate_up: Tensor) -> Tensor:
+    """Return ``silu(g) * u`` (..., f) of gate_up (..., 2 f), g its first and u its second half (Shazeer 2020)."""
+    if torch.compiler.is_compiling():  # which joins these by itself, and knows no out=
+        gate, up = gate_up.chunk(2, dim=-1)
+        return silu(gate) * up
+    out: Tensor = _SwiGLU.apply(gate_up)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _SwiGLU(torch.autograd.Function):
+    """Both halves of the gradient are written where they belong, instead of apart and then joined."""
+
+    @staticmethod
+    def forward(ctx: Any, gate_up: Tensor) -> Tensor:
+        gate, up = gate_up.chunk(2, dim=-1)
+        activated = silu(gate)
+        ctx.save_for_backward(gate_up, activated)
+        return activated * up
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        gate_up, activated = ctx.saved_tensors
+        gate, up = gate_up.chunk(2, dim=-1)
+        both = torch.empty_like(gate_up)
+        gate_gradient, up_gradient = both.chunk(2, dim=-1)
+        torch.mul(gradients[0], activated, out=up_gradient)
+        torch.ops.aten.silu_backward.grad_input(gradients[0] * up, gate, grad_input=gate_gradient)
+        return both
 
 
 class KeyValueCache:
@@ -87,29 +139,50 @@ class Block(nn.Module):
         self.gate_up = nn.Parameter(torch.empty(2 * parameters.d_ff, d))
         self.down = nn.Parameter(torch.empty(d, parameters.d_ff))
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, cache: KeyValueCache | None, layer: int) -> Tensor:
-        """Return the residual stream (batch, seq, d_model) after this layer."""
-        x = x + self._attention(self.attention_norm(x), cos, sin, cache, layer)
-        gate, up = linear(self.feed_forward_norm(x), self.gate_up).chunk(2, dim=-1)  # (batch, seq, d_ff) each
-        return x + linear(silu(gate) * up, self.down)
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, visible: Tensor | None) -> Tensor:
+        """Return the residual stream (batch, seq, d_model) after this layer.
 
-    def _attention(self, x: Tensor, cos: Tensor, sin: Tensor, cache: KeyValueCache | None, layer: int) -> Tensor:
-        batch, seq, _ = x.shape
-        heads = linear(x, self.query_key_value).view(batch, seq, -1, self.head_width).transpose(1, 2)
-        # (batch, n_heads | n_kv_heads | n_kv_heads, seq, head width)
-        queries, keys, values = torch.split(heads, [self.n_heads, self.n_kv_heads, self.n_kv_heads], dim=1)
-        queries, keys = rotate(queries, cos, sin), rotate(keys, cos, sin)
-        past = 0
-        if cache is not None:
-            past = cache.length
-            keys, values = cache.extend(layer, keys, values)
+        cos and sin (batch or 1, seq, 1, head width / 2) of each position; ``visible`` bool (batch, 1, seq, seq), true
+        where a query (third axis) sees a key, or None for all up to its own.
+        """
+        queries, keys, values = self._queries_keys_values(x, cos, sin)
+        if visible is None and queries.requires_grad and x.device.type == "cpu" and not torch.compiler.is_compiling():
+            return self._after_attention(x, causal_attention(queries, keys, values))
+        queries, keys, values = (heads.transpose(1, 2) for heads in (queries, keys, values))
+        mixed = scaled_dot_product_attention(
+            queries, keys, values, attn_mask=visible, is_causal=visible is None, enable_gqa=True
+        )
+        return self._after_attention(x, mixed.transpose(1, 2))
+
+    def extend(self, x: Tensor, cos: Tensor, sin: Tensor, cache: KeyValueCache, layer: int) -> Tensor:
+        """Return what ``forward`` does for positions that follow those in the cache, which is extended."""
+        queries, keys, values = (heads.transpose(1, 2) for heads in self._queries_keys_values(x, cos, sin))
+        past, seq = cache.length, x.shape[1]
+        keys, values = cache.extend(layer, keys, values)
         mask = None
         if past and seq > 1:  # key j is visible to query i when j <= past + i; is_causal would align it to the start
             mask = torch.ones(seq, past + seq, dtype=torch.bool, device=x.device).tril(past)
         mixed = scaled_dot_product_attention(
             queries, keys, values, attn_mask=mask, is_causal=past == 0 and seq > 1, enable_gqa=True
         )
-        return linear(mixed.transpose(1, 2).reshape(batch, seq, -1), self.attention_output)
+        return self._after_attention(x, mixed.transpose(1, 2))
+
+    def _queries_keys_values(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return rotated queries (batch, seq, n_heads, head width), rotated keys and values (.., n_kv_heads, ..)."""
+        heads = _linear(self.attention_norm(x), self.query_key_value).unflatten(-1, (-1, self.head_width))
+        turning, values = heads.split([self.n_heads + self.n_kv_heads, self.n_kv_heads], dim=2)
+        queries, keys = rotate(turning, cos, sin).split([self.n_heads, self.n_kv_heads], dim=2)
+        return queries, keys, values
+
+    def _after_attention(self, x: Tensor, mixed: Tensor) -> Tensor:
+        """Return the residual stream after attention's output (batch, seq, n_heads, head width) and SwiGLU."""
+        x = x + _linear(mixed.flatten(2), self.attention_output)
+        return x + _linear(swiglu(_linear(self.feed_forward_norm(x), self.gate_up)), self.down)
+
+
+def _linear(x: Tensor, weight: Tensor) -> Tensor:
+    """Return ``x weight^T`` in the dtype of the weight: norms are float32 also in a bfloat16 model."""
+    return linear(x.to(weight.dtype), weight)
 
 
 class Llama(LanguageModel):
@@ -119,6 +192,7 @@ class Llama(LanguageModel):
         super().__init__(vocab_size=vocab_size, max_seq_len=max_seq_len)
         self.n_layers = parameters.n_layers
         self.embedding = nn.Parameter(torch.empty(vocab_size, parameters.d_model))
+        self.output = None if parameters.tied_embeddings else nn.Parameter(torch.empty(vocab_size, parameters.d_model))
         self.blocks = nn.ModuleList(Block(parameters) for _ in range(parameters.n_layers))
         self.final_norm = RMSNorm(parameters.d_model, parameters.norm_eps)
         cos, sin = rope_tables(max_seq_len, parameters.d_model // parameters.n_heads, parameters.rope_theta)
@@ -127,22 +201,49 @@ class Llama(LanguageModel):
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
 
-    def hidden_states(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
+    def hidden_states(self, tokens: Tensor, cache: Cache | None = None, documents: Tensor | None = None) -> Tensor:
         """Return the normalised final states (batch, seq, d_model) of int64 tokens (batch, seq)."""
-        if cache is not None and not isinstance(cache, KeyValueCache):
-            raise ModelsError(f"a llama needs a KeyValueCache (model.new_cache()), found {type(cache).__name__}")
+        self.check_documents(tokens, cache, documents)
         start, end = self.checked_positions(tokens, cache.length if cache is not None else 0)
-        cos, sin = self.cos[start:end], self.sin[start:end]
+        visible, cos, sin = None, self.cos[start:end], self.sin[start:end]
+        if documents is not None:
+            visible, positions = document_mask(documents)
+            cos, sin = self.cos[positions], self.sin[positions]  # (batch, seq, head width / 2)
+        cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)  # the same for every head
         x = embedding(tokens, self.embedding)  # (batch, seq, d_model)
-        for layer, block in enumerate(self.blocks):
-            x = block(x, cos, sin, cache, layer)
+        x = x.to(torch.promote_types(x.dtype, torch.float32))  # the residual stream of a bfloat16 model is float32
         if cache is not None:
+            x = self._extended(x, cos, sin, cache)
             cache.length = end
+        else:
+            again = self.activation_checkpointing and torch.is_grad_enabled()
+            for block in self.blocks:
+                x = recomputed(block, x, cos, sin, visible) if again else block(x, cos, sin, visible)
         return cast(Tensor, self.final_norm(x))
 
+    def _extended(self, x: Tensor, cos: Tensor, sin: Tensor, cache: Cache) -> Tensor:
+        if not isinstance(cache, KeyValueCache):
+            raise ModelsError(f"a llama needs a KeyValueCache (model.new_cache()), found {type(cache).__name__}")
+        for layer, block in enumerate(self.blocks):
+            x = cast(Block, block).extend(x, cos, sin, cache, layer)
+        return x
+
+    def layers(self) -> Sequence[nn.Module]:
+        """Return the decoder layers, first to last."""
+        return cast(Sequence[nn.Module], self.blocks)
+
+    def flop_per_token(self, seq_length: int) -> float:
+        """Return ``6 N + 6 L d S``: N entries of matrices, attention over S positions of which half are seen.
+
+        The input embedding is a look-up and no product; the output matrix is one, tied or not.
+        """
+        matrices = sum(parameter.numel() for parameter in self.blocks.parameters() if parameter.ndim == 2)
+        matrices += self.output_weight().numel()
+        return 6.0 * matrices + 6.0 * self.n_layers * self.embedding.shape[1] * seq_length
+
     def output_weight(self) -> Tensor:
-        """Return the tied embedding (vocab_size, d_model)."""
-        return self.embedding
+        """Return the output matrix (vocab_size, d_model): the embedding when they are tied."""
+        return self.embedding if self.output is None else self.output
 
     def new_cache(self) -> KeyValueCache:
         """Return an empty key-value cache."""
@@ -164,8 +265,11 @@ def initialise_llama(model: Llama, parameters: LlamaParameters, seed: int) -> No
 
 
 def llama_parameter_count(parameters: LlamaParameters, vocab_size: int) -> int:
-    """Return V d + L (d (H + 2G) h + H h d + 3 d f + 2 d) + d with h = d / H, without building the model."""
+    """Return V d + L (d (H + 2G) h + H h d + 3 d f + 2 d) + d with h = d / H, without building the model; 2 V d
+    when the embeddings are not tied.
+    """
     d, heads, kv_heads = parameters.d_model, parameters.n_heads, parameters.n_kv_heads
     attention = d * (heads + 2 * kv_heads) * (d // heads) + d * d
     block = attention + 3 * d * parameters.d_ff + 2 * d
-    return vocab_size * d + parameters.n_layers * block + d
+    embeddings = (1 if parameters.tied_embeddings else 2) * vocab_size * d
+    return embeddings + parameters.n_layers * block + d

@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 class LlamaParameters(BaseModel):
     """Shape and initialisation of a Llama-style decoder; vocabulary and context length come from the data.
 
-    ``d_model`` is the width, ``d_ff`` the hidden width of the SwiGLU, ``rope_theta`` the base of the rotary
-    frequencies, ``init_std`` the standard deviation of every matrix (the two that write to the residual
-    stream are divided by sqrt(2 n_layers)).
+    ``d_model`` is the width, ``d_ff`` the hidden width of the SwiGLU, ``tied_embeddings`` whether the output matrix
+    is the embedding (else one of its own), ``rope_theta`` the base of the rotary frequencies, ``init_std`` the
+    standard deviation of every matrix (the two that write to the residual stream are divided by sqrt(2 n_layers)).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -23,6 +23,7 @@ class LlamaParameters(BaseModel):
     n_heads: int = Field(gt=0)
     n_kv_heads: int = Field(gt=0)
     d_ff: int = Field(gt=0)
+    tied_embeddings: bool
     rope_theta: float = Field(gt=0, allow_inf_nan=False)
     norm_eps: float = Field(gt=0, allow_inf_nan=False)
     init_std: float = Field(gt=0, allow_inf_nan=False)

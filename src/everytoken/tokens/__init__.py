@@ -5,12 +5,15 @@ from typing import TYPE_CHECKING
 from everytoken.exports import exports
 
 if TYPE_CHECKING:
+    from everytoken.tokens.data_parameters import DataParameters, WeightsFrom
     from everytoken.tokens.encode import encode_part
     from everytoken.tokens.encoding import DocumentEncoder, Encoded, open_encoder
     from everytoken.tokens.engines import SpecialTokens, installed_engines
     from everytoken.tokens.errors import ShuffleError, StreamError, TokenizerError, TokensError
-    from everytoken.tokens.interleave import later_shares, window_of_sample, windows_of_samples
+    from everytoken.tokens.interleave import SppSchedule, later_shares, window_of_sample
     from everytoken.tokens.megatron import IndexedTokens, WindowWriter, open_indexed
+    from everytoken.tokens.mixing import IntegerSchedule
+    from everytoken.tokens.sample_order import SampleOrder
     from everytoken.tokens.shuffle import destinations, in_order
     from everytoken.tokens.streams import write_annotated_stream, write_compact_stream
     from everytoken.tokens.tokenizer import DocumentTokenizer, open_tokenizer, token_dtype
@@ -20,16 +23,21 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = exports(__name__, __file__)
 
 __all__ = [
+    "DataParameters",
     "DocumentEncoder",
     "DocumentTokenizer",
     "Encoded",
     "IndexedTokens",
+    "IntegerSchedule",
+    "SampleOrder",
     "ShuffleError",
     "SpecialTokens",
+    "SppSchedule",
     "StreamError",
     "TokenizerError",
     "TokensError",
     "TrainingWindows",
+    "WeightsFrom",
     "WindowStream",
     "WindowWriter",
     "destinations",
@@ -46,7 +54,6 @@ __all__ = [
     "token_dtype",
     "train_tokenizer",
     "window_of_sample",
-    "windows_of_samples",
     "write_annotated_stream",
     "write_compact_stream",
 ]

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, overload
 
@@ -37,7 +36,7 @@ class FlatTokens:
 
     def __init__(self, segments: Sequence[np.ndarray]) -> None:
         """Join ``segments``; empty ones are left out, and none at all are no tokens."""
-        self.segments = [segment for segment in segments if len(segment)]
+        self.segments = [segment.view(np.ndarray) for segment in segments if len(segment)]  # faster than np.memmap
         self.dtype: np.dtype[Any] = segments[0].dtype if segments else np.dtype("<u4")
         self._ends = np.cumsum([len(segment) for segment in self.segments], dtype=np.int64)
 
@@ -84,7 +83,6 @@ class FlatTokens:
         return FlatWindows(self, seq_length)
 
 
-@dataclass(frozen=True, eq=False)
 class FlatWindows:
     """Windows of flat tokens, gathered when they are asked for.
 
@@ -93,8 +91,22 @@ class FlatWindows:
         seq_length: predictions of a window, which has one token more.
     """
 
-    tokens: FlatTokens
-    seq_length: int
+    def __init__(self, tokens: FlatTokens, seq_length: int) -> None:
+        """Lay a grid over each file: the windows that it holds whole are the rows of a view, (n, seq_length + 1)."""
+        self.tokens, self.seq_length = tokens, seq_length
+        self._first: list[int] = []  # number of the first row of each view
+        self._views: list[np.ndarray] = []
+        begin, size = 0, seq_length + 1
+        for segment in tokens.segments:
+            first = -(-begin // seq_length)
+            own = segment[first * seq_length - begin :]
+            view = np.lib.stride_tricks.sliding_window_view(own, size)[::seq_length] if len(own) >= size else None
+            self._first.append(first)
+            self._views.append(np.empty((0, size), segment.dtype) if view is None else view)
+            begin += len(segment)
+        self._past = np.array(
+            [first + len(view) for first, view in zip(self._first, self._views, strict=True)], np.int64
+        )
 
     def __len__(self) -> int:
         """Return how many whole windows there are: ``(len(tokens) - 1) // seq_length``."""
@@ -119,19 +131,37 @@ class FlatWindows:
         numbers = np.asarray(numbers, np.int64)
         if len(numbers) and not (int(numbers.min()) >= 0 and int(numbers.max()) < len(self)):
             raise IndexError(f"there are {len(self)} windows, asked for {int(numbers.min())} to {int(numbers.max())}")
-        size = self.seq_length + 1
-        gathered = np.empty((len(numbers), size), self.tokens.dtype)
-        ends, starts = self.tokens._ends, numbers * self.seq_length
-        holder = np.searchsorted(ends, starts, "right")
-        inside = starts + size <= ends[holder] if len(ends) else np.ones(0, bool)
-        for number in np.unique(holder[inside]):
-            rows = np.flatnonzero(inside & (holder == number))
-            segment = self.tokens.segments[number]
-            views = np.lib.stride_tricks.sliding_window_view(segment, size)
-            gathered[rows] = views[starts[rows] - self.tokens._begin(int(number))]
-        for row in np.flatnonzero(~inside):  # over a border: one window a border in order, each of a few pieces
-            gathered[row] = self[int(numbers[row])]
+        holder = np.searchsorted(self._past, numbers, "right")  # the file that holds it whole, if any does
+        if len(numbers) and int(holder[0]) < len(self._views) and (holder == holder[0]).all():
+            rows = numbers - self._first[int(holder[0])]
+            if int(rows.min()) >= 0:
+                taken: np.ndarray = self._views[int(holder[0])][rows]
+                return taken
+        gathered = np.empty((len(numbers), self.seq_length + 1), self.tokens.dtype)
+        first = np.array([*self._first, 1 << 62], np.int64)
+        over = numbers < first[holder]
+        for number, rows in _groups(np.where(over, -1, holder)):
+            if number < 0:
+                gathered[rows] = self._over_borders(numbers[rows])
+            else:
+                gathered[rows] = self._views[number][numbers[rows] - self._first[number]]
         return gathered
+
+    def _over_borders(self, numbers: np.ndarray) -> np.ndarray:
+        """Return windows that lie in several files: all that are asked for from one file are taken at once."""
+        places = (numbers[:, None] * self.seq_length + np.arange(self.seq_length + 1)).ravel()
+        gathered = np.empty(len(places), self.tokens.dtype)
+        for number, own in _groups(np.searchsorted(self.tokens._ends, places, "right")):
+            gathered[own] = self.tokens.segments[number][places[own] - self.tokens._begin(number)]
+        return gathered.reshape(len(numbers), self.seq_length + 1)
+
+
+def _groups(values: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield each value, and where it is, int64 (n,)."""
+    order = np.argsort(values, kind="stable")
+    for where in np.split(order, np.flatnonzero(np.diff(values[order])) + 1):
+        if len(where):
+            yield int(values[where[0]]), where
 
 
 def open_tokens(path: Artifact | Path | str, dtype: str | None = None, allow_padding: bool = False) -> FlatTokens:
@@ -264,8 +294,9 @@ def _open_file(path: Path, dtype: str | None) -> np.ndarray:
         return np.memmap(path, DTYPES[dtype], "r") if size else np.empty(0, DTYPES[dtype])
     if not zipfile.is_zipfile(path):
         raise StreamError(
-            f"{path} is no tensor of torch.save, no Megatron stream, and no {MANIFEST_FILE} beside it says what it "
-            "holds. If it is raw little-endian ids, say which: open_tokens(path, dtype='uint32')."
+            f"{path} is no tensor of torch.save (or a truncated one), no Megatron stream, and no {MANIFEST_FILE} "
+            "beside it says what it holds. If it is raw little-endian ids, say which: "
+            "open_tokens(path, dtype='uint32')."
         )
     import torch  # only for its own files
 

@@ -1,4 +1,4 @@
-"""Checks of a Megatron stream: its index, its lengths, its sidecar, and every window."""
+"""Checks of a Megatron stream: its index, its lengths or its loss mask, its sidecar, and every window."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from everytoken.tokens.checks import Check, Level, checked
 from everytoken.tokens.errors import StreamError
+from everytoken.tokens.loss_mask import LOSS_MASK_FILE, check_masks, open_loss_mask
 from everytoken.tokens.megatron import IndexedTokens, open_indexed, with_name
 from everytoken.tokens.padded_stream import SIDECAR_FILE, TOKEN_LENGTHS_FILE
 from everytoken.tokens.window_checks import (
@@ -30,11 +31,15 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class _Stream:
-    """An opened stream. ``windows`` is None when its sequences have several lengths."""
+    """An opened stream. ``windows`` is None when its sequences have several lengths.
+
+    ``masks``: rows of its ``loss_mask.npy``, or None.
+    """
 
     tokens: IndexedTokens
     windows: np.ndarray | None
     lengths: np.ndarray | None
+    masks: np.ndarray | None
     vocab_size: int | None
     eos_id: int | None
     statistics: Mapping[str, Any] = field(repr=False)
@@ -58,7 +63,7 @@ def stream_checks(
     (stream,) = opened
     if level == "sampled":
         if (windows := stream.windows) is not None:
-            yield checked("windows", lambda: check_sample(prefix, windows, stream.lengths, statistics))
+            yield checked("windows", lambda: check_sample(prefix, windows, stream.lengths, statistics, stream.masks))
         return
     yield checked("index", lambda: _check_index(stream))
     if stream.lengths is not None:
@@ -79,13 +84,18 @@ def _open(prefix: Path, statistics: Mapping[str, Any], into: list[_Stream]) -> d
     lengths_path = prefix.parent / TOKEN_LENGTHS_FILE
     padded = lengths_path.exists()
     one_length = len(tokens) == 0 or len(tokens.tokens) == len(tokens) * int(tokens.lengths[0])
-    windows = tokens.windows() if padded or "windows" in statistics or one_length else None
+    masks_path = prefix.parent / LOSS_MASK_FILE
+    masked = masks_path.exists()
+    if padded and masked:
+        raise StreamError(f"{prefix.parent} has {TOKEN_LENGTHS_FILE} and {LOSS_MASK_FILE}; a stream has one of them")
+    windows = tokens.windows() if padded or masked or "windows" in statistics or one_length else None
     lengths = open_lengths(lengths_path, len(tokens)) if padded else None
+    masks = open_loss_mask(masks_path, len(tokens), windows.shape[1] - 1) if masked and windows is not None else None
     if statistics.get("windows", len(tokens)) != len(tokens):
         raise StreamError(
             f"{prefix}: expected {statistics['windows']:,} windows as its ledger says, found {len(tokens):,}"
         )
-    into.append(_Stream(tokens, windows, lengths, *facts(statistics), statistics))
+    into.append(_Stream(tokens, windows, lengths, masks, *facts(statistics), statistics))
     if windows is None:
         return {"sequences": len(tokens), "tokens": len(tokens.tokens)}
     return {"windows": len(tokens), "tokens each": windows.shape[1], "bytes a token": windows.dtype.itemsize}
@@ -109,7 +119,11 @@ def open_lengths(path: Path, windows: int) -> np.ndarray:
 
 
 def check_sample(
-    where: Path, windows: np.ndarray, lengths: np.ndarray | None, statistics: Mapping[str, Any]
+    where: Path,
+    windows: np.ndarray,
+    lengths: np.ndarray | None,
+    statistics: Mapping[str, Any],
+    masks: np.ndarray | None = None,
 ) -> dict[str, int]:
     """Look at a seeded sample of windows, the first and the last; return how many.
 
@@ -118,6 +132,7 @@ def check_sample(
         windows: tokens, (n, window).
         lengths: content tokens of each window, (n,), or None when windows are not padded.
         statistics: of the stream, as far as there are any.
+        masks: rows of its ``loss_mask.npy``, (n, ceil(seq_length / 8)), or None when it has none.
 
     Raises:
         StreamError: names window, position, what was expected and found.
@@ -130,6 +145,8 @@ def check_sample(
         own = lengths[numbers]
         check_lengths(where, numbers, own, windows.shape[1])
         check_padding(where, numbers, tokens, own, int(tokens[0, own[0]]) if eos_id is None else eos_id)
+    if masks is not None:
+        check_masks(where, numbers, tokens, masks[numbers], eos_id)
     return {"windows looked at": len(numbers)}
 
 
@@ -194,6 +211,7 @@ def _check_tokens(stream: _Stream, digests: dict[str, str]) -> dict[str, int]:
     path, prefix = with_name(stream.tokens.prefix, ".bin"), stream.tokens.prefix
     window = 1 if stream.windows is None else stream.windows.shape[1]
     eos_id, seen, digest, count = stream.eos_id, Seen(), new_digest(), len(stream.tokens.tokens) // window
+    counted = 0
     fault: StreamError | None = None
     with closing(scan(path, stream.tokens.tokens.dtype, window, digest)) as blocks:
         for numbers, tokens in blocks:
@@ -205,6 +223,8 @@ def _check_tokens(stream: _Stream, digests: dict[str, str]) -> dict[str, int]:
                     check_lengths(prefix, numbers, lengths, window)
                     eos_id = int(tokens[0, lengths[0]]) if eos_id is None else eos_id
                     check_padding(prefix, numbers, tokens, lengths, eos_id)
+                if stream.masks is not None:
+                    counted += check_masks(prefix, numbers, tokens, stream.masks[numbers[0] : numbers[-1] + 1], eos_id)
                 check_ids(prefix, numbers, tokens, stream.vocab_size, eos_id, seen)
             except StreamError as error:
                 fault = error
@@ -212,6 +232,13 @@ def _check_tokens(stream: _Stream, digests: dict[str, str]) -> dict[str, int]:
     if fault is not None:
         raise fault
     found = {"windows" if stream.windows is not None else "tokens": count, "is the largest id": seen.largest}
+    if stream.masks is not None:
+        if counted != (said := stream.statistics.get("loss_tokens", counted)):
+            raise StreamError(
+                f"{prefix.parent / LOSS_MASK_FILE}: expected {said:,} predictions that count as the ledger says, found "
+                f"{counted:,}"
+            )
+        found["predictions that count"] = counted
     if eos_id is None:
         return found
     if stream.lengths is not None:

@@ -1,26 +1,44 @@
-"""Training batches straight from the streams: step s of global batch G is samples [s G, (s + 1) G).
+"""Training batches straight from the streams, memory-mapped: step s of global batch G is samples [s G, (s + 1) G).
 
-A window has ``seq_length + 1`` tokens and makes ``seq_length`` predictions; prediction t sees tokens 0..t and
-predicts token t + 1. The loss mask is all true for a compact window. In a padded window (annotated,
-reflected, canary) prediction t counts for ``t < token_length``: the last that counts predicts EOS, and what
-follows (EOS to padding) does not.
+A window has ``seq_length + 1`` tokens and makes ``seq_length`` predictions; prediction t sees tokens 0..t and predicts
+token t + 1. The loss mask says which of them count: all of a compact stream and of flat tokens; ``t < token_length`` in
+a padded window (annotated, reflected, canary), where the last that counts predicts EOS, and what follows (EOS to
+padding) does not; where there is a ``loss_mask.npy``, what it says (chats, `everytoken.tokens.loss_mask`).
+
+A stream is one of these, told by what lies at its path:
+
+- a Megatron stream of windows (its folder, or its path without ``.bin`` and ``.idx``);
+- raw shards (a folder with ``manifest.json``, or one of its files), or tensors of ``torch.save`` (one file, or a folder
+  of ``shard_*.bin``), both as flat tokens: window i is tokens [i T, i T + T + 1) (`everytoken.tokens.flat_tokens`).
+
+Which samples read which windows is the matter of `everytoken.tokens.sample_order`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from everytoken.shards import Artifact
+from everytoken.shards import Artifact, file_sha256
+from everytoken.tokens.checks import Level, require
+from everytoken.tokens.data_parameters import DataParameters
 from everytoken.tokens.errors import StreamError
-from everytoken.tokens.integrity import recorded_statistics
-from everytoken.tokens.interleave import windows_of_samples
-from everytoken.tokens.megatron import open_indexed
+from everytoken.tokens.flat_tokens import FlatTokens, FlatWindows, open_tokens, read_manifest
+from everytoken.tokens.integrity import recorded_statistics, verify
+from everytoken.tokens.loss_mask import LOSS_MASK_FILE, open_loss_mask, unpack_mask
+from everytoken.tokens.megatron import open_indexed, with_name
 from everytoken.tokens.padded_stream import TOKEN_LENGTHS_FILE
+from everytoken.tokens.raw_shards import MANIFEST_FILE
+from everytoken.tokens.sample_order import SampleOrder
 from everytoken.tokens.stream_checks import check_sample, open_lengths
+from everytoken.tokens.window_checks import Seen, check_ids, sampled
+
+_CHUNK = 1 << 22  # tokens of a tensor file that are checked at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,119 +46,231 @@ class WindowStream:
     """One stream, memory-mapped.
 
     Attributes:
-        name: name of its files.
-        windows: tokens, (n, seq_length + 1).
-        token_lengths: content tokens of each window, int32 (n,); None when windows are not padded (compact).
+        name: of the stream; of its files when nobody named it.
+        windows: tokens, an array (n, seq_length + 1), or flat tokens in windows.
+        token_lengths: content tokens of each window, int32 (n,); None when windows are not padded.
+        loss_mask: rows of its ``loss_mask.npy``, uint8 (n, ceil(seq_length / 8)); None when it has none.
     """
 
     name: str
-    windows: np.ndarray
+    windows: np.ndarray | FlatWindows
     token_lengths: np.ndarray | None
+    loss_mask: np.ndarray | None
 
     def __len__(self) -> int:
         """Return the number of windows."""
         return len(self.windows)
 
+    @property
+    def seq_length(self) -> int:
+        """Predictions a window makes."""
+        return self.windows.seq_length if isinstance(self.windows, FlatWindows) else int(self.windows.shape[1]) - 1
 
-def open_window_stream(stream: Artifact | Path) -> WindowStream:
-    """Open the stream in an artifact or folder; it is padded when the folder has ``token_lengths.npy``.
+    def tokens(self, numbers: np.ndarray) -> np.ndarray:
+        """Return windows by number, (n, seq_length + 1), in the type of the files."""
+        if isinstance(self.windows, FlatWindows):
+            return self.windows.read(numbers)
+        tokens: np.ndarray = self.windows[numbers]
+        return tokens
 
-    Sizes are compared with the index and with the ledger, where there is one, and a sample of windows is looked at
-    (`everytoken.tokens.stream_checks.check_sample`): about a millisecond, whatever the size. ``everytoken verify
-    --full`` looks at all.
-
-    Raises:
-        StreamError: the folder holds not exactly one stream, the stream is damaged, or lengths and windows
-            disagree.
-    """
-    folder = stream if isinstance(stream, Path) else stream.folder
-    if folder is None:
-        raise StreamError("the stream is only planned; save it, then use what its store loads")
-    indexes = sorted(folder.glob("*.idx"))
-    if len(indexes) != 1:
-        raise StreamError(f"{folder} holds the indexes {[path.name for path in indexes]}; expected one stream")
-    prefix = indexes[0].with_suffix("")
-    windows = open_indexed(prefix).windows()
-    lengths_path = folder / TOKEN_LENGTHS_FILE
-    lengths = open_lengths(lengths_path, len(windows)) if lengths_path.exists() else None
-    check_sample(prefix, windows, lengths, recorded_statistics(folder))
-    return WindowStream(prefix.name, windows, lengths)
+    def counted(self, numbers: np.ndarray) -> np.ndarray | None:
+        """Return which predictions of windows count, bool (n, seq_length), or None for all."""
+        if self.loss_mask is not None:
+            return unpack_mask(self.loss_mask[numbers], self.seq_length)
+        if self.token_lengths is not None:
+            counted: np.ndarray = np.arange(self.seq_length, dtype=np.int32) < self.token_lengths[numbers][:, None]
+            return counted
+        return None
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingWindows:
-    """The samples of a run: streams interleaved by weight. Stateless, so any step or range can be read again.
+    """The samples of a run. Stateless, so any step or range can be read again.
 
     Attributes:
-        streams: in the order of the interleaving rule: compact, annotated (or reflected), and canary if there
-            is one.
-        weights: of the streams; None: proportional to their sizes.
+        streams: in the order in which they were given, which is that of the rule ``spp``.
+        order: which window each sample is.
     """
 
     streams: tuple[WindowStream, ...]
-    weights: tuple[float, ...] | None = None
-
-    def __post_init__(self) -> None:
-        """Check that all windows have one length."""
-        lengths = {stream.name: stream.windows.shape[1] for stream in self.streams if len(stream)}
-        if len(set(lengths.values())) != 1:
-            raise StreamError(
-                f"windows have {lengths} tokens; all streams of a run must be written with one seq_length"
-            )
+    order: SampleOrder
 
     @property
-    def seq_length(self) -> int:
-        """Predictions a window makes."""
-        return int(next(stream.windows.shape[1] for stream in self.streams if len(stream))) - 1
+    def names(self) -> tuple[str, ...]:
+        """Names of the streams."""
+        return self.order.names
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """Windows of each stream."""
-        return tuple(len(stream) for stream in self.streams)
+        return self.order.sizes
+
+    @property
+    def seq_length(self) -> int:
+        """Predictions a window makes."""
+        return next(stream.seq_length for stream in self.streams if len(stream))
+
+    @property
+    def samples_available(self) -> int | None:
+        """Samples of this run: b - a of a replay [a, b), None when there is no end."""
+        return self.order.samples_available
+
+    def samples_of_step(self, step: int) -> np.ndarray:
+        """Return the samples of a step, int64 (batch_size,); see `SampleOrder.samples_of_step`."""
+        return self.order.samples_of_step(step)
 
     def locate(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the streams, int64 (n,), and windows, int64 (n,), of samples, int64 (n,)."""
-        return windows_of_samples(samples, self.sizes, self.weights)
+        """Return streams, int64 (n,), and windows, int64 (n,), of samples, int64 (n,)."""
+        return self.order.locate(samples)
+
+    def ranges(self, first_sample: int, last_sample: int) -> dict[str, dict[str, Any]]:
+        """Return what samples [first_sample, last_sample) read of each stream; see `SampleOrder.ranges`."""
+        return self.order.ranges(first_sample, last_sample)
 
     def read(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return tokens, int64 (n, seq_length + 1), and loss mask, bool (n, seq_length), of samples, int64
-        (n,).
+        """Return tokens, int64 (n, seq_length + 1), and loss mask, bool (n, seq_length), of samples, int64 (n,).
+
+        Raises:
+            StreamError: a sample is negative, or beyond the end of a replay.
         """
         streams, windows = self.locate(samples)
         tokens = np.empty((len(windows), self.seq_length + 1), np.int64)
         mask = np.ones((len(windows), self.seq_length), bool)
-        predictions = np.arange(self.seq_length)
-        for number, stream in enumerate(self.streams):
-            here = np.flatnonzero(streams == number)
-            if not len(here):
+        for number, stream in enumerate(self.streams):  # each row is of one of them, so every token is written
+            rows = np.flatnonzero(streams == number)
+            if not len(rows):
                 continue
-            tokens[here] = stream.windows[windows[here]]
-            if stream.token_lengths is not None:
-                mask[here] = predictions < stream.token_lengths[windows[here]][:, None]
+            own = windows[rows]
+            tokens[rows] = stream.tokens(own)
+            if (counted := stream.counted(own)) is not None:
+                mask[rows] = counted
         return tokens, mask
 
-    def read_batch(self, step: int, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return tokens, int64 (batch_size, seq_length + 1), and loss mask, bool (batch_size, seq_length), of
-        a step.
+    def read_batch(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return tokens, int64 (batch_size, seq_length + 1), and loss mask, bool (batch_size, seq_length), of a step.
 
-        Args:
-            step: number of the step, from 0.
-            batch_size: global batch; a rank takes its rows of it, or calls `read` with its own sample
-                numbers.
+        A process that needs some rows alone calls ``read(samples_of_step(step)[rows])``: they are the same.
         """
-        return self.read(np.arange(step * batch_size, (step + 1) * batch_size))
+        return self.read(self.samples_of_step(step))
 
 
 def open_training_windows(
-    streams: Sequence[Artifact | Path], weights: Sequence[float] | None = None
+    streams: Mapping[str, Artifact | Path], data: DataParameters, batch_size: int, seq_length: int | None = None
 ) -> TrainingWindows:
-    """Open streams in the order of the interleaving rule.
+    """Open streams and the order in which a run reads them.
+
+    Args:
+        streams: by name; in the rule ``spp`` their order counts.
+        data: rule, weights, epochs, replay, and how the streams are checked now (``check``).
+        batch_size: global batch.
+        seq_length: predictions of a window. Streams of windows say it; flat tokens take that of the others, or this.
 
     Raises:
-        StreamError: see `open_window_stream` and `everytoken.tokens.interleave.later_shares`.
+        StreamError: a stream is not there, is damaged, or is not what its ledger or manifest says; the streams do not
+            have one seq_length; or weights and streams do not belong together.
     """
-    opened = TrainingWindows(
-        tuple(open_window_stream(stream) for stream in streams), None if weights is None else tuple(weights)
+    opened = {name: _open(name, stream, data.check) for name, stream in streams.items()}
+    lengths = {name: one.seq_length for name, one in opened.items() if isinstance(one, WindowStream) and len(one)}
+    if seq_length is not None:
+        lengths["the argument seq_length"] = seq_length
+    if len(set(lengths.values())) > 1:
+        raise StreamError(
+            f"the streams have windows of {lengths} predictions; write all streams of a run with one seq_length"
+        )
+    flat = [name for name, one in opened.items() if isinstance(one, FlatTokens)]
+    if flat and not lengths:
+        raise StreamError(f"nothing says how long the windows of {flat} are, which are flat tokens: give seq_length")
+    length = next(iter(lengths.values()), 0)
+    made = tuple(
+        WindowStream(name, one.windows(length), None, None) if isinstance(one, FlatTokens) else one
+        for name, one in opened.items()
     )
-    opened.locate(np.zeros(1, np.int64))  # wrong weights fail now, not in the first batch
-    return opened
+    return TrainingWindows(made, SampleOrder(tuple(opened), [len(stream) for stream in made], data, batch_size))
+
+
+def open_window_stream(stream: Artifact | Path, check: Level = "sampled") -> WindowStream:
+    """Open a Megatron stream of windows, in an artifact, a folder or at a prefix.
+
+    It is padded when the folder has ``token_lengths.npy``, and has a mask of its own when it has ``loss_mask.npy``.
+
+    Args:
+        stream: what to open.
+        check: ``sizes`` compares sizes with the index and with the ledger, where there is one; ``sampled`` looks at a
+            sample of windows too (about a millisecond, whatever the size); ``full`` reads every byte.
+
+    Raises:
+        StreamError: the folder holds not exactly one stream, or the stream is damaged.
+    """
+    path = _path_of(stream)
+    if (prefix := _prefix(path)) is None:
+        raise StreamError(f"{path} is no Megatron stream: expected a .bin and an .idx file of one name")
+    folder = prefix.parent
+    if check == "full":
+        require(verify(path if path.is_dir() else prefix, "full"))
+    windows = open_indexed(prefix).windows()
+    lengths_path, mask_path = folder / TOKEN_LENGTHS_FILE, folder / LOSS_MASK_FILE
+    if lengths_path.exists() and mask_path.exists():
+        raise StreamError(f"{folder} has {TOKEN_LENGTHS_FILE} and {LOSS_MASK_FILE}; a stream has one of them")
+    lengths = open_lengths(lengths_path, len(windows)) if lengths_path.exists() else None
+    masks = open_loss_mask(mask_path, len(windows), windows.shape[1] - 1) if mask_path.exists() else None
+    statistics = recorded_statistics(folder)
+    if check == "sampled":
+        check_sample(prefix, windows, lengths, statistics, masks)
+    plain = [None if array is None else array.view(np.ndarray) for array in (lengths, masks)]  # faster than np.memmap
+    return WindowStream(prefix.name, windows.view(np.ndarray), *plain)
+
+
+def _path_of(stream: Artifact | Path) -> Path:
+    path = stream if isinstance(stream, Path) else stream.folder
+    if path is None:
+        raise StreamError("the stream is only planned; save it, then use what its store loads")
+    return path
+
+
+def _prefix(path: Path) -> Path | None:
+    """Return the prefix of the Megatron stream that lies there, None when none does."""
+    if path.is_dir():
+        indexes = sorted(path.glob("*.idx"))
+        if len(indexes) > 1:
+            raise StreamError(f"{path} holds the indexes {[one.name for one in indexes]}; expected one stream")
+        return indexes[0].with_suffix("") if indexes else None
+    return next((one for one in (path, path.with_suffix("")) if with_name(one, ".idx").is_file()), None)
+
+
+def _open(name: str, stream: Artifact | Path, check: Level) -> WindowStream | FlatTokens:
+    path = _path_of(stream)
+    if _prefix(path) is not None:
+        return replace(open_window_stream(path, check), name=name)
+    tokens = open_tokens(path)  # also the error of a path that is not there
+    folder = path if path.is_dir() else path.parent
+    recorded_statistics(folder)
+    if path.is_dir() and (path / MANIFEST_FILE).is_file():
+        require(verify(path, check))
+    elif check != "sizes":
+        _check_files(path, tokens, check)
+    return tokens
+
+
+def _check_files(path: Path, tokens: FlatTokens, check: Level) -> None:
+    """Check files of flat tokens that are no whole set of raw shards.
+
+    Raises:
+        StreamError: an id is negative, or with ``full`` a file is not what its manifest or its archive says.
+    """
+    if check == "sampled":
+        windows = tokens.windows(256)
+        numbers = sampled(windows)  # type: ignore[arg-type]  # only its length is asked for
+        check_ids(path, numbers, windows.read(numbers), None, None, Seen())
+        return
+    for file in sorted(path.glob("shard_*.bin")) if path.is_dir() else [path]:
+        if zipfile.is_zipfile(file):
+            with zipfile.ZipFile(file) as archive:
+                if (damaged := archive.testzip()) is not None:
+                    raise StreamError(f"{file}: {damaged} in it does not have its CRC-32; bring the file again")
+        else:
+            shards = {shard["name"]: shard for shard in read_manifest(file.parent)["shards"]}
+            if (found := file_sha256(file)) != (expected := shards[file.name]["sha256"]):
+                raise StreamError(f"{file}: expected SHA-256 {expected[:16]}, found {found[:16]}")
+    for start in range(0, len(tokens), _CHUNK):
+        ids = tokens[start : start + _CHUNK]
+        check_ids(path, np.array([start]), ids[None], None, None, Seen())

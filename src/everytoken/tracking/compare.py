@@ -96,9 +96,8 @@ def read_run(store: Store, which: str) -> RecordedRun:
     data = run.data
     prefix = f"{_DIGEST}."
     shown = {key.removeprefix(prefix): value for key, value in data.params.items() if key.startswith(prefix)}
-    whole = {
-        entry.dataset.name: tag.value for entry in run.inputs.dataset_inputs for tag in entry.tags if tag.key == _DIGEST
-    }
+    inputs = [] if run.inputs is None else run.inputs.dataset_inputs
+    whole = {entry.dataset.name: tag.value for entry in inputs for tag in entry.tags if tag.key == _DIGEST}
     return RecordedRun(
         id=run.info.run_id,
         name=run.info.run_name or "",

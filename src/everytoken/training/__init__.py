@@ -6,6 +6,8 @@ everything that computes is imported when it runs.
 
 from everytoken.training.errors import TrainingError
 from everytoken.training.parameters import (
+    CheckpointParameters,
+    DistributionParameters,
     EvaluationParameters,
     ExecutionParameters,
     GenerationParameters,
@@ -13,6 +15,8 @@ from everytoken.training.parameters import (
 )
 
 __all__ = [
+    "CheckpointParameters",
+    "DistributionParameters",
     "EvaluationParameters",
     "ExecutionParameters",
     "GenerationParameters",

@@ -5,149 +5,263 @@ torch.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
+import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import pyarrow as pa
-import pyarrow.parquet as pq
+from typing import Any
 
 from everytoken.models.parameters import ModelParameters
-from everytoken.shards import Artifact, Built, Shards, versioned
+from everytoken.shards import Artifact, Built, Recipe, Shards, versioned
+from everytoken.shards.announcements import announce
 from everytoken.tokens import SpecialTokens, open_encoder, open_tokenizer, open_training_windows
-from everytoken.training.errors import TrainingError
-from everytoken.training.parameters import EvaluationParameters, GenerationParameters, TrainingParameters
+from everytoken.tokens.data_parameters import DataParameters
+from everytoken.tokens.given_streams import GivenFiles, path_of
+from everytoken.tokens.tokenizer import TOKENIZER_FILE
+from everytoken.training.errors import CheckpointError, TrainingError
+from everytoken.training.history import (
+    HELD_OUT_FILE,
+    HISTORY,
+    HISTORY_FILE,
+    SAMPLES_FILE,
+    HeldOutRecord,
+    StepRecord,
+    read_records,
+)
+from everytoken.training.job import TrainingJob
+from everytoken.training.parameters import (
+    CheckpointParameters,
+    DistributionParameters,
+    EvaluationParameters,
+    GenerationParameters,
+    TrainingParameters,
+)
 
-if TYPE_CHECKING:
-    from everytoken.training.loop import StepRecord
-
-HISTORY_FILE = "history.parquet"
 BITS_PER_BYTE_FILE = "bits_per_byte.json"
 GENERATIONS_FILE = "generations.json"
 
-HISTORY = pa.schema(
-    [
-        pa.field("step", pa.int64(), nullable=False),  # 0-based
-        pa.field("tokens", pa.int64(), nullable=False),  # predictions up to and with the step
-        pa.field("loss_tokens", pa.int64(), nullable=False),  # predictions of the step that count in the loss
-        pa.field("loss", pa.float64(), nullable=False),  # nats per counted prediction, before the update
-        pa.field("lr", pa.float64(), nullable=False),
-        pa.field("grad_norm", pa.float64(), nullable=False),  # before clipping
-    ]
-)
 _MEASURED_POINTS = 1000  # of tokens per second; a ledger stays readable however long the run
 
 
-@versioned(1)
+@versioned(2, unrecorded=["checkpoints", "distribution"])
 def train(
     folder: Path,
     *,
-    streams: Sequence[Artifact],
-    weights: Sequence[float] | None,
-    tokenizer: Artifact,
+    streams: Mapping[str, Artifact | GivenFiles],
+    tokenizer: Artifact | GivenFiles,
     eos_token: str,
+    special_tokens_in_text: SpecialTokens,
     model: ModelParameters,
     training: TrainingParameters,
+    data: DataParameters,
+    initial: Artifact | None,
+    held_out: Shards | None,
+    checkpoints: CheckpointParameters,
+    distribution: DistributionParameters,
 ) -> Built:
-    """Train a new model on the interleaved streams; write its config, its tensors and ``history.parquet``.
+    """Train a model on the interleaved streams; write its config, its tensors and what happened by step.
 
-    The vocabulary size comes from the tokenizer, the sequence length from the streams.
+    The vocabulary size comes from the tokenizer, the sequence length from the streams. The state of the run is kept
+    in ``checkpoints.folder`` while it trains: a run that was stopped goes on from its newest checkpoint that verifies,
+    to the same bytes (`everytoken.training.run`).
 
     Args:
         folder: an empty folder.
-        streams: token streams in the order of the interleaving rule: compact, annotated or reflected, canary.
-        weights: weights of the streams; None for proportional to their sizes.
+        streams: token streams by name, in the order of the interleaving rule: compact, annotated or reflected, canary.
         tokenizer: the tokenizer that wrote the streams.
         eos_token: the token that ends documents.
+        special_tokens_in_text: what special tokens that a held-out text spells become.
         model: family and shape.
         training: optimiser, schedule, batch and arithmetic.
+        data: which samples, in which order.
+        initial: a checkpoint whose tensors the run starts from; None: drawn anew.
+        held_out: documents for ``training.held_out``; None only when that is None.
+        checkpoints: where the state is kept.
+        distribution: how many processes train.
 
     Returns:
         Statistics: ``parameters`` (their number), ``parameters_sha256, steps, batch_size, seq_length, tokens,
-        loss_tokens, first_loss, final_loss, mean_loss_last_tenth`` (unweighted, of the last tenth of the
-        steps). Measured: ``seconds, tokens_per_second, tokens_per_second_by_step`` (as [step, tokens/s]
-        pairs) and what the bits depend on (torch, CPU, threads, precision).
+        loss_tokens, skipped_steps, first_loss, final_loss, mean_loss_last_tenth`` (unweighted, of the last tenth of
+        the steps), ``samples`` ([first, end) of the order of samples) and ``streams``: what was read of each.
+        Measured: ``seconds, tokens_per_second, tokens_per_second_by_step`` (as [step, tokens/s] pairs), ``mfu``,
+        what the bits depend on (torch, CPU, threads, precision), and ``segments``: which machine did which steps.
 
     Raises:
-        TrainingError: a batch does not fit the model, or a loss or gradient is not finite.
+        TrainingError: a batch does not fit the model, or too many losses or gradients in a row are not finite.
+        CheckpointError: checkpoints of the run are there and none of them verifies.
     """
-    from everytoken.models.families import build_model
-    from everytoken.training.checkpoint import CheckpointConfig, parameters_sha256, save_model
-    from everytoken.training.execution import describe_machine, execution
-    from everytoken.training.loop import make_optimizer, train_steps
-    from everytoken.training.progress import with_progress
+    from everytoken.training.checkpoint import CONFIG_FILE, MODEL_FILE, load_model, parameters_sha256
+    from everytoken.training.checkpoints import CheckpointStore
+    from everytoken.training.execution import describe_machine
+    from everytoken.training.run import launch
 
-    windows = open_training_windows(streams, weights)
-    opened = open_tokenizer(tokenizer, eos_token)
-    with execution(training.execution):
-        new = build_model(model, vocab_size=opened.vocab_size, max_seq_len=windows.seq_length, seed=training.seed)
-        records = train_steps(
-            new,
-            make_optimizer(new, training),
-            lambda step: windows.read_batch(step, training.batch_size),
-            training,
-            first_step=0,
-        )
-        history = list(with_progress(records, first_step=0, steps=training.steps))
-    config = CheckpointConfig(
-        format="everytoken-checkpoint/1",
+    job = prepare_job(
+        streams=streams,
+        tokenizer=tokenizer,
+        eos_token=eos_token,
+        special_tokens_in_text=special_tokens_in_text,
         model=model,
-        vocab_size=opened.vocab_size,
-        seq_length=windows.seq_length,
-        eos_id=opened.eos_id,
+        training=training,
+        data=data,
+        initial=initial,
+        held_out=held_out,
+        checkpoints=checkpoints,
+        distribution=distribution,
     )
-    save_model(folder, new, config)
-    columns = {name: [getattr(record, name) for record in history] for name in HISTORY.names}
-    pq.write_table(pa.table(columns, schema=HISTORY), folder / HISTORY_FILE)
-    losses = [record.loss for record in history]
+    speed = _Speed(training.batch_size * job.seq_length)
+    launch(job, speed.watch, _announce_held_out)
+    finished = CheckpointStore(job.folder, mirror=job.mirror, milestone_steps=checkpoints.milestone_steps).newest()
+    if finished is None or finished.step != training.steps:
+        found = "none" if finished is None else f"one of step {finished.step}"
+        raise CheckpointError(f"{job.folder}: expected a checkpoint of step {training.steps}, found {found}")
+    for name in (CONFIG_FILE, MODEL_FILE, HISTORY_FILE, HELD_OUT_FILE, SAMPLES_FILE):
+        shutil.copyfile(finished.folder / name, folder / name)
+    history = read_records(folder / HISTORY_FILE, StepRecord, HISTORY)
+    new = load_model(folder)
+    losses = [record.loss for record in history if not record.skipped]
     last_tenth = losses[-max(1, len(losses) // 10) :]
+    windows = open_training_windows(job.streams, data, training.batch_size)
+    first, end = windows.samples_of_step(0)[0], windows.samples_of_step(training.steps - 1)[-1] + 1
     return Built(
         statistics={
             "parameters": new.parameter_count(),
             "parameters_sha256": parameters_sha256(new),
             "steps": training.steps,
             "batch_size": training.batch_size,
-            "seq_length": windows.seq_length,
+            "seq_length": job.seq_length,
             "tokens": history[-1].tokens,
             "loss_tokens": sum(record.loss_tokens for record in history),
+            "skipped_steps": len(history) - len(losses),
             "first_loss": losses[0],
             "final_loss": losses[-1],
             "mean_loss_last_tenth": sum(last_tenth) / len(last_tenth),
+            "samples": [int(first), int(end)],
+            "streams": windows.ranges(int(first), int(end)),
         },
         measured={
-            **_speed(history, training.batch_size * windows.seq_length),
+            **speed.figures(),
             **describe_machine(training.execution),
+            "checkpoint": {"step": finished.step, "sha256sums": finished.digest, "skipped": list(finished.skipped)},
+            "segments": finished.state["segments"],
         },
     )
 
 
-def _speed(history: Sequence[StepRecord], tokens_per_step: int) -> dict[str, Any]:
-    """Return seconds of all steps, tokens per second overall, and at most ``_MEASURED_POINTS`` pairs of
-    [step, tokens/s].
+def prepare_job(
+    *,
+    streams: Mapping[str, Artifact | GivenFiles],
+    tokenizer: Artifact | GivenFiles,
+    eos_token: str,
+    special_tokens_in_text: SpecialTokens,
+    model: ModelParameters,
+    training: TrainingParameters,
+    data: DataParameters,
+    initial: Artifact | None,
+    held_out: Shards | None,
+    checkpoints: CheckpointParameters,
+    distribution: DistributionParameters,
+) -> TrainingJob:
+    """Return what every process of a run of `train` has to know, and write the held-out chunks that it names.
+
+    Raises:
+        TrainingError: ``training.held_out`` is given without documents.
+        StreamError: a stream is not there, or is not what was written.
     """
-    seconds = sum(record.seconds for record in history)
-    stride = -(-len(history) // _MEASURED_POINTS)
-    by_step = []
-    for start in range(0, len(history), stride):
-        stretch = history[start : start + stride]
-        rate = len(stretch) * tokens_per_step / sum(record.seconds for record in stretch)
-        by_step.append([stretch[-1].step, round(rate, 1)])
-    return {
-        "seconds": round(seconds, 3),
-        "tokens_per_second": round(len(history) * tokens_per_step / seconds, 1),
-        "tokens_per_second_by_step": by_step,
-    }
+    inputs = dict(locals())
+    opened = open_tokenizer(_place(tokenizer), eos_token)
+    paths = {name: path_of(stream) for name, stream in streams.items()}
+    windows = open_training_windows(paths, data, training.batch_size)
+    job = TrainingJob(
+        run=Recipe(train, inputs).digest,
+        streams={name: path.resolve() for name, path in paths.items()},
+        data=data,
+        model=model,
+        training=training,
+        checkpoints=_anywhere(checkpoints),
+        distribution=distribution,
+        vocab_size=opened.vocab_size,
+        seq_length=windows.seq_length,
+        eos_id=opened.eos_id,
+        initial=None if initial is None else _folder(initial).resolve(),
+        held_out=None,
+        tokenizer=(tokenizer.path(TOKENIZER_FILE) if isinstance(tokenizer, Artifact) else tokenizer.path).resolve(),
+        eos_token=eos_token,
+    )
+    if training.held_out is None:
+        return job
+    if held_out is None:
+        raise TrainingError("training.held_out asks for a look at held-out documents, and there are none: set it null")
+    # loaded here: it needs torch, and planning a training does not
+    from everytoken.training.held_out import prepare_held_out, write_held_out
+
+    encoder = open_encoder(_place(tokenizer), eos_token, special_tokens_in_text=special_tokens_in_text)
+    chunks = prepare_held_out(
+        encoder, held_out, seq_length=job.seq_length, documents=training.held_out.documents, seed=training.seed
+    )
+    path = job.live_folder / "held_out.safetensors"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_held_out(path, chunks)
+    return job.model_copy(update={"held_out": path.resolve()})
 
 
-@versioned(2)
+def _anywhere(checkpoints: CheckpointParameters) -> CheckpointParameters:
+    """Return the same places for a process that runs in another folder."""
+    places = {"folder": checkpoints.folder, "mirror": checkpoints.mirror}
+    return checkpoints.model_copy(
+        update={name: None if place is None else str(Path(place).resolve()) for name, place in places.items()}
+    )
+
+
+def _announce_held_out(records: Sequence[HeldOutRecord]) -> None:
+    for record in records:
+        announce({"step": [record.step], f"held_out_bits_per_byte.{record.source}": [record.bits_per_byte]})
+
+
+class _Speed:
+    """Tells listeners what happened in each step, and sums up how fast the steps of this process were."""
+
+    def __init__(self, tokens_per_step: int) -> None:
+        self._tokens_per_step = tokens_per_step
+        self._seconds: dict[int, float] = {}
+
+    def watch(self, records: Sequence[StepRecord]) -> None:
+        """Take note of records as they come."""
+        self._seconds.update({record.step: record.seconds for record in records})
+        names = ("step", "loss", "lr", "grad_norm")
+        rows = {name: [_number(getattr(record, name)) for record in records] for name in names}
+        rows["tokens_per_second"] = [self._tokens_per_step / record.seconds for record in records]
+        announce(rows)
+
+    def figures(self) -> dict[str, Any]:
+        """Return seconds of the steps of this process, tokens/s overall, and at most ``_MEASURED_POINTS`` pairs of
+        [step, tokens/s]; none of a run that was finished already.
+        """
+        steps = sorted(self._seconds)
+        seconds = sum(self._seconds.values())
+        stride = max(1, -(-len(steps) // _MEASURED_POINTS))
+        by_step = []
+        for start in range(0, len(steps), stride):
+            stretch = steps[start : start + stride]
+            rate = len(stretch) * self._tokens_per_step / sum(self._seconds[step] for step in stretch)
+            by_step.append([stretch[-1], round(rate, 1)])
+        overall = round(len(steps) * self._tokens_per_step / seconds, 1) if seconds else None
+        return {"seconds": round(seconds, 3), "tokens_per_second": overall, "tokens_per_second_by_step": by_step}
+
+
+def _number(value: float) -> float | None:
+    """Return ``value``, or None when it is not finite: of a skipped step there is no loss to draw."""
+    return value if math.isfinite(value) else None
+
+
+@versioned(3)
 def evaluate(
     folder: Path,
     *,
     checkpoint: Artifact,
     held_out: Shards,
-    streams: Sequence[Artifact],
-    weights: Sequence[float] | None,
+    streams: Mapping[str, Artifact],
+    data: DataParameters,
     tokenizer: Artifact,
     eos_token: str,
     special_tokens_in_text: SpecialTokens,
@@ -156,14 +270,14 @@ def evaluate(
     """Measure bits per byte on held-out documents, beside a unigram model; write ``bits_per_byte.json``.
 
     The unigram model is counted over exactly the predictions that counted in the loss of the checkpoint's
-    training, so ``streams`` and ``weights`` must be those of the training.
+    training, so ``streams`` and ``data`` must be those of the training.
 
     Args:
         folder: an empty folder.
         checkpoint: a trained model.
         held_out: documents with the columns text and source.
         streams: the streams that it was trained on.
-        weights: their weights.
+        data: which samples of them it read.
         tokenizer: the tokenizer that wrote the streams.
         eos_token: the token that ends documents.
         special_tokens_in_text: what special tokens that a text spells became in the streams.
@@ -177,9 +291,9 @@ def evaluate(
     from everytoken.training.execution import describe_machine
 
     model = load_model(_folder(checkpoint))
-    windows = open_training_windows(streams, weights)
     batch_size, steps = checkpoint.statistics["batch_size"], checkpoint.statistics["steps"]
-    counts = count_targets(lambda step: windows.read_batch(step, batch_size), steps, model.vocab_size)
+    windows = open_training_windows(streams, data, batch_size)
+    counts = count_targets(windows.read_batch, steps, model.vocab_size)
     if counts.sum() != checkpoint.statistics["loss_tokens"]:
         raise TrainingError(
             f"the streams give {counts.sum()} counted predictions, the training had "
@@ -219,6 +333,10 @@ def generate_texts(
         statistics={"prompts": len(texts), "tokens": sum(len(text["tokens"]) for text in texts)},
         measured=describe_machine(generation.execution),
     )
+
+
+def _place(tokenizer: Artifact | GivenFiles) -> Artifact | Path:
+    return tokenizer.path if isinstance(tokenizer, GivenFiles) else tokenizer
 
 
 def _folder(checkpoint: Artifact) -> Path:

@@ -1,13 +1,14 @@
-"""A checkpoint is a folder: ``config.json`` (what to build), ``model.safetensors`` (its tensors), no pickle.
+"""A model in a folder: ``config.json`` (what to build) and ``model.safetensors`` (its tensors), no pickle.
 
-A training state (optimiser, step) would be further files beside them; these two are all that reading a model
-needs.
+These two are all that reading a model needs; a training state has further files beside them
+(`everytoken.training.optimizer_state`, `everytoken.training.checkpoints`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -15,6 +16,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
 
 from everytoken.models.families import empty_model
 from everytoken.models.language_model import LanguageModel
@@ -39,9 +41,12 @@ class CheckpointConfig(BaseModel):
 
 def save_model(folder: Path, model: LanguageModel, config: CheckpointConfig) -> None:
     """Write ``config.json`` and ``model.safetensors`` into ``folder``; equal parameters give equal bytes."""
-    tensors = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
-    save_file(tensors, folder / MODEL_FILE)
-    (folder / MODEL_FILE).chmod(0o644)  # safetensors gives it to the owner alone
+    write_tensors(folder / MODEL_FILE, model_tensors(model))
+    write_config(folder, config)
+
+
+def write_config(folder: Path, config: CheckpointConfig) -> None:
+    """Write ``config.json`` into ``folder``."""
     (folder / CONFIG_FILE).write_text(json.dumps(config.model_dump(mode="json"), indent=2) + "\n", encoding="utf-8")
 
 
@@ -60,26 +65,76 @@ def load_model(folder: Path) -> LanguageModel:
     """Return the model of a checkpoint folder in eval mode.
 
     Raises ``CheckpointError`` when a file is missing or damaged, or when tensors are missing, superfluous, or
-    of another shape than ``config.json`` says.
+    of another shape or type than ``config.json`` says.
     """
     config = load_config(folder)
     model = empty_model(config.model, vocab_size=config.vocab_size, max_seq_len=config.seq_length)
     path = folder / MODEL_FILE
-    try:
-        tensors = load_file(path)
-    except (FileNotFoundError, SafetensorError) as error:
-        raise CheckpointError(f"{path} is missing or damaged ({error}); run the training pipeline again") from error
-    try:
-        model.load_state_dict(tensors, strict=True)
-    except RuntimeError as error:
-        raise CheckpointError(f"{path} does not hold the tensors of {folder / CONFIG_FILE}: {error}") from error
+    load_model_tensors(model, read_tensors(path), f"{path} does not hold the tensors of {folder / CONFIG_FILE}")
     return model.eval()
 
 
-def parameters_sha256(model: LanguageModel) -> str:
-    """Return SHA-256 over name, dtype, shape and bytes of every tensor, in the order of the model."""
+def model_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Return parameters and persistent buffers in the order of the model, not copied; a tied one has its first name."""
+    by_tensor: dict[int, tuple[str, Tensor]] = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        by_tensor.setdefault(id(tensor), (name, tensor.detach()))
+    return dict(by_tensor.values())
+
+
+def load_model_tensors(model: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
+    """Copy ``tensors``, all that `model_tensors` names and no other, into the model.
+
+    Raises:
+        CheckpointError: a name is missing or superfluous, or a shape or type differs; it begins with ``where``.
+    """
+    own = model_tensors(model)
+    check_tensors(tensors, own, where)
+    for name, tensor in own.items():
+        tensor.copy_(tensors[name])
+
+
+def check_tensors(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], where: str) -> None:
+    """Raise ``CheckpointError``, beginning with ``where``, unless names, shapes and types are those expected."""
+    wrong = [f"{name} is missing" for name in expected if name not in found]
+    wrong += [f"{name} is superfluous" for name in found if name not in expected]
+    for name, tensor in expected.items():
+        if name in found and (found[name].shape != tensor.shape or found[name].dtype != tensor.dtype):
+            wrong.append(f"{name}: expected {_kind(tensor)}, found {_kind(found[name])}")
+    if wrong:
+        raise CheckpointError(f"{where}: {'; '.join(wrong[:5])}{f'; and {len(wrong) - 5} more' * (len(wrong) > 5)}")
+
+
+def _kind(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write a safetensors file: equal tensors give equal bytes, in whatever order. Raises ``OSError`` (a full disk)."""
+    try:
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
+    except SafetensorError as error:
+        raise OSError(f"{path} cannot be written: {error}") from error
+    path.chmod(0o644)  # safetensors gives it to the owner alone
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Read a safetensors file; raise ``CheckpointError`` when it is missing or damaged."""
+    try:
+        return load_file(path)
+    except (FileNotFoundError, SafetensorError) as error:
+        raise CheckpointError(f"{path} is missing or damaged ({error}); run the training pipeline again") from error
+
+
+def parameters_sha256(model: nn.Module) -> str:
+    """Return the `tensors_sha256` of the parameters and buffers of a model."""
+    return tensors_sha256(model_tensors(model))
+
+
+def tensors_sha256(tensors: Mapping[str, Tensor]) -> str:
+    """Return SHA-256 over name, dtype, shape and bytes of every tensor, in order."""
     digest = hashlib.sha256()
-    for name, tensor in model.state_dict().items():
+    for name, tensor in tensors.items():
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.detach().contiguous().view(torch.uint8).numpy().tobytes())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import platform
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +39,30 @@ def execution(parameters: ExecutionParameters) -> Iterator[None]:
         _settings.fill_uninitialized_memory = fill
 
 
-def autocast(parameters: ExecutionParameters) -> AbstractContextManager[Any]:
+def autocast(parameters: ExecutionParameters, device_type: str = "cpu") -> AbstractContextManager[Any]:
     """Return the context of a forward pass: bfloat16 autocast, or nothing for float32."""
-    return torch.autocast("cpu", torch.bfloat16) if parameters.precision == "bfloat16" else nullcontext()
+    return torch.autocast(device_type, torch.bfloat16) if parameters.precision == "bfloat16" else nullcontext()
+
+
+@cache
+def matrix_peak(parameters: ExecutionParameters, device_type: str = "cpu", seconds: float = 0.2) -> float:
+    """Return FLOP/s of the fastest product of two square matrices that was seen in so many seconds.
+
+    A measurement: what a training step could reach at most. Cached, so a process measures once.
+    """
+    size = 1024 if device_type == "cpu" else 8192
+    dtype = torch.bfloat16 if parameters.precision == "bfloat16" else torch.float32
+    generator = torch_generator(0, "matrix peak")
+    a, b = (torch.randn(size, size, generator=generator).to(device_type, dtype) for _ in range(2))
+    best, ends = float("inf"), time.perf_counter() + seconds
+    with execution(parameters):
+        torch.mm(a, b)  # threads and kernels are made at the first
+        while time.perf_counter() < ends:
+            started = time.perf_counter()
+            product = torch.mm(a, b)
+            product[0, 0].item()  # waits for the device
+            best = min(best, time.perf_counter() - started)
+    return 2 * size**3 / best if best < float("inf") else 0.0
 
 
 def describe_machine(parameters: ExecutionParameters) -> dict[str, Any]:

@@ -71,17 +71,18 @@ def generate_tokens(
     model.eval()
     cache = model.new_cache()
     drawn: list[int] = []
-    new = torch.tensor([list(context)])  # (1, new tokens)
+    device = model.output_weight().device
+    new = torch.tensor([list(context)], device=device)  # (1, new tokens)
     while len(drawn) < parameters.max_new_tokens:
         with autocast(parameters.execution):
             logits = model(new, cache)[0, -1]  # (vocab,)
-        token = draw(logits, parameters.temperature, parameters.top_k, generator)
+        token = draw(logits.cpu(), parameters.temperature, parameters.top_k, generator)
         if token == eos_id:
             return tuple(drawn), "eos"
         drawn.append(token)
         if cache.length == model.max_seq_len:
             return tuple(drawn), "context"
-        new = torch.tensor([[token]])
+        new = torch.tensor([[token]], device=device)
     return tuple(drawn), "max_new_tokens"
 
 

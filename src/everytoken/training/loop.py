@@ -2,8 +2,10 @@
 
 Step s is a pure function of the parameters after step s - 1, of batch s and of the schedule at s, so a run
 can be cut at any step and continued with ``first_step``. Positions whose mask is 0 count neither in the sum
-nor in the number it is divided by, and that number is taken over the whole batch, so the micro-batch size
-changes memory and not the loss.
+nor in the number it is divided by, and that number is taken over the whole batch, of all processes, so the
+micro-batch size and the number of processes change memory and time, and not the loss.
+
+A step whose loss or gradient is not finite is skipped: nothing is updated, the schedule and the data move on.
 """
 
 from __future__ import annotations
@@ -11,20 +13,23 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from everytoken.models.language_model import LanguageModel
+from everytoken.training.distribution import ALONE, Processes
 from everytoken.training.errors import NonFiniteError, TrainingError
 from everytoken.training.execution import autocast
-from everytoken.training.loss import cross_entropy_sum
+from everytoken.training.history import StepRecord
+from everytoken.training.objective import Objective, document_numbers
 from everytoken.training.parameters import TrainingParameters
 from everytoken.training.schedule import learning_rate
+
+__all__ = ["ReadBatch", "StepRecord", "make_optimizer", "prepare", "train_steps"]
 
 
 class ReadBatch(Protocol):
@@ -35,27 +40,20 @@ class ReadBatch(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class StepRecord:
-    """What one optimiser step did; all but ``seconds`` is deterministic."""
-
-    step: int  # 0-based
-    tokens: int  # predictions read up to and with this step: (step + 1) * batch_size * seq_length
-    loss_tokens: int  # predictions of this step that count in the loss
-    loss: float  # nats per counted prediction, before the update
-    lr: float
-    grad_norm: float  # before clipping
-    seconds: float
+def decays(name: str, parameter: Tensor) -> bool:
+    """Return whether weight decay acts on a parameter: on matrices, not on norms and biases."""
+    return parameter.ndim >= 2
 
 
 def make_optimizer(model: LanguageModel, parameters: TrainingParameters) -> torch.optim.AdamW:
-    """Return AdamW over all parameters; weight decay on matrices only, never on norms."""
-    matrices = [parameter for parameter in model.parameters() if parameter.ndim >= 2]
-    vectors = [parameter for parameter in model.parameters() if parameter.ndim < 2]
+    """Return fused AdamW over all parameters in two groups, with weight decay (`decays`) and without."""
+    groups: dict[bool, list[Tensor]] = {True: [], False: []}
+    for name, parameter in model.named_parameters():
+        groups[decays(name, parameter)].append(parameter)
     return torch.optim.AdamW(
         [
-            {"params": matrices, "weight_decay": parameters.weight_decay},
-            {"params": vectors, "weight_decay": 0.0},
+            {"params": groups[True], "weight_decay": parameters.weight_decay},
+            {"params": groups[False], "weight_decay": 0.0},
         ],
         lr=parameters.learning_rate,
         betas=parameters.betas,
@@ -64,84 +62,146 @@ def make_optimizer(model: LanguageModel, parameters: TrainingParameters) -> torc
     )
 
 
+def prepare(model: LanguageModel, parameters: TrainingParameters, processes: Processes = ALONE) -> nn.Module:
+    """Return the model as the module that these processes train together.
+
+    Layers are compiled one by one: they are alike, so it is done once. Make the optimiser afterwards: the model's
+    parameters may have become shards.
+    """
+    model.activation_checkpointing = parameters.activation_checkpointing
+    if parameters.compile:
+        for layer in model.layers():
+            layer.compile()
+    return processes.share(Objective(model))
+
+
 def train_steps(
     model: LanguageModel,
     optimizer: torch.optim.AdamW,
-    read_batch: ReadBatch,
+    read_rows: ReadBatch,
     parameters: TrainingParameters,
     *,
     first_step: int,
+    module: nn.Module | None = None,
+    processes: Processes = ALONE,
+    eos_id: int | None = None,
+    skipped_in_a_row: int = 0,
 ) -> Iterator[StepRecord]:
     """Do the optimiser steps ``first_step`` to ``parameters.steps - 1``; yield a record after each.
 
-    Run it inside ``execution(parameters.execution)``. Raises ``TrainingError`` for a batch that does not fit,
-    and ``NonFiniteError``, before the update, when a loss or gradient is not finite; the parameters are then
-    those of the step before.
+    Run it inside ``execution(parameters.execution)``.
+
+    Args:
+        model: the model whose parameters the optimiser has.
+        optimizer: from `make_optimizer`.
+        read_rows: gives this process's rows of a batch: all of them where it is alone.
+        parameters: batch size (of all processes), schedule, clipping, arithmetic.
+        first_step: the first to do; the steps before are done.
+        module: what `prepare` returned; None: the model as it is, in this process alone.
+        processes: who trains.
+        eos_id: attention and positions begin anew after this token; None: they run through a window.
+        skipped_in_a_row: number of skipped steps right before ``first_step``.
+
+    Raises:
+        TrainingError: a batch does not fit.
+        NonFiniteError: more than ``max_skipped_in_a_row`` steps in a row were not finite; the parameters are those
+            before the first of them.
     """
-    model.train()
+    module = Objective(model) if module is None else module
+    rows = processes.rows(parameters.batch_size)
+    module.train()
+    0 and processes.settle(module, min(parameters.micro_batch_size, rows.stop - rows.start), model.max_seq_len)
+    optimizer.zero_grad(set_to_none=True)
     for step in range(first_step, parameters.steps):
         started = time.perf_counter()
-        tokens, counted = _checked_batch(read_batch(step), step, parameters.batch_size, model)
-        lr = learning_rate(
-            step,
-            peak=parameters.learning_rate,
-            min_ratio=parameters.min_lr_ratio,
-            warmup_steps=parameters.warmup_steps,
-            steps=parameters.steps,
-        )
+        tokens, counted = _checked_batch(read_rows(step), step, rows.stop - rows.start, model)
+        lr = _rate(step, parameters)
         for group in optimizer.param_groups:
             group["lr"] = lr
+        loss, loss_tokens, grad_norm = _gradients(model, module, tokens, counted, parameters, processes, eos_id)
+        if not loss_tokens:
+            raise TrainingError(f"batch of step {step}: no position counts in the loss, expected at least one")
+        skipped = not (math.isfinite(loss) and math.isfinite(grad_norm))
+        if not skipped:
+            optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        loss = _accumulate_gradients(model, tokens, counted, parameters)
-        grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), parameters.gradient_clip).item()
-        if not (math.isfinite(loss) and math.isfinite(grad_norm)):
-            raise NonFiniteError(
-                f"training step {step} of {parameters.steps}: loss {loss}, gradient norm {grad_norm}, expected finite "
-                f"numbers; the learning rate was {lr:g}: lower training.learning_rate or lengthen training.warmup_steps"
-            )
-        optimizer.step()
         yield StepRecord(
             step=step,
-            tokens=(step + 1) * counted.numel(),
-            loss_tokens=int(counted.sum()),
+            tokens=(step + 1) * parameters.batch_size * model.max_seq_len,
+            loss_tokens=loss_tokens,
             loss=loss,
             lr=lr,
             grad_norm=grad_norm,
+            skipped=skipped,
             seconds=time.perf_counter() - started,
         )
-
-
-def _accumulate_gradients(
-    model: LanguageModel, tokens: Tensor, counted: Tensor, parameters: TrainingParameters
-) -> float:
-    """Add the gradient of the mean loss over the whole batch to the parameters; return that loss."""
-    total_counted = int(counted.sum())
-    loss = 0.0
-    for micro_tokens, micro_counted in zip(
-        torch.split(tokens, parameters.micro_batch_size),
-        torch.split(counted, parameters.micro_batch_size),
-        strict=True,
-    ):
-        with autocast(parameters.execution):
-            hidden = model.hidden_states(micro_tokens[:, :-1])  # (micro, seq, d_model)
-            loss_sum = cross_entropy_sum(
-                hidden.flatten(0, 1),
-                model.output_weight(),
-                micro_tokens[:, 1:].flatten(),
-                micro_counted.flatten(),
+        skipped_in_a_row = skipped_in_a_row + 1 if skipped else 0
+        if skipped_in_a_row > parameters.max_skipped_in_a_row:
+            raise NonFiniteError(
+                f"training step {step} of {parameters.steps}: loss {loss}, gradient norm {grad_norm}, expected finite "
+                f"numbers; {skipped_in_a_row} steps in a row were skipped, training.max_skipped_in_a_row = "
+                f"{parameters.max_skipped_in_a_row} are allowed. The learning rate was {lr:g}: lower "
+                "training.learning_rate or lengthen training.warmup_steps; a run is deterministic, so going on from "
+                "a checkpoint with the same parameters comes here again"
             )
-        mean = loss_sum / total_counted
-        mean.backward()  # type: ignore[no-untyped-call]
-        loss += mean.item()
-    return loss
+
+
+def _rate(step: int, parameters: TrainingParameters) -> float:
+    return learning_rate(
+        step,
+        peak=parameters.learning_rate,
+        min_ratio=parameters.min_lr_ratio,
+        warmup_steps=parameters.warmup_steps,
+        steps=parameters.steps,
+    )
+
+
+def _gradients(
+    model: LanguageModel,
+    module: nn.Module,
+    tokens: Tensor,
+    counted: Tensor,
+    parameters: TrainingParameters,
+    processes: Processes,
+    eos_id: int | None,
+) -> tuple[float, int, float]:
+    """Leave the clipped gradient of the mean loss over the whole batch in the parameters.
+
+    Returns that loss, the predictions that it is the mean of, and the norm of the gradient before clipping. The device
+    is waited for once, at the end, when the three are read.
+    """
+    device = processes.device
+    total = torch.full((), int(counted.sum()), dtype=torch.float64, device=device)
+    total_known = processes.add(total)  # meanwhile the first forward pass
+    loss = torch.zeros((), dtype=torch.float64, device=device)
+    micro_batches = list(
+        zip(
+            torch.split(processes.to_device(tokens), parameters.micro_batch_size),
+            torch.split(processes.to_device(counted), parameters.micro_batch_size),
+            strict=True,
+        )
+    )
+    for number, (micro_tokens, micro_counted) in enumerate(micro_batches):
+        with processes.accumulating(module, last=number == len(micro_batches) - 1):
+            documents = None if eos_id is None else document_numbers(micro_tokens, eos_id)
+            with autocast(parameters.execution, device.type):
+                loss_sum = module(micro_tokens, micro_counted, documents)
+            total_known()
+            (loss_sum / (total / processes.gradient_divisor)).backward()
+            loss += loss_sum.detach()
+    loss_known = processes.add(loss)
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), parameters.gradient_clip)
+    loss_known()
+    figures: list[float] = torch.stack([loss / total, total, processes.whole(norm).double()]).tolist()
+    return figures[0], int(figures[1]), figures[2]
 
 
 def _checked_batch(
-    batch: tuple[NDArray[np.int64], NDArray[np.generic]], step: int, batch_size: int, model: LanguageModel
+    batch: tuple[NDArray[np.int64], NDArray[Any]], step: int, rows: int, model: LanguageModel
 ) -> tuple[Tensor, Tensor]:
-    """Return tokens int64 (batch, seq + 1) and counted bool (batch, seq), or raise ``TrainingError``."""
+    """Return tokens int64 (rows, seq + 1) and counted bool (rows, seq), or raise ``TrainingError``."""
     tokens, mask = batch
-    expected = (batch_size, model.max_seq_len + 1)
+    expected = (rows, model.max_seq_len + 1)
     if tokens.dtype != np.int64 or tokens.shape != expected or mask.shape != (expected[0], expected[1] - 1):
         raise TrainingError(
             f"batch of step {step}: expected tokens int64 {expected} and mask {(expected[0], expected[1] - 1)}, found "
@@ -153,9 +213,7 @@ def _checked_batch(
             f"batch of step {step}: token ids {low} to {high}, expected 0 to {model.vocab_size - 1}; the streams were "
             "written with another tokenizer than the one given"
         )
-    counted = mask == 1
-    if not np.all(counted | (mask == 0)):
+    counted = mask if mask.dtype == np.bool_ else mask == 1
+    if counted is not mask and not np.all(counted | (mask == 0)):
         raise TrainingError(f"batch of step {step}: the loss mask holds values other than 0 and 1")
-    if not counted.any():
-        raise TrainingError(f"batch of step {step}: no position counts in the loss, expected at least one")
     return torch.from_numpy(tokens), torch.from_numpy(counted)

@@ -1,9 +1,10 @@
 """Cross-entropy of the next token without the logits of the whole batch.
 
-The head is the largest product of a small model: (rows, d) x (d, V). It is done ``CHUNK_ROWS`` rows at a
-time, the gradient with respect to states and output matrix is formed in the same pass, and rows that do not
-count are never multiplied. Memory is CHUNK_ROWS * V instead of rows * V numbers, and the logits stay in the
-CPU's cache. Products have the autocast dtype, softmax and sums are float32 or wider.
+The head is the largest product of a small model: (rows, d) x (d, V). It is done some rows at a time, the gradient
+with respect to states and output matrix is formed in the same pass, and rows that do not count are never multiplied.
+One buffer of ``CHUNK_BYTES`` holds the logits of a chunk, then their softmax, then the gradient, each in the place
+of the one before, so memory does not grow with the batch and what is read again is in the CPU's cache. Products have
+the autocast dtype, or that of the output matrix; sums are float32 or wider.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-CHUNK_ROWS = 512  # measured: 256 to 1024 differ by a few per cent for V = 8,192
+CHUNK_BYTES = 8 << 20  # measured: 256 rows of float32 or 512 of bfloat16 for V = 8,192; half and twice cost 5 to 25 %
 
 # Each new number of rows is a new product to prepare for oneDNN, which keeps it: time, and gigabytes after 1,000.
 _ROW_MULTIPLE = 64
@@ -34,76 +35,94 @@ def cross_entropy_sum(hidden: Tensor, weight: Tensor, targets: Tensor, counted: 
 
 @torch.no_grad()
 def token_losses(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-    """Return ``-log softmax(weight . hidden)[target]`` of every row in nats, (rows,); no gradient."""
-    dtype = _product_dtype(hidden)
-    with torch.autocast("cpu", enabled=False):
-        chunks = _chunks(_padded(hidden.to(dtype)), weight.to(dtype), targets)
-        losses = [loss for _, _, loss in chunks]
-        return torch.cat(losses) if losses else hidden.new_zeros(0)
+    """Return ``-log softmax(weight . hidden)[target]`` of every row in nats, (rows,) float32 or wider; no gradient.
+
+    More exact than the loss of training where products are bfloat16: the softmax is not rounded to bfloat16.
+    """
+    dtype = _product_dtype(hidden, weight)
+    with torch.autocast(hidden.device.type, enabled=False):
+        narrow_weight = weight.to(dtype)
+        losses = [
+            _losses(*_read(logits, targets[rows]), logits.softmax(-1, dtype=_wide(dtype)))
+            for rows, _, logits in _chunks(hidden.to(dtype), narrow_weight)
+        ]
+        return torch.cat(losses) if losses else hidden.new_zeros(0, dtype=_wide(dtype))
 
 
-def _product_dtype(hidden: Tensor) -> torch.dtype:
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)
+
+
+def _product_dtype(hidden: Tensor, weight: Tensor) -> torch.dtype:
     """Return the dtype of the products: autocast's where it is on, since it does not reach ``out=``."""
-    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else hidden.dtype
+    device = hidden.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
 
 
-def _padded(hidden: Tensor) -> Tensor:
-    """Return hidden (rows, d) with rows of zeros up to a multiple of ``_ROW_MULTIPLE``."""
-    return pad(hidden, (0, 0, 0, -len(hidden) % _ROW_MULTIPLE))
+def _chunks(hidden: Tensor, weight: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """Yield (rows, states (chunk, d), logits (chunk, vocab)); the next chunk overwrites the logits.
+
+    States and logits have rows of zeros at the end, up to a multiple of ``_ROW_MULTIPLE``.
+    """
+    row_bytes = len(weight) * weight.element_size()
+    most = max(CHUNK_BYTES // row_bytes // _ROW_MULTIPLE, 1) * _ROW_MULTIPLE
+    padded = pad(hidden, (0, 0, 0, -len(hidden) % _ROW_MULTIPLE))
+    # one buffer for all chunks: fresh pages from the operating system cost more than the softmax itself
+    buffer = hidden.new_empty(min(most, len(padded)), len(weight))
+    for start in range(0, len(hidden), most):
+        states = padded[start : start + most]
+        rows = slice(start, min(start + most, len(hidden)))
+        yield rows, states, torch.mm(states, weight.T, out=buffer[: len(states)])
 
 
-def _chunks(hidden: Tensor, weight: Tensor, targets: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Yield (rows, probabilities (chunk, vocab), loss (rows,)), chunk by chunk of padded hidden (chunk, d).
+def _read(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the largest and the target's logit of the first ``len(targets)`` rows, (rows,) float32 or wider."""
+    real, wide = logits[: len(targets)], _wide(logits.dtype)
+    return real.amax(-1).to(wide), real.gather(1, targets[:, None]).squeeze(1).to(wide)
 
-    A chunk's probabilities have padded rows at the end, and are overwritten by the next chunk.
+
+def _losses(largest: Tensor, target: Tensor, probabilities: Tensor) -> Tensor:
+    """Return the losses (rows,) of the largest and the target's logits (rows,) and their softmax (chunk, vocab).
 
     One exponential an entry: with m the largest logit and p its probability, log sum exp = m - log p, exact
     because p is at least 1 / vocab. The usual log-softmax followed by exp takes two and was twice as slow.
     """
-    wide = torch.promote_types(hidden.dtype, torch.float32)
-    height = min(CHUNK_ROWS, len(hidden))
-    # one buffer for all chunks: fresh pages from the operating system cost more than the softmax itself
-    all_logits = hidden.new_empty(height, len(weight))
-    all_probabilities = hidden.new_empty(height, len(weight), dtype=wide)
-    for start in range(0, len(targets), CHUNK_ROWS):
-        chunk = hidden[start : start + CHUNK_ROWS]
-        rows = slice(start, min(start + CHUNK_ROWS, len(targets)))
-        real = rows.stop - rows.start
-        logits = torch.mm(chunk, weight.T, out=all_logits[: len(chunk)])
-        probabilities = torch.softmax(logits, dim=-1, dtype=wide, out=all_probabilities[: len(chunk)])
-        log_sum_exp = logits[:real].amax(-1).to(wide) - probabilities[:real].amax(-1).log()
-        target_logits = logits[:real].gather(1, targets[rows, None]).squeeze(1)
-        yield rows, probabilities, log_sum_exp - target_logits.to(wide)
+    return largest - probabilities[: len(target)].amax(-1).to(target.dtype).log() - target
 
 
 class _CrossEntropySum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, counted: Tensor) -> Tensor:
-        dtype = _product_dtype(hidden)
+        dtype = _product_dtype(hidden, weight)
         positions = counted.nonzero().squeeze(1)
-        with torch.autocast("cpu", enabled=False):
-            narrow_hidden, narrow_weight = _padded(hidden[positions].to(dtype)), weight.to(dtype)
-            counted_targets = targets[positions]
-            total = torch.zeros((), dtype=torch.float64)
-            hidden_gradient = torch.zeros_like(hidden)
-            weight_gradient = torch.zeros_like(weight)
-            buffer = narrow_hidden.new_empty(min(CHUNK_ROWS, len(narrow_hidden)), len(weight))
-            for rows, probabilities, loss in _chunks(narrow_hidden, narrow_weight, counted_targets):
+        total = torch.zeros((), dtype=torch.float64, device=hidden.device)
+        hidden_gradient = torch.zeros_like(hidden)
+        weight_gradient = torch.zeros_like(weight, dtype=_wide(weight.dtype))
+        with torch.autocast(hidden.device.type, enabled=False):
+            narrow_weight, counted_targets = weight.to(dtype), targets[positions]
+            for rows, states, logits in _chunks(hidden[positions].to(dtype), narrow_weight):
+                chunk_targets = counted_targets[rows]
+                # the largest and the target's logit are read before the softmax takes their place
+                largest, target = _read(logits, chunk_targets)
+                gradient = torch.softmax(logits, dim=-1, out=logits)
+                loss = _losses(largest, target, gradient)
                 total += loss.sum(dtype=torch.float64)
-                # d loss / d logits = softmax - one-hot, in place: the probabilities are not needed again
-                target = counted_targets[rows, None]
-                minus_one = torch.full_like(target, -1, dtype=probabilities.dtype)
-                probabilities[: len(target)].scatter_add_(1, target, minus_one)
-                gradient = buffer[: len(probabilities)].copy_(probabilities)  # (chunk, vocab)
-                state_gradient = (gradient @ narrow_weight)[: len(target)]
-                hidden_gradient[positions[rows]] = state_gradient.to(hidden.dtype)
+                # d loss / d logits = softmax - one-hot; expm1 keeps the digits of a probability near 1
+                # (by index: scatter_ copies the whole of a bfloat16 tensor to float32 and back)
+                index = torch.arange(len(target), device=target.device)
+                gradient[index, chunk_targets] = torch.expm1(-loss).to(dtype)
+                hidden_gradient[positions[rows]] = (gradient @ narrow_weight)[: len(target)].to(hidden.dtype)
                 # the states of padded rows are 0, so they add nothing
-                weight_gradient += gradient.T @ narrow_hidden[rows.start : rows.start + len(gradient)]
+                if dtype == weight_gradient.dtype:
+                    weight_gradient.addmm_(gradient.T, states)
+                else:
+                    weight_gradient += gradient.T @ states
         ctx.save_for_backward(hidden_gradient, weight_gradient)
-        return total.to(torch.promote_types(hidden.dtype, torch.float32))
+        ctx.weight_dtype = weight.dtype
+        return total.to(_wide(hidden.dtype))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
         hidden_gradient, weight_gradient = ctx.saved_tensors
         scale = gradients[0]
-        return hidden_gradient * scale, weight_gradient * scale, None, None
+        return hidden_gradient * scale, (weight_gradient * scale).to(ctx.weight_dtype), None, None

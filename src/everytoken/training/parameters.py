@@ -25,6 +25,32 @@ class ExecutionParameters(BaseModel):
     matmul_precision: Literal["highest", "high", "medium"]
 
 
+class PeriodicHeldOut(BaseModel):
+    """Loss on held-out documents while training: after every ``every_steps`` steps and the last one.
+
+    ``documents``: of each source at most that many, those with the lowest hash of their address.
+    """
+
+    model_config = _FROZEN
+
+    every_steps: int = Field(gt=0)
+    documents: int = Field(gt=0)
+    batch_size: int = Field(gt=0)
+
+
+class PeriodicSamples(BaseModel):
+    """Texts that the model writes while training, after every ``every_steps`` steps."""
+
+    model_config = _FROZEN
+
+    every_steps: int = Field(gt=0)
+    seed: int = Field(ge=0)
+    prompts: tuple[str, ...]
+    max_new_tokens: int = Field(gt=0)
+    temperature: float = Field(ge=0)
+    top_k: int | None = Field(gt=0)
+
+
 class TrainingParameters(BaseModel):
     """AdamW with warm-up and cosine decay; counts are optimiser steps and windows, never micro-batches."""
 
@@ -32,8 +58,8 @@ class TrainingParameters(BaseModel):
 
     seed: int = Field(ge=0)
     steps: int = Field(gt=0)
-    batch_size: int = Field(gt=0)  # windows in an optimiser step
-    micro_batch_size: int = Field(gt=0)  # windows in one forward and backward pass: bounds memory
+    batch_size: int = Field(gt=0)  # windows in an optimiser step, over all processes
+    micro_batch_size: int = Field(gt=0)  # most windows in one forward and backward pass: bounds memory
     learning_rate: float = Field(gt=0)
     min_lr_ratio: float = Field(ge=0, le=1)
     warmup_steps: int = Field(ge=0)
@@ -41,6 +67,11 @@ class TrainingParameters(BaseModel):
     adam_eps: float = Field(gt=0)
     weight_decay: float = Field(ge=0)  # on matrices only
     gradient_clip: float = Field(gt=0)  # largest norm of the whole gradient
+    max_skipped_in_a_row: int = Field(ge=0)  # steps with a loss or gradient that is not finite; one more is an error
+    activation_checkpointing: bool  # less memory, one more forward pass
+    compile: bool  # torch.compile of each layer: worth it for long runs
+    held_out: PeriodicHeldOut | None
+    samples: PeriodicSamples | None
     execution: ExecutionParameters
 
     @model_validator(mode="after")
@@ -50,13 +81,44 @@ class TrainingParameters(BaseModel):
                 f"warmup_steps = {self.warmup_steps} must be less than steps = {self.steps}: "
                 "the last step has the smallest rate"
             )
-        if self.batch_size % self.micro_batch_size:
+        if self.micro_batch_size > self.batch_size:
             raise ValueError(
-                f"batch_size = {self.batch_size} must be a multiple of micro_batch_size = {self.micro_batch_size}"
+                f"micro_batch_size = {self.micro_batch_size} must be at most batch_size = {self.batch_size}"
             )
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas = {self.betas} must both be in [0, 1)")
         return self
+
+
+class CheckpointParameters(BaseModel):
+    """Where the state of a run is kept while it trains; changes no byte of the result.
+
+    ``folder``: of all runs, each in a folder of its own below it. ``every_steps``: a checkpoint after so many steps
+    (and after the last). The two newest stay, and each whose step is a multiple of ``milestone_steps`` (null: none).
+    ``mirror``: a second folder that gets a copy of each; null for none.
+    """
+
+    model_config = _FROZEN
+
+    folder: str
+    every_steps: int = Field(gt=0)
+    milestone_steps: int | None = Field(gt=0)
+    mirror: str | None
+
+
+class DistributionParameters(BaseModel):
+    """How many processes train, and how they share the model; the same samples each step for any number.
+
+    ``processes``: on this machine, or on each of ``nodes``. ``strategy``: "ddp" (a copy of the model in each) or "fsdp"
+    (FSDP2: parameters, gradients and optimiser state in shards). ``device``: "cpu" (gloo) or "cuda" (nccl).
+    """
+
+    model_config = _FROZEN
+
+    processes: int = Field(gt=0)
+    nodes: int = Field(gt=0)
+    strategy: Literal["ddp", "fsdp"]
+    device: Literal["cpu", "cuda"]
 
 
 class EvaluationParameters(BaseModel):

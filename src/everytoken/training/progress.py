@@ -9,39 +9,76 @@ from collections.abc import Iterable, Iterator
 
 from tqdm import tqdm
 
-from everytoken.training.loop import StepRecord
+from everytoken.training.history import StepRecord
 
 logger = logging.getLogger(__name__)
 
 _SECONDS_BETWEEN_LINES = 10.0
 
 
-def with_progress(records: Iterable[StepRecord], *, first_step: int, steps: int) -> Iterator[StepRecord]:
-    """Yield the records unchanged and show how far training is."""
+def with_progress(
+    records: Iterable[StepRecord],
+    *,
+    first_step: int,
+    steps: int,
+    flop_per_token: float | None = None,
+    peak: float | None = None,
+) -> Iterator[StepRecord]:
+    """Yield the records unchanged and show how far training is.
+
+    Args:
+        records: of the steps from ``first_step`` on.
+        first_step: steps that are done.
+        steps: steps of the run.
+        flop_per_token: FLOP of forward and backward pass of a token, to show them as a share of ``peak`` (MFU).
+        peak: FLOP/s of matrix products that were measured, of all processes together.
+    """
+    speed = _Speed(flop_per_token, peak)
     if sys.stderr.isatty():
         with tqdm(total=steps, initial=first_step, desc="training", unit="step", dynamic_ncols=True) as bar:
             for record in records:
-                bar.set_postfix_str(f"loss {record.loss:.3f}, lr {record.lr:.2e}", refresh=False)
+                speed.add(record)
+                bar.set_postfix_str(f"loss {record.loss:.3f}, lr {record.lr:.2e}, {speed}", refresh=False)
                 bar.update()
                 yield record
         return
-    last, tokens, seconds = time.monotonic(), 0, 0.0
-    previous_tokens: int | None = None
+    last = time.monotonic()
     for record in records:
-        if previous_tokens is not None:
-            tokens, seconds = tokens + record.tokens - previous_tokens, seconds + record.seconds
-        previous_tokens = record.tokens
+        speed.add(record)
         now = time.monotonic()
         if now - last >= _SECONDS_BETWEEN_LINES or record.step + 1 in (first_step + 1, steps):
             logger.info(
-                "training: step %d of %d, %d tokens, loss %.4f, lr %.2e, gradient norm %.3f, %.0f tokens/s",
+                "training: step %d of %d, %d tokens, loss %.4f, lr %.2e, gradient norm %.3f, %s",
                 record.step + 1,
                 steps,
                 record.tokens,
                 record.loss,
                 record.lr,
                 record.grad_norm,
-                tokens / seconds if seconds else 0.0,
+                speed,
             )
-            last, tokens, seconds = now, 0, 0.0
+            last = now
+            speed.clear()
         yield record
+
+
+class _Speed:
+    """Tokens per second and MFU over the last stretch of steps; the first step is slower and does not count."""
+
+    def __init__(self, flop_per_token: float | None, peak: float | None) -> None:
+        self._share = flop_per_token / peak if flop_per_token and peak else None
+        self._read: int | None = None
+        self.clear()
+
+    def clear(self) -> None:
+        self._tokens, self._seconds = 0, 0.0
+
+    def add(self, record: StepRecord) -> None:
+        if self._read is not None:
+            self._tokens += record.tokens - self._read
+            self._seconds += record.seconds
+        self._read = record.tokens
+
+    def __str__(self) -> str:
+        rate = self._tokens / self._seconds if self._seconds else 0.0
+        return f"{rate:.0f} tokens/s" + (f", MFU {rate * self._share:.1%}" if self._share else "")

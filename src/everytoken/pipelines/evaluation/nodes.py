@@ -5,7 +5,7 @@ from typing import Any
 
 from plotly.graph_objects import Figure
 
-from everytoken.parameters import EvaluationParameters, TokenizationParameters
+from everytoken.parameters import EvaluationParameters, TokenizationParameters, TrainingParameters
 from everytoken.reports import bits_per_byte_figure
 from everytoken.shards import Artifact, Shards, plan_artifact
 from everytoken.training.artifacts import GENERATIONS_FILE, evaluate, generate_texts
@@ -18,6 +18,7 @@ def measure_bits_per_byte(
     annotated_stream: Artifact,
     tokenizer: Artifact,
     tokenization: TokenizationParameters,
+    training: TrainingParameters,
     parameters: EvaluationParameters,
 ) -> Artifact:
     """Measure the model, and a unigram model of the tokens that it was trained on, on the held-out documents."""
@@ -25,8 +26,8 @@ def measure_bits_per_byte(
         evaluate,
         checkpoint=checkpoint,
         held_out=held_out_documents,
-        streams=[compact_stream, annotated_stream],
-        weights=None,
+        streams={"compact": compact_stream, "annotated": annotated_stream},
+        data=training.data,
         tokenizer=tokenizer,
         eos_token=tokenization.eos_token,
         special_tokens_in_text=tokenization.special_tokens_in_text,

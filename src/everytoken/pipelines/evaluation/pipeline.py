@@ -18,6 +18,7 @@ def create_pipeline() -> Pipeline:
                     "annotated_stream",
                     "tokenizer",
                     "params:tokenization",
+                    "params:training",
                     "params:evaluation",
                 ],
                 "held_out_evaluation",

@@ -6,36 +6,63 @@ import pandas as pd
 from plotly.graph_objects import Figure
 
 from everytoken.parameters import TokenizationParameters, TrainingParameters
-from everytoken.reports import loss_figure
-from everytoken.shards import Artifact, plan_artifact
-from everytoken.training.artifacts import HISTORY_FILE, train
+from everytoken.reports import training_figure
+from everytoken.shards import Artifact, Shards, plan_artifact
+from everytoken.training.artifacts import train
+from everytoken.training.history import HELD_OUT_FILE, HISTORY_FILE, SAMPLES_FILE
 
 
 def train_model(
     compact_stream: Artifact,
     annotated_stream: Artifact,
     tokenizer: Artifact,
+    held_out_documents: Shards,
     tokenization: TokenizationParameters,
     parameters: TrainingParameters,
 ) -> Artifact:
-    """Train on compact and annotated windows in proportion to the streams' sizes."""
+    """Train on compact and annotated windows; by default in proportion to the streams' sizes."""
     return plan_artifact(
         train,
-        streams=[compact_stream, annotated_stream],
-        weights=None,
+        streams={"compact": compact_stream, "annotated": annotated_stream},
         tokenizer=tokenizer,
         eos_token=tokenization.eos_token,
+        special_tokens_in_text=tokenization.special_tokens_in_text,
         model=parameters.model,
         training=parameters.optimisation,
+        data=parameters.data,
+        initial=None,
+        held_out=held_out_documents if parameters.optimisation.held_out else None,
+        checkpoints=parameters.checkpoints,
+        distribution=parameters.distribution,
     )
 
 
-def report_training(checkpoint: Artifact) -> tuple[dict[str, Any], dict[str, list[float]], Figure]:
-    """Return the run's figures, the history by step, and the loss curve."""
+def describe_training(checkpoint: Artifact) -> dict[str, Any]:
+    """Return what was trained: figures, the samples and windows read, held-out bits per byte, texts, and by whom."""
+    held_out = pd.read_parquet(checkpoint.path(HELD_OUT_FILE))
+    return {
+        **checkpoint.statistics,
+        "digest": checkpoint.root_digest,
+        "held_out": held_out[["step", "source", "bits_per_byte"]].to_dict("records"),
+        "texts": pd.read_parquet(checkpoint.path(SAMPLES_FILE)).to_dict("records"),
+        "measured": checkpoint.measured,
+    }
+
+
+def report_training(
+    checkpoint: Artifact, description: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, list[float | None]], Figure]:
+    """Return the run's figures, what happened by step, and the curves of training and held-out loss."""
     history = pd.read_parquet(checkpoint.path(HISTORY_FILE))
-    numbers = {name: value for name, value in checkpoint.statistics.items() if isinstance(value, int | float)}
-    speed = {f"measured_{name}": checkpoint.measured[name] for name in ("seconds", "tokens_per_second")}
-    series = {name: history[name].tolist() for name in ("step", "loss", "lr", "grad_norm")}
-    rates = dict(checkpoint.measured["tokens_per_second_by_step"])
+    measured = description["measured"]
+    numbers = {name: value for name, value in description.items() if isinstance(value, int | float)}
+    speed = {f"measured_{name}": measured[name] for name in ("seconds", "tokens_per_second") if measured[name]}
+    series: dict[str, list[float | None]] = {"step": history["step"].tolist()}
+    for name in ("loss", "lr", "grad_norm"):  # of a skipped step some are not finite, and no point of a curve
+        series[name] = history[name].astype(object).where(~history["skipped"], None).tolist()
+    rates = dict(measured["tokens_per_second_by_step"])
     series["tokens_per_second"] = [rates.get(step) for step in series["step"]]
-    return {**numbers, **speed}, series, loss_figure(series["step"], {"loss": series["loss"]})
+    for source, rows in pd.DataFrame(description["held_out"]).groupby("source") if description["held_out"] else []:
+        by_step = dict(zip(rows["step"], rows["bits_per_byte"], strict=True))
+        series[f"held_out_bits_per_byte.{source}"] = [by_step.get(step) for step in series["step"]]
+    return {**numbers, **speed}, series, training_figure(series)

@@ -2,7 +2,7 @@
 
 from kedro.pipeline import Node, Pipeline
 
-from everytoken.pipelines.training.nodes import report_training, train_model
+from everytoken.pipelines.training.nodes import describe_training, report_training, train_model
 
 
 def create_pipeline() -> Pipeline:
@@ -11,13 +11,21 @@ def create_pipeline() -> Pipeline:
         [
             Node(
                 train_model,
-                ["compact_stream", "annotated_stream", "tokenizer", "params:tokenization", "params:training"],
+                [
+                    "compact_stream",
+                    "annotated_stream",
+                    "tokenizer",
+                    "held_out_documents",
+                    "params:tokenization",
+                    "params:training",
+                ],
                 "checkpoint",
                 name="train_model",
             ),
+            Node(describe_training, "checkpoint", "training_report", name="describe_training", tags=["report"]),
             Node(
                 report_training,
-                "checkpoint",
+                ["checkpoint", "training_report"],
                 ["training_metrics", "training_history", "loss_curve"],
                 name="report_training",
                 tags=["report"],

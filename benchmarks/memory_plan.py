@@ -1,0 +1,133 @@
+"""The memory that a plan foresees for one process, beside what the process really takes at its peak.
+
+    python benchmarks/memory_plan.py --d-model 256 --n-layers 8 --vocab-size 8192 --seq-length 256 --micro-batch 16
+
+Builds the model, and does two optimiser steps as the training loop does them (AdamW, chunked loss, autocast). The peak
+is Linux's VmHWM, less what the process had before the model was built, with torch loaded. Prints both and their ratio.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+
+from everytoken.models import LlamaParameters
+from everytoken.models.families import build_model
+from everytoken.seeds import torch_generator
+from everytoken.tokens.data_parameters import DataParameters
+from everytoken.training import (
+    CheckpointParameters,
+    DistributionParameters,
+    ExecutionParameters,
+    TrainingParameters,
+)
+from everytoken.training.execution import autocast, execution
+from everytoken.training.objective import Objective
+from everytoken.training.plan import make_plan
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name, default in (
+        ("d-model", 256),
+        ("n-layers", 8),
+        ("n-heads", 4),
+        ("n-kv-heads", 2),
+        ("d-ff", 768),
+        ("vocab-size", 8192),
+        ("seq-length", 256),
+        ("micro-batch", 16),
+    ):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--activation-checkpointing", action="store_true")
+    options = parser.parse_args()
+    llama = LlamaParameters(
+        family="llama",
+        d_model=options.d_model,
+        n_layers=options.n_layers,
+        n_heads=options.n_heads,
+        n_kv_heads=options.n_kv_heads,
+        d_ff=options.d_ff,
+        tied_embeddings=True,
+        rope_theta=10000.0,
+        norm_eps=1e-5,
+        init_std=0.02,
+    )
+    how = ExecutionParameters(threads=1, precision=options.precision, matmul_precision="medium")
+    training = TrainingParameters(
+        seed=0,
+        steps=2,
+        batch_size=options.micro_batch,
+        micro_batch_size=options.micro_batch,
+        learning_rate=1e-3,
+        min_lr_ratio=0.1,
+        warmup_steps=1,
+        betas=(0.9, 0.95),
+        adam_eps=1e-8,
+        weight_decay=0.1,
+        gradient_clip=1.0,
+        max_skipped_in_a_row=0,
+        activation_checkpointing=options.activation_checkpointing,
+        compile=False,
+        held_out=None,
+        samples=None,
+        execution=how,
+    )
+    plan = make_plan(
+        llama,
+        training,
+        DataParameters(
+            schedule="integer",
+            weights=None,
+            replay=None,
+            later_epochs="as_written",
+            seed=0,
+            check="sizes",
+            document_mask=False,
+        ),
+        CheckpointParameters(folder="unused", every_steps=2, milestone_steps=None, mirror=None),
+        DistributionParameters(processes=1, nodes=1, strategy="ddp", device="cpu"),
+        vocab_size=options.vocab_size,
+        seq_length=options.seq_length,
+        stream_sizes=None,
+    )
+    print("\n".join(plan.lines()))
+    with execution(how):
+        taken = _measured(llama, training, options)
+    print(f"measured: {taken / 1e9:.3f} GB, {taken / plan.memory.total:.2f} times the plan's")
+
+
+def _measured(llama: LlamaParameters, training: TrainingParameters, options: argparse.Namespace) -> int:
+    tokens = torch.randint(
+        0, options.vocab_size, (options.micro_batch, options.seq_length + 1), generator=torch_generator(0, "tokens")
+    )
+    counted = torch.ones(tokens[:, 1:].shape, dtype=torch.bool)
+    (torch.ones(256, 256) @ torch.ones(256, 256)).sum()
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    before = _status("VmRSS")
+    model = build_model(llama, vocab_size=options.vocab_size, max_seq_len=options.seq_length, seed=0)
+    model.activation_checkpointing = training.activation_checkpointing
+    objective = Objective(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=training.learning_rate, fused=True)
+    for _ in range(training.steps):
+        with autocast(training.execution):
+            loss = objective(tokens, counted)
+        (loss / counted.sum()).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), training.gradient_clip)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    return _status("VmHWM") - before
+
+
+def _status(key: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(key + ":"):
+            return int(line.split()[1]) * 1024
+    raise KeyError(key)
+
+
+if __name__ == "__main__":
+    main()

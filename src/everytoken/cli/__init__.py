@@ -1,0 +1,18 @@
+"""The command ``everytoken`` (and the project commands of ``kedro``): what Kedro itself does not give."""
+
+from __future__ import annotations
+
+import click
+
+from everytoken.cli.documents import audit_scores, tokenize
+from everytoken.cli.inspection import compare, summary, verify
+from everytoken.cli.models import train
+
+
+@click.group()
+def cli() -> None:
+    """Language-model training data and models, exact to the token."""
+
+
+for command in (summary, audit_scores, tokenize, verify, train, compare):
+    cli.add_command(command)

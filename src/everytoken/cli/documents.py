@@ -1,0 +1,115 @@
+"""Commands for texts: label their scores, turn files of them into a stream."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from everytoken.cli.project import project
+
+
+@click.command("audit-scores")
+@click.option("--env", default=None, help="Kedro environment, as for `kedro run --env`.")
+@click.option("--per-class", type=click.IntRange(1), help="Documents of each class; else annotation.audit.per_class.")
+@click.option("--seed", type=click.IntRange(0), help="Seed of the draw; else annotation.audit.seed.")
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder of the audit; else 08_reporting/score_audit in the folder of the environment's data.",
+)
+@click.option(
+    "--labels",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The labels that the page saved: report on them instead of drawing.",
+)
+def audit_scores(
+    env: str | None, per_class: int | None, seed: int | None, out: Path | None, labels: Path | None
+) -> None:
+    """Draw scored documents of every class to label without seeing the score; with --labels, say how right scores are.
+
+    Open label.html of the folder in a browser, label, save labels.jsonl, and give it to --labels.
+    """
+    from kedro.io.core import DatasetError
+
+    from everytoken.corpus.errors import CorpusError
+    from everytoken.corpus.scoring.audit import PAGE_FILE, AuditParameters, audit_lines, draw_audit, write_audit
+    from everytoken.corpus.scoring.audit_report import REPORT_FILE, report_labels, report_lines
+    from everytoken.shards import ShardsError
+    from everytoken.summary import reason_of
+
+    if labels is not None and (per_class is not None or seed is not None):
+        raise click.UsageError("--labels reports on an audit that is drawn already: --seed and --per-class do nothing")
+    out, labels = (None if path is None else path.resolve() for path in (out, labels))  # of the folder one is in
+    with project(env) as (context, catalog):
+        folder = out or (Path(context.config_loader["globals"]["data"]) / "08_reporting" / "score_audit").resolve()
+        try:
+            if labels is not None:
+                report = report_labels(folder, labels)
+                threshold = context.params["subsampling"].annotation_threshold
+                click.echo("\n".join([*report_lines(report, threshold), "", f"The same in {folder / REPORT_FILE}"]))
+                return
+            given = {name: value for name, value in (("seed", seed), ("per_class", per_class)) if value is not None}
+            parameters = AuditParameters.model_validate({**context.params["annotation"].audit.model_dump(), **given})
+            drawn = write_audit(draw_audit(catalog.load("scored_documents"), parameters), folder)
+        except DatasetError as error:
+            raise click.ClickException(reason_of(error)) from error
+        except (CorpusError, ShardsError) as error:
+            raise click.ClickException(str(error)) from error
+        options = ("" if env is None else f" --env {env}") + ("" if out is None else f" --out {out}")
+        click.echo("\n".join(audit_lines(drawn)))
+        click.echo(f"\nlabel in a browser: {folder / PAGE_FILE}")
+        click.echo(f"then: everytoken audit-scores{options} --labels labels.jsonl")
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder of documents.bin and .idx."
+)
+@click.option(
+    "--tokenizer",
+    required=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A tokenizer.json.",
+)
+@click.option("--eos", required=True, help="The token that ends each document, as <|endoftext|>.")
+@click.option("--workers", type=click.IntRange(1), help="Processes that encode.  [default: one a core]")
+@click.option("--text-field", default="text", show_default=True, help="Field of each line's object.")
+@click.option(
+    "--special-tokens-in-text",
+    type=click.Choice(["literal", "control", "error"]),
+    default="literal",
+    show_default=True,
+    help="A special token that a text spells stays plain text, becomes the token, or is an error.",
+)
+@click.option("--max-tokens", default="none", show_default=True, help="Cap of a document, EOS included, or none.")
+@click.option("--max-lossy-share", type=click.FloatRange(0, 1), default=0.0, show_default=True)
+@click.option("--engine", default="fastest", show_default=True, help="fastest, tokenizers or another installed one.")
+@click.option("--certificate", type=click.Path(file_okay=False, path_type=Path), help="Default: OUT.certificate.")
+@click.option("--cases", type=click.IntRange(1), default=100_000, show_default=True, help="Texts of the certificate.")
+@click.option(
+    "--recheck-share",
+    type=click.FloatRange(0, 1),
+    default=0.01,
+    show_default=True,
+    help="Share of the documents that the reference encodes again.",
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of certificate and recheck.")
+@click.option("--max-line-bytes", type=click.IntRange(1), default=1 << 29, show_default=True)
+@click.option(
+    "--keep-parts", is_flag=True, help="Keep each file's tokens in OUT.parts: more files need only themselves."
+)
+def tokenize(files: tuple[Path, ...], **options: Any) -> None:
+    """Write the documents of .jsonl, .jsonl.gz or .jsonl.zst FILES as one Megatron stream; no project is needed.
+
+    One document a line, one sequence a document: its tokens and EOS, in the order of the files' names. The same bytes
+    for any number of workers and any engine; an interrupted run goes on where it stopped.
+    """
+    from everytoken.preprocessing import command
+
+    try:
+        click.echo("\n".join(command.run(files, **options)))
+    except command.ERRORS as error:
+        raise click.ClickException(str(error)) from error

@@ -1,0 +1,72 @@
+"""The Kedro project that a command runs in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+@contextmanager
+def session_of(env: str | None, given: dict[str, Any]) -> Iterator[Any]:
+    """Give a Kedro session of the project, in its folder: the paths of the catalog are relative to it."""
+    from kedro.config import MissingConfigException
+    from kedro.framework.session import KedroSession
+    from kedro.framework.startup import bootstrap_project
+    from kedro.validation.exceptions import ParameterValidationError
+
+    folder = _project_folder()
+    os.chdir(folder)
+    bootstrap_project(folder)
+    try:
+        with KedroSession.create(project_path=folder, env=env, runtime_params=given) as session:
+            yield session
+    except MissingConfigException as error:
+        raise click.ClickException(f"there is no environment {env!r} in {folder / 'conf'}: {error}") from error
+    except ParameterValidationError as error:
+        raise click.ClickException(str(error)) from error
+
+
+@contextmanager
+def project(env: str | None, given: dict[str, Any] | None = None) -> Iterator[tuple[Any, Any]]:
+    """Give context and catalog of the project with parameters ``given`` over those of its environment."""
+    with session_of(env, given or {}) as session:
+        try:
+            context = session.load_context()
+            catalog = context.catalog
+        except ValueError as error:
+            raise click.ClickException(str(error)) from error
+        yield context, catalog
+
+
+def known_errors() -> tuple[type[Exception], ...]:
+    """Return the errors whose message says all that there is to say: ours, and Kedro's around them."""
+    from kedro.io.core import DatasetError
+
+    from everytoken.models.errors import ModelsError
+    from everytoken.shards.errors import ShardsError
+    from everytoken.tokens.errors import TokensError
+    from everytoken.tracking.errors import TrackingError
+    from everytoken.training.errors import TrainingError
+
+    return (DatasetError, ModelsError, ShardsError, TokensError, TrackingError, TrainingError)
+
+
+def cause_of(error: BaseException) -> BaseException:
+    """Return what went wrong first."""
+    while error.__cause__ is not None and isinstance(error.__cause__, Exception):
+        error = error.__cause__
+    return error
+
+
+def _project_folder() -> Path:
+    for folder in (Path.cwd(), *Path.cwd().parents):
+        if (folder / "pyproject.toml").exists() and (folder / "conf").is_dir():
+            return folder
+    raise click.ClickException(
+        f"{Path.cwd()} is in no Kedro project; run this inside the project's folder (verify also takes paths)"
+    )

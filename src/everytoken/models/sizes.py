@@ -1,0 +1,86 @@
+"""How large a model is, from its parameters alone: numbers by kind, and bytes of what a backward pass keeps.
+
+Nothing is built and torch is not imported. Symbols: V tokens, d width, L layers, H heads and G key-value heads of width
+d / H, g = G d / H, f hidden width of the feed-forward.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from everytoken.models.parameters import ModelParameters
+
+Precision = Literal["float32", "bfloat16"]
+CPU_BLOCK = 64  # queries of a block in everytoken.models.causal_attention
+
+
+@dataclass(frozen=True)
+class ParameterCounts:
+    """Numbers of parameters by kind; ``output`` is 0 where the output matrix is the embedding."""
+
+    embedding: int
+    output: int
+    attention: int
+    feed_forward: int
+    norms: int
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return sum(getattr(self, field.name) for field in fields(self))
+
+
+def parameter_counts(parameters: ModelParameters, vocab_size: int) -> ParameterCounts:
+    """Return V d, the same for an output matrix of its own, L (d (d + 2 g) + d^2), 3 L d f, and (2 L + 1) d."""
+    match parameters.family:
+        case "llama":
+            d, layers = parameters.d_model, parameters.n_layers
+            return ParameterCounts(
+                embedding=vocab_size * d,
+                output=0 if parameters.tied_embeddings else vocab_size * d,
+                attention=layers * (d * (d + 2 * _key_value_width(parameters)) + d * d),
+                feed_forward=layers * 3 * d * parameters.d_ff,
+                norms=(2 * layers + 1) * d,
+            )
+
+
+def layer_parameter_count(parameters: ModelParameters) -> int:
+    """Return the number of parameters of one layer."""
+    counts = parameter_counts(parameters, vocab_size=0)
+    return (counts.total - parameters.d_model) // parameters.n_layers
+
+
+def layer_activation_bytes(parameters: ModelParameters, precision: Precision, seq_length: int) -> int:
+    """Return the bytes that one layer keeps of one token between its forward and its backward pass, at most.
+
+    With b bytes a number in products (4 for float32, 2 under bfloat16 autocast, where the residual stream and the norms
+    stay float32):
+
+    - each of the two norms: its input, the normalised input and the factor between, 8 d + 4; the input of the product
+      behind it, b d;
+    - attention: the product of which the values are a part, b (d + 2 g); rotated queries and keys, b (d + g); output,
+      and output in the order of its product, 2 b d; a sum for each head, 4 H; on a CPU, in windows of S up to 8 head
+      widths, also the probabilities, about b H S / 2 (`everytoken.models.causal_attention`; with several groups it
+      keeps up to 2 b d less of the rest);
+    - feed-forward: gate, up, silu(gate) and the product of the two, 4 b f.
+    """
+    match parameters.family:
+        case "llama":
+            d, g, heads = parameters.d_model, _key_value_width(parameters), parameters.n_heads
+            number = 4 if precision == "float32" else 2
+            norms = 2 * (8 * d + 4 + number * d)
+            attention = number * (4 * d + 3 * g) + 4 * heads
+            if seq_length <= 8 * (d // heads):
+                seen = (seq_length + min(CPU_BLOCK, seq_length)) // 2
+                attention += number * heads * seen
+            return norms + attention + number * 4 * parameters.d_ff
+
+
+def layer_input_bytes(parameters: ModelParameters) -> int:
+    """Return the bytes of one token's residual stream: all that a layer keeps with activation checkpointing."""
+    return 4 * parameters.d_model
+
+
+def _key_value_width(parameters: ModelParameters) -> int:
+    return parameters.n_kv_heads * (parameters.d_model // parameters.n_heads)

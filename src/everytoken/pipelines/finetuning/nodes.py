@@ -1,0 +1,98 @@
+"""Finetuning: the loop of Training on chats, where only what the assistant says counts, from a checkpoint."""
+
+import json
+from typing import Any
+
+from everytoken.parameters import FinetuningParameters, TokenizationParameters, TrainingParameters
+from everytoken.pipelines.training.nodes import describe_training
+from everytoken.shards import Artifact, Shards, plan_artifact
+from everytoken.tokens.chat_windows import write_chat_windows
+from everytoken.training.artifacts import GENERATIONS_FILE, generate_texts, train
+
+
+def make_chat_windows(
+    unannotated_documents: Shards,
+    annotated_documents: Shards,
+    tokenizer: Artifact,
+    tokenization: TokenizationParameters,
+    parameters: FinetuningParameters,
+) -> Artifact:
+    """Turn the chats among the documents that are not held out into windows with a loss mask."""
+    return plan_artifact(
+        write_chat_windows,
+        documents=[unannotated_documents, annotated_documents],
+        tokenizer=tokenizer,
+        eos_token=tokenization.eos_token,
+        chats=parameters.chats,
+        seq_length=tokenization.seq_length,
+        max_lossy_share=tokenization.max_lossy_share,
+        shuffle_memory=tokenization.shuffle_memory,
+    )
+
+
+def finetune_model(
+    chat_windows: Artifact,
+    checkpoint: Artifact,
+    tokenizer: Artifact,
+    held_out_documents: Shards,
+    tokenization: TokenizationParameters,
+    training: TrainingParameters,
+    parameters: FinetuningParameters,
+) -> Artifact:
+    """Train the model of the checkpoint on the chats."""
+    return plan_artifact(
+        train,
+        streams={"chats": chat_windows},
+        tokenizer=tokenizer,
+        eos_token=tokenization.eos_token,
+        special_tokens_in_text=tokenization.special_tokens_in_text,
+        model=training.model,
+        training=parameters.optimisation,
+        data=parameters.data,
+        initial=checkpoint,
+        held_out=held_out_documents if parameters.optimisation.held_out else None,
+        checkpoints=parameters.checkpoints,
+        distribution=parameters.distribution,
+    )
+
+
+def answer_prompts(
+    checkpoint: Artifact, tokenizer: Artifact, tokenization: TokenizationParameters, parameters: FinetuningParameters
+) -> Artifact:
+    """Let a model go on with each prompt, which ends where the assistant begins."""
+    return plan_artifact(
+        generate_texts,
+        checkpoint=checkpoint,
+        tokenizer=tokenizer,
+        eos_token=tokenization.eos_token,
+        generation=parameters.generation,
+    )
+
+
+def compare_answers(pretrained_generations: Artifact, finetuned_generations: Artifact) -> list[dict[str, str]]:
+    """Return for each prompt what the model writes before and after finetuning, and why it ended."""
+    before, after = (
+        json.loads(made.path(GENERATIONS_FILE).read_text(encoding="utf-8"))
+        for made in (pretrained_generations, finetuned_generations)
+    )
+    return [
+        {
+            "prompt": old["prompt"],
+            "before": old["text"],
+            "before_finish": old["finish"],
+            "after": new["text"],
+            "after_finish": new["finish"],
+        }
+        for old, new in zip(before, after, strict=True)
+    ]
+
+
+def describe_finetuning(
+    finetuned_checkpoint: Artifact, chat_windows: Artifact, finetuned_samples: list[dict[str, str]]
+) -> dict[str, Any]:
+    """Return what was trained, on which chats, and what the model answers."""
+    return {
+        **describe_training(finetuned_checkpoint),
+        "chats": dict(chat_windows.statistics),
+        "answers": finetuned_samples,
+    }

@@ -1,0 +1,29 @@
+"""Pretraining: one model on any streams on disk: of this project, of another one, of another program."""
+
+from pathlib import Path
+
+from everytoken.parameters import PretrainingParameters, TrainingParameters
+from everytoken.shards import Artifact, plan_artifact
+from everytoken.tokens.given_streams import given_files
+from everytoken.training.artifacts import train
+
+
+def pretrain_model(pretraining: PretrainingParameters, parameters: TrainingParameters) -> Artifact:
+    """Train on the named streams, known by their content wherever they lie.
+
+    Streams have no held-out documents, so there is no look at such while it trains.
+    """
+    return plan_artifact(
+        train,
+        streams={name: given_files(Path(given.path), given.sha256) for name, given in pretraining.streams.items()},
+        tokenizer=given_files(Path(pretraining.tokenizer.path), pretraining.tokenizer.sha256),
+        eos_token=pretraining.eos_token,
+        special_tokens_in_text="literal",
+        model=parameters.model,
+        training=parameters.optimisation.model_copy(update={"held_out": None}),
+        data=parameters.data,
+        initial=None,
+        held_out=None,
+        checkpoints=parameters.checkpoints,
+        distribution=parameters.distribution,
+    )

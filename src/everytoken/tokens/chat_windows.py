@@ -1,0 +1,324 @@
+"""Chats as a stream of windows in which only what the assistant says counts: the data of finetuning.
+
+Every chat begins a window of its own, and EOS pads it. The mask (`everytoken.tokens.loss_mask`) counts the predictions
+whose target is a token of the assistant or the end of its turn, each once over all windows of the chat. An *exchange*
+is a turn of the assistant with what was said since the turn before. A chat that is longer than a window becomes several
+(`cut_chat`):
+
+- A window ends at the last end of a turn that fits.
+- The next one begins with as many whole exchanges as fit into ``context_tokens``, repeated as context that counts no
+  more, and leave room for one new exchange. (So the context may be none.)
+- Of an exchange that is longer than a window, the front of what precedes the turn is left out, as much as is needed.
+- A turn that does not fit beside ``context_tokens`` of what precedes it begins after these, and goes on in further
+  windows that each repeat ``context_tokens`` tokens.
+
+So every token of the assistant is learned once. Left out, and counted, are what follows its last turn and the said
+fronts. Windows are in the order ``numpy_generator(seed).permutation(windows)`` of chats in part and row order.
+
+Cost. One process reads and encodes; memory is a batch of rows, and ``shuffle_memory``; disk twice the windows.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from everytoken.seeds import numpy_generator
+from everytoken.shards import Artifact, Built, Part, Shards, versioned
+from everytoken.tokens.chat_parameters import ChatParameters, SpansOfLines, SpansOfTurns
+from everytoken.tokens.chats import ChatTokens, Spans, encode_chats, mark_ids, spans_after, spans_of_lines
+from everytoken.tokens.documents import TokenizerFacts, tokenizer_facts
+from everytoken.tokens.encoding import DocumentEncoder, open_encoder
+from everytoken.tokens.errors import StreamError
+from everytoken.tokens.loss_mask import LOSS_MASK_FILE, mask_bytes, pack_mask
+from everytoken.tokens.megatron import WindowWriter, stored_dtype
+from everytoken.tokens.scatter import RowScatter
+from everytoken.tokens.shuffle import destinations
+
+CHATS = "chats"
+REASONS = ("is_bad", "no_answer")  # why a chat becomes no window
+
+_COPIED_BYTES = 4 << 20
+
+
+@versioned(1, unrecorded=["shuffle_memory"])
+def write_chat_windows(
+    folder: Path,
+    *,
+    documents: Sequence[Shards],
+    tokenizer: Artifact,
+    eos_token: str,
+    chats: ChatParameters,
+    seq_length: int,
+    max_lossy_share: float,
+    shuffle_memory: int,
+) -> Built:
+    """Write ``chats.bin``, ``chats.idx`` and ``loss_mask.npy``.
+
+    Args:
+        folder: where the files go; also holds temporary files of the size of the windows.
+        documents: rows with ``text``, ``source``, ``is_bad`` and, for sources of the kind ``spans``,
+            ``assistant_spans``; those of other sources are passed over.
+        tokenizer: encodes them.
+        eos_token: begins each chat, pads, and may end turns.
+        chats: which documents, and how.
+        seq_length: tokens that a window predicts; a window has one more.
+        max_lossy_share: an error when a greater share of the chats loses text.
+        shuffle_memory: bytes for windows in memory; 17 bytes a window come on top.
+
+    Returns:
+        Statistics: windows, tokens (that are not padding), padding_tokens, loss_tokens (predictions that count),
+        loss_share (of all predictions), eos_tokens (all in the file), chats (documents of the sources), used,
+        set_aside by reason (`REASONS`), turns (of the assistant), tokens_left_out, tokens_repeated, lossy_chats,
+        by_source (chats, used, windows, loss_tokens), tokenizer (sha256, vocab_size, eos_token, eos_id).
+
+    Raises:
+        StreamError: ``context_tokens`` leaves no room in a window, a column or a source is missing, spans are not those
+            of the text, no chat is left, or too many lose text.
+        TokenizerError: see `everytoken.tokens.chats.mark_ids`.
+    """
+    window, facts = seq_length + 1, tokenizer_facts(tokenizer)
+    if chats.context_tokens >= seq_length:
+        raise StreamError(
+            f"chats.context_tokens is {chats.context_tokens}; expected less than seq_length, which is {seq_length}: "
+            "else no window has room for more of a chat"
+        )
+    encoder = open_encoder(tokenizer, eos_token, special_tokens_in_text="literal")
+    counts = _Counts({name: _SourceCounts() for name in chats.rules})
+    scratch = Path(tempfile.mkdtemp(prefix="chats-", dir=folder))
+    with (scratch / "windows").open("w+b") as windows, (scratch / "masks").open("w+b") as masks:
+        for parts in documents:
+            for part in parts:
+                for source, chat in _chats_of(part, encoder, chats, counts):
+                    cuts = list(cut_chat(chat.starts, chat.ends, window, chats.context_tokens))
+                    rows, counted = _windows_of(chat, cuts, window, facts)
+                    windows.write(rows.data)
+                    masks.write(pack_mask(counted).data)
+                    counts.add(source, chat, cuts, rows, counted, facts.eos_id)
+        _require_chats(counts, max_lossy_share, encoder)
+        total = sum(source.windows for source in counts.by_source.values())
+        position = destinations(numpy_generator(chats.seed).permutation(total))
+        half = shuffle_memory // 2
+        with (
+            WindowWriter(folder / CHATS, window, facts.dtype) as writer,
+            writer.shuffled(position, half) as write,
+        ):
+            for block in _rows(windows, window, facts.dtype):
+                write(block)
+        _write_masks(folder / LOSS_MASK_FILE, masks, position, mask_bytes(seq_length), half)
+    shutil.rmtree(scratch)
+    return Built(counts.statistics(total, seq_length, facts))
+
+
+def cut_chat(starts: Sequence[int], ends: Sequence[int], window: int, context: int) -> Iterator[tuple[int, int, int]]:
+    """Yield (first, end, learned) of each window of a chat: its tokens, and up to where they were learned before.
+
+    Args:
+        starts: where each turn of the assistant begins, ascending, above 0.
+        ends: where each ends.
+        window: tokens of a window.
+        context: most tokens that are repeated, below ``window - 1``.
+    """
+    borders = [0, *ends]  # exchange k is from borders[k] to borders[k + 1]
+    learned = k = 0
+    while k < len(ends):
+        if learned > borders[k]:  # in the middle of a turn
+            first = learned - context
+        else:
+            j = k
+            while j and borders[k] - borders[j - 1] <= context and ends[k] - borders[j - 1] <= window:
+                j -= 1
+            first = borders[j]
+            if ends[k] - first > window:
+                first = max(first, min(ends[k] - window, starts[k] - context))
+            first = min(first, starts[k] - 1)  # a turn right after another: its first token follows something too
+        fits = bisect_right(borders, first + window) - 1
+        end = borders[fits] if borders[fits] > learned and fits > k else first + window
+        yield first, end, learned
+        learned, k = end, bisect_right(borders, end) - 1
+
+
+def _windows_of(
+    chat: ChatTokens, cuts: Sequence[tuple[int, int, int]], window: int, facts: TokenizerFacts
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the windows of a chat, (n, window), and which predictions count, bool (n, window - 1)."""
+    said = np.zeros(len(chat.ids), bool)
+    for start, end in zip(chat.starts, chat.ends, strict=True):
+        said[start:end] = True
+    rows = np.full((len(cuts), window), facts.eos_id, stored_dtype(facts.dtype))
+    counted = np.zeros((len(cuts), window - 1), bool)
+    for row, mask, (first, end, learned) in zip(rows, counted, cuts, strict=True):
+        row[: end - first] = chat.ids[first:end]
+        begin = max(first + 1, learned)
+        mask[begin - first - 1 : end - first - 1] = said[begin:end]
+    return rows, counted
+
+
+def _chats_of(
+    part: Part, encoder: DocumentEncoder, chats: ChatParameters, counts: _Counts
+) -> Iterator[tuple[str, ChatTokens]]:
+    """Yield the chats of a part that become windows, and count the others."""
+    rules = chats.rules
+    with_spans = [name for name, rule in rules.items() if isinstance(rule, SpansOfTurns)]
+    needed = ["text", "source", *([] if chats.include_bad else ["is_bad"])]
+    needed += ["assistant_spans"] if with_spans and "assistant_spans" in part.schema.names else []
+    if missing := [name for name in needed if name not in part.schema.names]:
+        raise StreamError(f"{part.name} has no column {missing[0]!r}, only {part.schema.names}; give documents")
+    marks, wanted, first_row = mark_ids(encoder, chats.marks), pa.array(list(rules), pa.string()), 0
+    for batch in part.batches(needed):
+        rows = np.flatnonzero(pc.is_in(batch.column("source"), wanted).to_numpy(zero_copy_only=False))
+        kept = batch.take(pa.array(rows))
+        sources, texts, spans = [], [], []
+        for row, document in zip((rows + first_row).tolist(), kept.to_pylist(), strict=True):
+            source = document["source"]
+            counts.by_source[source].chats += 1
+            if not chats.include_bad and document["is_bad"]:
+                counts.set_aside["is_bad"] += 1
+            elif not (found := _spans_of(document, chats, f"{part.name} row {row} (source {source})")):
+                counts.set_aside["no_answer"] += 1
+            else:
+                sources.append(source)
+                texts.append(document["text"])
+                spans.append(found)
+        first_row += batch.num_rows
+        encoded = encode_chats(encoder, texts, spans, marks=marks, turn_ends=chats.turn_ends) if texts else ()
+        for source, chat in zip(sources, encoded, strict=True):
+            if chat.ends:
+                yield source, chat
+            else:
+                counts.set_aside["no_answer"] += 1
+
+
+def _spans_of(document: Mapping[str, Any], chats: ChatParameters, where: str) -> Spans:
+    rule, text = chats.rules[document["source"]], document["text"]
+    if isinstance(rule, SpansOfLines):
+        return spans_of_lines(text, rule)
+    if not isinstance(rule, SpansOfTurns):
+        return spans_after(text, rule)
+    if document.get("assistant_spans") is None:
+        raise StreamError(
+            f"{where} has no assistant_spans: it was not rendered from turns. Give its source another rule in "
+            "chats.sources (lines, after), or null"
+        )
+    spans = [(span["start"], span["end"]) for span in document["assistant_spans"]]
+    borders = [0, *(border for span in spans for border in span), len(text)]
+    if borders != sorted(borders):
+        raise StreamError(
+            f"{where} has the assistant_spans {spans[:5]} in {len(text)} code points; expected spans in order, apart "
+            "and inside the text. Make the documents again"
+        )
+    return [span for span in spans if span[0] < span[1]]
+
+
+@dataclass
+class _SourceCounts:
+    chats: int = 0
+    used: int = 0
+    windows: int = 0
+    loss_tokens: int = 0
+
+
+@dataclass
+class _Counts:
+    by_source: dict[str, _SourceCounts]
+    set_aside: Counter[str] = field(default_factory=Counter)
+    turns: int = 0
+    tokens: int = 0
+    eos_tokens: int = 0
+    left_out: int = 0
+    repeated: int = 0
+    lossy: int = 0
+
+    def add(
+        self,
+        source: str,
+        chat: ChatTokens,
+        cuts: Sequence[tuple[int, int, int]],
+        rows: np.ndarray,
+        counted: np.ndarray,
+        eos_id: int,
+    ) -> None:
+        """Count a chat with its windows."""
+        own = self.by_source[source]
+        own.used += 1
+        own.windows += len(rows)
+        own.loss_tokens += int(np.count_nonzero(counted))
+        self.turns += len(chat.starts)
+        self.eos_tokens += int(np.count_nonzero(rows == eos_id))
+        self.tokens += sum(end - first for first, end, _ in cuts)
+        self.left_out += chat.left_out + sum(max(0, first - learned) for first, _, learned in cuts)
+        self.repeated += sum(max(0, learned - first) for first, _, learned in cuts)
+        self.lossy += chat.lost_bytes > 0
+
+    def statistics(self, windows: int, seq_length: int, facts: TokenizerFacts) -> dict[str, Any]:
+        """Return what the ledger says."""
+        loss_tokens = sum(source.loss_tokens for source in self.by_source.values())
+        return {
+            "windows": windows,
+            "tokens": self.tokens,
+            "padding_tokens": windows * (seq_length + 1) - self.tokens,
+            "loss_tokens": loss_tokens,
+            "loss_share": loss_tokens / (windows * seq_length),
+            "eos_tokens": self.eos_tokens,
+            "chats": sum(source.chats for source in self.by_source.values()),
+            "used": sum(source.used for source in self.by_source.values()),
+            "set_aside": {reason: self.set_aside[reason] for reason in REASONS},
+            "turns": self.turns,
+            "tokens_left_out": self.left_out,
+            "tokens_repeated": self.repeated,
+            "lossy_chats": self.lossy,
+            "by_source": {name: asdict(source) for name, source in sorted(self.by_source.items())},
+            "tokenizer": asdict(facts),
+        }
+
+
+def _require_chats(counts: _Counts, max_lossy_share: float, encoder: DocumentEncoder) -> None:
+    for name, source in counts.by_source.items():
+        if not source.chats:
+            raise StreamError(
+                f"the documents have none of source {name!r}; set chats.sources.{name} to null, or draw documents of it"
+            )
+    used = sum(source.used for source in counts.by_source.values())
+    if not used:
+        raise StreamError(
+            f"no chat is left of sources {sorted(counts.by_source)}: set aside are {dict(counts.set_aside)}; look at "
+            "chats.sources and chats.include_bad"
+        )
+    if counts.lossy > max_lossy_share * used:
+        raise StreamError(
+            f"{counts.lossy} of {used} chats lose text, allowed is a share of {max_lossy_share}. "
+            f"{encoder.tokenizer.why_lossy}"
+        )
+
+
+def _rows(file: Any, items: int, dtype: np.dtype[Any]) -> Iterator[np.ndarray]:
+    """Yield the rows of a file that was just written, (n, items)."""
+    file.seek(0)
+    size = items * stored_dtype(dtype).itemsize
+    while block := file.read(max(1, _COPIED_BYTES // size) * size):
+        yield np.frombuffer(block, stored_dtype(dtype)).reshape(-1, items)
+
+
+def _write_masks(path: Path, masks: Any, position: np.ndarray, size: int, memory: int) -> None:
+    """Write what `numpy.save` would write of all masks in the order of their windows."""
+    header = {"descr": "|u1", "fortran_order": False, "shape": (len(position), size)}
+    with path.open("w+b") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        scatter = RowScatter(file, position, size, np.dtype(np.uint8), memory)
+        masks.seek(0)
+        while block := masks.read(max(1, _COPIED_BYTES // size) * size):
+            scatter.add(np.frombuffer(block, np.uint8).reshape(-1, size))
+        scatter.finish()
+        file.flush()
+        os.fsync(file.fileno())

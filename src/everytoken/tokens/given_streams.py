@@ -1,0 +1,80 @@
+"""Streams that lie somewhere on disk, for a run that names them by path: known by their content all the same."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from everytoken.shards import Artifact, ArtifactStore, file_sha256, value_digest
+from everytoken.tokens.errors import StreamError
+from everytoken.tokens.megatron import with_name
+
+logger = logging.getLogger(__name__)
+
+_LEDGER = "ledger.json"
+
+
+@dataclass(frozen=True)
+class GivenFiles:
+    """Files of another program, or of ours without their ledger.
+
+    Attributes:
+        path: of the folder, the prefix of ``.bin`` and ``.idx``, or the file.
+        root_digest: over the names and the SHA-256 of all its files; in recipes it stands for the files.
+    """
+
+    path: Path = field(compare=False)
+    root_digest: str
+
+
+def given_files(path: Path, sha256: str | None) -> Artifact | GivenFiles:
+    """Return what lies at ``path``: an artifact of ours by its ledger, else its files, read once for a digest.
+
+    Args:
+        path: a folder (a stream, raw shards), the prefix of ``.bin`` and ``.idx``, or one file (a tensor, a tokenizer).
+        sha256: the digest that it must have (of an artifact: its root digest); None: whatever it has.
+
+    Raises:
+        StreamError: there is nothing, or something else than ``sha256`` says.
+        ShardsError: an artifact that is not whole.
+    """
+    found: Artifact | GivenFiles
+    if (path / _LEDGER).is_file():
+        found = ArtifactStore(path).load()
+    else:
+        files = _files(path)
+        logger.info("%s: reading %d files for their digest", path, len(files))
+        found = GivenFiles(path, value_digest([[file.name, file_sha256(file)] for file in files]))
+    if sha256 is not None and found.root_digest != sha256.lower():
+        raise StreamError(
+            f"{path} has the digest {found.root_digest}, expected {sha256}: these are other tokens than were meant. "
+            "Bring the right ones, or name the new digest."
+        )
+    return found
+
+
+def path_of(given: Artifact | GivenFiles) -> Path:
+    """Return where it lies."""
+    if isinstance(given, GivenFiles):
+        return given.path
+    if given.folder is None:
+        raise StreamError("the stream is only planned; save it, then use what its store loads")
+    return given.folder
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    pair = [with_name(path, suffix) for suffix in (".bin", ".idx")]
+    if all(one.is_file() for one in pair):
+        return pair
+    if not path.is_dir():
+        raise StreamError(
+            f"{path} is not there: expected a folder with a stream or raw shards, the prefix of a .bin and an .idx "
+            "file, or one file of torch.save"
+        )
+    files = sorted(one for one in path.iterdir() if one.is_file() and not one.name.startswith("."))
+    if not files:
+        raise StreamError(f"{path} is an empty folder; expected a stream (.bin and .idx) or raw shards (manifest.json)")
+    return files

@@ -1,0 +1,154 @@
+"""One folder of a checkpoint: the files of its writer, ``state.json``, and ``SHA256SUMS`` over all of them.
+
+`sha256sum -c SHA256SUMS` verifies it too, but for files that are too many. `everytoken.training.checkpoints` keeps
+several of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from everytoken.shards.digests import canonical_json, file_sha256, plain_json
+from everytoken.shards.errors import ShardsError
+from everytoken.training.errors import CheckpointError
+
+STATE_FILE = "state.json"
+SUMS_FILE = "SHA256SUMS"
+_FORMAT = "everytoken-training-state/1"
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")  # what sha256sum does not escape
+_SUM = re.compile(rf"([0-9a-f]{{64}})  ({_PLAIN_NAME.pattern})")
+_COPIED = 1 << 22  # bytes at a time
+
+
+@dataclass(frozen=True)
+class Content:
+    """The bytes of a checkpoint: SHA-256 of ``SHA256SUMS``; SHA-256 and size of each file that it lists."""
+
+    digest: str
+    sums: dict[str, str]
+    sizes: dict[str, int]
+
+    def looks_unchanged(self, folder: Path) -> bool:
+        """Return whether names, sizes and ``SHA256SUMS`` of ``folder`` are these; the files are not read."""
+        try:
+            sizes = {path.name: path.stat().st_size for path in folder.iterdir() if path.name != SUMS_FILE}
+            return sizes == self.sizes and file_sha256(folder / SUMS_FILE) == self.digest
+        except OSError:
+            return False
+
+
+def step_name(step: int) -> str:
+    """Return the name of the folder of a step."""
+    return f"step_{step:09d}"
+
+
+def state_document(step: int, state: Mapping[str, Any]) -> str:
+    """Return what ``state.json`` holds; raise ``CheckpointError`` for a state that JSON does not give back."""
+    if step < 0:
+        raise CheckpointError(f"a checkpoint of step {step}: expected 0 or more steps done")
+    try:
+        plain = plain_json(state, "state")
+    except ShardsError as error:
+        raise CheckpointError(f"the checkpoint of step {step} cannot be written: {error}") from error
+    return canonical_json({"format": _FORMAT, "step": step, "state": plain}) + "\n"
+
+
+def complete(folder: Path, document: str) -> Content:
+    """Add ``state.json`` and ``SHA256SUMS`` to the files in ``folder``."""
+    paths = sorted(folder.iterdir())
+    for path in paths:
+        if path.is_symlink() or not path.is_file() or not _PLAIN_NAME.fullmatch(path.name):
+            raise CheckpointError(
+                f"{path}: a checkpoint holds only files, with names of letters, digits, '.', '-' and '_'"
+            )
+        if path.name in (STATE_FILE, SUMS_FILE):
+            raise CheckpointError(f"{path}: this file is written by the store; give the other one another name")
+    (folder / STATE_FILE).write_text(document, encoding="utf-8")
+    names = sorted([*(path.name for path in paths), STATE_FILE])
+    sums = _hash_files(folder, names)
+    data = "".join(f"{digest}  {name}\n" for name, digest in sums.items()).encode()
+    (folder / SUMS_FILE).write_bytes(data)
+    return Content(hashlib.sha256(data).hexdigest(), sums, {name: (folder / name).stat().st_size for name in names})
+
+
+def copy_files(original: Path, content: Content, folder: Path) -> None:
+    """Copy a checkpoint into the empty ``folder``; raise ``CheckpointError`` when what is read is not ``content``."""
+    expected = {**content.sums, SUMS_FILE: content.digest}
+    for name, expected_sum in expected.items():
+        digest = hashlib.sha256()
+        with (original / name).open("rb") as source, (folder / name).open("wb") as target:
+            while block := source.read(_COPIED):
+                digest.update(block)
+                target.write(block)
+        if digest.hexdigest() != expected_sum:
+            raise CheckpointError(
+                f"{original / name} is not what was written: expected SHA-256 {expected_sum}, found "
+                f"{digest.hexdigest()}"
+            )
+
+
+def verify(folder: Path) -> tuple[int, dict[str, Any], Content]:
+    """Read all of a checkpoint; return its step, its state and its content.
+
+    Raises:
+        CheckpointError: a file is missing, too many, or not what was written; with expected and found.
+    """
+    try:
+        sums_bytes = (folder / SUMS_FILE).read_bytes()
+        sums = _parse_sums(folder / SUMS_FILE, sums_bytes)
+        names = {path.name for path in folder.iterdir()} - {SUMS_FILE}
+        for name in sorted(sums.keys() | names):
+            if name not in names:
+                raise CheckpointError(f"{folder / name}: expected a file, found none")
+            if name not in sums:
+                raise CheckpointError(
+                    f"{folder / name}: expected no such file ({SUMS_FILE} does not list it), found one"
+                )
+        for name, found in _hash_files(folder, sums).items():
+            if found != sums[name]:
+                raise CheckpointError(f"{folder / name}: expected SHA-256 {sums[name]}, found {found}")
+        step, state = _parse_state(folder)
+        sizes = {name: (folder / name).stat().st_size for name in sums}
+    except OSError as error:
+        raise CheckpointError(f"{folder}: expected a whole checkpoint, found: {error}") from error
+    return step, state, Content(hashlib.sha256(sums_bytes).hexdigest(), sums, sizes)
+
+
+def _parse_sums(path: Path, data: bytes) -> dict[str, str]:
+    *lines, rest = data.decode("ascii", errors="replace").split("\n")
+    matches = [match for line in lines if (match := _SUM.fullmatch(line))]
+    sums = {match[2]: match[1] for match in matches}
+    if rest or len(sums) != len(lines) or STATE_FILE not in sums:
+        raise CheckpointError(
+            f"{path}: expected whole lines '<SHA-256>  <name>', one of them of {STATE_FILE}, found {len(data)} bytes "
+            "that are not"
+        )
+    return sums
+
+
+def _parse_state(folder: Path) -> tuple[int, dict[str, Any]]:
+    path = folder / STATE_FILE
+    try:
+        document = json.loads(path.read_bytes())
+        found_format, step, state = document["format"], int(document["step"]), document["state"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path}: expected format, step and state, found none ({error!r})") from error
+    if (found_format, step_name(step)) != (_FORMAT, folder.name):
+        raise CheckpointError(
+            f"{path}: expected {_FORMAT!r} of {folder.name}, found {found_format!r} of {step_name(step)}: another "
+            "version wrote it, or the folder was renamed"
+        )
+    return step, state
+
+
+def _hash_files(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    listed = list(names)
+    with ThreadPoolExecutor(4) as threads:  # hashing releases the GIL
+        return dict(zip(listed, threads.map(file_sha256, [folder / name for name in listed]), strict=True))

@@ -1,0 +1,102 @@
+"""What a run has done, as rows: every optimiser step, every look at the held-out documents, every text it wrote.
+
+The rows of a run lie in its checkpoints, so a run that was cut and continued ends with the rows of one that was not.
+Seconds are measurements: a record carries them to whoever watches, the files do not. Importing this loads no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from everytoken.training.errors import CheckpointError
+
+HISTORY_FILE = "history.parquet"
+HELD_OUT_FILE = "held_out.parquet"
+SAMPLES_FILE = "samples.parquet"
+
+
+def _schema(**types: pa.DataType) -> pa.Schema:
+    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in types.items()])
+
+
+HISTORY = _schema(
+    step=pa.int64(),
+    tokens=pa.int64(),
+    loss_tokens=pa.int64(),
+    loss=pa.float64(),
+    lr=pa.float64(),
+    grad_norm=pa.float64(),
+    skipped=pa.bool_(),
+)
+HELD_OUT = _schema(step=pa.int64(), source=pa.string(), bits_per_byte=pa.float64(), nats=pa.float64(), bytes=pa.int64())
+SAMPLES = _schema(step=pa.int64(), prompt=pa.string(), text=pa.string())
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """What one optimiser step did; all but ``seconds`` is deterministic.
+
+    Of a skipped step loss or norm is infinite or not a number, and nothing was updated.
+    """
+
+    step: int  # 0-based
+    tokens: int  # predictions read up to and with this step: (step + 1) * batch_size * seq_length
+    loss_tokens: int  # predictions of this step that count in the loss
+    loss: float  # nats per counted prediction, before the update
+    lr: float
+    grad_norm: float  # before clipping
+    skipped: bool
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOutRecord:
+    """The loss on the held-out documents of one source after an optimiser step (0-based)."""
+
+    step: int
+    source: str
+    bits_per_byte: float
+    nats: float  # sum over the documents' predictions
+    bytes: int  # UTF-8 bytes of the documents
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRecord:
+    """What the model wrote after a prompt, after an optimiser step (0-based)."""
+
+    step: int
+    prompt: str
+    text: str
+
+
+Record = StepRecord | HeldOutRecord | SampleRecord
+_R = TypeVar("_R", StepRecord, HeldOutRecord, SampleRecord)
+
+
+def write_records(path: Path, records: Iterable[_R], schema: pa.Schema) -> None:
+    """Write records as parquet; equal records give equal bytes."""
+    rows = list(records)
+    columns = {name: [getattr(row, name) for row in rows] for name in schema.names}
+    pq.write_table(pa.table(columns, schema=schema), path)
+
+
+def read_records(path: Path, kind: type[_R], schema: pa.Schema) -> list[_R]:
+    """Return what `write_records` wrote; raise ``CheckpointError`` for another file."""
+    try:
+        table = pq.read_table(path)
+    except (OSError, pa.ArrowException) as error:
+        raise CheckpointError(f"{path} is missing or damaged: {error}") from error
+    if not table.schema.equals(schema):
+        raise CheckpointError(f"{path} has the columns {table.schema.names}, expected {schema.names}")
+    return [kind(*row) for row in zip(*(column.to_pylist() for column in table.columns), strict=True)]
+
+
+def record_values(record: Record) -> dict[str, Any]:
+    """Return name and value of each field."""
+    return {field.name: getattr(record, field.name) for field in fields(record)}

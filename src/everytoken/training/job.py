@@ -1,0 +1,80 @@
+"""Everything that a training process has to know, as one JSON file. Importing this loads no torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from everytoken.models.parameters import ModelParameters
+from everytoken.tokens.data_parameters import DataParameters
+from everytoken.training.errors import TrainingError
+from everytoken.training.parameters import CheckpointParameters, DistributionParameters, TrainingParameters
+
+
+class TrainingJob(BaseModel):
+    """One run of training: what it is (``run``), what it reads, and how it is done.
+
+    Attributes:
+        run: identity of the run: a digest of everything that its result depends on. Checkpoints of another are refused.
+        streams: folder or file of each stream by name.
+        data: which samples of the streams, in which order.
+        model: family and shape.
+        training: optimiser, schedule, batch and arithmetic.
+        checkpoints: where the state is kept.
+        distribution: how many processes, and how they share the model.
+        vocab_size: tokens of the tokenizer.
+        seq_length: predictions of a window.
+        eos_id: the token that ends documents.
+        initial: checkpoint folder whose weights a new run starts from; null: new weights.
+        held_out: file of `everytoken.training.held_out.write_held_out`; null when ``training.held_out`` is.
+        tokenizer: tokenizer file or folder, for samples; null when ``training.samples`` is.
+        eos_token: spelling of ``eos_id``.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    run: str = Field(min_length=16)
+    streams: dict[str, Path]
+    data: DataParameters
+    model: ModelParameters
+    training: TrainingParameters
+    checkpoints: CheckpointParameters
+    distribution: DistributionParameters
+    vocab_size: int = Field(gt=0)
+    seq_length: int = Field(gt=0)
+    eos_id: int = Field(ge=0)
+    initial: Path | None
+    held_out: Path | None
+    tokenizer: Path | None
+    eos_token: str
+
+    @property
+    def folder(self) -> Path:
+        """Where the checkpoints of this run lie, and nothing else."""
+        return Path(self.checkpoints.folder) / self.run[:16]
+
+    @property
+    def mirror(self) -> Path | None:
+        """Where their copies lie."""
+        return None if self.checkpoints.mirror is None else Path(self.checkpoints.mirror) / self.run[:16]
+
+    @property
+    def live_folder(self) -> Path:
+        """Where the processes of this run put what they tell each other and the one that started them."""
+        return Path(self.checkpoints.folder) / f"{self.run[:16]}.live"
+
+
+def write_job(path: Path, job: TrainingJob) -> None:
+    """Write the job as JSON."""
+    path.write_text(job.model_dump_json(indent=2) + "\n", encoding="utf-8")
+
+
+def read_job(path: Path) -> TrainingJob:
+    """Return the job in a JSON file; raise ``TrainingError`` when it is missing or no job."""
+    try:
+        return TrainingJob.model_validate_json(path.read_bytes())
+    except FileNotFoundError as error:
+        raise TrainingError(f"{path} is missing; `everytoken train` writes it") from error
+    except ValidationError as error:
+        raise TrainingError(f"{path} is not a training job of this version: {error}") from error

@@ -1,0 +1,164 @@
+"""Train a job: here, or in processes that torch's launcher starts; go on from the newest checkpoint of the run.
+
+Several processes are started with torch's own launcher, in a process of its own (`everytoken.training.worker`). What
+they did comes back through files in the job's live folder: records as lines of JSON, and the error of a process that
+failed. They end when this process ends, however it ends: they hold the other end of a pipe. Importing this loads no
+torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from everytoken.training import errors
+from everytoken.training.errors import TrainingError
+from everytoken.training.history import HeldOutRecord, StepRecord
+from everytoken.training.job import TrainingJob, write_job
+from everytoken.training.live import Listeners, OnHeldOut, OnRecords, Tail
+
+RECORDS_FILE = "records.jsonl"
+JOB_FILE = "job.json"
+
+_SECONDS_BETWEEN_LOOKS = 1.0
+_SECONDS_TO_END = 40.0  # torch's launcher gives a process 30 to end by itself
+
+
+def run_job(job: TrainingJob, on_records: OnRecords, on_held_out: OnHeldOut | None = None) -> None:
+    """Train to the last step in this process; as one of several where torch.distributed is up.
+
+    Goes on from the newest checkpoint of the run that verifies, and ends with a checkpoint of the last step: a run that
+    was cut anywhere has, on the same machine, the bytes of one that was not. A run that is finished is left as it is.
+
+    Args:
+        job: what to do.
+        on_records: gets the records of steps in batches every few seconds, and the rest at the end; in rank 0 alone.
+        on_held_out: gets the records of each look at the held-out documents.
+
+    Raises:
+        TrainingError: the job contradicts itself or the files that it names.
+        NonFiniteError: too many steps in a row were not finite.
+        CheckpointError: checkpoints are of another run, or none of them verifies, or one cannot be written.
+    """
+    from everytoken.training.session import train_here
+
+    train_here(job, Listeners(on_records, on_held_out))
+
+
+def launch(job: TrainingJob, on_records: OnRecords, on_held_out: OnHeldOut | None = None) -> None:
+    """Train to the last step with as many processes as the job says; arguments and errors as of `run_job`.
+
+    Several nodes are not started from one of them: raises ``TrainingError`` with the command to run on each, unless
+    the run is finished.
+    """
+    if job.distribution.processes * job.distribution.nodes == 1:
+        run_job(job, on_records, on_held_out)
+        return
+    job.live_folder.mkdir(parents=True, exist_ok=True)
+    write_job(job.live_folder / JOB_FILE, job)
+    if job.distribution.nodes > 1:
+        _expect_finished(job)
+        return
+    folder = job.live_folder / "processes"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    tail, listeners = Tail(folder / RECORDS_FILE), Listeners(on_records, on_held_out, seconds=0.0)
+    # it sets a default for its children; ours comes from the job
+    environment = os.environ | {"OMP_NUM_THREADS": str(job.training.execution.threads)}
+    worker = [sys.executable, "-m", "everytoken.training.worker", str(job.live_folder / JOB_FILE)]
+    command = [*worker, "--start", str(folder)]
+    with (
+        _terminable(),
+        subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, env=environment) as child,
+    ):
+        try:
+            while child.poll() is None:
+                _wait(child)
+                _deliver(tail, listeners)
+        finally:
+            _end(child)
+            _deliver(tail, listeners)
+    if child.returncode:
+        raise _error(folder, child.returncode)
+
+
+def _expect_finished(job: TrainingJob) -> None:
+    from everytoken.training.checkpoints import CheckpointStore
+
+    newest = CheckpointStore(job.folder, mirror=job.mirror, milestone_steps=job.checkpoints.milestone_steps).newest()
+    if newest is not None and newest.step == job.training.steps:
+        return
+    distribution = job.distribution
+    path = shlex.quote(str((job.live_folder / JOB_FILE).resolve()))
+    raise TrainingError(
+        f"{0 if newest is None else newest.step} of {job.training.steps} steps are done, and {distribution.nodes} "
+        "nodes cannot be started from one; run this on each node (srun does), then the same command again:\n"
+        f"torchrun --nnodes {distribution.nodes} --nproc-per-node {distribution.processes} --rdzv-backend c10d "
+        f"--rdzv-endpoint HOST:29500 --rdzv-id {job.run[:16]} -m everytoken.training.worker {path}"
+    )
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Turn SIGTERM into an exit through ``finally`` where nobody else has, so that the children end too."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _wait(child: subprocess.Popen[bytes]) -> None:
+    try:
+        child.wait(_SECONDS_BETWEEN_LOOKS)
+    except subprocess.TimeoutExpired:
+        return
+
+
+def _deliver(tail: Tail, listeners: Listeners) -> None:
+    for record in tail.new():
+        if isinstance(record, StepRecord):
+            listeners.add(record)
+        elif isinstance(record, HeldOutRecord):
+            listeners.held_out([record])
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """End the launcher and its processes, if they have not ended yet: they look at the pipe."""
+    assert child.stdin is not None
+    child.stdin.close()
+    try:
+        child.wait(_SECONDS_TO_END)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+
+
+def _error(folder: Path, code: int) -> TrainingError:
+    """Return the error of the process that failed first; those that lost it fail afterwards, each in its way."""
+    found: list[dict[str, Any]] = [json.loads(path.read_bytes()) for path in folder.glob("error_*.json")]
+    if not found:
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        return TrainingError(f"the launcher of the training processes ended with {how}; what it wrote stands above")
+    first = min(found, key=lambda error: (not error["expected"], error["time"]))
+    kind = getattr(errors, first["type"], TrainingError) if first["expected"] else TrainingError
+    result: TrainingError = kind(f"{first['message']} (in training process {first['rank']})")
+    return result

@@ -1,0 +1,361 @@
+"""A run of training in this process, or as one rank of several: begin or go on, do the steps, keep the state.
+
+A checkpoint holds all that the next step depends on: tensors of the model and of AdamW, and the number of steps done.
+No generator's state is kept: every draw is made from a seed and a step, and the samples of a step from its number.
+After a step come the look at held-out documents and the samples, then the checkpoint, so what they said is in it.
+Neither of them changes a bit of the training.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from everytoken.models.families import build_model, empty_model
+from everytoken.models.language_model import LanguageModel
+from everytoken.tokens import TrainingWindows, open_encoder, open_training_windows
+from everytoken.training.checkpoint import (
+    MODEL_FILE,
+    CheckpointConfig,
+    load_config,
+    load_model_tensors,
+    read_tensors,
+    write_config,
+    write_tensors,
+)
+from everytoken.training.checkpoints import Checkpoint, CheckpointStore
+from everytoken.training.distribution import Processes, these_processes
+from everytoken.training.errors import CheckpointError, TrainingError
+from everytoken.training.execution import describe_machine, execution, matrix_peak
+from everytoken.training.generation import generate
+from everytoken.training.held_out import HeldOutChunks, evaluate_held_out, read_held_out
+from everytoken.training.history import (
+    HELD_OUT,
+    HELD_OUT_FILE,
+    HISTORY,
+    HISTORY_FILE,
+    SAMPLES,
+    SAMPLES_FILE,
+    HeldOutRecord,
+    SampleRecord,
+    StepRecord,
+    read_records,
+    write_records,
+)
+from everytoken.training.job import TrainingJob
+from everytoken.training.live import Listeners
+from everytoken.training.loop import make_optimizer, prepare, train_steps
+from everytoken.training.optimizer_state import OPTIMIZER_FILE
+from everytoken.training.parameters import GenerationParameters
+from everytoken.training.progress import with_progress
+
+logger = logging.getLogger(__name__)
+
+_FORMAT = "everytoken-training/1"
+
+
+@dataclass
+class _Past:
+    """What the steps before this session left; on ranks other than 0 the number of steps alone."""
+
+    steps: int = 0
+    history: list[StepRecord] = field(default_factory=list)
+    held_out: list[HeldOutRecord] = field(default_factory=list)
+    samples: list[SampleRecord] = field(default_factory=list)
+    segments: list[dict[str, Any]] = field(default_factory=list)
+    folder: Path | None = None
+
+    @property
+    def skipped_in_a_row(self) -> int:
+        count = 0
+        while count < len(self.history) and self.history[-1 - count].skipped:
+            count += 1
+        return count
+
+
+def train_here(job: TrainingJob, listeners: Listeners) -> None:
+    """Train to the last step as this process's part of the run; see `everytoken.training.run.run_job`."""
+    processes = these_processes(job.distribution)
+    processes.rows(job.training.batch_size)
+    with ExitStack() as stack:
+        stack.enter_context(execution(job.training.execution))
+        store, past = None, _Past()
+        if processes.first:
+            store = CheckpointStore(job.folder, mirror=job.mirror, milestone_steps=job.checkpoints.milestone_steps)
+            stack.enter_context(store.writing())
+            past = _past(job, store.newest())
+        past.steps = processes.same(past.steps)
+        if past.steps == job.training.steps:
+            return
+        stack.callback(listeners.flush)
+        _Session(job, processes, store, past, listeners).run()
+
+
+def _past(job: TrainingJob, checkpoint: Checkpoint | None) -> _Past:
+    if checkpoint is None:
+        return _Past()
+    state = checkpoint.state
+    expected = {"format": _FORMAT, "run": job.run, "step": checkpoint.step, "batch_size": job.training.batch_size}
+    found = {name: state.get(name) for name in expected}
+    if found != expected or checkpoint.step > job.training.steps:
+        raise CheckpointError(
+            f"{checkpoint.folder} belongs to {found}, expected {expected} of {job.training.steps} steps; it is of "
+            "another run or version: move it away, or give training.checkpoints.folder another place"
+        )
+    logger.info("going on from %s: %d of %d steps are done", checkpoint.folder, checkpoint.step, job.training.steps)
+    return _Past(
+        checkpoint.step,
+        read_records(checkpoint.folder / HISTORY_FILE, StepRecord, HISTORY),
+        read_records(checkpoint.folder / HELD_OUT_FILE, HeldOutRecord, HELD_OUT),
+        read_records(checkpoint.folder / SAMPLES_FILE, SampleRecord, SAMPLES),
+        state["segments"],
+        checkpoint.folder,
+    )
+
+
+class _Session:
+    def __init__(
+        self,
+        job: TrainingJob,
+        processes: Processes,
+        store: CheckpointStore | None,
+        past: _Past,
+        listeners: Listeners,
+    ) -> None:
+        self._job, self._processes, self._store, self._past = job, processes, store, past
+        self._listeners = listeners
+        self._windows = _open_windows(job, processes)
+        self._held_out = _held_out_chunks(job)
+        self._model = self._first_model()
+        self._check_prompts()
+        self._flop_per_token = self._model.flop_per_token(job.seq_length)
+        self._module = prepare(self._model, job.training, processes)
+        self._optimizer = make_optimizer(self._model, job.training)
+        if past.steps:
+            self._load_optimizer()
+        if processes.first:
+            self._note_machine()
+
+    def run(self) -> None:
+        """Do the steps that are left."""
+        job, processes, past = self._job, self._processes, self._past
+        rows = processes.rows(job.training.batch_size)
+        records = train_steps(
+            self._model,
+            self._optimizer,
+            lambda step: self._windows.read(self._windows.samples_of_step(step)[rows]),
+            job.training,
+            first_step=past.steps,
+            module=self._module,
+            processes=processes,
+            eos_id=job.eos_id if job.data.document_mask else None,
+            skipped_in_a_row=processes.same(past.skipped_in_a_row),
+        )
+        peak = torch.tensor(
+            matrix_peak(job.training.execution, processes.device.type), dtype=torch.float64, device=processes.device
+        )
+        processes.add(peak)()
+        if processes.first:
+            records = with_progress(
+                records,
+                first_step=past.steps,
+                steps=job.training.steps,
+                flop_per_token=self._flop_per_token,
+                peak=float(peak),
+            )
+        for record in records:
+            if processes.first:
+                past.history.append(record)
+                self._listeners.add(record)
+            self._after(record.step)
+
+    def _after(self, step: int) -> None:
+        """Do what is due after a step."""
+        training, done = self._job.training, step + 1
+        last = done == training.steps
+        if training.held_out is not None and (done % training.held_out.every_steps == 0 or last):
+            self._evaluate(step)
+        if training.samples is not None and done % training.samples.every_steps == 0:
+            self._write_samples(step)
+        if done % self._job.checkpoints.every_steps == 0 or last:
+            self._save(done)
+
+    def _first_model(self) -> LanguageModel:
+        """Return the model as rank 0 begins with it; in other processes one without values."""
+        job, past = self._job, self._past
+        shape = {"vocab_size": job.vocab_size, "max_seq_len": job.seq_length}
+        if not self._processes.first:
+            return empty_model(job.model, **shape)
+        if past.folder is None and job.initial is None:
+            return build_model(job.model, **shape, seed=job.training.seed)
+        folder = past.folder or job.initial
+        assert folder is not None
+        config = load_config(folder)
+        if config.model != job.model or config.vocab_size != job.vocab_size:
+            raise TrainingError(
+                f"{folder} holds a model of {config.vocab_size} tokens with {config.model}; expected {job.vocab_size} "
+                f"tokens and {job.model}: give the same model and tokenizer"
+            )
+        model = empty_model(job.model, **shape)
+        load_model_tensors(model, read_tensors(folder / MODEL_FILE), str(folder / MODEL_FILE))
+        return model
+
+    def _load_optimizer(self) -> None:
+        path = (self._past.folder or Path()) / OPTIMIZER_FILE
+        tensors = read_tensors(path) if self._processes.first else {}
+        self._processes.spread_optimizer(self._model, self._optimizer, tensors, str(path))
+
+    def _note_machine(self) -> None:
+        """Record by whom the steps from here on are done, where that is not who did those before."""
+        job, processes, segments = self._job, self._processes, self._past.segments
+        now = describe_machine(job.training.execution) | {
+            "processes": processes.size,
+            "strategy": processes.strategy,
+            "device": processes.device.type,
+        }
+        before = {name: value for name, value in segments[-1].items() if name != "from_step"} if segments else now
+        if before != now:
+            changed = {name: (before.get(name), now[name]) for name in now if before.get(name) != now[name]}
+            logger.warning(
+                "steps up to %d were done otherwise than those from here on (before, now): %s; the result can differ "
+                "in its last bits from a run on one machine",
+                self._past.steps,
+                changed,
+            )
+        if not segments or before != now:
+            segments.append({"from_step": self._past.steps, **now})
+
+    def _evaluate(self, step: int) -> None:
+        training = self._job.training
+        assert training.held_out is not None and self._held_out is not None
+        with self._not_compiled():
+            records = evaluate_held_out(
+                self._module,
+                self._held_out,
+                step=step,
+                batch_size=training.held_out.batch_size,
+                execution_parameters=training.execution,
+                processes=self._processes,
+                eos_id=self._job.eos_id if self._job.data.document_mask else None,
+            )
+        if self._processes.first:
+            self._past.held_out.extend(records)
+            self._listeners.held_out(records)
+            figures = ", ".join(f"{record.source} {record.bits_per_byte:.4f}" for record in records)
+            logger.info("held-out after step %d: bits per byte %s", step + 1, figures)
+
+    def _write_samples(self, step: int) -> None:
+        """Let rank 0 write a text for each prompt, with the model gathered where it is in shards."""
+        job, samples = self._job, self._job.training.samples
+        assert samples is not None and job.tokenizer is not None
+        model: LanguageModel = self._model
+        if self._processes.strategy == "fsdp":
+            (tensors,) = self._processes.gather(self._model, None)
+            if self._processes.first:
+                model = empty_model(job.model, vocab_size=job.vocab_size, max_seq_len=job.seq_length)
+                load_model_tensors(model, tensors, "the gathered model")
+        if self._processes.first:
+            encoder = open_encoder(job.tokenizer, job.eos_token, special_tokens_in_text="control")
+            parameters = GenerationParameters(
+                **samples.model_dump(exclude={"every_steps"}), execution=job.training.execution
+            )
+            with self._not_compiled():
+                texts = [SampleRecord(step, text.prompt, text.text) for text in generate(model, encoder, parameters)]
+            self._model.train()
+            self._past.samples.extend(texts)
+            for text in texts:
+                logger.info("after step %d: %r -> %r", step + 1, text.prompt, text.text)
+        self._processes.wait()
+
+    def _check_prompts(self) -> None:
+        """Raise now, not at the first sample, for a prompt that leaves no room in the model's context."""
+        job, samples = self._job, self._job.training.samples
+        if samples is None:
+            return
+        if job.tokenizer is None:
+            raise TrainingError("training.samples needs a tokenizer, the job names none; give one, or samples: null")
+        encoder = open_encoder(job.tokenizer, job.eos_token, special_tokens_in_text="control")
+        for prompt in samples.prompts:
+            length = len(encoder.encode([prompt]).values)  # EOS before the prompt instead of after it
+            if length > job.seq_length:
+                raise TrainingError(
+                    f"the prompt {prompt[:40]!r} has {length} tokens with the EOS before it, expected at most "
+                    f"{job.seq_length}; shorten it"
+                )
+
+    def _not_compiled(self) -> AbstractContextManager[Any]:
+        """Return a context in which layers run as written: other shapes are not worth compiling for."""
+        return torch.compiler.set_stance("force_eager") if self._job.training.compile else nullcontext()
+
+    def _save(self, done: int) -> None:
+        job, past = self._job, self._past
+        model, optimizer = self._processes.gather(self._model, self._optimizer)
+        if self._store is not None:
+            state = {
+                "format": _FORMAT,
+                "run": job.run,
+                "step": done,
+                "tokens": past.history[-1].tokens,
+                "batch_size": job.training.batch_size,
+                "seq_length": job.seq_length,
+                "skipped_steps": sum(record.skipped for record in past.history),
+                "segments": past.segments,
+            }
+            self._store.save(done, lambda folder: self._write_files(folder, model, optimizer), state)
+        self._processes.wait()
+
+    def _write_files(self, folder: Path, model: dict[str, Tensor], optimizer: dict[str, Tensor]) -> None:
+        job, past = self._job, self._past
+        write_tensors(folder / MODEL_FILE, model)
+        write_tensors(folder / OPTIMIZER_FILE, optimizer)
+        config = CheckpointConfig(
+            format="everytoken-checkpoint/1",
+            model=job.model,
+            vocab_size=job.vocab_size,
+            seq_length=job.seq_length,
+            eos_id=job.eos_id,
+        )
+        write_config(folder, config)
+        write_records(folder / HISTORY_FILE, past.history, HISTORY)
+        write_records(folder / HELD_OUT_FILE, past.held_out, HELD_OUT)
+        write_records(folder / SAMPLES_FILE, past.samples, SAMPLES)
+
+
+def _open_windows(job: TrainingJob, processes: Processes) -> TrainingWindows:
+    """Open the streams; rank 0 checks them as the parameters say, the others their sizes."""
+    data = job.data if processes.first else job.data.model_copy(update={"check": "sizes"})
+    windows = open_training_windows(job.streams, data, job.training.batch_size)
+    if windows.seq_length != job.seq_length:
+        raise TrainingError(
+            f"the streams have windows of {windows.seq_length} predictions, the job says {job.seq_length}; they were "
+            "written again with another tokenization.seq_length: start the run anew"
+        )
+    needed, available = job.training.steps * job.training.batch_size, windows.samples_available
+    if available is not None and needed > available:
+        raise TrainingError(
+            f"{job.training.steps} steps of {job.training.batch_size} windows read {needed} samples, data.replay has "
+            f"{available}; lower training.steps to {available // job.training.batch_size} or widen the replay"
+        )
+    return windows
+
+
+def _held_out_chunks(job: TrainingJob) -> HeldOutChunks | None:
+    if job.training.held_out is None:
+        return None
+    if job.held_out is None:
+        raise TrainingError(
+            "training.held_out needs held-out chunks, the job names no file; prepare one, or set it null"
+        )
+    chunks = read_held_out(job.held_out)
+    if chunks.tokens.shape[1] != job.seq_length + 1:
+        raise TrainingError(
+            f"{job.held_out} has chunks of {chunks.tokens.shape[1] - 1} predictions, expected {job.seq_length}; "
+            "prepare it again"
+        )
+    return chunks

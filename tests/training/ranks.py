@@ -1,0 +1,76 @@
+"""A process of the tests of distribution: rank RANK of 2 and of 4, with either strategy, over the inputs in FOLDER."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from unittest.mock import patch
+
+import torch
+import torch.distributed as dist
+
+from everytoken.tokens.windows import TrainingWindows
+from everytoken.training.run import run_job
+from tests.training.tiny import LOOKS, stop_after, tiny_job
+
+WORLDS = [(2, "ddp"), (2, "fsdp"), (4, "ddp"), (4, "fsdp")]
+SHAPE = {**LOOKS, "steps": 10, "micro_batch_size": 2}
+
+
+def taken_over(job, source):
+    """Let the run of ``job`` find the checkpoint of step 5 of the run of ``source``, and no other."""
+    shutil.copytree(source.folder / "step_000000005", job.folder / "step_000000005")
+
+
+def jobs(folder, world, strategy):
+    """Return the jobs of a world: not cut; cut after 5 steps; going on from what another world has done."""
+
+    def job(name):
+        place = folder / f"{world}-{strategy}-{name}"
+        return tiny_job(folder, place, processes=world, strategy=strategy, **SHAPE)
+
+    return job("whole"), job("cut"), job("over")
+
+
+def before(folder, world, strategy):
+    """Return the job whose checkpoint a world takes over: 1 -> 2 ddp, 1 -> 2 fsdp, 2 fsdp -> 4 ddp, 2 ddp -> 4 fsdp."""
+    if world == 2:
+        return tiny_job(folder, folder / "1", **SHAPE)
+    return jobs(folder, 2, "fsdp" if strategy == "ddp" else "ddp")[0]
+
+
+def scenario(folder, rank, world, strategy):
+    whole, cut, over = jobs(folder, world, strategy)
+    samples, records = [], []
+    read = TrainingWindows.read
+
+    def noting(self, numbers):
+        samples.append(numbers.tolist())
+        return read(self, numbers)
+
+    with patch.object(TrainingWindows, "read", noting):
+        run_job(whole, records.extend)
+    with stop_after(5):
+        run_job(cut, lambda records: None)
+    run_job(cut, lambda records: None)
+    if rank == 0:
+        taken_over(over, before(folder, world, strategy))
+    dist.barrier()
+    run_job(over, lambda records: None)
+    result = {"samples": samples, "losses": [record.loss for record in records]}
+    (folder / f"{world}-{strategy}-{rank}.json").write_text(json.dumps(result))
+
+
+def main():
+    folder, rank = Path(sys.argv[1]), int(sys.argv[2])
+    torch.set_num_threads(1)
+    for world, strategy in WORLDS:
+        if rank < world:
+            store = f"file://{folder}/{world}-{strategy}.store"
+            dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world)
+            scenario(folder, rank, world, strategy)
+            dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from everytoken.training.errors import TrainingError
+from everytoken.training.history import (
+    HELD_OUT,
+    HELD_OUT_FILE,
+    HISTORY,
+    HISTORY_FILE,
+    SAMPLES,
+    SAMPLES_FILE,
+    HeldOutRecord,
+    SampleRecord,
+    StepRecord,
+    read_records,
+)
+from everytoken.training.run import run_job
+from tests.training.ranks import SHAPE, WORLDS, before, jobs, taken_over
+from tests.training.tiny import file_digests, newest, tiny_job, write_inputs
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """A run of one process, in the folder where the ranks find its checkpoints."""
+    folder = tmp_path_factory.mktemp("ranks")
+    write_inputs(folder)
+    job = tiny_job(folder, folder / "1", **SHAPE)
+    run_job(job, lambda records: None)
+    return job
+
+
+@pytest.fixture(scope="module")
+def folder(alone, tmp_path_factory):
+    """What 2 and 4 processes did."""
+    folder = alone.held_out.parent
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.training.ranks", str(folder), str(rank)],
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(4)
+    ]
+    try:
+        for rank in ranks:
+            _, error = rank.communicate(timeout=300)
+            assert rank.returncode == 0, error
+    finally:
+        for rank in ranks:
+            rank.kill()
+    return folder
+
+
+def losses(job):
+    return [record.loss for record in history(job)]
+
+
+def history(job):
+    return read_records(newest(job).folder / HISTORY_FILE, StepRecord, HISTORY)
+
+
+@pytest.mark.parametrize(("world", "strategy"), WORLDS)
+def test_each_step_reads_the_same_samples_for_any_number_of_processes(folder, world, strategy):
+    ranks = [json.loads((folder / f"{world}-{strategy}-{rank}.json").read_text())["samples"] for rank in range(world)]
+    for step in range(10):
+        assert [sample for rank in ranks for sample in rank[step]] == list(range(step * 8, step * 8 + 8))
+
+
+@pytest.mark.parametrize(("world", "strategy"), WORLDS)
+def test_losses_are_those_of_one_process(alone, folder, world, strategy):
+    whole, _, _ = jobs(folder, world, strategy)
+    assert losses(whole) == pytest.approx(losses(alone), abs=1e-5)
+    norms = [record.grad_norm for record in history(whole)]
+    assert norms == pytest.approx([record.grad_norm for record in history(alone)], rel=1e-4)
+    assert [r.loss_tokens for r in history(whole)] == [r.loss_tokens for r in history(alone)]
+
+
+@pytest.mark.parametrize(("world", "strategy"), WORLDS)
+def test_held_out_losses_and_samples_are_those_of_one_process(alone, folder, world, strategy):
+    def looks(job):
+        place = newest(job).folder
+        held_out = read_records(place / HELD_OUT_FILE, HeldOutRecord, HELD_OUT)
+        return held_out, read_records(place / SAMPLES_FILE, SampleRecord, SAMPLES)
+
+    (held_out, texts), (expected, expected_texts) = looks(jobs(folder, world, strategy)[0]), looks(alone)
+    assert [(r.step, r.source, r.bytes) for r in held_out] == [(r.step, r.source, r.bytes) for r in expected]
+    assert [r.bits_per_byte for r in held_out] == pytest.approx([r.bits_per_byte for r in expected], rel=1e-5)
+    assert texts == expected_texts
+
+
+@pytest.mark.parametrize(("world", "strategy"), WORLDS)
+def test_a_run_that_was_cut_ends_with_the_bytes_of_one_that_was_not(folder, world, strategy):
+    whole, cut, _ = jobs(folder, world, strategy)
+    assert file_digests(newest(cut)) == file_digests(newest(whole))
+
+
+@pytest.mark.parametrize(("world", "strategy"), WORLDS)
+def test_a_checkpoint_goes_on_with_another_number_of_processes_and_strategy(alone, folder, world, strategy):
+    _, _, over = jobs(folder, world, strategy)
+    assert losses(over)[:5] == losses(before(folder, world, strategy))[:5]
+    assert losses(over) == pytest.approx(losses(alone), abs=1e-5)
+    segments = newest(over).state["segments"]
+    assert [segment["from_step"] for segment in segments] == [0, 5]
+    assert segments[1]["processes"] == world and segments[1]["strategy"] == strategy
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_a_checkpoint_of_two_processes_goes_on_in_one(alone, folder, strategy):
+    job = tiny_job(folder, folder / f"1-from-2-{strategy}", **SHAPE)
+    taken_over(job, jobs(folder, 2, strategy)[0])
+    run_job(job, lambda records: None)
+    assert losses(job) == pytest.approx(losses(alone), abs=1e-5)
+
+
+def test_a_batch_that_does_not_divide_is_an_error_that_says_so():
+    from everytoken.training.distribution import Processes
+
+    with pytest.raises(TrainingError, match="batch_size = 8 is not a multiple of the 3 processes"):
+        Processes(1, 3, "ddp", None).rows(8)
+    assert Processes(1, 4, "ddp", None).rows(8) == slice(2, 4)
