@@ -8,9 +8,9 @@ over the rounds. The bare gather is what any trainer on a memmap does, and makes
 
     np.asarray(memmap[indices]).astype(np.int64)
 
-Ours gives tokens int64 and the loss mask, and computes which windows they are. ``one stream`` reads the windows that the
-bare gather reads, in the same order, or the same shuffled numbers. ``three streams`` has 80.6 % compact, 19.4 %
-annotated (padded) and some canary windows; ``spp`` is the float64 rule; ``phases`` has other weights every 2 steps;
+Ours gives tokens int64 and the loss mask, and computes which windows they are. ``one stream`` reads the windows that
+the bare gather reads, in the same order, or the same shuffled numbers. ``three streams`` has 80.6 % compact, 19.4 %
+annotated (padded) and some canary windows; ``spp`` is the float64 rule; ``phases`` has other weights in each quarter;
 ``permuted`` reads later epochs by the keyed permutation. ``raw shards`` are 16 files of flat ids, of which one
 window in some hundred lies in two; ``small shards`` are so small that most windows do.
 """
@@ -75,7 +75,7 @@ def systems(folder: Path, window: int, count: int, batch_size: int) -> tuple[dic
     three = (*one, *(open_window_stream(other, "sizes") for other in others))
     weights = [
         {"from_step": step, "weights": {"stream 0": 8, "stream 1": 2 + step % 3, "stream 2": 0.01}}
-        for step in range(0, 2 * max(1, count // batch_size), 2)
+        for step in range(0, count // batch_size, count // batch_size // 4 + 1)
     ]
     ids = mapped.reshape(-1)
 

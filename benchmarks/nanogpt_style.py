@@ -45,6 +45,8 @@ def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
+    """Causal self-attention with grouped queries."""
+
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.n_head, self.n_kv_head = config.n_head, config.n_kv_head
@@ -53,6 +55,7 @@ class Attention(nn.Module):
         self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=False)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Return the mixed values (batch, seq, n_embd)."""
         B, T, C = x.shape  # noqa: N806
         kv_width = self.n_kv_head * self.head_dim
         q, k, v = self.c_attn(x).split([C, kv_width, kv_width], dim=2)
@@ -64,6 +67,8 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
+    """SwiGLU."""
+
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.w1 = nn.Linear(config.n_embd, config.d_ff, bias=False)
@@ -71,21 +76,27 @@ class MLP(nn.Module):
         self.w2 = nn.Linear(config.d_ff, config.n_embd, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return a tensor of the shape of x."""
         return self.w2(F.silu(self.w1(x)) * self.w3(x))
 
 
 class Block(nn.Module):
+    """One pre-norm layer."""
+
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.ln_1, self.ln_2 = nn.RMSNorm(config.n_embd, eps=1e-5), nn.RMSNorm(config.n_embd, eps=1e-5)
         self.attn, self.mlp = Attention(config), MLP(config)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Return the residual stream after this layer."""
         x = x + self.attn(self.ln_1(x), cos, sin)
         return x + self.mlp(self.ln_2(x))
 
 
 class GPT(nn.Module):
+    """The model, with its loss."""
+
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)

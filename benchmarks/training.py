@@ -1,72 +1,80 @@
-"""How fast training is, beside what the machine could do: tokens/s, FLOP/s, and the ratio to the measured peak.
+"""How fast training is, beside a plain loop of the same size, and beside what the machine could do.
 
-    python benchmarks/training.py --threads 2 --precision bfloat16
+    python benchmarks/training.py                                  # the demo model, three precisions, batch 4, 8 and 16
+    python benchmarks/training.py --threads 1 --batch-sizes 4
 
-A training step (forward and backward) needs about ``6 N + 6 L d S`` FLOP a token: N entries of matrices, the tied
-output matrix counted once, and attention over S positions of which half are seen on average. The peak is the
-fastest of many products of two 2,048 x 2,048 matrices in the same precision with the same threads, so the ratio
-says how much of the time is spent in matrix products. Positions that do not count in the loss skip the output
-matrix; here all count. On a machine that does other work too, many threads wait for each other: look at the best
-step, or use one thread and tokens a CPU second.
+Both loops do a step in turn, in one process, with the same threads, precision and shape: ours is
+``training.loop.train_steps`` fed by ``tokens.open_training_windows``, with deterministic algorithms and all checks; the
+other is ``nanogpt_style.py``. For each the median step: tokens/s by the wall clock and tokens a CPU second, which says
+more on a machine that does other work too. ``ratio`` is the median of (their time / our time) over neighbouring steps,
+``loader`` the share of our step that ``read_batch`` takes, and MFU the share of the fastest product of two square
+matrices (``training.execution.matrix_peak``) at ``LanguageModel.flop_per_token`` a token.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import tempfile
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import torch
+from nanogpt_style import Config, train
+from numpy.typing import NDArray
 
 from everytoken.models import LlamaParameters
 from everytoken.models.families import build_model
-from everytoken.seeds import numpy_generator, torch_generator
+from everytoken.seeds import numpy_generator
+from everytoken.tokens import open_training_windows
+from everytoken.tokens.data_parameters import DataParameters
 from everytoken.training import ExecutionParameters, TrainingParameters
-from everytoken.training.execution import describe_machine, execution
-from everytoken.training.loop import make_optimizer, train_steps
+from everytoken.training.execution import describe_machine, execution, matrix_peak
+from everytoken.training.loop import make_optimizer, prepare, train_steps
+
+MODES = {"highest": ("float32", "highest"), "medium": ("float32", "medium"), "bfloat16": ("bfloat16", "medium")}
+TOKENS = 4_000_000
+WARM_UP = 3
 
 
-def matrix_peak(execution_parameters: ExecutionParameters, size: int, repeats: int) -> float:
-    """Return FLOP/s of the fastest of ``repeats`` products of two (size, size) matrices."""
-    dtype = torch.bfloat16 if execution_parameters.precision == "bfloat16" else torch.float32
-    generator = torch_generator(0, "benchmark")
-    a, b = (torch.randn(size, size, generator=generator).to(dtype) for _ in range(2))
-    seconds = []
-    with execution(execution_parameters):
-        for _ in range(repeats):
-            started = time.perf_counter()
-            torch.mm(a, b)
-            seconds.append(time.perf_counter() - started)
-    return 2 * size**3 / min(seconds)
-
-
-def flop_per_token(model: LlamaParameters, vocab_size: int, seq_length: int) -> float:
-    """Return FLOP of forward and backward a token: 6 a matrix entry, and causal attention."""
-    head_width = model.d_model // model.n_heads
-    attention = model.d_model * (model.n_heads + 2 * model.n_kv_heads) * head_width + model.d_model**2
-    entries = vocab_size * model.d_model + model.n_layers * (attention + 3 * model.d_model * model.d_ff)
-    return 6 * entries + 6 * model.n_layers * model.d_model * seq_length
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--precision", choices=["float32", "bfloat16"], default="bfloat16")
-    parser.add_argument("--matmul-precision", choices=["highest", "high", "medium"], default="medium")
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--batch-size", type=int, default=8)
-    parser.add_argument("--seq-length", type=int, default=256)
-    parser.add_argument("--vocab-size", type=int, default=8192)
-    parser.add_argument("--d-model", type=int, default=192)
-    parser.add_argument("--n-layers", type=int, default=4)
-    parser.add_argument("--n-heads", type=int, default=3)
-    parser.add_argument("--n-kv-heads", type=int, default=1)
-    parser.add_argument("--d-ff", type=int, default=512)
-    options = parser.parse_args()
-    machine = ExecutionParameters(
-        threads=options.threads, precision=options.precision, matmul_precision=options.matmul_precision
+def training_parameters(
+    machine: ExecutionParameters, batch_size: int, steps: int, options: argparse.Namespace
+) -> TrainingParameters:
+    """Return parameters of a run that goes on for as long as it is asked."""
+    return TrainingParameters(
+        seed=0,
+        steps=steps,
+        batch_size=batch_size,
+        micro_batch_size=batch_size,
+        learning_rate=3e-3,
+        min_lr_ratio=0.1,
+        warmup_steps=2,
+        betas=(0.9, 0.95),
+        adam_eps=1e-8,
+        weight_decay=0.1,
+        gradient_clip=1.0,
+        max_skipped_in_a_row=0,
+        activation_checkpointing=False,
+        compile=options.compile,
+        held_out=None,
+        samples=None,
+        execution=machine,
     )
+
+
+def timed(steps: Iterator[object]) -> tuple[float, float]:
+    """Do one step; return its seconds by the wall clock and of the CPU."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    next(steps)
+    return time.perf_counter() - wall, time.process_time() - cpu
+
+
+def compare(mode: str, batch_size: int, folder: Path, options: argparse.Namespace) -> None:
+    """Print one row: both loops in one mode with one batch size."""
+    precision, matmul_precision = MODES[mode]
+    machine = ExecutionParameters(threads=options.threads, precision=precision, matmul_precision=matmul_precision)
     llama = LlamaParameters(
         family="llama",
         d_model=options.d_model,
@@ -79,47 +87,92 @@ def main() -> None:
         norm_eps=1e-5,
         init_std=0.02,
     )
-    training = TrainingParameters(
+    data = DataParameters(
+        schedule="integer",
+        weights=None,
+        replay=None,
+        later_epochs="as_written",
         seed=0,
-        steps=options.steps,
-        batch_size=options.batch_size,
-        micro_batch_size=options.batch_size,
-        learning_rate=1e-3,
-        min_lr_ratio=0.1,
-        warmup_steps=1,
-        betas=(0.9, 0.95),
-        adam_eps=1e-8,
-        weight_decay=0.1,
-        gradient_clip=1.0,
-        execution=machine,
+        check="sizes",
+        document_mask=False,
+    )
+    windows = open_training_windows({"tokens": folder / "tokens.pt"}, data, batch_size, options.seq_length)
+    loader = []
+
+    def read_batch(step: int) -> tuple[NDArray[np.int64], NDArray[np.generic]]:
+        started = time.perf_counter()
+        batch = windows.read_batch(step)
+        loader.append(time.perf_counter() - started)
+        return batch
+
+    model = build_model(llama, vocab_size=options.vocab_size, max_seq_len=options.seq_length, seed=0)
+    training = training_parameters(machine, batch_size, options.steps + WARM_UP, options)
+    module = prepare(model, training)
+    optimizer = make_optimizer(model, training)
+    ours = train_steps(model, optimizer, read_batch, training, first_step=0, module=module)
+    config = Config(
+        vocab_size=options.vocab_size,
+        block_size=options.seq_length,
+        n_layer=options.n_layers,
+        n_head=options.n_heads,
+        n_kv_head=options.n_kv_heads,
+        n_embd=options.d_model,
+        d_ff=options.d_ff,
+        batch_size=batch_size,
+        learning_rate=3e-3,
+    )
+    plain = train(config, folder / "tokens.bin", np.dtype("<u2"), bfloat16=precision == "bfloat16")
+    torch.set_num_threads(options.threads)
+    torch.set_float32_matmul_precision(matmul_precision)
+    rows = []
+    for _ in range(options.steps + WARM_UP):
+        theirs = timed(plain)
+        with execution(machine):  # deterministic algorithms for ours alone
+            rows.append((theirs, timed(ours)))
+    rows, loader = rows[WARM_UP:], loader[WARM_UP:]
+    tokens = batch_size * options.seq_length
+    walls = [statistics.median(row[side][0] for row in rows) for side in (0, 1)]
+    cpus = [statistics.median(row[side][1] for row in rows) for side in (0, 1)]
+    ratios = [statistics.median(row[0][clock] / row[1][clock] for row in rows) for clock in (0, 1)]
+    peak = matrix_peak(machine, seconds=1.0)
+    mfu = [model.flop_per_token(options.seq_length) * tokens / seconds / peak for seconds in walls]
+    print(
+        f"{mode:<9} {batch_size:>5} | {tokens / walls[0]:>8.0f} {tokens / walls[1]:>8.0f} {ratios[0]:>6.2f} | "
+        f"{tokens / cpus[0]:>8.0f} {tokens / cpus[1]:>8.0f} {ratios[1]:>6.2f} | {mfu[0]:>5.0%} {mfu[1]:>5.0%} of "
+        f"{peak / 1e9:>5.0f} GFLOP/s | {statistics.median(loader) / walls[1]:>6.2%}",
+        flush=True,
     )
 
-    def read_batch(step: int) -> tuple[np.ndarray, np.ndarray]:
-        shape = (options.batch_size, options.seq_length)
-        tokens = numpy_generator(0, step).integers(0, options.vocab_size, (shape[0], shape[1] + 1))
-        return tokens, np.ones(shape, bool)
 
-    peak = matrix_peak(machine, 2048, 20)
-    model = build_model(llama, vocab_size=options.vocab_size, max_seq_len=options.seq_length, seed=0)
-    cpu_started = time.process_time()
-    with execution(machine):
-        records = list(train_steps(model, make_optimizer(model, training), read_batch, training, first_step=0))
-    cpu_seconds = time.process_time() - cpu_started
-    peak = max(peak, matrix_peak(machine, 2048, 20))
-    tokens = options.batch_size * options.seq_length
-    median = statistics.median(record.seconds for record in records)
-    best = min(record.seconds for record in records)
-    flop = flop_per_token(llama, options.vocab_size, options.seq_length)
-    print(f"machine               {describe_machine(machine)}")
-    print(f"model                 {model.parameter_count() / 1e6:.2f} M parameters, {flop / 1e6:.1f} MFLOP a token")
-    print(f"matrix peak           {peak / 1e9:.0f} GFLOP/s")
-    for name, seconds in (("median step", median), ("best step", best)):
-        rate = tokens / seconds
-        print(
-            f"{name:<22}{seconds * 1e3:.0f} ms, {rate:.0f} tokens/s, {rate * flop / 1e9:.0f} GFLOP/s, "
-            f"{rate * flop / peak:.0%} of the peak"
-        )
-    print(f"tokens a CPU second   {tokens * len(records) / cpu_seconds:.0f}")
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--modes", nargs="+", choices=list(MODES), default=list(MODES))
+    parser.add_argument("--batch-sizes", nargs="+", type=int, default=[4, 8, 16])
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--compile", action="store_true", help="compile our layers (not the plain loop's)")
+    parser.add_argument("--seq-length", type=int, default=256)
+    parser.add_argument("--vocab-size", type=int, default=8192)
+    parser.add_argument("--d-model", type=int, default=192)
+    parser.add_argument("--n-layers", type=int, default=4)
+    parser.add_argument("--n-heads", type=int, default=3)
+    parser.add_argument("--n-kv-heads", type=int, default=1)
+    parser.add_argument("--d-ff", type=int, default=512)
+    options = parser.parse_args()
+    machine = ExecutionParameters(threads=options.threads, precision="float32", matmul_precision="medium")
+    print(f"{describe_machine(machine)['cpu']}, torch {torch.__version__}, {options.threads} threads")
+    print("                |  tokens/s (wall clock)   |   tokens a CPU second    |      MFU                     |")
+    print(
+        "mode      batch |    plain     ours  ratio |    plain     ours  ratio | plain  ours                  | loader"
+    )
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        tokens = numpy_generator(0).integers(0, options.vocab_size, TOKENS)
+        tokens.astype("<u2").tofile(folder / "tokens.bin")
+        torch.save(torch.from_numpy(tokens.astype("<i4")), folder / "tokens.pt")
+        for mode in options.modes:
+            for batch_size in options.batch_sizes:
+                compare(mode, batch_size, folder, options)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from kedro.framework.hooks import hook_impl
 
 logger = logging.getLogger(__name__)
 
-GLOBALS = {"data", "raw", "engine"}
+GLOBALS = {"data", "raw", "engine", "model_size"}
 
 
 class ConfigurationError(Exception):
@@ -29,7 +29,8 @@ class ConfigurationHook:
         from everytoken import parameters  # not for `kedro --help`
 
         known = {name.removesuffix("Parameters").lower() for name in parameters.__all__}
-        _refuse(set(loader["parameters"]) - _of_command_line(loader), known, "the parameters", loader)
+        named = {name for name in loader["parameters"] if not name.startswith("_")}  # templates for others to name
+        _refuse(named - _of_command_line(loader), known, "the parameters", loader)
         logger.info("Results go to %s", (Path(context.project_path) / loader["globals"]["data"]).resolve())
 
 

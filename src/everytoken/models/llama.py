@@ -169,9 +169,10 @@ class Block(nn.Module):
 
     def _queries_keys_values(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return rotated queries (batch, seq, n_heads, head width), rotated keys and values (.., n_kv_heads, ..)."""
-        heads = _linear(self.attention_norm(x), self.query_key_value).unflatten(-1, (-1, self.head_width))
-        turning, values = heads.split([self.n_heads + self.n_kv_heads, self.n_kv_heads], dim=2)
-        queries, keys = rotate(turning, cos, sin).split([self.n_heads, self.n_kv_heads], dim=2)
+        batch, seq, _ = x.shape
+        heads = _linear(self.attention_norm(x), self.query_key_value).view(batch, seq, -1, self.head_width)
+        turning, values = torch.split(heads, [self.n_heads + self.n_kv_heads, self.n_kv_heads], dim=2)
+        queries, keys = torch.split(rotate(turning, cos, sin), [self.n_heads, self.n_kv_heads], dim=2)
         return queries, keys, values
 
     def _after_attention(self, x: Tensor, mixed: Tensor) -> Tensor:

@@ -94,19 +94,18 @@ class FlatWindows:
     def __init__(self, tokens: FlatTokens, seq_length: int) -> None:
         """Lay a grid over each file: the windows that it holds whole are the rows of a view, (n, seq_length + 1)."""
         self.tokens, self.seq_length = tokens, seq_length
-        self._first: list[int] = []  # number of the first row of each view
+        firsts: list[int] = []  # number of the first row of each view
         self._views: list[np.ndarray] = []
         begin, size = 0, seq_length + 1
         for segment in tokens.segments:
             first = -(-begin // seq_length)
             own = segment[first * seq_length - begin :]
             view = np.lib.stride_tricks.sliding_window_view(own, size)[::seq_length] if len(own) >= size else None
-            self._first.append(first)
+            firsts.append(first)
             self._views.append(np.empty((0, size), segment.dtype) if view is None else view)
             begin += len(segment)
-        self._past = np.array(
-            [first + len(view) for first, view in zip(self._first, self._views, strict=True)], np.int64
-        )
+        self._past = np.array([first + len(view) for first, view in zip(firsts, self._views, strict=True)], np.int64)
+        self._first = np.array([*firsts, 1 << 62], np.int64)  # behind the last file every window is over a border
 
     def __len__(self) -> int:
         """Return how many whole windows there are: ``(len(tokens) - 1) // seq_length``."""
@@ -138,22 +137,24 @@ class FlatWindows:
                 taken: np.ndarray = self._views[int(holder[0])][rows]
                 return taken
         gathered = np.empty((len(numbers), self.seq_length + 1), self.tokens.dtype)
-        first = np.array([*self._first, 1 << 62], np.int64)
-        over = numbers < first[holder]
-        for number, rows in _groups(np.where(over, -1, holder)):
-            if number < 0:
-                gathered[rows] = self._over_borders(numbers[rows])
-            else:
+        for number, rows in _groups(np.where(numbers < self._first[holder], -1, holder)):
+            if number >= 0:
                 gathered[rows] = self._views[number][numbers[rows] - self._first[number]]
+                continue
+            for row in rows.tolist():
+                self._over_border(int(numbers[row]), gathered[row])
         return gathered
 
-    def _over_borders(self, numbers: np.ndarray) -> np.ndarray:
-        """Return windows that lie in several files: all that are asked for from one file are taken at once."""
-        places = (numbers[:, None] * self.seq_length + np.arange(self.seq_length + 1)).ravel()
-        gathered = np.empty(len(places), self.tokens.dtype)
-        for number, own in _groups(np.searchsorted(self.tokens._ends, places, "right")):
-            gathered[own] = self.tokens.segments[number][places[own] - self.tokens._begin(number)]
-        return gathered.reshape(len(numbers), self.seq_length + 1)
+    def _over_border(self, number: int, into: np.ndarray) -> None:
+        """Write a window that lies in several files, piece by piece."""
+        start = number * self.seq_length
+        holder = int(np.searchsorted(self.tokens._ends, start, "right"))
+        filled = 0
+        while filled < len(into):
+            begin = start + filled - self.tokens._begin(holder)
+            piece = self.tokens.segments[holder][begin : begin + len(into) - filled]
+            into[filled : filled + len(piece)] = piece
+            filled, holder = filled + len(piece), holder + 1
 
 
 def _groups(values: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:

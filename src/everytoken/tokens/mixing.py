@@ -88,9 +88,10 @@ class IntegerSchedule:
         ] = {}  # of each stream: nodes from the root, and whether left
         self._add(self._tree, ())
         self._depth = max(len(path) for path in self._paths.values())
-        self._arrays = [np.array(values, np.int64) for values in (self._left_weight, self._weight, self._stream)]
+        self._lefts, self._weights = np.array(self._left_weight, np.int64), np.array(self._weight, np.int64)
         self._shares = np.array([a / w for a, w in zip(self._left_weight, self._weight, strict=True)])
-        self._next = np.array(self._children, np.int64)
+        self._next = np.array(self._children, np.int64).ravel()
+        self._streams = np.array(self._stream, np.int64)
 
     def _add(self, tree: _Tree, path: tuple[tuple[int, bool], ...]) -> int:
         node = len(self._weight)
@@ -111,18 +112,23 @@ class IntegerSchedule:
         """Return streams, int64 (n,), and ordinals, int64 (n,), of items, int64 (n,)."""
         item = np.asarray(items, np.int64)
         node = np.zeros(len(item), np.int64)
+        fits = not len(item) or int(item.max()) < (1 << 61) // int(self._weights[0])
         for _ in range(self._depth):
-            left, weight = self._arrays[0][node], self._arrays[1][node]
-            # P(item): whole turns of W items, then the rest of them, whose quotient is first estimated in float64 (33
-            # off at most), then corrected by what is left, modulo 2**64. Weights up to 2**56 keep that below 2**63.
-            turns, rest = np.divmod(item, weight)
-            estimate = (rest * self._shares[node]).astype(np.int64)
-            missing, over = np.divmod(2 * rest * left + weight - estimate * 2 * weight, 2 * weight)
-            before = turns * left + estimate + missing
-            goes_left = over + 2 * left >= 2 * weight
-            item = np.where(goes_left, before, item - before)
-            node = self._next[node, np.where(goes_left, 0, 1)]
-        return self._arrays[2][node], item
+            left, weight = self._lefts[node], self._weights[node]
+            twice_left, twice = 2 * left, 2 * weight
+            if fits:
+                before, over = np.divmod(item * twice_left + weight, twice)
+            else:
+                # Whole turns of W items, then the rest of them, whose quotient is first estimated in float64 (33 off at
+                # most), then corrected by what is left, modulo 2**64. Weights up to 2**56 keep that below 2**63.
+                turns, rest = np.divmod(item, weight)
+                estimate = (rest * self._shares[node]).astype(np.int64)
+                missing, over = np.divmod(rest * twice_left + weight - estimate * twice, twice)
+                before = turns * left + estimate + missing
+            goes_right = over + twice_left < twice
+            item = np.where(goes_right, item - before, before)
+            node = self._next[2 * node + goes_right]
+        return self._streams[node], item
 
     def counts(self, items: int) -> tuple[int, ...]:
         """Return how many of the first ``items`` items each stream has."""

@@ -15,6 +15,8 @@ It mixes well, it hides nothing: it is no cipher.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
 from math import isqrt
 
 import numpy as np
@@ -24,46 +26,48 @@ from everytoken.seeds import integer_key
 ROUNDS = 6
 
 
-def round_keys(seed: int, name: str, epochs: np.ndarray) -> np.ndarray:
-    """Return the keys of the permutations of a stream, uint64 (ROUNDS, n) for epochs, int64 (n,).
-
-    Key r of an epoch is ``integer_key(seed, name, epoch, r)``.
-    """
-    distinct, which = np.unique(epochs, return_inverse=True)
-    keys = [[integer_key(seed, name, epoch, r) for epoch in distinct.tolist()] for r in range(ROUNDS)]
-    return np.array(keys, np.uint64).reshape(ROUNDS, len(distinct))[:, which]
+@lru_cache(1 << 16)
+def round_keys(seed: int, name: str, epoch: int) -> tuple[int, ...]:
+    """Return the keys of the permutation of a stream in an epoch: key r is ``integer_key(seed, name, epoch, r)``."""
+    return tuple(integer_key(seed, name, epoch, r) for r in range(ROUNDS))
 
 
-def permuted(numbers: np.ndarray, n: int, keys: np.ndarray) -> np.ndarray:
-    """Return where numbers go, int64 (m,).
+class Permutations:
+    """The permutations of the windows of all streams, in every epoch."""
 
-    Args:
-        numbers: of 0..n-1, int64 (m,).
-        n: how many there are to permute, below 2**62.
-        keys: uint64 (ROUNDS, m): number i goes by the permutation of keys[:, i].
-    """
-    return _walked(numbers, n, keys, range(ROUNDS), False)
+    def __init__(self, seed: int, names: Sequence[str], sizes: Sequence[int]) -> None:
+        """Prepare for streams of these names and sizes, below 2**62."""
+        self._seed, self._names = seed, tuple(names)
+        columns = [isqrt(size - 1) + 1 if size else 1 for size in sizes]
+        self._sizes, self._columns = np.array(sizes, np.uint64), np.array(columns, np.uint64)
+        self._rows = np.array([-(-size // a) for size, a in zip(sizes, columns, strict=True)], np.uint64)
+
+    def permuted(self, streams: np.ndarray, epochs: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        """Return where windows go, int64 (n,): numbers, of streams and in epochs, each int64 (n,)."""
+        return self._walked(streams, epochs, numbers, False)
+
+    def unpermuted(self, streams: np.ndarray, epochs: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        """Return what `permuted` maps to these numbers: its inverse."""
+        return self._walked(streams, epochs, numbers, True)
+
+    def _walked(self, streams: np.ndarray, epochs: np.ndarray, numbers: np.ndarray, back: bool) -> np.ndarray:
+        keys = self._keys(streams, epochs)
+        n, a, b = self._sizes[streams], self._columns[streams], self._rows[streams]
+        walked = _network(numbers.astype(np.uint64), a, b, keys, back)
+        while len(out := np.flatnonzero(walked >= n)):
+            walked[out] = _network(walked[out], a[out], b[out], keys[:, out], back)
+        return walked.astype(np.int64)
+
+    def _keys(self, streams: np.ndarray, epochs: np.ndarray) -> np.ndarray:
+        distinct, which = np.unique(epochs * len(self._names) + streams, return_inverse=True)
+        pairs = (divmod(one, len(self._names)) for one in distinct.tolist())
+        keys = [round_keys(self._seed, self._names[stream], epoch) for epoch, stream in pairs]
+        return np.array(keys, np.uint64).reshape(len(distinct), ROUNDS).T[:, which]
 
 
-def unpermuted(numbers: np.ndarray, n: int, keys: np.ndarray) -> np.ndarray:
-    """Return what `permuted` maps to numbers: its inverse."""
-    return _walked(numbers, n, keys, range(ROUNDS)[::-1], True)
-
-
-def _walked(numbers: np.ndarray, n: int, keys: np.ndarray, rounds: range, back: bool) -> np.ndarray:
-    columns = isqrt(n - 1) + 1 if n else 1
-    a, b = np.uint64(columns), np.uint64(-(-n // columns))
-    walked = np.asarray(numbers, np.int64).astype(np.uint64)
-    walks = np.arange(len(walked))
-    while len(walks):
-        walked[walks] = _network(walked[walks], a, b, keys[:, walks], rounds, back)
-        walks = walks[walked[walks] >= np.uint64(n)]
-    return walked.astype(np.int64)
-
-
-def _network(x: np.ndarray, a: np.uint64, b: np.uint64, keys: np.ndarray, rounds: range, back: bool) -> np.ndarray:
+def _network(x: np.ndarray, a: np.ndarray, b: np.ndarray, keys: np.ndarray, back: bool) -> np.ndarray:
     left, right = np.divmod(x, b)
-    for r in rounds:
+    for r in range(ROUNDS)[:: -1 if back else 1]:
         other, size = (right, a) if r % 2 == 0 else (left, b)
         step = _hashed(other + keys[r]) % size
         if back:

@@ -14,6 +14,7 @@ No step needs more than the one before it, so nothing but the number of the step
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,7 @@ from everytoken.tokens.data_parameters import DataParameters
 from everytoken.tokens.errors import StreamError
 from everytoken.tokens.interleave import Schedule, SppSchedule
 from everytoken.tokens.mixing import IntegerSchedule
-from everytoken.tokens.permutation import permuted, round_keys, unpermuted
+from everytoken.tokens.permutation import Permutations
 
 
 @dataclass(frozen=True)
@@ -79,9 +80,12 @@ class SampleOrder:
                 more = schedule.counts(end - start)
                 given = tuple(before + own for before, own in zip(given, more, strict=True))
         self.phases = tuple(phases)
-        self._starts = np.array([phase.start for phase in phases], np.int64)
+        self._starts = [phase.start for phase in phases]
         self._given = np.array([phase.given for phase in phases], np.int64)
         self._sizes = np.array([max(1, size) for size in self.sizes], np.int64)
+        self._permutations = (
+            Permutations(data.seed, self.names, self.sizes) if data.later_epochs == "permuted" else None
+        )
 
     def _schedule(self, weights: Sequence[float] | None) -> Schedule:
         if self._data.schedule == "spp":
@@ -136,8 +140,8 @@ class SampleOrder:
         self._require(first, last + 1)
         shift = self._data.replay[0] if self._data.replay is not None else 0
         items = items + shift
-        begin, end = (int(p) for p in np.searchsorted(self._starts, [first + shift, last + shift], "right") - 1)
-        if begin == end:
+        begin = bisect_right(self._starts, first + shift) - 1
+        if begin == bisect_right(self._starts, last + shift) - 1:
             streams, numbers = self.phases[begin].schedule.locate(items - self.phases[begin].start)
             return streams, numbers + self._given[begin][streams]
         streams, ordinals = np.empty(len(items), np.int64), np.empty(len(items), np.int64)
@@ -155,12 +159,11 @@ class SampleOrder:
             StreamError: a sample is negative, or beyond the end of a replay.
         """
         streams, ordinals = self.ordinals(samples)
-        epochs, windows = np.divmod(ordinals, self._sizes[streams])
-        if self._data.later_epochs == "permuted" and epochs.any():
-            for stream in np.unique(streams[epochs > 0]).tolist():
-                rows = np.flatnonzero((streams == stream) & (epochs > 0))
-                keys = round_keys(self._data.seed, self.names[stream], epochs[rows])
-                windows[rows] = permuted(windows[rows], self.sizes[stream], keys)
+        sizes = self._sizes[streams]
+        windows = ordinals % sizes
+        if self._permutations is not None and len(later := np.flatnonzero(ordinals >= sizes)):
+            epochs = ordinals[later] // sizes[later]
+            windows[later] = self._permutations.permuted(streams[later], epochs, windows[later])
         return streams, windows
 
     def ordinal(self, name: str, window: int, epoch: int) -> int:
@@ -169,9 +172,9 @@ class SampleOrder:
         size, place = self.sizes[stream], window
         if not (0 <= window < size and epoch >= 0):
             raise StreamError(f"stream {name} has {size:,} windows; asked for window {window:,} in epoch {epoch}")
-        if self._data.later_epochs == "permuted" and epoch:
-            keys = round_keys(self._data.seed, name, np.array([epoch]))
-            place = int(unpermuted(np.array([window]), size, keys)[0])
+        if self._permutations is not None and epoch:
+            one = (np.array([value]) for value in (stream, epoch, window))
+            place = int(self._permutations.unpermuted(*one)[0])
         return epoch * size + place
 
     def sample(self, name: str, ordinal: int) -> int | None:
@@ -188,7 +191,7 @@ class SampleOrder:
 
     def counts(self, samples: int) -> tuple[int, ...]:
         """Return the ordinals that come next in each stream after the first ``samples`` samples, of a replay's run."""
-        phase = self.phases[int(np.searchsorted(self._starts, samples, "right")) - 1]
+        phase = self.phases[bisect_right(self._starts, samples) - 1]
         own = phase.schedule.counts(samples - phase.start)
         return tuple(before + more for before, more in zip(phase.given, own, strict=True))
 

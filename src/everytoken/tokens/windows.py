@@ -137,7 +137,7 @@ class TrainingWindows:
         tokens = np.empty((len(windows), self.seq_length + 1), np.int64)
         mask = np.ones((len(windows), self.seq_length), bool)
         for number, stream in enumerate(self.streams):  # each row is of one of them, so every token is written
-            rows = np.flatnonzero(streams == number)
+            (rows,) = (streams == number).nonzero()
             if not len(rows):
                 continue
             own = windows[rows]

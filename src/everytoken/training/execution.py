@@ -23,11 +23,12 @@ _settings: Any = torch.utils.deterministic
 def execution(parameters: ExecutionParameters) -> Iterator[None]:
     """Run the body with these threads, this float32 product precision, and deterministic algorithms only."""
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
-    deterministic = torch.are_deterministic_algorithms_enabled()
+    deterministic = torch.get_deterministic_debug_mode()
     fill = _settings.fill_uninitialized_memory
     torch.set_num_threads(parameters.threads)
     torch.set_float32_matmul_precision(parameters.matmul_precision)
-    torch.use_deterministic_algorithms(True)
+    # as use_deterministic_algorithms, which also imports the compiler: 1.2 s of a process that may never compile
+    torch.set_deterministic_debug_mode("error")
     # filling fresh memory with NaN only guards against reading it unwritten, and cost 8 % of a training step
     _settings.fill_uninitialized_memory = False
     try:
@@ -35,7 +36,7 @@ def execution(parameters: ExecutionParameters) -> Iterator[None]:
     finally:
         torch.set_num_threads(threads)
         torch.set_float32_matmul_precision(precision)
-        torch.use_deterministic_algorithms(deterministic)
+        torch.set_deterministic_debug_mode(deterministic)
         _settings.fill_uninitialized_memory = fill
 
 

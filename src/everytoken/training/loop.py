@@ -70,6 +70,7 @@ def prepare(model: LanguageModel, parameters: TrainingParameters, processes: Pro
     """
     model.activation_checkpointing = parameters.activation_checkpointing
     if parameters.compile:
+        torch.use_deterministic_algorithms(True)  # of the compiler: it must not choose kernels by what it measures
         for layer in model.layers():
             layer.compile()
     return processes.share(Objective(model))
@@ -110,7 +111,7 @@ def train_steps(
     module = Objective(model) if module is None else module
     rows = processes.rows(parameters.batch_size)
     module.train()
-    0 and processes.settle(module, min(parameters.micro_batch_size, rows.stop - rows.start), model.max_seq_len)
+    processes.settle(module, min(parameters.micro_batch_size, rows.stop - rows.start), model.max_seq_len)
     optimizer.zero_grad(set_to_none=True)
     for step in range(first_step, parameters.steps):
         started = time.perf_counter()

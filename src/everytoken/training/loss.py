@@ -18,6 +18,8 @@ from torch.nn.functional import pad
 
 CHUNK_BYTES = 8 << 20  # measured: 256 rows of float32 or 512 of bfloat16 for V = 8,192; half and twice cost 5 to 25 %
 
+_WIDE_ROWS = 128  # of a float32 softmax beside narrower logits: small enough to stay in the cache
+
 # Each new number of rows is a new product to prepare for oneDNN, which keeps it: time, and gigabytes after 1,000.
 _ROW_MULTIPLE = 64
 
@@ -90,6 +92,30 @@ def _losses(largest: Tensor, target: Tensor, probabilities: Tensor) -> Tensor:
     return largest - probabilities[: len(target)].amax(-1).to(target.dtype).log() - target
 
 
+def _losses_and_gradient(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return losses (rows,) and ``d loss / d logits`` (chunk, vocab), which takes the place of the logits.
+
+    The gradient is softmax - one-hot. Narrow logits go some rows at a time through a float32 softmax: rounded before
+    the one is subtracted, the probability of a nearly certain target would have no digit left.
+    """
+    wide = _wide(logits.dtype)
+    in_place = wide == logits.dtype
+    height = len(logits) if in_place else _WIDE_ROWS
+    buffer = logits if in_place else logits.new_empty(min(height, len(logits)), logits.shape[1], dtype=wide)
+    losses = []
+    for start in range(0, len(logits), height):
+        block, block_targets = logits[start : start + height], targets[start : start + height]
+        # the largest and the target's logit are read before the softmax may take their place
+        largest, target = _read(block, block_targets)
+        probabilities = torch.softmax(block, dim=-1, dtype=wide, out=buffer[: len(block)])
+        losses.append(_losses(largest, target, probabilities))
+        # by index: scatter_add_ copies the whole of a tensor
+        probabilities[torch.arange(len(target), device=target.device), block_targets] -= 1
+        if not in_place:
+            block.copy_(probabilities)
+    return torch.cat(losses), logits
+
+
 class _CrossEntropySum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, counted: Tensor) -> Tensor:
@@ -101,17 +127,9 @@ class _CrossEntropySum(torch.autograd.Function):
         with torch.autocast(hidden.device.type, enabled=False):
             narrow_weight, counted_targets = weight.to(dtype), targets[positions]
             for rows, states, logits in _chunks(hidden[positions].to(dtype), narrow_weight):
-                chunk_targets = counted_targets[rows]
-                # the largest and the target's logit are read before the softmax takes their place
-                largest, target = _read(logits, chunk_targets)
-                gradient = torch.softmax(logits, dim=-1, out=logits)
-                loss = _losses(largest, target, gradient)
+                loss, gradient = _losses_and_gradient(logits, counted_targets[rows])
                 total += loss.sum(dtype=torch.float64)
-                # d loss / d logits = softmax - one-hot; expm1 keeps the digits of a probability near 1
-                # (by index: scatter_ copies the whole of a bfloat16 tensor to float32 and back)
-                index = torch.arange(len(target), device=target.device)
-                gradient[index, chunk_targets] = torch.expm1(-loss).to(dtype)
-                hidden_gradient[positions[rows]] = (gradient @ narrow_weight)[: len(target)].to(hidden.dtype)
+                hidden_gradient[positions[rows]] = (gradient @ narrow_weight)[: len(loss)].to(hidden.dtype)
                 # the states of padded rows are 0, so they add nothing
                 if dtype == weight_gradient.dtype:
                     weight_gradient.addmm_(gradient.T, states)
