@@ -4,7 +4,8 @@
 
 Files of random ids are written once (2,049 ids a window, and 257), and lie in the page cache, so this measures the work
 and not the disk. In each round every system reads batches of the same shape, one after the other; figures are medians
-over the rounds. The bare gather is what any trainer on a memmap does, and makes no mask and computes no order:
+over the rounds of CPU time, so that other work on the machine counts less (all of it is done in one thread). The bare
+gather is what any trainer on a memmap does; it makes no mask and computes no order:
 
     np.asarray(memmap[indices]).astype(np.int64)
 
@@ -117,11 +118,11 @@ def measure(made: dict[str, Batch], count: int, batch_size: int, window: int, ti
         in_order = [np.arange(first, first + batch_size) for first in firsts.tolist()]
         for kind, batches in (("in order", in_order), ("shuffled", list(shuffled))):
             for name, read in made.items():
-                begun = time.perf_counter()
+                begun = time.thread_time()
                 for samples in batches:
                     read(samples)
                 if number:  # the first round brings files into the page cache
-                    seconds.setdefault((kind, name), []).append((time.perf_counter() - begun) / times)
+                    seconds.setdefault((kind, name), []).append((time.thread_time() - begun) / times)
     print(f"\nbatches of {batch_size} x {window} ids, {batch_size * window * 8 / 2**20:.2f} MiB as int64")
     print(f"{'':16}" + "".join(f"{kind:>14}{'us a batch':>12}{'times bare':>12}" for kind in ("in order", "shuffled")))
     for name in made:

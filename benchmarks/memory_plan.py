@@ -1,14 +1,17 @@
 """The memory that a plan foresees for one process, beside what the process really takes at its peak.
 
     python benchmarks/memory_plan.py --d-model 256 --n-layers 8 --vocab-size 8192 --seq-length 256 --micro-batch 16
+    torchrun --nproc-per-node 2 benchmarks/memory_plan.py --strategy fsdp
 
 Builds the model, and does two optimiser steps as the training loop does them (AdamW, chunked loss, autocast). The peak
-is Linux's VmHWM, less what the process had before the model was built, with torch loaded. Prints both and their ratio.
+of the second is Linux's VmHWM, less what the process had before the model was built, with torch loaded. Prints both and
+their ratio, as seen by the last process.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 import torch
@@ -23,6 +26,7 @@ from everytoken.training import (
     ExecutionParameters,
     TrainingParameters,
 )
+from everytoken.training.distribution import Processes, join, these_processes
 from everytoken.training.execution import autocast, execution
 from everytoken.training.objective import Objective
 from everytoken.training.plan import make_plan
@@ -43,6 +47,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--activation-checkpointing", action="store_true")
+    parser.add_argument("--strategy", choices=("ddp", "fsdp"), default="ddp", help="of the processes of torchrun")
     options = parser.parse_args()
     llama = LlamaParameters(
         family="llama",
@@ -60,7 +65,7 @@ def main() -> None:
     training = TrainingParameters(
         seed=0,
         steps=2,
-        batch_size=options.micro_batch,
+        batch_size=options.micro_batch * int(os.environ.get("WORLD_SIZE", "1")),
         micro_batch_size=options.micro_batch,
         learning_rate=1e-3,
         min_lr_ratio=0.1,
@@ -76,6 +81,11 @@ def main() -> None:
         samples=None,
         execution=how,
     )
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    distribution = DistributionParameters(processes=world, nodes=1, strategy=options.strategy, device="cpu")
+    if world > 1:
+        join(distribution)
+    processes = these_processes(distribution)
     plan = make_plan(
         llama,
         training,
@@ -89,32 +99,35 @@ def main() -> None:
             document_mask=False,
         ),
         CheckpointParameters(folder="unused", every_steps=2, milestone_steps=None, mirror=None),
-        DistributionParameters(processes=1, nodes=1, strategy="ddp", device="cpu"),
+        distribution,
         vocab_size=options.vocab_size,
         seq_length=options.seq_length,
         stream_sizes=None,
     )
-    print("\n".join(plan.lines()))
     with execution(how):
-        taken = _measured(llama, training, options)
-    print(f"measured: {taken / 1e9:.3f} GB, {taken / plan.memory.total:.2f} times the plan's")
+        taken = _measured(llama, training, options, processes)
+    if processes.rank == processes.size - 1:
+        print("\n".join(plan.lines()))
+        print(f"measured: {taken / 1e9:.3f} GB, {taken / plan.memory.total:.2f} times the plan's")
 
 
-def _measured(llama: LlamaParameters, training: TrainingParameters, options: argparse.Namespace) -> int:
+def _measured(
+    llama: LlamaParameters, training: TrainingParameters, options: argparse.Namespace, processes: Processes
+) -> int:
     tokens = torch.randint(
         0, options.vocab_size, (options.micro_batch, options.seq_length + 1), generator=torch_generator(0, "tokens")
     )
     counted = torch.ones(tokens[:, 1:].shape, dtype=torch.bool)
     (torch.ones(256, 256) @ torch.ones(256, 256)).sum()
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     before = _status("VmRSS")
     model = build_model(llama, vocab_size=options.vocab_size, max_seq_len=options.seq_length, seed=0)
     model.activation_checkpointing = training.activation_checkpointing
-    objective = Objective(model)
+    module = processes.share(Objective(model))
     optimizer = torch.optim.AdamW(model.parameters(), lr=training.learning_rate, fused=True)
     for _ in range(training.steps):
+        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
         with autocast(training.execution):
-            loss = objective(tokens, counted)
+            loss = module(tokens, counted)
         (loss / counted.sum()).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), training.gradient_clip)
         optimizer.step()

@@ -15,10 +15,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from backports import zstd
 
+from tests.warm_kedro import run_kedro
+
 ROOT = Path(__file__).resolve().parents[1]
+
+
+_MEASURED = ("upstream_files.json", "training_metrics.json", "training_history.json", "training_report.json")
 
 
 class Project:
@@ -29,7 +36,8 @@ class Project:
         folder.mkdir()
         shutil.copy(ROOT / "pyproject.toml", folder)
         for name in ("conf", "src"):
-            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+            # with what is compiled already (but for what is being written now)
+            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("*.pyc.*", "*.egg-info"))
         (folder / "data/01_raw").mkdir(parents=True)
         (ROOT / "data/01_raw/wheels").mkdir(parents=True, exist_ok=True)
         (folder / "data/01_raw/wheels").symlink_to(ROOT / "data/01_raw/wheels")
@@ -38,18 +46,39 @@ class Project:
         return subprocess.Popen(
             [sys.executable, "-m", "kedro", *arguments],
             cwd=self.folder,
-            env={**os.environ, "MLFLOW_TRACKING_URI": "", "DO_NOT_TRACK": "1", **environment},
+            env=self.environment(environment),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
         )
 
+    def environment(self, more: dict[str, str]) -> dict[str, str]:
+        return {**os.environ, "MLFLOW_TRACKING_URI": "", "DO_NOT_TRACK": "1", **more}
+
     def kedro(self, *arguments: str, expect: int = 0, **environment: str) -> str:
-        process = self.start(*arguments, **environment)
-        output, _ = process.communicate(timeout=240)
-        assert process.returncode == expect, output
-        return output
+        """Run kedro and return its output. What Python reads as it starts needs a process that starts."""
+        if any(name.startswith("PYTHON") for name in environment):
+            process = self.start(*arguments, **environment)
+            output, _ = process.communicate(timeout=240)
+            assert process.returncode == expect, output
+            return output
+        done = run_kedro(arguments, folder=self.folder, environment=self.environment(environment), timeout=240)
+        assert done.returncode == expect, done.stdout
+        return done.stdout
+
+    def everytoken(self, *arguments: str, expect: int = 0) -> str:
+        process = subprocess.run(
+            [sys.executable, "-c", "from everytoken.cli import cli; cli()", *arguments],
+            cwd=self.folder,
+            env={**os.environ, "MLFLOW_TRACKING_URI": "", "DO_NOT_TRACK": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=240,
+        )
+        assert process.returncode == expect, process.stdout
+        return process.stdout
 
     def use_engine(self, engine: str) -> None:
         settings = self.folder / "conf/test/globals.yml"
@@ -73,7 +102,8 @@ class Project:
             if path.is_file()
             and path.suffix in (".parquet", ".bin", ".idx", ".npy", ".safetensors", ".json")
             # measured speeds and the place of files on this machine may differ between two runs
-            and path.name not in ("upstream_files.json", "training_metrics.json", "training_history.json")
+            and path.name not in _MEASURED
+            and "checkpoints" not in path.parts  # the state of runs while they train: that of other seeds stays
             and (path.name != "ledger.json" or "measured" not in path.read_text())
         }
 
@@ -256,6 +286,28 @@ def test_a_mistyped_key_in_a_file_is_refused(project: Project, file: str, text: 
     shutil.rmtree(folder)
     assert named in output
     assert "Running node" not in output
+
+
+def test_two_processes_train_on_the_same_samples_as_one(project: Project, files: dict[str, bytes]) -> None:
+    folder, digest = project.folder / "data/test/06_models", project.digests()["checkpoint"]
+    alone = pq.read_table(folder / "checkpoint/history.parquet")
+    for name in ("checkpoint", "checkpoints"):
+        shutil.rmtree(folder / name)
+    before = len(project.runs())
+    output = project.everytoken("train", "--env", "test", "--processes", "2")
+    together = pq.read_table(folder / "checkpoint/history.parquet")
+    assert together["loss_tokens"].equals(alone["loss_tokens"])
+    np.testing.assert_allclose(together["loss"], alone["loss"], rtol=1e-5)
+    ledger = json.loads((folder / "checkpoint/ledger.json").read_text())
+    assert [segment["processes"] for segment in ledger["measured"]["segments"]] == [2]
+    assert len(project.runs()) == before + 1 and project.runs()[-1].info.status == "FINISHED"
+    points = {name for name in project.runs()[-1].data.metrics if name.startswith("training.held_out")}
+    assert points == {"training.held_out_bits_per_byte.wikipedia"}, output
+    shutil.rmtree(folder / "checkpoint")
+    for number in (8, 4):  # what two processes left at step 4 is no start for one: their sums differ in the last bits
+        shutil.rmtree(next((folder / "checkpoints").glob(f"*/step_{number:09d}")))
+    project.kedro("run", "--env", "test", "--pipelines", "training")
+    assert project.digests()["checkpoint"] == digest
 
 
 def test_an_environment_can_give_a_tokenizer_file(project: Project, files: dict[str, bytes]) -> None:

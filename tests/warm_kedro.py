@@ -2,15 +2,17 @@
 
 One process imports what kedro runs import (third-party packages only: the project is imported by each run, from its own
 folder) and forks a child for each run. From there on the child does what ``python -m kedro`` does: same command line,
-folder, environment, output, exit. What Python or a package reads when it starts (``PYTHONHASHSEED``, ``PYTHONPATH``,
-``HF_ENDPOINT``) it cannot be given: `can_be_warm` says so, and such runs are begun from nothing, as by a user.
+folder, environment, output, exit. What Python itself reads when it starts (``PYTHONHASHSEED``) it cannot be given, nor a
+module in the place of one that is imported already.
 """
 
 from __future__ import annotations
 
 import atexit
 import functools
+import gc
 import importlib
+import inspect
 import json
 import os
 import runpy
@@ -26,13 +28,9 @@ _IMPORTED = """
     kedro.framework.cli.cli kedro.framework.project kedro.framework.session kedro.runner kedro_datasets.pandas
     kedro_datasets.json kedro_datasets.plotly mlflow mlflow.artifacts mlflow.data mlflow.store.tracking.sqlalchemy_store
     alembic.migration pandas pyarrow.parquet pyarrow.dataset pyarrow.compute plotly.express plotly.graph_objects plotly.io
-    sklearn.linear_model sklearn.feature_extraction.text tokenizers duckdb safetensors.torch torch
+    plotly.offline plotly.subplots sklearn.linear_model sklearn.feature_extraction.text tokenizers duckdb
+    kedro_viz.integrations.kedro.hooks pathspec fsspec.implementations.local safetensors.torch torch
 """.split()
-
-
-def can_be_warm(environment: Mapping[str, str]) -> bool:
-    """Return whether nothing in the environment is read earlier than a warm run begins."""
-    return not any(name.startswith(("PYTHON", "HF_")) for name in environment)
 
 
 def run_kedro(
@@ -98,14 +96,20 @@ def _become(job: dict[str, object]) -> None:
     command = ["-m", "kedro", *job["arguments"]]  # type: ignore[misc]
     sys.orig_argv[:] = [sys.executable, *command]
     sys.argv[:] = command[1:]
-    sys.path[:] = [folder, *(entry for entry in sys.path if Path(entry or ".").resolve() != _ROOT)]
+    given = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    sys.path[:] = [folder, *given, *(entry for entry in sys.path if Path(entry or folder) != _ROOT)]
 
 
 def _main() -> None:
-    for name in _IMPORTED:
-        importlib.import_module(name)
+    modules = {name: importlib.import_module(name) for name in _IMPORTED}
+    plotly = modules["plotly.graph_objects"]
+    for name in plotly.__all__:
+        getattr(plotly, name)  # each is a module of its own, imported when it is asked for
+    inspect.stack()  # reads the place of every module once; kedro's settings ask for it again
     for early in ("everytoken", "huggingface_hub"):
         assert early not in sys.modules, f"{early} must be imported by the run"
+    gc.collect()
+    gc.freeze()  # what is there is shared with the children as long as nobody writes to it
     for line in sys.stdin:
         reader, writer = os.pipe()  # the child leads its group before its number is told
         child = os.fork()

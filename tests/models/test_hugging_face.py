@@ -177,6 +177,7 @@ def test_narrow_weights_are_widened_exactly(folder, dtype):
         ({"quantization_config": {"bits": 4}}, "quantization_config"),
         ({"model_type": "qwen2"}, 'model_type is "qwen2"'),
         ({"architectures": ["LlamaForSequenceClassification"]}, "architectures"),
+        ({"rope_scaling": "linear"}, 'rope_scaling is "linear", expected an object or null'),
         ({"rms_norm_eps": None}, "has no rms_norm_eps"),
         ({"num_key_value_heads": 3}, "multiple of model.n_kv_heads"),
     ],
@@ -243,6 +244,9 @@ def test_a_pickle_a_damaged_file_and_an_index_that_leaves_the_folder_are_refused
 def test_a_missing_folder_and_an_export_without_eos_are_errors(tmp_path):
     with pytest.raises(ModelsError, match=r"cannot read .*config.json"):
         read_facts(tmp_path / "absent")
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(ModelsError, match="holds no JSON object"):
+        read_facts(tmp_path)
     of = LlamaFacts(facts().parameters, VOCAB, CONTEXT, None)
     with pytest.raises(ModelsError, match="needs an EOS id"):
         write(tmp_path / "model", of, our_model(of), tmp_path)

@@ -10,8 +10,9 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention, sil
 
 from everytoken.models import LlamaParameters, ModelParameters, ModelsError
 from everytoken.models.causal_attention import BLOCK, causal_attention
+from everytoken.models.elementwise import RMSNorm, rope_tables, rotate, swiglu
 from everytoken.models.families import FAMILIES, build_model
-from everytoken.models.llama import RMSNorm, llama_parameter_count, rope_tables, rotate, swiglu
+from everytoken.models.llama import llama_parameter_count
 from everytoken.seeds import torch_generator
 
 TINY = {
@@ -267,12 +268,17 @@ def test_bfloat16_attention_is_as_exact_as_torch_has_it():
         assert ours < 1.5 * theirs + 1e-6
 
 
-def test_rotation_and_swiglu_have_the_gradients_of_central_differences():
+def test_norm_rotation_and_swiglu_have_the_gradients_of_central_differences():
     generator = torch_generator(0, "gradients")
     cos, sin = (table[:5, None].double() for table in rope_tables(5, 6, 10000.0))
     x = torch.randn(2, 5, 3, 6, generator=generator, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda y: rotate(y, cos, sin), x)
     assert torch.autograd.gradcheck(swiglu, x)
+    norm = RMSNorm(6, 1e-5).double()
+    norm.weight.data.normal_(generator=generator)
+    assert torch.autograd.gradcheck(
+        lambda y, weight: torch.func.functional_call(norm, {"weight": weight}, y), (x, norm.weight)
+    )
     gate, up = x.chunk(2, dim=-1)
     torch.testing.assert_close(swiglu(x), silu(gate) * up, rtol=0, atol=1e-15)
 

@@ -1,7 +1,10 @@
 """Numbers of parameters and bytes that are computed, against models that are there."""
 
+from pathlib import Path
+
 import pytest
 import torch
+import yaml
 
 from everytoken.models import LlamaParameters
 from everytoken.models.causal_attention import BLOCK
@@ -9,11 +12,13 @@ from everytoken.models.families import build_model, empty_model
 from everytoken.models.llama import llama_parameter_count
 from everytoken.models.sizes import CPU_BLOCK, layer_activation_bytes, layer_parameter_count, parameter_counts
 
+SIZES = yaml.safe_load((Path(__file__).parents[2] / "conf" / "base" / "parameters_sizes.yml").read_text())["_sizes"]
 SMOLLM2_TOKENS = 49_152
-PUBLISHED = {  # d_model, layers, heads, key-value heads, d_ff; parameters with the tokens of SmolLM2
-    "SmolLM2-135M": ((576, 30, 9, 3, 1536), 134_515_008),
-    "SmolLM2-1.7B": ((2048, 24, 32, 32, 8192), 1_711_376_384),
-    "our 3B": ((3072, 28, 24, 8, 8192), 2_969_742_336),
+EXPECTED = {  # parameters with the tokens of SmolLM2
+    "demo": 11_011_776,
+    "135m": 134_515_008,  # as published
+    "1.7b": 1_711_376_384,  # as published
+    "3b": 2_969_742_336,
 }
 
 
@@ -37,13 +42,12 @@ def without_memory(parameters, vocab_size):
         return empty_model(parameters, vocab_size=vocab_size, max_seq_len=2048)
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_the_sizes_have_their_published_numbers_of_parameters(name):
-    shape, expected = PUBLISHED[name]
-    parameters = llama(*shape)
+@pytest.mark.parametrize("name", SIZES)
+def test_the_sizes_of_the_configuration_have_their_numbers_of_parameters(name):
+    parameters = LlamaParameters(**SIZES[name])
     model = without_memory(parameters, SMOLLM2_TOKENS)
-    assert model.parameter_count() == llama_parameter_count(parameters, SMOLLM2_TOKENS) == expected
-    assert parameter_counts(parameters, SMOLLM2_TOKENS).total == expected
+    assert model.parameter_count() == llama_parameter_count(parameters, SMOLLM2_TOKENS) == EXPECTED[name]
+    assert parameter_counts(parameters, SMOLLM2_TOKENS).total == EXPECTED[name]
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -46,9 +46,9 @@ def runs(toy: ToyProject, finished: Run) -> Runs:
 
 @pytest.fixture(scope="session")
 def finished(toy: ToyProject) -> Run:
-    done = toy.kedro("--params", "sampling.rate=0.25")
+    done = toy.python("-m", "kedro", "run", "--params", "sampling.rate=0.25")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "alembic" not in done.stderr + done.stdout and "database tables" not in done.stderr
+    assert "alembic" not in done.stderr + done.stdout and "database tables" not in done.stderr + done.stdout
     return Runs(toy).latest()
 
 

@@ -10,6 +10,8 @@ import textwrap
 import time
 from pathlib import Path
 
+from tests.warm_kedro import run_kedro
+
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
 FILES = {
@@ -167,8 +169,8 @@ class ToyProject:
         return {**kept, "PYTHONPATH": str(SOURCE), "DO_NOT_TRACK": "1", "COLUMNS": "200"}
 
     def kedro(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run ``kedro run`` to its end."""
-        return self.python("-m", "kedro", "run", *arguments)
+        """Run ``kedro run`` to its end; both outputs are in ``stdout``."""
+        return run_kedro(["run", *arguments], folder=self.folder, environment=self.environment, timeout=120)
 
     def python(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run Python in the project."""

@@ -70,6 +70,13 @@ def test_bfloat16_products_stay_close_to_float32():
     assert rough.item() != exact.item()
 
 
+def test_a_batch_in_which_nothing_counts_has_no_loss_and_no_gradient():
+    hidden, weight, targets, counted = drawn(20, 4, 5)
+    total = cross_entropy_sum(hidden, weight, targets, torch.zeros_like(counted))
+    total.backward()
+    assert total == 0 and not hidden.grad.any() and not weight.grad.any()
+
+
 def test_no_rows_have_no_losses():
     hidden, weight, targets, _ = drawn(1, 4, 5)
     assert token_losses(hidden[:0], weight, targets[:0]).shape == (0,)

@@ -1,8 +1,5 @@
-import json
 import logging
 import math
-import os
-import re
 import signal
 import subprocess
 import sys
@@ -13,7 +10,7 @@ import pytest
 
 from everytoken.models.families import build_model
 from everytoken.training.checkpoint import load_model, parameters_sha256
-from everytoken.training.errors import CheckpointError, TrainingError
+from everytoken.training.errors import CheckpointError, NonFiniteError, TrainingError
 from everytoken.training.history import (
     HELD_OUT,
     HELD_OUT_FILE,
@@ -118,9 +115,7 @@ def test_a_run_can_start_from_the_weights_of_a_checkpoint(inputs, tmp_path):
     first = tiny_job(inputs, tmp_path, steps=3)
     run(first)
     start = newest(first).folder
-    second = tiny_job(inputs, tmp_path, run="c" * 64, steps=3, learning_rate=1e-9).model_copy(
-        update={"initial": start}
-    )
+    second = tiny_job(inputs, tmp_path, run="c" * 64, steps=3, learning_rate=1e-9).model_copy(update={"initial": start})
     run(second)
     drawn = build_model(LLAMA, vocab_size=257, max_seq_len=SEQ, seed=7)
     trained, continued = load_model(start), load_model(newest(second).folder)
@@ -146,7 +141,7 @@ def test_a_job_that_does_not_fit_is_an_error_before_the_first_step(inputs, tmp_p
 
 def test_a_prompt_that_is_too_long_is_an_error_before_the_first_step(inputs, tmp_path):
     samples = LOOKS["samples"].model_copy(update={"prompts": ("x" * 40,)})
-    with pytest.raises(TrainingError, match="40 tokens|41 tokens"):
+    with pytest.raises(TrainingError, match="has 41 tokens with the EOS"):
         run(tiny_job(inputs, tmp_path, samples=samples))
 
 
@@ -169,3 +164,51 @@ def test_several_nodes_are_told_how_to_be_started(inputs, tmp_path):
     with pytest.raises(TrainingError, match=r"torchrun --nnodes 2 --nproc-per-node 2 .*everytoken.training.worker"):
         launch(job, lambda records: None)
     assert read_job(job.live_folder / "job.json") == job
+
+
+def test_processes_tell_what_they_did_and_the_error_of_the_one_that_failed(inputs, tmp_path, capfd):
+    job = tiny_job(
+        inputs, tmp_path, processes=2, every_steps=1, learning_rate=1e30, warmup_steps=0, max_skipped_in_a_row=2
+    )
+    records, held_out = [], []
+    with pytest.raises(NonFiniteError, match=r"3 steps in a row were skipped.*in training process [01]") as raised:
+        launch(job, records.extend, held_out.extend)
+    assert "Traceback" not in str(raised.value) + capfd.readouterr().err
+    assert [record.step for record in records] == list(range(len(records)))
+    assert [record.skipped for record in records][-3:] == [True] * 3
+    assert math.isnan(records[-1].grad_norm) and all(record.seconds > 0 for record in records)
+    assert newest(job).state["skipped_steps"] == 2  # the third is the error, before its checkpoint
+    history = rows(newest(job), HISTORY_FILE, StepRecord, HISTORY)
+    assert [record.skipped for record in history] == [record.skipped for record in records[:-1]]
+
+
+def children(pid):
+    listed = subprocess.run(["ps", "-eww", "-o", "pid=,args="], capture_output=True, text=True, check=True).stdout
+    return [line for line in listed.splitlines() if f"everytoken.training.worker {pid}" in line]
+
+
+def test_the_processes_end_with_the_one_that_started_them_and_one_process_can_go_on(inputs, tmp_path):
+    job = tiny_job(inputs, tmp_path, processes=2, every_steps=2, steps=100_000)
+    write_job(tmp_path / "given.json", job)
+    program = (
+        "import sys; from pathlib import Path; from everytoken.training.job import read_job;"
+        "from everytoken.training.run import launch; launch(read_job(Path(sys.argv[1])), lambda records: None)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "given.json")])
+    mine = job.live_folder / "job.json"
+    try:
+        deadline = time.monotonic() + 120
+        while newest(job) is None and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert len(children(mine)) == 3
+    finally:
+        parent.send_signal(signal.SIGKILL)
+        parent.wait()
+    deadline = time.monotonic() + 60
+    while children(mine) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert children(mine) == []
+    done = newest(job).step
+    with stop_after(done + 2):
+        run(job)
+    assert newest(job).step == done + 2

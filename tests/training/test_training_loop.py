@@ -190,9 +190,7 @@ def test_skipped_steps_before_a_restart_count():
     model, parameters = tiny_model(), training_parameters(max_skipped_in_a_row=2)
     module = Trembling(model, [0])
     optimizer = make_optimizer(model, parameters)
-    steps = train_steps(
-        model, optimizer, random_batches(), parameters, first_step=3, module=module, skipped_in_a_row=2
-    )
+    steps = train_steps(model, optimizer, random_batches(), parameters, first_step=3, module=module, skipped_in_a_row=2)
     assert next(steps).skipped
     with pytest.raises(NonFiniteError, match="3 steps in a row"):
         next(steps)
@@ -208,9 +206,7 @@ def test_activation_checkpointing_changes_no_bit():
     parameters = training_parameters(activation_checkpointing=True)
     module = prepare(model, parameters)
     records = list(
-        train_steps(
-            model, make_optimizer(model, parameters), random_batches(), parameters, first_step=0, module=module
-        )
+        train_steps(model, make_optimizer(model, parameters), random_batches(), parameters, first_step=0, module=module)
     )
     plain, expected = run()
     assert model.activation_checkpointing

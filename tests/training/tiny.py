@@ -120,7 +120,7 @@ DATA = DataParameters(
 
 
 def write_streams(folder):
-    """Write a compact and an annotated stream of sequences that count up, EOS = 256 after each; return their folders."""
+    """Write a compact and an annotated stream of sequences that count up, EOS = 256 after each."""
 
     def window(number):
         generator = numpy_generator(11, number)
@@ -142,7 +142,6 @@ def write_streams(folder):
             lengths.append(length)
         writer.write(np.array(padded, np.uint16))
     np.save(annotated / "token_lengths.npy", np.array(lengths, np.int32))
-    return {"compact": compact, "annotated": annotated}
 
 
 class DocumentsPart:
@@ -169,16 +168,15 @@ HELD_OUT_SOURCES = ["wiki", "wiki", "chat", "chat", "wiki"]
 
 def write_inputs(folder):
     """Write everything that `tiny_job` names."""
-    streams = write_streams(folder / "streams")
+    write_streams(folder / "streams")
     encoder = byte_encoder(folder)
     part = DocumentsPart(HELD_OUT_TEXTS, HELD_OUT_SOURCES)
     chunks = prepare_held_out(encoder, [part], seq_length=SEQ, documents=4, seed=7)
     write_held_out(folder / "held_out.safetensors", chunks)
-    return streams
 
 
 def tiny_job(inputs, checkpoints, *, run="a" * 64, processes=1, strategy="ddp", every_steps=5, data=DATA, **changes):
-    """Return a job over what `write_inputs` wrote to ``inputs``, of 20 steps of 8 windows unless ``changes`` say else."""
+    """Return a job over what `write_inputs` wrote to ``inputs``, of 20 steps of 8 windows; ``changes`` of training."""
     parameters = {"steps": 20, "batch_size": 8, "micro_batch_size": 1, **changes}
     return TrainingJob(
         run=run,
@@ -202,9 +200,7 @@ def tiny_job(inputs, checkpoints, *, run="a" * 64, processes=1, strategy="ddp", 
 
 LOOKS = {
     "held_out": PeriodicHeldOut(every_steps=4, documents=4, batch_size=2),
-    "samples": PeriodicSamples(
-        every_steps=6, seed=1, prompts=("abc", ""), max_new_tokens=5, temperature=0.7, top_k=20
-    ),
+    "samples": PeriodicSamples(every_steps=6, seed=1, prompts=("abc", ""), max_new_tokens=5, temperature=0.7, top_k=20),
 }
 """Changes of a job that looks at held-out documents and writes samples."""
 

@@ -6,7 +6,7 @@ import click
 
 from everytoken.cli.documents import audit_scores, tokenize
 from everytoken.cli.inspection import compare, summary, verify
-from everytoken.cli.models import train
+from everytoken.cli.models import export, generate, import_model, plan, train
 
 
 @click.group()
@@ -14,5 +14,5 @@ def cli() -> None:
     """Language-model training data and models, exact to the token."""
 
 
-for command in (summary, audit_scores, tokenize, verify, train, compare):
+for command in (summary, audit_scores, tokenize, verify, plan, train, generate, export, import_model, compare):
     cli.add_command(command)

@@ -77,3 +77,145 @@ def _write_job(env: str | None, given: dict[str, Any], pipeline: str, path: Path
         f"{there.processes} --rdzv-backend c10d --rdzv-endpoint HOST:29500 -m everytoken.training.worker {path}\n"
         "then, on one of them, the same command without --write-job: it finds the run finished, and records it"
     )
+
+
+@click.command()
+@click.option("--env", default=None, help="Kedro environment, as for `kedro run --env`.")
+@click.option(
+    "--vocab-size", type=click.IntRange(1), help="Tokens of the vocabulary; else of the environment's tokenizer."
+)
+@click.option("--streams", default="", help="Windows by name, as compact=427681689,annotated=102772028.")
+@click.option("--params", default="", help="Other parameters, as for `kedro run --params`.")
+def plan(env: str | None, vocab_size: int | None, streams: str, params: str) -> None:
+    """Say what a training would take: parameters, tokens, FLOP, memory of a process, checkpoints. Reads no data.
+
+    Sizes are those of what the environment has made; --vocab-size and --streams give them where nothing is made yet.
+    """
+    from kedro.framework.cli.utils import _split_params
+
+    from everytoken.training.plan import plan_lines
+
+    given: dict[str, Any] = _split_params(cast(Any, None), None, params) or {}
+    try:
+        with project(env, given) as (context, catalog):
+            training, tokenization = context.params["training"], context.params["tokenization"]
+            sizes = _stream_sizes(streams) or {
+                name: catalog.load(f"{name}_stream").statistics["windows"]
+                for name in ("compact", "annotated")
+                if catalog.exists(f"{name}_stream")
+            }
+            lines = plan_lines(
+                training.model,
+                training.optimisation,
+                training.data,
+                training.checkpoints,
+                training.distribution,
+                vocab_size=vocab_size or _vocab_size(catalog),
+                seq_length=tokenization.seq_length,
+                stream_sizes=sizes or None,
+            )
+            click.echo("\n".join(lines))
+    except known_errors() as error:
+        raise click.ClickException(str(cause_of(error))) from error
+
+
+def _stream_sizes(streams: str) -> dict[str, int]:
+    sizes = {}
+    for item in filter(None, streams.split(",")):
+        name, _, size = item.partition("=")
+        if not size.isdecimal():
+            raise click.BadParameter(f"{item!r}: expected NAME=WINDOWS", param_hint="--streams")
+        sizes[name] = int(size)
+    return sizes
+
+
+def _vocab_size(catalog: Any) -> int:
+    if not catalog.exists("tokenizer"):
+        raise click.UsageError("there is no tokenizer yet (kedro run --pipelines tokenization): give --vocab-size")
+    return int(catalog.load("tokenizer").statistics["vocab_size"])
+
+
+@click.command()
+@click.argument("checkpoint", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="The folder to write; must not be there.")
+@click.option("--tokenizer", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Its tokenizer.json.")
+def export(checkpoint: Path, out: Path, tokenizer: Path | None) -> None:
+    """Write a CHECKPOINT folder as a Hugging Face folder that `transformers` opens, in float32, bit for bit.
+
+    The tokenizer is that beside the model, or the one in 05_model_input of the data folder that it lies in.
+    """
+    from everytoken.training import exchange
+
+    try:
+        click.echo("\n".join(exchange.export(checkpoint, out, tokenizer=_tokenizer_of(checkpoint, tokenizer))))
+    except known_errors() as error:
+        raise click.ClickException(str(cause_of(error))) from error
+
+
+@click.command("import")
+@click.argument("source", type=click.Path(exists=True, path_type=Path))
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="The folder to write; must not be there.")
+@click.option("--tokenizer", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Else that of SOURCE.")
+@click.option("--eos", help="The token that ends documents; else the one that SOURCE names.")
+def import_model(source: Path, out: Path, tokenizer: Path | None, eos: str | None) -> None:
+    """Write a checkpoint from SOURCE: a Hugging Face folder of a LlamaForCausalLM, or a GGUF file.
+
+    What this project's model cannot compute exactly (biases, scaled RoPE, other activations) is refused.
+    """
+    from everytoken.training import exchange
+
+    try:
+        click.echo("\n".join(exchange.import_(source, out, tokenizer=tokenizer, eos_token=eos)))
+    except known_errors() as error:
+        raise click.ClickException(str(cause_of(error))) from error
+
+
+@click.command()
+@click.argument("checkpoint", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--prompt", "prompts", multiple=True, required=True, help="Text to go on with; may be given again.")
+@click.option("--tokenizer", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Its tokenizer.json.")
+@click.option("--max-new-tokens", type=click.IntRange(1), default=60, show_default=True)
+@click.option(
+    "--temperature", type=click.FloatRange(0), default=0.8, show_default=True, help="0: the most likely token."
+)
+@click.option("--top-k", type=click.IntRange(1), help="Draw from so many of the most likely tokens.  [default: all]")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--threads", type=click.IntRange(1), default=1, show_default=True)
+def generate(checkpoint: Path, prompts: tuple[str, ...], tokenizer: Path | None, threads: int, **options: Any) -> None:
+    r"""Let a CHECKPOINT continue prompts. Special tokens that a prompt spells are those tokens; \n is a new line."""
+    from everytoken.tokens import open_encoder
+    from everytoken.training.checkpoint import load_config, load_model
+    from everytoken.training.generation import generate as generate_texts
+    from everytoken.training.parameters import ExecutionParameters, GenerationParameters
+
+    execution = ExecutionParameters(threads=threads, precision="float32", matmul_precision="highest")
+    texts = tuple(prompt.replace("\\n", "\n") for prompt in prompts)
+    parameters = GenerationParameters(prompts=texts, execution=execution, **options)
+    try:
+        path = _tokenizer_of(checkpoint, tokenizer)
+        eos_token = _token(path, load_config(checkpoint).eos_id)
+        encoder = open_encoder(path, eos_token, special_tokens_in_text="control")
+        for number, text in enumerate(generate_texts(load_model(checkpoint), encoder, parameters)):
+            click.echo(f"{chr(10) if number else ''}{text.prompt}{text.text}")
+            click.echo(f"[{len(text.tokens)} tokens, ended by {text.finish}]", err=True)
+    except known_errors() as error:
+        raise click.ClickException(str(cause_of(error))) from error
+
+
+def _tokenizer_of(checkpoint: Path, given: Path | None) -> Path:
+    """Return the tokenizer file of a checkpoint: given, beside it, or in the data folder that it lies in."""
+    beside = checkpoint / "tokenizer.json"
+    inside = [parent / "05_model_input/tokenizer/tokenizer.json" for parent in checkpoint.resolve().parents]
+    for path in (given, beside, *inside):
+        if path is not None and path.is_file():
+            return path
+    raise click.UsageError(f"there is no tokenizer.json in {checkpoint}, nor in the data folder around it: --tokenizer")
+
+
+def _token(tokenizer: Path, number: int) -> str:
+    from tokenizers import Tokenizer
+
+    token = Tokenizer.from_file(str(tokenizer)).id_to_token(number)
+    if token is None:
+        raise click.UsageError(f"{tokenizer} has no token {number}, the model's EOS: give the model's own --tokenizer")
+    return str(token)

@@ -111,8 +111,10 @@ def read_facts(folder: Path) -> LlamaFacts:
         config = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
         raise ModelsError(f"cannot read {path}: {error}. Expected the folder of a Hugging Face model") from error
-    rope = config.get("rope_parameters") or {}
-    _refuse_what_differs(config, rope, path)
+    if not isinstance(config, dict):
+        raise ModelsError(f"{path} holds no JSON object; expected the configuration of a Hugging Face model")
+    rope, scaling = _mapping(config, "rope_parameters", path), _mapping(config, "rope_scaling", path)
+    _refuse_what_differs(config, rope, scaling, path)
     heads = _required(config, "num_attention_heads", path)
     theta = rope.get("rope_theta", config.get("rope_theta"))
     eos = config.get("eos_token_id")
@@ -141,15 +143,21 @@ def read_facts(folder: Path) -> LlamaFacts:
 
 def _required(config: Mapping[str, Any], key: str, path: Path) -> Any:
     if config.get(key) is None:
-        raise ModelsError(
-            f"{path} has no {key}: it is not that of a LlamaForCausalLM, or incomplete"
-        )
+        raise ModelsError(f"{path} has no {key}: it is not that of a LlamaForCausalLM, or incomplete")
     return config[key]
 
 
-def _refuse_what_differs(config: Mapping[str, Any], rope: Mapping[str, Any], path: Path) -> None:
+def _mapping(config: Mapping[str, Any], key: str, path: Path) -> Mapping[str, Any]:
+    found = config.get(key) or {}
+    if not isinstance(found, dict):
+        raise ModelsError(f"{path}: {key} is {json.dumps(found)}, expected an object or null")
+    return found
+
+
+def _refuse_what_differs(
+    config: Mapping[str, Any], rope: Mapping[str, Any], scaling: Mapping[str, Any], path: Path
+) -> None:
     """Raise for the first key under which transformers computes something else than this family does."""
-    scaling = config.get("rope_scaling") or {}
     heads, width = config.get("num_attention_heads"), config.get("hidden_size")
     head_width = width // heads if heads and width else None
     exact: list[tuple[str, Any, tuple[Any, ...]]] = [  # key, what it is, what it may be

@@ -67,20 +67,21 @@ class WindowStream:
         return self.windows.seq_length if isinstance(self.windows, FlatWindows) else int(self.windows.shape[1]) - 1
 
     def tokens(self, numbers: np.ndarray) -> np.ndarray:
-        """Return windows by number, (n, seq_length + 1), in the type of the files."""
+        """Return windows by number, (n, seq_length + 1), in the type of the files; may be a view of them."""
         if isinstance(self.windows, FlatWindows):
             return self.windows.read(numbers)
+        if len(numbers) > 1 and numbers[-1] - numbers[0] == len(numbers) - 1 and (np.diff(numbers) == 1).all():
+            return self.windows[numbers[0] : numbers[-1] + 1]
         tokens: np.ndarray = self.windows[numbers]
         return tokens
 
-    def counted(self, numbers: np.ndarray) -> np.ndarray | None:
-        """Return which predictions of windows count, bool (n, seq_length), or None for all."""
+    def clear(self, mask: np.ndarray, rows: np.ndarray, numbers: np.ndarray) -> None:
+        """Clear in ``mask``, all true, (n, seq_length), what does not count in its ``rows``, which are these windows."""
         if self.loss_mask is not None:
-            return unpack_mask(self.loss_mask[numbers], self.seq_length)
-        if self.token_lengths is not None:
-            counted: np.ndarray = np.arange(self.seq_length, dtype=np.int32) < self.token_lengths[numbers][:, None]
-            return counted
-        return None
+            mask[rows] = unpack_mask(self.loss_mask[numbers], self.seq_length)
+        elif self.token_lengths is not None:
+            for row, length in zip(rows.tolist(), self.token_lengths[numbers].tolist(), strict=True):
+                mask[row, length:] = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,8 +143,7 @@ class TrainingWindows:
                 continue
             own = windows[rows]
             tokens[rows] = stream.tokens(own)
-            if (counted := stream.counted(own)) is not None:
-                mask[rows] = counted
+            stream.clear(mask, rows, own)
         return tokens, mask
 
     def read_batch(self, step: int) -> tuple[np.ndarray, np.ndarray]:

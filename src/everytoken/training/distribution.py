@@ -86,16 +86,16 @@ class Processes:
             devices = None if self.device.type == "cpu" else [self.device]
             # buffers are tables: they are made equal once, not before every forward pass; torch 2.13 has another name
             names = signature(DistributedDataParallel).parameters
-            buffers = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"
-            return DistributedDataParallel(
-                objective.to(self.device), devices, gradient_as_bucket_view=True, **{buffers: False}
-            )
+            options: dict[str, Any] = {
+                "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers": False
+            }
+            return DistributedDataParallel(objective.to(self.device), devices, gradient_as_bucket_view=True, **options)
         from torch.distributed.checkpoint.state_dict import set_model_state_dict
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import FSDPModule, fully_shard
 
         model = objective.model
-        whole = model_tensors(model) if self.first else {}
+        whole: dict[str, Any] = {**model_tensors(model)} if self.first else {}
         mesh = init_device_mesh(self.device.type, (self.size,))
         for part in (*model.layers(), objective):
             fully_shard(part, mesh=mesh)
@@ -230,7 +230,9 @@ def _nothing() -> None:
     pass
 
 
-def _options(**changes: bool) -> Any:
+def _options(*, cpu_offload: bool = False, broadcast_from_rank0: bool = False) -> Any:
     from torch.distributed.checkpoint.state_dict import StateDictOptions
 
-    return StateDictOptions(full_state_dict=True, strict=True, **changes)
+    return StateDictOptions(
+        full_state_dict=True, strict=True, cpu_offload=cpu_offload, broadcast_from_rank0=broadcast_from_rank0
+    )

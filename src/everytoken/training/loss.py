@@ -123,7 +123,7 @@ class _CrossEntropySum(torch.autograd.Function):
         positions = counted.nonzero().squeeze(1)
         total = torch.zeros((), dtype=torch.float64, device=hidden.device)
         hidden_gradient = torch.zeros_like(hidden)
-        weight_gradient = torch.zeros_like(weight, dtype=_wide(weight.dtype))
+        weight_gradient: Tensor | None = None
         with torch.autocast(hidden.device.type, enabled=False):
             narrow_weight, counted_targets = weight.to(dtype), targets[positions]
             for rows, states, logits in _chunks(hidden[positions].to(dtype), narrow_weight):
@@ -131,10 +131,14 @@ class _CrossEntropySum(torch.autograd.Function):
                 total += loss.sum(dtype=torch.float64)
                 hidden_gradient[positions[rows]] = (gradient @ narrow_weight)[: len(loss)].to(hidden.dtype)
                 # the states of padded rows are 0, so they add nothing
-                if dtype == weight_gradient.dtype:
+                if weight_gradient is None:
+                    weight_gradient = (gradient.T @ states).to(_wide(weight.dtype))
+                elif dtype == weight_gradient.dtype:
                     weight_gradient.addmm_(gradient.T, states)
                 else:
                     weight_gradient += gradient.T @ states
+        if weight_gradient is None:  # no row counts
+            weight_gradient = torch.zeros_like(weight, dtype=_wide(weight.dtype))
         ctx.save_for_backward(hidden_gradient, weight_gradient)
         ctx.weight_dtype = weight.dtype
         return total.to(_wide(hidden.dtype))

@@ -3,7 +3,8 @@
 Everything is computed from parameters; no tensor is made (the model is built on torch's "meta" device, to ask it for
 its arithmetic). Memory is what tensors need, as this package makes them: float32 parameters, gradients and two moments
 of AdamW, the layers' activations of one micro-batch, and the head. It leaves out what torch and Python take themselves,
-what the allocator wastes, and buffers of the communication library.
+what the allocator wastes, prepared products of oneDNN, and buffers of the communication library:
+``benchmarks/memory_plan.py`` puts a plan beside what a process really takes.
 """
 
 from __future__ import annotations
@@ -144,7 +145,8 @@ class Plan:
             else []
         )
         return [
-            f"a step of {of}: {self.micro_batches} micro-batches of at most {self.micro_batch} windows",
+            f"a step of {of}: {self.micro_batches} micro-batch{'es' if self.micro_batches > 1 else ''} of at most "
+            f"{self.micro_batch} windows",
             f"memory of {of}: {_gigabytes(self.memory.total)}",
             *(f"  {name}: {_gigabytes(number)}" for name, number in parts.items() if number),
             *gathered,

@@ -9,6 +9,7 @@ torch.
 from __future__ import annotations
 
 import json
+import math
 import os
 import shlex
 import shutil
@@ -73,7 +74,7 @@ def launch(job: TrainingJob, on_records: OnRecords, on_held_out: OnHeldOut | Non
     folder = job.live_folder / "processes"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    tail, listeners = Tail(folder / RECORDS_FILE), Listeners(on_records, on_held_out, seconds=0.0)
+    tail, listeners = Tail(folder / RECORDS_FILE), Listeners(on_records, on_held_out, seconds=math.inf)
     # it sets a default for its children; ours comes from the job
     environment = os.environ | {"OMP_NUM_THREADS": str(job.training.execution.threads)}
     worker = [sys.executable, "-m", "everytoken.training.worker", str(job.live_folder / JOB_FILE)]
@@ -139,6 +140,7 @@ def _deliver(tail: Tail, listeners: Listeners) -> None:
             listeners.add(record)
         elif isinstance(record, HeldOutRecord):
             listeners.held_out([record])
+    listeners.flush()
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

@@ -105,10 +105,11 @@ def _end_with_stdin(end: Callable[[], None]) -> None:
 
 
 def _start(job: TrainingJob, path: Path, folder: Path) -> int:
+    from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the error is told by ourselves
+    logging.disable(logging.ERROR)  # of the launcher, in this process: what went wrong is told in one error
     _end_with_stdin(lambda: os.kill(os.getpid(), signal.SIGTERM))
     config = LaunchConfig(
         min_nodes=1,
@@ -130,6 +131,8 @@ def _start(job: TrainingJob, path: Path, folder: Path) -> int:
             message = f"a training process ended with {how}; signal 9 without your doing often means too little memory"
             _write_error(folder, rank, "TrainingError", message, expected=True)
         return 1
+    except SignalException as error:  # it has ended its processes
+        return 128 + error.sigval
     return 0
 
 

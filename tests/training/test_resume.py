@@ -1,0 +1,79 @@
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from everytoken.training.errors import CheckpointError
+from everytoken.training.run import run_job
+from tests.training.resuming import ignore, job
+from tests.training.tiny import file_digests, newest, write_inputs
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Runs of 20 steps: whole in this process; in another one up to step 10, or killed; and the rest in a third."""
+    folder = tmp_path_factory.mktemp("resume")
+    write_inputs(folder)
+    for precision in ("float32", "bfloat16"):
+        run_job(job(folder, "whole", precision), ignore)
+
+    def process(what):
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        command = [sys.executable, "-m", "tests.training.resuming", what, str(folder)]
+        return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+    stopped = process("stop")
+    assert stopped.returncode == -signal.SIGKILL, stopped.stderr
+    assert newest(job(folder, "stopped", "float32")).step == newest(job(folder, "stopped", "bfloat16")).step == 10
+    assert newest(job(folder, "killed", "float32")).step in (5, 10, 15)
+    shutil.copytree(folder / "stopped", folder / "half")
+    going_on = process("go-on")
+    assert going_on.returncode == 0, going_on.stderr
+    return folder
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_10_steps_and_10_in_a_new_process_are_20_to_the_bit(folder, precision):
+    whole, resumed = newest(job(folder, "whole", precision)), newest(job(folder, "stopped", precision))
+    assert resumed.step == 20
+    digests = file_digests(resumed)
+    assert {"model.safetensors", "optimizer.safetensors", "held_out.parquet", "samples.parquet"} <= set(digests)
+    assert digests == file_digests(whole)
+    assert resumed.digest == whole.digest
+
+
+def test_precisions_differ(folder):
+    digests = {newest(job(folder, "whole", precision)).digest for precision in ("float32", "bfloat16")}
+    assert len(digests) == 2
+
+
+def test_a_run_killed_at_any_step_ends_with_the_bytes_of_one_that_was_not(folder):
+    assert newest(job(folder, "killed", "float32")).digest == newest(job(folder, "whole", "float32")).digest
+
+
+def test_a_damaged_checkpoint_costs_steps_and_no_bit(folder):
+    half = job(folder, "half", "float32")
+    tensors = half.folder / "step_000000010" / "optimizer.safetensors"
+    content = bytearray(tensors.read_bytes())
+    content[-1] ^= 1
+    tensors.write_bytes(content)
+    assert newest(half).step == 5
+    run_job(half, ignore)
+    assert newest(half).digest == newest(job(folder, "whole", "float32")).digest
+
+
+def test_optimiser_state_of_another_model_is_refused(folder, tmp_path):
+    source = job(folder, "whole", "bfloat16")
+    other = source.model_copy(
+        update={
+            "model": source.model.model_copy(update={"d_ff": 32}),
+            "checkpoints": source.checkpoints.model_copy(update={"folder": str(tmp_path)}),
+        }
+    )
+    shutil.copytree(source.folder / "step_000000010", other.folder / "step_000000010")
+    with pytest.raises(Exception, match="d_ff=24") as raised:
+        run_job(other, ignore)
+    assert not isinstance(raised.value, CheckpointError)
