@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 from backports import zstd
 
-from tests.warm_kedro import run_kedro
+from tests.warm_kedro import run_everytoken, run_kedro
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -67,11 +67,17 @@ class Project:
         assert done.returncode == expect, done.stdout
         return done.stdout
 
-    def everytoken(self, *arguments: str, expect: int = 0) -> str:
+    def everytoken(self, *arguments: str) -> str:
+        done = run_everytoken(arguments, folder=self.folder, environment=self.environment({}), timeout=240)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def everytoken_train(self, *arguments: str, expect: int = 0) -> str:
+        """Training starts processes of its own, so it is one that starts."""
         process = subprocess.run(
-            [sys.executable, "-c", "from everytoken.cli import cli; cli()", *arguments],
+            [sys.executable, "-c", "from everytoken.cli import cli; cli()", "train", *arguments],
             cwd=self.folder,
-            env={**os.environ, "MLFLOW_TRACKING_URI": "", "DO_NOT_TRACK": "1"},
+            env=self.environment({}),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -117,6 +123,7 @@ class Project:
         return client.search_runs([experiment.experiment_id], order_by=["attributes.start_time ASC"])
 
 
+_MODELS_ON_REQUEST = ("finetuned_checkpoint", "finetuned_generations", "pretrained_checkpoint")
 _OF_PARTS = "ingestion,annotation,subsampling,tokenization"  # what engines run; training is one process
 
 
@@ -294,7 +301,7 @@ def test_two_processes_train_on_the_same_samples_as_one(project: Project, files:
     for name in ("checkpoint", "checkpoints"):
         shutil.rmtree(folder / name)
     before = len(project.runs())
-    output = project.everytoken("train", "--env", "test", "--processes", "2")
+    output = project.everytoken_train("--env", "test", "--processes", "2")
     together = pq.read_table(folder / "checkpoint/history.parquet")
     assert together["loss_tokens"].equals(alone["loss_tokens"])
     np.testing.assert_allclose(together["loss"], alone["loss"], rtol=1e-5)
@@ -308,6 +315,28 @@ def test_two_processes_train_on_the_same_samples_as_one(project: Project, files:
         shutil.rmtree(next((folder / "checkpoints").glob(f"*/step_{number:09d}")))
     project.kedro("run", "--env", "test", "--pipelines", "training")
     assert project.digests()["checkpoint"] == digest
+
+
+def test_a_model_is_finetuned_on_chats_and_trained_on_streams_by_path(
+    project: Project, files: dict[str, bytes]
+) -> None:
+    output = project.kedro("run", "--env", "test", "--pipelines", "finetuning,pretraining")
+    assert {"chat_windows", "finetuned_checkpoint", "pretrained_checkpoint"} <= set(made(output))
+    ledgers = project.ledgers()
+    checkpoint, finetuned = ledgers["checkpoint"], ledgers["finetuned_checkpoint"]
+    by_path = ledgers["pretrained_checkpoint"]["statistics"]
+    assert by_path["parameters_sha256"] == checkpoint["statistics"]["parameters_sha256"], "the same samples by path"
+    assert {"digest": checkpoint["root_digest"]} == finetuned["recipe"]["parameters"]["initial"]
+    assert 0 < finetuned["statistics"]["loss_tokens"] < finetuned["statistics"]["tokens"]
+    assert made(project.kedro("run", "--env", "test", "--pipelines", "finetuning,pretraining")) == []
+    checked = project.everytoken("verify", "--full", "data/test/05_model_input/chat_windows")
+    assert "FAIL" not in checked
+    data = project.folder / "data/test"
+    for name in project.ledgers().keys() & {"chat_windows", "pretrained_generations", *_MODELS_ON_REQUEST}:
+        shutil.rmtree(next(data.glob(f"*/{name}")))
+    for path in [*data.glob("08_reporting/*tuning*"), *data.glob("08_reporting/pretraining*"), *data.glob("*/*tuned*")]:
+        path.unlink()
+    assert project.files() == files
 
 
 def test_an_environment_can_give_a_tokenizer_file(project: Project, files: dict[str, bytes]) -> None:
@@ -352,10 +381,9 @@ def test_canary_windows_and_raw_shards_are_made_on_request_and_verified(
     shutil.copytree(ROOT / "tests/tokens/canary_documents", project.folder / "tests/tokens/canary_documents")
     project.kedro("run", "--env", "test", "--pipelines", "canary")
     project.kedro("run", "--env", "test", "--pipelines", "packing")
-    everytoken = [sys.executable, "-c", "from everytoken.cli import cli; cli()"]
     summary, verified = (
-        subprocess.run([*everytoken, *command], cwd=project.folder, capture_output=True, text=True, check=True).stdout
-        for command in (["summary", "--env", "test"], ["verify", "--env", "test", "--full"])
+        project.everytoken("summary", "--env", "test"),
+        project.everytoken("verify", "--env", "test", "--full"),
     )
     assert re.search(r"canary_stream +18 windows", summary)
     assert re.search(r"raw_shards +[0-9,]+ with EOS", summary)
@@ -405,11 +433,9 @@ def test_the_classifications_of_a_run_score_another_one_without_a_model(
 
 
 def test_the_summary_says_what_was_made_from_something_else(project: Project, files: dict[str, bytes]) -> None:
-    summary = [sys.executable, "-c", "from everytoken.cli import cli; cli()", "summary", "--env", "test"]
-
     def lines() -> dict[str, str]:
-        run = subprocess.run(summary, cwd=project.folder, capture_output=True, text=True, check=True)
-        return {line.split()[0]: line for line in run.stdout.splitlines() if line.strip()}
+        summary = project.everytoken("summary", "--env", "test")
+        return {line.split()[0]: line for line in summary.splitlines() if line.strip()}
 
     fresh = lines()
     assert not [line for line in fresh.values() if "another" in line or "outdated" in line]

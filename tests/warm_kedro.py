@@ -1,9 +1,9 @@
-"""Runs of kedro in processes that do not begin by importing for seconds.
+"""Runs of kedro and everytoken in processes that do not begin by importing for seconds.
 
-One process imports what kedro runs import (third-party packages only: the project is imported by each run, from its own
-folder) and forks a child for each run. From there on the child does what ``python -m kedro`` does: same command line,
-folder, environment, output, exit. What Python itself reads when it starts (``PYTHONHASHSEED``) it cannot be given, nor a
-module in the place of one that is imported already.
+One process imports what kedro runs import (third-party packages only: the project is imported by each run, from its
+own folder) and forks a child for each run. From there on the child does what ``python -m kedro`` does: same command
+line, folder, environment, output, exit. What Python itself reads when it starts (``PYTHONHASHSEED``) it cannot be
+given, nor a module in the place of one that is imported already.
 """
 
 from __future__ import annotations
@@ -20,32 +20,73 @@ import subprocess
 import sys
 import tempfile
 import threading
+import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 _ROOT = Path(__file__).resolve().parents[1]
-_IMPORTED = """
-    kedro.framework.cli.cli kedro.framework.project kedro.framework.session kedro.runner kedro_datasets.pandas
-    kedro_datasets.json kedro_datasets.plotly mlflow mlflow.artifacts mlflow.data mlflow.store.tracking.sqlalchemy_store
-    alembic.migration pandas pyarrow.parquet pyarrow.dataset pyarrow.compute plotly.express plotly.graph_objects plotly.io
-    plotly.offline plotly.subplots sklearn.linear_model sklearn.feature_extraction.text tokenizers duckdb
-    kedro_viz.integrations.kedro.hooks pathspec fsspec.implementations.local safetensors.torch torch
-""".split()
+_IMPORTED = [
+    "kedro.framework.cli.cli",
+    "kedro.framework.project",
+    "kedro.framework.session",
+    "kedro.runner",
+    "kedro_datasets.pandas",
+    "kedro_datasets.json",
+    "kedro_datasets.plotly",
+    "mlflow",
+    "mlflow.artifacts",
+    "mlflow.data",
+    "mlflow.store.tracking.sqlalchemy_store",
+    "alembic.migration",
+    "pandas",
+    "pyarrow.parquet",
+    "pyarrow.dataset",
+    "pyarrow.compute",
+    "plotly.express",
+    "plotly.graph_objects",
+    "plotly.io",
+    "plotly.offline",
+    "plotly.subplots",
+    "sklearn.linear_model",
+    "sklearn.feature_extraction.text",
+    "tokenizers",
+    "duckdb",
+    "kedro_viz.integrations.kedro.hooks",
+    "pathspec",
+    "fsspec.implementations.local",
+    "safetensors.torch",
+    "torch",
+]
 
 
 def run_kedro(
     arguments: Sequence[str], *, folder: Path, environment: Mapping[str, str], timeout: float
 ) -> subprocess.CompletedProcess[str]:
     """Run ``python -m kedro`` to its end; both outputs are in ``stdout``, in their order."""
-    with tempfile.NamedTemporaryFile("r", encoding="utf-8", suffix=".txt") as output:
+    return _run(["kedro", *arguments], folder, environment, timeout, one_output=True)
+
+
+def run_everytoken(
+    arguments: Sequence[str], *, folder: Path, environment: Mapping[str, str], timeout: float
+) -> subprocess.CompletedProcess[str]:
+    """Run ``everytoken`` to its end, with the package that is installed."""
+    return _run(["everytoken", *arguments], folder, environment, timeout, one_output=False)
+
+
+def _run(
+    command: Sequence[str], folder: Path, environment: Mapping[str, str], timeout: float, *, one_output: bool
+) -> subprocess.CompletedProcess[str]:
+    file = functools.partial(tempfile.NamedTemporaryFile, "r", encoding="utf-8", suffix=".txt")
+    with file() as output, file() as errors:
         job = {
-            "arguments": list(arguments),
+            "command": list(command),
             "folder": str(folder),
             "environment": dict(environment),
-            "output": output.name,
+            "outputs": [output.name, output.name if one_output else errors.name],
         }
         code = _server().run(json.dumps(job), timeout)
-        return subprocess.CompletedProcess(["kedro", *arguments], code, output.read(), "")
+        return subprocess.CompletedProcess(command, code, output.read(), errors.read())
 
 
 class _Server:
@@ -84,18 +125,17 @@ def _server() -> _Server:
     return _Server()
 
 
-def _become(job: dict[str, object]) -> None:
-    """Make this process what ``python -m kedro`` is when it starts."""
-    folder, output = str(job["folder"]), os.open(str(job["output"]), os.O_WRONLY | os.O_APPEND)
+def _become(job: dict[str, Any]) -> None:
+    """Make this process what ``python -m kedro``, or ``everytoken``, is when it starts."""
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
+    for descriptor, path in enumerate(job["outputs"], start=1):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND), descriptor)
+    folder = job["folder"]
     os.chdir(folder)
     os.environ.clear()
-    os.environ.update(job["environment"])  # type: ignore[arg-type]
-    command = ["-m", "kedro", *job["arguments"]]  # type: ignore[misc]
-    sys.orig_argv[:] = [sys.executable, *command]
-    sys.argv[:] = command[1:]
+    os.environ.update(job["environment"])
+    sys.argv[:] = job["command"]
+    sys.orig_argv[:] = [sys.executable, "-m", *sys.argv]
     given = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     sys.path[:] = [folder, *given, *(entry for entry in sys.path if Path(entry or folder) != _ROOT)]
 
@@ -125,7 +165,11 @@ def _main() -> None:
         print(os.waitpid(child, 0)[1], flush=True)
     else:
         return
-    runpy.run_module("kedro", run_name="__main__", alter_sys=True)
+    if sys.argv[0] == "kedro":
+        runpy.run_module("kedro", run_name="__main__", alter_sys=True)
+    else:
+        sys.modules["__main__"] = types.ModuleType("__main__")  # what workers that are spawned import again
+        importlib.import_module("everytoken.cli").cli()
 
 
 if __name__ == "__main__":

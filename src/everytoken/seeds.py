@@ -58,6 +58,6 @@ def uniform_hash(seed: int, *key: str | int) -> float:
 
 
 def integer_key(seed: int, *key: str | int) -> int:
-    """Return the first 64 bits of SHA-256 over ``(seed, *key)``: a key for a permutation that is computed, not drawn."""
+    """Return the first 64 bits of SHA-256 of ``(seed, *key)``: the key of a permutation that is computed, not drawn."""
     text = "\x1f".join(map(str, (seed, *key)))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")

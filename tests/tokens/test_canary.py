@@ -20,6 +20,7 @@ from tokenizers import Tokenizer, processors
 
 from everytoken.shards import Artifact, ArtifactStore, PartsFailed, Shards, Store, make_engine, plan_artifact
 from everytoken.tokens import (
+    DataParameters,
     StreamError,
     load_tokenizer_file,
     open_encoder,
@@ -566,7 +567,11 @@ def test_training_reads_the_stream_beside_the_others(tokenizer: Artifact, tmp_pa
     compact = stored(tmp_path / "a", [encoded([30] * 200)])
     write_compact_stream(tmp_path / "compact", tokens=compact, shuffle_block=None, **common)
     write_annotated_stream(tmp_path / "annotated", tokens=stored(tmp_path / "b", [encoded([9] * 60)]), **common)
-    windows = open_training_windows([tmp_path / "compact", tmp_path / "annotated", canary])
+    order = DataParameters(
+        schedule="spp", weights=None, replay=None, later_epochs="as_written", seed=0, check="full", document_mask=False
+    )
+    streams = {"compact": tmp_path / "compact", "annotated": tmp_path / "annotated", "canary": canary}
+    windows = open_training_windows(streams, order, batch_size=4)
     assert windows.sizes == (151, 60, 24)
     assert [stream.name for stream in windows.streams] == ["compact", "annotated", "canary"]
     samples = np.arange(sum(windows.sizes))

@@ -30,7 +30,7 @@ from everytoken.shards import (
     value_digest,
     versioned,
 )
-from everytoken.tokens import StreamError, WindowWriter, open_training_windows, open_window_stream
+from everytoken.tokens import DataParameters, StreamError, WindowWriter, open_training_windows, open_window_stream
 from everytoken.tokens.integrity import check_stream, find_stored, require, tokenizers_of, verify
 from everytoken.tokens.streams import write_annotated_stream, write_compact_stream
 from everytoken.tokens.window_checks import Seen, check_ids, check_padding, new_digest, sampled, scan
@@ -41,6 +41,9 @@ from tests.tokens.packing_inputs import pack
 
 SEQ = 8
 SMALL = {"seq_length": SEQ, "seed": 1, "shuffle_memory": 1 << 20}
+SAMPLED = DataParameters(
+    schedule="integer", weights=None, replay=None, later_epochs="as_written", seed=0, check="sampled", document_mask=False
+)
 Damage = Callable[[Path], object]
 
 
@@ -442,7 +445,8 @@ def test_scanning_gives_every_window_once_and_the_digest_of_every_byte(tmp_path:
 
 
 def test_opening_finds_damage_in_the_windows_it_looks_at(copied: Path) -> None:
-    open_training_windows([copied / "compact", copied / "annotated"])
+    streams = {name: copied / name for name in ("compact", "annotated")}
+    open_training_windows(streams, SAMPLED, batch_size=4)
     flip("annotated.bin", 2 * 8)(copied / "annotated")  # the last token of the first window, which is always looked at
     with pytest.raises(StreamError, match="window 0 position 8, "):
         open_window_stream(copied / "annotated")

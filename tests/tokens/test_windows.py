@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everytoken.seeds import numpy_generator
+from everytoken.shards import ArtifactStore, plan_artifact
 from everytoken.tokens import (
     DataParameters,
     StreamError,
@@ -225,12 +226,26 @@ def test_a_truncated_file_is_refused_and_named(tmp_path: Path, check: str) -> No
 def test_a_changed_byte_is_found_by_the_full_check(tmp_path: Path) -> None:
     import torch
 
+    documents = stored(tmp_path / "documents", [encoded([7, 3, 0, 12] * 50)])
+    planned = plan_artifact(
+        write_compact_stream,
+        tokens=documents,
+        tokenizer=tokenizer_of(),
+        seq_length=SEQ,
+        seed=1,
+        shuffle_block=None,
+        shuffle_memory=1 << 20,
+    )
+    compact = ArtifactStore(tmp_path / "compact").save(planned)
+    assert compact.folder is not None
     packed = pack(tmp_path)
     assert packed.folder is not None
     bare = shutil.copytree(packed.folder, tmp_path / "without_ledger")
     (bare / "ledger.json").unlink()
     torch.save(torch.arange(5000), tmp_path / "tensor.pt")
     for path, opened in (
+        (compact.folder / "compact.bin", compact),
+        (compact.folder / "compact.bin", compact.folder / "compact"),
         (packed.folder / "shard_00001.bin", packed),
         (bare / "shard_00001.bin", bare),
         (bare / "shard_00002.bin", bare / "shard_00002.bin"),

@@ -201,6 +201,29 @@ def test_a_new_document_begins_after_an_eos():
     assert document_numbers(tokens, 0).tolist() == [[0, 0, 1, 1, 2], [0, 1, 1, 1, 1]]
 
 
+def test_with_a_document_mask_each_document_is_read_as_if_it_stood_alone():
+    eos = 0
+    tokens, mask = random_batches()(0)
+    assert (tokens[:, 1:-2] == eos).any()  # else nothing is tested
+    parameters, model = training_parameters(), tiny_model()
+    expected, counted = 0.0, 0
+    for row, row_mask in zip(torch.from_numpy(tokens), mask, strict=True):
+        starts = [0, *(torch.nonzero(row[:-1] == eos).flatten() + 1).tolist()]
+        for start, end in zip(starts, [*starts[1:], SEQ], strict=True):
+            if start < end:
+                with torch.no_grad():
+                    logits = model(row[None, start:end])[0].double()
+                losses = cross_entropy(logits, row[start + 1 : end + 1], reduction="none").numpy()
+                expected += losses[row_mask[start:end]].sum()
+                counted += row_mask[start:end].sum()
+    record = next(
+        train_steps(model, make_optimizer(model, parameters), random_batches(), parameters, first_step=0, eos_id=eos)
+    )
+    assert record.loss_tokens == counted
+    assert record.loss == pytest.approx(expected / counted, rel=1e-6)
+    assert record.loss != pytest.approx(run()[1][0].loss, rel=1e-6)
+
+
 def test_activation_checkpointing_changes_no_bit():
     model = tiny_model()
     parameters = training_parameters(activation_checkpointing=True)

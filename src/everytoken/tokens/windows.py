@@ -76,7 +76,7 @@ class WindowStream:
         return tokens
 
     def clear(self, mask: np.ndarray, rows: np.ndarray, numbers: np.ndarray) -> None:
-        """Clear in ``mask``, all true, (n, seq_length), what does not count in its ``rows``, which are these windows."""
+        """Clear what does not count in rows of a mask, (n, seq_length), that are these windows and all true."""
         if self.loss_mask is not None:
             mask[rows] = unpack_mask(self.loss_mask[numbers], self.seq_length)
         elif self.token_lengths is not None:

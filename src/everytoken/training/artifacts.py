@@ -34,6 +34,7 @@ from everytoken.training.parameters import (
     CheckpointParameters,
     DistributionParameters,
     EvaluationParameters,
+    ExecutionParameters,
     GenerationParameters,
     TrainingParameters,
 )
@@ -141,6 +142,7 @@ def train(
         },
         measured={
             **speed.figures(),
+            "mfu": speed.mfu(new.flop_per_token(job.seq_length), _peak(training.execution, distribution)),
             **describe_machine(training.execution),
             "checkpoint": {"step": finished.step, "sha256sums": finished.digest, "skipped": list(finished.skipped)},
             "segments": finished.state["segments"],
@@ -247,6 +249,19 @@ class _Speed:
             by_step.append([stretch[-1], round(rate, 1)])
         overall = round(len(steps) * self._tokens_per_step / seconds, 1) if seconds else None
         return {"seconds": round(seconds, 3), "tokens_per_second": overall, "tokens_per_second_by_step": by_step}
+
+
+    def mfu(self, flop_per_token: float, peak: float) -> float | None:
+        """Return which share of ``peak`` FLOP/s the steps of this process reached (model FLOP utilisation)."""
+        overall = self.figures()["tokens_per_second"]
+        return None if overall is None else round(overall * flop_per_token / peak, 4)
+
+
+def _peak(execution: ExecutionParameters, distribution: DistributionParameters) -> float:
+    """Return the FLOP/s of the products of all processes, from those of this one."""
+    from everytoken.training.execution import matrix_peak
+
+    return matrix_peak(execution, distribution.device) * distribution.processes * distribution.nodes
 
 
 def _number(value: float) -> float | None:

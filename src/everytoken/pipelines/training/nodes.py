@@ -55,8 +55,10 @@ def report_training(
     """Return the run's figures, what happened by step, and the curves of training and held-out loss."""
     history = pd.read_parquet(checkpoint.path(HISTORY_FILE))
     measured = description["measured"]
-    numbers = {name: value for name, value in description.items() if isinstance(value, int | float)}
-    speed = {f"measured_{name}": measured[name] for name in ("seconds", "tokens_per_second") if measured[name]}
+    numbers: dict[str, Any] = {name: value for name, value in description.items() if isinstance(value, int | float)}
+    numbers["samples"] = dict(zip(("first", "end"), description["samples"], strict=True))
+    numbers["streams"] = description["streams"]
+    speed = {f"measured_{name}": measured[name] for name in ("seconds", "tokens_per_second", "mfu") if measured[name]}
     series: dict[str, list[float | None]] = {"step": history["step"].tolist()}
     for name in ("loss", "lr", "grad_norm"):  # of a skipped step some are not finite, and no point of a curve
         series[name] = history[name].astype(object).where(~history["skipped"], None).tolist()
