@@ -1,7 +1,9 @@
-"""Settings of all tests: no telemetry, one thread in torch, quiet hypothesis deadlines on a busy machine."""
+"""Settings of all tests: no telemetry, quiet hypothesis deadlines on a busy machine, long files first."""
 
 import os
+from collections import Counter
 
+import pytest
 from hypothesis import settings
 
 os.environ.update(DO_NOT_TRACK="1", MLFLOW_DISABLE_TELEMETRY="true")
@@ -9,3 +11,34 @@ os.environ.update(DO_NOT_TRACK="1", MLFLOW_DISABLE_TELEMETRY="true")
 # The machine may be busy: a slow example is not a failure, a wrong one is. Examples are the same in every run.
 settings.register_profile("everytoken", deadline=None, derandomize=True)
 settings.load_profile("everytoken")
+
+
+# What takes half a minute and more, longest first. pytest-xdist would begin with the files of most tests, and end with
+# one process at work on a file of few long ones while the others have nothing left.
+_LONGEST = [
+    "tests/test_run.py",
+    "tests/shards/test_crash.py",
+    "tests/test_hub_run.py",
+    "tests/tracking/test_runs.py",
+    "tests/training/test_resume.py",
+    "tests/training/test_distribution.py",
+]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config.option, "loadscopereorder"):  # of pytest-xdist, which may be switched off
+        config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    tests = Counter(_file(item) for item in items)
+
+    def place(item: pytest.Item) -> tuple[int, int, str]:
+        file = _file(item)
+        return (_LONGEST.index(file) if file in _LONGEST else len(_LONGEST), -tests[file], file)
+
+    items.sort(key=place)  # within a file the order stays
+
+
+def _file(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]

@@ -262,11 +262,13 @@ class GivenStreamParameters(_Parameters):
 class PretrainingParameters(_Parameters):
     """Which streams on disk a run reads; how it trains is said by `TrainingParameters`.
 
-    ``streams``: by name, in the order of the interleaving rule. ``tokenizer``: the ``tokenizer.json`` that wrote them.
-    ``eos_token``: the token that ends their documents.
+    ``streams``: by name, in the order of the interleaving rule. ``seq_length``: predictions of a window where none of
+    them is a stream of windows; else null. ``tokenizer``: the ``tokenizer.json`` that wrote them. ``eos_token``: the
+    token that ends their documents.
     """
 
     streams: dict[str, GivenStreamParameters] = Field(min_length=1)
+    seq_length: PositiveInt | None
     tokenizer: GivenStreamParameters
     eos_token: str
 

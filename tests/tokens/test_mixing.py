@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -10,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everytoken.tokens import DataParameters, IntegerSchedule, SampleOrder, StreamError
+from everytoken.tokens import DataParameters, IntegerSchedule, SampleOrder, StreamError, integer_schedule
 from everytoken.tokens.mixing import MOST_WEIGHT, whole_weights
+from everytoken.tokens.periodic import PeriodicSchedule
 
 PUBLISHED = (427_681_689, 102_772_028, 60_000)
 WEIGHTS = st.lists(st.integers(0, 10**10), min_size=1, max_size=9).filter(any)
@@ -54,10 +56,16 @@ def test_nothing_overflows_up_to_the_largest_weights(first: int, items: list[int
     assert list(zip(streams.tolist(), ordinals.tolist(), strict=True)) == [by_hand(schedule, item) for item in items]
 
 
-@settings(max_examples=60)
-@given(st.lists(st.integers(0, 400), min_size=1, max_size=8).filter(any), st.integers(1, 3))
-def test_every_prefix_is_within_the_bounds_and_every_epoch_is_exact(weights: list[int], epochs: int) -> None:
-    schedule = IntegerSchedule(weights)
+@settings(max_examples=80)
+@given(
+    st.lists(st.integers(0, 400), min_size=1, max_size=16).filter(any),
+    st.integers(1, 3),
+    st.sampled_from([IntegerSchedule, integer_schedule, lambda weights: PeriodicSchedule(whole_weights(weights))]),
+)
+def test_every_prefix_is_within_the_bounds_and_every_epoch_is_exact(
+    weights: list[int], epochs: int, rule: Callable[[list[int]], IntegerSchedule | PeriodicSchedule]
+) -> None:
+    schedule = rule(weights)
     total = sum(schedule.weights)
     streams, ordinals = schedule.locate(np.arange(epochs * total))
     prefix = np.arange(1, epochs * total + 1)
@@ -67,8 +75,8 @@ def test_every_prefix_is_within_the_bounds_and_every_epoch_is_exact(weights: lis
         assert Fraction(off, total) <= bound
         assert count[total - 1 :: total].tolist() == [weight * (e + 1) for e in range(epochs)]
         assert ordinals[streams == stream].tolist() == list(range(weight * epochs))
-        if sum(map(bool, weights)) <= 4:
-            assert bound < 1
+        if sum(map(bool, weights)) <= 4 or rule is not IntegerSchedule:
+            assert bound < 1, "within one window of target"
 
 
 def test_the_published_sizes_and_many_equal_streams_are_within_one_window() -> None:
@@ -76,8 +84,36 @@ def test_the_published_sizes_and_many_equal_streams_are_within_one_window() -> N
     assert max(IntegerSchedule((1 << 55, 1 << 55, (1 << 54) - 1, 1)[1:]).bounds()) < 1
     for streams in range(1, 33):
         assert max(IntegerSchedule([1] * streams).bounds()) < 1
-    odd = IntegerSchedule([13, 11, 9.5, 7.7, 5.1, 4.4, 3.3, 2.7, 2.2, 1.9, 1.3, 1.1, 0.7])
-    assert max(odd.bounds()) < Fraction(9, 8)
+    odd = [13, 11, 9.5, 7.7, 5.1, 4.4, 3.3, 2.7, 2.2, 1.9, 1.3, 1.1, 0.7]
+    assert 1 < max(IntegerSchedule(odd).bounds()) < Fraction(9, 8)
+    assert max(integer_schedule(odd).bounds()) < 1
+    assert isinstance(integer_schedule([round(weight + 1e-9, 9) for weight in odd]), IntegerSchedule), (
+        "too long for a table"
+    )
+
+
+@given(
+    st.lists(st.integers(0, 30), min_size=1, max_size=12).filter(any),
+    st.lists(st.integers(0, 10**12), min_size=1, max_size=20),
+)
+def test_a_table_of_one_period_is_what_its_definition_says_and_goes_back(weights: list[int], items: list[int]) -> None:
+    schedule = PeriodicSchedule(whole_weights(weights))
+    given, period, expected = [0] * len(weights), sum(schedule.weights), []
+    for place in range(period):  # straight from the definition
+        last = {
+            stream: -(-(given[stream] + 1) * period // weight) - 1
+            for stream, weight in enumerate(schedule.weights)
+            if weight and given[stream] * period // weight <= place
+        }
+        expected.append(min(last, key=lambda stream: last[stream]))
+        given[expected[-1]] += 1
+    assert schedule.locate(np.arange(period))[0].tolist() == expected
+    streams, ordinals = schedule.locate(np.array(items))
+    for item, stream, ordinal in zip(items, streams.tolist(), ordinals.tolist(), strict=True):
+        assert schedule.item(stream, ordinal) == item
+        before, after = schedule.counts(item), schedule.counts(item + 1)
+        assert before[stream] == ordinal and after[stream] == ordinal + 1 and sum(before) == item
+    assert all(schedule.item(stream, 0) is None for stream, weight in enumerate(weights) if not weight)
 
 
 def test_the_first_samples_of_a_mix() -> None:

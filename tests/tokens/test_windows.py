@@ -25,6 +25,7 @@ from everytoken.tokens import (
 )
 from everytoken.tokens.flat_tokens import FlatTokens
 from everytoken.tokens.loss_mask import pack_mask
+from everytoken.tokens.megatron import index_header
 from tests.tokens.corpora import encoded, stored, tokenizer_of
 from tests.tokens.packing_inputs import pack
 
@@ -174,6 +175,35 @@ def test_raw_shards_and_a_tensor_are_streams_beside_windows(folders: dict[str, P
         open_training_windows({"tensor": tmp_path / "tensor.pt"}, data(), 8)
     with pytest.raises(StreamError, match="one seq_length"):
         open_training_windows(streams, data(weights=even), 8, seq_length=50)
+
+
+def documents_file(folder: Path, documents: list[list[int]]) -> Path:
+    """A Megatron stream with one sequence a document, as `everytoken tokenize` and Megatron's own script write."""
+    folder.mkdir()
+    lengths = np.array([len(ids) for ids in documents], "<i4")
+    pointers = (np.cumsum(lengths, dtype="<i8") - lengths) * 2
+    np.concatenate(documents).astype("<u2").tofile(folder / "documents.bin")
+    header = index_header(len(documents), np.dtype("<u2"))
+    ends = np.arange(len(documents) + 1, dtype="<i8")
+    (folder / "documents.idx").write_bytes(header + lengths.tobytes() + pointers.tobytes() + ends.tobytes())
+    return folder
+
+
+def test_a_stream_of_documents_is_read_as_flat_tokens(tmp_path: Path) -> None:
+    documents = [[5, 6, 7, 0], [8, 0], [9, 10, 11, 12, 13, 0], [14, 15, 16, 17, 18, 19, 20, 0]]
+    folder = documents_file(tmp_path / "documents", documents)
+    windows = open_training_windows({"documents": folder}, data(), 2, seq_length=SEQ)
+    flat = np.concatenate(documents)
+    assert windows.sizes == ((len(flat) - 1) // SEQ,)
+    tokens, mask = windows.read_batch(0)
+    assert tokens.tolist() == [flat[i * SEQ : (i + 1) * SEQ + 1].tolist() for i in range(2)]
+    assert mask.all()
+    with pytest.raises(StreamError, match="give seq_length"):
+        open_training_windows({"documents": folder}, data(), 2)
+    with (folder / "documents.bin").open("r+b") as file:
+        file.truncate(30)
+    with pytest.raises(StreamError, match=r"documents\.bin is truncated: 30 bytes"):
+        open_training_windows({"documents": folder}, data(), 2, seq_length=SEQ)
 
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=8), st.integers(1, 9), st.data())

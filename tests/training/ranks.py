@@ -14,16 +14,16 @@ from everytoken.training.run import run_job
 from tests.training.tiny import LOOKS, stop_after, tiny_job
 
 WORLDS = [(2, "ddp"), (2, "fsdp"), (4, "ddp"), (4, "fsdp")]
-SHAPE = {**LOOKS, "steps": 10, "micro_batch_size": 2}
+SHAPE = {**LOOKS, "steps": 8, "micro_batch_size": 2, "every_steps": 4}
 
 
 def taken_over(job, source):
-    """Let the run of ``job`` find the checkpoint of step 5 of the run of ``source``, and no other."""
-    shutil.copytree(source.folder / "step_000000005", job.folder / "step_000000005")
+    """Let the run of ``job`` find the checkpoint of step 4 of the run of ``source``, and no other."""
+    shutil.copytree(source.folder / "step_000000004", job.folder / "step_000000004")
 
 
 def jobs(folder, world, strategy):
-    """Return the jobs of a world: not cut; cut after 5 steps; going on from what another world has done."""
+    """Return the jobs of a world: not cut; cut after 4 steps; going on from what another world has done."""
 
     def job(name):
         place = folder / f"{world}-{strategy}-{name}"
@@ -50,7 +50,7 @@ def scenario(folder, rank, world, strategy):
 
     with patch.object(TrainingWindows, "read", noting):
         run_job(whole, records.extend)
-    with stop_after(5):
+    with stop_after(4):
         run_job(cut, lambda records: None)
     run_job(cut, lambda records: None)
     if rank == 0:

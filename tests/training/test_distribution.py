@@ -68,7 +68,7 @@ def history(job):
 @pytest.mark.parametrize(("world", "strategy"), WORLDS)
 def test_each_step_reads_the_same_samples_for_any_number_of_processes(folder, world, strategy):
     ranks = [json.loads((folder / f"{world}-{strategy}-{rank}.json").read_text())["samples"] for rank in range(world)]
-    for step in range(10):
+    for step in range(8):
         assert [sample for rank in ranks for sample in rank[step]] == list(range(step * 8, step * 8 + 8))
 
 
@@ -103,10 +103,10 @@ def test_a_run_that_was_cut_ends_with_the_bytes_of_one_that_was_not(folder, worl
 @pytest.mark.parametrize(("world", "strategy"), WORLDS)
 def test_a_checkpoint_goes_on_with_another_number_of_processes_and_strategy(alone, folder, world, strategy):
     _, _, over = jobs(folder, world, strategy)
-    assert losses(over)[:5] == losses(before(folder, world, strategy))[:5]
+    assert losses(over)[:4] == losses(before(folder, world, strategy))[:4]
     assert losses(over) == pytest.approx(losses(alone), abs=1e-5)
     segments = newest(over).state["segments"]
-    assert [segment["from_step"] for segment in segments] == [0, 5]
+    assert [segment["from_step"] for segment in segments] == [0, 4]
     assert segments[1]["processes"] == world and segments[1]["strategy"] == strategy
 
 

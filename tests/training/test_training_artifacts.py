@@ -112,6 +112,7 @@ def training_of(tmp_path, inputs, *, runs="runs", processes=1, initial=None, hel
     """Return what `train` gets; ``runs`` is the folder of checkpoints."""
     return {
         **inputs,
+        "seq_length": None,
         "data": data,
         "model": LLAMA,
         "training": training_parameters(**changes),

@@ -182,7 +182,7 @@ def test_a_step_that_is_not_finite_is_skipped_and_the_schedule_moves_on(gradient
 def test_too_many_skipped_steps_in_a_row_are_an_error_that_says_going_on_is_no_use():
     records, states, error = trembling([1, 2, 3], max_skipped_in_a_row=2)
     assert "training step 3 of 6: loss nan" in str(error) and "deterministic" in str(error)
-    assert [record.skipped for record in records] == [False, True, True, True]
+    assert [record.skipped for record in records] == [False, True, True]
     assert len(set(states)) == 1
 
 
@@ -191,7 +191,6 @@ def test_skipped_steps_before_a_restart_count():
     module = Trembling(model, [0])
     optimizer = make_optimizer(model, parameters)
     steps = train_steps(model, optimizer, random_batches(), parameters, first_step=3, module=module, skipped_in_a_row=2)
-    assert next(steps).skipped
     with pytest.raises(NonFiniteError, match="3 steps in a row"):
         next(steps)
 
@@ -202,7 +201,7 @@ def test_a_new_document_begins_after_an_eos():
 
 
 def test_with_a_document_mask_each_document_is_read_as_if_it_stood_alone():
-    eos = 0
+    eos = 18
     tokens, mask = random_batches()(0)
     assert (tokens[:, 1:-2] == eos).any()  # else nothing is tested
     parameters, model = training_parameters(), tiny_model()

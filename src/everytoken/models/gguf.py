@@ -190,7 +190,7 @@ class GgufFile:
             values = self._dequantize(stored.data, stored.tensor_type)
         except NotImplementedError as error:
             raise ModelsError(f"{self.path}: {gguf_name} is {stored.tensor_type.name}, which cannot be read") from error
-        tensor = torch.from_numpy(np.array(values, np.float32))  # a copy: the file is mapped read-only
+        tensor = torch.from_numpy(np.require(values, np.float32, ["C", "W"]))  # a copy of what is mapped read-only
         if name.endswith("q_proj.weight"):
             return _half_split_rows(tensor, self.facts.parameters.n_heads)
         if name.endswith("k_proj.weight"):

@@ -57,8 +57,7 @@ def layer_activation_bytes(parameters: ModelParameters, precision: Precision, se
     With b bytes a number in products (4 for float32, 2 under bfloat16 autocast, where the residual stream and the norms
     stay float32):
 
-    - each of the two norms: its input, the normalised input and the factor between, 8 d + 4; the input of the product
-      behind it, b d;
+    - each of the two norms: its input and its factor, 4 d + 4; the input of the product behind it, b d;
     - attention: the product of which the values are a part, b (d + 2 g); rotated queries and keys, b (d + g); output,
       and output in the order of its product, 2 b d; a sum for each head, 4 H; on a CPU, in windows of S up to 8 head
       widths, also the probabilities, about b H S / 2 (`everytoken.models.causal_attention`; with several groups it
@@ -69,7 +68,7 @@ def layer_activation_bytes(parameters: ModelParameters, precision: Precision, se
         case "llama":
             d, g, heads = parameters.d_model, _key_value_width(parameters), parameters.n_heads
             number = 4 if precision == "float32" else 2
-            norms = 2 * (8 * d + 4 + number * d)
+            norms = 2 * (4 * d + 4 + number * d)
             attention = number * (4 * d + 3 * g) + 4 * heads
             if seq_length <= 8 * (d // heads):
                 seen = (seq_length + min(CPU_BLOCK, seq_length)) // 2

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from everytoken.tokens.errors import ShuffleError, StreamError, TokenizerError, TokensError
     from everytoken.tokens.interleave import SppSchedule, later_shares, window_of_sample
     from everytoken.tokens.megatron import IndexedTokens, WindowWriter, open_indexed
-    from everytoken.tokens.mixing import IntegerSchedule
+    from everytoken.tokens.mixing import IntegerSchedule, integer_schedule
     from everytoken.tokens.sample_order import SampleOrder
     from everytoken.tokens.shuffle import destinations, in_order
     from everytoken.tokens.streams import write_annotated_stream, write_compact_stream
@@ -44,6 +44,7 @@ __all__ = [
     "encode_part",
     "in_order",
     "installed_engines",
+    "integer_schedule",
     "later_shares",
     "load_tokenizer_file",
     "open_encoder",

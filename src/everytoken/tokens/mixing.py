@@ -19,7 +19,9 @@ children in proportion, so for a stream of weight w
 The tree: streams by falling weight, those alike as they are given, none of weight 0; each subtree is a stretch of
 them. Among these trees it is one whose largest sum is small: below theta, for the first theta of 1, 17/16, 18/16, ...
 for which there is one (`_tree` has the recursion). Up to four streams there always is one below 1 (two pairs), so that
-every prefix is within one window of target; for many streams of odd weights the bound can be up to about 1.1.
+every prefix is within one window of target; for more streams of odd weights the bound can be up to about 1.15. Then,
+when the weights are at most `MOST_PARTS` whole parts in all, the rule is that of `everytoken.tokens.periodic` instead,
+which is within one window for any number of streams (`integer_schedule`).
 """
 
 from __future__ import annotations
@@ -33,8 +35,10 @@ from typing import TypeAlias
 import numpy as np
 
 from everytoken.tokens.errors import StreamError
+from everytoken.tokens.periodic import PeriodicSchedule
 
 MOST_WEIGHT = 1 << 56  # of all streams together: with it no intermediate number needs more than 63 bits
+MOST_PARTS = 1 << 17  # of the weights, for a table of one period: a fraction of a second
 
 _Tree: TypeAlias = "int | tuple[_Tree, _Tree]"
 
@@ -63,8 +67,20 @@ def whole_weights(weights: Sequence[float]) -> tuple[int, ...]:
     return tuple(whole)
 
 
+def integer_schedule(weights: Sequence[float]) -> IntegerSchedule | PeriodicSchedule:
+    """Return the rule ``integer`` for streams of these weights.
+
+    Raises:
+        StreamError: see `whole_weights`.
+    """
+    tree = IntegerSchedule(weights)
+    if max(tree.bounds()) >= 1 and sum(tree.weights) <= MOST_PARTS:
+        return PeriodicSchedule(tree.weights)
+    return tree
+
+
 class IntegerSchedule:
-    """See the module; a `everytoken.tokens.interleave.Schedule`.
+    """The tree, see the module; a `everytoken.tokens.interleave.Schedule`.
 
     Attributes:
         weights: whole numbers without common divisor.

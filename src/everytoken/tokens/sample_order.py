@@ -24,7 +24,7 @@ import numpy as np
 from everytoken.tokens.data_parameters import DataParameters
 from everytoken.tokens.errors import StreamError
 from everytoken.tokens.interleave import Schedule, SppSchedule
-from everytoken.tokens.mixing import IntegerSchedule
+from everytoken.tokens.mixing import integer_schedule
 from everytoken.tokens.permutation import Permutations
 
 
@@ -90,7 +90,7 @@ class SampleOrder:
     def _schedule(self, weights: Sequence[float] | None) -> Schedule:
         if self._data.schedule == "spp":
             return SppSchedule(self.sizes)
-        return IntegerSchedule(self.sizes if weights is None else weights)
+        return integer_schedule(self.sizes if weights is None else weights)
 
     def _by_stream(self, weights: dict[str, float], step: int) -> list[float]:
         if missing := sorted(set(self.names) ^ set(weights)):

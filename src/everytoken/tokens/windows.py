@@ -8,8 +8,9 @@ padding) does not; where there is a ``loss_mask.npy``, what it says (chats, `eve
 A stream is one of these, told by what lies at its path:
 
 - a Megatron stream of windows (its folder, or its path without ``.bin`` and ``.idx``);
-- raw shards (a folder with ``manifest.json``, or one of its files), or tensors of ``torch.save`` (one file, or a folder
-  of ``shard_*.bin``), both as flat tokens: window i is tokens [i T, i T + T + 1) (`everytoken.tokens.flat_tokens`).
+- a Megatron stream of documents (sequences of more than one length, as ``everytoken tokenize`` writes), raw shards (a
+  folder with ``manifest.json``, or one of its files), or tensors of ``torch.save`` (one file, or a folder of
+  ``shard_*.bin``), all as flat tokens: window i is tokens [i T, i T + T + 1) (`everytoken.tokens.flat_tokens`).
 
 Which samples read which windows is the matter of `everytoken.tokens.sample_order`.
 """
@@ -163,7 +164,7 @@ def open_training_windows(
         streams: by name; in the rule ``spp`` their order counts.
         data: rule, weights, epochs, replay, and how the streams are checked now (``check``).
         batch_size: global batch.
-        seq_length: predictions of a window. Streams of windows say it; flat tokens take that of the others, or this.
+        seq_length: predictions of a window, where only flat tokens are given: streams of windows say it themselves.
 
     Raises:
         StreamError: a stream is not there, is damaged, or is not what its ledger or manifest says; the streams do not
@@ -239,16 +240,26 @@ def _prefix(path: Path) -> Path | None:
 
 def _open(name: str, stream: Artifact | Path, check: Level) -> WindowStream | FlatTokens:
     path = _path_of(stream)
-    if _prefix(path) is not None:
+    prefix = _prefix(path)
+    if prefix is not None and _holds_windows(prefix):
         return replace(open_window_stream(path, check), name=name)
     tokens = open_tokens(path)  # also the error of a path that is not there
     folder = path if path.is_dir() else path.parent
     recorded_statistics(folder)
-    if path.is_dir() and (path / MANIFEST_FILE).is_file():
+    if prefix is not None or (path.is_dir() and (path / MANIFEST_FILE).is_file()):
         require(verify(path, check))
     elif check != "sizes":
         _check_files(path, tokens, check)
     return tokens
+
+
+def _holds_windows(prefix: Path) -> bool:
+    """Return whether all sequences have one length, by the first and the last: else they are documents."""
+    if any((prefix.parent / name).exists() for name in (TOKEN_LENGTHS_FILE, LOSS_MASK_FILE)):
+        return True
+    indexed = open_indexed(prefix)
+    first = int(indexed.lengths[0]) if len(indexed) else 0
+    return not len(indexed) or (len(indexed.tokens) == len(indexed) * first and int(indexed.lengths[-1]) == first)
 
 
 def _check_files(path: Path, tokens: FlatTokens, check: Level) -> None:

@@ -50,6 +50,7 @@ def train(
     folder: Path,
     *,
     streams: Mapping[str, Artifact | GivenFiles],
+    seq_length: int | None,
     tokenizer: Artifact | GivenFiles,
     eos_token: str,
     special_tokens_in_text: SpecialTokens,
@@ -70,6 +71,7 @@ def train(
     Args:
         folder: an empty folder.
         streams: token streams by name, in the order of the interleaving rule: compact, annotated or reflected, canary.
+        seq_length: predictions of a window where all streams are flat tokens; None: the streams say it.
         tokenizer: the tokenizer that wrote the streams.
         eos_token: the token that ends documents.
         special_tokens_in_text: what special tokens that a held-out text spells become.
@@ -99,6 +101,7 @@ def train(
 
     job = prepare_job(
         streams=streams,
+        seq_length=seq_length,
         tokenizer=tokenizer,
         eos_token=eos_token,
         special_tokens_in_text=special_tokens_in_text,
@@ -122,7 +125,7 @@ def train(
     new = load_model(folder)
     losses = [record.loss for record in history if not record.skipped]
     last_tenth = losses[-max(1, len(losses) // 10) :]
-    windows = open_training_windows(job.streams, data, training.batch_size)
+    windows = open_training_windows(job.streams, data, training.batch_size, job.seq_length)
     first, end = windows.samples_of_step(0)[0], windows.samples_of_step(training.steps - 1)[-1] + 1
     return Built(
         statistics={
@@ -153,6 +156,7 @@ def train(
 def prepare_job(
     *,
     streams: Mapping[str, Artifact | GivenFiles],
+    seq_length: int | None,
     tokenizer: Artifact | GivenFiles,
     eos_token: str,
     special_tokens_in_text: SpecialTokens,
@@ -173,7 +177,7 @@ def prepare_job(
     inputs = dict(locals())
     opened = open_tokenizer(_place(tokenizer), eos_token)
     paths = {name: path_of(stream) for name, stream in streams.items()}
-    windows = open_training_windows(paths, data, training.batch_size)
+    windows = open_training_windows(paths, data, training.batch_size, seq_length)
     job = TrainingJob(
         run=Recipe(train, inputs).digest,
         streams={name: path.resolve() for name, path in paths.items()},

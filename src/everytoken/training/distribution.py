@@ -164,6 +164,7 @@ class Processes:
             options = _options(cpu_offload=True)
             tensors = [cast(dict[str, Tensor], get_model_state_dict(model, options=options))]
             if optimizer is not None:
+                _begin_state(optimizer)
                 found = get_optimizer_state_dict(model, optimizer, options=options)
                 tensors.append(flat_state(cast(Any, found["state"])) if self.first else {})
             return tuple(tensors)
@@ -183,6 +184,7 @@ class Processes:
             return
         from torch.distributed.checkpoint.state_dict import set_optimizer_state_dict
 
+        _begin_state(optimizer)
         state: dict[str, Any] = {}
         if self.first:
             names = {parameter: name for name, parameter in model.named_parameters()}
@@ -211,8 +213,10 @@ def these_processes(parameters: DistributionParameters) -> Processes:
     """Return the processes of torch.distributed where it is up, else this one alone."""
     local = int(os.environ.get("LOCAL_RANK", "0"))
     device = torch.device("cpu") if parameters.device == "cpu" else torch.device("cuda", local)
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise TrainingError("distribution.device is cuda, and torch finds no such device here; use device: cpu")
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise TrainingError("distribution.device is cuda, and torch finds no such device here; use device: cpu")
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else cuBLAS refuses deterministic algorithms
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return Processes(0, 1, "alone", device)
     return Processes(dist.get_rank(), dist.get_world_size(), parameters.strategy, device)
@@ -221,13 +225,24 @@ def these_processes(parameters: DistributionParameters) -> Processes:
 def join(parameters: DistributionParameters) -> None:
     """Join the processes that torchrun started (it sets the environment): gloo on CPUs, nccl on GPUs."""
     if parameters.device == "cuda":
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else cuBLAS refuses deterministic algorithms
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("gloo" if parameters.device == "cpu" else "nccl", timeout=_TIMEOUT)
 
 
 def _nothing() -> None:
     pass
+
+
+def _begin_state(optimizer: torch.optim.AdamW) -> None:
+    """Give parameters without state what AdamW begins with; torch's state dicts would do an update to get there."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if not optimizer.state[parameter]:
+                optimizer.state[parameter] = {
+                    "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
+                    "exp_avg": torch.zeros_like(parameter.detach()),
+                    "exp_avg_sq": torch.zeros_like(parameter.detach()),
+                }
 
 
 def _options(*, cpu_offload: bool = False, broadcast_from_rank0: bool = False) -> Any:

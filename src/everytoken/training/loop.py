@@ -126,6 +126,15 @@ def train_steps(
         if not skipped:
             optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+        skipped_in_a_row = skipped_in_a_row + 1 if skipped else 0
+        if skipped_in_a_row > parameters.max_skipped_in_a_row:
+            raise NonFiniteError(
+                f"training step {step} of {parameters.steps}: loss {loss}, gradient norm {grad_norm}, expected finite "
+                f"numbers; {skipped_in_a_row} steps in a row were skipped, training.max_skipped_in_a_row = "
+                f"{parameters.max_skipped_in_a_row} are allowed. The learning rate was {lr:g}: lower "
+                "training.learning_rate or lengthen training.warmup_steps; a run is deterministic, so going on from "
+                "a checkpoint with the same parameters comes here again"
+            )
         yield StepRecord(
             step=step,
             tokens=(step + 1) * parameters.batch_size * model.max_seq_len,
@@ -136,15 +145,6 @@ def train_steps(
             skipped=skipped,
             seconds=time.perf_counter() - started,
         )
-        skipped_in_a_row = skipped_in_a_row + 1 if skipped else 0
-        if skipped_in_a_row > parameters.max_skipped_in_a_row:
-            raise NonFiniteError(
-                f"training step {step} of {parameters.steps}: loss {loss}, gradient norm {grad_norm}, expected finite "
-                f"numbers; {skipped_in_a_row} steps in a row were skipped, training.max_skipped_in_a_row = "
-                f"{parameters.max_skipped_in_a_row} are allowed. The learning rate was {lr:g}: lower "
-                "training.learning_rate or lengthen training.warmup_steps; a run is deterministic, so going on from "
-                "a checkpoint with the same parameters comes here again"
-            )
 
 
 def _rate(step: int, parameters: TrainingParameters) -> float:

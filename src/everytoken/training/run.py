@@ -16,6 +16,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -71,9 +72,7 @@ def launch(job: TrainingJob, on_records: OnRecords, on_held_out: OnHeldOut | Non
     if job.distribution.nodes > 1:
         _expect_finished(job)
         return
-    folder = job.live_folder / "processes"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
+    folder = Path(tempfile.mkdtemp(prefix="processes_", dir=job.live_folder))
     tail, listeners = Tail(folder / RECORDS_FILE), Listeners(on_records, on_held_out, seconds=math.inf)
     # it sets a default for its children; ours comes from the job
     environment = os.environ | {"OMP_NUM_THREADS": str(job.training.execution.threads)}
@@ -90,8 +89,10 @@ def launch(job: TrainingJob, on_records: OnRecords, on_held_out: OnHeldOut | Non
         finally:
             _end(child)
             _deliver(tail, listeners)
-    if child.returncode:
-        raise _error(folder, child.returncode)
+    error = _error(folder, child.returncode) if child.returncode else None
+    shutil.rmtree(folder)
+    if error is not None:
+        raise error
 
 
 def _expect_finished(job: TrainingJob) -> None:
@@ -159,7 +160,7 @@ def _error(folder: Path, code: int) -> TrainingError:
     found: list[dict[str, Any]] = [json.loads(path.read_bytes()) for path in folder.glob("error_*.json")]
     if not found:
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        return TrainingError(f"the launcher of the training processes ended with {how}; what it wrote stands above")
+        return TrainingError(f"the launcher of the training processes ended with {how}; see what it wrote to stderr")
     first = min(found, key=lambda error: (not error["expected"], error["time"]))
     kind = getattr(errors, first["type"], TrainingError) if first["expected"] else TrainingError
     result: TrainingError = kind(f"{first['message']} (in training process {first['rank']})")

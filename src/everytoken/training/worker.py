@@ -125,11 +125,13 @@ def _start(job: TrainingJob, path: Path, folder: Path) -> int:
     try:
         elastic_launch(config, sys.executable)("-m", __spec__.name, str(path), "--tell", str(folder))
     except ChildFailedError as error:
-        if not any(folder.glob("error_*.json")):  # killed before it could tell
-            rank, failure = error.get_first_failure()
-            how = f"signal {-failure.exitcode}" if failure.exitcode < 0 else f"exit code {failure.exitcode}"
-            message = f"a training process ended with {how}; signal 9 without your doing often means too little memory"
-            _write_error(folder, rank, "TrainingError", message, expected=True)
+        for rank, failure in error.failures.items():
+            if failure.exitcode < 0 and failure.exitcode != -signal.SIGTERM:  # that is how the launcher ends the others
+                message = (
+                    f"a training process was ended by signal {-failure.exitcode}; signal 9 that you did not send often "
+                    "means that the memory was not enough"
+                )
+                _write_error(folder, rank, "TrainingError", message, expected=True)
         return 1
     except SignalException as error:  # it has ended its processes
         return 128 + error.sigval

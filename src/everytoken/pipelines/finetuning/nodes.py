@@ -43,6 +43,7 @@ def finetune_model(
     return plan_artifact(
         train,
         streams={"chats": chat_windows},
+        seq_length=None,
         tokenizer=tokenizer,
         eos_token=tokenization.eos_token,
         special_tokens_in_text=tokenization.special_tokens_in_text,

@@ -16,6 +16,7 @@ def pretrain_model(pretraining: PretrainingParameters, parameters: TrainingParam
     return plan_artifact(
         train,
         streams={name: given_files(Path(given.path), given.sha256) for name, given in pretraining.streams.items()},
+        seq_length=pretraining.seq_length,
         tokenizer=given_files(Path(pretraining.tokenizer.path), pretraining.tokenizer.sha256),
         eos_token=pretraining.eos_token,
         special_tokens_in_text="literal",

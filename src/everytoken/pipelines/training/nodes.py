@@ -24,6 +24,7 @@ def train_model(
     return plan_artifact(
         train,
         streams={"compact": compact_stream, "annotated": annotated_stream},
+        seq_length=None,
         tokenizer=tokenizer,
         eos_token=tokenization.eos_token,
         special_tokens_in_text=tokenization.special_tokens_in_text,
