@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from everytoken.models.families import build_model
+from everytoken.tokens import StreamError
 from everytoken.training.checkpoint import load_model, parameters_sha256
 from everytoken.training.errors import CheckpointError, NonFiniteError, TrainingError
 from everytoken.training.history import (
@@ -125,16 +126,16 @@ def test_a_run_can_start_from_the_weights_of_a_checkpoint(inputs, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "kind", "message"),
     [
-        ({"seq_length": 11}, "windows of 12 predictions, the job says 11"),
-        ({"held_out": None}, "names no file"),
-        ({"tokenizer": None}, "names none"),
+        ({"seq_length": 11}, StreamError, "'compact': 12.* 11"),
+        ({"held_out": None}, TrainingError, "names no file"),
+        ({"tokenizer": None}, TrainingError, "names none"),
     ],
 )
-def test_a_job_that_does_not_fit_is_an_error_before_the_first_step(inputs, tmp_path, change, message):
+def test_a_job_that_does_not_fit_is_an_error_before_the_first_step(inputs, tmp_path, change, kind, message):
     job = tiny_job(inputs, tmp_path, **LOOKS).model_copy(update=change)
-    with pytest.raises(TrainingError, match=message):
+    with pytest.raises(kind, match=message):
         run(job)
     assert newest(job) is None
 

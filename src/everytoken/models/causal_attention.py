@@ -5,9 +5,9 @@
 
 Queries are taken ``BLOCK`` positions at a time, each block against the keys up to its end, so the half of the scores
 that no one sees is not computed, and memory grows with seq and not with its square. The query heads that share a key
-head lie side by side in one product, so keys and values are never repeated. torch's own kernel for CPUs does small
-products a head, and took 1.2 to 2.1 times as long forward and backward (``benchmarks/training.py`` measures the whole
-step). Without a gradient, with a mask, or on another device, ``scaled_dot_product_attention`` is used instead.
+head lie side by side in one product, so keys and values are never repeated. torch's own kernel for CPUs does a
+small product for each head and block, which takes longer. Without a gradient, with a mask, on another device, or
+compiled, ``scaled_dot_product_attention`` is used instead.
 """
 
 from __future__ import annotations

@@ -43,9 +43,10 @@ class _RMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        reciprocal = norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+        reciprocal: Tensor = norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
         ctx.save_for_backward(x, weight, reciprocal)
-        return (x * reciprocal).mul_(weight)
+        out: Tensor = (x * reciprocal).mul_(weight)
+        return out
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:

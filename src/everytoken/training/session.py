@@ -330,12 +330,7 @@ class _Session:
 def _open_windows(job: TrainingJob, processes: Processes) -> TrainingWindows:
     """Open the streams; rank 0 checks them as the parameters say, the others their sizes."""
     data = job.data if processes.first else job.data.model_copy(update={"check": "sizes"})
-    windows = open_training_windows(job.streams, data, job.training.batch_size)
-    if windows.seq_length != job.seq_length:
-        raise TrainingError(
-            f"the streams have windows of {windows.seq_length} predictions, the job says {job.seq_length}; they were "
-            "written again with another tokenization.seq_length: start the run anew"
-        )
+    windows = open_training_windows(job.streams, data, job.training.batch_size, job.seq_length)
     needed, available = job.training.steps * job.training.batch_size, windows.samples_available
     if available is not None and needed > available:
         raise TrainingError(
