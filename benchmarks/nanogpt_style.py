@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from everytoken.seeds import numpy_generator
+from everytoken.seeds import numpy_generator, torch_generator
 
 
 @dataclass(frozen=True)
@@ -104,9 +104,10 @@ class GPT(nn.Module):
         self.ln_f = nn.RMSNorm(config.n_embd, eps=1e-5)
         self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
         self.lm_head.weight = self.wte.weight
+        generator = torch_generator(0, "plain loop")
         for parameter in self.parameters():
             if parameter.dim() >= 2:
-                nn.init.normal_(parameter, std=0.02)
+                nn.init.normal_(parameter, std=0.02, generator=generator)
         width = config.n_embd // config.n_head
         frequencies = config.rope_theta ** (-torch.arange(0, width, 2).float() / width)
         angles = torch.outer(torch.arange(config.block_size).float(), frequencies)
