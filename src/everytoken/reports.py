@@ -119,7 +119,7 @@ def mixture_figure(strata: Sequence[Mapping[str, Any]]) -> go.Figure:
 
 
 def training_figure(series: Mapping[str, Sequence[float | None]], smooth: int = 20) -> go.Figure:
-    """Curves over optimiser steps: the loss as it is and its running mean over ``smooth`` steps; held-out bits per byte.
+    """Curves over optimiser steps: loss, its running mean over ``smooth`` steps, held-out bits per byte.
 
     Args:
         series: columns of one length: ``step``, ``loss`` (None for a skipped step), and any of

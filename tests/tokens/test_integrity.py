@@ -42,7 +42,13 @@ from tests.tokens.packing_inputs import pack
 SEQ = 8
 SMALL = {"seq_length": SEQ, "seed": 1, "shuffle_memory": 1 << 20}
 SAMPLED = DataParameters(
-    schedule="integer", weights=None, replay=None, later_epochs="as_written", seed=0, check="sampled", document_mask=False
+    schedule="integer",
+    weights=None,
+    replay=None,
+    later_epochs="as_written",
+    seed=0,
+    check="sampled",
+    document_mask=False,
 )
 Damage = Callable[[Path], object]
 

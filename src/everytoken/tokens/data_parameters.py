@@ -45,7 +45,7 @@ class DataParameters(BaseModel):
         if self.weights is not None and (not steps or steps[0] != 0 or sorted(set(steps)) != steps):
             raise ValueError(f"weights begin at steps {steps}; the first must be 0, and each later than the one before")
         if self.weights is not None and self.schedule == "spp":
-            raise ValueError("schedule spp has weights proportional to the sizes; use schedule integer, or weights null")
+            raise ValueError("schedule spp takes the sizes as weights; use schedule integer, or weights null")
         if self.replay is not None and not 0 <= self.replay[0] < self.replay[1]:
             raise ValueError(f"replay is {list(self.replay)}; expected [a, b] with 0 <= a < b: the samples a to b - 1")
         return self

@@ -254,7 +254,6 @@ class _Speed:
         overall = round(len(steps) * self._tokens_per_step / seconds, 1) if seconds else None
         return {"seconds": round(seconds, 3), "tokens_per_second": overall, "tokens_per_second_by_step": by_step}
 
-
     def mfu(self, flop_per_token: float, peak: float) -> float | None:
         """Return which share of ``peak`` FLOP/s the steps of this process reached (model FLOP utilisation)."""
         overall = self.figures()["tokens_per_second"]
