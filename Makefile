@@ -28,13 +28,14 @@ $(VENV)/bin/python:
 	  { echo "everytoken needs Python 3.11 or newer; say which: make run PYTHON=/path/to/python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
+# Not compiled at once, which takes as long as all the rest: Python compiles a module when it is imported first.
 $(VENV)/installed: requirements.lock pyproject.toml | $(VENV)/bin/python
-	$(PIP) install --quiet -r requirements.lock
+	$(PIP) install --quiet --no-compile -r requirements.lock
 	$(PIP) install --quiet --no-deps --no-build-isolation -e .
 	touch $@
 
 $(VENV)/installed-test: requirements-test.lock $(VENV)/installed
-	$(PIP) install --quiet -r requirements-test.lock
+	$(PIP) install --quiet --no-compile -r requirements-test.lock
 	touch $@
 
 # Writes the lock files from the ranges of pyproject.toml, in a fresh environment.
