@@ -9,13 +9,17 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export DO_NOT_TRACK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 
-.PHONY: run test lint lock clean
+.PHONY: run test unit lint lock clean
 
 run: $(VENV)/installed
 	$(BIN)/kedro run
 	@$(BIN)/everytoken summary
 
-test: $(VENV)/installed-test lint
+# The types are checked beside the tests, which leave a part of two cores idle.
+test: $(VENV)/installed-test
+	@$(MAKE) --no-print-directory -j 2 lint unit
+
+unit: $(VENV)/installed-test
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(VENV)/installed-test
@@ -28,19 +32,13 @@ $(VENV)/bin/python:
 	  { echo "everytoken needs Python 3.11 or newer; say which: make run PYTHON=/path/to/python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-# pip compiles all that it installs on one core, which takes as long as all the rest; this is with all cores. Some
-# packages hold files for other Pythons, which do not compile and which nothing imports.
-compile = -$(BIN)/python -m compileall -q -j 0 $(VENV)/lib > /dev/null
-
 $(VENV)/installed: requirements.lock pyproject.toml | $(VENV)/bin/python
-	$(PIP) install --quiet --no-compile -r requirements.lock
-	$(compile)
+	$(PIP) install --quiet -r requirements.lock
 	$(PIP) install --quiet --no-deps --no-build-isolation -e .
 	touch $@
 
 $(VENV)/installed-test: requirements-test.lock $(VENV)/installed
-	$(PIP) install --quiet --no-compile -r requirements-test.lock
-	$(compile)
+	$(PIP) install --quiet -r requirements-test.lock
 	touch $@
 
 # Writes the lock files from the ranges of pyproject.toml, in a fresh environment.
