@@ -47,13 +47,16 @@ def known_errors() -> tuple[type[Exception], ...]:
     """Return the errors whose message says all that there is to say: ours, and Kedro's around them."""
     from kedro.io.core import DatasetError
 
+    from everytoken.configuration import ConfigurationError
+    from everytoken.corpus.errors import CorpusError
     from everytoken.models.errors import ModelsError
     from everytoken.shards.errors import ShardsError
     from everytoken.tokens.errors import TokensError
     from everytoken.tracking.errors import TrackingError
     from everytoken.training.errors import TrainingError
 
-    return (DatasetError, ModelsError, ShardsError, TokensError, TrackingError, TrainingError)
+    ours = (ConfigurationError, CorpusError, ModelsError, ShardsError, TokensError, TrackingError, TrainingError)
+    return (DatasetError, *ours)
 
 
 def cause_of(error: BaseException) -> BaseException:
