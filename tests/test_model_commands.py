@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from everytoken.cli import cli
 from everytoken.training.checkpoint import CheckpointConfig, load_model, parameters_sha256, save_model
+from everytoken.training.checkpoint_folder import complete, state_document
 from tests.training.tiny import LLAMA, byte_encoder, byte_model
 
 PUBLISHED = "compact=427681689,annotated=102772028,canary=60000"
@@ -74,3 +76,45 @@ def test_generate_continues_a_prompt_and_repeats_itself_for_a_seed(checkpoint: P
 def test_a_checkpoint_without_tokenizer_says_so(checkpoint: Path) -> None:
     (checkpoint / "tokenizer.json").unlink()
     assert "--tokenizer" in run("generate", checkpoint, "--prompt", "to", expect=2).output
+
+
+def test_a_changed_byte_is_found_before_a_checkpoint_is_used(tmp_path: Path, checkpoint: Path) -> None:
+    complete(checkpoint, state_document(3, {}))
+    run("generate", checkpoint, "--prompt", "to", "--max-new-tokens", "1")
+    weights = bytearray((checkpoint / "model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (checkpoint / "model.safetensors").write_bytes(weights)
+    for command in (("generate", checkpoint, "--prompt", "to"), ("export", checkpoint, "--out", tmp_path / "hf")):
+        assert "model.safetensors: expected SHA-256" in run(*command, expect=1).output
+    assert not (tmp_path / "hf").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("train", "--params", "training.data.replay=[0,10]"), "must contain a key and a value"),
+        (("train", "--processes", "2", "--params", "training=3"), "--params sets training to 3"),
+        (("train", "--write-job", "nosuch/job.json"), "there is no folder"),
+        (("plan", "--streams", "=5"), "expected NAME=WINDOWS"),
+        (("plan", "--env", "nosuch"), "there is no environment 'nosuch'"),
+    ],
+)
+def test_a_wrong_option_is_an_error_that_names_it(
+    arguments: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(__file__).parents[1])
+    result = CliRunner().invoke(cli, list(arguments))
+    assert result.exit_code in (1, 2) and said in result.output, result.output
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+
+
+def test_a_size_that_does_not_exist_is_named_with_where_to_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(Path(__file__).parents[1] / "conf", tmp_path / "conf")
+    shutil.copy(Path(__file__).parents[1] / "pyproject.toml", tmp_path)
+    (tmp_path / "src/everytoken").mkdir(parents=True)  # Kedro looks for the folder; the package is imported already
+    (tmp_path / "conf/local/globals.yml").write_text("model_size: 136m\n")
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(cli, ["plan", "--vocab-size", "100"])
+    assert "model_size = '136m'" in result.output and "parameters_sizes.yml" in result.output, result.output

@@ -301,6 +301,12 @@ def test_two_processes_train_on_the_same_samples_as_one(project: Project, files:
     for name in ("checkpoint", "checkpoints"):
         shutil.rmtree(folder / name)
     before = len(project.runs())
+    told = project.everytoken("train", "--env", "test", "--nodes", "2", "--write-job", "job.json")
+    job = json.loads((project.folder / "job.json").read_text())
+    assert job["distribution"]["nodes"] == 2 and job["training"]["steps"] == len(alone)
+    assert (
+        Path(job["streams"]["compact"]).is_dir() and Path(job["held_out"]).is_file() and "torchrun --nnodes 2" in told
+    )
     output = project.everytoken_train("--env", "test", "--processes", "2")
     together = pq.read_table(folder / "checkpoint/history.parquet")
     assert together["loss_tokens"].equals(alone["loss_tokens"])

@@ -8,6 +8,7 @@ from pathlib import Path
 from kedro.config import AbstractConfigLoader
 from kedro.framework.context import KedroContext
 from kedro.framework.hooks import hook_impl
+from omegaconf.errors import InterpolationKeyError
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +30,14 @@ class ConfigurationHook:
         from everytoken import parameters  # not for `kedro --help`
 
         known = {name.removesuffix("Parameters").lower() for name in parameters.__all__}
-        named = {name for name in loader["parameters"] if not name.startswith("_")}  # templates for others to name
+        try:
+            parameters_of_files = loader["parameters"]
+        except InterpolationKeyError as error:  # globals are checked: what is left is the name of a template
+            raise ConfigurationError(
+                f"{str(error).splitlines()[0]} (environment {loader.env or 'local'!r}): globals.yml says model_size = "
+                f"{loader['globals']['model_size']!r}; give one of the names in conf/base/parameters_sizes.yml"
+            ) from error
+        named = {name for name in parameters_of_files if not name.startswith("_")}  # templates for others to name
         _refuse(named - _of_command_line(loader), known, "the parameters", loader)
         logger.info("Results go to %s", (Path(context.project_path) / loader["globals"]["data"]).resolve())
 

@@ -262,15 +262,26 @@ class GivenStreamParameters(_Parameters):
 class PretrainingParameters(_Parameters):
     """Which streams on disk a run reads; how it trains is said by `TrainingParameters`.
 
-    ``streams``: by name, in the order of the interleaving rule. ``seq_length``: predictions of a window where none of
-    them is a stream of windows; else null. ``tokenizer``: the ``tokenizer.json`` that wrote them. ``eos_token``: the
-    token that ends their documents.
+    ``streams``: by name, in the order of the interleaving rule; null leaves one of base out. ``seq_length``:
+    predictions of a window where none of them is a stream of windows; else null. ``tokenizer``: the ``tokenizer.json``
+    that wrote them. ``eos_token``: the token that ends their documents.
     """
 
-    streams: dict[str, GivenStreamParameters] = Field(min_length=1)
+    streams: dict[str, GivenStreamParameters | None]
     seq_length: PositiveInt | None
     tokenizer: GivenStreamParameters
     eos_token: str
+
+    @model_validator(mode="after")
+    def _some_stream(self) -> PretrainingParameters:
+        if not self.active_streams:
+            raise ValueError("pretraining.streams names no stream: name at least one and its path")
+        return self
+
+    @property
+    def active_streams(self) -> dict[str, GivenStreamParameters]:
+        """The streams that are not left out."""
+        return {name: stream for name, stream in self.streams.items() if stream is not None}
 
 
 class EvaluationParameters(_Parameters):

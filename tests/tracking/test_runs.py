@@ -14,7 +14,7 @@ from mlflow.entities import Run
 
 from everytoken.tracking.compare import compare_lines
 from everytoken.tracking.errors import TrackingError
-from everytoken.tracking.store import TrackingSettings
+from everytoken.tracking.store import TrackingSettings, open_store
 from tests.tracking.toy_project import ToyProject
 
 
@@ -149,6 +149,16 @@ def test_compare_prints_what_differs_between_two_runs(toy: ToyProject, finished:
         list(compare_lines(toy.folder, settings, "zzz", "last"))
     with pytest.raises(TrackingError, match="there are only"):
         list(compare_lines(toy.folder, settings, "last", "last~999"))
+
+
+def test_compare_reads_a_run_that_died_before_its_parameters_were_written(toy: ToyProject, finished: Run) -> None:
+    settings = TrackingSettings(experiment="toy", tracking_uri="sqlite:///mlflow.db", artifacts="mlartifacts")
+    store = open_store(toy.folder, settings)
+    half = store.client.create_run(store.experiment_id, run_name="half").info.run_id
+    store.client.set_terminated(half, "KILLED")
+    lines = list(compare_lines(toy.folder, settings, half, finished.info.run_id))
+    assert lines[0].endswith("half  KILLED") and any(re.match(r"  sampling.rate +-  \|  0.25$", line) for line in lines)
+    store.client.delete_run(half)
 
 
 def test_what_a_run_announced_before_it_died_is_recorded(toy: ToyProject, runs: Runs) -> None:

@@ -384,6 +384,64 @@ def test_a_full_mirror_is_an_error_and_the_checkpoint_whole(tmp_path: Path) -> N
         assert names(disk / "mirror") == []
 
 
+def test_a_mirror_that_is_a_file_is_refused_before_training(tmp_path: Path) -> None:
+    saved(tmp_path, 10)
+    (tmp_path / "mirror").touch()
+    with pytest.raises(CheckpointError, match=r"mirror: expected a folder of checkpoints: .*Not a directory"):
+        store_of(tmp_path, mirror=True).newest()
+
+
+def remove(copy: Path) -> None:
+    shutil.rmtree(copy)
+
+
+def cut(copy: Path) -> None:
+    os.truncate(copy / "model.safetensors", 100)
+
+
+@pytest.mark.parametrize("missing", [(50,), (20,), (20, 40, 50)], ids=str)
+@pytest.mark.parametrize("damage", [remove, cut])
+def test_copies_that_failed_or_were_killed_are_made_up_for(
+    tmp_path: Path, missing: tuple[int, ...], damage: Callable[[Path], None]
+) -> None:
+    saved(tmp_path, 10, 20, 30, 40, 50, mirror=True, milestone_steps=20)
+    expected = content(tmp_path)
+    for step in missing:
+        damage(tmp_path / "mirror" / f"step_{step:09d}")
+    (tmp_path / "mirror" / ".step_000000050.7.tmp").mkdir()
+    (tmp_path / "mirror" / ".step_000000050.7.tmp" / "model.safetensors").touch()
+    store_of(tmp_path, mirror=True, milestone_steps=20).complete_mirror()
+    assert content(tmp_path) == expected
+
+
+def test_temporaries_go_from_a_mirror_that_lacks_nothing_and_no_file_is_hashed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(tmp_path, 10, 20, mirror=True)
+    expected = content(tmp_path)
+    (tmp_path / "mirror" / ".step_000000030.7.tmp").mkdir()
+    monkeypatch.setattr(checkpoint_folder, "file_sha256", lambda path: pytest.fail(f"{path} was read"))
+    store_of(tmp_path, mirror=True).complete_mirror()
+    assert content(tmp_path) == expected
+
+
+def test_the_mirror_gets_what_stays_and_nothing_damaged(tmp_path: Path) -> None:
+    store = saved(tmp_path, 10, 20, 30, 40, milestone_steps=10)
+    flip(tmp_path / "run" / "step_000000040" / "model.safetensors")
+    assert newest(store).step == 30
+    store_of(tmp_path, mirror=True).complete_mirror()
+    assert steps(tmp_path / "mirror") == [20, 30]
+
+
+def test_a_mirror_that_cannot_be_completed_is_an_error_that_says_where_the_run_is(tmp_path: Path) -> None:
+    saved(tmp_path, 10, 20, milestone_steps=10)
+    (tmp_path / "file").touch()
+    store = CheckpointStore(tmp_path / "run", mirror=tmp_path / "file" / "mirror", milestone_steps=None)
+    assert newest(store).step == 20
+    with pytest.raises(CheckpointError, match=r"step_000000020 is written, its copy in the mirror .* from step 20$"):
+        store.complete_mirror()
+
+
 @pytest.mark.parametrize("mirror", [".", "mirror", ".."])
 def test_a_mirror_within_the_run_is_refused(tmp_path: Path, mirror: str) -> None:
     with pytest.raises(CheckpointError, match="must not hold each other"):

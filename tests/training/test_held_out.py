@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from everytoken.shards import file_sha256
 from everytoken.training import EvaluationParameters, TrainingError
 from everytoken.training.evaluation import bits_per_byte
 from everytoken.training.execution import execution
@@ -82,7 +83,7 @@ def test_the_file_gives_back_the_chunks_and_equal_chunks_give_equal_bytes(encode
     for name in ("a", "b"):
         write_held_out(tmp_path / name, chunks)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-    again = read_held_out(tmp_path / "a")
+    again = read_held_out(tmp_path / "a", file_sha256(tmp_path / "a"))
     assert again.names == chunks.names
     for name in ("tokens", "predictions", "source", "bytes"):
         assert np.array_equal(getattr(again, name), getattr(chunks, name))
@@ -90,10 +91,10 @@ def test_the_file_gives_back_the_chunks_and_equal_chunks_give_equal_bytes(encode
 
 def test_a_missing_or_wrong_file_is_an_error_that_names_it(tmp_path):
     with pytest.raises(TrainingError, match=r"nothing\.safetensors"):
-        read_held_out(tmp_path / "nothing.safetensors")
+        read_held_out(tmp_path / "nothing.safetensors", "0" * 64)
     (tmp_path / "text").write_text("no tensors")
     with pytest.raises(TrainingError, match="text does not hold held-out chunks"):
-        read_held_out(tmp_path / "text")
+        read_held_out(tmp_path / "text", file_sha256(tmp_path / "text"))
 
 
 @pytest.mark.parametrize(
@@ -126,3 +127,12 @@ def test_the_module_is_put_back_into_its_mode(encoder):
     with execution(EXECUTION):
         evaluate_held_out(module, prepared(encoder), step=0, batch_size=4, execution_parameters=EXECUTION)
     assert module.training
+
+
+def test_another_file_than_the_one_that_was_prepared_is_refused(encoder, tmp_path):
+    path = tmp_path / "held_out.safetensors"
+    write_held_out(path, prepared(encoder))
+    expected = file_sha256(path)
+    write_held_out(path, prepared(encoder, documents=1))
+    with pytest.raises(TrainingError, match=f"expected SHA-256 {expected}, found {file_sha256(path)}"):
+        read_held_out(path, expected)

@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from everytoken.training.errors import CheckpointError
+from everytoken.training.errors import CheckpointError, TrainingError
 from everytoken.training.run import run_job
 from tests.training.resuming import ignore, job
-from tests.training.tiny import file_digests, newest, write_inputs
+from tests.training.tiny import DATA, LLAMA, file_digests, newest, training_parameters, write_inputs
 
 
 @pytest.fixture(scope="module")
@@ -65,15 +65,30 @@ def test_a_damaged_checkpoint_costs_steps_and_no_bit(folder):
     assert newest(half).digest == newest(job(folder, "whole", "float32")).digest
 
 
-def test_optimiser_state_of_another_model_is_refused(folder, tmp_path):
+def test_weights_of_another_model_are_refused(folder, tmp_path):
     source = job(folder, "whole", "bfloat16")
     other = source.model_copy(
         update={
             "model": source.model.model_copy(update={"d_ff": 32}),
             "checkpoints": source.checkpoints.model_copy(update={"folder": str(tmp_path)}),
+            "initial": newest(source).folder,
         }
     )
-    shutil.copytree(source.folder / "step_000000010", other.folder / "step_000000010")
-    with pytest.raises(Exception, match="d_ff=24") as raised:
+    with pytest.raises(TrainingError, match="d_ff=24"):
         run_job(other, ignore)
-    assert not isinstance(raised.value, CheckpointError)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": LLAMA.model_copy(update={"d_ff": 32})},
+        {"data": DATA.model_copy(update={"seed": 6})},
+        {"held_out_sha256": "0" * 64},
+        {"training": training_parameters(steps=40, batch_size=8)},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_checkpoint_does_not_go_on_as_another_job_under_the_name_of_the_same_run(folder, change):
+    other = job(folder, "whole", "bfloat16").model_copy(update=change)
+    with pytest.raises(CheckpointError, match="the job of the checkpoint is another one than this"):
+        run_job(other, ignore)

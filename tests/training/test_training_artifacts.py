@@ -86,10 +86,10 @@ def inputs(tmp_path):
 
     tokenizer = made("tokenizer", tokenizer_artifact)
     return {
-        "streams": {
-            "compact": made("compact", compact, tokenizer=tokenizer),
-            "annotated": made("annotated", annotated, tokenizer=tokenizer),
-        },
+        "streams": [
+            ("compact", made("compact", compact, tokenizer=tokenizer)),
+            ("annotated", made("annotated", annotated, tokenizer=tokenizer)),
+        ],
         "data": DATA,
         "tokenizer": tokenizer,
         "eos_token": EOS,
@@ -180,6 +180,11 @@ def test_a_training_says_which_windows_it_read(tmp_path, inputs):
 def test_another_place_for_checkpoints_or_another_number_of_processes_makes_nothing_again(tmp_path, inputs):
     one = plan_artifact(train, **training_of(tmp_path, inputs)).recipe.digest
     assert plan_artifact(train, **training_of(tmp_path, inputs, runs="b", processes=2)).recipe.digest == one
+    swapped = {**inputs, "streams": inputs["streams"][::-1]}
+    assert plan_artifact(train, **training_of(tmp_path, swapped)).recipe.digest != one
+    full = DATA.model_copy(update={"check": "full"})
+    same = training_of(tmp_path, inputs, data=full, activation_checkpointing=True, max_skipped_in_a_row=1)
+    assert plan_artifact(train, **same).recipe.digest == one
     permuted = DATA.model_copy(update={"later_epochs": "permuted"})
     assert plan_artifact(train, **training_of(tmp_path, inputs, data=permuted)).recipe.digest != one
 
@@ -241,7 +246,7 @@ def test_evaluation_refuses_other_streams_than_those_of_the_training(tmp_path, i
         checkpoint=checkpoint,
         held_out=held_out(tmp_path),
         evaluation=EvaluationParameters(batch_size=2, execution=EXECUTION),
-        **{**inputs, "streams": {"compact": inputs["streams"]["compact"]}},
+        **{**inputs, "streams": inputs["streams"][:1]},
     )
     with pytest.raises(TrainingError, match="streams and weights of the training"):
         ArtifactStore(tmp_path / "evaluation").save(planned)

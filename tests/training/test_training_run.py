@@ -1,17 +1,24 @@
 import logging
 import math
+import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
 from everytoken.models.families import build_model
+from everytoken.shards.atomic import sole_writer
 from everytoken.tokens import StreamError
+from everytoken.tokens.windows import TrainingWindows
+from everytoken.training import session
 from everytoken.training.checkpoint import load_model, parameters_sha256
 from everytoken.training.errors import CheckpointError, NonFiniteError, TrainingError
+from everytoken.training.execution import describe_machine
 from everytoken.training.history import (
     HELD_OUT,
     HELD_OUT_FILE,
@@ -25,7 +32,10 @@ from everytoken.training.history import (
     read_records,
 )
 from everytoken.training.job import read_job, write_job
+from everytoken.training.progress import with_progress
 from everytoken.training.run import launch, run_job
+from everytoken.training.stream_files import StreamFiles
+from everytoken.training.worker import _ended_by
 from tests.training.tiny import LLAMA, LOOKS, SEQ, file_digests, newest, stop_after, tiny_job, write_inputs
 
 
@@ -93,23 +103,109 @@ def test_a_finished_run_is_left_as_it_is(inputs, tmp_path):
     assert newest(job).digest == before
 
 
+def test_a_finished_run_copies_to_the_mirror_what_a_killed_copy_left_out(inputs, tmp_path):
+    job = tiny_job(inputs, tmp_path / "runs", steps=3, every_steps=2)
+    job = job.model_copy(
+        update={"checkpoints": job.checkpoints.model_copy(update={"mirror": str(tmp_path / "mirrors")})}
+    )
+    run(job)
+    last = job.mirror / "step_000000003"
+    last.rename(job.mirror / ".step_000000003.7.tmp")
+    assert run(job) == []
+    assert sorted(path.name for path in job.mirror.iterdir()) == ["step_000000002", "step_000000003"]
+    assert (last / "SHA256SUMS").read_bytes() == (newest(job).folder / "SHA256SUMS").read_bytes()
+
+
+def overwrite(file):
+    with file.open("r+b") as opened:
+        opened.write(b"\1")
+
+
+def replace(file):
+    other = file.with_name("other")
+    other.write_bytes(file.read_bytes())
+    other.rename(file)
+
+
+@pytest.mark.parametrize(
+    ("file", "change"),
+    [
+        ("compact/compact.bin", overwrite),
+        ("annotated/annotated.idx", replace),
+        ("annotated/token_lengths.npy", Path.unlink),
+    ],
+)
+def test_nothing_is_saved_of_a_stream_that_was_changed_while_it_trained(inputs, tmp_path, monkeypatch, file, change):
+    shutil.copytree(inputs, tmp_path / "inputs")
+    job = tiny_job(tmp_path / "inputs", tmp_path / "cut", steps=6, every_steps=2)
+    path = tmp_path / "inputs" / "streams" / file
+    original, read = path.read_bytes(), TrainingWindows.read
+
+    def changing(self, samples):
+        if samples[0] == 3 * 8:
+            change(path)
+        return read(self, samples)
+
+    with monkeypatch.context() as patched, pytest.raises(TrainingError) as raised:
+        patched.setattr(TrainingWindows, "read", changing)
+        run(job)
+    assert str(raised.value).startswith(f"{path} was changed after training began to read it: expected ")
+    assert "Nothing was saved since step 2: put the file back as it was and run the same command" in str(raised.value)
+    assert newest(job).step == 2
+    path.write_bytes(original)
+    run(job)
+    whole = tiny_job(inputs, tmp_path / "whole", steps=6, every_steps=2)
+    run(whole)
+    assert newest(job).digest == newest(whole).digest
+
+
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [
+        ("annotated", {"annotated.bin", "annotated.idx", "token_lengths.npy"}),
+        ("annotated/annotated", {"annotated.bin", "annotated.idx", "token_lengths.npy"}),
+        ("annotated/annotated.idx", {"annotated.bin", "annotated.idx", "token_lengths.npy"}),
+        ("raw", {"shard_0.bin", "manifest.json"}),
+        ("raw/shard_0.bin", {"shard_0.bin", "manifest.json"}),
+    ],
+)
+def test_every_file_of_a_stream_is_watched_and_no_other(inputs, tmp_path, place, expected):
+    shutil.copytree(inputs / "streams", tmp_path, dirs_exist_ok=True)
+    (tmp_path / "raw").mkdir()
+    for name in ("shard_0.bin", "manifest.json"):
+        (tmp_path / "raw" / name).write_text(name)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    watched = set()
+    for path in files:
+        now = StreamFiles({"stream": tmp_path / place})
+        assert now.change() is None
+        os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))
+        if now.change() is not None:
+            watched.add(path.name)
+    assert watched == expected
+
+
 def test_a_checkpoint_of_another_run_is_refused(inputs, tmp_path):
     run(tiny_job(inputs, tmp_path, steps=3, run="b" * 16 + "1" * 48))
     with pytest.raises(CheckpointError, match="expected"):
         run(tiny_job(inputs, tmp_path, steps=3, run="b" * 16 + "2" * 48))
 
 
-def test_a_change_of_machine_is_on_record_and_warned_of(inputs, tmp_path, caplog):
+def test_a_change_of_machine_is_on_record_and_warned_of(inputs, tmp_path, caplog, monkeypatch):
     job = tiny_job(inputs, tmp_path, steps=10)
     with stop_after(5):
         run(job)
-    execution = job.training.execution.model_copy(update={"matmul_precision": "high"})
-    other = job.model_copy(update={"training": job.training.model_copy(update={"execution": execution})})
+
+    def another_machine(execution):
+        return describe_machine(execution) | {"cpu": "another"}
+
+    monkeypatch.setattr(session, "describe_machine", another_machine)
     with caplog.at_level(logging.WARNING):
-        run(other)
-    assert "'matmul_precision': ('highest', 'high')" in caplog.text
+        run(job)
+    here = describe_machine(job.training.execution)["cpu"]
+    assert str({"cpu": (here, "another")}) in caplog.text
     segments = newest(job).state["segments"]
-    assert [(s["from_step"], s["matmul_precision"]) for s in segments] == [(0, "highest"), (5, "high")]
+    assert [(s["from_step"], s["cpu"]) for s in segments] == [(0, here), (5, "another")]
 
 
 def test_a_run_can_start_from_the_weights_of_a_checkpoint(inputs, tmp_path):
@@ -181,6 +277,68 @@ def test_processes_tell_what_they_did_and_the_error_of_the_one_that_failed(input
     assert newest(job).state["skipped_steps"] == 2  # the third is the error, and comes again when the run goes on
     history = rows(newest(job), HISTORY_FILE, StepRecord, HISTORY)
     assert [record.skipped for record in history] == [record.skipped for record in records]
+
+
+def test_a_changed_stream_ends_all_processes_and_leaves_nothing_of_what_they_told(inputs, tmp_path):
+    shutil.copytree(inputs, tmp_path / "inputs")
+    job = tiny_job(tmp_path / "inputs", tmp_path / "runs", processes=2, every_steps=2, steps=100_000)
+    dead = job.live_folder / "processes_of_a_killed_parent"
+    dead.mkdir(parents=True)
+    (dead / "records.jsonl").touch()
+    seen = []
+
+    def change(records):
+        seen.extend(path.name for path in job.live_folder.glob("processes_*"))
+        overwrite(tmp_path / "inputs" / "streams" / "compact" / "compact.bin")
+
+    with pytest.raises(
+        TrainingError, match=r"compact\.bin was changed after.*Nothing was saved since step \d*[02468]:"
+    ):
+        launch(job, change)
+    assert seen and dead.name not in seen
+    assert [path.name for path in job.live_folder.iterdir()] == ["job.json"]
+
+
+def test_two_launches_of_a_run_at_a_time_are_refused(inputs, tmp_path):
+    job = tiny_job(inputs, tmp_path, processes=2)
+    (job.live_folder / "processes_of_the_other").mkdir(parents=True)
+    with (
+        sole_writer(job.live_folder),
+        pytest.raises(CheckpointError, match="another process trains this run; wait for it, or stop it"),
+    ):
+        launch(job, lambda records: None)
+    assert (job.live_folder / "processes_of_the_other").exists()
+
+
+def test_a_process_that_is_done_ends_well_whatever_threads_do_at_the_end_of_the_interpreter(inputs, tmp_path):
+    job = tiny_job(inputs, tmp_path / "runs", steps=3)
+    write_job(tmp_path / "given.json", job)
+    # as gloo's threads sometimes do
+    program = "import atexit, os, sys; atexit.register(os.abort); from everytoken.training.worker import main; main()"
+    rank = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "given.json")],
+        env={**os.environ, **rank},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "training: step 3 of 3" in done.stderr
+    assert newest(job).step == 3
+
+
+def test_memory_is_blamed_for_signal_9_alone():
+    assert "memory" in _ended_by(9)
+    assert "memory" not in _ended_by(6) and "signal 6" in _ended_by(6)
+
+
+def test_a_line_of_progress_says_no_speed_before_one_was_measured(caplog):
+    records = [StepRecord(step, (step + 1) * 100, 100, 2.0, 0.1, 1.0, skipped=False, seconds=0.5) for step in range(2)]
+    with caplog.at_level(logging.INFO):
+        assert list(with_progress(records, first_step=0, steps=2, flop_per_token=3.0, peak=6000.0)) == records
+    first, last = (record.getMessage() for record in caplog.records)
+    assert first.endswith("gradient norm 1.000")
+    assert last.endswith("gradient norm 1.000, 200 tokens/s, MFU 10.0%")
 
 
 def children(pid):

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from everytoken.models import LlamaParameters
 from everytoken.models.families import build_model
 from everytoken.seeds import numpy_generator
+from everytoken.shards import file_sha256
 from everytoken.tokens import WindowWriter, open_encoder
 from everytoken.tokens.data_parameters import DataParameters
 from everytoken.training import (
@@ -193,6 +194,7 @@ def tiny_job(inputs, checkpoints, *, run="a" * 64, processes=1, strategy="ddp", 
         eos_id=256,
         initial=None,
         held_out=inputs / "held_out.safetensors",
+        held_out_sha256=file_sha256(inputs / "held_out.safetensors"),
         tokenizer=inputs / "tokenizer.json",
         eos_token=EOS,
     )

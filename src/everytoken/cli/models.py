@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import click
 
-from everytoken.cli.project import cause_of, known_errors, project, session_of
+from everytoken.cli.project import cause_of, given_parameters, known_errors, project, session_of
 
 _CHECKPOINT_OF = {
     "training": "checkpoint",
@@ -29,32 +29,40 @@ _CHECKPOINT_OF = {
 @click.option("--nodes", type=click.IntRange(1), help="Machines; each runs torchrun on the file of --write-job.")
 @click.option("--strategy", type=click.Choice(["ddp", "fsdp"]), help="Copies of the model (ddp), or shards of it.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Where it computes.")
-@click.option("--params", default="", help="Other parameters, as for `kedro run --params`.")
+@click.option("--params", default="", callback=given_parameters, help="As for `kedro run --params`.")
 @click.option(
     "--write-job",
     type=click.Path(dir_okay=False, path_type=Path),
     help="Train nothing: write what every process has to know, for torchrun on several machines.",
 )
-def train(env: str | None, pipeline: str, params: str, write_job: Path | None, **distribution: Any) -> None:
+def train(env: str | None, pipeline: str, params: dict[str, Any], write_job: Path | None, **distribution: Any) -> None:
     """Train with one or many processes, as one MLflow run: `kedro run --pipelines training` with the options below.
 
     A run that was stopped goes on from its newest checkpoint. The samples of each step do not depend on the processes.
     """
-    from kedro.framework.cli.utils import _split_params
+    from kedro.runner import SequentialRunner
 
-    given: dict[str, Any] = _split_params(cast(Any, None), None, params) or {}
     chosen = {name: value for name, value in distribution.items() if value is not None}
     if chosen:
         group = "finetuning" if pipeline == "finetuning" else "training"
-        given.setdefault(group, {}).setdefault("distribution", {}).update(chosen)
+        for name, value in chosen.items():
+            _set(params, (group, "distribution", name), value)
     try:
         if write_job is None:
-            with session_of(env, given) as session:
-                session.run(pipeline_names=[pipeline])
+            with session_of(env, params) as session:
+                session.run(pipeline_names=[pipeline], runner=SequentialRunner())
         else:
-            click.echo(_write_job(env, given, pipeline, write_job))
+            click.echo(_write_job(env, params, pipeline, write_job))
     except known_errors() as error:
         raise click.ClickException(str(cause_of(error))) from error
+
+
+def _set(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+    for name in path[:-1]:
+        tree = tree.setdefault(name, {})
+        if not isinstance(tree, dict):
+            raise click.UsageError(f"--params sets {name} to {tree!r}, and an option sets {'.'.join(path)}: give one")
+    tree[path[-1]] = value
 
 
 def _write_job(env: str | None, given: dict[str, Any], pipeline: str, path: Path) -> str:
@@ -65,6 +73,8 @@ def _write_job(env: str | None, given: dict[str, Any], pipeline: str, path: Path
     from everytoken.training.job import write_job
 
     path = path.resolve()
+    if not path.parent.is_dir():
+        raise click.BadParameter(f"there is no folder {path.parent}", param_hint="--write-job")
     with project(env, given) as (_, catalog):
         (node,) = pipelines[pipeline].only_nodes_with_outputs(_CHECKPOINT_OF[pipeline]).nodes
         planned = node.func(*(catalog.load(name) for name in node.inputs))
@@ -85,19 +95,16 @@ def _write_job(env: str | None, given: dict[str, Any], pipeline: str, path: Path
     "--vocab-size", type=click.IntRange(1), help="Tokens of the vocabulary; else of the environment's tokenizer."
 )
 @click.option("--streams", default="", help="Windows by name, as compact=427681689,annotated=102772028.")
-@click.option("--params", default="", help="Other parameters, as for `kedro run --params`.")
-def plan(env: str | None, vocab_size: int | None, streams: str, params: str) -> None:
+@click.option("--params", default="", callback=given_parameters, help="As for `kedro run --params`.")
+def plan(env: str | None, vocab_size: int | None, streams: str, params: dict[str, Any]) -> None:
     """Say what a training would take: parameters, tokens, FLOP, memory of a process, checkpoints. Reads no data.
 
     Sizes are those of what the environment has made; --vocab-size and --streams give them where nothing is made yet.
     """
-    from kedro.framework.cli.utils import _split_params
-
     from everytoken.training.plan import plan_lines
 
-    given: dict[str, Any] = _split_params(cast(Any, None), None, params) or {}
     try:
-        with project(env, given) as (context, catalog):
+        with project(env, params) as (context, catalog):
             training, tokenization = context.params["training"], context.params["tokenization"]
             sizes = _stream_sizes(streams) or {
                 name: catalog.load(f"{name}_stream").statistics["windows"]
@@ -123,7 +130,7 @@ def _stream_sizes(streams: str) -> dict[str, int]:
     sizes = {}
     for item in filter(None, streams.split(",")):
         name, _, size = item.partition("=")
-        if not size.isdecimal():
+        if not name or not size.isdecimal():
             raise click.BadParameter(f"{item!r}: expected NAME=WINDOWS", param_hint="--streams")
         sizes[name] = int(size)
     return sizes
@@ -182,22 +189,29 @@ def import_model(source: Path, out: Path, tokenizer: Path | None, eos: str | Non
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True)
 def generate(checkpoint: Path, prompts: tuple[str, ...], tokenizer: Path | None, threads: int, **options: Any) -> None:
-    r"""Let a CHECKPOINT continue prompts. Special tokens that a prompt spells are those tokens; \n is a new line."""
+    r"""Let a CHECKPOINT continue prompts, each after an EOS, as a document begins in the streams.
+
+    Special tokens that a prompt spells are those tokens; \n is a new line.
+    """
     from everytoken.tokens import open_encoder
     from everytoken.training.checkpoint import load_config, load_model
     from everytoken.training.generation import generate as generate_texts
+    from everytoken.training.intact import require_intact
     from everytoken.training.parameters import ExecutionParameters, GenerationParameters
 
     execution = ExecutionParameters(threads=threads, precision="float32", matmul_precision="highest")
     texts = tuple(prompt.replace("\\n", "\n") for prompt in prompts)
-    parameters = GenerationParameters(prompts=texts, execution=execution, **options)
     try:
+        parameters = GenerationParameters(prompts=texts, execution=execution, **options)
+        require_intact(checkpoint)
         path = _tokenizer_of(checkpoint, tokenizer)
         eos_token = _token(path, load_config(checkpoint).eos_id)
         encoder = open_encoder(path, eos_token, special_tokens_in_text="control")
         for number, text in enumerate(generate_texts(load_model(checkpoint), encoder, parameters)):
             click.echo(f"{chr(10) if number else ''}{text.prompt}{text.text}")
             click.echo(f"[{len(text.tokens)} tokens, ended by {text.finish}]", err=True)
+    except ValueError as error:  # of parameters
+        raise click.ClickException(str(error)) from error
     except known_errors() as error:
         raise click.ClickException(str(cause_of(error))) from error
 

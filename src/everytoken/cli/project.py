@@ -60,10 +60,20 @@ def known_errors() -> tuple[type[Exception], ...]:
 
 
 def cause_of(error: BaseException) -> BaseException:
-    """Return what went wrong first."""
-    while error.__cause__ is not None and isinstance(error.__cause__, Exception):
+    """Return the error that says what to do: ours inside those of Kedro, and not the library's inside ours."""
+    from kedro.io.core import DatasetError
+
+    while isinstance(error, DatasetError) and isinstance(error.__cause__, Exception):
         error = error.__cause__
     return error
+
+
+def given_parameters(context: click.Context, option: click.Parameter, value: str) -> dict[str, Any]:
+    """Return ``--params`` as `kedro run` reads it."""
+    from kedro.framework.cli.utils import _split_params
+
+    given: dict[str, Any] = _split_params(context, option, value) or {}
+    return given
 
 
 def _project_folder() -> Path:

@@ -42,6 +42,16 @@ def versioned(version: int, *, unrecorded: Sequence[str] = ()) -> Callable[[Func
     return declare
 
 
+@dataclass(frozen=True)
+class Unrecorded:
+    """Marks a field of a parameter model that changes how an output is made and never what it is, as `versioned` does
+    for parameters: ``check: Annotated[str, UNRECORDED]``.
+    """
+
+
+UNRECORDED = Unrecorded()
+
+
 def recipe_value(value: Any, where: str) -> Any:
     """Return ``value`` as plain JSON for a recipe; handles on stored data are represented by their root digest.
 
@@ -57,11 +67,13 @@ def recipe_value(value: Any, where: str) -> Any:
     if hasattr(value, "root_digest"):
         return {"digest": value.root_digest}
     if hasattr(type(value), "model_fields"):  # a pydantic model
-        names = [*type(value).model_fields, *(value.model_extra or {})]
+        fields = type(value).model_fields
+        recorded = [name for name, field in fields.items() if UNRECORDED not in field.metadata]
+        names = [*recorded, *(value.model_extra or {})]
         return {name: recipe_value(getattr(value, name), f"{where}.{name}") for name in names}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = dataclasses.fields(value)
-        return {field.name: recipe_value(getattr(value, field.name), f"{where}.{field.name}") for field in fields}
+        own = dataclasses.fields(value)
+        return {field.name: recipe_value(getattr(value, field.name), f"{where}.{field.name}") for field in own}
     if isinstance(value, Mapping):
         return {_key(key, where): recipe_value(item, f"{where}.{key}") for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -6,6 +6,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from everytoken.shards.recipe import UNRECORDED
+
 _FROZEN = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
@@ -36,7 +38,7 @@ class DataParameters(BaseModel):
     replay: tuple[int, int] | None
     later_epochs: Literal["as_written", "permuted"]
     seed: int = Field(ge=0)
-    check: Literal["sizes", "sampled", "full"]
+    check: Annotated[Literal["sizes", "sampled", "full"], UNRECORDED]
     document_mask: bool
 
     @model_validator(mode="after")

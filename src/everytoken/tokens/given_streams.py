@@ -8,7 +8,10 @@ from pathlib import Path
 
 from everytoken.shards import Artifact, ArtifactStore, file_sha256, value_digest
 from everytoken.tokens.errors import StreamError
+from everytoken.tokens.loss_mask import LOSS_MASK_FILE
 from everytoken.tokens.megatron import with_name
+from everytoken.tokens.padded_stream import TOKEN_LENGTHS_FILE
+from everytoken.tokens.raw_shards import MANIFEST_FILE
 
 logger = logging.getLogger(__name__)
 
@@ -28,10 +31,11 @@ class GivenFiles:
     root_digest: str
 
 
-def given_files(path: Path, sha256: str | None) -> Artifact | GivenFiles:
+def given_files(name: str, path: Path, sha256: str | None) -> Artifact | GivenFiles:
     """Return what lies at ``path``: an artifact of ours by its ledger, else its files, read once for a digest.
 
     Args:
+        name: of the parameter, for messages.
         path: a folder (a stream, raw shards), the prefix of ``.bin`` and ``.idx``, or one file (a tensor, a tokenizer).
         sha256: the digest that it must have (of an artifact: its root digest); None: whatever it has.
 
@@ -43,13 +47,13 @@ def given_files(path: Path, sha256: str | None) -> Artifact | GivenFiles:
     if (path / _LEDGER).is_file():
         found = ArtifactStore(path).load()
     else:
-        files = _files(path)
+        files = _files(name, path)
         logger.info("%s: reading %d files for their digest", path, len(files))
         found = GivenFiles(path, value_digest([[file.name, file_sha256(file)] for file in files]))
     if sha256 is not None and found.root_digest != sha256.lower():
         raise StreamError(
-            f"{path} has the digest {found.root_digest}, expected {sha256}: these are other tokens than were meant. "
-            "Bring the right ones, or name the new digest."
+            f"{name}: {path} has the digest {found.root_digest}, expected {sha256}: these are other tokens than were "
+            "meant. Bring the right ones, or name the new digest."
         )
     return found
 
@@ -63,18 +67,26 @@ def path_of(given: Artifact | GivenFiles) -> Path:
     return given.folder
 
 
-def _files(path: Path) -> list[Path]:
+def _files(name: str, path: Path) -> list[Path]:
+    """Return every file that reading ``path`` depends on, see `everytoken.tokens.windows`."""
+    for prefix in (path, path.with_suffix("")):
+        pair = [with_name(prefix, suffix) for suffix in (".bin", ".idx")]
+        if not path.is_dir() and all(one.is_file() for one in pair):
+            return [*pair, *_beside(prefix, TOKEN_LENGTHS_FILE, LOSS_MASK_FILE)]
     if path.is_file():
-        return [path]
-    pair = [with_name(path, suffix) for suffix in (".bin", ".idx")]
-    if all(one.is_file() for one in pair):
-        return pair
+        return [path, *_beside(path, MANIFEST_FILE)]
     if not path.is_dir():
         raise StreamError(
-            f"{path} is not there: expected a folder with a stream or raw shards, the prefix of a .bin and an .idx "
-            "file, or one file of torch.save"
+            f"{name}: {path} is not there; expected a folder with a stream or raw shards, the prefix of a .bin and an "
+            ".idx file, or one file of torch.save"
         )
     files = sorted(one for one in path.iterdir() if one.is_file() and not one.name.startswith("."))
     if not files:
-        raise StreamError(f"{path} is an empty folder; expected a stream (.bin and .idx) or raw shards (manifest.json)")
+        raise StreamError(
+            f"{name}: {path} is an empty folder; expected a stream (.bin and .idx) or raw shards (manifest.json)"
+        )
     return files
+
+
+def _beside(path: Path, *names: str) -> list[Path]:
+    return [one for name in names if (one := path.parent / name).is_file() and one != path]

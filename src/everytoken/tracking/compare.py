@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 _ABSENT = "-"
 _SHOWN = 60  # characters of a value
 _DIGEST = "digest"
+_PARAMETERS = "parameters.json"
 _ALWAYS_OTHER = ("kedro.run_id", "process.", "mlflow.", "kedro.command", "working_folder", "error")
 
 
@@ -46,6 +48,7 @@ def compare_lines(project: Path, settings: TrackingSettings, first: str, second:
     Raises:
         TrackingError: there is no such run, or several.
     """
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # of a file of some kilobytes
     store = open_store(project, settings)
     runs = (read_run(store, first), read_run(store, second))
     for letter, run in zip("AB", runs, strict=True):
@@ -110,8 +113,13 @@ def read_run(store: Store, which: str) -> RecordedRun:
 
 
 def _parameters(store: Store, run: Run) -> dict[str, str]:
-    """Return all parameters at full length: ``parameters.json`` of the run; MLflow's own values may be cut."""
-    path = store.client.download_artifacts(run.info.run_id, "parameters.json")
+    """Return all parameters at full length: ``parameters.json`` of the run; MLflow's own values may be cut.
+
+    A run that died before it was written has what MLflow has.
+    """
+    if not any(file.path == _PARAMETERS for file in store.client.list_artifacts(run.info.run_id)):
+        return {key: value for key, value in run.data.params.items() if not key.startswith(f"{_DIGEST}.")}
+    path = store.client.download_artifacts(run.info.run_id, _PARAMETERS)
     tree: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
     return {name: parameter_text(value) for name, value in flatten(tree).items()}
 
@@ -136,10 +144,8 @@ def _find(store: Store, which: str) -> Run:
         if not token:
             break
     if len(found) != 1:
-        what = "several runs begin" if found else "no run begins"
-        raise TrackingError(
-            f"{what} with {which!r}: {[run.info.run_id for run in found][:5]}; give an id as MLflow shows it, or last~1"
-        )
+        what = f"{len(found)} runs begin" if found else "no run begins"
+        raise TrackingError(f"{what} with {which!r}; give an id as MLflow shows it, or last~1")
     return found[0]
 
 

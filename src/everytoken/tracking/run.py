@@ -47,7 +47,7 @@ class TrackedRun:
         self._digests: dict[str, str] = {}
         self._metric_owner: dict[str, str] = {}
         self._figures: dict[str, str] = {}
-        self._series: dict[str, set[int]] = {}
+        self._series: dict[str, tuple[int, int]] = {}  # first and last step of each key that is recorded
 
     def log_parameters(self, tree: Mapping[str, Any]) -> None:
         """Record a plain nested mapping: flat parameters, and all of it as ``parameters.json``."""
@@ -96,12 +96,18 @@ class TrackedRun:
         self.log_points([(key, 0, value) for key, value in values.items()], dataset)
 
     def log_series(self, points: Sequence[Point], dataset: str) -> None:
-        """Record points of a history, each key and step once: what was announced is not recorded again at the end."""
+        """Record points of a history that grows: what was announced while it did is not recorded again at the end."""
         with self._lock:
-            new = [point for point in points if point[1] not in self._series.get(point[0], ())]
+            recorded = dict(self._series)
+            new = [
+                (key, step, value)
+                for key, step, value in points
+                if key not in recorded or not recorded[key][0] <= step <= recorded[key][1]
+            ]
             self.log_points(new, dataset)
             for key, step, _ in new:
-                self._series.setdefault(key, set()).add(step)
+                first, last = self._series.get(key, (step, step))
+                self._series[key] = (min(first, step), max(last, step))
 
     def log_points(self, points: Sequence[Point], dataset: str) -> None:
         """Record series, in batches of 1,000 (one at a time costs 23 ms each on SQLite).

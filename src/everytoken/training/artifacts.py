@@ -5,15 +5,16 @@ torch.
 from __future__ import annotations
 
 import json
+import logging
 import math
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from everytoken.models.parameters import ModelParameters
-from everytoken.shards import Artifact, Built, Recipe, Shards, versioned
+from everytoken.shards import Artifact, Built, Recipe, Shards, file_sha256, versioned
 from everytoken.shards.announcements import announce
 from everytoken.tokens import SpecialTokens, open_encoder, open_tokenizer, open_training_windows
 from everytoken.tokens.data_parameters import DataParameters
@@ -42,6 +43,8 @@ from everytoken.training.parameters import (
 BITS_PER_BYTE_FILE = "bits_per_byte.json"
 GENERATIONS_FILE = "generations.json"
 
+logger = logging.getLogger(__name__)
+
 _MEASURED_POINTS = 1000  # of tokens per second; a ledger stays readable however long the run
 
 
@@ -49,7 +52,7 @@ _MEASURED_POINTS = 1000  # of tokens per second; a ledger stays readable however
 def train(
     folder: Path,
     *,
-    streams: Mapping[str, Artifact | GivenFiles],
+    streams: Sequence[tuple[str, Artifact | GivenFiles]],
     seq_length: int | None,
     tokenizer: Artifact | GivenFiles,
     eos_token: str,
@@ -70,7 +73,8 @@ def train(
 
     Args:
         folder: an empty folder.
-        streams: token streams by name, in the order of the interleaving rule: compact, annotated or reflected, canary.
+        streams: names and token streams, in the order of the interleaving rule: compact, annotated or reflected,
+            canary. Another order is another run.
         seq_length: predictions of a window where all streams are flat tokens; None: the streams say it.
         tokenizer: the tokenizer that wrote the streams.
         eos_token: the token that ends documents.
@@ -119,11 +123,21 @@ def train(
     if finished is None or finished.step != training.steps:
         found = "none" if finished is None else f"one of step {finished.step}"
         raise CheckpointError(f"{job.folder}: expected a checkpoint of step {training.steps}, found {found}")
+    if finished.state.get("job") != job.content:
+        raise CheckpointError(
+            f"{finished.folder} was trained with another job than this one: a job file or held-out chunks were edited. "
+            "Move it away and train again"
+        )
     for name in (CONFIG_FILE, MODEL_FILE, HISTORY_FILE, HELD_OUT_FILE, SAMPLES_FILE):
         shutil.copyfile(finished.folder / name, folder / name)
     history = read_records(folder / HISTORY_FILE, StepRecord, HISTORY)
     new = load_model(folder)
     losses = [record.loss for record in history if not record.skipped]
+    if not losses:
+        raise TrainingError(
+            f"all {len(history)} steps were skipped, as losses or gradients were not finite: nothing was learned. "
+            "Lower training.optimisation.learning_rate or training.model.init_std"
+        )
     last_tenth = losses[-max(1, len(losses) // 10) :]
     windows = open_training_windows(job.streams, data, training.batch_size, job.seq_length)
     first, end = windows.samples_of_step(0)[0], windows.samples_of_step(training.steps - 1)[-1] + 1
@@ -155,7 +169,7 @@ def train(
 
 def prepare_job(
     *,
-    streams: Mapping[str, Artifact | GivenFiles],
+    streams: Sequence[tuple[str, Artifact | GivenFiles]],
     seq_length: int | None,
     tokenizer: Artifact | GivenFiles,
     eos_token: str,
@@ -176,8 +190,10 @@ def prepare_job(
     """
     inputs = dict(locals())
     opened = open_tokenizer(_place(tokenizer), eos_token)
-    paths = {name: path_of(stream) for name, stream in streams.items()}
+    paths = {name: path_of(stream) for name, stream in streams}
     windows = open_training_windows(paths, data, training.batch_size, seq_length)
+    for name, size in zip(windows.names, windows.sizes, strict=True):
+        logger.info("stream %s: %d windows of %d predictions, %s", name, size, windows.seq_length, paths[name])
     job = TrainingJob(
         run=Recipe(train, inputs).digest,
         streams={name: path.resolve() for name, path in paths.items()},
@@ -191,6 +207,7 @@ def prepare_job(
         eos_id=opened.eos_id,
         initial=None if initial is None else _folder(initial).resolve(),
         held_out=None,
+        held_out_sha256=None,
         tokenizer=(tokenizer.path(TOKENIZER_FILE) if isinstance(tokenizer, Artifact) else tokenizer.path).resolve(),
         eos_token=eos_token,
     )
@@ -208,7 +225,7 @@ def prepare_job(
     path = job.live_folder / "held_out.safetensors"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_held_out(path, chunks)
-    return job.model_copy(update={"held_out": path.resolve()})
+    return job.model_copy(update={"held_out": path.resolve(), "held_out_sha256": file_sha256(path)})
 
 
 def _anywhere(checkpoints: CheckpointParameters) -> CheckpointParameters:
@@ -236,7 +253,7 @@ class _Speed:
         self._seconds.update({record.step: record.seconds for record in records})
         names = ("step", "loss", "lr", "grad_norm")
         rows = {name: [_number(getattr(record, name)) for record in records] for name in names}
-        rows["tokens_per_second"] = [self._tokens_per_step / record.seconds for record in records]
+        rows["tokens_per_second"] = [round(self._tokens_per_step / record.seconds, 1) for record in records]
         announce(rows)
 
     def figures(self) -> dict[str, Any]:
@@ -278,7 +295,7 @@ def evaluate(
     *,
     checkpoint: Artifact,
     held_out: Shards,
-    streams: Mapping[str, Artifact],
+    streams: Sequence[tuple[str, Artifact]],
     data: DataParameters,
     tokenizer: Artifact,
     eos_token: str,
@@ -310,7 +327,7 @@ def evaluate(
 
     model = load_model(_folder(checkpoint))
     batch_size, steps = checkpoint.statistics["batch_size"], checkpoint.statistics["steps"]
-    windows = open_training_windows(streams, data, batch_size)
+    windows = open_training_windows(dict(streams), data, batch_size)
     counts = count_targets(windows.read_batch, steps, model.vocab_size)
     if counts.sum() != checkpoint.statistics["loss_tokens"]:
         raise TrainingError(

@@ -94,12 +94,31 @@ def copy_files(original: Path, content: Content, folder: Path) -> None:
             )
 
 
+def look_alike(first: Path, second: Path) -> bool:
+    """Return whether two folders have the same names, sizes and ``SHA256SUMS``; their other files are not read."""
+    try:
+        sizes = [{path.name: path.stat().st_size for path in folder.iterdir()} for folder in (first, second)]
+        return sizes[0] == sizes[1] and (first / SUMS_FILE).read_bytes() == (second / SUMS_FILE).read_bytes()
+    except OSError:
+        return False
+
+
 def verify(folder: Path) -> tuple[int, dict[str, Any], Content]:
     """Read all of a checkpoint; return its step, its state and its content.
 
     Raises:
         CheckpointError: a file is missing, too many, or not what was written; with expected and found.
     """
+    content = verify_files(folder)
+    try:
+        step, state = _parse_state(folder)
+    except OSError as error:
+        raise CheckpointError(f"{folder}: expected a whole checkpoint, found: {error}") from error
+    return step, state, content
+
+
+def verify_files(folder: Path) -> Content:
+    """Read all files of a checkpoint, wherever it was copied to; return its content. Errors as of `verify`."""
     try:
         sums_bytes = (folder / SUMS_FILE).read_bytes()
         sums = _parse_sums(folder / SUMS_FILE, sums_bytes)
@@ -114,11 +133,10 @@ def verify(folder: Path) -> tuple[int, dict[str, Any], Content]:
         for name, found in _hash_files(folder, sums).items():
             if found != sums[name]:
                 raise CheckpointError(f"{folder / name}: expected SHA-256 {sums[name]}, found {found}")
-        step, state = _parse_state(folder)
         sizes = {name: (folder / name).stat().st_size for name in sums}
     except OSError as error:
         raise CheckpointError(f"{folder}: expected a whole checkpoint, found: {error}") from error
-    return step, state, Content(hashlib.sha256(sums_bytes).hexdigest(), sums, sizes)
+    return Content(hashlib.sha256(sums_bytes).hexdigest(), sums, sizes)
 
 
 def _parse_sums(path: Path, data: bytes) -> dict[str, str]:

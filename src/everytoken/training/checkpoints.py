@@ -4,7 +4,8 @@
 run's folder.
 
 Writing. A checkpoint is written beside its place, hashed, flushed to disk and renamed; then the same for the copy under
-the mirror. One process at a time writes a run's folder. A killed save leaves a temporary that the next one removes.
+the mirror. One process at a time writes a run's folder. A killed save leaves a temporary that the next one removes, and
+a copy that failed is made up for by the next run (`CheckpointStore.complete_mirror`).
 
 Which stay. In each of the two places: the one just written; from the newest down to the second that is good; all whose
 step is a multiple of ``milestone_steps``. Others are deleted, once the new one is whole in both. Good is what this
@@ -31,7 +32,15 @@ from safetensors import SafetensorError
 
 from everytoken.shards.atomic import atomic_folder, fsync_folder, remove_temporaries, sole_writer
 from everytoken.shards.errors import StoreBusy
-from everytoken.training.checkpoint_folder import Content, complete, copy_files, state_document, step_name, verify
+from everytoken.training.checkpoint_folder import (
+    Content,
+    complete,
+    copy_files,
+    look_alike,
+    state_document,
+    step_name,
+    verify,
+)
 from everytoken.training.errors import CheckpointError
 
 logger = logging.getLogger(__name__)
@@ -157,6 +166,38 @@ class CheckpointStore:
             )
         return None
 
+    def complete_mirror(self) -> None:
+        """Copy to the mirror what it should have and does not: a copy failed, or its process was killed.
+
+        What is there with the same names, sizes and ``SHA256SUMS`` is not read. Removes what killed copies left.
+
+        Raises:
+            CheckpointError: a copy could not be written.
+        """
+        if self.mirror is None:
+            return
+        with self.writing():
+            missing = self._missing_copies(self.mirror)
+            for folder in missing:
+                logger.info("copying %s to the mirror %s, which lacks it", folder, self.mirror)
+                self._save_copy(folder, self._known[folder], self.mirror)
+            if not missing and self.mirror.exists():
+                with _sole_writer(self.mirror):
+                    return  # its temporaries are gone
+
+    def _missing_copies(self, mirror: Path) -> list[Path]:
+        """Return the good checkpoints that would stay, without a copy that looks like them; the newest first."""
+        good, missing = 0, []
+        for step in sorted(_steps(self.root), reverse=True):
+            if good >= _GENERATIONS and (self.milestone_steps is None or step % self.milestone_steps):
+                continue
+            folder = self.root / step_name(step)
+            copied = look_alike(folder, mirror / folder.name)
+            if copied or self._is_good(folder):
+                good += 1
+                missing += [] if copied else [folder]
+        return missing
+
     def _put(self, target: Path, write: Callable[[Path], Content]) -> Content:
         """Let ``write`` fill a folder that then takes the name ``target``."""
         try:
@@ -182,7 +223,7 @@ class CheckpointStore:
             raise CheckpointError(
                 f"{original} is written, its copy in the mirror {mirror} is not: {error} ({_free(mirror)}). Mend the "
                 "mirror, or set checkpoints.mirror to another folder or null; then run the same command again: it goes "
-                f"on from step {step}"
+                f"on from step {max(int(known.name.removeprefix('step_')) for known in self._known)}"
             ) from error
 
     def _prune(self, place: Path, written: int) -> None:
@@ -256,10 +297,12 @@ def _make_folder(place: Path) -> None:
 
 def _steps(place: Path) -> list[int]:
     """Return the steps of the checkpoints in ``place``, good or not; raise ``CheckpointError`` for anything else."""
-    if not place.exists():
-        return []
+    try:
+        paths = list(place.iterdir()) if place.exists() else []
+    except OSError as error:
+        raise CheckpointError(f"{place}: expected a folder of checkpoints: {error}; give another folder") from error
     steps, foreign = [], []
-    for path in place.iterdir():
+    for path in paths:
         match = _STEP.fullmatch(path.name)
         if match and path.name == step_name(int(match[1])) and path.is_dir() and not path.is_symlink():
             steps.append(int(match[1]))

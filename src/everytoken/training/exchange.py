@@ -23,6 +23,7 @@ from everytoken.training.checkpoint import (
     save_model,
 )
 from everytoken.training.errors import CheckpointError, TrainingError
+from everytoken.training.intact import require_intact
 
 
 def export(checkpoint: Path, out: Path, *, tokenizer: Path | None) -> list[str]:
@@ -35,9 +36,10 @@ def export(checkpoint: Path, out: Path, *, tokenizer: Path | None) -> list[str]:
 
     Raises:
         TrainingError: ``out`` is there, or the tokenizer does not go with the model.
-        CheckpointError: the checkpoint is incomplete, or not of a Llama.
+        CheckpointError: the checkpoint is incomplete, not what was written, or not of a Llama.
     """
     _require_new(out)
+    require_intact(checkpoint)
     config = load_config(checkpoint)
     facts = LlamaFacts(config.model, config.vocab_size, config.seq_length, config.eos_id)
     tokenizer = tokenizer or checkpoint / TOKENIZER_FILE
@@ -58,7 +60,7 @@ def export(checkpoint: Path, out: Path, *, tokenizer: Path | None) -> list[str]:
         raise CheckpointError(f"cannot export {path} to {out}: {error}") from error
     return [
         f"{out}: LlamaForCausalLM, {config.vocab_size:,} tokens, context {config.seq_length:,}, float32",
-        f"EOS, BOS and padding: {eos_token} ({config.eos_id})",
+        f"EOS, BOS and padding: {eos_token} ({config.eos_id}); documents begin after one, so put it before a prompt",
         "open it with transformers: AutoModelForCausalLM.from_pretrained, AutoTokenizer.from_pretrained",
     ]
 

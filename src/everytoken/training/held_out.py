@@ -27,7 +27,7 @@ from safetensors.numpy import save_file
 from torch import nn
 
 from everytoken.seeds import uniform_hash
-from everytoken.shards import Part, atomic_file
+from everytoken.shards import Part, atomic_file, file_sha256
 from everytoken.tokens import DocumentEncoder
 from everytoken.training.distribution import ALONE, Processes
 from everytoken.training.errors import TrainingError
@@ -134,9 +134,15 @@ def write_held_out(path: Path, chunks: HeldOutChunks) -> None:
         temporary.chmod(0o644)
 
 
-def read_held_out(path: Path) -> HeldOutChunks:
-    """Read what `write_held_out` wrote; raise ``TrainingError`` when it is missing or another file."""
+def read_held_out(path: Path, sha256: str | None) -> HeldOutChunks:
+    """Read what `write_held_out` wrote; raise ``TrainingError`` when it is missing or has another SHA-256."""
     try:
+        found = file_sha256(path)
+        if found != sha256:
+            raise TrainingError(
+                f"{path} is not the file that this run measures on: expected SHA-256 {sha256}, found {found}; run "
+                "`everytoken train` again, it writes the file"
+            )
         with safe_open(path, "numpy") as file:
             arrays = {name: file.get_tensor(name) for name in ("tokens", "predictions", "source", "bytes")}
             names = tuple(json.loads(file.metadata()["names"]))

@@ -7,6 +7,8 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from everytoken.models.parameters import ModelParameters
+from everytoken.shards import value_digest
+from everytoken.shards.recipe import recipe_value
 from everytoken.tokens.data_parameters import DataParameters
 from everytoken.training.errors import TrainingError
 from everytoken.training.parameters import CheckpointParameters, DistributionParameters, TrainingParameters
@@ -28,6 +30,7 @@ class TrainingJob(BaseModel):
         eos_id: the token that ends documents.
         initial: checkpoint folder whose weights a new run starts from; null: new weights.
         held_out: file of `everytoken.training.held_out.write_held_out`; null when ``training.held_out`` is.
+        held_out_sha256: SHA-256 of that file: it is part of what the run is; null when ``held_out`` is.
         tokenizer: tokenizer file or folder, for samples; null when ``training.samples`` is.
         eos_token: spelling of ``eos_id``.
     """
@@ -46,8 +49,19 @@ class TrainingJob(BaseModel):
     eos_id: int = Field(ge=0)
     initial: Path | None
     held_out: Path | None
+    held_out_sha256: str | None
     tokenizer: Path | None
     eos_token: str
+
+    @property
+    def content(self) -> str:
+        """Digest of what a checkpoint of this job must have been made of, by value: no places, no processes.
+
+        ``run`` is a text in a file that anybody can edit; this is what the processes really go by.
+        """
+        fields = {"run", "data", "model", "training", "vocab_size", "seq_length", "eos_id", "eos_token"}
+        values = {name: recipe_value(getattr(self, name), name) for name in fields | {"held_out_sha256"}}
+        return value_digest({**values, "streams": list(self.streams)})  # samples depend on their order
 
     @property
     def folder(self) -> Path:

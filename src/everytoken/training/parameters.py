@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from everytoken.shards.recipe import UNRECORDED
 
 _FROZEN = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -67,8 +69,9 @@ class TrainingParameters(BaseModel):
     adam_eps: float = Field(gt=0)
     weight_decay: float = Field(ge=0)  # on matrices only
     gradient_clip: float = Field(gt=0)  # largest norm of the whole gradient
-    max_skipped_in_a_row: int = Field(ge=0)  # steps with a loss or gradient that is not finite; one more is an error
-    activation_checkpointing: bool  # less memory, one more forward pass
+    # steps with a loss or gradient that is not finite; one more is an error
+    max_skipped_in_a_row: Annotated[int, Field(ge=0), UNRECORDED]
+    activation_checkpointing: Annotated[bool, UNRECORDED]  # less memory, one more forward pass, the same bits
     compile: bool  # torch.compile of each layer: worth it for long runs
     held_out: PeriodicHeldOut | None
     samples: PeriodicSamples | None

@@ -38,7 +38,7 @@ def with_progress(
         with tqdm(total=steps, initial=first_step, desc="training", unit="step", dynamic_ncols=True) as bar:
             for record in records:
                 speed.add(record)
-                bar.set_postfix_str(f"loss {record.loss:.3f}, lr {record.lr:.2e}, {speed}", refresh=False)
+                bar.set_postfix_str(f"loss {record.loss:.3f}, lr {record.lr:.2e}{speed}", refresh=False)
                 bar.update()
                 yield record
         return
@@ -48,14 +48,14 @@ def with_progress(
         now = time.monotonic()
         if now - last >= _SECONDS_BETWEEN_LINES or record.step + 1 in (first_step + 1, steps):
             logger.info(
-                "training: step %d of %d, %d tokens, loss %.4f, lr %.2e, gradient norm %.3f, %s",
+                "training: step %d of %d, %d tokens, loss %.4f, lr %.2e, gradient norm %.3f%s",
                 record.step + 1,
                 steps,
                 record.tokens,
                 record.loss,
                 record.lr,
                 record.grad_norm,
-                speed,
+                str(speed),  # now: it begins anew below, and a handler may write later
             )
             last = now
             speed.clear()
@@ -80,5 +80,8 @@ class _Speed:
         self._read = record.tokens
 
     def __str__(self) -> str:
-        rate = self._tokens / self._seconds if self._seconds else 0.0
-        return f"{rate:.0f} tokens/s" + (f", MFU {rate * self._share:.1%}" if self._share else "")
+        """Return it as the end of a line; nothing while nothing was measured."""
+        if not self._seconds:
+            return ""
+        rate = self._tokens / self._seconds
+        return f", {rate:.0f} tokens/s" + (f", MFU {rate * self._share:.1%}" if self._share else "")

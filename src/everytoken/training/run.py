@@ -19,19 +19,22 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from everytoken.shards import StoreBusy
+from everytoken.shards.atomic import sole_writer
 from everytoken.training import errors
-from everytoken.training.errors import TrainingError
+from everytoken.training.errors import CheckpointError, TrainingError
 from everytoken.training.history import HeldOutRecord, StepRecord
 from everytoken.training.job import TrainingJob, write_job
 from everytoken.training.live import Listeners, OnHeldOut, OnRecords, Tail
 
 RECORDS_FILE = "records.jsonl"
 JOB_FILE = "job.json"
+_TOLD = "processes_"  # how folders begin in which the processes of one launch tell
 
 _SECONDS_BETWEEN_LOOKS = 1.0
 _SECONDS_TO_END = 40.0  # torch's launcher gives a process 30 to end by itself
@@ -65,14 +68,40 @@ def launch(job: TrainingJob, on_records: OnRecords, on_held_out: OnHeldOut | Non
     the run is finished.
     """
     if job.distribution.processes * job.distribution.nodes == 1:
-        run_job(job, on_records, on_held_out)
+        with _only_parent(job) if job.live_folder.exists() else nullcontext():
+            run_job(job, on_records, on_held_out)
         return
     job.live_folder.mkdir(parents=True, exist_ok=True)
-    write_job(job.live_folder / JOB_FILE, job)
-    if job.distribution.nodes > 1:
-        _expect_finished(job)
-        return
-    folder = Path(tempfile.mkdtemp(prefix="processes_", dir=job.live_folder))
+    with _only_parent(job):
+        write_job(job.live_folder / JOB_FILE, job)
+        if job.distribution.nodes > 1:
+            _expect_finished(job)
+        else:
+            _launch_here(job, on_records, on_held_out)
+
+
+@contextmanager
+def _only_parent(job: TrainingJob) -> Iterator[None]:
+    """Be the only one that starts processes of this run, and remove what those that are dead told each other."""
+    try:
+        with sole_writer(job.live_folder):
+            _remove_told(job.live_folder)
+            try:
+                yield
+            finally:
+                _remove_told(job.live_folder)
+    except StoreBusy as error:
+        raise CheckpointError(f"{job.folder}: another process trains this run; wait for it, or stop it") from error
+
+
+def _remove_told(live_folder: Path) -> None:
+    for folder in live_folder.glob(f"{_TOLD}*"):
+        # a process whose parent was killed may still be ending, and write there: then the next launch removes the rest
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _launch_here(job: TrainingJob, on_records: OnRecords, on_held_out: OnHeldOut | None) -> None:
+    folder = Path(tempfile.mkdtemp(prefix=_TOLD, dir=job.live_folder))
     tail, listeners = Tail(folder / RECORDS_FILE), Listeners(on_records, on_held_out, seconds=math.inf)
     # it sets a default for its children; ours comes from the job
     environment = os.environ | {"OMP_NUM_THREADS": str(job.training.execution.threads)}
@@ -89,17 +118,17 @@ def launch(job: TrainingJob, on_records: OnRecords, on_held_out: OnHeldOut | Non
         finally:
             _end(child)
             _deliver(tail, listeners)
-    error = _error(folder, child.returncode) if child.returncode else None
-    shutil.rmtree(folder)
-    if error is not None:
-        raise error
+    if child.returncode:
+        raise _error(folder, child.returncode)
 
 
 def _expect_finished(job: TrainingJob) -> None:
     from everytoken.training.checkpoints import CheckpointStore
 
-    newest = CheckpointStore(job.folder, mirror=job.mirror, milestone_steps=job.checkpoints.milestone_steps).newest()
+    store = CheckpointStore(job.folder, mirror=job.mirror, milestone_steps=job.checkpoints.milestone_steps)
+    newest = store.newest()
     if newest is not None and newest.step == job.training.steps:
+        store.complete_mirror()
         return
     distribution = job.distribution
     path = shlex.quote(str((job.live_folder / JOB_FILE).resolve()))

@@ -54,6 +54,7 @@ from everytoken.training.loop import make_optimizer, prepare, train_steps
 from everytoken.training.optimizer_state import OPTIMIZER_FILE
 from everytoken.training.parameters import GenerationParameters
 from everytoken.training.progress import with_progress
+from everytoken.training.stream_files import StreamFiles
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +91,7 @@ def train_here(job: TrainingJob, listeners: Listeners) -> None:
             store = CheckpointStore(job.folder, mirror=job.mirror, milestone_steps=job.checkpoints.milestone_steps)
             stack.enter_context(store.writing())
             past = _past(job, store.newest())
+            store.complete_mirror()
         past.steps = processes.same(past.steps)
         if past.steps == job.training.steps:
             return
@@ -107,6 +109,12 @@ def _past(job: TrainingJob, checkpoint: Checkpoint | None) -> _Past:
         raise CheckpointError(
             f"{checkpoint.folder} belongs to {found}, expected {expected} of {job.training.steps} steps; it is of "
             "another run or version: move it away, or give training.checkpoints.folder another place"
+        )
+    if state.get("job") != job.content:
+        raise CheckpointError(
+            f"{checkpoint.folder}: the job of the checkpoint is another one than this, with the same run: expected "
+            f"{job.content}, found {state.get('job')}; put the job back as `everytoken train` wrote it, or move the "
+            "checkpoints away"
         )
     logger.info("going on from %s: %d of %d steps are done", checkpoint.folder, checkpoint.step, job.training.steps)
     return _Past(
@@ -130,6 +138,7 @@ class _Session:
     ) -> None:
         self._job, self._processes, self._store, self._past = job, processes, store, past
         self._listeners = listeners
+        self._files, self._saved = StreamFiles(job.streams), past.steps  # before they are opened
         self._windows = _open_windows(job, processes)
         self._held_out = _held_out_chunks(job)
         self._model = self._first_model()
@@ -295,11 +304,13 @@ class _Session:
 
     def _save(self, done: int) -> None:
         job, past = self._job, self._past
+        self._require_same_streams()
         model, optimizer = self._processes.gather(self._model, self._optimizer)
         if self._store is not None:
             state = {
                 "format": _FORMAT,
                 "run": job.run,
+                "job": job.content,
                 "step": done,
                 "tokens": past.history[-1].tokens,
                 "batch_size": job.training.batch_size,
@@ -308,7 +319,21 @@ class _Session:
                 "segments": past.segments,
             }
             self._store.save(done, lambda folder: self._write_files(folder, model, optimizer), state)
+        self._saved = done
         self._processes.wait()
+
+    def _require_same_streams(self) -> None:
+        """Raise in the process that sees a changed file of a stream; none goes on to save what was learned from it."""
+        change = self._files.change()
+        seen = torch.tensor(float(change is not None), dtype=torch.float64, device=self._processes.device)
+        self._processes.add(seen)()
+        if change is not None:
+            raise TrainingError(
+                f"{change}. Nothing was saved since step {self._saved}: put the file back as it was and run the same "
+                "command again"
+            )
+        if seen:
+            self._processes.wait()  # for the end of the process that saw it, which says what it was
 
     def _write_files(self, folder: Path, model: dict[str, Tensor], optimizer: dict[str, Tensor]) -> None:
         job, past = self._job, self._past
@@ -335,7 +360,7 @@ def _open_windows(job: TrainingJob, processes: Processes) -> TrainingWindows:
     if available is not None and needed > available:
         raise TrainingError(
             f"{job.training.steps} steps of {job.training.batch_size} windows read {needed} samples, data.replay has "
-            f"{available}; lower training.steps to {available // job.training.batch_size} or widen the replay"
+            f"{available}; lower training.optimisation.steps to {available // job.training.batch_size} or widen the replay"
         )
     return windows
 
@@ -347,7 +372,7 @@ def _held_out_chunks(job: TrainingJob) -> HeldOutChunks | None:
         raise TrainingError(
             "training.held_out needs held-out chunks, the job names no file; prepare one, or set it null"
         )
-    chunks = read_held_out(job.held_out)
+    chunks = read_held_out(job.held_out, job.held_out_sha256)
     if chunks.tokens.shape[1] != job.seq_length + 1:
         raise TrainingError(
             f"{job.held_out} has chunks of {chunks.tokens.shape[1] - 1} predictions, expected {job.seq_length}; "

@@ -20,6 +20,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 from everytoken.models.errors import ModelsError
 from everytoken.shards.errors import ShardsError
@@ -55,7 +56,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BaseException as error:
         _tell(options.tell, rank, error)
         return 1
-    return 0
+    _leave()
+
+
+def _leave() -> NoReturn:
+    """End this process now, with success: the run is on disk.
+
+    Not through the interpreter's end: there threads of torch and gloo sometimes end the process with ``terminate called
+    without an active exception`` (signal 6), and a finished run would look like one that failed.
+    """
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def _run(job: TrainingJob, on_records: Callable[[Sequence[Record]], None]) -> None:
@@ -77,7 +90,7 @@ def _run_by_hand(job: TrainingJob, rank: int) -> int:
     except _EXPECTED as error:
         print(f"{type(error).__name__}: {error} (in training process {rank})", file=sys.stderr)
         return 1
-    return 0
+    _leave()
 
 
 def _tell(folder: Path, rank: int, error: BaseException) -> None:
@@ -126,16 +139,21 @@ def _start(job: TrainingJob, path: Path, folder: Path) -> int:
         elastic_launch(config, sys.executable)("-m", __spec__.name, str(path), "--tell", str(folder))
     except ChildFailedError as error:
         for rank, failure in error.failures.items():
-            if failure.exitcode < 0 and failure.exitcode != -signal.SIGTERM:  # that is how the launcher ends the others
-                message = (
-                    f"a training process was ended by signal {-failure.exitcode}; signal 9 that you did not send often "
-                    "means that the memory was not enough"
-                )
-                _write_error(folder, rank, "TrainingError", message, expected=True)
+            told = (folder / f"error_{rank}.json").exists()  # then it died of something else on its way out
+            # SIGTERM is how the launcher ends the others
+            if not told and failure.exitcode < 0 and failure.exitcode != -signal.SIGTERM:
+                _write_error(folder, rank, "TrainingError", _ended_by(-failure.exitcode), expected=True)
         return 1
     except SignalException as error:  # it has ended its processes
         return 128 + error.sigval
     return 0
+
+
+def _ended_by(number: int) -> str:
+    message = f"a training process was ended by signal {number}"
+    if number == signal.SIGKILL:
+        return f"{message}; when you did not send it, this often means that the memory was not enough"
+    return f"{message}; see what it wrote to stderr"
 
 
 if __name__ == "__main__":

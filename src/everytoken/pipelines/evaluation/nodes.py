@@ -26,7 +26,7 @@ def measure_bits_per_byte(
         evaluate,
         checkpoint=checkpoint,
         held_out=held_out_documents,
-        streams={"compact": compact_stream, "annotated": annotated_stream},
+        streams=[("compact", compact_stream), ("annotated", annotated_stream)],
         data=training.data,
         tokenizer=tokenizer,
         eos_token=tokenization.eos_token,

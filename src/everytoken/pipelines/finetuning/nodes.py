@@ -42,7 +42,7 @@ def finetune_model(
     """Train the model of the checkpoint on the chats."""
     return plan_artifact(
         train,
-        streams={"chats": chat_windows},
+        streams=[("chats", chat_windows)],
         seq_length=None,
         tokenizer=tokenizer,
         eos_token=tokenization.eos_token,

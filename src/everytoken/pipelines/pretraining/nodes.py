@@ -13,11 +13,15 @@ def pretrain_model(pretraining: PretrainingParameters, parameters: TrainingParam
 
     Streams have no held-out documents, so there is no look at such while it trains.
     """
+    given = pretraining.tokenizer
     return plan_artifact(
         train,
-        streams={name: given_files(Path(given.path), given.sha256) for name, given in pretraining.streams.items()},
+        streams=[
+            (name, given_files(f"pretraining.streams.{name}", Path(stream.path), stream.sha256))
+            for name, stream in pretraining.active_streams.items()
+        ],
         seq_length=pretraining.seq_length,
-        tokenizer=given_files(Path(pretraining.tokenizer.path), pretraining.tokenizer.sha256),
+        tokenizer=given_files("pretraining.tokenizer", Path(given.path), given.sha256),
         eos_token=pretraining.eos_token,
         special_tokens_in_text="literal",
         model=parameters.model,

@@ -23,7 +23,7 @@ def train_model(
     """Train on compact and annotated windows; by default in proportion to the streams' sizes."""
     return plan_artifact(
         train,
-        streams={"compact": compact_stream, "annotated": annotated_stream},
+        streams=[("compact", compact_stream), ("annotated", annotated_stream)],
         seq_length=None,
         tokenizer=tokenizer,
         eos_token=tokenization.eos_token,

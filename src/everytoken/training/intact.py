@@ -1,0 +1,25 @@
+"""Is a folder with a model what was written? Asked before it is exported, continued or listened to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from everytoken.shards import ArtifactStore
+from everytoken.training.checkpoint_folder import SUMS_FILE, verify_files
+
+_LEDGER = "ledger.json"
+
+
+def require_intact(folder: Path) -> None:
+    """Compare the files of a checkpoint with the digests beside them, where there are some.
+
+    A checkpoint of a run has ``SHA256SUMS``, an artifact its ledger; a folder that was imported has neither.
+
+    Raises:
+        CheckpointError: a file of a run's checkpoint is not what was written, missing or too many.
+        ShardsError: a file of an artifact is not.
+    """
+    if (folder / SUMS_FILE).exists():
+        verify_files(folder)
+    elif (folder / _LEDGER).exists():
+        ArtifactStore(folder).load().verify()

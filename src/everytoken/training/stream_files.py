@@ -1,0 +1,57 @@
+"""The files of the streams as they were when a run began to read them: they are mapped, so it would train on changes.
+
+A file that was written to, replaced or taken away has another inode, size or time of change. Asking is one ``stat`` a
+file, so it is done before each checkpoint. Importing this loads no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from everytoken.tokens.loss_mask import LOSS_MASK_FILE
+from everytoken.tokens.megatron import with_name
+from everytoken.tokens.padded_stream import TOKEN_LENGTHS_FILE
+from everytoken.tokens.raw_shards import MANIFEST_FILE
+
+_BESIDE = (TOKEN_LENGTHS_FILE, LOSS_MASK_FILE, MANIFEST_FILE)
+
+
+@dataclass(frozen=True)
+class _Identity:
+    inode: int
+    size: int
+    modified: int  # ns
+
+    @classmethod
+    def of(cls, path: Path) -> _Identity | None:
+        try:
+            found = path.stat()
+        except OSError:
+            return None
+        return cls(found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+class StreamFiles:
+    """Remembers what the files of streams are now; make it before they are opened."""
+
+    def __init__(self, streams: Mapping[str, Path]) -> None:
+        self._files = {file: _Identity.of(file) for path in streams.values() for file in _files(path)}
+
+    def change(self) -> str | None:
+        """Return which file is not what it was, with expected and found; None when all are."""
+        for path, expected in self._files.items():
+            if (found := _Identity.of(path)) != expected:
+                return f"{path} was changed after training began to read it: expected {expected}, found {found}"
+        return None
+
+
+def _files(path: Path) -> Iterator[Path]:
+    """Yield the files that lie at the path of a stream, see `everytoken.tokens.windows`; hidden ones are not read."""
+    if path.is_dir():
+        yield from (one for one in sorted(path.rglob("*")) if one.is_file() and not one.name.startswith("."))
+        return
+    pairs = (with_name(prefix, suffix) for prefix in (path, path.with_suffix("")) for suffix in (".bin", ".idx"))
+    beside = (path.parent / name for name in _BESIDE)
+    yield from (one for one in dict.fromkeys((path, *pairs, *beside)) if one.is_file())
