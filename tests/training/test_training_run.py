@@ -245,7 +245,7 @@ def test_a_prompt_that_is_too_long_is_an_error_before_the_first_step(inputs, tmp
 def test_a_replay_that_ends_too_early_is_an_error_before_the_first_step(inputs, tmp_path):
     job = tiny_job(inputs, tmp_path)
     job = job.model_copy(update={"data": job.data.model_copy(update={"replay": (10, 100)})})
-    with pytest.raises(TrainingError, match=r"read 160 samples, data.replay has 90; lower training.steps to 11"):
+    with pytest.raises(TrainingError, match=r"read 160 samples, data.replay has 90; lower optimisation.steps to 11"):
         run(job)
 
 

@@ -360,7 +360,7 @@ def _open_windows(job: TrainingJob, processes: Processes) -> TrainingWindows:
     if available is not None and needed > available:
         raise TrainingError(
             f"{job.training.steps} steps of {job.training.batch_size} windows read {needed} samples, data.replay has "
-            f"{available}; lower training.optimisation.steps to {available // job.training.batch_size} or widen the replay"
+            f"{available}; lower optimisation.steps to {available // job.training.batch_size} or widen the replay"
         )
     return windows
 
