@@ -150,4 +150,5 @@ def _find(store: Store, which: str) -> Run:
 
 
 def _short(text: str) -> str:
+    text = text.replace("\n", "\\n")  # a value is one line
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
