@@ -12,7 +12,7 @@ from everytoken.models import LlamaParameters, ModelParameters, ModelsError
 from everytoken.models.causal_attention import BLOCK, causal_attention
 from everytoken.models.elementwise import RMSNorm, rope_tables, rotate, swiglu
 from everytoken.models.families import FAMILIES, build_model
-from everytoken.models.llama import llama_parameter_count
+from everytoken.models.sizes import parameter_counts
 from everytoken.seeds import torch_generator
 
 TINY = {
@@ -77,7 +77,7 @@ def test_parameter_count_follows_the_formula(n_layers, heads, half_head_width, d
         "n_kv_heads": n_kv_heads,
         "d_ff": d_ff,
     }
-    expected = llama_parameter_count(LlamaParameters(**{**TINY, **changes}), vocab_size)
+    expected = parameter_counts(LlamaParameters(**{**TINY, **changes}), vocab_size).total
     assert tiny(vocab_size=vocab_size, **changes).parameter_count() == expected
 
 

@@ -182,14 +182,3 @@ def initialise_llama(model: Llama, parameters: LlamaParameters, seed: int) -> No
         if parameter.ndim == 2:
             std = residual_std if name.endswith(("attention_output", "down")) else parameters.init_std
             nn.init.normal_(parameter, std=std, generator=torch_generator(seed, "initialisation", name))
-
-
-def llama_parameter_count(parameters: LlamaParameters, vocab_size: int) -> int:
-    """Return V d + L (d (H + 2G) h + H h d + 3 d f + 2 d) + d with h = d / H, without building the model; 2 V d
-    when the embeddings are not tied.
-    """
-    d, heads, kv_heads = parameters.d_model, parameters.n_heads, parameters.n_kv_heads
-    attention = d * (heads + 2 * kv_heads) * (d // heads) + d * d
-    block = attention + 3 * d * parameters.d_ff + 2 * d
-    embeddings = (1 if parameters.tied_embeddings else 2) * vocab_size * d
-    return embeddings + parameters.n_layers * block + d

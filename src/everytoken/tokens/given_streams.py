@@ -47,7 +47,12 @@ def given_files(name: str, path: Path, sha256: str | None) -> Artifact | GivenFi
     if (path / _LEDGER).is_file():
         found = ArtifactStore(path).load()
     else:
-        files = _files(name, path)
+        files = files_read(path)
+        if not files:
+            raise StreamError(
+                f"{name}: {path} is {'an empty folder' if path.is_dir() else 'not there'}; expected a folder with a "
+                "stream (.bin and .idx) or raw shards (manifest.json), the prefix of .bin and .idx, or one file"
+            )
         logger.info("%s: reading %d files for their digest", path, len(files))
         found = GivenFiles(path, value_digest([[file.name, file_sha256(file)] for file in files]))
     if sha256 is not None and found.root_digest != sha256.lower():
@@ -67,25 +72,19 @@ def path_of(given: Artifact | GivenFiles) -> Path:
     return given.folder
 
 
-def _files(name: str, path: Path) -> list[Path]:
-    """Return every file that reading ``path`` depends on, see `everytoken.tokens.windows`."""
+def files_read(path: Path) -> list[Path]:
+    """Return every file that reading a stream at ``path`` depends on; nothing when there is no stream.
+
+    Of a prefix, its ``.bin`` and ``.idx`` and the lengths or mask beside them; of one file, the manifest beside it; of
+    a folder, its files that are not hidden. How they are read: `everytoken.tokens.windows`.
+    """
+    if path.is_dir():
+        return sorted(one for one in path.iterdir() if one.is_file() and not one.name.startswith("."))
     for prefix in (path, path.with_suffix("")):
         pair = [with_name(prefix, suffix) for suffix in (".bin", ".idx")]
-        if not path.is_dir() and all(one.is_file() for one in pair):
+        if all(one.is_file() for one in pair):
             return [*pair, *_beside(prefix, TOKEN_LENGTHS_FILE, LOSS_MASK_FILE)]
-    if path.is_file():
-        return [path, *_beside(path, MANIFEST_FILE)]
-    if not path.is_dir():
-        raise StreamError(
-            f"{name}: {path} is not there; expected a folder with a stream or raw shards, the prefix of a .bin and an "
-            ".idx file, or one file of torch.save"
-        )
-    files = sorted(one for one in path.iterdir() if one.is_file() and not one.name.startswith("."))
-    if not files:
-        raise StreamError(
-            f"{name}: {path} is an empty folder; expected a stream (.bin and .idx) or raw shards (manifest.json)"
-        )
-    return files
+    return [path, *_beside(path, MANIFEST_FILE)] if path.is_file() else []
 
 
 def _beside(path: Path, *names: str) -> list[Path]:

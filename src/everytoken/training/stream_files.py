@@ -6,16 +6,11 @@ file, so it is done before each checkpoint. Importing this loads no torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from everytoken.tokens.loss_mask import LOSS_MASK_FILE
-from everytoken.tokens.megatron import with_name
-from everytoken.tokens.padded_stream import TOKEN_LENGTHS_FILE
-from everytoken.tokens.raw_shards import MANIFEST_FILE
-
-_BESIDE = (TOKEN_LENGTHS_FILE, LOSS_MASK_FILE, MANIFEST_FILE)
+from everytoken.tokens.given_streams import files_read
 
 
 @dataclass(frozen=True)
@@ -37,7 +32,7 @@ class StreamFiles:
     """Remembers what the files of streams are now; make it before they are opened."""
 
     def __init__(self, streams: Mapping[str, Path]) -> None:
-        self._files = {file: _Identity.of(file) for path in streams.values() for file in _files(path)}
+        self._files = {file: _Identity.of(file) for path in streams.values() for file in files_read(path)}
 
     def change(self) -> str | None:
         """Return which file is not what it was, with expected and found; None when all are."""
@@ -45,13 +40,3 @@ class StreamFiles:
             if (found := _Identity.of(path)) != expected:
                 return f"{path} was changed after training began to read it: expected {expected}, found {found}"
         return None
-
-
-def _files(path: Path) -> Iterator[Path]:
-    """Yield the files that lie at the path of a stream, see `everytoken.tokens.windows`; hidden ones are not read."""
-    if path.is_dir():
-        yield from (one for one in sorted(path.rglob("*")) if one.is_file() and not one.name.startswith("."))
-        return
-    pairs = (with_name(prefix, suffix) for prefix in (path, path.with_suffix("")) for suffix in (".bin", ".idx"))
-    beside = (path.parent / name for name in _BESIDE)
-    yield from (one for one in dict.fromkeys((path, *pairs, *beside)) if one.is_file())
