@@ -116,7 +116,15 @@ _KEDRO_MAY = (
     "cli/",
     "configuration.py",
 )
-_LAYERS = ["shards", "corpus tokens", "preprocessing", "models", "training", "pipelines datasets tracking", "cli"]
+_LAYERS = [
+    "shards",
+    "corpus tokens",
+    "preprocessing",
+    "provenance models",
+    "training",
+    "pipelines datasets tracking",
+    "cli",
+]
 
 
 @pytest.mark.parametrize(

@@ -50,12 +50,22 @@ def known_errors() -> tuple[type[Exception], ...]:
     from everytoken.configuration import ConfigurationError
     from everytoken.corpus.errors import CorpusError
     from everytoken.models.errors import ModelsError
+    from everytoken.provenance.errors import ProvenanceError
     from everytoken.shards.errors import ShardsError
     from everytoken.tokens.errors import TokensError
     from everytoken.tracking.errors import TrackingError
     from everytoken.training.errors import TrainingError
 
-    ours = (ConfigurationError, CorpusError, ModelsError, ShardsError, TokensError, TrackingError, TrainingError)
+    ours = (
+        ConfigurationError,
+        CorpusError,
+        ModelsError,
+        ProvenanceError,
+        ShardsError,
+        TokensError,
+        TrackingError,
+        TrainingError,
+    )
     return (DatasetError, *ours)
 
 
