@@ -1,5 +1,4 @@
-"""Where tokens came from: releases without text, their replay and verification, and indexes from tokens to documents and
-back.
+"""Where tokens came from: releases without text, their replay and verification, indexes from tokens to documents.
 
 Every module is imported by its own name.
 """
