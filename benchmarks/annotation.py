@@ -47,6 +47,7 @@ SUBSAMPLING = SubsamplingParameters(
     held_out_seed=7,
     held_out_share=0.01,
     strata=None,
+    exclude=None,
 )
 NEAR = (0.001, 0.01, 0.05)
 SPREAD = 0x9E3779B97F4A7C15  # an odd number: numbers below 2**64 stay different, and come in no order

@@ -34,6 +34,7 @@ SUBSAMPLING = SubsamplingParameters(
     held_out_seed=7,
     held_out_share=0.05,
     strata=None,
+    exclude=None,
 )
 
 

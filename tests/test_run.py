@@ -338,7 +338,7 @@ def test_a_model_is_finetuned_on_chats_and_trained_on_streams_by_path(
     checked = project.everytoken("verify", "--full", "data/test/05_model_input/chat_windows")
     assert "FAIL" not in checked
     data = project.folder / "data/test"
-    for name in ("chat_windows", "pretrained_generations", *_MODELS_ON_REQUEST):
+    for name in ("chat_windows", "chat_index", "pretrained_generations", *_MODELS_ON_REQUEST):
         shutil.rmtree(next(data.glob(f"*/{name}")))
     for path in (
         *data.glob("08_reporting/*tuning*"),

@@ -17,11 +17,13 @@ from everytoken.corpus.scoring.embedded import EmbeddedScorer
 from everytoken.corpus.scoring.published import PublishedScorer
 from everytoken.corpus.scoring.transformer import TransformersScorer
 from everytoken.corpus.selection.duplicates import DedupRules
+from everytoken.corpus.selection.evaluation_files import Decontamination
 from everytoken.corpus.selection.mixture import MixtureParameters
 from everytoken.corpus.upstreams.pins import UNKNOWN_REVISION, commit, find_commit, repository_id
-from everytoken.corpus.upstreams.source import Source
+from everytoken.corpus.upstreams.source import Source, Upstream
 from everytoken.kinds import keys_of_the_chosen_kind
 from everytoken.models.parameters import ModelParameters
+from everytoken.provenance.releases.parameters import Licence
 from everytoken.tokens.canary.parameters import CanaryParameters
 from everytoken.tokens.chat_parameters import ChatParameters
 from everytoken.tokens.data_parameters import DataParameters
@@ -38,6 +40,9 @@ __all__ = [
     "IngestionParameters",
     "PackingParameters",
     "PretrainingParameters",
+    "ProvenanceParameters",
+    "ReleaseParameters",
+    "ReplayParameters",
     "SubsamplingParameters",
     "TokenizationParameters",
     "TrainingParameters",
@@ -55,6 +60,7 @@ class IngestionParameters(_Parameters):
     documents with fewer code points are set aside. ``max_bad_share``: share of bad rows over which a part fails.
     ``reading``: bounds of memory. ``keep_fetched``: whether a fetched file stays when its rows are read. ``dedup``:
     which documents count as equal. ``dedup_memory``: bytes for finding them; changes time, never a byte of the result.
+    ``decontamination``: evaluation files whose n-grams are looked for in the documents, or null for none.
     ``mixture``: shares of the sources, or null for all that there is.
     """
 
@@ -65,6 +71,7 @@ class IngestionParameters(_Parameters):
     keep_fetched: bool
     dedup: DedupRules
     dedup_memory: PositiveInt
+    decontamination: Decontamination | None
     mixture: MixtureParameters | None
     sources: dict[str, Source | None]
 
@@ -325,3 +332,52 @@ class PackingParameters(_Parameters):
     shard_size_tokens: PositiveInt
     dtype: Literal["uint16", "uint32"]
     shuffle_memory: PositiveInt
+
+
+class ProvenanceParameters(_Parameters):
+    """Indexes of documents and streams.
+
+    ``memory``: bytes for sorting the documents of all splits by id and address; changes time, never a byte.
+    """
+
+    memory: PositiveInt
+
+
+class ReleaseParameters(_Parameters):
+    """What is published of a corpus without its text.
+
+    ``pretty_name``: title of its card. ``memory``: bytes for grouping ids; changes time, never a byte. ``licences``: of
+    each source; those of others are not looked at.
+    """
+
+    pretty_name: str
+    memory: PositiveInt
+    licences: dict[str, Licence]
+
+
+class VerificationParameters(_Parameters):
+    """How thoroughly rebuilt streams are compared with their release.
+
+    ``full``: whether every byte is read. ``documents``: else how many windows of each stream, and documents of each
+    split, are looked at. ``seed``: of which these are.
+    """
+
+    full: bool
+    documents: PositiveInt
+    seed: NonNegativeInt
+
+
+class ReplayParameters(_Parameters):
+    """Which release is rebuilt from its upstream.
+
+    ``release``: its folder, or that of a manifest in the published format. ``upstreams``: by source another place for
+    its files; null for those of ``ingestion.sources``. ``allow``: what may be amiss with the upstream: files or pins
+    that are others (``moved``), documents that are ``gone`` or ``changed``, ids with several texts (``ambiguous``).
+    ``memory``: bytes for finding documents by id; changes time, never a byte. ``verification``: of the streams.
+    """
+
+    release: str
+    upstreams: dict[str, Upstream] | None
+    allow: tuple[Literal["moved", "gone", "changed", "ambiguous"], ...]
+    memory: PositiveInt
+    verification: VerificationParameters

@@ -1,18 +1,49 @@
-"""The pipelines by name, and those of a whole run in order as the default."""
+"""The pipelines by name, and those of a whole run in order as the default: which these are is the *job*.
 
-from kedro.framework.project import find_pipelines
+An environment names its job in ``globals.yml``. ``build`` is everything but what is `ON_REQUEST`; ``replay`` rebuilds
+the streams of a release. The loader of `everytoken.configuration` chooses it before Kedro looks at the pipelines;
+where no environment is loaded (``kedro registry list``) it is ``build``.
+"""
+
+from kedro.framework.project import find_pipelines, pipelines
 from kedro.pipeline import Pipeline
 
-ON_REQUEST = frozenset({"canary", "packing", "pretraining", "finetuning"})  # not steps of the default job
+ON_REQUEST = frozenset({"canary", "finetuning", "packing", "pretraining", "release", "replay", "verification"})
+"""Not steps of the job ``build``."""
+
+JOBS: dict[str, tuple[str, ...] | None] = {
+    "build": None,
+    "replay": ("replay", "tokenization", "provenance", "verification"),
+}
+
+_job = "build"
+_registered: str | None = None  # the job that the registered pipelines are of
+
+
+def choose_job(job: str) -> None:
+    """Let the default be the pipelines of a job; those that are registered for another one are registered again.
+
+    Args:
+        job: one of `JOBS`.
+    """
+    global _job
+    _job = job
+    if _registered not in (None, job):  # another environment was loaded in this process before, as in a notebook
+        pipelines.configure(__name__)
 
 
 def register_pipelines(pipelines_to_find: list[str] | None = None) -> dict[str, Pipeline]:
-    """Return every pipeline of `everytoken.pipelines` by name, and as ``__default__`` all but those `ON_REQUEST`.
+    """Return every pipeline of `everytoken.pipelines` by name, and as ``__default__`` those of the job.
 
     Args:
         pipelines_to_find: only these, when Kedro asks for some (``kedro run --pipelines NAME``).
     """
-    pipelines = find_pipelines(raise_errors=True, pipelines_to_find=pipelines_to_find)
-    default = [pipeline for name, pipeline in pipelines.items() if name not in ON_REQUEST]
-    pipelines["__default__"] = sum(default, Pipeline([]))
-    return pipelines
+    global _registered
+    _registered = _job
+    found = find_pipelines(raise_errors=True, pipelines_to_find=pipelines_to_find)
+    names = JOBS[_job]
+    default = [
+        pipeline for name, pipeline in found.items() if (name not in ON_REQUEST if names is None else name in names)
+    ]
+    found["__default__"] = sum(default, Pipeline([]))
+    return found

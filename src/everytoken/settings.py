@@ -1,11 +1,9 @@
 """Project settings: configuration that merges leaf by leaf, and the hooks that check it and record runs."""
 
-from kedro.config import OmegaConfigLoader
-
-from everytoken.configuration import ConfigurationHook
+from everytoken.configuration import ConfigurationHook, JobConfigLoader
 from everytoken.tracking import TrackingHook
 
-CONFIG_LOADER_CLASS = OmegaConfigLoader
+CONFIG_LOADER_CLASS = JobConfigLoader
 CONFIG_LOADER_ARGS = {
     "base_env": "base",
     "default_run_env": "local",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,9 @@ def summary_lines(catalog: Any, pipelines: Mapping[str, Any], env: str) -> Itera
     missing: list[str] = []
     outdated: dict[str, str] = {}
     read: dict[str, Any] = {}
-    pipeline, made_by_default = sum(pipelines.values()), pipelines["__default__"].datasets()
+    default = pipelines["__default__"]  # where it makes a dataset, no other pipeline that makes it is looked at
+    makers = {name: node for one in (*pipelines.values(), default) for node in one.nodes for name in node.outputs}
+    made_by_default = default.datasets()
     for name, unit, tokens, kind in _STAGES:
         dataset = catalog.get(name)
         try:
@@ -66,7 +68,7 @@ def summary_lines(catalog: Any, pipelines: Mapping[str, Any], env: str) -> Itera
             continue
         rows = f"{held['rows']:,} {unit}" if unit else ""
         amount = f"{tokens(stored):,.0f} {kind}" if tokens else ""
-        outdated[name] = _outdated(name, catalog, pipeline, outdated)
+        outdated[name] = _outdated(name, catalog, makers[name].inputs, outdated)
         yield f"{name:<24}{rows:>18}{amount:>24}  {held['root_digest'][:16]}  {outdated[name]}".rstrip()
         read[name] = stored
     if "held_out_evaluation" in read:
@@ -89,10 +91,11 @@ def reason_of(error: Exception) -> str:
     return str(error).strip().splitlines()[-1]
 
 
-def _outdated(name: str, catalog: Any, pipeline: Any, known: dict[str, str]) -> str:
+def _outdated(name: str, catalog: Any, inputs: Iterable[str], known: dict[str, str]) -> str:
     """Say which input of a dataset now holds something else than what it was made from, or is outdated itself."""
-    (node,) = pipeline.only_nodes_with_outputs(name).nodes
-    for source in node.inputs:
+    if name == "tokenizer" and _is_given(catalog.get(name)):
+        return ""
+    for source in inputs:
         if source == "held_out_documents" and _looked_at_none(catalog.get(name)):
             continue
         if source not in known or source == "engine_certificate":  # another one that says the same makes nothing else
@@ -103,6 +106,13 @@ def _outdated(name: str, catalog: Any, pipeline: Any, known: dict[str, str]) -> 
         if known[source]:
             return f"outdated, as {source} is"
     return ""
+
+
+def _is_given(dataset: Any) -> bool:
+    """Tell whether a tokenizer was given, not trained: it was made from no documents then."""
+    from everytoken.shards import digests_in
+
+    return not digests_in(dataset.load().ledger["recipe"])
 
 
 def _looked_at_none(dataset: Any) -> bool:
@@ -168,7 +178,11 @@ def _set_aside(read: dict[str, Any]) -> Iterator[str]:
     for name, unit in _BY_REASON:
         reasons = add_statistics(part["set_aside"] for part in read[name].statistics) if name in read else {}
         counted += [(count, f"{unit}: {reason}") for reason, count in reasons.items()]
-    counted += [(_total(key)(read[name]), words) for name, key, words in _SET_ASIDE if name in read]
+    counted += [
+        (_total(key)(read[name]), words)
+        for name, key, words in _SET_ASIDE
+        if name in read and all(key in part for part in read[name].statistics)  # a replay draws nothing
+    ]
     if "classifications" in read and (unknown := read["classifications"].statistics["without_score"]):
         counted.append((unknown, "documents that the published scores do not know: they count as class 0"))
     if "compact_stream" in read:

@@ -29,7 +29,13 @@ LENGTHS = st.lists(st.tuples(st.integers(0, 20_000), st.integers(0, 5)), max_siz
 
 def subsampling(**changes: Any) -> SubsamplingParameters:
     base = {"seed": 42, "annotation_threshold": 3, "chars_per_token": 4.068, "target_tokens": None}
-    rest = {"max_tokens_per_document": 2048, "held_out_seed": 43, "held_out_share": 0.0, "strata": None}
+    rest = {
+        "max_tokens_per_document": 2048,
+        "held_out_seed": 43,
+        "held_out_share": 0.0,
+        "strata": None,
+        "exclude": None,
+    }
     return SubsamplingParameters.model_validate({**base, **rest, **changes})
 
 

@@ -27,6 +27,7 @@ from everytoken.pipelines.subsampling.nodes import (
     draw_annotated,
     draw_unannotated,
     estimate_tokens,
+    find_exclusions,
     hold_out_documents,
     plot_mixture,
     report_subsampling,
@@ -209,12 +210,13 @@ def test_the_report_names_what_was_wanted_and_warns_once(tmp_path: Path, caplog:
     indices = list(range(len(ROWS)))
     scored = stored("scored", Shards.from_values(indices, [f"{i:064x}" for i in indices]).map(scored_rows))
     estimates = stored("estimates", estimate_tokens(scored, parameters))
+    exclusions = stored("exclusions", find_exclusions(scored, parameters))
     splits = [
         stored("annotated", draw_annotated(scored, estimates, parameters)),
         stored("unannotated", draw_unannotated(scored, estimates, parameters)),
-        stored("held_out", hold_out_documents(scored, parameters)),
+        stored("held_out", hold_out_documents(scored, exclusions, parameters)),
     ]
-    metrics, made, table = report_subsampling(scored, estimates, *splits, parameters)
+    metrics, made, table = report_subsampling(scored, estimates, *splits, exclusions, parameters)
     assert metrics["wanted_tokens"] == made["target"]["wanted_tokens"] == 100_000
     assert metrics["budget_tokens"] == made["target"]["budget_tokens"] < 3000
     assert metrics["target_reached"] == made["target"]["target_reached"] == 0

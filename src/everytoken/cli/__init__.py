@@ -5,8 +5,10 @@ from __future__ import annotations
 import click
 
 from everytoken.cli.documents import audit_scores, tokenize
-from everytoken.cli.inspection import compare, summary, verify
+from everytoken.cli.exclusion import exclude
+from everytoken.cli.inspection import compare, diff, summary, verify
 from everytoken.cli.models import export, generate, import_model, plan, train
+from everytoken.cli.provenance import exposure, trace
 
 
 @click.group()
@@ -14,5 +16,20 @@ def cli() -> None:
     """Language-model training data and models, exact to the token."""
 
 
-for command in (summary, audit_scores, tokenize, verify, plan, train, generate, export, import_model, compare):
+for command in (
+    summary,
+    audit_scores,
+    tokenize,
+    verify,
+    plan,
+    train,
+    generate,
+    export,
+    import_model,
+    compare,
+    diff,
+    trace,
+    exposure,
+    exclude,
+):
     cli.add_command(command)

@@ -1,7 +1,10 @@
-"""Commands that look at what runs left: a summary, checks, what differs between two runs."""
+"""Commands that look at what runs left: a summary, checks, what differs between two runs or two builds."""
 
 from __future__ import annotations
 
+import importlib
+import json
+import pkgutil
 import sys
 import time
 from pathlib import Path
@@ -28,18 +31,75 @@ def summary(env: str | None) -> None:
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--env", default=None, help="Kedro environment, as for `kedro run --env`.")
 @click.option("--full", is_flag=True, help="Read every byte: all windows, and the SHA-256 of all files.")
-def verify(paths: tuple[Path, ...], env: str | None, full: bool) -> None:
+@click.option(
+    "--documents",
+    "--windows",
+    "count",
+    type=click.IntRange(min=1),
+    default=32,
+    show_default=True,
+    help="Of a release: how many documents and windows are looked at.",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of a release: which these are.")
+@click.option("--upstream", is_flag=True, help="Of a release: read documents again from upstream, and encode them.")
+@click.option(
+    "--files",
+    type=click.Path(path_type=Path),
+    default=Path("data/01_raw"),
+    show_default=True,
+    help="With --upstream: folder for files that are fetched.",
+)
+def verify(
+    paths: tuple[Path, ...], env: str | None, full: bool, count: int, seed: int, upstream: bool, files: Path
+) -> None:
     """Check that streams, raw shards, tokenizers and stores of tokens are what was written.
 
     PATHS are their folders, folders that hold such folders, or prefixes of .bin and .idx; without any, what the
     environment has of tokenization, canary and packing. One line a check; the exit code is 1 when one does not hold.
+
+    Where the first path is a release, it is checked itself, and the streams in the other paths against it.
     """
+    from everytoken.provenance.verification.release_checks import is_release
+
+    if paths and env is not None:
+        raise click.UsageError("--env chooses what is checked when no PATH is given: give one of them")
+    if paths and is_release(paths[0]):
+        _verify_release(paths[0], paths[1:], full, count, seed, files if upstream else None)
+        return
+    if upstream:
+        raise click.UsageError("--upstream is for a release: give its folder as the first path")
+    _verify_stored(paths, env, full)
+
+
+def _verify_release(
+    release: Path, paths: tuple[Path, ...], full: bool, count: int, seed: int, upstream: Path | None
+) -> None:
+    from everytoken.provenance.verification.release_checks import each_release_check, find_streams
+
+    begun = time.monotonic()
+    streams, faults = find_streams(release, list(paths)) if paths else ({}, [])
+    for fault in faults:
+        click.echo(f"FAIL  {fault}")
+    failed = len(faults)
+    for check in each_release_check(release, streams, full=full, documents=count, seed=seed, upstream=upstream):
+        click.echo(f"{'ok  ' if check.ok else 'FAIL'}  {check.name}: {check.text}")
+        failed += not check.ok
+    if full:
+        read = (file for path in (release, *streams.values()) for file in path.rglob("*") if file.is_file())
+        size = sum(file.stat().st_size for file in read)
+        seconds = time.monotonic() - begun
+        click.echo(f"read {size:,} bytes in {seconds:.2f} s ({size / seconds / 1e9:.2f} GB/s)")
+    else:
+        click.echo(f"sizes and a sample of seed {seed} only; --full reads every byte")
+    if failed:
+        sys.exit(1)
+
+
+def _verify_stored(paths: tuple[Path, ...], env: str | None, full: bool) -> None:
     from everytoken.tokens.errors import StreamError
     from everytoken.tokens.integrity import LEDGER_FILE, find_stored, stored_bytes, tokenizers_of
     from everytoken.tokens.integrity import verify as checks_of
 
-    if paths and env is not None:
-        raise click.UsageError("--env chooses what is checked when no PATH is given: give one of them")
     targets = [(str(path), path) for path in paths] or _stored_by_environment(env)
     begun, size, failed = time.monotonic(), 0, 0
     stored: dict[Path, str] = {}
@@ -87,6 +147,51 @@ def compare(first: str, second: str, env: str | None) -> None:
             click.echo("\n".join(compare_lines(context.project_path, tracking_settings(context), first, second)))
         except TrackingError as error:
             raise click.ClickException(str(error)) from error
+
+
+@click.command()
+@click.argument("a", type=click.Path(path_type=Path))
+@click.argument("b", type=click.Path(path_type=Path))
+@click.option("--limit", type=click.IntRange(min=0), default=20, show_default=True, help="Documents shown of a kind.")
+@click.option(
+    "--memory",
+    type=click.IntRange(min=1 << 26),
+    default=1 << 30,
+    show_default=True,
+    help="Bytes for the join of documents; the rest is in the system's temporary folder.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def diff(a: Path, b: Path, limit: int, memory: int, as_json: bool) -> None:
+    """Print what differs between two builds: parameters, the first stage of another content, documents.
+
+    A and B are data folders of environments (data, data/test), or folders of releases. Exit code as of diff: 0 when
+    all stages that both have are equal, 1 when one differs, 2 when the builds cannot be compared.
+    """
+    from everytoken.provenance.builds.diff import diff_builds, difference_lines
+    from everytoken.provenance.errors import ProvenanceError
+    from everytoken.shards import ShardsError
+
+    try:
+        found = diff_builds(a, b, stages=_stages_in_order(), limit=limit, memory=memory)
+    except (ProvenanceError, ShardsError) as error:
+        click.echo(f"Error: {error}", err=True)
+        sys.exit(2)
+    click.echo(
+        json.dumps(found.plain(), ensure_ascii=False, indent=1) if as_json else "\n".join(difference_lines(found))
+    )
+    if found.different:
+        sys.exit(1)
+
+
+def _stages_in_order() -> list[str]:
+    """Return the datasets that the pipelines make, in the order in which data flows."""
+    from kedro.pipeline import Pipeline
+
+    from everytoken import pipelines
+
+    names = [module.name for module in pkgutil.iter_modules(pipelines.__path__) if module.name != "replay"]
+    made = [importlib.import_module(f"everytoken.pipelines.{name}").create_pipeline() for name in names]
+    return [output for node in sum(made, Pipeline([])).nodes for output in node.outputs]
 
 
 def _stored_by_environment(env: str | None) -> list[tuple[str, Path]]:

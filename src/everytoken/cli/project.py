@@ -19,7 +19,7 @@ def session_of(env: str | None, given: dict[str, Any]) -> Iterator[Any]:
     from kedro.framework.startup import bootstrap_project
     from kedro.validation.exceptions import ParameterValidationError
 
-    folder = _project_folder()
+    folder = project_folder()
     os.chdir(folder)
     bootstrap_project(folder)
     try:
@@ -86,7 +86,12 @@ def given_parameters(context: click.Context, option: click.Parameter, value: str
     return given
 
 
-def _project_folder() -> Path:
+def project_folder() -> Path:
+    """Return the folder of the project that one is in.
+
+    Raises:
+        ClickException: one is in none.
+    """
     for folder in (Path.cwd(), *Path.cwd().parents):
         if (folder / "pyproject.toml").exists() and (folder / "conf").is_dir():
             return folder

@@ -83,3 +83,7 @@ class ScoringError(CorpusError):
 
 class SamplingError(CorpusError):
     """Scored documents cannot be divided into splits as the parameters say."""
+
+
+class ExclusionError(CorpusError):
+    """Documents cannot be taken down as the list says."""

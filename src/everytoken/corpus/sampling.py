@@ -33,10 +33,12 @@ from pydantic import Field, FiniteFloat
 
 from everytoken.corpus.documents import N_CLASSES
 from everytoken.corpus.errors import SamplingError
+from everytoken.corpus.exclusion import ExclusionParameters
 from everytoken.corpus.held_out import HeldOutParameters
 from everytoken.corpus.statistics import add_statistics
 from everytoken.corpus.strata import Shortfall, Strata, scales_of
 from everytoken.seeds import numpy_generator
+from everytoken.shards.recipe import UNRECORDED
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -59,10 +61,12 @@ class SubsamplingParameters(EstimateParameters):
     Attributes:
         seed: of the draw of every part.
         target_tokens: estimated tokens wanted over both splits, or null for everything.
+        exclude: the list of documents that are taken down, or null. No draw reads it: the others stay where they are.
     """
 
     seed: Annotated[int, Field(ge=0)]
     target_tokens: Annotated[FiniteFloat, Field(gt=0)] | None
+    exclude: Annotated[ExclusionParameters | None, UNRECORDED]
 
     @property
     def estimate(self) -> EstimateParameters:

@@ -32,12 +32,13 @@ def rows_by_score(statistics: Iterable[Mapping[str, Any]]) -> dict[tuple[str, st
 
 
 def amounts_by_score(sums: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[tuple[str, str], Amounts]]:
-    """Return the amounts of each of `SPLITS` by (source, safety score).
+    """Return the amounts of each of `SPLITS` by (source, safety score), as they were drawn: with what is excluded.
 
     Args:
         sums: summed statistics of the parts of annotated, unannotated and held_out, see `everytoken.corpus.splits`.
     """
     nested = {split: total.get("by_score", {}) for split, total in sums.items()}
+    nested["held_out"] = add_statistics([nested["held_out"], sums["held_out"].get("excluded_by_score", {})])
     nested["not_drawn"] = sums["annotated"].get("not_drawn_by_score", {})
     return {
         split: {

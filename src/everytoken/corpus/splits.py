@@ -7,7 +7,7 @@ batch is read once instead.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, Literal, NamedTuple, cast
 
@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from everytoken.corpus.documents import MAX_BATCH_ROWS, N_CLASSES, SPLIT_FIELDS, with_fields
 from everytoken.corpus.errors import SamplingError
+from everytoken.corpus.exclusion import Address, excluded_addresses, excluded_rows
 from everytoken.corpus.held_out import HeldOutParameters, held_out_rows
 from everytoken.corpus.sampling import (
     EstimateParameters,
@@ -137,28 +138,44 @@ def _selected_batches(
 
 
 @versioned(2)
-def select_held_out(part: Part, *, parameters: HeldOutParameters) -> Rows:
+def select_held_out(part: Part, exclusions: Part | None = None, *, parameters: HeldOutParameters) -> Rows:
     """Return the held-out rows of one scored part, in input order; which they are does not depend on any draw.
+
+    Args:
+        part: scored documents.
+        exclusions: its `everytoken.corpus.exclusion.find_excluded`; held-out documents in it are left out. None: none.
+        parameters: of the run.
 
     Returns:
         Columns as `select_split` gives them, ``has_annotation`` false. Statistics: ``rows_in``, ``rows``,
-        ``estimated_tokens``, ``by_source`` and ``by_score`` of these rows.
+        ``estimated_tokens``, ``by_source`` and ``by_score`` of these rows; of those left out, where there are any,
+        ``excluded`` and ``excluded_by_score``.
 
     Raises:
         SamplingError: rows without a valid score.
     """
     whole = _whole(part)
     schema = with_fields(part.schema if whole is None else whole.schema, SPLIT_FIELDS)
-    return Rows(schema, _held_out_batches(part, whole, parameters, schema))
+    return Rows(schema, _held_out_batches(part, whole, excluded_addresses(exclusions), parameters, schema))
 
 
 def _held_out_batches(
-    part: Part, whole: pa.RecordBatch | None, parameters: HeldOutParameters, schema: pa.Schema
+    part: Part,
+    whole: pa.RecordBatch | None,
+    excluded: Mapping[Address, Any],
+    parameters: HeldOutParameters,
+    schema: pa.Schema,
 ) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
     facts = _gather(part, whole, parameters)
-    rows = np.where(facts.is_held_out)[0]
+    is_excluded = np.zeros(len(facts.tokens), np.bool_)
+    if excluded:
+        batches = part.batches(["source", "shard_index", "row"]) if whole is None else [whole]
+        is_excluded = np.concatenate([is_excluded[:0], *(excluded_rows(batch, excluded) for batch in batches)])
+    rows = np.where(facts.is_held_out & ~is_excluded)[0]
     yield from _filtered(part, whole, rows, facts.scores >= parameters.annotation_threshold, "held_out", schema)
-    return {"rows_in": len(facts.tokens), **_statistics(facts, rows)}
+    left_out = np.where(facts.is_held_out & is_excluded)[0]
+    counted = {"excluded": len(left_out), "excluded_by_score": _by_score(facts, left_out)} if len(left_out) else {}
+    return {"rows_in": len(facts.tokens), **_statistics(facts, rows), **counted}
 
 
 def _whole(part: Part) -> pa.RecordBatch | None:

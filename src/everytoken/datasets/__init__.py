@@ -8,6 +8,7 @@ from everytoken.datasets.artifact import ArtifactFolder, Checkpoint, TokenizerFi
 from everytoken.datasets.files import FigureFile, JsonFile
 from everytoken.datasets.shard_store import ShardStore
 from everytoken.datasets.upstream_files import UpstreamFiles
+from everytoken.datasets.when_made import WhenMade
 
 __all__ = [
     "ArtifactFolder",
@@ -18,4 +19,5 @@ __all__ = [
     "TokenStream",
     "TokenizerFile",
     "UpstreamFiles",
+    "WhenMade",
 ]

@@ -34,6 +34,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from everytoken.corpus.exclusion import Address, excluded_addresses, excluded_rows
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Artifact, Built, Part, Shards, versioned
 from everytoken.tokens.chat_parameters import ChatParameters, SpansOfLines, SpansOfTurns
@@ -47,7 +48,8 @@ from everytoken.tokens.scatter import RowScatter
 from everytoken.tokens.shuffle import destinations
 
 CHATS = "chats"
-REASONS = ("is_bad", "no_answer")  # why a chat becomes no window
+REASONS = ("is_bad", "no_answer")  # why a chat becomes no window; and `EXCLUDED`, where any is
+EXCLUDED = "excluded"
 
 _COPIED_BYTES = 4 << 20
 
@@ -63,6 +65,7 @@ def write_chat_windows(
     seq_length: int,
     max_lossy_share: float,
     shuffle_memory: int,
+    exclusions: Shards | None = None,
 ) -> Built:
     """Write ``chats.bin``, ``chats.idx`` and ``loss_mask.npy``.
 
@@ -76,12 +79,13 @@ def write_chat_windows(
         seq_length: tokens that a window predicts; a window has one more.
         max_lossy_share: an error when a greater share of the chats loses text.
         shuffle_memory: bytes for windows in memory; 17 bytes a window come on top.
+        exclusions: of the parts of the documents (`everytoken.corpus.exclusion`); None: none.
 
     Returns:
         Statistics: windows, tokens (that are not padding), padding_tokens, loss_tokens (predictions that count),
         loss_share (of all predictions), eos_tokens (all in the file), chats (documents of the sources), used,
-        set_aside by reason (`REASONS`), turns (of the assistant), tokens_left_out, tokens_repeated, lossy_chats,
-        by_source (chats, used, windows, loss_tokens), tokenizer (sha256, vocab_size, eos_token, eos_id).
+        set_aside by reason (`REASONS`, `EXCLUDED`), turns (of the assistant), tokens_left_out, tokens_repeated,
+        lossy_chats, by_source (chats, used, windows, loss_tokens), tokenizer (sha256, vocab_size, eos_token, eos_id).
 
     Raises:
         StreamError: ``context_tokens`` leaves no room in a window, a column or a source is missing, spans are not those
@@ -99,8 +103,9 @@ def write_chat_windows(
     scratch = Path(tempfile.mkdtemp(prefix="chats-", dir=folder))
     with (scratch / "windows").open("w+b") as windows, (scratch / "masks").open("w+b") as masks:
         for parts in documents:
+            excluded = {part.name: excluded_addresses(part) for part in exclusions or ()}
             for part in parts:
-                for source, chat in _chats_of(part, encoder, chats, counts):
+                for source, chat in _chats_of(part, excluded.get(part.name, {}), encoder, chats, counts):
                     cuts = list(cut_chat(chat.starts, chat.ends, window, chats.context_tokens))
                     rows, counted = _windows_of(chat, cuts, window, facts)
                     windows.write(rows.data)
@@ -166,13 +171,14 @@ def _windows_of(
 
 
 def _chats_of(
-    part: Part, encoder: DocumentEncoder, chats: ChatParameters, counts: _Counts
+    part: Part, excluded: Mapping[Address, Any], encoder: DocumentEncoder, chats: ChatParameters, counts: _Counts
 ) -> Iterator[tuple[str, ChatTokens]]:
     """Yield the chats of a part that become windows, and count the others."""
     rules = chats.rules
     with_spans = [name for name, rule in rules.items() if isinstance(rule, SpansOfTurns)]
     needed = ["text", "source", *([] if chats.include_bad else ["is_bad"])]
     needed += ["assistant_spans"] if with_spans and "assistant_spans" in part.schema.names else []
+    needed += ["shard_index", "row"] if excluded else []
     if missing := [name for name in needed if name not in part.schema.names]:
         raise StreamError(f"{part.name} has no column {missing[0]!r}, only {part.schema.names}; give documents")
     marks, wanted, first_row = mark_ids(encoder, chats.marks), pa.array(list(rules), pa.string()), 0
@@ -180,10 +186,13 @@ def _chats_of(
         rows = np.flatnonzero(pc.is_in(batch.column("source"), wanted).to_numpy(zero_copy_only=False))
         kept = batch.take(pa.array(rows))
         sources, texts, spans = [], [], []
-        for row, document in zip((rows + first_row).tolist(), kept.to_pylist(), strict=True):
+        is_excluded = excluded_rows(kept, excluded).tolist()
+        for row, document, gone in zip((rows + first_row).tolist(), kept.to_pylist(), is_excluded, strict=True):
             source = document["source"]
             counts.by_source[source].chats += 1
-            if not chats.include_bad and document["is_bad"]:
+            if gone:
+                counts.set_aside[EXCLUDED] += 1
+            elif not chats.include_bad and document["is_bad"]:
                 counts.set_aside["is_bad"] += 1
             elif not (found := _spans_of(document, chats, f"{part.name} row {row} (source {source})")):
                 counts.set_aside["no_answer"] += 1
@@ -273,7 +282,7 @@ class _Counts:
             "eos_tokens": self.eos_tokens,
             "chats": sum(source.chats for source in self.by_source.values()),
             "used": sum(source.used for source in self.by_source.values()),
-            "set_aside": {reason: self.set_aside[reason] for reason in REASONS},
+            "set_aside": {reason: self.set_aside[reason] for reason in sorted({*REASONS, *self.set_aside})},
             "turns": self.turns,
             "tokens_left_out": self.left_out,
             "tokens_repeated": self.repeated,

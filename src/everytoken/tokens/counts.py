@@ -17,7 +17,7 @@ COUNTED = (
     "documents",
     "tokens",
     "full_tokens",
-    "eos",  # one a document
+    "eos",  # one a document, and all tokens of a tombstone
     "at_cap_documents",  # as long as the cap allows, cut or not
     "truncated_documents",
     "cut_tokens",
@@ -32,16 +32,19 @@ COUNTED = (
 )
 
 
-def document_counts(encoded: Encoded, max_tokens: int | None) -> Mapping[str, np.ndarray]:
+def document_counts(
+    encoded: Encoded, max_tokens: int | None, tombstones: np.ndarray | None = None
+) -> Mapping[str, np.ndarray]:
     """Return what each document adds to the counts, integers or booleans (n,), by the names `COUNTED`.
 
     Args:
         encoded: n documents.
         max_tokens: their cap, EOS included; None: none.
+        tombstones: which of them are (`everytoken.tokens.tombstones`), bool (n,); None: none is.
     """
     cut = encoded.full_lengths - encoded.lengths
     one = np.ones(len(cut), np.int64)
-    return {
+    counts = {
         "documents": one,
         "tokens": encoded.lengths,
         "full_tokens": encoded.full_lengths,
@@ -58,3 +61,7 @@ def document_counts(encoded: Encoded, max_tokens: int | None) -> Mapping[str, np
         "characters": encoded.characters,
         "utf8_bytes": encoded.text_bytes,
     }
+    if tombstones is None:
+        return counts
+    left = {"documents": one, "eos": encoded.lengths.astype(np.int64) + 1}
+    return {name: np.where(tombstones, left.get(name, 0), column) for name, column in counts.items()}

@@ -1,18 +1,20 @@
 """Tokenization of one part: columns of the input, and ``token_length`` and ``tokens`` beside them.
 
 ``tokens`` is content and EOS, at most ``max_tokens``; ``token_length`` counts content alone. The result is a
-function of each text alone; batches and engines only set the speed.
+function of each text alone; batches and engines only set the speed. Of a document that was taken down a tombstone is
+left (`everytoken.tokens.tombstones`).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Generator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from everytoken.corpus.exclusion import Address, excluded_addresses
 from everytoken.shards import Artifact, Part, Rows, versioned
 from everytoken.tokens.bands import BANDS, language_band
 from everytoken.tokens.certificate import chosen_engine, proof_of
@@ -22,14 +24,17 @@ from everytoken.tokens.engines import SpecialTokens
 from everytoken.tokens.errors import TokenizerError
 from everytoken.tokens.recheck import EngineDiffers, Recheck, Rechecker
 from everytoken.tokens.tokenizer import open_tokenizer
+from everytoken.tokens.tombstones import STATISTIC, buried_of
 
 _NEEDED = ("text", "source")
+_ADDRESS = ("source", "shard_index", "row")
 _MADE = ("token_length", "tokens")
 
 
 @versioned(2, unrecorded=["certificate", "engine", "recheck"])
 def encode_part(
     part: Part,
+    exclusions: Part | None = None,
     *,
     tokenizer: Artifact,
     certificate: Artifact,
@@ -41,16 +46,19 @@ def encode_part(
     columns: Sequence[str],
     engine: str,
     recheck: Recheck,
+    keep_lengths: bool = False,
 ) -> Rows:
     """Encode the ``text`` of a part.
 
     Statistics: the counts of `everytoken.tokens.counts`, for all documents and under ``by_source`` and ``by_band``
     (`everytoken.tokens.bands`).
     ``length_histogram``: documents with at least 2**k and fewer than 2**(k+1) content tokens before the cut, by k.
-    ``rechecked_documents``: encoded again by the reference.
+    ``rechecked_documents``: encoded again by the reference. ``tombstones``: rows that are, where any is; of one is
+    counted that it is a document, and its EOS.
 
     Args:
         part: rows with ``text`` and ``source``.
+        exclusions: of the part (`everytoken.corpus.exclusion`): these documents become tombstones. None: none.
         tokenizer: the tokenizer artifact; a process loads it once.
         certificate: says which engines are proven equal.
         proof: of the certificate what the part is recorded as made with (`everytoken.tokens.certificate.proof_of`).
@@ -61,6 +69,7 @@ def encode_part(
         columns: of the input that are kept.
         engine: ``fastest``, or the name of one.
         recheck: the share of documents that the reference encodes again.
+        keep_lengths: whether a tombstone has as many tokens as its document; else it is one EOS.
 
     Raises:
         TokenizerError: the input lacks a column or is encoded already, has a null text or source, loses too much, or
@@ -84,32 +93,53 @@ def encode_part(
     schema = schema.append(pa.field("token_length", pa.int32(), nullable=False))
     ids = pa.field("element", pa.from_numpy_dtype(opened.tokenizer.dtype), nullable=False)
     schema = schema.append(pa.field("tokens", pa.list_(ids), nullable=False))
-    return Rows(schema, _encoded(part, schema, opened, max_tokens, max_lossy_share, recheck))
+    excluded = _Excluded(excluded_addresses(exclusions), keep_lengths)
+    return Rows(schema, _encoded(part, excluded, schema, opened, max_tokens, max_lossy_share, recheck))
+
+
+class _Excluded(NamedTuple):
+    """Addresses of the documents that become tombstones, with their lengths where they are known."""
+
+    addresses: Mapping[Address, int | None]
+    keep_lengths: bool
 
 
 def _encoded(
-    part: Part, schema: pa.Schema, encoder: DocumentEncoder, max_tokens: int, max_lossy_share: float, recheck: Recheck
+    part: Part,
+    excluded: _Excluded,
+    schema: pa.Schema,
+    encoder: DocumentEncoder,
+    max_tokens: int,
+    max_lossy_share: float,
+    recheck: Recheck,
 ) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
     columns = schema.names[: -len(_MADE)]
     counts, rechecker = _Counts(max_tokens), Rechecker(encoder, recheck, part.index)
     row, first_lossy = 0, None
-    for batch in part.batches(list(dict.fromkeys([*columns, *_NEEDED]))):
+    tombstones: list[int] = []
+    for batch in part.batches(list(dict.fromkeys([*columns, *_NEEDED, *(_ADDRESS if excluded.addresses else ())]))):
         for name in _NEEDED:
             if batch.column(name).null_count:
                 null = row + int(np.argmax(batch.column(name).is_null().to_numpy(zero_copy_only=False)))
                 raise TokenizerError(f"{part.name} row {null}: {name} is null; a document needs one")
         texts = batch.column("text").to_pylist()
+        buried = buried_of(batch, excluded.addresses, keep_lengths=excluded.keep_lengths, max_tokens=max_tokens)
+        if buried is not None:
+            texts = buried.readable(texts)
+            tombstones += (np.flatnonzero(buried.rows) + row).tolist()
         try:
             encoded = encoder.encode(texts, max_tokens)
             rechecker.check(texts, encoded, max_tokens)
         except (SpelledSpecialToken, EngineDiffers) as error:
             raise TokenizerError(f"{_document(part, batch, row, error.number)}: {error}") from error
-        counts.add(batch.column("source"), encoded)
+        if buried is not None:
+            encoded = buried.entombed(encoded, encoder.tokenizer.eos_id)
+        counts.add(batch.column("source"), encoded, None if buried is None else buried.rows)
         if first_lossy is None and encoded.lost_bytes.any():
             first_lossy = row + int(np.argmax(encoded.lost_bytes != 0))
         offsets = pa.array(encoded.offsets.astype(np.int32))
         tokens = pa.ListArray.from_arrays(offsets, pa.array(encoded.values), type=schema.field("tokens").type)
-        kept = [batch.column(name) for name in columns]
+        kept = [batch.column(name) if buried is None else buried.unnamed(batch.column(name), name) for name in columns]
         yield pa.RecordBatch.from_arrays([*kept, pa.array(encoded.lengths), tokens], schema=schema)
         row += batch.num_rows
     total = counts.total()
@@ -126,6 +156,7 @@ def _encoded(
         "by_band": counts.by_band(),
         "length_histogram": counts.length_histogram.tolist(),
         "rechecked_documents": rechecker.documents,
+        **({STATISTIC: tombstones} if tombstones else {}),
     }
 
 
@@ -146,11 +177,11 @@ class _Counts:
         self._by: dict[tuple[str, str], dict[str, int]] = defaultdict(lambda: dict.fromkeys(COUNTED, 0))
         self.length_histogram = np.zeros(_HISTOGRAM_BINS, np.int64)
 
-    def add(self, sources: pa.Array, encoded: Encoded) -> None:
+    def add(self, sources: pa.Array, encoded: Encoded, tombstones: np.ndarray | None) -> None:
         coded = sources.dictionary_encode()
         names = coded.dictionary.to_pylist()
         group = coded.indices.to_numpy() * len(BANDS) + language_band(encoded.text_bytes, encoded.characters)
-        for name, column in document_counts(encoded, self._max_tokens).items():
+        for name, column in document_counts(encoded, self._max_tokens, tombstones).items():
             sums = np.zeros(len(names) * len(BANDS), np.int64)
             np.add.at(sums, group, column.astype(np.int64))
             for key in np.flatnonzero(sums).tolist():

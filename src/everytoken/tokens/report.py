@@ -21,6 +21,7 @@ from everytoken.corpus.statistics import add_statistics
 from everytoken.shards import Shards
 from everytoken.tokens.bands import BANDS
 from everytoken.tokens.errors import StreamError
+from everytoken.tokens.tombstones import STATISTIC as TOMBSTONES
 
 BOTH = "both"
 """Name of the lines that are of all splits together."""
@@ -179,7 +180,8 @@ _LAYOUT = {"template": "plotly_white", "font": {"size": 14}, "legend_title_text"
 
 def _sums(split: str, encoded: Shards) -> dict[str, Any]:
     """Return the counts of a split, in all and by source and band, as far as they are counts and add up."""
-    parts = [{key: value for key, value in part.items() if key != _HISTOGRAM} for part in encoded.statistics]
+    no_counts = (_HISTOGRAM, TOMBSTONES)
+    parts = [{key: value for key, value in part.items() if key not in no_counts} for part in encoded.statistics]
     total = add_statistics([{"documents": 0, **{key: {} for key in _GROUPS.values()}}, *parts])
     if total["documents"] != encoded.rows:
         raise StreamError(

@@ -16,6 +16,7 @@ from everytoken.tokens.errors import StreamError
 from everytoken.tokens.loss_mask import LOSS_MASK_FILE, check_masks, open_loss_mask
 from everytoken.tokens.megatron import IndexedTokens, open_indexed, with_name
 from everytoken.tokens.padded_stream import SIDECAR_FILE, TOKEN_LENGTHS_FILE
+from everytoken.tokens.tombstones import STATISTIC as TOMBSTONES
 from everytoken.tokens.window_checks import (
     Seen,
     check_ids,
@@ -146,7 +147,7 @@ def check_sample(
         check_lengths(where, numbers, own, windows.shape[1])
         check_padding(where, numbers, tokens, own, int(tokens[0, own[0]]) if eos_id is None else eos_id)
     if masks is not None:
-        check_masks(where, numbers, tokens, masks[numbers], eos_id)
+        check_masks(where, numbers, tokens, masks[numbers], eos_id, clears_eos_alone=TOMBSTONES in statistics)
     return {"windows looked at": len(numbers)}
 
 
@@ -211,7 +212,7 @@ def _check_tokens(stream: _Stream, digests: dict[str, str]) -> dict[str, int]:
     path, prefix = with_name(stream.tokens.prefix, ".bin"), stream.tokens.prefix
     window = 1 if stream.windows is None else stream.windows.shape[1]
     eos_id, seen, digest, count = stream.eos_id, Seen(), new_digest(), len(stream.tokens.tokens) // window
-    counted = 0
+    counted, only_eos = 0, TOMBSTONES in stream.statistics
     fault: StreamError | None = None
     with closing(scan(path, stream.tokens.tokens.dtype, window, digest)) as blocks:
         for numbers, tokens in blocks:
@@ -224,7 +225,8 @@ def _check_tokens(stream: _Stream, digests: dict[str, str]) -> dict[str, int]:
                     eos_id = int(tokens[0, lengths[0]]) if eos_id is None else eos_id
                     check_padding(prefix, numbers, tokens, lengths, eos_id)
                 if stream.masks is not None:
-                    counted += check_masks(prefix, numbers, tokens, stream.masks[numbers[0] : numbers[-1] + 1], eos_id)
+                    masks = stream.masks[numbers[0] : numbers[-1] + 1]
+                    counted += check_masks(prefix, numbers, tokens, masks, eos_id, clears_eos_alone=only_eos)
                 check_ids(prefix, numbers, tokens, stream.vocab_size, eos_id, seen)
             except StreamError as error:
                 fault = error
@@ -259,8 +261,11 @@ def _check_eos(stream: _Stream, found: int) -> None:
         if found < least:
             raise StreamError(f"{prefix}: expected at least {least:,} EOS for its documents, found {found:,}")
         special_ids = (said.get("tokenizer") or {}).get("special_ids")
-        if special_ids is not None and found > said["documents"] + special_ids:
+        buried = said.get(TOMBSTONES, {"documents": 0, "tokens": 0})
+        more = buried["tokens"] - buried["documents"]  # the content of excluded documents, which is EOS too
+        if special_ids is not None and found > said["documents"] + special_ids + more:
+            of_excluded = f", and {more:,} of excluded documents" if more else ""
             raise StreamError(
-                f"{prefix}: expected at most {said['documents'] + special_ids:,} EOS, one for each document and "
-                f"{special_ids:,} that texts spell, found {found:,}"
+                f"{prefix}: expected at most {said['documents'] + special_ids + more:,} EOS, one for each document and "
+                f"{special_ids:,} that texts spell{of_excluded}, found {found:,}"
             )

@@ -15,7 +15,7 @@ to decode parquet takes longer than all else.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -33,10 +33,12 @@ from everytoken.tokens.documents import (
     tokenizer_facts,
 )
 from everytoken.tokens.errors import StreamError
+from everytoken.tokens.loss_mask import LOSS_MASK_FILE
 from everytoken.tokens.megatron import WindowWriter, stored_dtype
 from everytoken.tokens.padded_stream import write_padded_stream
 from everytoken.tokens.readahead import read_ahead
 from everytoken.tokens.shuffle import destinations
+from everytoken.tokens.tombstones import MaskedWindows, mask_statistics, spans_in_order
 
 COMPACT, ANNOTATED = "compact", "annotated"
 BLOCK_BYTES = 100 << 30
@@ -66,8 +68,9 @@ def write_compact_stream(
     seed: int,
     shuffle_block: int | None,
     shuffle_memory: int,
+    tombstones: Mapping[str, Sequence[int]] | None = None,
 ) -> Built:
-    """Write ``compact.bin`` and ``compact.idx``.
+    """Write ``compact.bin`` and ``compact.idx``; and ``loss_mask.npy`` where documents are tombstones.
 
     Generators: documents of part p by ``numpy_generator(seed, p).permutation(rows)``; windows by one
     ``numpy_generator(seed)`` for all blocks in order, ``permutation(n)`` for a block of n.
@@ -81,10 +84,12 @@ def write_compact_stream(
         shuffle_block: windows in a block; None: as many as 100 GiB hold.
         shuffle_memory: bytes for rows in memory; positions come on top (33 bytes a document of two parts, 17 a window
             of a block), and what reading two row groups takes.
+        tombstones: rows that are, by name of the part (`everytoken.tokens.tombstones`); None: none is.
 
     Returns:
         Statistics: windows, tokens (in windows), documents, remainder_tokens, blocks, shuffle_block, tokenizer (sha256,
-        vocab_size, eos_token, eos_id).
+        vocab_size, eos_token, eos_id); with tombstones also tombstones (documents, tokens with EOS) and loss_tokens
+        (predictions that count).
 
     Raises:
         StreamError: the documents have no tokens, or are not what their ``token_length`` and the tokenizer say.
@@ -94,7 +99,8 @@ def write_compact_stream(
     block = BLOCK_BYTES // (window * stored_dtype(facts.dtype).itemsize) if shuffle_block is None else shuffle_block
     if block < 1:
         raise StreamError(f"shuffle_block is {shuffle_block}; expected at least 1 window")
-    total = sum(int(document_sizes(part).sum()) for part in tokens)
+    total, spans = _sizes(tokens, seed, tombstones or {})
+    masked = MaskedWindows(spans, window)
     generator = numpy_generator(seed)
     half = shuffle_memory // 2  # of windows; of documents: parts that are read, and the one that is cut
     parts = (shuffled_tokens(part, facts, seed=seed, memory=half // (_READERS + 1), scratch=folder) for part in tokens)
@@ -106,11 +112,16 @@ def write_compact_stream(
         windows = _Windows(documents, window, facts.dtype)
         for start in range(0, total // window, block):
             count = min(block, total // window - start)
-            with writer.shuffled(destinations(generator.permutation(count)), half) as write:
+            position = destinations(generator.permutation(count))
+            masked.add(start, position)
+            with writer.shuffled(position, half) as write:
                 for cut in windows.take(count):
                     write(cut)
             blocks += 1
         remainder = windows.rest()
+    said = {}
+    if tombstones:
+        said = mask_statistics(tombstones, spans, masked.write(folder / LOSS_MASK_FILE, writer.windows))
     return Built(
         {
             "windows": writer.windows,
@@ -120,8 +131,21 @@ def write_compact_stream(
             "blocks": blocks,
             "shuffle_block": block,
             "tokenizer": asdict(facts),
+            **said,
         }
     )
+
+
+def _sizes(tokens: Shards, seed: int, tombstones: Mapping[str, Sequence[int]]) -> tuple[int, np.ndarray]:
+    """Return the number of all tokens, and where those of tombstones are among them as they are cut, int64 (k, 2)."""
+    total, spans = 0, [np.empty((0, 2), np.int64)]
+    for part in tokens:
+        sizes = document_sizes(part)
+        if rows := tombstones.get(part.name):
+            permutation = numpy_generator(seed, part.index).permutation(part.rows)
+            spans.append(total + spans_in_order(sizes, permutation, rows))
+        total += int(sizes.sum())
+    return total, np.concatenate(spans)
 
 
 @versioned(2, unrecorded=["shuffle_memory"])

@@ -3,7 +3,8 @@
 A window has ``seq_length + 1`` tokens and makes ``seq_length`` predictions; prediction t sees tokens 0..t and predicts
 token t + 1. The loss mask says which of them count: all of a compact stream and of flat tokens; ``t < token_length`` in
 a padded window (annotated, reflected, canary), where the last that counts predicts EOS, and what follows (EOS to
-padding) does not; where there is a ``loss_mask.npy``, what it says (chats, `everytoken.tokens.loss_mask`).
+padding) does not; where there is a ``loss_mask.npy``, what it says (chats, and a compact stream of which documents are
+excluded: `everytoken.tokens.loss_mask`).
 
 A stream is one of these, told by what lies at its path:
 

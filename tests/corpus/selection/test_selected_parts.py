@@ -259,7 +259,11 @@ def everything(root: Path, engine: Engine, mixing: Engine) -> None:
     mixed_parts = kept(root / "mixed", values.map(mix_part, documents=documents, selection=given.selection), mixing)
     check_conservation(given.selection, mixed_parts.statistics, dropped.statistics)
     assert mixed_parts.rows > 200
-    assert set(add_statistics(dropped.statistics)["set_aside"]) == set(REASONS) - {"kept", "near_duplicate"}
+    assert set(add_statistics(dropped.statistics)["set_aside"]) == set(REASONS) - {
+        "kept",
+        "near_duplicate",
+        "contaminated",
+    }
 
 
 def test_same_bytes_for_any_number_of_workers(tmp_path: Path) -> None:

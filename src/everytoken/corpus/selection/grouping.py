@@ -22,6 +22,7 @@ Integers = npt.NDArray[np.int64]
 
 _BLOCK_SHARE = 8  # a block of rows is this part of the memory; sorting and copying it needs a few times its size
 _LEAST_BLOCK = 1 << 16
+_SLICE = 1 << 15
 
 
 def begins(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
@@ -37,7 +38,7 @@ def block_rows(columns: int, memory: int) -> int:
     return max(_LEAST_BLOCK, memory // _BLOCK_SHARE) // (8 * columns)
 
 
-class _Scatter:
+class Scatter:
     """Rows of 64-bit columns, gathered in a block and appended to one file for each bucket."""
 
     def __init__(
@@ -113,7 +114,7 @@ def find_repeats(
     columns = 1 + words
     at_once = block_rows(columns, memory)
     buckets = math.ceil(count / at_once)
-    scatter = _Scatter(folder / "keys", columns, memory, buckets, lambda block: block[:, 1].view(np.uint64) % buckets)
+    scatter = Scatter(folder / "keys", columns, memory, buckets, lambda block: block[:, 1].view(np.uint64) % buckets)
     for positions, of_positions in keys:
         scatter.add(np.concatenate([positions[:, None], of_positions], axis=1))
     scatter.release()
@@ -147,7 +148,7 @@ class _Ranges:
         width = max(1, self._at_once * rows // max(1, count))  # so that a range fits a block
         self._ranges = math.ceil(rows / width)
         self._columns = columns
-        self._scatter = _Scatter(folder, columns, memory, self._ranges, lambda found: found[:, 0] // width)
+        self._scatter = Scatter(folder, columns, memory, self._ranges, lambda found: found[:, 0] // width)
         self.add = self._scatter.add
 
     def sorted(self, path: Path) -> Integers:
@@ -174,3 +175,8 @@ def distinct(batches: Iterable[Integers], rows: int, count: int, memory: int, fo
     for batch in batches:
         ranges.add(batch[:, None])
     return ranges.sorted(folder / "distinct")[:, 0]
+
+
+def slices(count: int) -> Iterator[tuple[int, int]]:
+    """Yield ranges that cover 0 to ``count``, of bounded size."""
+    return ((start, min(start + _SLICE, count)) for start in range(0, count, _SLICE))

@@ -3,6 +3,7 @@
 In this order, a document is set aside
 
 - as ``duplicate`` or ``near_duplicate`` of an earlier one;
+- as ``contaminated``: it holds n-grams of evaluation files (`everytoken.corpus.selection.contamination`);
 - as ``beyond_payload_cap`` of its source: what stays is the longest prefix, in plan order, of the documents left whose
   UTF-8 bytes sum to at most ``max_text_bytes``. It ends at a document: the first that does not fit and all after it go,
   also shorter ones that would;
@@ -28,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from everytoken.corpus.errors import SelectionError
+from everytoken.corpus.selection.contamination import contaminated_rows
 from everytoken.corpus.selection.duplicates import Duplicates, between, load_mapped
 from everytoken.corpus.selection.mixture import (
     Integers,
@@ -43,8 +45,8 @@ from everytoken.corpus.selection.mixture import (
 )
 from everytoken.shards import Artifact, Built, Part, Shards, canonical_json, versioned, write_text
 
-REASONS = ("kept", "duplicate", "near_duplicate", "beyond_payload_cap", "beyond_budget")
-KEPT, DUPLICATE, NEAR_DUPLICATE, BEYOND_PAYLOAD_CAP, BEYOND_BUDGET = range(len(REASONS))
+REASONS = ("kept", "duplicate", "near_duplicate", "beyond_payload_cap", "beyond_budget", "contaminated")
+KEPT, DUPLICATE, NEAR_DUPLICATE, BEYOND_PAYLOAD_CAP, BEYOND_BUDGET, CONTAMINATED = range(len(REASONS))
 
 CODES, ORDER, PARTS, SOURCES = "codes.npy", "order.npy", "parts.npy", "sources.json"
 
@@ -61,6 +63,7 @@ def select(
     duplicates: Artifact | None,
     max_text_bytes: Mapping[str, int | None],
     mixture: MixtureParameters | None,
+    contamination: Shards | None = None,
 ) -> Built:
     """Decide which documents stay; see the module docstring.
 
@@ -74,6 +77,8 @@ def select(
         duplicates: `everytoken.corpus.selection.duplicates.find_duplicates` of these documents, or None to keep them.
         max_text_bytes: payload cap by source; null for none.
         mixture: the recipe, or None to keep everything.
+        contamination: parts of `everytoken.corpus.selection.contamination.judge_part` of these documents, or None to
+            keep what is contaminated.
 
     Returns:
         Statistics: ``by_source`` with rows_in, kept, set_aside by reason, characters and utf8_bytes of what stays;
@@ -84,7 +89,7 @@ def select(
     """
     sources = _Sources(max_text_bytes, mixture)
     codes = np.lib.format.open_memmap(folder / CODES, mode="w+", dtype=np.uint8, shape=(documents.rows,))
-    parts = _decide(documents, None if duplicates is None else Duplicates(duplicates), sources, codes)
+    parts = _decide(documents, None if duplicates is None else Duplicates(duplicates), contamination, sources, codes)
     np.save(folder / PARTS, parts)
     table, warnings = None, []
     if mixture is not None:
@@ -167,12 +172,20 @@ class _Sources:
         return len(self.names) - 1
 
 
-def _decide(documents: Shards, duplicates: Duplicates | None, sources: _Sources, codes: Codes) -> Integers:
+def _decide(
+    documents: Shards,
+    duplicates: Duplicates | None,
+    contamination: Shards | None,
+    sources: _Sources,
+    codes: Codes,
+) -> Integers:
     """Fill ``codes``; return for each part the number of its source, its first position, and how many stay."""
     parts = np.full((len(documents), 3), -1, np.int64)
     start = 0
     for part, entry in zip(documents, parts, strict=True):
         entry[1:] = start, 0
+        if contamination is not None:
+            codes[start + contaminated_rows(contamination, part)["document"].to_numpy()] = CONTAMINATED
         for batch in part.batches(["source", "characters", "utf8_bytes"]):
             stop, here = start + batch.num_rows, codes[start : start + batch.num_rows]
             names = batch.column("source").unique().to_pylist()

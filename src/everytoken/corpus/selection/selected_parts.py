@@ -14,9 +14,10 @@ import pyarrow as pa
 
 from everytoken.corpus.documents import SET_ASIDE
 from everytoken.corpus.errors import SelectionError
+from everytoken.corpus.selection.contamination import contaminated_rows
 from everytoken.corpus.selection.duplicates import Duplicates, between
 from everytoken.corpus.selection.select import KEPT, REASONS, Codes, Selection
-from everytoken.shards import Artifact, Part, Rows, Unchanged, versioned
+from everytoken.shards import Artifact, Part, Rows, Shards, Unchanged, versioned
 
 TALLIED = ["source", "stratum", "characters", "utf8_bytes"]
 
@@ -43,20 +44,26 @@ def select_part(part: Part, *, selection: Artifact) -> Rows | Unchanged:
 
 
 @versioned(1)
-def dropped_part(part: Part, *, selection: Artifact, duplicates: Artifact | None) -> Rows:
-    """Return the documents of a part that do not stay, of schema `SET_ASIDE`; duplicates name the one they repeat.
+def dropped_part(
+    part: Part, *, selection: Artifact, duplicates: Artifact | None, contamination: Shards | None = None
+) -> Rows:
+    """Return the documents of a part that do not stay, of schema `SET_ASIDE`.
+
+    Duplicates name the one they repeat, contaminated ones the evaluation example of their first match.
 
     Args:
         part: documents that the selection was made from.
         selection: from `select`.
         duplicates: those that it was made with.
+        contamination: that it was made with.
 
     Returns:
         Statistics: ``rows_in = kept + set_aside`` by reason.
     """
     made = Selection(selection)
     named = None if duplicates is None else Duplicates(duplicates)
-    return Rows(SET_ASIDE, _dropped(part, made, made.first_position(part), named))
+    found = None if contamination is None else contaminated_rows(contamination, part)
+    return Rows(SET_ASIDE, _dropped(part, made, made.first_position(part), named, found))
 
 
 def check_conservation(
@@ -116,28 +123,49 @@ def _selected(part: Part, selection: Selection, start: int) -> Generator[pa.Reco
 
 
 def _dropped(
-    part: Part, selection: Selection, start: int, duplicates: Duplicates | None
+    part: Part, selection: Selection, start: int, duplicates: Duplicates | None, contaminated: pa.Table | None
 ) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
     tally = Tally()
+    begin = start
     for batch in part.batches(["source", "shard_index", "row", "id"]):
         codes = selection.codes[start : start + batch.num_rows]
         if codes.any():
             tally.leave(batch, codes)
-            yield _left(batch, codes, start, duplicates)
+            details = _details(codes, start, duplicates)
+            if contaminated is not None:
+                details = _contaminated(details, start - begin, contaminated)
+            yield _left(batch, codes, details)
         start += batch.num_rows
     counts = tally.statistics(part.rows)
     set_aside = counts["set_aside"]
     return {"rows_in": part.rows, "kept": part.rows - sum(set_aside.values()), "set_aside": set_aside}
 
 
-def _left(batch: pa.RecordBatch, codes: Codes, start: int, duplicates: Duplicates | None) -> pa.RecordBatch:
-    """Return the rows of ``batch`` that do not stay, of schema `SET_ASIDE`; ``start`` is its first position."""
+def _details(codes: Codes, start: int, duplicates: Duplicates | None) -> list[str | None]:
+    """Return which document each of a batch repeats, if any; ``start`` is the position of its first one."""
     details: list[str | None] = [None] * len(codes)
     if duplicates is not None:
         for pairs in (duplicates.exact, duplicates.near):
             here = between(pairs, start, start + len(codes))
             for position, first in zip(here[:, 0].tolist(), duplicates.addresses(here[:, 1]), strict=True):
                 details[position - start] = f"of source {first.source!r}, shard {first.shard_index}, row {first.row}"
+    return details
+
+
+def _contaminated(details: list[str | None], start: int, contaminated: pa.Table) -> list[str | None]:
+    """Add what contaminates each document of a batch, if anything; ``start`` is the number of its first one."""
+    numbers = contaminated["document"].to_numpy()
+    low, high = np.searchsorted(numbers, (start, start + len(details))).tolist()
+    for row in contaminated.slice(low, high - low).to_pylist():
+        details[row["document"] - start] = (
+            f"evaluation {row['evaluation']!r}, example {row['example']}, from character {row['start']} to "
+            f"{row['end']}; {row['matching_ngrams']} of {row['ngrams']} n-grams match"
+        )
+    return details
+
+
+def _left(batch: pa.RecordBatch, codes: Codes, details: list[str | None]) -> pa.RecordBatch:
+    """Return the rows of ``batch`` that do not stay, of schema `SET_ASIDE`."""
     rows = np.flatnonzero(codes)
     chosen = batch.select(["source", "shard_index", "row", "id"]).take(pa.array(rows))
     nothing = pa.nulls(len(rows))

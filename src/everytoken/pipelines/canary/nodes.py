@@ -3,6 +3,7 @@
 from typing import Any
 
 from everytoken.parameters import CanaryParameters, TokenizationParameters
+from everytoken.provenance.indexes.stream_index import index_padded_stream, made_stream
 from everytoken.shards import Artifact, Shards, plan_artifact
 from everytoken.tokens.canary import (
     CanaryFile,
@@ -60,6 +61,20 @@ def pad_canary_stream(
         seq_length=tokenization.seq_length,
         seed=parameters.seed,
         shuffle_memory=tokenization.shuffle_memory,
+    )
+
+
+def make_canary_index(
+    canary_tokens: Shards, canary_stream: Artifact, tokenization: TokenizationParameters, parameters: CanaryParameters
+) -> Artifact:
+    """Draw the order of the windows again, and keep it both ways."""
+    return plan_artifact(
+        index_padded_stream,
+        lengths=canary_tokens,
+        split="canary",
+        stream=made_stream(canary_stream),
+        seq_length=tokenization.seq_length,
+        seed=parameters.seed,
     )
 
 

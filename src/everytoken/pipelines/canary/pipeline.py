@@ -4,6 +4,7 @@ from kedro.pipeline import Node, Pipeline
 
 from everytoken.pipelines.canary.nodes import (
     encode_canary_documents,
+    make_canary_index,
     pad_canary_stream,
     read_canary_documents,
     report_canary,
@@ -31,6 +32,12 @@ def create_pipeline() -> Pipeline:
                 ["canary_tokens", "tokenizer", "params:tokenization", "params:canary"],
                 "canary_stream",
                 name="pad_canary_stream",
+            ),
+            Node(
+                make_canary_index,
+                ["canary_tokens", "canary_stream", "params:tokenization", "params:canary"],
+                "canary_index",
+                name="make_canary_index",
             ),
             Node(
                 report_canary,

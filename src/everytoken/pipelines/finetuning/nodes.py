@@ -5,6 +5,7 @@ from typing import Any
 
 from everytoken.parameters import FinetuningParameters, TokenizationParameters, TrainingParameters
 from everytoken.pipelines.training.nodes import describe_training
+from everytoken.provenance.indexes.stream_index import index_chat_windows, made_stream
 from everytoken.shards import Artifact, Shards, plan_artifact
 from everytoken.tokens.chat_windows import write_chat_windows
 from everytoken.training.artifacts import GENERATIONS_FILE, generate_texts, train
@@ -13,11 +14,12 @@ from everytoken.training.artifacts import GENERATIONS_FILE, generate_texts, trai
 def make_chat_windows(
     unannotated_documents: Shards,
     annotated_documents: Shards,
+    exclusions: Shards,
     tokenizer: Artifact,
     tokenization: TokenizationParameters,
     parameters: FinetuningParameters,
 ) -> Artifact:
-    """Turn the chats among the documents that are not held out into windows with a loss mask."""
+    """Turn the chats among the documents that are neither held out nor excluded into windows with a loss mask."""
     return plan_artifact(
         write_chat_windows,
         documents=[unannotated_documents, annotated_documents],
@@ -27,6 +29,30 @@ def make_chat_windows(
         seq_length=tokenization.seq_length,
         max_lossy_share=tokenization.max_lossy_share,
         shuffle_memory=tokenization.shuffle_memory,
+        exclusions=exclusions,
+    )
+
+
+def make_chat_index(
+    unannotated_documents: Shards,
+    annotated_documents: Shards,
+    exclusions: Shards,
+    chat_windows: Artifact,
+    tokenizer: Artifact,
+    tokenization: TokenizationParameters,
+    parameters: FinetuningParameters,
+) -> Artifact:
+    """Cut the chats again, and keep which window has which of their tokens."""
+    return plan_artifact(
+        index_chat_windows,
+        documents={"unannotated": unannotated_documents, "annotated": annotated_documents},
+        order=("unannotated", "annotated"),
+        exclusions=exclusions,
+        stream=made_stream(chat_windows),
+        tokenizer=tokenizer,
+        eos_token=tokenization.eos_token,
+        chats=parameters.chats,
+        seq_length=tokenization.seq_length,
     )
 
 
@@ -89,11 +115,15 @@ def compare_answers(pretrained_generations: Artifact, finetuned_generations: Art
 
 
 def describe_finetuning(
-    finetuned_checkpoint: Artifact, chat_windows: Artifact, finetuned_samples: list[dict[str, str]]
+    finetuned_checkpoint: Artifact,
+    chat_windows: Artifact,
+    chat_index: Artifact,
+    finetuned_samples: list[dict[str, str]],
 ) -> dict[str, Any]:
-    """Return what was trained, on which chats, and what the model answers."""
+    """Return what was trained, on which chats, out of which documents, and what the model answers."""
     return {
         **describe_training(finetuned_checkpoint),
         "chats": dict(chat_windows.statistics),
+        "documents": chat_index.statistics["splits"],
         "answers": finetuned_samples,
     }

@@ -7,6 +7,7 @@ from everytoken.pipelines.finetuning.nodes import (
     compare_answers,
     describe_finetuning,
     finetune_model,
+    make_chat_index,
     make_chat_windows,
 )
 from everytoken.pipelines.training.nodes import report_training
@@ -21,12 +22,27 @@ def create_pipeline() -> Pipeline:
                 [
                     "unannotated_documents",
                     "annotated_documents",
+                    "exclusions",
                     "tokenizer",
                     "params:tokenization",
                     "params:finetuning",
                 ],
                 "chat_windows",
                 name="make_chat_windows",
+            ),
+            Node(
+                make_chat_index,
+                [
+                    "unannotated_documents",
+                    "annotated_documents",
+                    "exclusions",
+                    "chat_windows",
+                    "tokenizer",
+                    "params:tokenization",
+                    "params:finetuning",
+                ],
+                "chat_index",
+                name="make_chat_index",
             ),
             Node(
                 finetune_model,
@@ -63,7 +79,7 @@ def create_pipeline() -> Pipeline:
             ),
             Node(
                 describe_finetuning,
-                ["finetuned_checkpoint", "chat_windows", "finetuned_samples"],
+                ["finetuned_checkpoint", "chat_windows", "chat_index", "finetuned_samples"],
                 "finetuning_report",
                 name="describe_finetuning",
                 tags=["report"],

@@ -8,7 +8,10 @@ from plotly.graph_objects import Figure
 
 from everytoken.corpus.ingest import check_bad_shares, read_part
 from everytoken.corpus.plan import ShardPlan, make_plan, part_values
+from everytoken.corpus.selection.contamination import count_documents, find_matches, judge_part
+from everytoken.corpus.selection.contamination_report import contamination_metrics, contamination_report
 from everytoken.corpus.selection.duplicates import find_duplicates
+from everytoken.corpus.selection.evaluation_index import index_evaluation
 from everytoken.corpus.selection.mixed_parts import mix_part, mixture_parts
 from everytoken.corpus.selection.near_duplicates import find_buckets
 from everytoken.corpus.selection.quality import check_keep_rates
@@ -70,15 +73,72 @@ def find_duplicate_documents(documents: Shards, sketches: Shards, parameters: In
     )
 
 
-def choose_documents(documents: Shards, duplicates: Artifact, parameters: IngestionParameters) -> Artifact:
-    """Decide of every document whether it stays: duplicates, caps of the sources, budgets of the mixture."""
+def index_evaluation_files(parameters: IngestionParameters) -> Artifact:
+    """Index the n-grams of the evaluation files; nothing without decontamination."""
+    rules = parameters.decontamination
+    files = {} if rules is None else rules.files
+    return plan_artifact(
+        index_evaluation,
+        ngram=None if rules is None else rules.ngram,
+        files=files,
+        kinds={name: file.kind for name, file in files.items()},
+        limits=parameters.reading,
+        memory=None if rules is None else rules.memory,
+    )
+
+
+def find_evaluation_ngrams(documents: Shards, evaluation: Artifact, parameters: IngestionParameters) -> Shards:
+    """Find the n-grams of the evaluation files in each document; no parts when they are not looked for."""
+    searched = documents if parameters.decontamination is not None else Shards.from_values([], [])
+    return searched.map(find_matches, evaluation=evaluation)
+
+
+def count_evaluation_ngrams(
+    matches: Shards, duplicates: Artifact, evaluation: Artifact, parameters: IngestionParameters
+) -> Artifact:
+    """Count in how many documents, duplicates left out, each of these n-grams is."""
+    rules = parameters.decontamination
+    looked = rules is not None
+    return plan_artifact(
+        count_documents,
+        matches=matches if looked else None,
+        duplicates=duplicates if looked else None,
+        evaluation=evaluation,
+        max_documents=None if rules is None else rules.max_documents,
+    )
+
+
+def judge_contamination(
+    matches: Shards, counts: Artifact, duplicates: Artifact, evaluation: Artifact, parameters: IngestionParameters
+) -> Shards:
+    """Say of each document that matches how much of it does, and whether it is contaminated."""
+    rules = parameters.decontamination
+    repeats = duplicates if rules is not None else None
+    return matches.map(judge_part, counts=counts, duplicates=repeats, evaluation=evaluation, rules=rules)
+
+
+def report_contamination(contamination: Shards, counts: Artifact) -> dict[str, Any]:
+    """Report what was found by evaluation file and source, and the documents with most of it."""
+    return contamination_report(contamination, counts)
+
+
+def choose_documents(
+    documents: Shards, duplicates: Artifact, contamination: Shards, parameters: IngestionParameters
+) -> Artifact:
+    """Decide of every document whether it stays: duplicates, contamination, caps of the sources, budgets."""
     return plan_artifact(
         select,
         documents=documents,
         duplicates=duplicates,
         max_text_bytes={name: source.max_text_bytes for name, source in parameters.active_sources.items()},
         mixture=parameters.mixture,
+        contamination=_to_remove(contamination, parameters),
     )
+
+
+def _to_remove(contamination: Shards, parameters: IngestionParameters) -> Shards | None:
+    rules = parameters.decontamination
+    return contamination if rules is not None and rules.remove else None
 
 
 def take_documents(documents: Shards, selection: Artifact, parameters: IngestionParameters) -> Shards:
@@ -90,13 +150,16 @@ def take_documents(documents: Shards, selection: Artifact, parameters: Ingestion
     return parts.map(mix_part, documents=documents, selection=selection)
 
 
-def list_dropped_documents(documents: Shards, duplicates: Artifact, selection: Artifact) -> Shards:
+def list_dropped_documents(
+    documents: Shards, duplicates: Artifact, contamination: Shards, selection: Artifact, parameters: IngestionParameters
+) -> Shards:
     """List the documents that do not stay, each with address and reason."""
-    return documents.map(dropped_part, selection=selection, duplicates=duplicates)
+    found = _to_remove(contamination, parameters)
+    return documents.map(dropped_part, selection=selection, duplicates=duplicates, contamination=found)
 
 
 def report_ingestion(
-    read: Shards, selection: Artifact, documents: Shards, dropped: Shards
+    read: Shards, selection: Artifact, documents: Shards, dropped: Shards, contamination: dict[str, Any]
 ) -> tuple[dict[str, Any], pd.DataFrame, Figure]:
     """Check that no row was lost; return counts by source and reason as metrics and as a table, and the figure."""
     check_conservation(selection, documents.statistics, dropped.statistics)
@@ -113,5 +176,7 @@ def report_ingestion(
         "set_aside": add_statistics(part["set_aside"] for part in [*read.statistics, *dropped.statistics]),
         "by_source": by_source,
     }
+    if contamination:
+        metrics["contamination"] = contamination_metrics(contamination)
     figure = ingestion_figure(total["length_histogram"], by_source, chosen["mixture"])
     return metrics, pd.DataFrame(table), figure

@@ -3,6 +3,7 @@
 from typing import Any
 
 from everytoken.parameters import PackingParameters
+from everytoken.provenance.indexes.stream_index import index_raw_shards, made_stream
 from everytoken.shards import Artifact, Shards, plan_artifact
 from everytoken.tokens.raw_shards import write_raw_shards
 
@@ -19,6 +20,21 @@ def pack_raw_shards(
         dtype=parameters.dtype,
         seed=parameters.seed,
         shuffle_memory=parameters.shuffle_memory,
+    )
+
+
+def make_raw_shards_index(
+    unannotated_tokens: Shards, annotated_tokens: Shards, raw_shards: Artifact, parameters: PackingParameters
+) -> Artifact:
+    """Find the order of the documents again, and keep it both ways."""
+    return plan_artifact(
+        index_raw_shards,
+        lengths={"unannotated": unannotated_tokens, "annotated": annotated_tokens},
+        order=("unannotated", "annotated"),
+        stream=made_stream(raw_shards),
+        seed=parameters.seed,
+        shard_size_tokens=parameters.shard_size_tokens,
+        memory=parameters.shuffle_memory,
     )
 
 

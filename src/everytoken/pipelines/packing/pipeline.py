@@ -2,7 +2,7 @@
 
 from kedro.pipeline import Node, Pipeline
 
-from everytoken.pipelines.packing.nodes import pack_raw_shards, report_packing
+from everytoken.pipelines.packing.nodes import make_raw_shards_index, pack_raw_shards, report_packing
 
 
 def create_pipeline() -> Pipeline:
@@ -14,6 +14,12 @@ def create_pipeline() -> Pipeline:
                 ["unannotated_tokens", "annotated_tokens", "tokenizer", "params:packing"],
                 "raw_shards",
                 name="pack_raw_shards",
+            ),
+            Node(
+                make_raw_shards_index,
+                ["unannotated_tokens", "annotated_tokens", "raw_shards", "params:packing"],
+                "raw_shards_index",
+                name="make_raw_shards_index",
             ),
             Node(
                 report_packing,

@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 from plotly.graph_objects import Figure
 
+from everytoken.corpus.exclusion import find_excluded
 from everytoken.corpus.sampling import totals_of
 from everytoken.corpus.sampling_report import (
     amounts_by_score,
@@ -45,9 +46,16 @@ def draw_unannotated(scored_documents: Shards, token_estimates: Shards, paramete
     )
 
 
-def hold_out_documents(scored_documents: Shards, parameters: SubsamplingParameters) -> Shards:
+def find_exclusions(scored_documents: Shards, parameters: SubsamplingParameters) -> Shards:
+    """Documents of each part that the list of excluded documents names; mostly none."""
+    listed = parameters.exclude
+    path, sha256 = (None, None) if listed is None else (listed.path, listed.sha256.lower())
+    return scored_documents.reduce(find_excluded, path=path, sha256=sha256)
+
+
+def hold_out_documents(scored_documents: Shards, exclusions: Shards, parameters: SubsamplingParameters) -> Shards:
     """Documents that a seeded hash of their address keeps from every other split, whatever is drawn."""
-    return scored_documents.map(select_held_out, parameters=parameters.held_out)
+    return scored_documents.zip(exclusions).map(select_held_out, parameters=parameters.held_out)
 
 
 def report_subsampling(
@@ -56,6 +64,7 @@ def report_subsampling(
     annotated: Shards,
     unannotated: Shards,
     held_out: Shards,
+    exclusions: Shards,
     parameters: SubsamplingParameters,
 ) -> tuple[dict[str, Any], dict[str, Any], pd.DataFrame]:
     """Check that no row was lost; return counts, the full metadata of the draw, and the strata before and after."""
@@ -72,6 +81,7 @@ def report_subsampling(
     metrics = {
         "rows_in": scored_documents.rows,
         "not_drawn": sums["annotated"].get("not_drawn", 0),
+        "excluded": sum(len(excluded["addresses"]) for excluded in exclusions.values),
         "rows": {name: total.get("rows", 0) for name, total in sums.items()},
         "estimated_tokens": {name: total.get("estimated_tokens", 0.0) for name, total in sums.items()},
         "annotation_ratio": totals["annotation_ratio"],

@@ -1,6 +1,5 @@
 """Tokenization: a tokenizer, an engine proven equal, the ids of every document, and the two streams of windows."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from everytoken.tokens.engines import REFERENCE, installed_engines, reference_ve
 from everytoken.tokens.recheck import Recheck
 from everytoken.tokens.report import length_histograms, tokenization_figure, tokenization_summary, tokenization_table
 from everytoken.tokens.streams import SIDECAR, write_annotated_stream, write_compact_stream
+from everytoken.tokens.tombstones import tombstones_of
 from everytoken.tokens.vocabulary import load_hub_tokenizer, load_tokenizer_file, train_tokenizer
 
 ADDRESS = ("id", "source", "shard_index", "row")
@@ -68,23 +68,44 @@ def prove_engines(
 
 
 def encode_unannotated(
-    unannotated: Shards, tokenizer: Artifact, certificate: Artifact, parameters: TokenizationParameters
+    unannotated: Shards,
+    exclusions: Shards,
+    tokenizer: Artifact,
+    certificate: Artifact,
+    parameters: TokenizationParameters,
 ) -> Shards:
-    """Encode documents of the compact stream: content and EOS, at most seq_length tokens."""
-    return _encode(unannotated, tokenizer, certificate, parameters, parameters.seq_length, ADDRESS)
+    """Encode documents of the compact stream: content and EOS, at most seq_length tokens; excluded ones as EOS."""
+    return unannotated.zip(exclusions).map(
+        encode_part,
+        **_encoding(tokenizer, certificate, parameters),
+        max_tokens=parameters.seq_length,
+        columns=ADDRESS,
+        keep_lengths=True,
+    )
 
 
 def encode_annotated(
-    annotated: Shards, tokenizer: Artifact, certificate: Artifact, parameters: TokenizationParameters
+    annotated: Shards,
+    exclusions: Shards,
+    tokenizer: Artifact,
+    certificate: Artifact,
+    parameters: TokenizationParameters,
 ) -> Shards:
     """Encode documents of the annotated stream: the reflection budget stays free; the sidecar needs their texts."""
-    return _encode(annotated, tokenizer, certificate, parameters, parameters.max_annotated_tokens, SIDECAR_COLUMNS)
+    return annotated.zip(exclusions).map(
+        encode_part,
+        **_encoding(tokenizer, certificate, parameters),
+        max_tokens=parameters.max_annotated_tokens,
+        columns=SIDECAR_COLUMNS,
+        keep_lengths=False,
+    )
 
 
 def pack_compact_stream(
     unannotated_tokens: Shards, tokenizer: Artifact, parameters: TokenizationParameters
 ) -> Artifact:
     """Concatenate shuffled documents, cut windows of seq_length + 1, shuffle the windows."""
+    tombstones = tombstones_of(unannotated_tokens)
     return plan_artifact(
         write_compact_stream,
         tokens=unannotated_tokens,
@@ -93,6 +114,7 @@ def pack_compact_stream(
         seed=parameters.seed,
         shuffle_block=parameters.shuffle_block,
         shuffle_memory=parameters.shuffle_memory,
+        **({"tombstones": tombstones} if tombstones else {}),
     )
 
 
@@ -136,24 +158,15 @@ def report_tokenization(
     return {"vocab_size": tokenizer.statistics["vocab_size"], **summary}, table, figure
 
 
-def _encode(
-    documents: Shards,
-    tokenizer: Artifact,
-    certificate: Artifact,
-    parameters: TokenizationParameters,
-    max_tokens: int,
-    columns: Sequence[str],
-) -> Shards:
-    return documents.map(
-        encode_part,
-        tokenizer=tokenizer,
-        certificate=certificate,
-        proof=proof_of(certificate),
-        eos_token=parameters.eos_token,
-        special_tokens_in_text=parameters.special_tokens_in_text,
-        max_tokens=max_tokens,
-        max_lossy_share=parameters.max_lossy_share,
-        columns=columns,
-        engine=parameters.engine,
-        recheck=Recheck(parameters.certificate.recheck_share, parameters.certificate.seed),
-    )
+def _encoding(tokenizer: Artifact, certificate: Artifact, parameters: TokenizationParameters) -> dict[str, Any]:
+    """Return what both streams are encoded with."""
+    return {
+        "tokenizer": tokenizer,
+        "certificate": certificate,
+        "proof": proof_of(certificate),
+        "eos_token": parameters.eos_token,
+        "special_tokens_in_text": parameters.special_tokens_in_text,
+        "max_lossy_share": parameters.max_lossy_share,
+        "engine": parameters.engine,
+        "recheck": Recheck(parameters.certificate.recheck_share, parameters.certificate.seed),
+    }

@@ -31,13 +31,13 @@ def create_pipeline() -> Pipeline:
             ),
             Node(
                 encode_unannotated,
-                ["unannotated_documents", "tokenizer", "engine_certificate", "params:tokenization"],
+                ["unannotated_documents", "exclusions", "tokenizer", "engine_certificate", "params:tokenization"],
                 "unannotated_tokens",
                 name="encode_unannotated",
             ),
             Node(
                 encode_annotated,
-                ["annotated_documents", "tokenizer", "engine_certificate", "params:tokenization"],
+                ["annotated_documents", "exclusions", "tokenizer", "engine_certificate", "params:tokenization"],
                 "annotated_tokens",
                 name="encode_annotated",
             ),

@@ -1,0 +1,316 @@
+"""Commands that ask where tokens came from, and when a run read a document. They load neither torch nor MLflow."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+if TYPE_CHECKING:
+    from everytoken.provenance.questions.places import Places
+    from everytoken.provenance.questions.runs import Run
+    from everytoken.provenance.questions.traced_steps import TracedSequence
+    from everytoken.provenance.questions.upstream_text import Address, UpstreamDocument
+
+_RUN = "A dataset that is a checkpoint, a checkpoint's folder, that of one of its steps, or an MLflow run (id, last~N)."
+_MLFLOW = re.compile(r"last(~\d+)?|[0-9a-f]{6,32}")
+
+
+class _Project(NamedTuple):
+    """The configuration of an environment, and where its datasets lie."""
+
+    places: Places
+    parameters: Mapping[str, Any]
+    mlflow: Mapping[str, Any]
+    folder: Path
+
+    @property
+    def checkpoint_folders(self) -> list[Path]:
+        """Where checkpoints of runs are kept."""
+        groups = [self.parameters.get(name) or {} for name in ("training", "finetuning")]
+        kept = [(group.get("checkpoints") or {}).get("folder") for group in groups]
+        return [self.folder / one for one in kept if one is not None]
+
+
+@click.command()
+@click.option("--run", default="checkpoint", show_default=True, help=_RUN)
+@click.option("--step", type=click.IntRange(0), help="The optimiser step, from 0.")
+@click.option("--sequence", type=click.IntRange(0), help="Its place in the batch of the step, from 0.  [default: all]")
+@click.option("--stream", help="A window of a stream, without a run: compact, annotated, canary, ... or a path.")
+@click.option("--window", type=click.IntRange(0), help="Number of the window.")
+@click.option("--seq-length", type=click.IntRange(1), help="Predictions of a window, where the stream is flat tokens.")
+@click.option("--position", type=click.IntRange(0), help="One token of the window.")
+@click.option("--text", "with_text", is_flag=True, help="The text, read again from its upstream, with the span marked.")
+@click.option("--json", "as_json", is_flag=True, help="JSON instead of lines.")
+@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write a page that shows every token.")
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="Sequences that are printed.")
+@click.option("--streams", multiple=True, metavar="NAME=PATH", help="Where a stream of the run lies, if elsewhere.")
+@click.option("--env", default=None, help="Kedro environment, as for `kedro run --env`.")
+def trace(
+    run: str,
+    step: int | None,
+    sequence: int | None,
+    stream: str | None,
+    window: int | None,
+    seq_length: int | None,
+    position: int | None,
+    with_text: bool,
+    as_json: bool,
+    html: Path | None,
+    limit: int,
+    streams: tuple[str, ...],
+    env: str | None,
+) -> None:
+    """Print which documents the tokens of a step of a run, or of a window of a stream, are from.
+
+    Give --run and --step (and --sequence, and --position), or --stream and --window.
+    """
+    if (step is None) == (stream is None) or (stream is None) != (window is None):
+        raise click.UsageError("give --step (of --run), or --stream with --window")
+    if position is not None and step is not None and sequence is None:
+        raise click.UsageError("--position is of one sequence of the step: give --sequence")
+    html = None if html is None else html.resolve()
+    with _project(env) as project:
+        from everytoken.provenance.questions.document_records import DocumentRecords
+        from everytoken.provenance.questions.trace_lines import sequence_lines
+        from everytoken.provenance.questions.traced_steps import token_at, trace_window
+
+        records = DocumentRecords(project.places)
+        keep = with_text or position is not None
+        name, more = None, 0
+        if stream is not None:
+            assert window is not None
+            length = seq_length or (project.parameters.get("tokenization") or {}).get("seq_length")
+            traced = [trace_window(records, stream, window, length, keep_texts=keep)]
+        else:
+            assert step is not None
+            every = as_json or html is not None
+            name, traced, more = _traced_step(project, run, step, sequence, None if every else limit, streams, keep)
+        tokens = [None if position is None else token_at(one, position) for one in traced]
+        texts = _upstream_texts(project, traced, position) if with_text else None
+        if html is not None:
+            from everytoken.provenance.questions.batch_page import write_batch_page
+
+            title = f"step {step:,} of {name}" if step is not None else f"window {window:,} of {stream}"
+            options = ("" if step is None else f" --run {run}") + ("" if env is None else f" --env {env}")
+            size = write_batch_page(html, traced, title, options)
+            click.echo(f"{html}: {len(traced):,} sequences, {size:,} bytes")
+            return
+        if as_json:
+            shown = [
+                {
+                    **one.to_json(),
+                    **({} if token is None else {"token": token.to_json()}),
+                    **({} if texts is None else {"texts": _texts_json(one, texts)}),
+                }
+                for one, token in zip(traced, tokens, strict=True)
+            ]
+            click.echo(json.dumps({"run": name, "sequences": shown}, ensure_ascii=False, indent=1))
+            return
+        for number, (one, token) in enumerate(zip(traced, tokens, strict=True)):
+            lines = sequence_lines(one, name, position=token, texts=texts)
+            click.echo(("\n" if number else "") + "\n".join(lines))
+        if more:
+            click.echo(f"\nand {more:,} more sequences (--limit, --sequence, --json, --html)")
+
+
+@click.command()
+@click.option("--run", default="checkpoint", show_default=True, help=_RUN)
+@click.option("--id", "document_id", help="All documents with this id.")
+@click.option(
+    "--everywhere", is_flag=True, help="With --id: also documents in no split, by a scan of all that was read."
+)
+@click.option("--address", metavar="SOURCE/SHARD/ROW", help="The document of this address.")
+@click.option("--text-contains", help="All documents whose text has this in it: reads all texts, so it takes its time.")
+@click.option("--at-step", type=click.IntRange(0), help="Count so many steps of the run.  [default: all]")
+@click.option("--json", "as_json", is_flag=True, help="JSON instead of lines.")
+@click.option(
+    "--limit", type=click.IntRange(1), default=20, show_default=True, help="Documents, and lines of each, printed."
+)
+@click.option("--streams", multiple=True, metavar="NAME=PATH", help="Where a stream of the run lies, if elsewhere.")
+@click.option("--env", default=None, help="Kedro environment, as for `kedro run --env`.")
+def exposure(
+    run: str,
+    document_id: str | None,
+    everywhere: bool,
+    address: str | None,
+    text_contains: str | None,
+    at_step: int | None,
+    as_json: bool,
+    limit: int,
+    streams: tuple[str, ...],
+    env: str | None,
+) -> None:
+    """Print every step at which a run read a document, and which of its checkpoints came after."""
+    if sum(one is not None for one in (document_id, address, text_contains)) != 1:
+        raise click.UsageError("give one of --id, --address and --text-contains")
+    with _project(env) as project:
+        from everytoken.provenance.questions.document_records import DocumentRecords
+        from everytoken.provenance.questions.exposure_questions import Questions
+        from everytoken.provenance.questions.trace_lines import answer_lines
+
+        records, folders = DocumentRecords(project.places), project.checkpoint_folders
+        asked = Questions(records, _run(project, run), _given(streams), folders)
+        if document_id is not None:
+            answer = asked.with_id(document_id, most=limit, at_step=at_step, everywhere=everywhere)
+        elif address is not None:
+            answer = asked.at_address(*_address(address), most=limit, at_step=at_step)
+        else:
+            answer = asked.containing(str(text_contains), most=limit, at_step=at_step)
+        if as_json:
+            click.echo(json.dumps(answer.to_json(), ensure_ascii=False, indent=1))
+        else:
+            click.echo("\n".join(answer_lines(answer, limit, at_step)))
+
+
+def _traced_step(
+    project: _Project,
+    run: str,
+    step: int,
+    sequence: int | None,
+    limit: int | None,
+    streams: tuple[str, ...],
+    keep_texts: bool,
+) -> tuple[str, list[TracedSequence], int]:
+    """Return the name of the run, the sequences that are wanted, and how many more there are."""
+    from everytoken.provenance.questions.document_records import DocumentRecords
+    from everytoken.provenance.questions.runs import open_run
+    from everytoken.provenance.questions.traced_steps import trace_step
+
+    found = _run(project, run)
+    opened = open_run(project.places, found, _given(streams))
+    if step >= found.steps:
+        click.echo(f"note: {found.name} ended after {found.steps:,} steps; it would read this", err=True)
+    for name, compared in opened.compared.items():
+        if not compared:
+            click.echo(f"note: the stream {name} has no ledger and is large: its digest was not compared", err=True)
+    chosen = None if sequence is None else [sequence]
+    if chosen is None and limit is not None:
+        chosen = list(range(min(limit, found.batch_size)))
+    traced = trace_step(opened, DocumentRecords(project.places), step, chosen, keep_texts=keep_texts)
+    more = found.batch_size - len(traced) if sequence is None else 0
+    return found.name, traced, more
+
+
+def _run(project: _Project, name: str) -> Run:
+    """Return the run that a name means."""
+    from everytoken.provenance.questions.runs import find_run
+
+    if _MLFLOW.fullmatch(name) and name not in project.places.paths and not Path(name).exists():
+        return _mlflow_run(project, name)
+    return find_run(project.places, name, project.checkpoint_folders)
+
+
+def _mlflow_run(project: _Project, which: str) -> Run:
+    """Return a run by its checkpoint, where the environment still has it, else by what MLflow recorded."""
+    from everytoken.provenance.questions.recorded_runs import recorded_run
+    from everytoken.provenance.questions.runs import find_run, trained_checkpoints
+    from everytoken.tracking.recorded import read_recorded
+    from everytoken.tracking.store import TrackingSettings
+
+    settings = TrackingSettings.model_validate(project.mlflow)
+    recorded, parameters = read_recorded(project.folder, settings, which)
+    there = trained_checkpoints(project.places)
+    made = {name: run for name, (digest, run) in there.items() if recorded.digests.get(name) == digest[:16]}
+    began = {run.initial for run in made.values()}
+    for name in made:
+        if there[name][0] not in began:
+            return find_run(project.places, name, project.checkpoint_folders)
+    return recorded_run(
+        project.places, f"the MLflow run {recorded.id[:8]} ({recorded.name})", parameters, recorded.digests
+    )
+
+
+def _upstream_texts(
+    project: _Project, traced: list[TracedSequence], position: int | None
+) -> dict[Address, UpstreamDocument]:
+    """Return the texts of the traced documents as their upstreams have them; each must be what was read then."""
+    from everytoken.corpus.upstreams.source import UpstreamFile
+    from everytoken.parameters import IngestionParameters
+    from everytoken.provenance.errors import ProvenanceError
+    from everytoken.provenance.questions.upstream_text import read_documents_at
+
+    spans = [
+        span
+        for one in traced
+        for span in one.window.spans
+        if span.text is not None and (position is None or span.at <= position < span.end)
+    ]
+    wanted = {span.record.address: span for span in spans if span.record is not None and span.record.address}
+    if not wanted:
+        return {}
+    ingestion = IngestionParameters.model_validate(project.parameters["ingestion"])
+    listed = json.loads(project.places.path("upstream_files").read_text(encoding="utf-8"))
+    files = {name: [UpstreamFile.from_json(file) for file in of_source] for name, of_source in listed.items()}
+    texts = read_documents_at(ingestion.active_sources, files, [one for one in wanted if one is not None])
+    for address, found in texts.items():
+        if found.text != wanted[address].text:
+            raise ProvenanceError(
+                f"the document at {address} has another text upstream than the one that was read ({len(found.text):,} "
+                f"characters, expected {len(wanted[address].text or ''):,}): the upstream has changed, or how the "
+                "source is read. Bring back the revision and the parameters that it was read with"
+            )
+    return texts
+
+
+def _texts_json(one: TracedSequence, texts: Mapping[Address, UpstreamDocument]) -> list[dict[str, str] | None]:
+    shown: list[dict[str, str] | None] = []
+    for span in one.window.spans:
+        address = None if span.record is None else span.record.address
+        text = span.text if address is None else texts[address].text if address in texts else None
+        if text is None or span.characters is None:
+            shown.append(None)
+        else:
+            start, end = span.characters
+            shown.append({"before": text[:start], "span": text[start:end], "after": text[end:]})
+    return shown
+
+
+def _given(streams: tuple[str, ...]) -> dict[str, Path]:
+    given = {}
+    for item in streams:
+        name, _, path = item.partition("=")
+        if not name or not path:
+            raise click.BadParameter(f"{item!r}: expected NAME=PATH", param_hint="--streams")
+        given[name] = Path(path)
+    return given
+
+
+def _address(value: str) -> tuple[str, int, int]:
+    found = re.fullmatch(r"(.+)[/ ](\d+)[/ ](\d+)", value)
+    if found is None:
+        raise click.BadParameter(f"{value!r}: expected SOURCE/SHARD/ROW, as web/0/17", param_hint="--address")
+    return found[1], int(found[2]), int(found[3])
+
+
+@contextmanager
+def _project(env: str | None) -> Iterator[_Project]:
+    """Give the configuration of an environment, read without a Kedro session: that takes longer than an answer."""
+    from kedro.config import MissingConfigException, OmegaConfigLoader
+    from kedro.utils import find_kedro_project
+
+    from everytoken.cli.project import known_errors
+    from everytoken.provenance.questions.places import Places
+    from everytoken.settings import CONFIG_LOADER_ARGS
+
+    folder = find_kedro_project(Path.cwd())
+    if folder is None:
+        raise click.ClickException(f"{Path.cwd()} is in no Kedro project; run this inside the project's folder")
+    settings: dict[str, Any] = dict(CONFIG_LOADER_ARGS)
+    try:
+        loader = OmegaConfigLoader(str(folder / "conf"), env=env, **settings)
+        catalog, parameters, mlflow = loader["catalog"], loader["parameters"], loader["mlflow"]
+    except MissingConfigException as error:
+        raise click.ClickException(f"there is no environment {env!r} in {folder / 'conf'}: {error}") from error
+    paths = {name: folder / entry["filepath"] for name, entry in catalog.items() if "filepath" in entry}
+    named = ((parameters.get("pretraining") or {}).get("streams") or {}).items()
+    given = {name: folder / entry["path"] for name, entry in named if entry is not None}
+    try:
+        yield _Project(Places(paths, env or "local", given), parameters, mlflow, folder)
+    except known_errors() as error:
+        raise click.ClickException(str(error)) from error

@@ -1,0 +1,42 @@
+"""A dataset that gives None as long as it has not been made: what only some jobs have, and others do without."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kedro.io import AbstractDataset
+
+from everytoken.shards import value_digest
+
+
+class WhenMade(AbstractDataset[None, Any]):
+    """Another dataset with a ledger, to be read alone; None when it is not there.
+
+    Args:
+        dataset: its configuration, as in the catalog.
+        metadata: for kedro-viz.
+    """
+
+    def __init__(self, *, dataset: dict[str, Any], metadata: dict[str, Any] | None = None) -> None:
+        self._made: Any = AbstractDataset.from_config("made", dataset)
+        self.metadata = metadata
+
+    def load(self) -> Any:
+        """Return what the dataset holds, or None."""
+        return self._made.load() if self._made.exists() else None
+
+    def save(self, data: None) -> None:
+        """Refuse: the dataset is made under its own name."""
+        raise TypeError("what is read when it is made is saved under its own name in the catalog")
+
+    def _exists(self) -> bool:
+        return bool(self._made.exists())
+
+    def _describe(self) -> dict[str, Any]:
+        return dict(self._made._describe())
+
+    def ledger_summary(self) -> dict[str, Any]:
+        """Return what the dataset says it holds; of one that is not there, the digest of null."""
+        if self._made.exists():
+            return dict(self._made.ledger_summary())
+        return {"root_digest": value_digest(None), "rows": None, "bytes": 0}

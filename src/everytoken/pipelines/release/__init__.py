@@ -1,0 +1,5 @@
+"""Pipeline `release`."""
+
+from everytoken.pipelines.release.pipeline import create_pipeline
+
+__all__ = ["create_pipeline"]

@@ -1,0 +1,149 @@
+"""Release: a manifest of each split without text, what made the corpus, and the folder that is published."""
+
+import logging
+from collections import Counter
+from typing import Any
+
+from everytoken.corpus.plan import ShardPlan
+from everytoken.parameters import IngestionParameters, ReleaseParameters
+from everytoken.pipelines.release.job import (
+    making_nodes,
+    nodes_on_request,
+    parameters_of,
+    require_made_by,
+    stages_of,
+    values_by_name,
+)
+from everytoken.provenance.errors import ProvenanceError
+from everytoken.provenance.releases.manifest import find_withheld_ids, held_out_manifest_part, id_keys, manifest_part
+from everytoken.provenance.releases.recipe_file import recipe_of, require_plan, upstream_of
+from everytoken.provenance.releases.write_release import licences_of, parts_with_text, write_release
+from everytoken.shards import Artifact, Shards, canonical_json, plan_artifact
+from everytoken.tokens.canary.errors import CanaryError
+
+logger = logging.getLogger(__name__)
+
+
+def list_withheld_ids(scored_documents: Shards) -> Shards:
+    """Find the ids that would show text of their documents, as long titles do."""
+    return scored_documents.reduce(find_withheld_ids)
+
+
+def list_annotated(documents: Shards, tokens: Shards, exclusions: Shards, withheld_ids: Shards) -> Shards:
+    """List the annotated documents: address, score, hash of the text, length; no text."""
+    return documents.zip(tokens, exclusions).map(manifest_part, withheld=_keys(withheld_ids))
+
+
+def list_unannotated(documents: Shards, tokens: Shards, exclusions: Shards, withheld_ids: Shards) -> Shards:
+    """List the unannotated documents in the same way."""
+    return documents.zip(tokens, exclusions).map(manifest_part, withheld=_keys(withheld_ids))
+
+
+def list_held_out(documents: Shards, withheld_ids: Shards) -> Shards:
+    """List the held-out documents, which are in no stream."""
+    return documents.map(held_out_manifest_part, withheld=_keys(withheld_ids))
+
+
+def describe_job(release: ReleaseParameters, **datasets: Any) -> dict[str, Any]:
+    """Check that every stage was made by these parameters; return the recipe, and the streams that are left out.
+
+    Streams that only some jobs have are left out when they were not made, or from other documents, tokens or
+    parameters; ``left_out`` says why.
+    """
+    values, nodes = values_by_name(datasets), making_nodes()
+    licences_of(list(values["params:ingestion"].active_sources), release.licences)  # before hours of work, not after
+    require_plan(values["shard_plan"], values["params:ingestion"].plan)
+    require_made_by(nodes, values)
+    left_out: dict[str, str] = {}
+    for stream, more in nodes_on_request().items():
+        try:
+            if missing := [name for node in more for name in node.outputs if values[name] is None]:
+                raise ProvenanceError(f"{missing[0]} has not been made")
+            require_made_by(more, values)
+        except (ProvenanceError, CanaryError, OSError) as error:
+            left_out[stream] = str(error)
+            if values[stream] is not None:
+                logger.warning("warning: %s is not released: %s", stream, error)
+        else:
+            nodes += more
+    recipe = recipe_of(parameters_of(nodes, values), stages_of(nodes, values), values["tokenizer"])
+    return {"recipe": recipe, "left_out": left_out}
+
+
+def assemble_release(
+    job: dict[str, Any],
+    plan: ShardPlan,
+    annotated_manifest: Shards,
+    unannotated_manifest: Shards,
+    held_out_manifest: Shards,
+    annotated: Shards,
+    unannotated: Shards,
+    held_out: Shards,
+    upstream_documents: Shards,
+    withheld_ids: Shards,
+    classifications: Artifact,
+    tokenizer: Artifact,
+    compact_stream: Artifact,
+    annotated_stream: Artifact,
+    canary_stream: Artifact | None,
+    raw_shards: Artifact | None,
+    ingestion: IngestionParameters,
+    parameters: ReleaseParameters,
+) -> Artifact:
+    """Gather everything that rebuilds the corpus; texts only where a licence allows them."""
+    licences = licences_of(list(ingestion.active_sources), parameters.licences)
+    manifests = {"annotated": annotated_manifest, "unannotated": unannotated_manifest, "held_out": held_out_manifest}
+    documents = {"annotated": annotated, "unannotated": unannotated, "held_out": held_out}
+    made = {
+        "compact_stream": compact_stream,
+        "annotated_stream": annotated_stream,
+        "canary_stream": canary_stream,
+        "raw_shards": raw_shards,
+    }
+    rescued = {source for source, licence in licences.items() if licence.text == "rescue"}
+    by_part = zip(plan["shards"], upstream_documents, strict=True)
+    return plan_artifact(
+        write_release,
+        pretty_name=parameters.pretty_name,
+        licences=licences,
+        recipe=canonical_json(job["recipe"]).encode(),
+        upstream=canonical_json(upstream_of(ingestion.active_sources, plan)).encode(),
+        manifests=manifests,
+        texts={split: parts_with_text(documents[split], manifests[split], licences) for split in documents},
+        upstream_documents=Shards(tuple(part for shard, part in by_part if shard["source"] in rescued)),
+        withheld=_keys(withheld_ids),
+        classifications=classifications,
+        tokenizer=tokenizer,
+        streams={
+            name.removesuffix("_stream"): stream
+            for name, stream in made.items()
+            if stream is not None and name in job["recipe"]["datasets"]
+        },
+        memory=parameters.memory,
+    )
+
+
+def report_release(release: Artifact, job: dict[str, Any], parameters: ReleaseParameters) -> dict[str, Any]:
+    """Return what the release holds, its size by folder, the licences, and the digest that stands for all of it."""
+    sizes: Counter[str] = Counter()
+    for name, entry in release.ledger["files"].items():
+        sizes[name.split("/")[0]] += entry["bytes"]
+    held = release.statistics
+    sources = job["recipe"]["parameters"]["ingestion"]["sources"]
+    licences = licences_of([name for name, source in sources.items() if source is not None], parameters.licences)
+    return {
+        "digest": held["sums_sha256"],
+        "documents": held["rows"],
+        "bytes": release.bytes,
+        "bytes_by_name": dict(sorted(sizes.items())),
+        "manifest_bytes_per_document": sizes["corpus-manifest"] / max(1, held["rows"]),
+        "by_split": held["by_split"],
+        "texts_given": held["rescued"],
+        "classifications": held["classifications"],
+        "licences": {source: licence.model_dump(mode="json") for source, licence in licences.items()},
+        "streams_left_out": job["left_out"],
+    }
+
+
+def _keys(withheld_ids: Shards) -> bytes:
+    return id_keys(pair for part in withheld_ids.values for pair in part["ids"])

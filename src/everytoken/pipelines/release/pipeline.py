@@ -1,0 +1,76 @@
+"""Release: splits, token streams and what made them -> a folder without text that rebuilds them exactly. On request."""
+
+from kedro.pipeline import Node, Pipeline
+
+from everytoken.pipelines.release.job import WHEN_MADE, inputs_of_the_description
+from everytoken.pipelines.release.nodes import (
+    assemble_release,
+    describe_job,
+    list_annotated,
+    list_held_out,
+    list_unannotated,
+    list_withheld_ids,
+    report_release,
+)
+
+
+def create_pipeline() -> Pipeline:
+    """Return the pipeline."""
+    return Pipeline(
+        [
+            Node(list_withheld_ids, "scored_documents", "withheld_ids", name="list_withheld_ids"),
+            Node(
+                list_annotated,
+                ["annotated_documents", "annotated_tokens", "exclusions", "withheld_ids"],
+                "annotated_manifest",
+                name="list_annotated",
+            ),
+            Node(
+                list_unannotated,
+                ["unannotated_documents", "unannotated_tokens", "exclusions", "withheld_ids"],
+                "unannotated_manifest",
+                name="list_unannotated",
+            ),
+            Node(list_held_out, ["held_out_documents", "withheld_ids"], "held_out_manifest", name="list_held_out"),
+            Node(
+                describe_job,
+                {"release": "params:release", **inputs_of_the_description()},
+                "released_job",
+                name="describe_job",
+            ),
+            Node(
+                assemble_release,
+                [
+                    "released_job",
+                    "shard_plan",
+                    "annotated_manifest",
+                    "unannotated_manifest",
+                    "held_out_manifest",
+                    "annotated_documents",
+                    "unannotated_documents",
+                    "held_out_documents",
+                    "upstream_documents",
+                    "withheld_ids",
+                    "classifications",
+                    "tokenizer",
+                    "compact_stream",
+                    "annotated_stream",
+                    f"canary_stream{WHEN_MADE}",
+                    f"raw_shards{WHEN_MADE}",
+                    "params:ingestion",
+                    "params:release",
+                ],
+                "release",
+                name="assemble_release",
+            ),
+            Node(
+                report_release,
+                ["release", "released_job", "params:release"],
+                "release_report",
+                name="report_release",
+                tags=["report"],
+            ),
+        ],
+        namespace="release",
+        prefix_datasets_with_namespace=False,
+    )

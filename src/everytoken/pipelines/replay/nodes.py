@@ -1,0 +1,141 @@
+"""Replay: the files of then, the documents in them, where those of the manifest are, and the splits again."""
+
+from pathlib import Path
+from typing import Any
+
+from everytoken.corpus.plan import ShardPlan
+from everytoken.corpus.upstreams.source import Upstream, UpstreamFile
+from everytoken.parameters import IngestionParameters, ReplayParameters, SubsamplingParameters
+from everytoken.pipelines.ingestion.nodes import plan_shards, read_documents
+from everytoken.provenance.errors import ProvenanceError
+from everytoken.provenance.releases.release import open_release
+from everytoken.provenance.replay.locate import locate_part
+from everytoken.provenance.replay.manifest_files import is_release, manifest_parts, rescue_files
+from everytoken.provenance.replay.match import match_rows
+from everytoken.provenance.replay.moved import released_plan
+from everytoken.provenance.replay.parameters import require_released
+from everytoken.provenance.replay.report import replay_report, require_allowed, require_unmoved
+from everytoken.provenance.replay.restore import find_tombstones, restore_part
+from everytoken.shards import Artifact, Shards, plan_artifact
+
+
+def find_upstreams(replay: ReplayParameters, ingestion: IngestionParameters) -> dict[str, Upstream]:
+    """Return where each source is read: its own upstream, or the other place that the replay is given."""
+    folder = Path(replay.release)
+    if is_release(folder):
+        require_released(open_release(folder), "ingestion", ingestion.model_dump(mode="json"))
+    given = replay.upstreams or {}
+    if unknown := sorted(set(given) - set(ingestion.active_sources)):
+        raise ProvenanceError(
+            f"replay.upstreams names {unknown}, the sources are {sorted(ingestion.active_sources)}. Correct the names"
+        )
+    return {name: given.get(name, source.upstream) for name, source in ingestion.active_sources.items()}
+
+
+def take_plan(
+    files: dict[str, list[UpstreamFile]], replay: ReplayParameters, ingestion: IngestionParameters
+) -> tuple[ShardPlan, list[dict[str, Any]]]:
+    """Take the shard plan of the release, with what has moved since; without one (published format) make it."""
+    folder = Path(replay.release)
+    if not is_release(folder):
+        return plan_shards(files, ingestion), []
+    return released_plan(open_release(folder), find_upstreams(replay, ingestion), files)
+
+
+def read_released_documents(
+    plan: ShardPlan,
+    files: dict[str, list[UpstreamFile]],
+    moved: list[dict[str, Any]],
+    replay: ReplayParameters,
+    ingestion: IngestionParameters,
+) -> Shards:
+    """Read the documents of the planned shards as ingestion does; what has moved stops here unless that is allowed."""
+    require_unmoved(moved, replay.allow, "the dataset upstream_changes")
+    return read_documents(plan, files, ingestion)
+
+
+def locate_documents(documents: Shards, plan: ShardPlan, replay: ReplayParameters) -> Shards:
+    """Find the document of every row of the manifest at its address."""
+    places = [(shard["source"], shard["shard_index"], shard["first_row"]) for shard in plan["shards"]]
+    return manifest_parts(Path(replay.release)).map(locate_part, documents=documents, shards=places)
+
+
+def match_documents(located: Shards, documents: Shards, replay: ReplayParameters) -> Artifact:
+    """Find the others by id, or among the rescued texts; say of the rest why not."""
+    rescue = rescue_files(Path(replay.release))
+    return plan_artifact(
+        match_rows,
+        located=located,
+        documents=documents,
+        rescue=rescue,
+        rescue_digests=[(file.split, file.sha256) for file in rescue],
+        memory=replay.memory,
+    )
+
+
+def report_replay(
+    located: Shards, matches: Artifact, moved: list[dict[str, Any]]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Count the rows by where they were found; list what is missing."""
+    return replay_report(located, matches, moved)
+
+
+def restore_annotated(
+    located: Shards,
+    documents: Shards,
+    matches: Artifact,
+    report: dict[str, Any],
+    replay: ReplayParameters,
+    subsampling: SubsamplingParameters,
+) -> Shards:
+    """Put the annotated documents in the order of the manifest; stops when some are missing and that is not allowed."""
+    return _restore("annotated", located, documents, matches, report, replay, subsampling)
+
+
+def restore_unannotated(
+    located: Shards,
+    documents: Shards,
+    matches: Artifact,
+    report: dict[str, Any],
+    replay: ReplayParameters,
+    subsampling: SubsamplingParameters,
+) -> Shards:
+    """Put the unannotated documents in the order of the manifest."""
+    return _restore("unannotated", located, documents, matches, report, replay, subsampling)
+
+
+def restore_held_out(
+    located: Shards,
+    documents: Shards,
+    matches: Artifact,
+    report: dict[str, Any],
+    replay: ReplayParameters,
+    subsampling: SubsamplingParameters,
+) -> Shards:
+    """Put the held-out documents in the order of the manifest."""
+    return _restore("held_out", located, documents, matches, report, replay, subsampling)
+
+
+def find_exclusions(located: Shards, matches: Artifact) -> Shards:
+    """Name the documents whose place in the streams a tombstone keeps: taken down, or missing and allowed to be."""
+    return located.reduce(find_tombstones, matches=matches)
+
+
+def _restore(
+    split: str,
+    located: Shards,
+    documents: Shards,
+    matches: Artifact,
+    report: dict[str, Any],
+    replay: ReplayParameters,
+    subsampling: SubsamplingParameters,
+) -> Shards:
+    require_allowed(report, replay.allow)
+    return located.map(
+        restore_part,
+        split=split,
+        documents=documents,
+        matches=matches,
+        rescue=rescue_files(Path(replay.release)),
+        estimate=subsampling.held_out,
+    )

@@ -1,0 +1,62 @@
+"""Replay: manifest and upstream -> the documents of the splits, which tokenization takes as those of a first build."""
+
+from kedro.pipeline import Node, Pipeline
+
+from everytoken.pipelines.replay.nodes import (
+    find_exclusions,
+    find_upstreams,
+    locate_documents,
+    match_documents,
+    read_released_documents,
+    report_replay,
+    restore_annotated,
+    restore_held_out,
+    restore_unannotated,
+    take_plan,
+)
+
+_PARAMETERS = ["params:replay", "params:ingestion"]
+_FOUND = [
+    *("located_documents", "upstream_documents", "document_matches", "replay_report"),
+    *("params:replay", "params:subsampling"),
+]
+
+
+def create_pipeline() -> Pipeline:
+    """Return the pipeline."""
+    return Pipeline(
+        [
+            Node(find_upstreams, _PARAMETERS, "upstream_files", name="find_upstreams"),
+            Node(take_plan, ["upstream_files", *_PARAMETERS], ["shard_plan", "upstream_changes"], name="take_plan"),
+            Node(
+                read_released_documents,
+                ["shard_plan", "upstream_files", "upstream_changes", *_PARAMETERS],
+                "upstream_documents",
+                name="read_released_documents",
+            ),
+            Node(
+                locate_documents,
+                ["upstream_documents", "shard_plan", "params:replay"],
+                "located_documents",
+                name="locate_documents",
+            ),
+            Node(
+                match_documents,
+                ["located_documents", "upstream_documents", "params:replay"],
+                "document_matches",
+                name="match_documents",
+            ),
+            Node(
+                report_replay,
+                ["located_documents", "document_matches", "upstream_changes"],
+                ["replay_metrics", "replay_report"],
+                name="report_replay",
+            ),
+            Node(restore_annotated, _FOUND, "annotated_documents", name="restore_annotated"),
+            Node(restore_unannotated, _FOUND, "unannotated_documents", name="restore_unannotated"),
+            Node(restore_held_out, _FOUND, "held_out_documents", name="restore_held_out"),
+            Node(find_exclusions, ["located_documents", "document_matches"], "exclusions", name="find_exclusions"),
+        ],
+        namespace="replay",
+        prefix_datasets_with_namespace=False,
+    )

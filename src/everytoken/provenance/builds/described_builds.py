@@ -1,0 +1,198 @@
+"""A build as `everytoken diff` sees it: digests of its stages, parameters, documents; of a data folder or a release.
+
+A data folder is that of an environment: ``<layer>/<dataset>/ledger.json``. What its ledgers record of parameters is
+named as the parameters of the pipelines are, so that it can be compared with the recipe of a release. A release has no
+text and no ids of tokens, but their hashes and numbers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from everytoken.provenance.errors import ProvenanceError
+from everytoken.provenance.releases.release import SPLITS, VERIFICATION_FOLDER, open_release
+from everytoken.provenance.releases.window_checksums import CHECKSUMS_FILE, window_checksums
+from everytoken.provenance.verification.release_checks import is_release
+from everytoken.shards import Shards, Store, value_digest
+
+SHARD_PLAN = "shard_plan"
+_DECIDES_NOTHING = frozenset({"engine_certificate"})  # which engines were compared; another machine has others
+_STORE = "everytoken-ledger/"
+_STREAM = "_stream"
+
+# Of (dataset, parameter of its function): the name in the parameters of the pipelines, or None for what is derived.
+_NAMES: dict[tuple[str, str], str | None] = {
+    ("upstream_documents", "min_chars"): "ingestion.min_chars",
+    ("upstream_documents", "max_row_bytes"): "ingestion.reading.max_row_bytes",
+    ("document_sketches", "near"): "ingestion.dedup.near",
+    ("duplicates", "rules"): "ingestion.dedup",
+    ("selection", "mixture"): "ingestion.mixture",
+    ("scored_documents", "scorer"): "annotation.scorer",
+    ("classifications", "near"): "annotation.near",
+    ("exclusions", "sha256"): "subsampling.exclude.sha256",
+    **{(f"{split}_documents", "parameters"): "subsampling" for split in SPLITS},
+    **{(f"{split}_documents", name): None for split in SPLITS for name in ("split", "totals")},
+    ("token_estimates", "parameters"): "subsampling",
+    **{
+        ("tokenizer", name): f"tokenization.tokenizer.{name}"
+        for name in ("vocab_size", "min_frequency", "special_tokens", "sha256", "repository", "revision")
+    },
+    ("tokenizer", "eos_token"): "tokenization.eos_token",
+    **{
+        (f"{split}_tokens", name): f"tokenization.{name}"
+        for split in SPLITS
+        for name in ("eos_token", "max_lossy_share", "special_tokens_in_text")
+    },
+    **{(f"{split}_tokens", name): None for split in SPLITS for name in ("max_tokens", "columns", "proof")},
+    **{
+        (stream, name): f"tokenization.{name}"
+        for stream in ("compact_stream", "annotated_stream")
+        for name in ("seed", "seq_length", "shuffle_block")
+    },
+    **{(stream, "tombstones"): None for stream in ("compact_stream", "annotated_stream")},
+    **{("release", name): None for name in ("recipe", "upstream", "withheld")},
+    **{
+        ("checkpoint", name): f"training.{group}"
+        for name, group in (("training", "optimisation"), ("model", "model"), ("data", "data"))
+    },
+}
+
+
+@dataclass(frozen=True)
+class DescribedBuild:
+    """What is compared of a build.
+
+    Attributes:
+        path: its folder.
+        kind: ``data folder`` or ``release``.
+        stages: digest of the content of each dataset, by name.
+        parameters: flattened, ``subsampling.seed``; by the stage that records them, all under ``""`` in a release.
+        functions: version of each function that made something.
+        documents: reads the documents of a dataset.
+        windows: reads CRC-32 of the windows of a stream.
+    """
+
+    path: Path
+    kind: str
+    stages: Mapping[str, str]
+    parameters: Mapping[str, Mapping[str, Any]]
+    functions: Mapping[str, int]
+    documents: Mapping[str, Callable[[], Shards]] = field(repr=False)
+    windows: Mapping[str, Callable[[], np.ndarray]] = field(repr=False)
+
+
+def describe_build(path: Path) -> DescribedBuild:
+    """Read what a data folder or a release says of itself: ledgers and recipe, no data.
+
+    Raises:
+        ProvenanceError: it is neither, or one of its ledgers cannot be read.
+    """
+    return _of_release(path) if is_release(path) else _of_data(path)
+
+
+def _of_release(path: Path) -> DescribedBuild:
+    release = open_release(path)
+    stages = {name: dataset["root_digest"] for name, dataset in release.recipe["datasets"].items()}
+    stages = {name: digest for name, digest in stages.items() if name not in _DECIDES_NOTHING}
+    return DescribedBuild(
+        path,
+        "release",
+        {SHARD_PLAN: value_digest(release.upstream["plan"]), **stages},
+        {"": dict(_flat(release.recipe["parameters"], ""))},
+        release.recipe["functions"],
+        {f"{split}_documents": partial(_manifest, path, split) for split in SPLITS}
+        | {f"{split}_tokens": partial(_manifest, path, split) for split in SPLITS if split != "held_out"},
+        {
+            file.parent.name + _STREAM: partial(np.load, file)
+            for file in (path / VERIFICATION_FOLDER).glob(f"*/{CHECKSUMS_FILE}")
+        },
+    )
+
+
+def _manifest(path: Path, split: str) -> Shards:
+    return open_release(path).manifest(split)
+
+
+def _of_data(path: Path) -> DescribedBuild:
+    ledgers = {file.parent.name: _ledger(file) for file in sorted(path.glob("*/*/ledger.json"))}
+    ledgers = {name: one for name, one in ledgers.items() if name not in _DECIDES_NOTHING}
+    if not ledgers:
+        raise ProvenanceError(
+            f"{path} holds no build: no <layer>/<dataset>/ledger.json, as the data folder of an environment has, and "
+            "it is no release. Give the folder that `data` names in an environment's globals.yml, or that of a release."
+        )
+    stages = {name: one["root_digest"] for name, one in ledgers.items()}
+    parameters = {name: dict(_recorded(name, one["recipe"]["parameters"])) for name, one in ledgers.items()}
+    if (plan_file := path / "01_raw" / f"{SHARD_PLAN}.json").exists():
+        plan = json.loads(plan_file.read_bytes())
+        stages = {SHARD_PLAN: value_digest(plan), **stages}
+        parameters[SHARD_PLAN] = dict(_flat(plan["parameters"], "ingestion.plan."))
+    return DescribedBuild(
+        path,
+        "data folder",
+        stages,
+        parameters,
+        {ledger["recipe"]["function"]: ledger["recipe"]["version"] for ledger in ledgers.values()},
+        {
+            file.parent.name: Store(file.parent).load
+            for file in path.glob("*/*/ledger.json")
+            if str(ledgers.get(file.parent.name, {}).get("format")).startswith(_STORE)
+        },
+        {
+            file.parent.name: partial(_checksums, file, ledgers[file.parent.name])
+            for file in path.glob(f"*/*{_STREAM}/*.bin")
+            if file.parent.name in ledgers
+        },
+    )
+
+
+def _checksums(path: Path, ledger: Mapping[str, Any]) -> np.ndarray:
+    """Return the CRC-32 of the windows of a stream, uint32 (windows,)."""
+    windows = ledger["statistics"]["windows"]
+    size = path.stat().st_size // windows if windows else 1
+    return np.concatenate([np.empty(0, np.uint32), *window_checksums(path, size)])
+
+
+def _ledger(path: Path) -> dict[str, Any]:
+    try:
+        ledger: dict[str, Any] = json.loads(path.read_bytes())
+        if {"root_digest", "recipe", "format"} <= set(ledger):
+            return ledger
+        raise ValueError(f"it has only {sorted(ledger)[:10]}")
+    except (OSError, ValueError, TypeError) as error:
+        raise ProvenanceError(
+            f"{path} is no ledger ({error}); run the pipeline that makes {path.parent.name} again"
+        ) from error
+
+
+def _recorded(dataset: str, parameters: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield what a ledger records, by the names that parameters of pipelines have."""
+    for name, value in parameters.items():
+        known = _NAMES.get((dataset, name), f"{dataset}.{name}")
+        if dataset == "selection" and name == "max_text_bytes":
+            for source, most in value.items():
+                yield f"ingestion.sources.{source}.max_text_bytes", most
+        elif known is not None:
+            yield from _flat({known: value}, "")
+
+
+def _flat(value: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    """Yield the leaves of nested parameters; a stored dataset among them is no parameter."""
+    for key, item in value.items():
+        if isinstance(item, Mapping) and item and set(item) != {"digest"}:
+            yield from _flat(item, f"{prefix}{key}.")
+        elif not (isinstance(item, Mapping) and item) and not _holds_data(item):
+            yield f"{prefix}{key}", item
+
+
+def _holds_data(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return set(value) == {"digest"} or any(map(_holds_data, value.values()))
+    return isinstance(value, list) and any(map(_holds_data, value))

@@ -1,0 +1,232 @@
+"""Which documents differ between two builds: by address, out of core.
+
+A document is known by its address ``(source, shard_index, row)``, and where a mixture repeats it, by which of its uses
+it is. Rows of both builds go into tables of DuckDB in a temporary folder and are joined there in bounded memory. Of the
+text its hash is compared (8 bytes of SHA-256, as manifests have it), of tokens a hash of their ids, or their number
+where one of the builds is a release.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from everytoken.provenance.errors import ProvenanceError
+from everytoken.shards import Part, Shards
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+_ROWS = pa.schema(
+    [
+        ("source", pa.string()),
+        ("shard_index", pa.int32()),
+        ("row", pa.int64()),
+        ("id", pa.large_string()),
+        ("split", pa.string()),
+        ("position", pa.int64()),
+        ("text", pa.uint64()),
+        ("score", pa.int8()),
+        ("tokens", pa.uint64()),
+    ]
+)
+KINDS = {
+    "only_in_a": "b.split IS NULL",
+    "only_in_b": "a.split IS NULL",
+    "split_changed": "a.split <> b.split",
+    "text_changed": "a.text <> b.text",
+    "score_changed": "a.score <> b.score",
+    "tokens_changed": "a.tokens <> b.tokens",
+    "order_changed": "a.split = b.split AND a.rank <> b.rank",
+}
+
+
+@dataclass(frozen=True)
+class DocumentDifference:
+    """One document that differs.
+
+    Attributes:
+        source, shard_index, row: its address.
+        id: in the build that has it; None: it has none, or a release does not say it.
+        in_a, in_b: dataset and number of the document there; None where it is not.
+    """
+
+    source: str
+    shard_index: int
+    row: int
+    id: str | None
+    in_a: tuple[str, int] | None
+    in_b: tuple[str, int] | None
+
+
+@dataclass(frozen=True)
+class DocumentDifferences:
+    """What differs.
+
+    Attributes:
+        datasets: whose documents were compared.
+        rows_a, rows_b: how many there are.
+        counts: how many differ, by `KINDS`.
+        first: the first of each kind, in the order of A, then of B.
+    """
+
+    datasets: tuple[str, ...]
+    rows_a: int
+    rows_b: int
+    counts: Mapping[str, int]
+    first: Mapping[str, list[DocumentDifference]]
+
+
+def compare_documents(
+    a: Mapping[str, Callable[[], Shards]],
+    b: Mapping[str, Callable[[], Shards]],
+    *,
+    ids_of_tokens: bool,
+    limit: int,
+    memory: int,
+) -> DocumentDifferences:
+    """Compare documents.
+
+    Args:
+        a: reads the documents of the first build, by dataset; the order counts.
+        b: of the second build, the same datasets.
+        ids_of_tokens: whether both have the ids of their tokens; else their numbers are compared.
+        limit: documents that are named of each kind.
+        memory: bytes that the join may take; the disk takes the rest, about 100 bytes a document.
+
+    Raises:
+        ProvenanceError: the join needs more memory or disk.
+        DamagedStore: a part cannot be read.
+    """
+    with tempfile.TemporaryDirectory(prefix="everytoken-diff-") as folder, _connected(folder, memory) as duckdb:
+        rows_a, rows_b = _load(duckdb, "a", a, ids_of_tokens), _load(duckdb, "b", b, ids_of_tokens)
+        duckdb.execute(_JOIN)
+        counts, first = {}, {}
+        for kind, condition in KINDS.items():
+            found = f"FROM joined WHERE {condition.replace('a.', 'a_').replace('b.', 'b_')}"
+            counts[kind] = int(duckdb.execute(f"SELECT count(*) {found}").fetchall()[0][0])
+            rows = duckdb.execute(
+                f"SELECT source, shard_index, row, id, a_split, a_position, b_split, b_position {found} "
+                "ORDER BY a_number, a_position, b_number, b_position LIMIT ?",
+                [limit],
+            ).fetchall()
+            first[kind] = [
+                DocumentDifference(*row[:4], *(None if row[i] is None else (row[i], row[i + 1]) for i in (4, 6)))
+                for row in rows
+            ]
+    return DocumentDifferences(tuple(a), rows_a, rows_b, counts, first)
+
+
+# Ranks are among the documents that both have in one split, so that one document more moves no other.
+_JOIN = """
+CREATE TABLE joined AS
+SELECT *,
+    row_number() OVER (PARTITION BY a_split = b_split, a_number ORDER BY a_position) AS a_rank,
+    row_number() OVER (PARTITION BY a_split = b_split, b_number ORDER BY b_position) AS b_rank
+FROM (
+    SELECT coalesce(a.source, b.source) AS source, coalesce(a.shard_index, b.shard_index) AS shard_index,
+        coalesce(a.row, b.row) AS row, coalesce(a.id, b.id) AS id,
+        a.split AS a_split, a.number AS a_number, a.position AS a_position, a.text AS a_text, a.score AS a_score,
+        a.tokens AS a_tokens,
+        b.split AS b_split, b.number AS b_number, b.position AS b_position, b.text AS b_text, b.score AS b_score,
+        b.tokens AS b_tokens
+    FROM a FULL JOIN b
+    ON a.source = b.source AND a.shard_index = b.shard_index AND a.row = b.row AND a.use = b.use
+)
+"""
+
+
+@contextmanager
+def _connected(folder: str, memory: int) -> Iterator[DuckDBPyConnection]:
+    """Give a DuckDB in a folder that loads no extension; report its errors as ours."""
+    import duckdb  # loaded where it is needed
+
+    config: dict[str, Any] = {
+        "memory_limit": f"{memory}B",
+        "temp_directory": str(Path(folder, "spilled")),
+        "preserve_insertion_order": "false",
+        "autoinstall_known_extensions": "false",
+        "autoload_known_extensions": "false",
+    }
+    try:
+        with duckdb.connect(str(Path(folder, "documents.duckdb")), config=config) as connection:
+            connection.execute("SET enable_progress_bar = false")
+            yield connection
+    except duckdb.OutOfMemoryException as error:
+        raise ProvenanceError(f"comparing documents needs more than {memory:,} bytes ({error}); give more") from error
+    except duckdb.Error as error:
+        raise ProvenanceError(f"the documents cannot be compared: {str(error).splitlines()[0]}") from error
+
+
+def _load(duckdb: DuckDBPyConnection, name: str, datasets: Mapping[str, Callable[[], Shards]], tokens: bool) -> int:
+    """Make a table of all documents; return how many there are."""
+    for number, (dataset, shards) in enumerate(datasets.items()):
+        reader = pa.RecordBatchReader.from_batches(_ROWS, _rows(dataset, shards(), tokens))
+        duckdb.register("incoming", reader)
+        into = f"INSERT INTO loaded_{name}" if number else f"CREATE TABLE loaded_{name} AS"
+        duckdb.execute(f"{into} SELECT *, {number} AS number FROM incoming")
+        duckdb.unregister("incoming")
+    duckdb.execute(
+        f"CREATE TABLE {name} AS SELECT *, row_number() OVER (PARTITION BY source, shard_index, row "
+        f"ORDER BY number, position) AS use FROM loaded_{name}"
+    )
+    duckdb.execute(f"DROP TABLE loaded_{name}")
+    return int(duckdb.execute(f"SELECT count(*) FROM {name}").fetchall()[0][0])
+
+
+def _rows(dataset: str, shards: Shards, tokens: bool) -> Iterator[pa.RecordBatch]:
+    position = 0
+    for part in shards:
+        for batch in _read(part, tokens):
+            rows = batch.num_rows
+            columns = {
+                "split": pa.array([dataset] * rows, pa.string()),
+                "position": pa.array(np.arange(position, position + rows)),
+                "text": _texts(batch),
+                "score": batch.column("safety_score") if "safety_score" in batch.schema.names else None,
+                "tokens": _tokens(batch),
+            }
+            values = []
+            for field in _ROWS:
+                value = columns[field.name] if field.name in columns else batch.column(field.name)
+                values.append(pa.nulls(rows, field.type) if value is None else value.cast(field.type))
+            yield pa.RecordBatch.from_arrays(values, schema=_ROWS)
+            position += rows
+
+
+def _read(part: Part, tokens: bool) -> Iterator[pa.RecordBatch]:
+    """Yield the columns of a part that are compared; no text is read."""
+    wanted = {"source", "shard_index", "row", "id", "text_hash", "text_sha256", "safety_score"}
+    wanted.add("tokens" if tokens else "token_length")
+    yield from part.batches([name for name in part.schema.names if name in wanted])
+
+
+def _texts(batch: pa.RecordBatch) -> pa.Array | None:
+    if "text_hash" in batch.schema.names:
+        return batch.column("text_hash")
+    if "text_sha256" not in batch.schema.names:
+        return None
+    digests = b"".join(digest[:8] for digest in batch.column("text_sha256").to_pylist())
+    return pa.array(np.frombuffer(digests, ">u8").astype(np.uint64))
+
+
+def _tokens(batch: pa.RecordBatch) -> pa.Array | None:
+    if "token_length" in batch.schema.names:
+        return batch.column("token_length")
+    if "tokens" not in batch.schema.names:
+        return None
+    ids = batch.column("tokens")
+    offsets, flat = ids.offsets.to_numpy() - ids.offsets[0].as_py(), ids.flatten().to_numpy().tobytes()
+    width = ids.type.value_type.bit_width // 8
+    ends = (offsets * width).tolist()
+    hashes = (int.from_bytes(hashlib.sha256(flat[start:end]).digest()[:8], "big") for start, end in pairwise(ends))
+    return pa.array(np.fromiter(hashes, np.uint64, batch.num_rows))

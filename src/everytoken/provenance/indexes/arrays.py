@@ -1,0 +1,105 @@
+"""Arrays that are written piece by piece and read by memory map: the files of an index.
+
+A file is what `numpy.save` writes of a one-dimensional array. It is mapped without read-ahead: a question looks at a
+few places that are far apart, and pages between them would count as memory.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Self
+
+import numpy as np
+
+from everytoken.provenance.errors import ProvenanceError
+
+_CHUNK = 1 << 20  # entries that are converted at a time
+
+
+def smallest_type(most: int) -> np.dtype[Any]:
+    """Return the smallest unsigned little-endian type of two bytes or more that holds 0..``most``."""
+    return np.dtype("<u2" if most < 1 << 16 else "<u4" if most < 1 << 32 else "<u8")
+
+
+class ArrayWriter:
+    """Writes a ``.npy`` file by appending; a context manager. The file is fsynced when the block ends."""
+
+    def __init__(self, path: Path, dtype: np.dtype[Any]) -> None:
+        self.count = 0
+        self._path, self._dtype = path, dtype
+        self._file: BinaryIO | None = None
+
+    def __enter__(self) -> Self:
+        self._file = self._path.open("w+b")
+        self._write_header()
+        return self
+
+    def append(self, values: np.ndarray) -> None:
+        """Append values, (n,), which the type must hold."""
+        assert self._file is not None, "use it in a with statement"
+        for start in range(0, len(values), _CHUNK):
+            self._file.write(np.ascontiguousarray(values[start : start + _CHUNK], self._dtype).data)
+        self.count += len(values)
+
+    def _write_header(self) -> None:
+        assert self._file is not None
+        header = {"descr": self._dtype.str, "fortran_order": False, "shape": (self.count,)}
+        np.lib.format.write_array_header_1_0(self._file, header)  # leaves room for any number of entries
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file is None:
+            return
+        with self._file as file:
+            file.seek(0)
+            self._write_header()
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def write_permutation(permutation: np.ndarray, forward: ArrayWriter, backward: ArrayWriter, first: int = 0) -> None:
+    """Append ``first + permutation`` to one file and ``first`` + its inverse to another.
+
+    Args:
+        permutation: of 0..n-1, (n,); beside it, one array of n entries of the type of ``backward`` is held.
+        forward: gets n entries.
+        backward: gets n entries.
+        first: what is added to each.
+    """
+    count = len(permutation)
+    inverse = np.empty(count, smallest_type(max(0, count - 1)))
+    for start in range(0, count, _CHUNK):
+        piece = permutation[start : start + _CHUNK]
+        inverse[piece] = np.arange(start, start + len(piece))
+        forward.append(piece + first)
+    for start in range(0, count, _CHUNK):
+        backward.append(inverse[start : start + _CHUNK].astype(np.int64) + first)
+
+
+def map_array(path: Path) -> np.ndarray:
+    """Return the array of a ``.npy`` file, mapped, (n,).
+
+    Raises:
+        ProvenanceError: there is no such file, or it is not whole.
+    """
+    try:
+        with path.open("rb") as file:
+            np.lib.format.read_magic(file)
+            (count,), _, dtype = np.lib.format.read_array_header_1_0(file)
+            offset, size = file.tell(), os.fstat(file.fileno()).st_size
+            if size != offset + count * dtype.itemsize:
+                raise ValueError(f"it has {size} bytes, its {count} entries need {offset + count * dtype.itemsize}")
+            if not count:
+                return np.empty(0, dtype)  # an empty range cannot be mapped
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as error:
+        raise ProvenanceError(
+            f"{path} is no file of an index ({error}); run the pipeline that makes it again"
+        ) from None
+    if hasattr(mmap, "MADV_RANDOM"):
+        mapped.madvise(mmap.MADV_RANDOM)
+    return np.frombuffer(mapped, dtype, count, offset)

@@ -1,0 +1,223 @@
+"""Documents by id and by address: in which split each is, and under which number.
+
+Two sorted arrays of 64-bit hashes (`everytoken.provenance.indexes.hashes`), each with an array of document numbers
+beside it. A hash only proposes: what it finds is compared with the id or address in the record, so answers are exact,
+whatever collides. An id may belong to several documents, and an address too (a mixture may repeat documents): all are
+returned, by number.
+
+Size: 24 bytes a document (12 where it has no id) below 2**32 documents, else 32.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from everytoken.provenance.errors import ProvenanceError
+from everytoken.provenance.indexes.arrays import ArrayWriter, map_array, smallest_type
+from everytoken.provenance.indexes.document_numbers import (
+    DocumentNumbers,
+    DocumentPlace,
+    numbers_of,
+    read_numbers,
+    write_numbers,
+)
+from everytoken.provenance.indexes.external_sort import ExternalSort
+from everytoken.provenance.indexes.hashes import hash_of_address, hash_of_id, hashes_of_addresses, hashes_of_ids
+from everytoken.provenance.indexes.stored_rows import record_at, records_at
+from everytoken.shards import Artifact, Built, Shards, versioned, write_text
+
+__all__ = ["DocumentIndex", "DocumentPlace", "index_documents", "open_document_index"]
+
+DESCRIPTION_FILE = "index.json"
+FORMAT = "everytoken-document-index/1"
+_ID, _ADDRESS = ("id_type", "id"), ("source", "shard_index", "row")
+_KEYED = np.dtype([("key", "<u8"), ("document", "<u8")])
+
+
+@versioned(1, unrecorded=["memory"])
+def index_documents(folder: Path, *, documents: Mapping[str, Shards], memory: int) -> Built:
+    """Write the index of splits.
+
+    Args:
+        folder: where the files go; also holds temporary files, up to 32 bytes a document.
+        documents: by name of the split: rows with ``id``, ``id_type``, ``source``, ``shard_index`` and ``row``.
+        memory: bytes for sorting.
+
+    Returns:
+        Statistics: documents, ids (that are not null), id_types, splits (name, parts, documents, digest).
+    """
+    numbers = numbers_of(documents)
+    ids, addresses = (ExternalSort(_KEYED, memory // 2, folder) for _ in range(2))
+    types: set[str] = set()
+    for split, shards in documents.items():
+        first = numbers.first_of(split)
+        for part in shards:
+            for batch in part.batches([*_ID, *_ADDRESS]):
+                own = np.arange(first, first + batch.num_rows, dtype=np.uint64)
+                first += batch.num_rows
+                shard_indexes, rows = (batch.column(name).to_numpy() for name in ("shard_index", "row"))
+                addresses.add(_keyed(hashes_of_addresses(batch.column("source"), shard_indexes, rows), own))
+                known = batch.column("id").is_valid()
+                id_types, its_ids = (batch.column(name).filter(known) for name in _ID)
+                if id_types.null_count:
+                    raise ProvenanceError(f"{split} {part.name}: a document has an id without id_type; ingest it again")
+                ids.add(_keyed(hashes_of_ids(id_types, its_ids), own[known.to_numpy(zero_copy_only=False)]))
+                types.update(id_types.unique().to_pylist())
+    held = {name: _write(folder, name, of, len(numbers)) for name, of in (("ids", ids), ("addresses", addresses))}
+    described: dict[str, Any] = {
+        "ids": held["ids"],
+        "id_types": sorted(types),
+        "splits": [
+            {**split, "digest": shards.root_digest, "part_names": [part.name for part in shards]}
+            for split, shards in zip(write_numbers(folder, numbers), documents.values(), strict=True)
+        ],
+    }
+    write_text(folder / DESCRIPTION_FILE, json.dumps({"format": FORMAT, **described}) + "\n")
+    splits = [{name: value for name, value in split.items() if name != "part_names"} for split in described["splits"]]
+    return Built({"documents": len(numbers), **described, "splits": splits})
+
+
+def _keyed(keys: np.ndarray, documents: np.ndarray) -> np.ndarray:
+    records = np.empty(len(keys), _KEYED)
+    records["key"], records["document"] = keys, documents
+    return records
+
+
+def _write(folder: Path, name: str, records: ExternalSort, documents: int) -> int:
+    """Write the keys in order and the documents beside them; return how many there are."""
+    with (
+        ArrayWriter(folder / f"{name}_hashes.npy", np.dtype("<u8")) as keys,
+        ArrayWriter(folder / f"{name}_documents.npy", smallest_type(documents)) as numbers,
+    ):
+        for block in records.sorted():
+            keys.append(block["key"])
+            numbers.append(block["document"])
+    return keys.count
+
+
+@dataclass(frozen=True, eq=False)
+class DocumentIndex:
+    """See the module.
+
+    Attributes:
+        documents: the splits that it is of; their records are looked at.
+        numbers: of their documents.
+        id_types: all types of ids.
+    """
+
+    documents: Mapping[str, Shards]
+    numbers: DocumentNumbers
+    id_types: tuple[str, ...]
+    _part_names: Mapping[str, tuple[str, ...]]
+    _maps: Mapping[str, tuple[np.ndarray, np.ndarray]]
+
+    def find_id(self, id: str, id_type: str | None = None) -> list[DocumentPlace]:
+        """Return all documents with an id.
+
+        Args:
+            id: as documents have it, a string.
+            id_type: only ids of this type; None for all.
+        """
+        found: list[int] = []
+        try:
+            id.encode()
+        except UnicodeEncodeError:  # what a terminal may give; no document has such an id
+            return []
+        for kind in self.id_types if id_type is None else [id_type]:
+            found += self._found("ids", hash_of_id(kind, id), {"id_type": kind, "id": id})
+        return [self.numbers.place(document) for document in sorted(found)]
+
+    def find_address(self, source: str, shard_index: int, row: int) -> list[DocumentPlace]:
+        """Return all documents with an address: one, or none, where the mixture repeats no document."""
+        address = {"source": source, "shard_index": shard_index, "row": row}
+        if not (0 <= shard_index < 1 << 31 and 0 <= row < 1 << 63):
+            return []
+        found = self._found("addresses", hash_of_address(source, shard_index, row), address)
+        return [self.numbers.place(document) for document in found]
+
+    def part_row(self, split: str, number: int) -> tuple[str, int]:
+        """Return the name of the part that holds a document, and its row in the part.
+
+        Raises:
+            ProvenanceError: there is no such document.
+        """
+        _, part, row = self.numbers.row(self._number(split, number))
+        return self._part_names[split][part], row
+
+    def number(self, split: str, part_index: int, row: int) -> int:
+        """Return the number in its split of a row of a part, by the plan position of the part.
+
+        Raises:
+            ProvenanceError: there is no such row.
+        """
+        return self.numbers.number(split, part_index, row) - self.numbers.first_of(split)
+
+    def record(self, split: str, number: int, columns: tuple[str, ...]) -> dict[str, Any]:
+        """Return columns of a document's record.
+
+        Raises:
+            ProvenanceError: there is no such document.
+        """
+        _, part, row = self.numbers.row(self._number(split, number))
+        return record_at(self.documents[split].parts[part], row, columns)
+
+    def _number(self, split: str, number: int) -> int:
+        if not 0 <= number < (documents := self.numbers.documents_of(split)):
+            raise ProvenanceError(f"{split} has {documents:,} documents, asked for number {number:,}")
+        return self.numbers.first_of(split) + number
+
+    def _found(self, name: str, key: int, wanted: dict[str, Any]) -> Iterator[int]:
+        """Yield the documents of a hash whose record has what is wanted, by number."""
+        hashes, documents = self._maps[name]
+        first, end = bisect_left(hashes, key), bisect_right(hashes, key)  # by item: `searchsorted` may copy the map
+        for _, group in groupby(documents[first:end].tolist(), self.numbers.part_of):
+            own = list(group)
+            split, index, row = self.numbers.row(own[0])
+            rows = [row + document - own[0] for document in own]
+            records = records_at(self.documents[split].parts[index], rows, tuple(wanted))
+            yield from (document for document, record in zip(own, records, strict=True) if record == wanted)
+
+
+def open_document_index(index: Artifact | Path, documents: Mapping[str, Shards]) -> DocumentIndex:
+    """Open the index of splits.
+
+    Args:
+        index: its artifact or folder.
+        documents: the splits that it was made of, by name.
+
+    Raises:
+        ProvenanceError: it is no such index, or one of other documents.
+    """
+    folder = index if isinstance(index, Path) else index.folder
+    if folder is None:
+        raise ProvenanceError("the index is only planned; run the pipeline that makes it")
+    path = folder / DESCRIPTION_FILE
+    try:
+        described = json.loads(path.read_text(encoding="utf-8"))
+        if described["format"] != FORMAT:
+            raise ValueError(f"its format is {described['format']!r}, expected {FORMAT!r}")
+        numbers = read_numbers(folder, described["splits"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ProvenanceError(f"{folder} is no index of documents ({error}); run the pipeline that makes it") from None
+    for split in described["splits"]:
+        name = split["name"]
+        if name not in documents or (found := documents[name].root_digest) != split["digest"]:
+            has = f"{found[:16]}" if name in documents else "none"
+            raise ProvenanceError(
+                f"{folder} is the index of {name} documents {split['digest'][:16]}, given are {has}: run the pipeline "
+                "that makes the index again"
+            )
+    names = {split["name"]: tuple(split["part_names"]) for split in described["splits"]}
+    maps = {
+        name: (map_array(folder / f"{name}_hashes.npy"), map_array(folder / f"{name}_documents.npy"))
+        for name in ("ids", "addresses")
+    }
+    return DocumentIndex(documents, numbers, tuple(described["id_types"]), names, maps)

@@ -1,0 +1,136 @@
+"""Numbers of documents: which row of which part of which split each is.
+
+A document's number in a split is its row over all parts of the split in plan order. Where an index is of several
+splits, their documents are numbered on in the order of the splits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from everytoken.provenance.errors import ProvenanceError
+from everytoken.provenance.indexes.arrays import ArrayWriter
+from everytoken.shards import Shards
+
+FIRST_ROWS_FILE = "first_rows.npy"
+
+
+@dataclass(frozen=True)
+class DocumentPlace:
+    """A document by its number in a split."""
+
+    split: str
+    number: int
+
+
+@dataclass(frozen=True, eq=False)
+class DocumentNumbers:
+    """The numbers of the documents of some splits; 8 bytes a part.
+
+    Attributes:
+        splits: their names.
+        first_parts: the parts before each split, and all: (splits + 1,).
+        first_rows: the documents before each part of all splits, and all: uint64 (parts + 1,).
+    """
+
+    splits: tuple[str, ...]
+    first_parts: tuple[int, ...]
+    first_rows: np.ndarray
+
+    def __len__(self) -> int:
+        """Return the number of documents."""
+        return int(self.first_rows[-1])
+
+    def first_of(self, split: str) -> int:
+        """Return the number of the first document of a split.
+
+        Raises:
+            ProvenanceError: there is no such split.
+        """
+        return int(self.first_rows[self.first_parts[self._split(split)]])
+
+    def documents_of(self, split: str) -> int:
+        """Return how many documents a split has."""
+        number = self._split(split)
+        return int(self.first_rows[self.first_parts[number + 1]]) - self.first_of(split)
+
+    def place(self, document: int) -> DocumentPlace:
+        """Return the split and the number in it."""
+        split = self.splits[self._split_of_part(self.part_of(document))]
+        return DocumentPlace(split, document - self.first_of(split))
+
+    def row(self, document: int) -> tuple[str, int, int]:
+        """Return the split, the plan position of the part in it, and the row in the part.
+
+        Raises:
+            ProvenanceError: there is no such document.
+        """
+        part = self.part_of(document)
+        split = self._split_of_part(part)
+        return self.splits[split], part - self.first_parts[split], document - int(self.first_rows[part])
+
+    def number(self, split: str, part_index: int, row: int) -> int:
+        """Return the number of a row, over all splits.
+
+        Raises:
+            ProvenanceError: there is no such split, part or row.
+        """
+        number = self._split(split)
+        parts = self.first_parts[number + 1] - self.first_parts[number]
+        if not 0 <= part_index < parts:
+            raise ProvenanceError(f"{split} has {parts:,} parts, asked for number {part_index:,}")
+        part = self.first_parts[number] + part_index
+        rows = int(self.first_rows[part + 1]) - int(self.first_rows[part])
+        if not 0 <= row < rows:
+            raise ProvenanceError(f"part {part_index:,} of {split} has {rows:,} rows, asked for row {row:,}")
+        return int(self.first_rows[part]) + row
+
+    def part_of(self, document: int) -> int:
+        """Return the number of the part that holds a document, over all splits.
+
+        Raises:
+            ProvenanceError: there is no such document.
+        """
+        if not 0 <= document < len(self):
+            raise ProvenanceError(
+                f"there is no document {document:,}: {', '.join(self.splits)} have {len(self):,} documents"
+            )
+        return int(np.searchsorted(self.first_rows, np.uint64(document), "right")) - 1
+
+    def _split(self, name: str) -> int:
+        if name not in self.splits:
+            raise ProvenanceError(f"there is no split {name!r} in this index, only {list(self.splits)}")
+        return self.splits.index(name)
+
+    def _split_of_part(self, part: int) -> int:
+        return int(np.searchsorted(self.first_parts, part, "right")) - 1
+
+
+def numbers_of(splits: Mapping[str, Shards]) -> DocumentNumbers:
+    """Return the numbers of the documents of splits, in this order."""
+    rows = [part.rows for shards in splits.values() for part in shards]
+    parts = np.cumsum([0, *(len(shards) for shards in splits.values())])
+    return DocumentNumbers(tuple(splits), tuple(parts.tolist()), np.cumsum([0, *rows], dtype=np.uint64))
+
+
+def write_numbers(folder: Path, numbers: DocumentNumbers) -> list[dict[str, Any]]:
+    """Write ``first_rows.npy``; return what describes the splits."""
+    with ArrayWriter(folder / FIRST_ROWS_FILE, np.dtype("<u8")) as writer:
+        writer.append(numbers.first_rows)
+    return [
+        {"name": name, "parts": end - first, "documents": numbers.documents_of(name)}
+        for name, (first, end) in zip(numbers.splits, pairwise(numbers.first_parts), strict=True)
+    ]
+
+
+def read_numbers(folder: Path, splits: Sequence[Mapping[str, Any]]) -> DocumentNumbers:
+    """Return what `write_numbers` wrote, in memory: it is asked at every step."""
+    parts = np.cumsum([0, *(split["parts"] for split in splits)])
+    first_rows = np.load(folder / FIRST_ROWS_FILE)
+    return DocumentNumbers(tuple(split["name"] for split in splits), tuple(parts.tolist()), first_rows)

@@ -1,0 +1,78 @@
+"""The folder of an index of a stream: ``index.json`` says what it is, arrays beside it hold the maps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from everytoken.provenance.errors import ProvenanceError
+from everytoken.provenance.indexes.document_numbers import DocumentNumbers, read_numbers, write_numbers
+from everytoken.shards import Artifact, write_text
+
+DESCRIPTION_FILE = "index.json"
+FORMAT = "everytoken-stream-index/1"
+
+
+class Made(Protocol):
+    """What an index needs to know of its stream: a made artifact, or what is said about one elsewhere."""
+
+    @property
+    def root_digest(self) -> str:
+        """Digest of the stream."""
+
+    @property
+    def statistics(self) -> Mapping[str, Any]:
+        """What its writer counted."""
+
+
+@dataclass(frozen=True)
+class MadeStream:
+    """A stream of which only the ledger is looked at: its files are not verified again when its index is made."""
+
+    root_digest: str
+    statistics: Mapping[str, Any]
+
+
+def made_stream(stream: Artifact) -> MadeStream:
+    """Return what an index needs to know of a stream."""
+    return MadeStream(stream.root_digest, stream.statistics)
+
+
+def require_same(stream: str, found: Mapping[str, int], statistics: Mapping[str, Any]) -> None:
+    """Check that the documents are those of the stream, by what both count.
+
+    Raises:
+        ProvenanceError: they are not.
+    """
+    for name, value in found.items():
+        if (expected := statistics[name]) != value:
+            raise ProvenanceError(
+                f"{stream} stream: its ledger says {name} = {expected:,}, the documents and parameters given make "
+                f"{value:,}: they are not those that it was made from. Run the pipeline that makes the stream again"
+            )
+
+
+def write_description(folder: Path, kind: str, stream: Made, numbers: DocumentNumbers, **more: Any) -> dict[str, Any]:
+    """Write ``index.json`` and ``first_rows.npy``; return the statistics of the index."""
+    described = {"kind": kind, "stream": stream.root_digest, **more, "splits": write_numbers(folder, numbers)}
+    write_text(folder / DESCRIPTION_FILE, json.dumps({"format": FORMAT, **described}, indent=1) + "\n")
+    return {**described, "documents": len(numbers)}
+
+
+def read_description(folder: Path) -> tuple[dict[str, Any], DocumentNumbers]:
+    """Return what `write_description` wrote.
+
+    Raises:
+        ProvenanceError: the folder is no index of a stream.
+    """
+    path = folder / DESCRIPTION_FILE
+    try:
+        described: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if described["format"] != FORMAT:
+            raise ValueError(f"its format is {described['format']!r}, expected {FORMAT!r}")
+        return described, read_numbers(folder, described["splits"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ProvenanceError(f"{folder} is no index of a stream ({error}); run the pipeline that makes it") from None

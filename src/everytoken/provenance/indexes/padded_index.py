@@ -1,0 +1,93 @@
+"""The index of a padded stream (annotated, canary): one document a window.
+
+``order.npy`` has the document of each window, ``windows.npy`` the window of each document, and ``lengths.npy`` the
+content tokens of each document. Size: 10 bytes a document, which has one window (fewer than 2**32 documents, of fewer
+than 2**16 tokens each).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from everytoken.provenance.indexes.arrays import ArrayWriter, map_array, smallest_type, write_permutation
+from everytoken.provenance.indexes.document_numbers import DocumentNumbers, numbers_of
+from everytoken.provenance.indexes.index_folder import Made, require_same, write_description
+from everytoken.provenance.indexes.spans import Span, StreamIndex
+from everytoken.seeds import numpy_generator
+from everytoken.shards import Built, Shards, versioned
+from everytoken.tokens.documents import document_sizes
+
+PADDED = "padded"
+_ORDER, _WINDOWS, _LENGTHS = "order.npy", "windows.npy", "lengths.npy"
+
+
+@versioned(1)
+def index_padded_stream(
+    folder: Path, *, lengths: Shards, split: str, stream: Made, seq_length: int, seed: int
+) -> Built:
+    """Write the index of a stream of `everytoken.tokens.padded_stream`.
+
+    Memory: about 12 bytes a document.
+
+    Args:
+        folder: where the files go.
+        lengths: the documents of the stream, with ``token_length``.
+        split: which they are.
+        stream: the stream; its statistics say windows and tokens.
+        seq_length: with which it was made.
+        seed: with which it was made.
+
+    Raises:
+        ProvenanceError: the documents are not those of the stream.
+        StreamError: a length is null or negative.
+    """
+    numbers, tokens = numbers_of({split: lengths}), 0
+    with ArrayWriter(folder / _LENGTHS, smallest_type(seq_length + 1)) as writer:
+        for part in lengths:
+            of_part = document_sizes(part) - 1
+            tokens += int(of_part.sum())
+            writer.append(of_part)
+    require_same(split, {"windows": len(numbers), "documents": len(numbers), "tokens": tokens}, stream.statistics)
+    kind = smallest_type(len(numbers))
+    with ExitStack() as files:
+        order, windows = (files.enter_context(ArrayWriter(folder / name, kind)) for name in (_ORDER, _WINDOWS))
+        write_permutation(numpy_generator(seed).permutation(len(numbers)), order, windows)
+    described = {"windows": len(numbers), "window": seq_length + 1, "tokens": tokens}
+    return Built(write_description(folder, PADDED, stream, numbers, **described))
+
+
+@dataclass(frozen=True, eq=False)
+class PaddedIndex(StreamIndex):
+    """See the module."""
+
+    kind: ClassVar[str] = PADDED
+
+    order: np.ndarray
+    window_of_document: np.ndarray
+    lengths: np.ndarray
+
+    @staticmethod
+    def open(folder: Path, described: dict[str, Any], numbers: DocumentNumbers) -> PaddedIndex:
+        """Map the files that `index_padded_stream` wrote."""
+        return PaddedIndex(
+            described["stream"],
+            described["windows"],
+            described["window"],
+            numbers,
+            *(map_array(folder / name) for name in (_ORDER, _WINDOWS, _LENGTHS)),
+        )
+
+    def _spans(self, window: int) -> Iterator[Span]:
+        yield self._span(int(self.order[window]))
+
+    def _windows_of(self, document: int) -> Iterator[tuple[int, Span]]:
+        yield int(self.window_of_document[document]), self._span(document)
+
+    def _span(self, document: int) -> Span:
+        return Span(document, 0, int(self.lengths[document]) + 1, 0)

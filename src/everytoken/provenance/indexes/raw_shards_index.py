@@ -1,0 +1,136 @@
+"""Makes the index of raw shards: documents of all sources interleaved, as `everytoken.tokens.strands` says.
+
+``order.npy`` has the document at each place, ``places.npy`` the place of each document; where documents lie is in the
+files of `everytoken.provenance.indexes.token_positions`. Size: 10.1 bytes a document (fewer than 2**32 documents, of
+fewer than 2**16 tokens each; else up to 20.1); windows take nothing. `everytoken.provenance.indexes.flat_index` reads
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from everytoken.provenance.indexes.arrays import ArrayWriter, smallest_type
+from everytoken.provenance.indexes.document_numbers import numbers_of
+from everytoken.provenance.indexes.external_sort import ExternalSort
+from everytoken.provenance.indexes.flat_index import FLAT, ORDER_FILE, PLACES_FILE
+from everytoken.provenance.indexes.index_folder import Made, require_same, write_description
+from everytoken.provenance.indexes.token_positions import PositionsWriter
+from everytoken.seeds import numpy_generator
+from everytoken.shards import Built, Part, Shards, versioned
+from everytoken.tokens.documents import document_sizes
+from everytoken.tokens.shuffle import destinations
+from everytoken.tokens.strands import places
+
+_PLACED = np.dtype([("place", "<u8"), ("strand", "<u8"), ("document", "<u8"), ("size", "<u4")])
+_INVERSE = np.dtype([("document", "<u8"), ("place", "<u8")])
+
+
+@versioned(1, unrecorded=["memory"])
+def index_raw_shards(
+    folder: Path,
+    *,
+    lengths: Mapping[str, Shards],
+    order: tuple[str, ...],
+    stream: Made,
+    seed: int,
+    shard_size_tokens: int,
+    memory: int,
+) -> Built:
+    """Write the index of raw shards.
+
+    Args:
+        folder: where the files go; also holds temporary files, up to 44 bytes a document.
+        lengths: the documents, by split: rows with ``source`` and ``token_length``.
+        order: the splits in the order in which the shards were made of them.
+        stream: the shards; their statistics say tokens, documents and shards.
+        seed: with which they were made.
+        shard_size_tokens: with which they were made.
+        memory: bytes for sorting; about 50 bytes a document of one part come on top.
+
+    Raises:
+        ProvenanceError: the documents are not those of the shards.
+        StreamError: a length is null or negative.
+    """
+    splits = {name: lengths[name] for name in order}
+    numbers = numbers_of(splits)
+    totals, most = _totals(splits)
+    strands = {strand: number for number, strand in enumerate(sorted(totals))}
+    by_place, by_document = (ExternalSort(dtype, memory // 2, folder) for dtype in (_PLACED, _INVERSE))
+    read = dict.fromkeys(totals, 0)
+    for dataset, (split, shards) in enumerate(splits.items()):
+        first = numbers.first_of(split)
+        for part in shards:
+            for source, rows, sizes in _in_order(part, numpy_generator(seed, dataset, part.index)):
+                strand = source, dataset
+                ends = read[strand] + np.cumsum(sizes)
+                records = np.empty(len(rows), _PLACED)
+                records["place"] = places(ends - sizes, totals[strand])
+                records["strand"], records["document"] = strands[strand], first + rows
+                records["size"] = sizes
+                by_place.add(records)
+                read[strand] = int(ends[-1])
+            first += part.rows
+    kind = smallest_type(len(numbers))
+    with ExitStack() as files:
+        order_file, places_file = (
+            files.enter_context(ArrayWriter(folder / name, kind)) for name in (ORDER_FILE, PLACES_FILE)
+        )
+        positions = files.enter_context(PositionsWriter(folder, most))
+        for block in by_place.sorted():
+            inverse = np.empty(len(block), _INVERSE)
+            inverse["document"] = block["document"]
+            inverse["place"] = np.arange(order_file.count, order_file.count + len(block))
+            by_document.add(inverse)
+            order_file.append(block["document"])
+            positions.append(block["size"].astype(np.int64))
+        for block in by_document.sorted():
+            places_file.append(block["place"])
+    shards_made = -(-positions.tokens // shard_size_tokens)
+    found = {"documents": len(numbers), "tokens": positions.tokens, "shards": shards_made}
+    require_same("raw_shards", found, stream.statistics)
+    described = {"tokens": positions.tokens, "shard_size_tokens": shard_size_tokens}
+    return Built(write_description(folder, FLAT, stream, numbers, **described))
+
+
+def _totals(splits: Mapping[str, Shards]) -> tuple[dict[tuple[str, int], int], int]:
+    """Return the tokens of each strand, by (source, dataset), and of the largest document."""
+    totals: dict[tuple[str, int], int] = {}
+    most = 0
+    for dataset, shards in enumerate(splits.values()):
+        for part in shards:
+            codes, names, sizes = _sources_and_sizes(part)
+            most = max(most, int(sizes.max(initial=0)))
+            sums = np.zeros(len(names), np.int64)
+            np.add.at(sums, codes, sizes)
+            for source, total in zip(names, sums.tolist(), strict=True):
+                totals[source, dataset] = totals.get((source, dataset), 0) + total
+    return totals, most
+
+
+def _in_order(part: Part, generator: np.random.Generator) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """Yield for each source of a part its rows in their order, and their tokens."""
+    codes, names, sizes = _sources_and_sizes(part)
+    position = destinations(generator.permutation(part.rows))
+    order = np.lexsort((position, codes))
+    ends = np.cumsum(np.bincount(codes, minlength=len(names))).tolist()
+    for source, start, end in zip(names, [0, *ends], ends, strict=False):
+        rows = order[start:end]
+        yield source, rows, sizes[rows]
+
+
+def _sources_and_sizes(part: Part) -> tuple[np.ndarray, list[str], np.ndarray]:
+    """Return the number of the source of each row, the sources by number, and the tokens of each row."""
+    numbers: dict[str, int] = {}
+    codes: list[Any] = [np.empty(0, np.int64)]
+    for batch in part.batches(["source"]):
+        coded = batch.column("source").cast(pa.string()).dictionary_encode()
+        of_code = [numbers.setdefault(name, len(numbers)) for name in coded.dictionary.to_pylist()]
+        codes.append(np.array(of_code, np.int64)[coded.indices.to_numpy()])
+    return np.concatenate(codes), list(numbers), document_sizes(part)

@@ -1,0 +1,86 @@
+"""What an index of a stream answers: which tokens of which documents a window holds, and where a document is.
+
+Documents are known by number (`everytoken.provenance.indexes.document_numbers`). The tokens of a document are its
+content and then its EOS, which is token number ``token_length``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from everytoken.provenance.errors import ProvenanceError
+from everytoken.provenance.indexes.document_numbers import DocumentNumbers
+
+
+@dataclass(frozen=True)
+class Span:
+    """Tokens of a document in a window.
+
+    Attributes:
+        document: its number in the index.
+        first: the first of its tokens that the window has, from 0.
+        end: behind the last.
+        at: position of the first in the window, so the last is at position ``at + end - first - 1``.
+    """
+
+    document: int
+    first: int
+    end: int
+    at: int
+
+
+@dataclass(frozen=True, eq=False)
+class StreamIndex(ABC):
+    """The map between windows and documents, both ways; every answer takes O(log n) steps.
+
+    Attributes:
+        stream: root digest of the stream that it is of.
+        windows: how many there are.
+        window: tokens of each, padding included.
+        numbers: of the documents.
+    """
+
+    kind: ClassVar[str]
+
+    stream: str
+    windows: int
+    window: int
+    numbers: DocumentNumbers
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits over which documents are numbered, one after the other."""
+        return self.numbers.splits
+
+    @property
+    def documents(self) -> int:
+        """Documents of all splits, also those that are in no window."""
+        return len(self.numbers)
+
+    def spans(self, window: int) -> list[Span]:
+        """Return what a window holds, by position; padding has no span.
+
+        Raises:
+            ProvenanceError: there is no such window.
+        """
+        if not 0 <= window < self.windows:
+            raise ProvenanceError(f"the stream has {self.windows:,} windows, asked for window {window:,}")
+        return list(self._spans(window))
+
+    def windows_of(self, document: int) -> list[tuple[int, Span]]:
+        """Return the windows with tokens of a document, in the order of its tokens; none when all lie in a remainder.
+
+        Raises:
+            ProvenanceError: there is no such document.
+        """
+        self.numbers.part_of(document)  # the error
+        return list(self._windows_of(document))
+
+    @abstractmethod
+    def _spans(self, window: int) -> Iterator[Span]: ...
+
+    @abstractmethod
+    def _windows_of(self, document: int) -> Iterator[tuple[int, Span]]: ...

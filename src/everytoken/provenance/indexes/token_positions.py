@@ -1,0 +1,99 @@
+"""Documents that follow each other without a gap: where each begins, and which lie between two positions.
+
+A document's *place* is how many come before it. Kept are the tokens of each (2 bytes, where all are shorter than
+2**16), and before which position every 64th begins (8 bytes); what is between them is added up when it is asked for.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+import numpy as np
+
+from everytoken.provenance.indexes.arrays import ArrayWriter, map_array, smallest_type
+
+SIZES_FILE, STARTS_FILE = "sizes.npy", "starts.npy"
+_STEP = 64
+
+
+class Positions(Protocol):
+    """Documents one after the other."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all documents."""
+
+    def range_of(self, place: int) -> tuple[int, int]:
+        """Return the positions [first, end) of the document at a place."""
+
+    def between(self, begin: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+        """Yield (place, first, end, at) of the documents with tokens in the positions [begin, end).
+
+        Tokens [first, end) of the document are in it; the first of them is at position begin + at.
+        """
+
+
+class PositionsWriter:
+    """Writes ``sizes.npy`` and ``starts.npy``; a context manager."""
+
+    def __init__(self, folder: Path, most: int) -> None:
+        """Prepare for documents of at most ``most`` tokens."""
+        self.tokens = 0
+        self._sizes = ArrayWriter(folder / SIZES_FILE, smallest_type(most))
+        self._starts = ArrayWriter(folder / STARTS_FILE, np.dtype("<u8"))
+        self._files = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._files.enter_context(self._sizes)
+        self._files.enter_context(self._starts)
+        return self
+
+    def append(self, sizes: np.ndarray) -> None:
+        """Append documents of these numbers of tokens, EOS included, (n,)."""
+        if not len(sizes):
+            return
+        ends = np.cumsum(sizes, dtype=np.int64) + self.tokens
+        self._starts.append((ends - sizes)[-self._sizes.count % _STEP :: _STEP])
+        self._sizes.append(sizes)
+        self.tokens = int(ends[-1])
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._files.__exit__(kind, error, trace)
+
+
+class StoredPositions:
+    """`Positions` from the files of a `PositionsWriter`."""
+
+    def __init__(self, folder: Path, tokens: int) -> None:
+        """Map the files of documents that have ``tokens`` tokens together."""
+        self.tokens = tokens
+        self._sizes, self._starts = map_array(folder / SIZES_FILE), map_array(folder / STARTS_FILE)
+
+    def range_of(self, place: int) -> tuple[int, int]:
+        """See `Positions`."""
+        step = place // _STEP
+        sizes = self._sizes[step * _STEP : place + 1].tolist()
+        first = int(self._starts[step]) + sum(sizes[:-1])
+        return first, first + sizes[-1]
+
+    def between(self, begin: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+        """See `Positions`."""
+        if not begin < end:
+            return
+        step = bisect_right(self._starts, begin) - 1  # item by item: `searchsorted` may copy the map
+        place, start = step * _STEP, int(self._starts[step])
+        while start < end and place < len(self._sizes):
+            for size in self._sizes[place : place + _STEP].tolist():
+                if start >= end:
+                    return
+                if start + size > begin:
+                    first = max(0, begin - start)
+                    yield place, first, min(size, end - start), start + first - begin
+                start, place = start + size, place + 1

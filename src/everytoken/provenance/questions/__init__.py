@@ -1,0 +1,1 @@
+"""Which documents are in a batch, and which steps saw a document."""

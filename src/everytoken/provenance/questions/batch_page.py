@@ -1,0 +1,167 @@
+"""A page that shows every token of a batch: coloured by document, with the provenance of the one that is pointed at.
+
+One file of HTML that asks no network. Tokens stand in it as ids (base64 of uint16 or uint32, 2.7 or 5.3 bytes a token)
+beside a table of what each id that occurs spells; the page makes elements of those sequences alone that are in view, so
+a batch of 960 sequences of 2,049 tokens (two million) can be scrolled. Texts and ids are data in a block that they
+cannot end, and enter the page as text nodes only; control characters, marks of direction and lone bytes are spelled
+out. A content security policy allows the page's own script and style, by their digests, and nothing else.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from everytoken.provenance.questions.document_records import DocumentRecord
+from everytoken.provenance.questions.token_texts import bytes_of_token, decoded
+from everytoken.provenance.questions.trace import TracedSpan
+from everytoken.provenance.questions.traced_steps import TracedSequence
+from everytoken.shards import write_text
+from everytoken.tokens.tokenizer import DocumentTokenizer
+
+_TEMPLATE = "batch_page.html"
+_DATA, _POLICY = "{{data}}", "{{policy}}"
+
+
+def write_batch_page(path: Path, sequences: Sequence[TracedSequence], title: str, options: str = "") -> int:
+    """Write the page of traced sequences; return its bytes. Arguments as of `batch_page`."""
+    page = batch_page(sequences, title, options)
+    write_text(path, page)
+    return len(page.encode())
+
+
+def batch_page(sequences: Sequence[TracedSequence], title: str, options: str = "") -> str:
+    """Return the page of traced sequences.
+
+    Args:
+        sequences: of one step, or a window.
+        title: what they are.
+        options: of the command that traced them, which the page names for each token.
+    """
+    documents = _Documents()
+    wide = any(int(one.window.tokens.max(initial=0)) >= 1 << 16 for one in sequences)
+    data = {
+        "title": title,
+        "options": options,
+        "wide": wide,
+        "sequences": [_sequence(one, documents, wide) for one in sequences],
+        "documents": documents.told,
+        "spelled": _spelled(sequences),
+        "eos": sorted({one.tokenizer.eos_id for one in sequences if one.tokenizer is not None}),
+    }
+    template = resources.files(__package__).joinpath(_TEMPLATE).read_text(encoding="utf-8")
+    # the data last, and by cutting: a text may hold what looks like a place to fill
+    before, after = template.replace(_POLICY, _policy(template)).split(_DATA)
+    return before + _json_in_html(data) + after
+
+
+class _Documents:
+    """What is told of each document, once however many windows it is in; as pairs of a name and a text."""
+
+    def __init__(self) -> None:
+        self.told: list[list[list[str]]] = []
+        self._numbers: dict[Any, int] = {}
+
+    def number(self, sequence: TracedSequence, span: TracedSpan) -> int:
+        """Return the number of a span's document."""
+        record = span.record
+        key = (sequence.window.stream, span.document) if record is None else (record.split, record.number)
+        if key not in self._numbers:
+            self._numbers[key] = len(self.told)
+            self.told.append(_of_file(span) if record is None else _of_record(record, span))
+        return self._numbers[key]
+
+
+def _of_file(span: TracedSpan) -> list[list[str]]:
+    file = [] if span.file is None else [["file", span.file[0]], ["document of the file", f"{span.file[1]:,}"]]
+    return [["sequence of the .idx", f"{span.document:,}"], *file]
+
+
+def _of_record(record: DocumentRecord, span: TracedSpan) -> list[list[str]]:
+    told: list[tuple[str, Any]] = []
+    if record.canary is not None:
+        told += [("canary", "made, not an upstream's"), ("id", record.id), ("line", record.row), *record.canary.items()]
+    else:
+        told += [
+            ("source", record.source),
+            ("address", f"{record.source}/{record.shard_index}/{record.row}"),
+            ("file", record.path),
+            ("id", record.id),
+            ("safety score", record.safety_score),
+            ("excluded", record.excluded),
+        ]
+    told += [("split", f"{record.split}, document {record.number:,}")]
+    if span.located is not None:
+        told += [("characters", f"{span.located.characters:,}"), ("tokens", f"{len(span.located.ids):,}")]
+    return [[name, str(value)] for name, value in told if value is not None]
+
+
+def _sequence(one: TracedSequence, documents: _Documents, wide: bool) -> dict[str, Any]:
+    window = one.window
+    place = f"window {window.window:,} of {window.stream}"
+    if one.step is not None:
+        place = f"sequence {one.sequence}: sample {one.sample:,}, {place}, epoch {one.epoch}"
+    changes = np.flatnonzero(np.diff(window.counted, prepend=False, append=False))
+    return {
+        "name": place,
+        "where": f"--step {one.step} --sequence {one.sequence}"
+        if one.step is not None
+        else f"--stream {window.stream} --window {window.window}",
+        "count": len(window.tokens),
+        "ids": base64.b64encode(window.tokens.astype("<u4" if wide else "<u2").tobytes()).decode(),
+        "counted": changes.tolist(),  # where it begins, where it ends, ...
+        "spans": [
+            [
+                documents.number(one, span),
+                span.at,
+                span.end,
+                span.first,
+                -1 if span.length is None else span.length,
+                *(span.characters or (-1, -1)),
+                span.counted,
+                int(span.taken_down),
+            ]
+            for span in window.spans
+        ],
+        "known": window.documents_known,
+    }
+
+
+def _spelled(sequences: Sequence[TracedSequence]) -> dict[str, Any]:
+    """Return what each id that occurs spells: its text, or its bytes where these are no whole characters."""
+    by_tokenizer: dict[int, tuple[DocumentTokenizer, list[np.ndarray]]] = {}
+    for one in sequences:
+        if one.tokenizer is not None:
+            by_tokenizer.setdefault(id(one.tokenizer), (one.tokenizer, []))[1].append(one.window.tokens)
+    spelled: dict[str, Any] = {}
+    for tokenizer, tokens in by_tokenizer.values():
+        for token in np.unique(np.concatenate(tokens)).tolist():
+            found = bytes_of_token(tokenizer, token)
+            text = decoded(found)
+            spelled[str(token)] = list(found) if text is None else text
+    return spelled
+
+
+def _policy(template: str) -> str:
+    digests = {}
+    for element in ("script", "style"):
+        (content,) = re.findall(rf"<{element}>(.*?)</{element}>", template, re.DOTALL)
+        digests[element] = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+    own = "; ".join(f"{element}-src 'sha256-{digest}'" for element, digest in digests.items())
+    return f"default-src 'none'; {own}; base-uri 'none'; form-action 'none'"
+
+
+def _json_in_html(data: Any) -> str:
+    """Return JSON without <, > and &: no tag, comment or entity can begin or end in it."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text

@@ -1,0 +1,242 @@
+"""What is recorded of documents: address, id, score and text, read from the stores of the splits by part and row.
+
+Of a parquet file one row group is read at a time, and only the columns that are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from everytoken.provenance.errors import ProvenanceError
+from everytoken.provenance.questions.places import Places, store_head
+from everytoken.shards import Ledger
+from everytoken.shards.shards import part_name
+
+CANARY = "canary"
+STORES = {
+    "annotated": "annotated_documents",
+    "unannotated": "unannotated_documents",
+    "held_out": "held_out_documents",
+    CANARY: "canary_tokens",
+}
+EXCLUSIONS = "exclusions"
+
+_DOCUMENT = ("id", "id_type", "source", "shard_index", "row", "safety_score", "is_bad", "characters")
+_CANARY = ("doc_id", "condition", "effect", "universe", "fraction", "annotated", "row", "trigger")
+_TOLD = ("condition", "effect", "universe", "fraction", "annotated", "trigger")
+_TEXTS = ("text", "text_sha256", "assistant_spans")
+
+
+class Row(NamedTuple):
+    """A row of a store: split, number of the part, row in the part."""
+
+    split: str
+    part: int
+    row: int
+
+
+@dataclass(frozen=True)
+class DocumentRecord:
+    """A document of a split, or a canary document, whose text is made and not any upstream's.
+
+    Attributes:
+        split: the split that it is in; ``canary`` for canary documents.
+        number: its number in the split.
+        id: the upstream's, or the canary document's; None: it has none.
+        id_type: JSON type of the upstream's id.
+        source, shard_index, row: its address; of a canary document None, None, and the line of its file, from 0.
+        path: of the file of the shard, inside its upstream; None where no shard plan says.
+        safety_score: class 0 to 5; None of a canary document.
+        is_bad: whether the score is at or above the threshold of the draw.
+        excluded: why it was taken down; None where it was not.
+        canary: condition, effect, universe, fraction, annotated, trigger; None of other documents.
+        reflection: what was put into it; always None: streams of documents with reflections are still to come.
+        characters: of its text, where that is recorded.
+    """
+
+    split: str
+    number: int
+    id: str | None
+    id_type: str | None
+    source: str | None
+    shard_index: int | None
+    row: int
+    path: str | None
+    safety_score: int | None
+    is_bad: bool | None
+    excluded: str | None
+    canary: Mapping[str, Any] | None
+    reflection: None
+    characters: int | None
+
+    @property
+    def address(self) -> tuple[str, int, int] | None:
+        """Source, shard_index and row; None of a canary document."""
+        if self.source is None or self.shard_index is None:
+            return None
+        return (self.source, self.shard_index, self.row)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class RecordText:
+    """A document's record with its text; ``spans`` are those of the assistant, None where it has none."""
+
+    record: DocumentRecord
+    text: str
+    spans: list[tuple[int, int]] | None
+    text_sha256: bytes | None
+
+
+class DocumentRecords:
+    """The records of all splits of an environment, and what was excluded."""
+
+    def __init__(self, places: Places) -> None:
+        self.places = places
+
+    def at(self, rows: Mapping[int, Row], numbers: Mapping[int, int]) -> dict[int, DocumentRecord]:
+        """Return the records of documents.
+
+        Args:
+            rows: where each is, by any key.
+            numbers: the number of each in its split, by the same keys.
+        """
+        return {key: found for key, (found, _) in self._read(rows, numbers, texts=False)}
+
+    def texts_at(self, rows: Mapping[int, Row], numbers: Mapping[int, int]) -> Iterator[tuple[int, RecordText]]:
+        """Yield key and record with its text, part by part; arguments as of `at`."""
+        for key, (record, found) in self._read(rows, numbers, texts=True):
+            spans = found.get("assistant_spans")
+            pairs = None if spans is None else [(span["start"], span["end"]) for span in spans]
+            yield key, RecordText(record, found["text"], pairs, found.get("text_sha256"))
+
+    def _read(
+        self, rows: Mapping[int, Row], numbers: Mapping[int, int], texts: bool
+    ) -> Iterator[tuple[int, tuple[DocumentRecord, dict[str, Any]]]]:
+        in_order = sorted(rows.items(), key=lambda item: item[1])
+        for (split, part), group in groupby(in_order, lambda item: item[1][:2]):
+            wanted = list(group)
+            folder = self.places.store(STORES[split])
+            columns = [*(_CANARY if split == CANARY else _DOCUMENT), *(_TEXTS if texts else ())]
+            found = read_rows(folder / f"{part_name(part)}.parquet", [row.row for _, row in wanted], columns)
+            for (key, _), values in zip(wanted, found, strict=True):
+                yield key, (self.record_of(split, numbers[key], values), values)
+
+    def record_of(self, split: str, number: int, values: Mapping[str, Any]) -> DocumentRecord:
+        """Return the record of a row with these values by column."""
+        if split == CANARY:
+            return DocumentRecord(
+                split=split,
+                number=number,
+                id=values["doc_id"],
+                id_type=None,
+                source=None,
+                shard_index=None,
+                row=values["row"],
+                path=None,
+                safety_score=None,
+                is_bad=None,
+                excluded=None,
+                canary={name: values[name] for name in _TOLD},
+                reflection=None,
+                characters=None,
+            )
+        address = (values["source"], values["shard_index"], values["row"])
+        return DocumentRecord(
+            split=split,
+            number=number,
+            id=values["id"],
+            id_type=values.get("id_type"),
+            source=address[0],
+            shard_index=address[1],
+            row=address[2],
+            path=self.shard_path(*address[:2]),
+            safety_score=values["safety_score"],
+            is_bad=values["is_bad"],
+            excluded=self.excluded.get(address),
+            canary=None,
+            reflection=None,
+            characters=values.get("characters"),
+        )
+
+    def shard_path(self, source: str, shard_index: int) -> str | None:
+        """Return the path of a shard's file inside its upstream; None where the plan has no such shard."""
+        return self._shard_paths.get((source, shard_index))
+
+    @cached_property
+    def _shard_paths(self) -> dict[tuple[str, int], str]:
+        if not self.places.has("shard_plan"):
+            return {}
+        plan = orjson.loads(self.places.path("shard_plan").read_bytes())
+        return {(shard["source"], shard["shard_index"]): shard["path"] for shard in plan["shards"]}
+
+    @cached_property
+    def excluded(self) -> dict[tuple[str, int, int], str]:
+        """Why documents were excluded, by their addresses."""
+        if not self.places.has(EXCLUSIONS):
+            return {}
+        folder = self.places.path(EXCLUSIONS)
+        given = store_head(folder)["recipe"]["parameters"]
+        if "sha256" in given and given["sha256"] is None:  # no list: the values of all parts need not be read for it
+            return {}
+        ledger = Ledger.read(folder / "ledger.json")
+        return {
+            (source, shard_index, row): reason
+            for part in ledger.parts
+            for source, shard_index, row, reason, *_ in part.value["addresses"]
+        }
+
+
+def columns_of(split: str) -> list[str]:
+    """Return the columns that `DocumentRecords.record_of` needs of a row of a split, without its text."""
+    return list(_CANARY if split == CANARY else _DOCUMENT)
+
+
+def read_rows(path: Path, rows: Sequence[int], columns: Sequence[str]) -> list[dict[str, Any]]:
+    """Return rows of a parquet file by number, ascending, with those of ``columns`` that it has.
+
+    Raises:
+        ProvenanceError: the file cannot be read, or has fewer rows.
+    """
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            names = [name for name in columns if name in file.schema_arrow.names]
+            return list(_rows_of(file, path, rows, names))
+    except (OSError, pa.ArrowException) as error:
+        raise ProvenanceError(
+            f"{path} cannot be read ({error}). Run the pipeline that makes it: damaged parts are made again"
+        ) from error
+
+
+def _rows_of(file: pq.ParquetFile, path: Path, rows: Sequence[int], columns: list[str]) -> Iterator[dict[str, Any]]:
+    counts = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+    ends = np.cumsum(counts, dtype=np.int64)
+    total = int(ends[-1]) if counts else 0
+    if rows and not 0 <= rows[0] <= rows[-1] < total:
+        raise ProvenanceError(
+            f"{path} has {total:,} rows, asked for row {rows[-1]:,}: the documents were made again since the index "
+            "was. Run the pipeline that makes the index"
+        )
+    for group, of_group in _by_group(rows, ends):
+        table = file.read_row_group(group, columns)
+        first = int(ends[group]) - counts[group]
+        for row in of_group:  # `take` would load pandas, which takes longer than an answer
+            yield from table.slice(row - first, 1).to_pylist()
+
+
+def _by_group(rows: Iterable[int], ends: np.ndarray) -> Iterator[tuple[int, list[int]]]:
+    for group, found in groupby(rows, lambda row: int(np.searchsorted(ends, row, "right"))):
+        yield group, list(found)

@@ -1,0 +1,238 @@
+"""When a run read a document: every sample, step and position, and which of its checkpoints came after.
+
+A document is in a window or a few (the index of the stream); a window is read once in every epoch of its stream. Which
+sample that is follows from the order of samples alone (`everytoken.tokens.sample_order`): its ordinal in the epoch, and
+the sample that has this ordinal, if the run has one. Nothing is searched, so an answer costs O(log n) for each window
+and epoch, however long the run. Weights that change, replays and permuted epochs are as exact as the order itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from everytoken.provenance.errors import ProvenanceError
+from everytoken.provenance.indexes.document_numbers import DocumentPlace
+from everytoken.provenance.indexes.spans import Span, StreamIndex
+from everytoken.provenance.questions.document_records import DocumentRecord
+from everytoken.provenance.questions.runs import OpenRun, Run
+from everytoken.tokens.windows import WindowStream
+
+
+@dataclass(frozen=True)
+class Held:
+    """Tokens [first, end) of a document at the positions from ``at`` on of a window, whether it was read or not.
+
+    ``counted``: how many of them count in the loss.
+    """
+
+    stream: str
+    window: int
+    first: int
+    end: int
+    at: int
+    counted: int
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """One time that a run read tokens of a document.
+
+    Attributes:
+        run: name of the run.
+        sample: number of the sample in the run, from 0.
+        step: the optimiser step that read it, from 0.
+        sequence: its place in the batch of the step.
+        epoch: how often the run had read the stream's windows before, from 0.
+        held: the window, and which tokens.
+        skipped: whether the step updated nothing.
+    """
+
+    run: str
+    sample: int
+    step: int
+    sequence: int
+    epoch: int
+    held: Held
+    skipped: bool
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens of the document it read."""
+        return self.held.end - self.held.first
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON."""
+        held = self.held
+        return {
+            "run": self.run,
+            "step": self.step,
+            "sequence": self.sequence,
+            "sample": self.sample,
+            "epoch": self.epoch,
+            "stream": held.stream,
+            "window": held.window,
+            "positions": [held.at, held.at + self.tokens],
+            "tokens": [held.first, held.end],
+            "counted_in_loss": held.counted,
+            "skipped_step": self.skipped,
+        }
+
+
+@dataclass(frozen=True)
+class CheckpointPast:
+    """A checkpoint, and how often the document was read before it."""
+
+    run: str
+    step: int
+    folder: str
+    times: int
+
+
+@dataclass(frozen=True)
+class DocumentExposure:
+    """What runs read of a document.
+
+    Attributes:
+        record: the document.
+        held: the windows that hold it, of the streams of all runs.
+        exposures: in the order in which they happened.
+        checkpoints: of the last run, ascending; of what came before, the run's own past included.
+    """
+
+    record: DocumentRecord
+    held: tuple[Held, ...]
+    exposures: tuple[Exposure, ...]
+    checkpoints: tuple[CheckpointPast, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON."""
+        seen = self.exposures
+        return {
+            "document": self.record.to_json(),
+            "windows": [
+                {
+                    "stream": one.stream,
+                    "window": one.window,
+                    "positions": [one.at, one.at + one.end - one.first],
+                    "tokens": [one.first, one.end],
+                    "counted_in_loss": one.counted,
+                }
+                for one in self.held
+            ],
+            "times": len(seen),
+            "tokens_seen": sum(one.tokens for one in seen),
+            "tokens_counted_in_loss": sum(one.held.counted for one in seen),
+            "first_step": seen[0].step if seen else None,
+            "last_step": seen[-1].step if seen else None,
+            "exposures": [one.to_json() for one in seen],
+            "checkpoints": [vars(one) for one in self.checkpoints],
+        }
+
+
+def windows_holding(stream: WindowStream, name: str, index: StreamIndex, place: DocumentPlace) -> Iterator[Held]:
+    """Yield the windows of a stream that hold tokens of a document, in the order of its tokens; maybe none.
+
+    Args:
+        stream: the stream.
+        name: that the run has for it.
+        index: of the stream.
+        place: the document.
+    """
+    if place.split not in index.splits:
+        return
+    for window, span in index.windows_of(index.numbers.first_of(place.split) + place.number):
+        yield Held(name, window, span.first, span.end, span.at, _counted(stream, window, span))
+
+
+def exposures_of(opened: OpenRun, held: Held, steps: int | None = None) -> Iterator[Exposure]:
+    """Yield every time that a run read a window, by epoch.
+
+    Args:
+        opened: the run.
+        held: a window of one of its streams.
+        steps: steps that were done; None: all that the run did. More are those that it would have done.
+
+    Raises:
+        StreamError: a replay has fewer samples.
+    """
+    run, order = opened.run, opened.order
+    samples = (run.steps if steps is None else steps) * run.batch_size
+    if not samples:
+        return
+    size = order.sizes[order.names.index(held.stream)]
+    read = order.ranges(0, samples)[held.stream]
+    if read["end"] <= read["first"]:
+        return
+    for epoch in range(read["first"] // size, (read["end"] - 1) // size + 1):
+        ordinal = order.ordinal(held.stream, held.window, epoch)
+        if not read["first"] <= ordinal < read["end"]:
+            continue
+        sample = order.sample(held.stream, ordinal)
+        if sample is None or sample >= samples:
+            raise ProvenanceError(
+                f"the order of samples contradicts itself: ordinal {ordinal:,} of {held.stream} is among the first "
+                f"{samples:,} samples by `ranges`, and sample {sample} by `sample`. Please report this"
+            )
+        step, sequence = divmod(sample, run.batch_size)
+        yield Exposure(run.name, sample, step, sequence, epoch, held, step in run.skipped_steps)
+
+
+def document_exposure(
+    runs: Sequence[OpenRun],
+    indexes: Sequence[Mapping[str, StreamIndex]],
+    place: DocumentPlace,
+    record: DocumentRecord,
+    at_step: int | None = None,
+) -> DocumentExposure:
+    """Return what runs read of a document.
+
+    Args:
+        runs: one after the other, each begun from the end of the one before; the last is the one that is asked about.
+        indexes: of each run, the indexes of its streams by name.
+        place: the document.
+        record: the document's.
+        at_step: steps of the last run that count; None: all.
+    """
+    held: dict[tuple[str, int, int], Held] = {}
+    exposures: list[Exposure] = []
+    earlier = 0
+    for number, (opened, of_run) in enumerate(zip(runs, indexes, strict=True)):
+        last = number == len(runs) - 1
+        found: list[Exposure] = []
+        for stream in opened.windows.streams:
+            if (index := of_run.get(stream.name)) is None:
+                continue
+            for one in windows_holding(stream, stream.name, index, place):
+                held.setdefault((index.stream, one.window, one.at), one)
+                found += exposures_of(opened, one, at_step if last else None)
+        found.sort(key=lambda exposure: (exposure.sample, exposure.held.at))
+        earlier += 0 if last else len(found)
+        exposures += found
+    run = runs[-1].run
+    of_last = [one.step for one in exposures[earlier:]]
+    return DocumentExposure(
+        record,
+        tuple(held.values()),
+        tuple(exposures),
+        tuple(
+            CheckpointPast(run.name, step, folder, earlier + sum(read < step for read in of_last))
+            for step, folder in checkpoints_until(run, at_step)
+        ),
+    )
+
+
+def checkpoints_until(run: Run, at_step: int | None) -> list[tuple[int, str]]:
+    """Return step and folder of the checkpoints that a run had when it had done so many steps."""
+    return [one for one in run.checkpoints if at_step is None or one[0] <= at_step]
+
+
+def _counted(stream: WindowStream, window: int, span: Span) -> int:
+    """Return how many tokens of a span count in the loss: token t is the target of prediction t - 1."""
+    mask = np.ones((1, stream.seq_length), bool)
+    stream.clear(mask, np.array([0]), np.array([window]))
+    targets = np.concatenate([[False], mask[0]])
+    return int(targets[span.at : span.at + span.end - span.first].sum())

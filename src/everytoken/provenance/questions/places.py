@@ -1,0 +1,112 @@
+"""Where the datasets of an environment lie, and which of them has a content: by root digest, never by name alone."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from everytoken.provenance.errors import ProvenanceError
+from everytoken.shards import Artifact, ArtifactStore, ShardsError
+
+logger = logging.getLogger(__name__)
+
+_LEDGER = "ledger.json"
+_STORE = b'"everytoken-ledger/'
+_HEAD = 1 << 16
+_PARTS = b'\n "parts": [\n'
+
+
+@dataclass(frozen=True)
+class Places:
+    """The datasets of an environment.
+
+    Attributes:
+        paths: folder or file of each, by name.
+        environment: what the user calls it, for messages.
+        streams: where streams lie that its parameters name by path, by their names there.
+    """
+
+    paths: Mapping[str, Path]
+    environment: str
+    streams: Mapping[str, Path] = field(default_factory=dict)
+
+    def path(self, name: str) -> Path:
+        """Return where a dataset lies.
+
+        Raises:
+            ProvenanceError: the environment has none of this name.
+        """
+        if name not in self.paths:
+            raise ProvenanceError(f"the environment {self.environment!r} has no dataset {name!r}")
+        return self.paths[name]
+
+    def store(self, name: str) -> Path:
+        """Return the folder of a dataset of parts that has been made.
+
+        Raises:
+            ProvenanceError: it has not.
+        """
+        folder = self.path(name)
+        if not (folder / _LEDGER).is_file():
+            raise ProvenanceError(
+                f"{folder} ({name}) is not there, or not complete: documents are looked up in it. Run the pipelines "
+                f"that make it again: kedro run{self.options}; it gives the same bytes"
+            )
+        return folder
+
+    def has(self, name: str) -> bool:
+        """Return whether a dataset is there."""
+        return name in self.paths and (self.paths[name].is_file() or (self.paths[name] / _LEDGER).is_file())
+
+    @property
+    def options(self) -> str:
+        """What follows ``kedro run`` for this environment."""
+        return "" if self.environment in ("", "local", "base") else f" --env {self.environment}"
+
+    @cached_property
+    def artifacts(self) -> dict[str, Artifact]:
+        """The artifacts that are there and whole, by name."""
+        return dict(self._artifacts())
+
+    def _artifacts(self) -> Iterator[tuple[str, Artifact]]:
+        for name, folder in self.paths.items():
+            if not (folder / _LEDGER).is_file() or is_store(folder):
+                continue
+            try:
+                yield name, ArtifactStore(folder).load()
+            except ShardsError as error:  # another one may be the one that is looked for; if not, its error says so
+                logger.warning("%s is passed over: %s", name, error)
+
+    def with_digest(self, root_digest: str) -> tuple[str, Artifact] | None:
+        """Return name and artifact of this content; None when the environment has none."""
+        return next(((name, one) for name, one in self.artifacts.items() if one.root_digest == root_digest), None)
+
+
+def is_store(folder: Path) -> bool:
+    """Return whether a folder with a ledger is a store of parts."""
+    with (folder / _LEDGER).open("rb") as file:
+        return _STORE in file.read(_HEAD)
+
+
+def store_head(folder: Path) -> dict[str, Any]:
+    """Return what the ledger of a store of parts says before its parts (root_digest, rows, recipe).
+
+    Only the head is read: the ledger of 20,000 parts has megabytes, and nothing here needs them.
+
+    Raises:
+        ProvenanceError: the folder has no such ledger.
+    """
+    head, path = b"", folder / _LEDGER
+    try:
+        with path.open("rb") as file:
+            while _PARTS not in head and (block := file.read(_HEAD)):
+                head += block
+        found: dict[str, Any] = json.loads(head.split(_PARTS)[0].rstrip().rstrip(b",") + b"}")
+    except (OSError, ValueError) as error:
+        raise ProvenanceError(f"{path} is no ledger of parts ({error}); run the pipeline that makes it") from error
+    return found

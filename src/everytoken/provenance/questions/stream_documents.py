@@ -1,0 +1,204 @@
+"""The documents of a stream: which a window holds (by its index), and the tokens that each has (by its text).
+
+What the tokens of a document are is said by the ledgers: the stream's recipe names the stores of tokens that it was
+made from, and their recipes how they were encoded; that of chat windows says it itself. All are found by digest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from everytoken.provenance.errors import ProvenanceError
+from everytoken.provenance.indexes.stream_index import StreamIndex, open_stream_index
+from everytoken.provenance.questions.character_spans import LocatedTokens, locate_chat, locate_document
+from everytoken.provenance.questions.document_records import RecordText
+from everytoken.provenance.questions.foreign_streams import input_files, sequences_of
+from everytoken.provenance.questions.places import Places, store_head
+from everytoken.provenance.questions.run_streams import DATASETS
+from everytoken.shards import Artifact, ArtifactStore
+from everytoken.tokens.chat_parameters import ChatParameters, SpansAfter, SpansOfLines
+from everytoken.tokens.chats import Spans, spans_after, spans_of_lines
+from everytoken.tokens.engines import SpecialTokens
+from everytoken.tokens.tokenizer import DocumentTokenizer, open_tokenizer
+
+_TOKENS = {"unannotated": "unannotated_tokens", "annotated": "annotated_tokens", "canary": "canary_tokens"}
+_CHATS = "everytoken.tokens.chat_windows.write_chat_windows"
+_INDEXED = {  # streams whose documents an index of ours knows
+    "everytoken.tokens.streams.write_compact_stream",
+    "everytoken.tokens.streams.write_annotated_stream",
+    "everytoken.tokens.canary.stream.write_canary_stream",
+    "everytoken.tokens.raw_shards.write_raw_shards",
+    _CHATS,
+}
+
+Locate = Callable[[RecordText], LocatedTokens]
+
+
+@dataclass(frozen=True, eq=False)
+class StreamDocuments:
+    """What is known of the documents of a stream.
+
+    Attributes:
+        name: of the stream.
+        index: from windows to documents and back; None: nothing says which documents the windows are made of.
+        locate: gives the tokens of a document from its text; None where there are no texts, and documents are known by
+            number alone.
+        tokenizer: the one that made the ids; None where that is not known.
+        files: then, how many documents are of each input file, in their order; nothing where that is not known.
+    """
+
+    name: str
+    index: StreamIndex | None
+    locate: Locate | None
+    tokenizer: DocumentTokenizer | None
+    files: Mapping[str, int] = field(default_factory=dict)
+
+
+def index_of(places: Places, root_digest: str) -> tuple[str, Artifact] | None:
+    """Return name and artifact of the index of a stream of this content; None when the environment has none."""
+    return next(
+        ((name, one) for name, one in places.artifacts.items() if one.statistics.get("stream") == root_digest), None
+    )
+
+
+def documents_of(places: Places, name: str, path: Path, seq_length: int) -> StreamDocuments:
+    """Return what is known of the documents of a stream.
+
+    Args:
+        places: where its index, its documents and its tokenizer are looked for.
+        name: of the stream, for messages.
+        path: folder, prefix or file of the stream.
+        seq_length: predictions of a window.
+
+    Raises:
+        ProvenanceError: it is a stream of this project and has no index, or what it was made from is not there any
+            more.
+    """
+    if (stream := _made_here(path)) is None:
+        return StreamDocuments(name, sequences_of(path, seq_length), None, None, input_files(path))
+    index = open_index(places, name, stream, seq_length)
+    tokenizer = _tokenizer(places, name, stream)
+    return StreamDocuments(name, index, _locate(places, name, stream, index, tokenizer), tokenizer)
+
+
+def index_of_stream(places: Places, name: str, path: Path, seq_length: int) -> StreamIndex | None:
+    """Return the index of a stream that was made from documents; None of one whose documents have but numbers.
+
+    Arguments and errors as of `documents_of`.
+    """
+    stream = _made_here(path)
+    return None if stream is None else open_index(places, name, stream, seq_length)
+
+
+def _made_here(path: Path) -> Artifact | None:
+    """Return the stream that lies there, where this project made it from documents."""
+    if not (path / "ledger.json").is_file():
+        return None
+    stream = ArtifactStore(path).load()
+    return stream if stream.ledger["recipe"]["function"] in _INDEXED else None
+
+
+def open_index(places: Places, name: str, stream: Artifact, seq_length: int) -> StreamIndex:
+    """Return the index of a stream of this project.
+
+    Raises:
+        ProvenanceError: there is none.
+    """
+    if (found := index_of(places, stream.root_digest)) is None:
+        raise ProvenanceError(
+            f"there is no index of the stream {name} with the digest {stream.root_digest[:16]} ({stream.folder}) in "
+            f"the environment {places.environment!r}. Make it: kedro run{places.options} --pipelines "
+            f"{_PIPELINES.get(name, 'provenance')}"
+        )
+    return open_stream_index(found[1], seq_length)
+
+
+_PIPELINES = {"canary": "canary", "raw_shards": "packing", "chats": "finetuning"}
+
+
+def folder_of_stream(places: Places, name: str) -> Path:
+    """Return where the stream of a name lies: of a dataset, of a stream's short name, or of a path.
+
+    Raises:
+        ProvenanceError: there is none.
+    """
+    dataset = DATASETS.get(name, name)
+    if dataset in places.paths:
+        if dataset not in places.artifacts:
+            raise ProvenanceError(
+                f"the environment {places.environment!r} has no {dataset} yet, or it is not whole: run the pipeline "
+                f"that makes it (kedro run{places.options})"
+            )
+        return places.paths[dataset]
+    if name in places.streams:
+        return places.streams[name]
+    if Path(name).exists() or Path(f"{name}.idx").exists():
+        return Path(name)
+    raise ProvenanceError(
+        f"there is no stream {name!r}: name one of {[one for one in DATASETS if DATASETS[one] in places.paths]}, a "
+        "dataset, or the path of a stream"
+    )
+
+
+def _tokenizer(places: Places, name: str, stream: Artifact) -> DocumentTokenizer:
+    digest = stream.ledger["recipe"]["parameters"]["tokenizer"]["digest"]
+    if (found := places.with_digest(digest)) is None:
+        raise ProvenanceError(
+            f"the stream {name} was encoded with a tokenizer of the digest {digest}, which the environment "
+            f"{places.environment!r} does not have any more. Run tokenization with the parameters that made it: the "
+            "same parameters give the same tokenizer"
+        )
+    return open_tokenizer(found[1], str(found[1].statistics["eos_token"]))
+
+
+def _locate(places: Places, name: str, stream: Artifact, index: StreamIndex, tokenizer: DocumentTokenizer) -> Locate:
+    given = stream.ledger["recipe"]["parameters"]
+    if stream.ledger["recipe"]["function"] == _CHATS:
+        return _locate_chats(ChatParameters.model_validate(given["chats"]), tokenizer)
+    tokens = given["tokens"] if isinstance(given["tokens"], list) else [given["tokens"]]
+    rules = {
+        split: _encoding_of(places, name, split, made_from["digest"])
+        for split, made_from in zip(index.splits, tokens, strict=True)
+    }
+
+    def locate(document: RecordText) -> LocatedTokens:
+        special, most = rules[document.record.split]
+        return locate_document(tokenizer, document.text, special_tokens_in_text=special, max_tokens=most)
+
+    return locate
+
+
+def _encoding_of(places: Places, name: str, split: str, digest: str) -> tuple[SpecialTokens, int | None]:
+    """Return how the documents of a split were encoded: special tokens in text, and the cap."""
+    dataset = _TOKENS[split]
+    head = store_head(places.store(dataset))
+    if head["root_digest"] != digest:
+        raise ProvenanceError(
+            f"the stream {name} was made from {dataset} with the digest {digest}; now {dataset} has "
+            f"{head['root_digest']}: it was made again since. Run tokenization with the parameters of the stream"
+        )
+    parameters: Mapping[str, Any] = head["recipe"]["parameters"]
+    return cast(SpecialTokens, parameters["special_tokens_in_text"]), parameters["max_tokens"]
+
+
+def _locate_chats(chats: ChatParameters, tokenizer: DocumentTokenizer) -> Locate:
+    marks = {mark: tokenizer.special_tokens[mark] for mark in chats.marks}
+
+    def locate(document: RecordText) -> LocatedTokens:
+        spans = _said(chats, document)
+        return locate_chat(tokenizer, document.text, spans, marks=marks, ends_with_eos=chats.turn_ends == "eos")
+
+    return locate
+
+
+def _said(chats: ChatParameters, document: RecordText) -> Spans:
+    """Return what the assistant says, as `everytoken.tokens.chat_windows` finds it."""
+    rule = chats.rules[str(document.record.source)]
+    if isinstance(rule, SpansOfLines):
+        return spans_of_lines(document.text, rule)
+    if isinstance(rule, SpansAfter):
+        return spans_after(document.text, rule)
+    return [span for span in document.spans or [] if span[0] < span[1]]

@@ -1,0 +1,159 @@
+"""Why a document is in no split: what the stores of ingestion and the draw say of its address, or of its id.
+
+An address names the file, and so the parts of the plan that were made from it: one part is looked at. An id does not,
+so all parts of ``upstream_documents`` and what was set aside beside them are read for it, a row group at a time.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from everytoken.provenance.errors import ProvenanceError
+from everytoken.provenance.questions.document_records import CANARY, STORES, DocumentRecords
+from everytoken.provenance.questions.places import Places
+from everytoken.shards.progress import progress
+from everytoken.shards.shards import part_name
+from everytoken.shards.writing import set_aside_path
+
+NOT_PLANNED, NO_ROW, NOT_DRAWN, EXCLUDED = "not_planned", "no_such_row", "not_drawn", "excluded"
+_REPEATED = re.compile(r"of source (.*), shard (\d+), row (\d+)")  # as `selected_parts` says which document
+READ, DROPPED = "upstream_documents", "dropped_documents"
+
+
+@dataclass(frozen=True)
+class Unused:
+    """A row of an upstream that is in no split.
+
+    Attributes:
+        source, shard_index, row: its address.
+        id: the upstream's, where it is known.
+        reason: why: a reason of ``upstream_documents`` (set aside as it was read) or of ``dropped_documents``
+            (duplicate, ...), ``excluded``, ``not_drawn``, ``no_such_row``, or ``not_planned``: it was not read.
+        detail: what more is known; of a duplicate, which document it repeats.
+    """
+
+    source: str
+    shard_index: int
+    row: int
+    id: str | None
+    reason: str
+    detail: str | None
+
+    @property
+    def same_text_as(self) -> tuple[str, int, int] | None:
+        """The address of the document whose text this one repeats; None of one that is no duplicate."""
+        found = None if self.reason != "duplicate" else _REPEATED.fullmatch(self.detail or "")
+        return None if found is None else (str(ast.literal_eval(found[1])), int(found[2]), int(found[3]))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON."""
+        return dict(vars(self))
+
+
+def unused_at(records: DocumentRecords, source: str, shard_index: int, row: int) -> Unused:
+    """Return why no split has a document with this address.
+
+    Raises:
+        ProvenanceError: what ingestion read is not there any more.
+    """
+    planned = list(_parts_of(records.places, source, shard_index, row))
+    if not planned:
+        known = records.shard_path(source, shard_index)
+        detail = f"the shard plan has no part with row {row} of {known}" if known else "the shard plan has no such file"
+        return Unused(source, shard_index, row, None, NOT_PLANNED, detail)
+    wanted = (pc.field("source") == source) & (pc.field("shard_index") == shard_index) & (pc.field("row") == row)
+    for index in planned:
+        if (found := next(_left_out(records.places, index, wanted), None)) is not None:
+            return found
+        path = _part(records.places, READ, index)
+        for values in _matching(path, ["source", "shard_index", "row", "id"], wanted):
+            return _not_drawn(records, values, index)
+    return Unused(source, shard_index, row, None, NO_ROW, f"{records.shard_path(source, shard_index)} has no such row")
+
+
+def unused_with_id(records: DocumentRecords, id: str, used: set[tuple[str, int, int]]) -> Iterator[Unused]:
+    """Yield every row with an id that is in no split. A scan of all ids that were read.
+
+    Args:
+        records: of the environment.
+        id: as documents have it.
+        used: addresses of the documents with this id that are in a split.
+    """
+    wanted = pc.field("id") == id
+    parts = _planned(records.places)
+    for index in progress(range(len(parts)), len(parts), "looking for the id among what was read"):
+        left = list(_left_out(records.places, index, wanted))
+        yield from left
+        known = {(one.source, one.shard_index, one.row) for one in left} | used
+        for values in _matching(_part(records.places, READ, index), ["source", "shard_index", "row", "id"], wanted):
+            if (values["source"], values["shard_index"], values["row"]) not in known:
+                yield _not_drawn(records, values, index)
+
+
+def _not_drawn(records: DocumentRecords, values: dict[str, Any], index: int) -> Unused:
+    address = (values["source"], values["shard_index"], values["row"])
+    _require_absent(records.places, address, index)
+    reason = records.excluded.get(address)
+    return Unused(*address, values["id"], NOT_DRAWN if reason is None else EXCLUDED, reason)
+
+
+def _require_absent(places: Places, address: tuple[str, int, int], index: int) -> None:
+    """Check that no split has a document that its index does not know, where splits have the parts that were read."""
+    source, shard_index, row = address
+    wanted = (pc.field("source") == source) & (pc.field("shard_index") == shard_index) & (pc.field("row") == row)
+    for split, dataset in STORES.items():
+        path = places.paths.get(dataset, Path()) / f"{part_name(index)}.parquet"
+        if split != CANARY and path.is_file() and any(_matching(path, ["source", "shard_index", "row"], wanted)):
+            raise ProvenanceError(
+                f"{path} has the document {address}, and the index of documents does not know it: it was made of other "
+                f"documents, or by another version. Make it again: kedro run{places.options} --pipelines provenance"
+            )
+
+
+def _left_out(places: Places, index: int, wanted: pc.Expression) -> Iterator[Unused]:
+    """Yield what was set aside as a part was read, and what was dropped of it."""
+    aside = set_aside_path(_part(places, READ, index))
+    columns = ["source", "shard_index", "row", "id", "reason", "detail"]
+    for path in ([aside] if aside.is_file() else []) + [_part(places, DROPPED, index)]:
+        for values in _matching(path, columns, wanted):
+            yield Unused(**values)
+
+
+def _matching(path: Path, columns: list[str], wanted: pc.Expression) -> Iterator[dict[str, Any]]:
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            for group in range(file.num_row_groups):
+                yield from file.read_row_group(group, columns).filter(wanted).to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        raise ProvenanceError(
+            f"{path} cannot be read ({error}). Run the pipeline that makes it: damaged parts are made again"
+        ) from error
+
+
+def _part(places: Places, dataset: str, index: int) -> Path:
+    return places.store(dataset) / f"{part_name(index)}.parquet"
+
+
+def _planned(places: Places) -> list[dict[str, Any]]:
+    if not places.has("shard_plan"):
+        raise ProvenanceError(f"there is no shard plan in the environment {places.environment!r}: run ingestion")
+    planned: list[dict[str, Any]] = orjson.loads(places.path("shard_plan").read_bytes())["shards"]
+    return planned
+
+
+def _parts_of(places: Places, source: str, shard_index: int, row: int) -> Iterator[int]:
+    for index, shard in enumerate(_planned(places)):
+        if (shard["source"], shard["shard_index"]) != (source, shard_index):
+            continue
+        if shard["rows"] is None or shard["first_row"] <= row < shard["first_row"] + shard["rows"]:
+            yield index

@@ -1,0 +1,1 @@
+"""A corpus without its text, in a folder that rebuilds it: how it is written and how it is read."""

@@ -1,0 +1,263 @@
+"""The dataset card of a release: ``README.md`` with the YAML head that Hugging Face reads.
+
+It is a function of what the release holds: no date, no host, no path of a machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import yaml
+
+from everytoken.corpus.scoring.classifications import BY_ADDRESS, BY_ID, BY_USE
+from everytoken.provenance.releases.manifest import MANIFEST, MOST_ID_CHARACTERS
+from everytoken.provenance.releases.parameters import Licence
+from everytoken.provenance.releases.release import SPLITS
+from everytoken.provenance.releases.rescue import TEXT_RESCUE
+from everytoken.shards.table_digests import type_name
+
+# identifiers of the hub where they are not the SPDX identifier in small letters
+_HUB_LICENCES = {"ODC-By-1.0": "odc-by", "GFDL-1.3-or-later": "gfdl"}
+
+_IN_MANIFEST = {
+    "id": f"of the upstream; null where it has none, and where it is withheld (it would show {MOST_ID_CHARACTERS} or "
+    "more characters of the text)",
+    "id_type": "JSON type of the id, or `withheld`",
+}
+_MEANING = {
+    "id": "of the upstream",
+    "id_type": "JSON type of the id",
+    "source": "name of the source",
+    "shard_index": "number of the file among the sorted files of the source",
+    "row": "number of the row in that file, before any filter",
+    "text_hash": "first 8 bytes of the SHA-256 of the UTF-8 text, as a big-endian number",
+    "safety_score": "class 0 (harmless) to 5",
+    "safety_probs": "probability of each class; null where nothing says",
+    "is_bad": "whether the score is at or above the threshold",
+    "has_annotation": "whether the document is in the annotated split",
+    "token_length": "tokens of the content in its stream, without EOS; null in held_out, which is in no stream",
+    "is_excluded": "taken down: the row keeps its place, its text is not used",
+    "part": "number of the part that uses the document",
+    "global_row": "number of the document in its split: parts one after the other",
+    "text": "of the document",
+}
+
+
+def dataset_card(
+    *,
+    pretty_name: str,
+    licences: Mapping[str, Licence],
+    recipe: Mapping[str, Any],
+    upstream: Mapping[str, Any],
+    by_split: Mapping[str, Mapping[str, Any]],
+    rescued: Mapping[str, Mapping[str, int]],
+    classifications: Mapping[str, int],
+    streams: Mapping[str, Mapping[str, Any]],
+) -> str:
+    """Return the text of ``README.md``.
+
+    Args:
+        pretty_name: title.
+        licences: of each source.
+        recipe: ``recipe.json``.
+        upstream: ``upstream.json``.
+        by_split: counts of each split, and of its sources under ``by_source``, see
+            `everytoken.provenance.releases.manifest`.
+        rescued: by split and source the documents whose text is in ``text_rescue``.
+        classifications: rows of each table, and ``withheld``.
+        streams: ``verification/streams.json``.
+    """
+    sections = [
+        _head(pretty_name, licences, _configs(by_split, rescued, classifications)),
+        _what_it_is(pretty_name, by_split, streams),
+        _counts(by_split, rescued),
+        _licences(licences, rescued),
+        _pins(upstream),
+        _left_out(by_split, classifications),
+        _schemas(rescued, classifications),
+        _streams(streams),
+        _HOW_TO.format(
+            eos=recipe["tokenizer"]["eos_token"],
+            vocab_size=recipe["tokenizer"]["vocab_size"],
+            sha256=recipe["tokenizer"]["sha256"],
+            everytoken=recipe["versions"]["everytoken"],
+            python=recipe["versions"]["python"],
+            tokenizers=recipe["versions"]["tokenizers"],
+        ),
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def _head(pretty_name: str, licences: Mapping[str, Licence], configs: Iterable[dict[str, Any]]) -> str:
+    names = sorted({_hub_licence(licence.spdx) for licence in licences.values()})
+    head = {"pretty_name": pretty_name, "license": names[0] if len(names) == 1 else names, "configs": list(configs)}
+    return f"---\n{yaml.safe_dump(head, sort_keys=False, allow_unicode=True, width=10**6)}---"
+
+
+def _hub_licence(spdx: str) -> str:
+    return _HUB_LICENCES.get(spdx, "other" if spdx.startswith("LicenseRef-") else spdx.lower())
+
+
+def _configs(
+    by_split: Mapping[str, Mapping[str, Any]],
+    rescued: Mapping[str, Mapping[str, int]],
+    classifications: Mapping[str, int],
+) -> Iterator[dict[str, Any]]:
+    """Yield what Hugging Face ``datasets`` loads under one name; it refuses what has no rows."""
+    splits = [split for split in SPLITS if by_split[split]["rows"]]
+    yield {"config_name": "corpus-manifest", "default": True, "data_files": _split_files("corpus-manifest", splits)}
+    for table in _TABLES:
+        if classifications[table]:
+            name = "classifications" if table == "classifications" else f"classifications_{table}"
+            yield {"config_name": name, "data_files": f"classifications/{table}_*.parquet"}
+    if texts := [split for split in SPLITS if rescued[split]]:
+        yield {"config_name": "text_rescue", "data_files": _split_files("text_rescue", texts)}
+
+
+def _split_files(folder: str, splits: Iterable[str]) -> list[dict[str, str]]:
+    return [{"split": split, "path": f"{folder}/{split}/*.parquet"} for split in splits]
+
+
+def _what_it_is(
+    pretty_name: str, by_split: Mapping[str, Mapping[str, Any]], streams: Mapping[str, Mapping[str, Any]]
+) -> str:
+    documents = sum(counts["rows"] for counts in by_split.values())
+    return (
+        f"# {pretty_name}\n\n"
+        f"Everything that is needed to rebuild a corpus of {documents:,} documents and its token streams "
+        f"({', '.join(streams)}) exactly, without its text: which documents of public datasets, in which order, what "
+        "was decided about each, and digests to check every byte that is rebuilt. The text is read from the upstreams."
+    )
+
+
+def _counts(by_split: Mapping[str, Mapping[str, Any]], rescued: Mapping[str, Mapping[str, int]]) -> str:
+    lines = []
+    for split in SPLITS:
+        sources = by_split[split]["by_source"].items()
+        for source, counts in [*sources, ("*all*", by_split[split])]:
+            texts = rescued[split].get(source, 0) if source != "*all*" else sum(rescued[split].values())
+            numbers = [counts[name] for name in ("rows", "tokens", "without_id", "withheld", "excluded")]
+            cells = [f"{number:,}" for number in [*numbers, texts]]
+            if split == "held_out":
+                cells[1] = ""
+            lines.append([split, source, *cells])
+    head = ["split", "source", "documents", "tokens", "without id", "id withheld", "excluded", "text given"]
+    return (
+        "## Documents\n\n"
+        + _table(head, lines)
+        + "\n\nTokens are those of the content in the stream, without EOS; held-out documents are in none."
+    )
+
+
+def _licences(licences: Mapping[str, Licence], rescued: Mapping[str, Mapping[str, int]]) -> str:
+    lines = []
+    for source in sorted(licences):
+        licence, texts = licences[source], sum(of_split.get(source, 0) for of_split in rescued.values())
+        lines.append([source, f"[{licence.name}]({licence.url})", licence.attribution, f"{texts:,}"])
+    return (
+        "## Licences and attribution\n\n"
+        "What is said of the documents of a source is published under the licence of that source, and its notice must "
+        "go with everything that is made from it.\n\n"
+        + _table(["source", "licence", "attribution", "texts in this release"], lines)
+    )
+
+
+def _pins(upstream: Mapping[str, Any]) -> str:
+    lines = []
+    for source in sorted(set(upstream) - {"plan"}):
+        pin = upstream[source]["upstream"]
+        told = ", ".join(f"{key} `{value}`" for key, value in pin.items() if value is not None and key != "kind")
+        lines.append([source, pin["kind"], told, f"{len(upstream[source]['files']):,}"])
+    return (
+        "## Upstreams\n\n"
+        + _table(["source", "kind", "pinned", "files"], lines)
+        + "\n\n`upstream.json` has the path and digest of each file, and the order in which the shards were read."
+    )
+
+
+def _left_out(by_split: Mapping[str, Mapping[str, Any]], classifications: Mapping[str, int]) -> str:
+    withheld = sum(counts["withheld"] for counts in by_split.values())
+    excluded = sum(counts["excluded"] for counts in by_split.values())
+    return (
+        "## Withheld and excluded\n\n"
+        f"Withheld ids in the manifest: {withheld:,}, of which {MOST_ID_CHARACTERS} or more characters stand in the "
+        "text of a document. Rows left out of the classifications for the same reason: "
+        f"{classifications['withheld']:,}. The addresses in the manifest say which documents these are.\n\n"
+        f"Excluded documents: {excluded:,}. Their rows keep their places, so that all others keep theirs."
+    )
+
+
+# the tables of scores, and what their rows are
+_TABLES: dict[str, tuple[str, pa.Schema]] = {
+    "classifications": ("one row an id", BY_ID),
+    "by_address": ("rows whose id does not tell their score", BY_ADDRESS),
+    "by_use": ("the same of documents that are used twice", BY_USE),
+}
+
+
+def _schemas(rescued: Mapping[str, Mapping[str, int]], classifications: Mapping[str, int]) -> str:
+    shown = [("corpus-manifest/{split}/part_*.parquet", MANIFEST, {**_MEANING, **_IN_MANIFEST})]
+    if any(rescued.values()):
+        shown.append(("text_rescue/{split}/part_*.parquet", TEXT_RESCUE, _MEANING))
+    for table, (what, schema) in _TABLES.items():
+        if classifications[table]:
+            shown.append((f"classifications/{table}_*.parquet, {what}", schema, _MEANING))
+    return "## Columns\n\n" + "\n\n".join(
+        f"### {title}\n\n{_columns(schema, meaning)}" for title, schema, meaning in shown
+    )
+
+
+def _columns(schema: pa.Schema, meaning: Mapping[str, str]) -> str:
+    lines = [[f"`{field.name}`", type_name(field.type), meaning[field.name]] for field in schema]
+    return _table(["column", "type", "meaning"], lines)
+
+
+def _streams(streams: Mapping[str, Mapping[str, Any]]) -> str:
+    lines = []
+    for name, stream in streams.items():
+        statistics = stream["statistics"]
+        windows = f"{statistics['windows']:,}" if "windows" in statistics else f"{statistics['shards']:,} shards"
+        counts = [windows, f"{statistics['documents']:,}", f"{statistics['tokens']:,}"]
+        lines.append([name, *counts, f"`{stream['root_digest']}`"])
+    return (
+        "## Streams\n\n"
+        + _table(["stream", "windows", "documents", "tokens", "root digest"], lines)
+        + "\n\n`verification/streams.json` has size and SHA-256 of every file; beside it are the indexes, the lengths "
+        "of the documents, and a CRC-32 of each window."
+    )
+
+
+def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    rows = [head, ["---"] * len(head), *lines]
+    return "\n".join(
+        "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |" for row in rows
+    )
+
+
+_HOW_TO = """## Load it
+
+```python
+from datasets import load_dataset
+
+manifest = load_dataset("path/to/this/folder", "corpus-manifest", split="annotated")
+```
+
+## Rebuild the corpus and its streams
+
+With everytoken {everytoken} (this release was made with Python {python} and tokenizers {tokenizers}):
+
+```
+kedro run --env replay --params replay.release=path/to/this/folder
+```
+
+reads the documents from the upstreams, checks each against its hash, encodes them with `tokenizer/tokenizer.json`
+({vocab_size:,} tokens, EOS `{eos}`, SHA-256 `{sha256}`), and compares every stream with this release.
+
+## Verify
+
+```
+sha256sum -c SHA256SUMS                                   # the files of this folder
+everytoken verify path/to/this/folder path/to/streams     # and streams that were rebuilt from it
+```"""

@@ -1,0 +1,237 @@
+"""The manifest of a split: of each document where it came from and what was decided, never its text.
+
+Rows are those of the split, in the same parts and order. ``text_hash`` is the first 8 bytes of the SHA-256 of the
+UTF-8 text as a big-endian number: enough to notice a changed document, and nothing of the text.
+
+An id may itself be text: the title of an article stands in the article. An id of `MOST_ID_CHARACTERS` and more of which
+as many characters in a row stand in a document that has this id is *withheld*: it is null, and its ``id_type`` is
+``withheld``. The address still says where the document is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Generator, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from everytoken.provenance.errors import ProvenanceError
+from everytoken.shards.parts import Part, Rows
+from everytoken.shards.recipe import versioned
+
+MOST_ID_CHARACTERS = 50
+WITHHELD = "withheld"
+
+MANIFEST = pa.schema(
+    [
+        pa.field("id", pa.large_string(), nullable=True),
+        pa.field("id_type", pa.string(), nullable=True),
+        pa.field("source", pa.string(), nullable=False),
+        pa.field("shard_index", pa.int32(), nullable=False),
+        pa.field("row", pa.int64(), nullable=False),
+        pa.field("text_hash", pa.uint64(), nullable=False),
+        pa.field("safety_score", pa.int8(), nullable=False),
+        pa.field("is_bad", pa.bool_(), nullable=False),
+        pa.field("has_annotation", pa.bool_(), nullable=False),
+        pa.field("token_length", pa.int32(), nullable=True),
+        pa.field("is_excluded", pa.bool_(), nullable=False),
+    ]
+)
+_AS_THEY_ARE = ("id", "id_type", "source", "shard_index", "row", "safety_score", "is_bad", "has_annotation")
+_READ = [*_AS_THEY_ARE, "text_sha256"]
+
+
+@versioned(1)
+def find_withheld_ids(part: Part) -> dict[str, Any]:
+    """Return the ids of a part that would show text: ``{"ids": [[id_type, id], ...]}``, sorted.
+
+    Args:
+        part: documents with ``id``, ``id_type`` and ``text``; texts are only read of a part that has an id as long.
+    """
+    found: set[tuple[str, str]] = set()
+    if any(_is_long(batch.column(0)).any() for batch in part.batches(["id"])):
+        columns = ["id_type", "id", "text"]
+        for batch in part.batches(columns):
+            some = batch.filter(pa.array(_is_long(batch.column("id"))))
+            rows = zip(*(some.column(name).to_pylist() for name in columns), strict=True)
+            found.update((id_type, identifier) for id_type, identifier, text in rows if shows_text(identifier, text))
+    return {"ids": sorted(map(list, found))}
+
+
+def _is_long(ids: pa.Array) -> npt.NDArray[np.bool_]:
+    lengths = pc.fill_null(pc.utf8_length(ids), 0)
+    return np.asarray(lengths.to_numpy(zero_copy_only=False) >= MOST_ID_CHARACTERS)
+
+
+def shows_text(identifier: str, text: str) -> bool:
+    """Return whether `MOST_ID_CHARACTERS` characters of an id stand in a row in a text."""
+    half = MOST_ID_CHARACTERS // 2  # as many in a row hold a whole half that begins at a multiple of it
+    if not any(identifier[at : at + half] in text for at in range(0, len(identifier) - half + 1, half)):
+        return False
+    last = len(identifier) - MOST_ID_CHARACTERS
+    return any(identifier[at : at + MOST_ID_CHARACTERS] in text for at in range(last + 1))
+
+
+def id_keys(ids: Iterable[Sequence[str]]) -> bytes:
+    """Return (id_type, id) as sorted 64-bit numbers, 8 bytes an id: of two that agree in them, one is withheld for the
+    other.
+    """
+    return np.unique(np.fromiter((_key(id_type, identifier) for id_type, identifier in ids), "<u8")).tobytes()
+
+
+def _key(id_type: str, identifier: str) -> int:
+    return int.from_bytes(hashlib.sha256(f"{id_type}\0{identifier}".encode()).digest()[:8], "little")
+
+
+def is_withheld(batch: pa.RecordBatch, withheld: bytes) -> npt.NDArray[np.bool_]:
+    """Return of which rows (``id``, ``id_type``) the id is withheld, bool (rows,).
+
+    Args:
+        batch: rows.
+        withheld: of `id_keys`.
+    """
+    keys, result = np.frombuffer(withheld, "<u8"), np.zeros(batch.num_rows, np.bool_)
+    if not len(keys):
+        return result
+    long = np.flatnonzero(_is_long(batch.column("id")))
+    some = np.fromiter(_keys(batch.take(pa.array(long))), np.uint64, len(long))
+    result[long] = keys[np.minimum(np.searchsorted(keys, some), len(keys) - 1)] == some
+    return result
+
+
+def _keys(batch: pa.RecordBatch) -> Iterable[int]:
+    return map(_key, batch.column("id_type").to_pylist(), batch.column("id").to_pylist())
+
+
+@versioned(1)
+def manifest_part(documents: Part, tokens: Part, exclusions: Part, *, withheld: bytes) -> Rows:
+    """List the documents of a part of a split that is in a stream; rows are `MANIFEST`.
+
+    Statistics: ``rows``, ``tokens`` (content), ``without_id`` (upstream has none), ``withheld``, ``excluded``, and the
+    same under ``by_source``.
+
+    Args:
+        documents: of the split.
+        tokens: the same documents, encoded.
+        exclusions: the value of this part, ``{"addresses": [[source, shard_index, row, reason], ...]}``.
+        withheld: `id_keys` of the ids that would show text.
+
+    Raises:
+        ProvenanceError: the tokens are not of these documents; names the first row.
+    """
+    columns = ["source", "shard_index", "row", "token_length"]
+    encoded = pa.Table.from_batches(tokens.batches(columns), pa.schema(map(tokens.schema.field, columns)))
+    return Rows(MANIFEST, _listed(documents, encoded, tokens.name, exclusions.value, withheld))
+
+
+@versioned(1)
+def held_out_manifest_part(documents: Part, *, withheld: bytes) -> Rows:
+    """List the documents of a part of the held-out split: no token length, and none is excluded (it has no windows that
+    keep a place for one). Rows and statistics as those of `manifest_part`.
+    """
+    return Rows(MANIFEST, _listed(documents, None, documents.name, {"addresses": []}, withheld))
+
+
+def _listed(
+    documents: Part, encoded: pa.Table | None, name: str, exclusions: dict[str, Any], withheld: bytes
+) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
+    excluded = {tuple(address[:3]) for address in exclusions["addresses"]}
+    counts, done = _Counts(), 0
+    for batch in documents.batches(_READ):
+        rows = batch.num_rows
+        lengths = pa.nulls(rows, pa.int32()) if encoded is None else _lengths(batch, encoded, done, name)
+        hidden = is_withheld(batch, withheld)
+        columns = {column: batch.column(column) for column in _AS_THEY_ARE}
+        counts.add_ids(batch, hidden)
+        columns["id"] = pc.if_else(pa.array(hidden), None, columns["id"])
+        columns["id_type"] = pc.if_else(pa.array(hidden), WITHHELD, columns["id_type"])
+        columns["text_hash"] = pa.array(_first_8_bytes(batch.column("text_sha256"), f"{name} row {done}"))
+        columns["token_length"] = lengths
+        columns["is_excluded"] = pa.array(_are_among(batch, excluded))
+        listed = pa.RecordBatch.from_arrays(
+            [columns[field.name].cast(field.type) for field in MANIFEST], schema=MANIFEST
+        )
+        counts.add(listed)
+        done += rows
+        yield listed
+    if encoded is not None and done != encoded.num_rows:
+        raise ProvenanceError(f"{name}: {done} documents, and {encoded.num_rows} that are encoded. {_AGAIN}")
+    return counts.statistics()
+
+
+_AGAIN = "Run the pipeline tokenization again."
+
+
+def _lengths(batch: pa.RecordBatch, encoded: pa.Table, first: int, name: str) -> pa.Array:
+    """Return the token lengths of documents, whose addresses must be those of the rows from ``first`` on."""
+    some = encoded.slice(first, batch.num_rows)
+    for column in ("source", "shard_index", "row"):
+        ours, theirs = batch.column(column), some.column(column).combine_chunks()
+        if not ours.equals(theirs):
+            pairs = zip(ours.to_pylist(), [*theirs.to_pylist(), *[None] * batch.num_rows], strict=False)
+            row, (found, expected) = next((i, pair) for i, pair in enumerate(pairs) if pair[0] != pair[1])
+            raise ProvenanceError(
+                f"{name} row {first + row}: {column} is {found!r} in the split and {expected!r} among the encoded "
+                f"documents: they are of other documents. {_AGAIN}"
+            )
+    return some.column("token_length").combine_chunks()
+
+
+def _first_8_bytes(digests: pa.BinaryArray, where: str) -> npt.NDArray[np.uint64]:
+    """Return the first 8 bytes of SHA-256 digests as big-endian numbers, uint64 (rows,)."""
+    lengths = pc.fill_null(pc.binary_length(digests), 0).to_numpy(zero_copy_only=False)
+    if (lengths != 32).any():
+        raise ProvenanceError(f"{where} or later: text_sha256 has not 32 bytes. Run the pipeline ingestion again.")
+    _, offsets, data = digests.buffers()
+    start = np.frombuffer(offsets, np.int32)[digests.offset] if len(digests) else 0
+    values = np.frombuffer(data or b"", ">u8", 4 * len(digests), start).reshape(-1, 4)  # four of 8 bytes each
+    return values[:, 0].astype(np.uint64)
+
+
+def _are_among(batch: pa.RecordBatch, addresses: set[tuple[Any, ...]]) -> npt.NDArray[np.bool_]:
+    result = np.zeros(batch.num_rows, np.bool_)
+    if addresses:
+        rows = zip(*(batch.column(name).to_pylist() for name in ("source", "shard_index", "row")), strict=True)
+        result[:] = [row in addresses for row in rows]
+    return result
+
+
+_COUNTED = ("rows", "tokens", "without_id", "withheld", "excluded")
+
+
+class _Counts:
+    """What is counted, by source."""
+
+    def __init__(self) -> None:
+        self._by_source: dict[str, dict[str, int]] = {}
+
+    def add_ids(self, documents: pa.RecordBatch, hidden: npt.NDArray[np.bool_]) -> None:
+        without = np.asarray(documents.column("id").is_null().to_numpy(zero_copy_only=False))
+        self._add(documents.column("source"), {"without_id": without, "withheld": hidden})
+
+    def add(self, listed: pa.RecordBatch) -> None:
+        tokens = np.asarray(pc.fill_null(listed.column("token_length"), 0).to_numpy(zero_copy_only=False), np.int64)
+        excluded = np.asarray(listed.column("is_excluded").to_numpy(zero_copy_only=False))
+        self._add(
+            listed.column("source"),
+            {"rows": np.ones(listed.num_rows, np.int64), "tokens": tokens, "excluded": excluded},
+        )
+
+    def _add(self, sources: pa.Array, columns: dict[str, npt.NDArray[Any]]) -> None:
+        coded = sources.dictionary_encode()
+        for number, source in enumerate(coded.dictionary.to_pylist()):
+            here = coded.indices.to_numpy() == number
+            counts = self._by_source.setdefault(source, dict.fromkeys(_COUNTED, 0))
+            for name, column in columns.items():
+                counts[name] += int(column[here].sum(dtype=np.int64))
+
+    def statistics(self) -> dict[str, Any]:
+        by_source = dict(sorted(self._by_source.items()))
+        return {
+            **{name: sum(counts[name] for counts in by_source.values()) for name in _COUNTED},
+            "by_source": by_source,
+        }

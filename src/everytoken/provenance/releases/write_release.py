@@ -1,0 +1,295 @@
+"""A release is written: everything that rebuilds a corpus exactly, and none of its text that may not be there.
+
+==========================  ========================================================================================
+``README.md``               dataset card (`everytoken.provenance.releases.card`)
+``recipe.json``             parameters, versions, tokenizer, stages (`everytoken.provenance.releases.recipe_file`)
+``upstream.json``           pins and files of the sources, and the shard plan
+``file_boundaries.json``    by split its parts: first row in the split, rows, bytes, SHA-256, content digest
+``corpus-manifest/{split}`` rows of the split without text, same parts and order (`.manifest`)
+``text_rescue/{split}``     texts, where the licence allows it (`.rescue`)
+``classifications``         the scores by id and by address
+``tokenizer``               ``tokenizer.json``
+``verification``            ``streams.json``, and of each stream index, lengths and a CRC-32 a window
+``SHA256SUMS``              of every file, for ``sha256sum -c``
+==========================  ========================================================================================
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from everytoken.corpus.statistics import add_statistics
+from everytoken.provenance.errors import ProvenanceError
+from everytoken.provenance.releases.card import dataset_card
+from everytoken.provenance.releases.manifest import is_withheld
+from everytoken.provenance.releases.parameters import Licence
+from everytoken.provenance.releases.release import (
+    BOUNDARIES_FILE,
+    CARD_FILE,
+    CLASSIFICATIONS_FOLDER,
+    MANIFEST_FOLDER,
+    RECIPE_FILE,
+    RESCUE_FOLDER,
+    SPLITS,
+    STREAMS_FILE,
+    SUMS_FILE,
+    TOKENIZER_PATH,
+    UPSTREAM_FILE,
+    VERIFICATION_FOLDER,
+)
+from everytoken.provenance.releases.rescue import Rescue, find_shared_ids, rescued_rows
+from everytoken.provenance.releases.window_checksums import CHECKSUMS_FILE, write_window_checksums
+from everytoken.shards.artifacts import Artifact, Built
+from everytoken.shards.atomic import write_text
+from everytoken.shards.digests import canonical_json, file_sha256
+from everytoken.shards.parts import StoredPart
+from everytoken.shards.recipe import versioned
+from everytoken.shards.shards import Shards
+from everytoken.shards.writing import write_rows
+from everytoken.tokens.padded_stream import TOKEN_LENGTHS_FILE
+from everytoken.tokens.raw_shards import MANIFEST_FILE
+from everytoken.tokens.tokenizer import TOKENIZER_FILE
+
+_COUNTED = ("rows", "tokens", "without_id", "withheld", "excluded")
+
+
+def licences_of(sources: Sequence[str], licences: Mapping[str, Licence]) -> dict[str, Licence]:
+    """Return the licence of each source.
+
+    Raises:
+        ProvenanceError: one has none, or one that nobody has looked up; names the source and its parameter.
+    """
+    known: dict[str, Licence] = {}
+    for source in sorted(sources):
+        licence, parameter = licences.get(source), f"release.licences.{source}"
+        if licence is None:
+            raise ProvenanceError(
+                f"source {source!r} has no licence: {parameter} is not set. Say under which licence its documents are "
+                "published: {name, spdx, url, attribution, text: none | rescue | all}. Nothing was released."
+            )
+        if not licence.is_known:
+            raise ProvenanceError(
+                f"the licence of source {source!r} is not known: {parameter} has name {licence.name!r} and spdx "
+                f"{licence.spdx!r}. Look it up at {licence.url} and write it there. Nothing was released."
+            )
+        known[source] = licence
+    return known
+
+
+@versioned(1, unrecorded=["memory"])
+def write_release(
+    folder: Path,
+    *,
+    pretty_name: str,
+    licences: Mapping[str, Licence],
+    recipe: bytes,
+    upstream: bytes,
+    manifests: Mapping[str, Shards],
+    texts: Mapping[str, Shards],
+    upstream_documents: Shards,
+    withheld: bytes,
+    classifications: Artifact,
+    tokenizer: Artifact,
+    streams: Mapping[str, Artifact],
+    memory: int,
+) -> Built:
+    """Write a release, see above.
+
+    Args:
+        folder: of the artifact; also holds temporary files while ids are grouped.
+        pretty_name: title of the card.
+        licences: of each source.
+        recipe: ``recipe.json``, canonical.
+        upstream: ``upstream.json``, canonical.
+        manifests: of each split.
+        texts: of each split the parts whose text may be given (`parts_with_text`).
+        upstream_documents: the parts of sources of which texts are rescued, as upstream has them.
+        withheld: `everytoken.provenance.releases.manifest.id_keys` of the ids that would show text.
+        classifications: of `everytoken.corpus.scoring.classifications`.
+        tokenizer: of the streams.
+        streams: by name.
+        memory: bytes for grouping ids; changes time, never a byte.
+
+    Returns:
+        Statistics: ``rows``; ``by_split``, counts with ``by_source``; ``rescued``, by split and source;
+        ``classifications``, rows of each table and ``withheld``; ``sums_sha256``, of ``SHA256SUMS``.
+    """
+    _write(folder / RECIPE_FILE, recipe.decode())
+    _write(folder / UPSTREAM_FILE, upstream.decode())
+    boundaries = {split: _write_manifest(folder / MANIFEST_FOLDER / split, manifests[split]) for split in SPLITS}
+    _write(folder / BOUNDARIES_FILE, canonical_json(boundaries))
+    rescue = Rescue(
+        {source: licence.text for source, licence in licences.items()},
+        find_shared_ids(upstream_documents, memory, folder),
+    )
+    rescued = {
+        split: _write_texts(folder / RESCUE_FOLDER / split, texts[split], manifests[split], boundaries[split], rescue)
+        for split in SPLITS
+    }
+    scores = _write_classifications(folder / CLASSIFICATIONS_FOLDER, classifications, withheld)
+    link_file(tokenizer.path(TOKENIZER_FILE), folder / TOKENIZER_PATH)
+    described = {name: _write_stream(folder / VERIFICATION_FOLDER / name, name, streams[name]) for name in streams}
+    _write(folder / STREAMS_FILE, canonical_json(described))
+    by_split = {split: _counts(manifests[split]) for split in SPLITS}
+    card = dataset_card(
+        pretty_name=pretty_name,
+        licences=licences,
+        recipe=json.loads(recipe),
+        upstream=json.loads(upstream),
+        by_split=by_split,
+        rescued=rescued,
+        classifications=scores,
+        streams=described,
+    )
+    write_text(folder / CARD_FILE, card)
+    sums = "".join(f"{file_sha256(folder / name)}  {name}\n" for name in _files(folder))
+    write_text(folder / SUMS_FILE, sums)
+    return Built(
+        {
+            "rows": sum(counts["rows"] for counts in by_split.values()),
+            "by_split": by_split,
+            "rescued": rescued,
+            "classifications": scores,
+            "sums_sha256": file_sha256(folder / SUMS_FILE),
+        }
+    )
+
+
+def parts_with_text(documents: Shards, manifest: Shards, licences: Mapping[str, Licence]) -> Shards:
+    """Return the parts of a split that have rows of a source of which a release may hold text: the others are not read.
+
+    Args:
+        documents: of the split.
+        manifest: of the split, stored.
+        licences: of each source.
+    """
+    given = {source for source, licence in licences.items() if licence.text != "none"}
+    by_part = zip(documents, manifest.statistics, strict=True)
+    return Shards(tuple(part for part, counts in by_part if given & set(counts["by_source"])))
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, text + "\n")
+
+
+def _files(folder: Path) -> Iterator[str]:
+    """Yield the paths of all files, sorted."""
+    yield from sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def link_file(source: Path, target: Path) -> None:
+    """Let ``target`` be the file ``source`` too: a hard link, or a copy where there can be none."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source.resolve(), target)
+    except OSError as error:  # another file system, or one without links
+        if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP):
+            raise
+        shutil.copyfile(source, target)
+
+
+def _write_manifest(folder: Path, manifest: Shards) -> dict[str, Any]:
+    """Link the parts of a manifest; return what ``file_boundaries.json`` says of the split."""
+    parts, first_row = [], 0
+    for part in manifest:
+        assert isinstance(part, StoredPart), "manifests are loaded from a store"
+        link_file(part.path, folder / f"{part.name}.parquet")
+        parts.append(
+            {
+                "name": part.name,
+                "first_row": first_row,
+                "rows": part.rows,
+                "bytes": part.path.stat().st_size,
+                "sha256": part.sha256,
+                "content_digest": part.digest,
+            }
+        )
+        first_row += part.rows
+    return {"rows": first_row, "parts": parts}
+
+
+def _write_texts(
+    folder: Path, texts: Shards, manifest: Shards, boundaries: Mapping[str, Any], rescue: Rescue
+) -> dict[str, int]:
+    """Write the texts of a split that are given; return their number by source."""
+    by_name = {part.name: part for part in manifest}
+    first_rows = {part["name"]: part["first_row"] for part in boundaries["parts"]}
+    total: dict[str, int] = {}
+    for part in texts:
+        rows = rescued_rows(part, by_name[part.name], first_rows[part.name], rescue)
+        if rows is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            written = write_rows(rows, folder / f"{part.name}.parquet")
+            total = add_statistics([total, dict(written.statistics["by_source"])])
+    return total
+
+
+def _write_classifications(folder: Path, classifications: Artifact, withheld: bytes) -> dict[str, int]:
+    """Link the tables of scores, without the rows whose id is withheld; return their rows."""
+    counts = {"classifications": 0, "by_address": 0, "by_use": 0, "withheld": 0}
+    for name in sorted(classifications.ledger["files"]):
+        path, table = classifications.path(name), name.rsplit("_", 1)[0]
+        if table == "classifications":
+            kept, left_out = _without_withheld(path, withheld, folder / name)
+            counts["withheld"] += left_out
+        else:
+            kept = pq.read_metadata(path).num_rows
+            link_file(path, folder / name)
+        counts[table] += kept
+    return counts
+
+
+def _without_withheld(path: Path, withheld: bytes, target: Path) -> tuple[int, int]:
+    """Write a table without the rows whose id is withheld; return the rows that stay and those that do not."""
+    with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        groups = range(file.num_row_groups)
+        ids = ["id", "id_type"]
+        left_out = sum(int(is_withheld(_group(file, group, ids), withheld).sum()) for group in groups)
+        kept = file.metadata.num_rows - left_out
+        if not left_out:
+            link_file(path, target)
+            return kept, 0
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with pq.ParquetWriter(target, file.schema_arrow, compression="zstd", write_page_checksum=True) as writer:
+            for group in groups:
+                batch = _group(file, group, None)
+                some = batch.filter(pa.array(~is_withheld(batch, withheld)))
+                writer.write_batch(some, row_group_size=max(1, some.num_rows))
+    return kept, left_out
+
+
+def _group(file: pq.ParquetFile, group: int, columns: list[str] | None) -> pa.RecordBatch:
+    table = file.read_row_group(group, columns).combine_chunks()
+    return table.to_batches()[0] if table.num_rows else pa.RecordBatch.from_pylist([], table.schema)
+
+
+def _write_stream(folder: Path, name: str, stream: Artifact) -> dict[str, Any]:
+    """Write what tells whether a rebuilt stream is this one; return what ``streams.json`` says of it."""
+    files = stream.ledger["files"]
+    for kept in (f"{name}.idx", TOKEN_LENGTHS_FILE, MANIFEST_FILE):
+        if kept in files:
+            link_file(stream.path(kept), folder / kept)
+    if f"{name}.bin" in files:
+        folder.mkdir(parents=True, exist_ok=True)
+        size, windows = files[f"{name}.bin"]["bytes"], int(stream.statistics["windows"])
+        if windows:
+            write_window_checksums(stream.path(f"{name}.bin"), size // windows, folder / CHECKSUMS_FILE)
+        else:
+            np.save(folder / CHECKSUMS_FILE, np.empty(0, "<u4"))
+    return {"root_digest": stream.root_digest, "statistics": stream.statistics, "files": dict(files)}
+
+
+def _counts(manifest: Shards) -> dict[str, Any]:
+    none = {**dict.fromkeys(_COUNTED, 0), "by_source": {}}
+    return add_statistics([none, *manifest.statistics])

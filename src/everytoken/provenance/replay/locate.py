@@ -1,0 +1,176 @@
+"""Documents at their addresses: for each row of the manifest the part and the row of the documents that were read.
+
+An address ``(source, shard_index, row)`` leads to a part by the shard plan and to a row in it by search, as rows are in
+the order of their file. The text that is there must have the hash of the manifest. Rows that are not found so are left
+to `everytoken.provenance.replay.match`. Of the documents, three numbers a row are held, of at most `_HELD` parts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Generator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from everytoken.provenance.releases.release import SPLITS
+from everytoken.provenance.replay.manifest_files import ROWS, read_manifest
+from everytoken.shards.parts import Part, Rows
+from everytoken.shards.recipe import versioned
+from everytoken.shards.shards import Shards
+
+Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+Hashes = npt.NDArray[np.uint64]
+
+LOCATED = pa.schema(
+    [
+        pa.field("split", pa.int8(), nullable=False),  # place in SPLITS
+        pa.field("number", pa.int64(), nullable=False),  # of the document in its split
+        *ROWS,
+        pa.field("at_part", pa.int32(), nullable=True),  # of the documents that were read; null: not at its address
+        pa.field("at_row", pa.int64(), nullable=True),
+        pa.field("utf8_bytes", pa.int64(), nullable=True),
+        pa.field("found_hash", pa.uint64(), nullable=True),  # of another text at the address
+    ]
+)
+
+_HELD = 8
+
+ShardPlace = tuple[str, int, int]
+"""Source, shard_index and first row of a planned shard."""
+
+
+# the documents are those of the planned shards: their addresses say the same
+@versioned(1, unrecorded=["shards"])
+def locate_part(part: Part, *, documents: Shards, shards: Sequence[ShardPlace]) -> Rows:
+    """Find the documents of one part of all splits at their addresses; rows are `LOCATED`, split after split.
+
+    Statistics: by split ``rows``, ``excluded``, ``at_address`` and ``other_text_at_address``.
+
+    Args:
+        part: its ``value`` is one of `everytoken.provenance.replay.manifest_files.manifest_parts`.
+        documents: that were read, in plan order.
+        shards: of the plan, one for each part of ``documents``.
+
+    Raises:
+        ProvenanceError: a file of the manifest is not what it should be.
+    """
+    return Rows(LOCATED, _located(part, _Addresses(documents, shards)))
+
+
+def hashes_of(digests: pa.Array) -> Hashes:
+    """Return the first 8 bytes of SHA-256 digests as numbers, uint64 (rows,)."""
+    return np.frombuffer(b"".join(digest[:8] for digest in digests.to_pylist()), ">u8").astype(np.uint64)
+
+
+def _located(part: Part, addresses: _Addresses) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
+    counts = {split: Counter[str]() for split in SPLITS}
+    for split, number, batch in read_manifest(part.value):
+        rows = batch.num_rows
+        there, found = addresses.find(batch)
+        expected = batch.column("text_hash")
+        told = expected.is_valid().to_numpy(zero_copy_only=False)
+        same = there & (~told | (found.hashes == expected.fill_null(0).to_numpy()))
+        other = there & ~same
+        counts[split].update(
+            rows=rows,
+            excluded=int(batch.column("is_excluded").true_count),
+            at_address=int(np.count_nonzero(same)),
+            other_text_at_address=int(np.count_nonzero(other)),
+        )
+        yield pa.RecordBatch.from_arrays(
+            [
+                pa.array(np.full(rows, SPLITS.index(split), np.int8)),
+                pa.array(np.arange(number, number + rows)),
+                *batch.columns,
+                pa.array(found.parts, mask=~same),
+                pa.array(found.rows, mask=~same),
+                pa.array(found.utf8_bytes, mask=~same),
+                pa.array(found.hashes, mask=~other),
+            ],
+            schema=LOCATED,
+        )
+    return {split: dict(sorted(counted.items())) for split, counted in counts.items() if counted}
+
+
+class _Found(NamedTuple):
+    """Where the rows of a batch are; arrays of shape (rows,)."""
+
+    parts: npt.NDArray[np.int32]
+    rows: Integers
+    utf8_bytes: Integers
+    hashes: Hashes
+
+
+class _Columns(NamedTuple):
+    """Of the documents of one part; arrays of shape (documents,)."""
+
+    rows: Integers
+    utf8_bytes: Integers
+    hashes: Hashes
+
+
+class _Addresses:
+    """Finds documents by address."""
+
+    def __init__(self, documents: Shards, shards: Sequence[ShardPlace]) -> None:
+        self._documents = documents
+        self._held: OrderedDict[int, _Columns] = OrderedDict()
+        of_file: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        for number, (source, shard_index, first_row) in enumerate(shards):
+            of_file.setdefault((source, shard_index), []).append((first_row, number))
+        self._ranges = {file: np.array(sorted(ranges), np.int64) for file, ranges in of_file.items()}
+
+    def find(self, batch: pa.RecordBatch) -> tuple[Flags, _Found]:
+        """Return which rows of the manifest have a document at their address, and where."""
+        rows = batch.num_rows
+        there, parts = np.zeros(rows, np.bool_), np.full(rows, -1, np.int32)
+        found = _Found(parts, np.zeros(rows, np.int64), np.zeros(rows, np.int64), np.zeros(rows, np.uint64))
+        wanted = batch.column("row").fill_null(-1).to_numpy()
+        for file, chosen in _by_file(batch).items():
+            if file in self._ranges:
+                ranges = self._ranges[file]
+                place = np.searchsorted(ranges[:, 0], wanted[chosen], side="right") - 1
+                parts[chosen] = np.where(place >= 0, ranges[np.maximum(place, 0), 1], -1)
+        for number in np.unique(parts[parts >= 0]).tolist():
+            columns, chosen = self._columns(number), np.flatnonzero(parts == number)
+            at = np.searchsorted(columns.rows, wanted[chosen])
+            hit = at < len(columns.rows)
+            hit[hit] = columns.rows[at[hit]] == wanted[chosen[hit]]
+            chosen, at = chosen[hit], at[hit]
+            there[chosen], found.rows[chosen] = True, at
+            found.utf8_bytes[chosen], found.hashes[chosen] = columns.utf8_bytes[at], columns.hashes[at]
+        return there, found
+
+    def _columns(self, number: int) -> _Columns:
+        if number in self._held:
+            self._held.move_to_end(number)
+            return self._held[number]
+        rows, sizes, hashes = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0, np.uint64)]
+        for batch in self._documents.parts[number].batches(["row", "utf8_bytes", "text_sha256"]):
+            rows.append(batch.column("row").to_numpy())
+            sizes.append(batch.column("utf8_bytes").to_numpy())
+            hashes.append(hashes_of(batch.column("text_sha256")))
+        while len(self._held) >= _HELD:
+            self._held.popitem(last=False)
+        self._held[number] = _Columns(np.concatenate(rows), np.concatenate(sizes), np.concatenate(hashes))
+        return self._held[number]
+
+
+def _by_file(batch: pa.RecordBatch) -> dict[tuple[str, int], Integers]:
+    """Return which rows of a batch are of each file, by source and shard_index; rows without address are of none."""
+    if batch.column("source").null_count == batch.num_rows:
+        return {}
+    coded = batch.column("source").dictionary_encode()
+    sources = coded.indices.fill_null(-1).to_numpy().astype(np.int64)
+    keys = sources << 32 | batch.column("shard_index").fill_null(0).to_numpy()
+    names = coded.dictionary.to_pylist()
+    distinct, inverse = np.unique(keys, return_inverse=True)
+    return {
+        (names[key >> 32], key & 0xFFFFFFFF): np.flatnonzero(inverse == number)
+        for number, key in enumerate(distinct.tolist())
+        if key >= 0
+    }

@@ -1,0 +1,295 @@
+"""The documents of a split again, in the order of its manifest: text from upstream, decisions from the manifest.
+
+Rows have the schema of the split stores. What only scoring knows and no stream holds (``safety_probs``) is null. An id
+that the manifest withholds is the upstream's; of a document that was found elsewhere the address is the manifest's, or,
+where that has none, its own. A rescued text without address gets ``(text_rescue, split, number)``.
+
+A document that is excluded, or missing and that is allowed, becomes a *tombstone*: an empty text in its place, named in
+the exclusions of its part. In the streams its tokens are EOS, so all other windows keep their bytes; that needs its
+``token_length``, which the published format does not tell: there, the compact stream moves up behind it. Held-out
+documents are in no stream, and one that is missing is left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from everytoken.corpus.documents import DOCUMENTS, MAX_BATCH_BYTES, MAX_BATCH_ROWS, SPLIT_DOCUMENTS
+from everytoken.corpus.exclusion import DEFAULT_REASON
+from everytoken.corpus.held_out import HeldOutParameters
+from everytoken.corpus.sampling import estimated_tokens, sum_tokens
+from everytoken.corpus.selection.duplicates import between, load_mapped
+from everytoken.provenance.errors import ProvenanceError
+from everytoken.provenance.releases.manifest import WITHHELD
+from everytoken.provenance.releases.release import SPLITS
+from everytoken.provenance.replay.locate import hashes_of
+from everytoken.provenance.replay.manifest_files import RescueFile
+from everytoken.provenance.replay.match import (
+    AMBIGUOUS,
+    BY_ID,
+    BY_TEXT,
+    CHANGED,
+    GONE,
+    OUTCOME,
+    OUTCOMES,
+    PART,
+    POSITION,
+    RESCUED,
+    ROW,
+    ROWS_FILE,
+    STARTS_FILE,
+    UTF8_BYTES,
+)
+from everytoken.provenance.replay.row_reader import RowReaders
+from everytoken.shards.artifacts import Artifact
+from everytoken.shards.parts import Part, Rows, StoredPart
+from everytoken.shards.recipe import versioned
+from everytoken.shards.shards import Shards
+
+AT_ADDRESS, EXCLUDED = len(OUTCOMES), len(OUTCOMES) + 1
+_NAMES = (*OUTCOMES, "at_address", "excluded")
+_IN_DOCUMENTS, _TOMBSTONES = (AT_ADDRESS, BY_ID, BY_TEXT, AMBIGUOUS), (EXCLUDED, GONE, CHANGED)
+_ADDRESS = ("source", "shard_index", "row")
+_RESCUE_SOURCE = "text_rescue"
+
+
+@versioned(1, unrecorded=["rescue"])
+def restore_part(
+    part: Part,
+    *,
+    split: str,
+    documents: Shards,
+    matches: Artifact,
+    rescue: Sequence[RescueFile],
+    estimate: HeldOutParameters,
+) -> Rows:
+    """Return the documents of one part of a split, in the order of the manifest, of schema `SPLIT_DOCUMENTS`.
+
+    Memory holds a batch of texts and the row group of each file that was read last, of at most 8 files.
+
+    Statistics: ``rows``, ``estimated_tokens``, and how many came from where: ``at_address``, ``by_id``, ``by_text``,
+    ``ambiguous``, ``rescued``; the tombstones ``excluded``, ``gone`` and ``changed`` (not in the held-out split).
+
+    Args:
+        part: of `everytoken.provenance.replay.locate.locate_part`.
+        split: one of `SPLITS`.
+        documents: that were read.
+        matches: of `everytoken.provenance.replay.match.match_rows`.
+        rescue: the files that it was made with.
+        estimate: how tokens are estimated.
+
+    Raises:
+        ProvenanceError: a file of texts cannot be read.
+    """
+    return Rows(SPLIT_DOCUMENTS, _restored(part, split, documents, matches, rescue, estimate))
+
+
+@versioned(1)
+def find_tombstones(part: Part, *, matches: Artifact) -> dict[str, Any]:
+    """Return the exclusions of one part as `everytoken.corpus.exclusion` has them, with token lengths.
+
+    ``{"addresses": [[source, shard_index, row, reason, token_length], ...]}``: the excluded documents of the streams,
+    and those that are missing. A document that is in the part more than once is named once.
+    """
+    found: dict[tuple[Any, ...], list[Any]] = {}
+    for placed in _placed(part, matches):
+        rows = np.flatnonzero(np.isin(placed.outcomes, _TOMBSTONES) & (placed.splits != SPLITS.index("held_out")))
+        if not len(rows):
+            continue
+        batch = _with_address(placed, placed.batch).take(pa.array(rows))
+        columns = (batch.column(name).to_pylist() for name in (*_ADDRESS, "token_length"))
+        for row, (*address, length) in zip(rows.tolist(), zip(*columns, strict=True), strict=True):
+            outcome = int(placed.outcomes[row])
+            reason = DEFAULT_REASON if outcome == EXCLUDED else OUTCOMES[outcome]
+            # the splits come in order, and the compact stream, where lengths count, has that of unannotated
+            found[tuple(address)] = [*address, reason, *([] if length is None else [length])]
+    return {"addresses": list(found.values())}
+
+
+class _Placed(NamedTuple):
+    """Rows of the manifest, and where their texts are; arrays of shape (rows,)."""
+
+    batch: pa.RecordBatch
+    splits: np.ndarray
+    outcomes: np.ndarray  # numbers in _NAMES
+    parts: np.ndarray
+    rows: np.ndarray
+    utf8_bytes: np.ndarray
+
+    def take(self, rows: np.ndarray) -> _Placed:
+        splits, outcomes, parts, places, sizes = (array[rows] for array in self[1:])
+        return _Placed(self.batch.take(pa.array(rows)), splits, outcomes, parts, places, sizes)
+
+
+def _placed(part: Part, matches: Artifact) -> Iterator[_Placed]:
+    """Yield the rows of a part with their places."""
+    position = int(load_mapped(matches.path(STARTS_FILE))[part.index])
+    table = load_mapped(matches.path(ROWS_FILE))
+    for batch in part.batches():
+        excluded = batch.column("is_excluded").to_numpy(zero_copy_only=False)
+        placed = _Placed(
+            batch,
+            batch.column("split").to_numpy(),
+            np.where(excluded, EXCLUDED, AT_ADDRESS),
+            batch.column("at_part").fill_null(-1).to_numpy().astype(np.int64),
+            batch.column("at_row").fill_null(-1).to_numpy().copy(),
+            batch.column("utf8_bytes").fill_null(0).to_numpy().copy(),
+        )
+        here = np.array(between(table, position, position + batch.num_rows))
+        at = here[:, POSITION] - position
+        placed.outcomes[at] = here[:, OUTCOME]
+        placed.parts[at], placed.rows[at] = here[:, PART], here[:, ROW]
+        placed.utf8_bytes[at] = np.maximum(here[:, UTF8_BYTES], 0)
+        yield placed
+        position += batch.num_rows
+
+
+def _restored(
+    part: Part,
+    split: str,
+    documents: Shards,
+    matches: Artifact,
+    rescue: Sequence[RescueFile],
+    estimate: HeldOutParameters,
+) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
+    counts: Counter[str] = Counter()
+    lengths = [np.empty(0, np.int64)]
+    number = SPLITS.index(split)
+    paths = [document.path for document in documents if isinstance(document, StoredPart)]
+    with closing(RowReaders(DOCUMENTS.names)) as texts, closing(RowReaders(["text"])) as rescued:
+        sources = _Sources(paths, [Path(file.path) for file in rescue], texts, rescued)
+        for placed in _placed(part, matches):
+            is_here = placed.splits == number
+            if split == "held_out":
+                is_here &= ~np.isin(placed.outcomes, _TOMBSTONES)
+            here = placed.take(np.flatnonzero(is_here))
+            for outcome, count in zip(*np.unique(here.outcomes, return_counts=True), strict=True):
+                counts[_NAMES[outcome]] += int(count)
+            for rows in _blocks(np.where(np.isin(here.outcomes, _TOMBSTONES), 0, here.utf8_bytes)):
+                made = _documents(here.take(rows), sources)
+                lengths.append(made.column("characters").to_numpy())
+                yield made
+    tokens = sum_tokens(estimated_tokens(np.concatenate(lengths), estimate))
+    return {"rows": sum(counts.values()), "estimated_tokens": tokens, **dict(sorted(counts.items()))}
+
+
+def _blocks(sizes: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield row numbers in blocks within the bounds of a batch (a row that is larger is a block of its own)."""
+    ends, start = np.cumsum(sizes), 0
+    while start < len(sizes):
+        before = int(ends[start - 1]) if start else 0
+        fitting = int(np.searchsorted(ends, before + MAX_BATCH_BYTES, side="right"))
+        stop = min(max(fitting, start + 1), start + MAX_BATCH_ROWS, len(sizes))
+        yield np.arange(start, stop)
+        start = stop
+
+
+class _Sources(NamedTuple):
+    """Where texts are read."""
+
+    documents: Sequence[Path]
+    rescue: Sequence[Path]
+    texts: RowReaders
+    rescued: RowReaders
+
+
+def _documents(placed: _Placed, sources: _Sources) -> pa.RecordBatch:
+    """Return the documents of a block, of schema `SPLIT_DOCUMENTS`."""
+    pieces, order = [], []
+    for outcomes, make in ((_IN_DOCUMENTS, _read), ((RESCUED,), _rescued), (_TOMBSTONES, _tombstones)):
+        for rows, piece in make(placed, np.flatnonzero(np.isin(placed.outcomes, outcomes)), sources):
+            pieces.append(piece)
+            order.append(rows)
+    at = np.concatenate(order)
+    table = pa.concat_tables(pieces)
+    table = table if (np.diff(at) > 0).all() else table.take(pa.array(np.argsort(at)))
+    (body,) = table.combine_chunks().to_batches()
+    batch = _with_address(placed, placed.batch)
+    columns: dict[str, pa.Array] = {name: body.column(name) for name in DOCUMENTS.names}
+    for name in _ADDRESS:
+        columns[name] = pc.coalesce(batch.column(name), columns[name])
+    withheld = pc.fill_null(pc.equal(batch.column("id_type"), WITHHELD), False)
+    known = pc.or_(withheld, batch.column("id").is_valid())  # an id of null stays one, whatever the upstream has now
+    columns["id"] = pc.if_else(withheld, columns["id"], batch.column("id"))
+    own_type = pc.if_else(withheld, columns["id_type"], pc.coalesce(batch.column("id_type"), columns["id_type"]))
+    columns["id_type"] = pc.if_else(known, own_type, None)
+    columns["safety_probs"] = pa.nulls(batch.num_rows)
+    for name in ("safety_score", "has_annotation", "is_bad"):
+        columns[name] = batch.column(name)
+    return pa.RecordBatch.from_arrays(
+        [columns[field.name].cast(field.type) for field in SPLIT_DOCUMENTS], schema=SPLIT_DOCUMENTS
+    )
+
+
+def _with_address(placed: _Placed, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows of the manifest; those that have no address, and no document with one, say where they are from."""
+    if not batch.column("source").null_count:
+        return batch
+    outcomes = placed.outcomes
+    without = pa.array(~np.isin(outcomes, _IN_DOCUMENTS))
+    names = pa.array([_RESCUE_SOURCE if outcome == RESCUED else _NAMES[outcome] for outcome in outcomes.tolist()])
+    own = {"source": names, "shard_index": batch.column("split").cast(pa.int32()), "row": batch.column("number")}
+    for name, values in own.items():
+        column = pc.coalesce(batch.column(name), pc.if_else(without, values, None))
+        batch = batch.set_column(batch.schema.get_field_index(name), batch.schema.field(name), column)
+    return batch
+
+
+def _read(placed: _Placed, rows: np.ndarray, sources: _Sources) -> Iterator[tuple[np.ndarray, pa.Table]]:
+    """Yield documents that were read, file by file."""
+    for part in np.unique(placed.parts[rows]).tolist():
+        here = rows[placed.parts[rows] == part]
+        yield here, sources.texts.take(sources.documents[part], placed.rows[here]).cast(DOCUMENTS)
+
+
+def _rescued(placed: _Placed, rows: np.ndarray, sources: _Sources) -> Iterator[tuple[np.ndarray, pa.Table]]:
+    """Yield documents of rescued texts, file by file."""
+    for file in np.unique(placed.parts[rows]).tolist():
+        here = rows[placed.parts[rows] == file]
+        table = sources.rescued.take(sources.rescue[file], placed.rows[here]).combine_chunks()
+        texts = table.column("text").cast(pa.large_string()).combine_chunks()
+        made = _table(texts)
+        _require_hashes(made, placed.batch.take(pa.array(here)), sources.rescue[file])
+        yield here, made
+
+
+def _require_hashes(made: pa.Table, batch: pa.RecordBatch, path: Path) -> None:
+    """Check that rescued texts are still those that were matched, where the manifest has their hashes."""
+    found = pa.array(hashes_of(made.column("text_sha256").combine_chunks()))
+    if not pc.all(pc.fill_null(pc.equal(found, batch.column("text_hash")), True)).as_py():
+        raise ProvenanceError(f"{path} was written to while it was read: a text has another hash. Run again")
+
+
+def _tombstones(placed: _Placed, rows: np.ndarray, sources: _Sources) -> Iterator[tuple[np.ndarray, pa.Table]]:
+    """Yield documents without text."""
+    if len(rows):
+        yield rows, _table(pa.array([""] * len(rows), pa.large_string()))
+
+
+def _table(texts: pa.Array) -> pa.Table:
+    """Return documents of texts that no upstream has: what a text tells of itself, no id, and no address yet."""
+    rows = len(texts)
+    digests = [hashlib.sha256(text).digest() for text in texts.cast(pa.large_binary()).to_pylist()]
+    known = {
+        "id": pa.nulls(rows),
+        "id_type": pa.nulls(rows),
+        "text": texts,
+        "source": pa.array([""] * rows),
+        "stratum": pa.array([""] * rows),
+        "shard_index": pa.array(np.zeros(rows, np.int32)),
+        "row": pa.array(np.zeros(rows, np.int64)),
+        "characters": pc.utf8_length(texts),
+        "utf8_bytes": pc.binary_length(texts),
+        "text_sha256": pa.array(digests, pa.binary()),
+        "assistant_spans": pa.nulls(rows),
+    }
+    return pa.table([known[field.name].cast(field.type) for field in DOCUMENTS], schema=DOCUMENTS)

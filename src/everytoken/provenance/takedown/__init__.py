@@ -1,0 +1,1 @@
+"""Documents that are taken down: which they are, and what that changes."""

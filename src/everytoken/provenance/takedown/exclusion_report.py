@@ -1,0 +1,360 @@
+"""What a take-down changes: noted before, compared after, window by window.
+
+Before: which windows of which stream hold each document, which steps of which trained checkpoint read them, and a
+CRC-32 of every window. After: which parts were made again, which windows have other bytes, and that these are the
+documents' and no others.
+
+A tombstone keeps the place of its document, so the index of a stream is right for every stream that differs from it by
+tombstones alone. The report names the digests that a stream had before: a run that read one of them is understood
+after later take-downs too.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from everytoken.provenance.errors import ProvenanceError
+from everytoken.provenance.indexes.document_index import DocumentIndex, index_documents, open_document_index
+from everytoken.provenance.indexes.stream_index import (
+    StreamIndex,
+    index_compact_stream,
+    index_padded_stream,
+    made_stream,
+    open_stream_index,
+)
+from everytoken.provenance.questions.exposure import Held, exposures_of, windows_holding
+from everytoken.provenance.questions.places import Places
+from everytoken.provenance.questions.run_streams import DATASETS
+from everytoken.provenance.questions.runs import TRAINED, OpenRun, Run, describe_run, open_run
+from everytoken.provenance.questions.stream_documents import index_of
+from everytoken.provenance.releases.window_checksums import write_window_checksums
+from everytoken.provenance.takedown.exclusion_request import Document
+from everytoken.shards import Artifact, Ledger, Store, write_text
+from everytoken.tokens.loss_mask import LOSS_MASK_FILE, open_loss_mask, unpack_mask
+from everytoken.tokens.megatron import open_indexed
+from everytoken.tokens.windows import WindowStream, open_window_stream
+
+FORMAT = "everytoken-exclusion/1"
+SPLITS = ("annotated", "unannotated", "held_out")
+STREAMS = {"compact": "unannotated", "annotated": "annotated"}
+STORES = ("held_out_documents", "annotated_tokens", "unannotated_tokens")
+
+_BEFORE_FILE = "before.json"
+_MEMORY = 256 << 20  # for sorting an index that the environment does not have
+
+
+def splits_of(places: Places) -> dict[str, Any]:
+    """Return the three splits of an environment, by name.
+
+    Raises:
+        ProvenanceError: one has not been made.
+    """
+    return {split: Store(places.store(f"{split}_documents")).load() for split in SPLITS}
+
+
+def document_index(places: Places, scratch: Path) -> DocumentIndex:
+    """Return the index of the splits: the environment's, or one made now in ``scratch``."""
+    splits = splits_of(places)
+    if (made := places.artifacts.get("document_index")) is not None:
+        try:
+            return open_document_index(made, splits)
+        except ProvenanceError:  # of splits that were made again since
+            pass
+    folder = scratch / "documents"
+    folder.mkdir()
+    index_documents(folder, documents=splits, memory=_MEMORY)
+    return open_document_index(folder, splits)
+
+
+def stream_indexes(places: Places, scratch: Path) -> dict[str, StreamIndex]:
+    """Return the indexes of the streams that take-downs change, by name: the environment's, or made now."""
+    return {name: _stream_index(places, name, scratch) for name in STREAMS}
+
+
+def _stream_index(places: Places, name: str, scratch: Path) -> StreamIndex:
+    stream = _stream(places, name)
+    if (found := index_of(places, stream.root_digest)) is not None:
+        return open_stream_index(found[1])
+    folder, given = scratch / name, stream.ledger["recipe"]["parameters"]
+    folder.mkdir()
+    make = index_compact_stream if name == "compact" else index_padded_stream
+    make(
+        folder,
+        lengths=Store(places.store(f"{STREAMS[name]}_tokens")).load(),
+        split=STREAMS[name],
+        stream=made_stream(stream),
+        seq_length=given["seq_length"],
+        seed=given["seed"],
+    )
+    return open_stream_index(folder)
+
+
+def _stream(places: Places, name: str) -> Artifact:
+    if (found := places.artifacts.get(DATASETS[name])) is None:
+        raise ProvenanceError(
+            f"there is no {DATASETS[name]} in the environment {places.environment!r}, or it is not whole: nothing can "
+            f"be excluded before it is made. Run kedro run{places.options}"
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class Before:
+    """What was noted before anything was changed; kept in a folder until the report is written.
+
+    Attributes:
+        folder: holds ``<stream>.npy``, a CRC-32 of each window.
+        facts: plain JSON: list (its SHA-256), documents (with windows and exposures), runs, streams, stores.
+    """
+
+    folder: Path
+    facts: Mapping[str, Any]
+
+
+def noted_before(folder: Path, sha256: str) -> Before | None:
+    """Return what was noted before a run that was stopped; None where none was.
+
+    Args:
+        folder: where it is kept.
+        sha256: of the list that will be in force.
+
+    Raises:
+        ProvenanceError: it was noted for another list.
+    """
+    path = folder / _BEFORE_FILE
+    if not path.is_file():
+        return None
+    facts = json.loads(path.read_bytes())
+    if facts["list"] != sha256:
+        raise ProvenanceError(
+            f"an earlier take-down was stopped before it was done (list {facts['list'][:16]}, {folder}): what it "
+            "changed is not reported yet. Run it again with the same files, then this one; or remove that folder to do "
+            "without its report"
+        )
+    return Before(folder, facts)
+
+
+def note_before(
+    folder: Path,
+    places: Places,
+    documents: Sequence[Document],
+    indexes: Mapping[str, StreamIndex],
+    checkpoint_folders: Sequence[Path],
+    report: Path,
+    sha256: str,
+) -> Before:
+    """Note what will change.
+
+    Args:
+        folder: where it is kept.
+        places: of the environment.
+        documents: that will be excluded.
+        indexes: of the streams, by name.
+        checkpoint_folders: where checkpoints of runs are kept.
+        report: of earlier take-downs: says which digests the streams had.
+        sha256: of the list that will be in force.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    streams = {}
+    for name in STREAMS:
+        stream = _stream(places, name)
+        window_bytes = _window_bytes(stream, name)
+        write_window_checksums(stream.path(f"{name}.bin"), window_bytes, folder / f"{name}.npy")
+        earlier = earlier_digests(report, name, stream.root_digest)
+        streams[name] = {"before": stream.root_digest, "earlier": earlier, "windows": stream.statistics["windows"]}
+    same = {digest: _stream(places, name).root_digest for name, of in streams.items() for digest in of["earlier"]}
+    runs, notes = _runs(places, checkpoint_folders, same)
+    opened = {name: open_window_stream(_stream(places, name), "sizes") for name in STREAMS}
+    facts = {
+        "list": sha256,
+        "documents": [_described(places, document, opened, indexes, runs) for document in documents],
+        "runs": [{"name": one.run.name, "digest": one.run.digest, "steps": one.run.steps} for one in runs],
+        "notes": notes,
+        "streams": streams,
+        "stores": {name: _parts(places, name) for name in STORES},
+    }
+    write_text(folder / _BEFORE_FILE, json.dumps(facts, ensure_ascii=False))
+    return Before(folder, facts)
+
+
+def earlier_digests(report: Path, name: str, digest: str) -> list[str]:
+    """Return the digests that a stream had before take-downs, of which only tombstones differ; the oldest first."""
+    try:
+        of = json.loads(report.read_bytes())["streams"][name]
+        return [*of["earlier"], of["before"]] if of["after"] == digest != of["before"] else list(of["earlier"])
+    except (OSError, ValueError, KeyError, TypeError):  # none was written yet
+        return []
+
+
+def _window_bytes(stream: Artifact, name: str) -> int:
+    windows = open_indexed(stream.path(f"{name}.bin").with_suffix("")).windows()
+    return int(windows.shape[1]) * windows.dtype.itemsize
+
+
+def _parts(places: Places, name: str) -> dict[str, list[str]]:
+    """Return fingerprint, content digest and SHA-256 of the file of every part of a store."""
+    ledger = Ledger.read(places.store(name) / "ledger.json")
+    return {part.name: [part.fingerprint, part.content_digest, part.sha256] for part in ledger.parts}
+
+
+def _runs(
+    places: Places, checkpoint_folders: Sequence[Path], same: Mapping[str, str]
+) -> tuple[list[OpenRun], list[str]]:
+    """Return the trainings of the environment that can be opened, and of the others why not."""
+    opened, notes = [], []
+    for name, artifact in places.artifacts.items():
+        if artifact.ledger["recipe"]["function"] != TRAINED:
+            continue
+        try:
+            run: Run = describe_run(name, artifact, checkpoint_folders)
+            streams = tuple((stream, same.get(digest, digest)) for stream, digest in run.streams)
+            opened.append(open_run(places, replace(run, streams=streams), {}))
+        except ProvenanceError as error:
+            notes.append(f"which steps of {name} read the documents is not known: {error}")
+    return opened, notes
+
+
+def _described(
+    places: Places,
+    document: Document,
+    streams: Mapping[str, WindowStream],
+    indexes: Mapping[str, StreamIndex],
+    runs: Sequence[OpenRun],
+) -> dict[str, Any]:
+    windows = {
+        name: [_held_json(held) for held in windows_holding(streams[name], name, index, document.place)]
+        for name, index in indexes.items()
+    }
+    seen = [exposure for opened in runs for exposure in _seen(places, opened, document, indexes)]
+    return {
+        **document.to_json(),
+        "windows": {name: held for name, held in windows.items() if held},
+        "exposures": seen,
+    }
+
+
+def _held_json(held: Held) -> dict[str, Any]:
+    return {"window": held.window, "positions": [held.at, held.at + held.end - held.first], "counted": held.counted}
+
+
+def _seen(
+    places: Places, opened: OpenRun, document: Document, indexes: Mapping[str, StreamIndex]
+) -> Iterator[dict[str, Any]]:
+    digests = dict(opened.run.streams)
+    for stream in opened.windows.streams:
+        index = indexes.get(stream.name)
+        if index is None or index.stream != digests[stream.name]:
+            found = index_of(places, digests[stream.name])
+            index = None if found is None else open_stream_index(found[1], opened.run.seq_length)
+        if index is None:
+            continue
+        for held in windows_holding(stream, stream.name, index, document.place):
+            for one in exposures_of(opened, held):
+                yield {
+                    "run": one.run,
+                    "step": one.step,
+                    "sequence": one.sequence,
+                    "stream": stream.name,
+                    "window": held.window,
+                    "tokens": one.tokens,
+                }
+
+
+def compare_after(before: Before, places: Places) -> dict[str, Any]:
+    """Return the report: what was noted before, and what is now. Nothing is raised: see ``faults`` in it.
+
+    Args:
+        before: what was noted.
+        places: of the environment, opened after the run.
+    """
+    facts, faults = before.facts, []
+    streams, stores = {}, {}
+    for name in STREAMS:
+        expected = _expected(facts, name)
+        found, wrong = _compare_windows(before, places, name, expected)
+        streams[name] = {**facts["streams"][name], **found}
+        faults += wrong
+    for name in STORES:
+        old, new = facts["stores"][name], _parts(places, name)
+        if set(old) != set(new):
+            faults.append(f"{name} had {len(old):,} parts and has {len(new):,}: it was made from another plan")
+        both = sorted(set(old) & set(new))
+        stores[name] = {
+            "parts": len(new),
+            "kept": sum(old[part] == new[part] for part in both),
+            "made_again": [part for part in both if old[part][0] != new[part][0]],
+            "changed": [part for part in both if old[part][1] != new[part][1]],
+        }
+    told = {name: facts[name] for name in ("list", "documents", "runs", "notes")}
+    return {"format": FORMAT, **told, "streams": streams, "stores": stores, "faults": faults}
+
+
+def _expected(facts: Mapping[str, Any], name: str) -> dict[int, list[list[int]]]:
+    """Return the positions that must be EOS now, by window."""
+    expected: dict[int, list[list[int]]] = {}
+    for document in facts["documents"]:
+        for held in document["windows"].get(name, []):
+            expected.setdefault(held["window"], []).append(held["positions"])
+    return expected
+
+
+def _compare_windows(
+    before: Before, places: Places, name: str, expected: Mapping[int, list[list[int]]]
+) -> tuple[dict[str, Any], list[str]]:
+    stream = _stream(places, name)
+    after = before.folder / f"{name}_after.npy"
+    write_window_checksums(stream.path(f"{name}.bin"), _window_bytes(stream, name), after)
+    old, new = (np.load(path, mmap_mode="r") for path in (before.folder / f"{name}.npy", after))
+    if old.shape != new.shape:
+        fault = f"{DATASETS[name]} had {len(old):,} windows and has {len(new):,}: it was made with other parameters"
+        return {"after": stream.root_digest, "changed_windows": None}, [fault]
+    changed = np.flatnonzero(old != new).tolist()
+    faults = []
+    if others := sorted(set(changed) - set(expected)):
+        faults.append(
+            f"{DATASETS[name]}: {len(others):,} windows changed that hold no document that was excluded now (the first "
+            f"is {others[0]:,}). The stream was made with other parameters than before: give the same --params and "
+            "--env as to the run that made it"
+        )
+    faults += _not_gone(stream, name, expected)
+    return {"after": stream.root_digest, "changed_windows": changed}, faults
+
+
+def _not_gone(stream: Artifact, name: str, expected: Mapping[int, list[list[int]]]) -> Iterator[str]:
+    """Yield where a token of an excluded document is not EOS, or a prediction of one counts."""
+    windows = open_indexed(stream.path(f"{name}.bin").with_suffix("")).windows()
+    eos = stream.statistics["tokenizer"]["eos_id"]
+    mask_path = stream.path(f"{name}.bin").with_name(LOSS_MASK_FILE)
+    masks = open_loss_mask(mask_path, len(windows), windows.shape[1] - 1) if mask_path.is_file() else None
+    lengths = np.load(stream.path("token_lengths.npy"), mmap_mode="r") if name == "annotated" else None
+    for window, positions in sorted(expected.items()):
+        for first, end in positions:
+            if (windows[window, first:end] != eos).any():
+                yield f"{DATASETS[name]} window {window:,}: positions {first:,} to {end:,} are not all EOS {eos}"
+            counted = None if masks is None else unpack_mask(masks[window : window + 1], windows.shape[1] - 1)[0]
+            counts = (
+                bool(lengths[window])
+                if lengths is not None
+                else (counted is None or bool(counted[max(first - 1, 0) : end - 1].any()))
+            )
+            if counts:
+                yield f"{DATASETS[name]} window {window:,}: predictions of an excluded document count in the loss"
+
+
+def finish(before: Before, report: Mapping[str, Any], path: Path) -> None:
+    """Write the report, with those before it in ``earlier``, and remove what was noted before."""
+    earlier = []
+    if path.is_file():
+        last = json.loads(path.read_bytes())
+        earlier = [*last.pop("earlier", []), last]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, json.dumps({**report, "earlier": earlier}, ensure_ascii=False, indent=1) + "\n")
+    shutil.rmtree(before.folder)

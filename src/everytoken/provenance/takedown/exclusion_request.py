@@ -1,0 +1,249 @@
+"""Which documents a take-down is about: ids and addresses from files, found in the splits; or why they are in none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from everytoken.corpus.exclusion import Entry, ExcludedAddress, ExcludedId, ExclusionParameters, read_list
+from everytoken.provenance.errors import ProvenanceError
+from everytoken.provenance.indexes.document_index import DocumentIndex
+from everytoken.provenance.indexes.document_numbers import DocumentPlace
+from everytoken.provenance.questions.document_records import DocumentRecords
+from everytoken.provenance.questions.places import Places
+from everytoken.provenance.questions.unused_documents import Unused, unused_at, unused_with_id
+from everytoken.shards import Ledger
+
+EXCLUSIONS = "exclusions"
+_ADDRESS = ("source", "shard_index", "row")
+
+
+@dataclass(frozen=True)
+class WantedId:
+    """An id as a line of a file has it; ``id_type`` None: of whatever type the documents have."""
+
+    id: str
+    id_type: str | None
+
+    def __str__(self) -> str:
+        return f"id {self.id!r}"
+
+
+@dataclass(frozen=True)
+class WantedAddress:
+    """An address, as a line of a file has it."""
+
+    source: str
+    shard_index: int
+    row: int
+
+    def __str__(self) -> str:
+        return f"address {self.source} {self.shard_index} {self.row}"
+
+
+Wanted = WantedId | WantedAddress
+
+
+@dataclass(frozen=True)
+class Document:
+    """A document of a split that is to be excluded."""
+
+    place: DocumentPlace
+    id: str | None
+    id_type: str | None
+    source: str
+    shard_index: int
+    row: int
+
+    @property
+    def address(self) -> tuple[str, int, int]:
+        """Source, shard_index, row."""
+        return (self.source, self.shard_index, self.row)
+
+    def __str__(self) -> str:
+        named = "no id" if self.id is None else repr(self.id)
+        return f"{self.place.split} {self.place.number:,} ({self.source} {self.shard_index} {self.row}, {named})"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON."""
+        return {"split": self.place.split, "number": self.place.number, "id": self.id, "id_type": self.id_type} | {
+            name: getattr(self, name) for name in _ADDRESS
+        }
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for.
+
+    Attributes:
+        entries: new ones: of what was found, and with ``allow_missing`` of what was not.
+        documents: those of a split that are not excluded yet; also those that the configuration names already.
+        known: how many of what was asked for were on a list already.
+        missing: what is in no split, each with what is known of it.
+    """
+
+    entries: tuple[Entry, ...]
+    documents: tuple[Document, ...]
+    known: int
+    missing: tuple[tuple[Wanted, tuple[Unused, ...]], ...]
+
+
+def read_wanted(ids: Path | None, addresses: Path | None, id_type: str | None) -> list[Wanted]:
+    """Read what is to be excluded.
+
+    Args:
+        ids: a file of ids, one a line, exact (no space is taken off).
+        addresses: a file of addresses: source, shard_index and row, with tabs between them.
+        id_type: JSON type of the ids; None: of whatever type the documents have.
+
+    Raises:
+        ProvenanceError: a line is no address, a file is not UTF-8, or there is nothing in them.
+    """
+    wanted: list[Wanted] = [WantedId(line, id_type) for _, line in _lines(ids)]
+    for number, line in _lines(addresses):
+        members = line.split("\t")
+        if len(members) != 3 or not all(one.isascii() and one.isdecimal() for one in members[1:]):
+            raise ProvenanceError(
+                f"{addresses} line {number} is {line!r}; expected an address: source, shard_index and row, with tabs "
+                "between them"
+            )
+        wanted.append(WantedAddress(members[0], int(members[1]), int(members[2])))
+    if not wanted:
+        raise ProvenanceError(f"{ids or addresses} names no document: give an id or an address a line")
+    return list(dict.fromkeys(wanted))
+
+
+def _lines(path: Path | None) -> list[tuple[int, str]]:
+    if path is None:
+        return []
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ProvenanceError(f"{path} cannot be read as UTF-8 text ({error})") from error
+    lines = [line.removesuffix("\r") for line in text.split("\n")]  # of no other sign: an id may hold it
+    return [(number, line) for number, line in enumerate(lines, start=1) if line]
+
+
+@dataclass(frozen=True)
+class InForce:
+    """The lists that nothing may fall out of.
+
+    Attributes:
+        applied: entries that the data was made with.
+        pending: entries of the configuration, where the data was not made with them yet.
+    """
+
+    applied: tuple[Entry, ...]
+    pending: tuple[Entry, ...]
+
+
+def list_path(folder: Path, sha256: str) -> Path:
+    """Return where the list of this content is: none is ever overwritten, so a run that was stopped loses none."""
+    return folder / f"{sha256[:16]}.jsonl"
+
+
+def list_in_force(places: Places, configured: ExclusionParameters | None, lists: Path) -> InForce:
+    """Return the entries that the data was made with, and those of the configuration.
+
+    Args:
+        places: of the environment.
+        configured: the list of its parameters; None: they have none.
+        lists: folder of the lists that were written (`list_path`).
+
+    Raises:
+        ExclusionError: the list of the parameters is not there, or is another one.
+    """
+    made_with, addresses = None, []
+    if places.has(EXCLUSIONS):
+        ledger = Ledger.read(places.path(EXCLUSIONS) / "ledger.json")
+        made_with = ledger.recipe["parameters"].get("sha256")
+        addresses = [ExcludedAddress(*one[:4]) for part in ledger.parts for one in part.value["addresses"]]
+    pending: tuple[Entry, ...] = ()
+    if configured is not None:
+        pending = tuple(read_list(Path(configured.path), configured.sha256))
+        if configured.sha256.lower() == made_with:
+            return InForce(pending, ())
+    if made_with is not None and (path := list_path(lists, made_with)).is_file():
+        return InForce(tuple(read_list(path, made_with)), pending)
+    return InForce(tuple(addresses), pending)  # the list itself is gone: what it named is still known by address
+
+
+def find_documents(
+    wanted: Sequence[Wanted],
+    index: DocumentIndex,
+    records: DocumentRecords,
+    in_force: InForce,
+    reason: str,
+    allow_missing: bool,
+) -> Request:
+    """Find what is to be excluded.
+
+    Args:
+        wanted: ids and addresses.
+        index: of the splits.
+        records: of the environment: says why a document is in no split, and which are excluded already.
+        in_force: what it names need not be in a split any more.
+        reason: of new entries.
+        allow_missing: whether what is in no split goes on the list too.
+
+    Raises:
+        ProvenanceError: an id belongs to documents whose ids have several JSON types.
+    """
+    known = {entry.key for entry in (*in_force.applied, *in_force.pending)}
+    known_ids = {entry.id for entry in (*in_force.applied, *in_force.pending) if isinstance(entry, ExcludedId)}
+    entries: dict[str, Entry] = {}
+    found: list[Document] = []
+    missing: list[tuple[Wanted, tuple[Unused, ...]]] = []
+    known_already = 0
+    for one in wanted:
+        here = _documents(index, one)
+        entry = _entry(one, here, reason)
+        if entry.key in known or (isinstance(one, WantedId) and one.id_type is None and one.id in known_ids):
+            known_already += 1
+            continue
+        unused = () if here else tuple(_unused(records, one))
+        if not here:
+            missing.append((one, unused))
+        if here or allow_missing:
+            entries[entry.key] = entry
+            found += here
+    for pending in in_force.pending:
+        found += _documents(index, _wanted(pending))
+    new = {one.place: one for one in found if one.address not in records.excluded}
+    ordered = sorted(new.values(), key=lambda document: (document.place.split, document.place.number))
+    return Request(tuple(entries.values()), tuple(ordered), known_already, tuple(missing))
+
+
+def _wanted(entry: Entry) -> Wanted:
+    if isinstance(entry, ExcludedId):
+        return WantedId(entry.id, entry.id_type)
+    return WantedAddress(entry.source, entry.shard_index, entry.row)
+
+
+def _documents(index: DocumentIndex, wanted: Wanted) -> list[Document]:
+    if isinstance(wanted, WantedId):
+        places = index.find_id(wanted.id, wanted.id_type)
+    else:
+        places = index.find_address(wanted.source, wanted.shard_index, wanted.row)
+    columns = ("id", "id_type", *_ADDRESS)
+    return [Document(place, **index.record(place.split, place.number, columns)) for place in places]
+
+
+def _entry(wanted: Wanted, found: Sequence[Document], reason: str) -> Entry:
+    if isinstance(wanted, WantedAddress):
+        return ExcludedAddress(wanted.source, wanted.shard_index, wanted.row, reason)
+    types = sorted({str(document.id_type) for document in found})
+    if len(types) > 1:
+        raise ProvenanceError(
+            f"the id {wanted.id!r} belongs to documents whose ids are of the JSON types {types}: {found[0]}, and "
+            "others. Say which is meant (--id-type), or give addresses (--addresses)"
+        )
+    return ExcludedId(wanted.id, wanted.id_type or (types[0] if types else "string"), reason)
+
+
+def _unused(records: DocumentRecords, wanted: Wanted) -> Iterable[Unused]:
+    if isinstance(wanted, WantedAddress):
+        return [unused_at(records, wanted.source, wanted.shard_index, wanted.row)]
+    return unused_with_id(records, wanted.id, set())

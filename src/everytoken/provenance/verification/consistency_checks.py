@@ -1,0 +1,185 @@
+"""Whether a release agrees with itself, as far as its small files say: plan, rows, windows, digests, tokenizer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from everytoken.corpus.plan import PlanParameters, shard_order
+from everytoken.provenance.errors import ProvenanceError
+from everytoken.provenance.releases.release import (
+    BOUNDARIES_FILE,
+    MANIFEST_FOLDER,
+    RECIPE_FILE,
+    SPLITS,
+    STREAMS_FILE,
+    TOKENIZER_PATH,
+    UPSTREAM_FILE,
+    VERIFICATION_FOLDER,
+    Release,
+)
+from everytoken.provenance.releases.window_checksums import CHECKSUMS_FILE
+from everytoken.provenance.verification.file_checks import open_array
+from everytoken.provenance.verification.findings import require_equal
+from everytoken.provenance.verification.window_documents import SPLIT_OF
+from everytoken.shards import canonical_json, value_digest
+from everytoken.tokens.tokenizer import open_tokenizer
+
+DATASETS = {
+    "compact": "compact_stream",
+    "annotated": "annotated_stream",
+    "canary": "canary_stream",
+    "raw_shards": "raw_shards",
+}
+_INDEX_HEADER = 34
+
+
+def described_streams(release: Release) -> dict[str, Any]:
+    """Return what the release says of its streams, by name.
+
+    Raises:
+        ProvenanceError: it has not the form that it is written in.
+    """
+    for name, stream in release.streams.items():
+        try:
+            right = isinstance(stream["statistics"], dict) and isinstance(stream["root_digest"], str)
+            right = right and all(
+                isinstance(entry["bytes"], int) and entry["sha256"] for entry in stream["files"].values()
+            )
+        except (KeyError, TypeError, AttributeError):
+            right = False
+        if not right:
+            raise ProvenanceError(
+                f"{release.path / STREAMS_FILE}: root_digest, statistics or files of {name} are not there"
+            )
+    return release.streams
+
+
+def check_recipe(release: Release) -> str:
+    """``recipe.json`` is canonical JSON, and names the stages with their digests."""
+    path = release.path / RECIPE_FILE
+    if path.read_text(encoding="utf-8").rstrip("\n") != canonical_json(release.recipe):
+        raise ProvenanceError(f"{path} is not the canonical JSON of what it says")
+    versions = release.recipe["versions"]
+    made_with = ", ".join(f"{name} {versions[name]}" for name in ("everytoken", "python") if name in versions)
+    return f"{len(release.recipe['datasets']):,} datasets with their digests, made with {made_with}"
+
+
+def upstream_sources(release: Release) -> dict[str, Any]:
+    """Return pin and files of each source, as ``upstream.json`` has them beside the plan."""
+    return {name: source for name, source in release.upstream.items() if name != "plan"}
+
+
+def check_plan(release: Release) -> str:
+    """The order of the shards, drawn again from the recipe's seed, is that of the plan."""
+    path, plan = release.path / UPSTREAM_FILE, release.upstream["plan"]
+    parameters = PlanParameters.model_validate(release.parameters("ingestion")["plan"])
+    require_equal(f"{path}: parameters of the plan", plan["parameters"], parameters.model_dump(mode="json"))
+    order = shard_order(plan["n_total"], parameters)
+    require_equal(f"{path}: shards in the order of the plan", len(plan["order"]), len(order))
+    for position, (found, expected) in enumerate(zip(plan["order"], order, strict=True)):
+        require_equal(f"{path}: shard at position {position:,} of the plan", found, expected)
+    require_equal(f"{path}: shards described", len(plan["shards"]), len(order))
+    files = {
+        (name, file["shard_index"]): (file["path"], file["digest"])
+        for name, source in upstream_sources(release).items()
+        for file in source["files"]
+    }
+    for position, shard in enumerate(plan["shards"]):
+        listed = files.get((shard["source"], shard["shard_index"]))
+        require_equal(f"{path}: file of position {position:,} of the plan", listed, (shard["path"], shard["digest"]))
+    sources = release.parameters("ingestion")["sources"]
+    for name, source in upstream_sources(release).items():
+        pinned = (sources.get(name) or {}).get("upstream")
+        require_equal(f"{path}: upstream of {name}, by recipe.json and as it is there", source["upstream"], pinned)
+    used = {(shard["source"], shard["shard_index"]) for shard in plan["shards"]}
+    if unused := sorted(set(files) - used):
+        raise ProvenanceError(f"{path}: no shard of the plan is of file {unused[0]}")
+    return (
+        f"{plan['n_total']:,} shards, {len(order):,} in the order of seed {parameters.seed}, the first {order[:5]}, "
+        f"of {len(files):,} files"
+    )
+
+
+def check_rows(release: Release) -> str:
+    """Rows of the boundaries, of the recipe, and of the files, by split."""
+    said = []
+    for split in SPLITS:
+        path, boundary = release.path / BOUNDARIES_FILE, release.boundaries[split]
+        parts: list[str] = []
+        folder, row = release.path / MANIFEST_FOLDER / split, 0
+        for number, part in enumerate(boundary["parts"]):
+            require_equal(f"{path}: first row of {split} {part['name']}", part["first_row"], row)
+            if number and part["name"] <= parts[-1]:
+                raise ProvenanceError(f"{path}: {split} {part['name']} follows {parts[-1]}; expected parts in order")
+            row += part["rows"]
+            parts.append(part["name"])
+        require_equal(f"{path}: rows of {split}", boundary["rows"], row)
+        named = release.recipe["datasets"].get(f"{split}_documents", {})
+        require_equal(f"{release.path / 'recipe.json'}: rows of {split}_documents", named.get("rows"), row)
+        files = sorted(file.stem for file in folder.glob("*.parquet"))
+        require_equal(f"{folder}: parts", files, sorted(parts))
+        said.append(f"{row:,} {split}")
+    return f"{', '.join(said)}, in {sum(len(release.boundaries[split]['parts']) for split in SPLITS):,} parts"
+
+
+def check_windows(release: Release) -> str:
+    """Windows by the index, lengths, checksums and statistics; documents by statistics and boundaries."""
+    said, raw = [], ""
+    window = release.parameters("tokenization")["seq_length"] + 1
+    for name, stream in release.streams.items():
+        folder, statistics = release.path / VERIFICATION_FOLDER / name, stream["statistics"]
+        if name == "raw_shards":
+            raw = f"; {len(stream['files']) - 1:,} raw shards"
+            continue
+        windows = statistics["windows"]
+        if (index := folder / f"{name}.idx").exists() or name in ("compact", "annotated"):
+            header = index.open("rb").read(_INDEX_HEADER)
+            require_equal(f"{index}: windows", int.from_bytes(header[18:26], "little"), windows)
+            require_equal(f"{index}: bytes", index.stat().st_size, _INDEX_HEADER + 20 * windows + 8)
+        open_array(folder / CHECKSUMS_FILE, windows, np.uint32)
+        split = SPLIT_OF.get(name)
+        if split is not None:
+            rows = release.boundaries[split]["rows"]
+            require_equal(f"statistics of {name}: documents", statistics["documents"], rows)
+            if name == "annotated":  # so its sidecar has a row for each
+                require_equal(f"windows of {name}, of one document each", windows, rows)
+        bins = [entry["bytes"] for file, entry in stream["files"].items() if file.endswith(".bin")]
+        width = 2 if statistics["tokenizer"]["vocab_size"] <= 1 << 16 else 4
+        if split is not None:
+            require_equal(f"bytes of {name}.bin", sum(bins), windows * window * width)
+        said.append(f"{name} {windows:,}")
+    return (", ".join(said) + " windows" if said else "no streams") + raw
+
+
+def check_stream_digests(release: Release) -> str:
+    """What is said of each stream sums up to its root digest, which the recipe names too."""
+    for name, stream in release.streams.items():
+        contents = [
+            [file, entry.get("content_digest", entry["sha256"])] for file, entry in sorted(stream["files"].items())
+        ]
+        summed = value_digest([contents, stream["statistics"]])
+        require_equal(f"{STREAMS_FILE}: root digest of {name}", stream["root_digest"], summed)
+        named = release.recipe["datasets"].get(DATASETS[name], {}).get("root_digest")
+        require_equal(f"recipe.json: root digest of {DATASETS[name]}", named, summed)
+        for file in sorted((release.path / VERIFICATION_FOLDER / name).iterdir()):
+            listed = stream["files"].get(file.name)
+            if listed is not None:
+                said = release.sha256sums.get(file.relative_to(release.path).as_posix())
+                require_equal(f"SHA256SUMS: {file}", said, listed["sha256"])
+    return ", ".join(f"{name} {stream['root_digest'][:16]}" for name, stream in release.streams.items())
+
+
+def check_tokenizer(release: Release) -> str:
+    """The tokenizer is the one of the recipe and of every stream; its vocabulary and EOS are what they say."""
+    path, said = release.path / TOKENIZER_PATH, release.recipe["tokenizer"]
+    require_equal(f"{path}: SHA-256", release.sha256sums.get(TOKENIZER_PATH), said["sha256"])
+    opened = open_tokenizer(path, said["eos_token"])
+    require_equal(f"{path}: vocab_size", opened.vocab_size, said["vocab_size"])
+    require_equal(f"{path}: id of EOS", opened.eos_id, said["eos_id"])
+    for name, stream in release.streams.items():
+        facts = stream["statistics"].get("tokenizer", {})
+        for key in set(facts) & set(said):
+            require_equal(f"tokenizer of {name}: {key}", facts[key], said[key])
+    return f"{opened.vocab_size:,} tokens, EOS {said['eos_token']!r} is {opened.eos_id}, SHA-256 {said['sha256'][:16]}"

@@ -1,0 +1,86 @@
+"""Rows of the manifests of a release: which part and row a document is, and what to call it in a message."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from everytoken.provenance.errors import ProvenanceError
+from everytoken.provenance.releases.release import SPLITS, Release
+from everytoken.seeds import numpy_generator
+from everytoken.shards.parts import StoredPart
+
+
+def longest_content(release: Release, split: str) -> int | None:
+    """Return the most content tokens that a document of a split has: EOS counts toward its cap."""
+    tokenization = release.parameters("tokenization")
+    if split == "held_out":
+        return None
+    cap = tokenization["seq_length"] - (tokenization["reflection_budget"] if split == "annotated" else 0)
+    return int(cap) - 1
+
+
+def annotated_order(release: Release, documents: int) -> np.ndarray:
+    """Return which document each window of the annotated stream holds, int64 (documents,)."""
+    seed = release.parameters("tokenization")["seed"]
+    return numpy_generator(seed).permutation(documents)
+
+
+def shown(batch: pa.RecordBatch, i: int) -> str:
+    """Return address and id of a row of the manifest or of a sidecar, in words."""
+    row = batch.slice(i, 1).to_pylist()[0]
+    place = f"{row['source']} file {row['shard_index']} row {row['row']}"
+    name = row.get("id", row.get("doc_id"))
+    return place if name is None else f"{place}, id {str(name)[:60]!r}"
+
+
+def part_of(release: Release, split: str, number: int) -> tuple[StoredPart, int]:
+    """Return the part of a document of a split, and its row there.
+
+    Raises:
+        ProvenanceError: there is no such document.
+    """
+    for part, boundary in zip(release.manifest(split), release.boundaries[split]["parts"], strict=True):
+        if number < boundary["first_row"] + boundary["rows"] and isinstance(part, StoredPart):
+            return part, number - boundary["first_row"]
+    raise ProvenanceError(f"{split} has no document {number:,}")
+
+
+def record_of(release: Release, split: str, number: int) -> dict[str, Any]:
+    """Return the row of the manifest of a document of a split."""
+    part, row = part_of(release, split, number)
+    batch = next(iter(part.batches(None, row)))
+    record: dict[str, Any] = batch.slice(0, 1).to_pylist()[0]
+    return record
+
+
+def named_document(release: Release, split: str, number: int) -> str:
+    """Return which document that is, in words: part, row, address, id."""
+    try:
+        part, row = part_of(release, split, number)
+        batch = next(iter(part.batches(None, row)))
+        return f"{split} document {number:,} ({part.name} row {row:,}: {shown(batch, 0)})"
+    except Exception as error:  # the manifest may be what is damaged
+        return f"{split} document {number:,} (its row of the manifest cannot be read: {error})"
+
+
+def drawn_numbers(total: int, count: int, *seeds: int) -> np.ndarray:
+    """Return ``count`` different numbers below ``total``, or all where there are fewer, in order, int64 (n,)."""
+    generator = numpy_generator(seeds[0], *seeds[1:])
+    return np.sort(generator.choice(total, min(count, total), replace=False))
+
+
+def chosen_parts(release: Release, count: int | None, seed: int) -> dict[str, list[int]]:
+    """Return numbers of the parts to read, by split: all, or those of ``count`` seeded documents."""
+    parts = {split: len(release.boundaries[split]["parts"]) for split in SPLITS}
+    if count is None:
+        return {split: list(range(number)) for split, number in parts.items()}
+    chosen: dict[str, list[int]] = {}
+    for key, split in enumerate(SPLITS):
+        ends = np.cumsum([part["rows"] for part in release.boundaries[split]["parts"]], dtype=np.int64)
+        rows = int(ends[-1]) if len(ends) else 0
+        drawn = drawn_numbers(rows, count, seed, key)
+        chosen[split] = np.unique(np.searchsorted(ends, drawn, side="right")).tolist()
+    return chosen

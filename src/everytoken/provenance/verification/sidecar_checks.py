@@ -1,0 +1,159 @@
+"""Whether a sidecar is the one that was released, and says of each window what the manifest says of its document.
+
+Rows of the sidecar come by window, rows of the manifest by document. What both say of a document is summed up in two
+numbers of 64 bits (its id, and all else), so that the two orders meet in arrays: 40 bytes a document in memory. Only
+for a row that differs are both read again, to say what differs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from everytoken.provenance.errors import ProvenanceError
+from everytoken.provenance.releases.manifest import WITHHELD
+from everytoken.provenance.releases.release import Release
+from everytoken.provenance.verification.findings import require_equal
+from everytoken.provenance.verification.manifest_rows import named_document, record_of
+from everytoken.shards import TableDigest
+
+_WITHHELD_KEY = np.uint64(0)  # the manifest does not say the id
+_NO_ID_KEY = np.uint64(1)
+_SAME = ("safety_score", "is_bad", "source", "shard_index", "row", "token_length")
+
+
+def check_sidecar(path: Path, digest: str, release: Release | None, order: np.ndarray | None) -> str:
+    """Read a sidecar whole: its content, and each row against the manifest of the annotated documents.
+
+    Args:
+        path: ``sidecar.parquet``.
+        digest: content digest that it must have.
+        release: whose manifest is of these documents; None: of another stream, only the content is compared.
+        order: the document in each window, int64 (windows,).
+    """
+    wanted = None if release is None or order is None else _wanted(release, order)
+    digests, row = None, 0
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            digests = TableDigest(file.schema_arrow)
+            for batch in file.iter_batches():
+                digests.update(batch)
+                if wanted is not None and order is not None and release is not None:
+                    _compare(path, row, batch, wanted, release, order)
+                row += batch.num_rows
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        raise ProvenanceError(
+            f"{path} row {row:,} or later (row i is of window i): it cannot be read ({error})"
+        ) from error
+    if order is not None:
+        require_equal(f"{path}: rows, one a window", row, len(order))
+    require_equal(f"{path}: content digest", digests.hexdigest(), digest)
+    return f"{row:,} rows" + (", each as the manifest has its document" if wanted is not None else "")
+
+
+def check_sidecar_rows(path: Path, windows: Sequence[int], release: Release, order: np.ndarray) -> str:
+    """Compare the rows of some windows with the manifest; reads the row groups that hold them."""
+    with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        require_equal(f"{path}: rows, one a window", file.metadata.num_rows, len(order))
+        ends = np.cumsum([file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)])
+        for window in windows:
+            group = int(np.searchsorted(ends, window, side="right"))
+            first = int(ends[group]) - file.metadata.row_group(group).num_rows
+            table = file.read_row_group(group).slice(window - first, 1)
+            if difference := _difference(table.to_pylist()[0], record_of(release, "annotated", int(order[window]))):
+                raise _fault(path, window, release, int(order[window]), difference)
+    return f"{len(windows):,} of {len(order):,} rows as the manifest has their documents"
+
+
+def _wanted(release: Release, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return what the manifest says of the document of each window: two uint64 arrays, (windows,)."""
+    ids, rest, row = np.empty(len(order), np.uint64), np.empty(len(order), np.uint64), 0
+    for part in release.manifest("annotated"):
+        for batch in part.batches():
+            texts = batch.column("text_hash").to_numpy(zero_copy_only=False).copy()
+            is_excluded = batch.column("is_excluded").to_numpy(zero_copy_only=False)
+            texts[is_excluded] = text_hash("")  # a tombstone has neither text nor id
+            here = slice(row, row + batch.num_rows)
+            rest[here] = _mixed(batch, texts)
+            keys = _id_keys(batch.column("id"))
+            types = batch.column("id_type").to_pylist()
+            keys[np.array([kind == WITHHELD for kind in types], bool)] = _WITHHELD_KEY
+            keys[is_excluded] = _NO_ID_KEY
+            ids[here] = keys
+            row += batch.num_rows
+    require_equal("annotated documents of the manifest, one a window", row, len(order))
+    return ids[order], rest[order]
+
+
+def _compare(
+    path: Path,
+    first: int,
+    batch: pa.RecordBatch,
+    wanted: tuple[np.ndarray, np.ndarray],
+    release: Release,
+    order: np.ndarray,
+) -> None:
+    if first + batch.num_rows > len(order):
+        raise ProvenanceError(f"{path}: expected {len(order):,} rows, one a window, found more")
+    here = slice(first, first + batch.num_rows)
+    ids, rest = (values[here] for values in wanted)
+    texts = np.fromiter(map(text_hash, batch.column("text").to_pylist()), np.uint64, batch.num_rows)
+    wrong = (rest != _mixed(batch, texts)) | ((ids != _id_keys(batch.column("doc_id"))) & (ids != _WITHHELD_KEY))
+    if wrong.any():
+        i = int(np.argmax(wrong))
+        document = int(order[first + i])
+        difference = _difference(batch.slice(i, 1).to_pylist()[0], record_of(release, "annotated", document))
+        raise _fault(path, first + i, release, document, difference or "a difference that is gone when read again")
+
+
+def _fault(path: Path, window: int, release: Release, document: int, difference: str) -> ProvenanceError:
+    named = named_document(release, "annotated", document)
+    return ProvenanceError(f"{path} row {window:,} (window {window:,}) holds {named}: {difference}")
+
+
+def _difference(found: dict[str, Any], expected: dict[str, Any]) -> str:
+    """Return in words which column of a sidecar's row first differs from the manifest's row."""
+    wanted_id = None if expected["is_excluded"] else expected["id"]  # a tombstone has neither text nor id
+    if (expected["is_excluded"] or expected["id_type"] != WITHHELD) and found["doc_id"] != wanted_id:
+        return f"doc_id: expected {wanted_id!r}, found {found['doc_id']!r}"
+    for name in _SAME:
+        if found[name] != expected[name]:
+            return f"{name}: expected {expected[name]!r}, found {found[name]!r}"
+    wanted = text_hash("") if expected["is_excluded"] else expected["text_hash"]
+    if (has := text_hash(found["text"])) != wanted:
+        return f"text: expected one whose SHA-256 begins with {wanted:016x}, found {has:016x}"
+    return ""
+
+
+def text_hash(text: str) -> int:
+    """Return the first 8 bytes of the SHA-256 of a text, as the manifest has them."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+
+
+def _id_keys(ids: pa.Array) -> np.ndarray:
+    """Return a number for each id, uint64 (rows,)."""
+    keys: Iterator[int] = (int(_NO_ID_KEY) if name is None else text_hash(name) | 2 for name in ids.to_pylist())
+    return np.fromiter(keys, np.uint64, len(ids))
+
+
+def _mixed(batch: pa.RecordBatch, texts: np.ndarray) -> np.ndarray:
+    """Return a number for all else that both say of a document, uint64 (rows,)."""
+    coded = batch.column("source").dictionary_encode()
+    names = np.array([text_hash(name) for name in coded.dictionary.to_pylist()], np.uint64)
+    mixed: np.ndarray = texts.astype(np.uint64) ^ names[coded.indices.to_numpy(zero_copy_only=False)]
+    for name in ("token_length", "safety_score", "is_bad", "shard_index", "row"):
+        column = batch.column(name)
+        if column.null_count:
+            raise ProvenanceError(f"column {name} has {column.null_count:,} nulls; it must have none")
+        mixed ^= column.to_numpy(zero_copy_only=False).astype(np.int64).view(np.uint64)
+        # a round of MurmurHash3's finalizer: every bit of a column changes half of the bits
+        mixed ^= mixed >> np.uint64(33)
+        mixed *= np.uint64(0xFF51AFD7ED558CCD)
+        mixed ^= mixed >> np.uint64(33)
+    return mixed

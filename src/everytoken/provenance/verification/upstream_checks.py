@@ -1,0 +1,184 @@
+"""Whether upstream still gives the texts that a release was made of, and these texts the tokens of its streams."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from everytoken.corpus.upstreams.source import Source, UpstreamFile, find_files
+from everytoken.provenance.errors import ProvenanceError
+from everytoken.provenance.questions.upstream_text import read_documents_at
+from everytoken.provenance.releases.release import SPLITS, TOKENIZER_PATH, Release
+from everytoken.provenance.verification.consistency_checks import upstream_sources
+from everytoken.provenance.verification.findings import require_equal, require_none
+from everytoken.provenance.verification.manifest_rows import drawn_numbers, named_document, record_of
+from everytoken.provenance.verification.sidecar_checks import text_hash
+from everytoken.provenance.verification.window_documents import SPLIT_OF, WindowDocuments
+from everytoken.provenance.verification.window_faults import first_change
+from everytoken.tokens.encoding import DocumentEncoder, open_encoder
+
+
+class Upstream:
+    """Texts and tokens of documents of a release, read again from where its recipe says they are.
+
+    Args:
+        release: the release.
+        folder: for files that are fetched, as ``data/01_raw`` of a run.
+    """
+
+    def __init__(self, release: Release, folder: Path) -> None:
+        self._release, self._folder = release, folder
+        sources = release.parameters("ingestion")["sources"]
+        self._sources = {name: Source.model_validate(one) for name, one in sources.items() if one is not None}
+        self._files: dict[str, list[UpstreamFile]] = {}
+
+    @cached_property
+    def _encoder(self) -> DocumentEncoder:
+        return open_encoder(
+            self._release.path / TOKENIZER_PATH,
+            self._release.recipe["tokenizer"]["eos_token"],
+            special_tokens_in_text=self._release.parameters("tokenization")["special_tokens_in_text"],
+        )
+
+    def texts(self, split: str, numbers: Iterable[int]) -> dict[int, str]:
+        """Return the texts of documents of a split, by number; those that were taken down are left out.
+
+        Raises:
+            ProvenanceError: a file or row is not there, or a text is another one than was released.
+        """
+        records = {number: record_of(self._release, split, number) for number in numbers}
+        kept = {number: record for number, record in records.items() if not record["is_excluded"]}
+        places = {number: (one["source"], one["shard_index"], one["row"]) for number, one in kept.items()}
+        for source in sorted({place[0] for place in places.values()}):
+            self._list_files(source)
+        found = read_documents_at(self._sources, self._files, places.values())
+        texts, faults = {}, []
+        for number, place in places.items():
+            texts[number] = found[place].text
+            if (has := text_hash(found[place].text)) != kept[number]["text_hash"]:
+                faults.append(
+                    f"{named_document(self._release, split, number)}: expected a text whose SHA-256 begins with "
+                    f"{kept[number]['text_hash']:016x}, upstream has one with {has:016x}"
+                )
+        require_none(faults)
+        return texts
+
+    def _list_files(self, source: str) -> None:
+        """List the files of a source, which must be those of the release: addresses count them."""
+        if source in self._files:
+            return
+        if source not in self._sources:
+            raise ProvenanceError(f"the release has no parameters of the source {source!r}")
+        files = find_files(source, self._sources[source].upstream, self._folder)
+        for file in upstream_sources(self._release)[source]["files"]:
+            number = file["shard_index"]
+            path = files[number].path if number < len(files) else None
+            require_equal(f"upstream of {source}: path of file {number:,}", path, file["path"])
+        self._files[source] = files
+
+    def tokens(self, split: str, numbers: Iterable[int]) -> dict[int, np.ndarray]:
+        """Return the tokens of documents of a split with their EOS, by number; a document taken down is EOS alone."""
+        tokenization, wanted = self._release.parameters("tokenization"), list(numbers)
+        cap = tokenization["seq_length"] - (tokenization["reflection_budget"] if split == "annotated" else 0)
+        texts = self.texts(split, wanted)
+        encoded = self._encoder.encode(list(texts.values()), cap) if texts else None
+        tokens = {}
+        for place, number in enumerate(texts):
+            assert encoded is not None
+            tokens[number] = encoded.values[encoded.offsets[place] : encoded.offsets[place + 1]]
+        eos = self._release.recipe["tokenizer"]["eos_id"]
+        for number in set(wanted) - set(texts):
+            length = record_of(self._release, split, number)["token_length"]
+            tokens[number] = np.full(length + 1, eos, self._encoder.tokenizer.dtype)
+        return tokens
+
+    def window(self, stream: str, window: int, documents: WindowDocuments) -> np.ndarray:
+        """Return the tokens that a window must have, (window,)."""
+        spans = documents.spans(stream, window)
+        size = self._release.parameters("tokenization")["seq_length"] + 1
+        expected = np.full(size, self._release.recipe["tokenizer"]["eos_id"], np.int64)
+        tokens = self.tokens(SPLIT_OF[stream], [span.document for span in spans])
+        for span in spans:
+            own = tokens[span.document][span.first : span.end]
+            expected[span.at : span.at + len(own)] = own
+        return expected
+
+
+def check_upstream(
+    release: Release,
+    upstream: Upstream,
+    windows: Mapping[str, np.ndarray],
+    documents: WindowDocuments,
+    *,
+    count: int,
+    seed: int,
+) -> str:
+    """Seeded documents have the text that was released, as many tokens, and these tokens stand in their windows.
+
+    Args:
+        release: the release.
+        upstream: gives texts and tokens.
+        windows: of the streams that are given, (windows, window), by name.
+        documents: tells where documents are.
+        count: how many documents.
+        seed: of the draw.
+    """
+    read, compared, said = 0, 0, ""
+    for split, numbers in drawn_documents(release, count, seed).items():
+        stream = {split: stream for stream, split in SPLIT_OF.items()}.get(split)
+        if stream is None:
+            read += len(upstream.texts(split, numbers))
+            continue
+        tokens = upstream.tokens(split, numbers)
+        read += len(tokens)
+        for number, own in tokens.items():
+            length = record_of(release, split, number)["token_length"]
+            what = f"{named_document(release, split, number)}: tokens of its text, without EOS"
+            require_equal(what, len(own) - 1, length)
+            if stream in windows:
+                compared += _compare(release, stream, split, number, own, windows[stream], documents)
+    if windows:
+        said = f"; {compared:,} tokens are those of {' and '.join(sorted(windows))}"
+    return f"{read:,} documents read again, their texts and numbers of tokens are as released{said}"
+
+
+def _compare(
+    release: Release,
+    stream: str,
+    split: str,
+    number: int,
+    tokens: np.ndarray,
+    windows: np.ndarray,
+    documents: WindowDocuments,
+) -> int:
+    compared = 0
+    for window, span in documents.windows_of(stream, number):
+        own = tokens[span.first : span.end]
+        if window >= len(windows):
+            raise ProvenanceError(
+                f"{stream} ends before window {window:,}, expected {span.end - span.first} tokens there"
+            )
+        found = windows[window][span.at : span.at + len(own)]
+        if change := first_change(own, found):
+            raise ProvenanceError(
+                f"{stream} window {window:,} position {span.at + change.position:,}, token "
+                f"{span.first + change.position:,} of {named_document(release, split, number)}: expected "
+                f"{change.expected}, found {change.found}"
+            )
+        compared += len(own)
+    return compared
+
+
+def drawn_documents(release: Release, count: int, seed: int) -> dict[str, list[int]]:
+    """Return numbers of ``count`` seeded documents of all splits, by split."""
+    rows: dict[str, int] = {split: release.boundaries[split]["rows"] for split in SPLITS}
+    total = sum(rows.values())
+    drawn = drawn_numbers(total, count, seed)
+    chosen, first = {}, 0
+    for split, documents in rows.items():
+        chosen[split] = (drawn[(drawn >= first) & (drawn < first + documents)] - first).tolist()
+        first += documents
+    return chosen

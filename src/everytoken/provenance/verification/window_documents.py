@@ -1,0 +1,99 @@
+"""Which documents the windows of a release's streams hold, told by its manifests alone.
+
+Of the annotated stream it is the order of the documents, drawn again. Of the compact stream it is the index of
+`everytoken.provenance.indexes.compact_index`, written into a temporary folder when it is first asked for.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from everytoken.provenance.errors import ProvenanceError
+from everytoken.provenance.indexes.spans import Span, StreamIndex
+from everytoken.provenance.indexes.stream_index import MadeStream, index_compact_stream, open_stream_index
+from everytoken.provenance.releases.release import Release
+from everytoken.provenance.verification.manifest_rows import annotated_order, named_document
+
+SPLIT_OF = {"compact": "unannotated", "annotated": "annotated"}
+_NAMED = 3
+
+
+class WindowDocuments:
+    """Documents of the windows of a release's streams; a context manager, whose end removes what it wrote."""
+
+    def __init__(self, release: Release) -> None:
+        self._release = release
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._scratch is not None:
+            self._scratch.cleanup()
+
+    @cached_property
+    def annotated(self) -> np.ndarray:
+        """The document in each window of the annotated stream, int64 (windows,): 8 bytes a document."""
+        return annotated_order(self._release, self._release.boundaries["annotated"]["rows"])
+
+    @cached_property
+    def compact(self) -> StreamIndex:
+        """The index of the compact stream."""
+        self._scratch = tempfile.TemporaryDirectory(prefix="everytoken-verify-")
+        folder = Path(self._scratch.name)
+        described = self._release.streams["compact"]
+        tokenization = self._release.parameters("tokenization")
+        index_compact_stream(
+            folder,
+            lengths=self._release.manifest("unannotated"),
+            split="unannotated",
+            stream=MadeStream(described["root_digest"], described["statistics"]),
+            seq_length=tokenization["seq_length"],
+            seed=tokenization["seed"],
+        )
+        return open_stream_index(folder)
+
+    def spans(self, stream: str, window: int) -> list[Span]:
+        """Return the documents of a window, and where.
+
+        Raises:
+            ProvenanceError: the manifests do not say it of this stream.
+        """
+        if stream == "compact":
+            return self.compact.spans(window)
+        if stream == "annotated":
+            number = int(self.annotated[window])
+            return [Span(number, 0, self._release.parameters("tokenization")["seq_length"] + 1, 0)]
+        raise ProvenanceError(f"the manifests have no documents of the stream {stream!r}")
+
+    def windows_of(self, stream: str, document: int) -> list[tuple[int, Span]]:
+        """Return the windows of a document, and where in them; of the annotated stream by a pass over its order."""
+        if stream == "compact":
+            return self.compact.windows_of(document)
+        (windows,) = np.nonzero(self.annotated == document)
+        return [(int(window), span) for window in windows for span in self.spans(stream, int(window))]
+
+    def named(self, stream: str, window: int) -> str:
+        """Return in words which documents a window holds; empty where the manifests do not say it."""
+        if stream not in SPLIT_OF:
+            return ""
+        try:
+            spans = self.spans(stream, window)
+        except Exception as error:  # what would name the documents may be what is damaged
+            return f"its documents cannot be told ({error})"
+        names = [
+            named_document(self._release, SPLIT_OF[stream], span.document)
+            + (f" at {span.at:,} to {span.at + span.end - span.first:,}" if stream == "compact" else "")
+            for span in spans[:_NAMED]
+        ]
+        more = f" and {len(spans) - _NAMED:,} more" if len(spans) > _NAMED else ""
+        return f"it holds {', '.join(names)}{more}"

@@ -1,0 +1,357 @@
+"""When a run read a document is what a scan of all its samples finds, for every kind of stream and of run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from everytoken.cli import cli
+from everytoken.provenance.errors import ProvenanceError
+from everytoken.provenance.indexes.document_numbers import DocumentPlace
+from everytoken.provenance.questions.document_records import DocumentRecords
+from everytoken.provenance.questions.exposure import document_exposure
+from everytoken.provenance.questions.exposure_questions import Answer, Questions
+from everytoken.provenance.questions.places import Places
+from everytoken.provenance.questions.recorded_runs import recorded_run
+from everytoken.provenance.questions.runs import OpenRun, Run, describe_run, find_run
+from everytoken.provenance.questions.stream_documents import index_of_stream
+from everytoken.provenance.questions.trace_lines import answer_lines
+from everytoken.provenance.questions.unused_documents import unused_at
+from everytoken.seeds import numpy_generator
+from tests.provenance.small_job import EXCLUDED_ROWS
+from tests.provenance.traced_job import STREAMS, TracedJob, make, rows_of, scanned
+
+ROOT = Path(__file__).resolve().parents[2]
+WEIGHTS = [
+    {"from_step": 0, "weights": {"compact": 1.0, "annotated": 0.0, "canary": 2.0}},
+    {"from_step": 20, "weights": {"compact": 0.0, "annotated": 3.0, "canary": 0.5}},
+    {"from_step": 45, "weights": {"compact": 2.0, "annotated": 1.0, "canary": 0.0}},
+]
+RUNS: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
+    "spp": (STREAMS, {"schedule": "spp"}),
+    "many epochs, permuted": (STREAMS, {"later_epochs": "permuted"}),
+    "weights that change": (STREAMS, {"weights": WEIGHTS, "later_epochs": "permuted"}),
+    "a replay": (STREAMS, {"replay": [101, 700], "later_epochs": "permuted"}),
+    "a replay with weights": (STREAMS, {"replay": [33, 1000], "weights": WEIGHTS}),
+    "flat tokens": ({"raw": "raw_shards"}, {"later_epochs": "permuted"}),
+    "chats": ({"chats": "chat_windows"}, {"later_epochs": "permuted"}),
+    "all": ({**STREAMS, "raw": "raw_shards", "chats": "chat_windows"}, {}),
+}
+STEPS, BATCH = 80, 7
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> TracedJob:
+    return make(tmp_path_factory.mktemp("exposed") / "job", trained=True)
+
+
+def indexes(made: TracedJob, opened: OpenRun) -> dict[str, Any]:
+    return {
+        name: index_of_stream(made.places, name, folder, opened.run.seq_length)
+        for name, folder in opened.folders.items()
+    }
+
+
+def brute_force(opened: OpenRun, of: dict[str, Any]) -> dict[DocumentPlace, list[tuple[Any, ...]]]:
+    """Everything that a run read of every document, by reading every sample and looking into its window."""
+    seen: dict[DocumentPlace, list[tuple[Any, ...]]] = {}
+    ordinals = {name: opened.order.counts((opened.run.data.replay or (0, 0))[0])[i] for i, name in enumerate(of)}
+    for sample, name, window in scanned(opened):
+        epoch = ordinals[name] // of[name].windows
+        ordinals[name] += 1
+        for span in of[name].spans(window):
+            place = of[name].numbers.place(span.document)
+            one = (sample, name, window, epoch, span.at, span.first, span.end)
+            seen.setdefault(place, []).append(one)
+    return seen
+
+
+@pytest.mark.parametrize("name", list(RUNS))
+def test_exposures_are_what_a_scan_of_all_samples_finds(made: TracedJob, name: str) -> None:
+    streams, data = RUNS[name]
+    opened = made.run(streams, STEPS, BATCH, **data)
+    of = indexes(made, opened)
+    expected = brute_force(opened, of)
+    places = [
+        DocumentPlace(split, number)
+        for split in dict.fromkeys(split for index in of.values() for split in index.splits)
+        for number in range(next(i for i in of.values() if split in i.splits).numbers.documents_of(split))
+    ]
+    assert len(places) > 60 and set(expected) <= set(places)
+    epochs = 0
+    for place in places:
+        found = document_exposure([opened], [of], place, None)  # type: ignore[arg-type]
+        told = [
+            (one.sample, one.held.stream, one.held.window, one.epoch, one.held.at, one.held.first, one.held.end)
+            for one in found.exposures
+        ]
+        assert sorted(told) == sorted(expected.get(place, []))
+        assert [one[0] for one in told] == sorted(one[0] for one in told)
+        assert all(one.step * BATCH + one.sequence == one.sample for one in found.exposures)
+        epochs = max([epochs, *(one.epoch for one in found.exposures)])
+    assert epochs > 1 or name in ("a replay with weights", "all", "chats", "weights that change")
+
+
+def test_the_tokens_of_a_document_stand_where_the_exposures_say(made: TracedJob) -> None:
+    """In the very batches that training reads, counted in the loss as said; random documents."""
+    opened = made.run(STREAMS, STEPS, BATCH, later_epochs="permuted")
+    of = indexes(made, opened)
+    rows = {split: made.table(f"{split}_tokens", ["tokens"]) for split in ("unannotated", "annotated", "canary")}
+    drawn = numpy_generator(5)
+    for _ in range(40):
+        split = ("unannotated", "annotated", "canary")[drawn.integers(3)]
+        number = int(drawn.integers(len(rows[split])))
+        found = document_exposure([opened], [of], DocumentPlace(split, number), None)  # type: ignore[arg-type]
+        assert found.exposures
+        for one in found.exposures:
+            tokens, mask = opened.windows.read_batch(one.step)
+            at = slice(one.held.at, one.held.at + one.tokens)
+            assert tokens[one.sequence, at].tolist() == rows[split][number]["tokens"][one.held.first : one.held.end]
+            assert np.concatenate([[False], mask[one.sequence]])[at].sum() == one.held.counted
+
+
+def test_steps_decide_what_counts_and_what_a_checkpoint_has_seen(made: TracedJob) -> None:
+    opened = made.run(STREAMS, STEPS, BATCH)
+    of = indexes(made, opened)
+    place = DocumentPlace("annotated", 3)
+    whole = document_exposure([opened], [of], place, None)  # type: ignore[arg-type]
+    steps = [one.step for one in whole.exposures]
+    assert len(steps) > 3
+    for at_step in (0, steps[0], steps[0] + 1, steps[2] + 1, STEPS, STEPS + 60):
+        run = Run(**{**vars(opened.run), "checkpoints": tuple((k, str(k)) for k in (10, 25, 60, 80))})
+        asked = OpenRun(run, opened.windows, opened.folders)
+        found = document_exposure([asked], [of], place, None, at_step)  # type: ignore[arg-type]
+        done = [one.step for one in found.exposures]
+        assert done[: len(steps)] == [step for step in steps if step < at_step] and all(step < at_step for step in done)
+        told = {one.step: one.times for one in found.checkpoints}
+        assert told == {k: sum(step < k for step in steps) for k in (10, 25, 60, 80) if k <= at_step}
+    assert len(done) > len(steps), "beyond its end a run would have gone on so"
+
+
+@pytest.fixture(scope="module")
+def asked(made: TracedJob) -> Questions:
+    run = find_run(made.places, "checkpoint", made.checkpoint_folders)
+    return Questions(made.records, run, {}, made.checkpoint_folders)
+
+
+def addresses(answer: Answer) -> list[tuple[str, int, int] | None]:
+    return [one.record.address for one in answer.documents]
+
+
+def test_every_document_with_an_id_is_found_and_every_row_that_became_none(made: TracedJob, asked: Questions) -> None:
+    """For each row of the upstreams: in a split, or the reason why not."""
+    least = made.job.catalog.load("params:ingestion").min_chars
+    reasons: dict[str, int] = {}
+    for source in ("articles", "notes", "open"):
+        rows = rows_of(source)
+        for row in range(0, 60, 3 if source != "articles" else 1):
+            answer = asked.at_address(source, 0, row, most=5)
+            if answer.unused:
+                (unused,) = answer.unused
+                reasons[unused.reason] = reasons.get(unused.reason, 0) + 1
+                assert (unused.source, unused.row) == (source, row)
+                assert (unused.reason == "too_short") == (len(rows[row]["text"]) < least)
+                assert (unused.reason == "duplicate") == ((source, row) == ("articles", 10))
+                assert unused.id in (rows[row]["id"], None)
+            else:
+                assert addresses(answer) == [(source, 0, row)]
+    assert set(reasons) >= {"too_short", "duplicate", "not_drawn"}
+    twice = asked.with_id("twice", most=9, everywhere=True)
+    found = [row for address in addresses(twice) if address is not None for row in [address[2]]]
+    assert sorted(found + [one.row for one in twice.unused]) == [12, 13]
+    repeated = asked.at_address("articles", 0, 10, most=5)
+    assert repeated.unused[0].same_text_as == ("articles", 0, 4)
+    original = asked.at_address("articles", 0, 4, most=5)
+    assert addresses(repeated) == addresses(original) and repeated.documents == original.documents
+    assert asked.with_id("articles-11", most=5).unused[0].reason == "too_short"
+    nothing = asked.at_address("articles", 0, 60, most=5).unused[0], asked.at_address("none", 3, 1, most=5).unused[0]
+    assert {one.reason for one in nothing} == {"not_planned"} or nothing[0].reason == "no_such_row"
+    nobody = asked.with_id("nobody", most=5)
+    assert (nobody.documents, nobody.unused) == ((), ())
+    assert "no document was found" in "\n".join(answer_lines(nobody, 5, None))
+
+
+def test_a_document_that_its_index_does_not_know_is_no_document_that_was_not_drawn(made: TracedJob) -> None:
+    """What is in no index is only said to be in no split when no split has it."""
+    row = made.table("unannotated_documents", ["source", "shard_index", "row", "id"])[3]
+    with pytest.raises(ProvenanceError, match="the index of documents does not know it"):
+        unused_at(made.records, row["source"], row["shard_index"], row["row"])
+
+
+def test_a_document_that_was_taken_down_says_so(made: TracedJob, asked: Questions) -> None:
+    told = []
+    for source, row in sorted(EXCLUDED_ROWS):
+        answer = asked.at_address(source, 0, row, most=5)
+        told += [one.record.excluded for one in answer.documents] + [one.detail for one in answer.unused]
+    assert told == ["asked for"] * len(EXCLUDED_ROWS)
+
+
+def test_texts_are_found_in_every_split_and_counted_beyond_the_limit(made: TracedJob, asked: Questions) -> None:
+    texts = {
+        (row["source"], row["shard_index"], row["row"]): row["text"]
+        for split in ("annotated", "unannotated", "held_out")
+        for row in made.table(f"{split}_documents", ["source", "shard_index", "row", "text"])
+    }
+    canary = made.table("canary_tokens", ["doc_id", "text"])
+    for wanted in ("日本語", "</script>", "notes", "harbour", canary[0]["text"][:30]):
+        answer = asked.containing(wanted, most=1000)
+        expected = {address for address, text in texts.items() if wanted in text}
+        assert {one for one in addresses(answer) if one is not None} == expected
+        made_texts = [one.record.id for one in answer.documents if one.record.canary]
+        assert sorted(made_texts) == sorted(row["doc_id"] for row in canary if wanted in row["text"])
+        few = asked.containing(wanted, most=2)
+        assert len(few.documents) + few.more == len(answer.documents) and len(few.documents) <= 2
+    with pytest.raises(ProvenanceError, match="an empty text is in every document"):
+        asked.containing("", most=1)
+
+
+def test_a_trained_checkpoint_says_what_it_read(made: TracedJob, asked: Questions) -> None:
+    """The recipe in its ledger and the folders of its run, without anything that was logged."""
+    run = find_run(made.places, "checkpoint", made.checkpoint_folders)
+    assert (run.steps, run.batch_size, run.seq_length) == (7, 3, 64)
+    assert run.streams == (("compact", made.digest("compact_stream")), ("annotated", made.digest("annotated_stream")))
+    assert [step for step, _ in run.checkpoints] == [3, 6, 7]
+    folder = next(path for step, path in run.checkpoints if step == 3)
+    earlier = find_run(made.places, folder)
+    assert (earlier.steps, earlier.checkpoints, earlier.digest) == (3, run.checkpoints[:1], run.digest)
+    at_path = find_run(made.places, str(made.places.paths["checkpoint"]))
+    assert at_path.checkpoints == run.checkpoints
+    with pytest.raises(ProvenanceError, match=r"Checkpoints of the environment 'test': .*'checkpoint'"):
+        find_run(made.places, "nowhere")
+    with pytest.raises(ProvenanceError, match="not by a training of this project"):
+        describe_run("x", made.places.artifacts["tokenizer"])
+
+
+def test_a_finetuned_checkpoint_has_the_past_of_the_one_that_it_began_from(made: TracedJob, asked: Questions) -> None:
+    tuned = Questions(
+        made.records,
+        find_run(made.places, "finetuned_checkpoint", made.checkpoint_folders),
+        {},
+        made.checkpoint_folders,
+    )
+    both = 0
+    for row in range(60):
+        before, after = (one.at_address("notes", 0, row, most=5) for one in (asked, tuned))
+        for first, second in zip(before.documents, after.documents, strict=True):
+            earlier = [one for one in second.exposures if one.run == "checkpoint"]
+            assert [one.sample for one in earlier] == [one.sample for one in first.exposures]
+            last = second.checkpoints[-1]
+            assert (last.step, last.times) == (12, len(second.exposures))
+            both += bool(earlier) and len(second.exposures) > len(earlier)
+    assert both, "some documents were read in both"
+    assert [one.name for one in after.runs] == ["checkpoint", "finetuned_checkpoint"]
+    assert "begun from checkpoint (7 steps)" in "\n".join(answer_lines(after, 5, None))
+
+
+def test_a_past_of_which_the_streams_are_gone_is_said_and_not_counted(made: TracedJob) -> None:
+    paths = {name: path for name, path in made.places.paths.items() if path != made.places.paths["compact_stream"]}
+    records = DocumentRecords(Places(paths, "test"))
+    tuned = Questions(records, find_run(records.places, "finetuned_checkpoint"))
+    answer = tuned.containing("B: ", most=50)
+    assert [one.name for one in answer.runs] == ["finetuned_checkpoint"]
+    assert "what checkpoint read, and what it began from, is not counted here" in answer.notes[0]
+    assert {one.run for document in answer.documents for one in document.exposures} == {"finetuned_checkpoint"}
+    with pytest.raises(ProvenanceError, match="checkpoint read the stream 'compact' with the digest"):
+        Questions(records, find_run(records.places, "checkpoint"))
+
+
+@pytest.fixture(scope="module")
+def project(made: TracedJob, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project folder whose environment ``traced`` is the small job."""
+    folder = tmp_path_factory.mktemp("project")
+    (folder / "pyproject.toml").write_bytes((ROOT / "pyproject.toml").read_bytes())
+    (folder / "conf" / "traced").mkdir(parents=True)
+    (folder / "conf" / "base").symlink_to(ROOT / "conf" / "base")
+    (folder / "conf" / "traced" / "globals.yml").write_text(json.dumps({"data": str(made.job.data)}))
+    base = yaml.safe_load((ROOT / "conf" / "base" / "parameters_ingestion.yml").read_text())["ingestion"]["sources"]
+    sources = {**dict.fromkeys(base), **made.job.parameters["ingestion"]["sources"]}
+    (folder / "conf" / "traced" / "parameters_ingestion.yml").write_text(
+        json.dumps({"ingestion": {"sources": sources}})
+    )
+    return folder
+
+
+@pytest.fixture
+def inside(project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(project)
+    yield
+
+
+def ask(*arguments: str, code: int = 0) -> str:
+    result = CliRunner().invoke(cli, [*arguments, "--env", "traced"])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_the_commands_answer_in_lines_and_in_json(inside: None) -> None:
+    step = json.loads(ask("trace", "--step", "5", "--json"))
+    assert (step["run"], len(step["sequences"])) == ("checkpoint", 3)
+    (document, *_) = step["sequences"][1]["documents"]
+    address = "{source}/{shard_index}/{row}".format(**document["document"])
+    found = json.loads(ask("exposure", "--address", address, "--json"))
+    assert [one for one in found["documents"][0]["exposures"] if (one["step"], one["sequence"]) == (5, 1)]
+    assert {"times", "tokens_seen", "first_step", "last_step", "checkpoints"} <= set(found["documents"][0])
+    lines = ask("trace", "--step", "5", "--sequence", "1", "--position", "2", "--text")
+    assert document["document"]["path"] in lines and "sample 16 is window" in lines and "[[[" in lines
+    assert "it counts in the loss, as the target of prediction 1" in lines
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["trace"], "give --step"),
+        (["trace", "--stream", "compact"], "give --step"),
+        (["trace", "--step", "1", "--position", "2"], "give --sequence"),
+        (["trace", "--stream", "none", "--window", "1"], "there is no stream 'none'"),
+        (["trace", "--step", "1", "--run", "none"], "there is no run 'none'"),
+        (["trace", "--step", "1", "--streams", "x=/tmp"], "none named 'x'"),
+        (["exposure"], "give one of"),
+        (["exposure", "--address", "web/1"], "expected SOURCE/SHARD/ROW"),
+        (["exposure", "--id", "1", "--text-contains", "2"], "give one of"),
+    ],
+)
+def test_a_question_that_cannot_be_answered_says_why(inside: None, arguments: list[str], message: str) -> None:
+    assert message in ask(*arguments, code=2 if "give" in message or "expected" in message else 1)
+
+
+def test_an_answer_loads_neither_torch_nor_mlflow(project: Path) -> None:
+    script = (
+        "import sys\nfrom everytoken.cli import cli\n"
+        "try: cli(['trace', '--step', '2', '--env', 'traced'])\nexcept SystemExit as end: assert not end.code\n"
+        "print(sorted({m.split('.')[0] for m in sys.modules}))"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=project)
+    loaded = run.stdout.splitlines()[-1]
+    assert not [name for name in ("torch", "mlflow", "pandas", "plotly", "sklearn") if f"'{name}'" in loaded]
+
+
+def test_a_run_that_mlflow_recorded_is_the_run_that_its_checkpoint_describes(made: TracedJob) -> None:
+    """Where the checkpoint was made again since: from the parameters and the beginnings of the digests."""
+    parameters = {
+        name: made.job.catalog.load(f"params:{name}").model_dump(mode="json")
+        for name in ("training", "finetuning", "tokenization")
+    }
+    for checkpoint in ("checkpoint", "finetuned_checkpoint"):
+        expected = find_run(made.places, checkpoint)
+        read = ["compact_stream", "annotated_stream", "checkpoint", "chat_windows", checkpoint]
+        recorded = recorded_run(made.places, "it", parameters, {name: made.digest(name)[:16] for name in read})
+        if checkpoint == "checkpoint":
+            recorded = recorded_run(
+                made.places,
+                "it",
+                parameters,
+                {name: made.digest(name)[:16] for name in (*STREAMS.values(), checkpoint)},
+            )
+        for name in ("streams", "data", "batch_size", "seq_length", "steps", "special_tokens_in_text", "initial"):
+            assert getattr(recorded, name) == getattr(expected, name), name
+    with pytest.raises(ProvenanceError, match="no checkpoint of which streams and parameters are recorded"):
+        recorded_run(made.places, "it", parameters, {"documents": "0" * 16})

@@ -1,0 +1,579 @@
+"""A release and its upstream give the streams again, byte for byte; what upstream cannot give is counted and named."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from kedro.framework.session import KedroSession
+from kedro.framework.startup import bootstrap_project
+
+from everytoken.corpus.exclusion import ExcludedId, write_list
+from everytoken.corpus.upstreams.source import HubUpstream
+from everytoken.parameters import (
+    IngestionParameters,
+    ReplayParameters,
+    SubsamplingParameters,
+    TokenizationParameters,
+)
+from everytoken.pipelines.replay.pipeline import create_pipeline as replay_pipeline
+from everytoken.pipelines.tokenization.pipeline import create_pipeline as tokenization_pipeline
+from everytoken.pipelines.verification.pipeline import create_pipeline as verification_pipeline
+from everytoken.provenance.errors import ProvenanceError
+from everytoken.provenance.releases.release import open_release
+from everytoken.provenance.replay.manifest_files import manifest_parts, read_manifest
+from everytoken.provenance.replay.moved import released_plan
+from everytoken.provenance.replay.parameters import with_released_parameters
+from everytoken.provenance.replay.report import require_unmoved
+from everytoken.shards import Artifact, ArtifactStore, Store, make_engine
+from everytoken.tokens.megatron import open_indexed
+from tests.provenance.builds import ROOT, Build, build, parameters_of, release_of
+from tests.warm_kedro import run_kedro
+
+SPLITS = ("annotated", "unannotated", "held_out")
+SMALL: dict[str, Any] = {
+    "ingestion__dedup": {"exact": False, "near": None},
+    "ingestion__sources__pieces__rows_per_shard": 26,
+    "ingestion__plan": {"seed": 42, "offset": 0, "n_shards": 6, "expect_shards": 7},
+    "subsampling__target_tokens": 3_500,
+    "subsampling__held_out_share": 0.1,
+}
+LONG_ID = "a title that is so long that it would show the text of its document"
+
+
+def write_upstream(folder: Path, change: Callable[[list[dict[str, Any]]], None] | None = None) -> Path:
+    """Write two files of documents: some without id, some repeated, one whose id stands in its text."""
+    folder.mkdir(parents=True)
+    rows = [
+        {
+            "id": None if i % 7 == 3 else i if i % 11 == 5 else f"piece-{i}",
+            "text": f"Piece {i} tells of things that nobody has told before: "
+            + ", ".join(map(str, range(i, 6 * i, i + 1))),
+            "topic": f"t{i % 3}",
+        }
+        for i in range(150)
+    ]
+    for i in range(8, 150, 10):
+        rows[i] |= {"id": f"{LONG_ID} {i}", "text": f"{LONG_ID} {i}: {rows[i]['text']}"}
+    rows[40:40] = [rows[12], rows[12]]  # upstream repeats documents
+    rows[100:100] = [rows[12], rows[20]]
+    (change or len)(rows)
+    for file, own in enumerate((rows[:80], rows[80:])):
+        text = "".join(json.dumps(row) + "\n" for row in own)
+        (folder / f"texts_{file}.jsonl").write_text(text, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Build:
+    """A build with its release."""
+    folder = tmp_path_factory.mktemp("made")
+    made = build(folder / "data", write_upstream(folder / "texts"), **SMALL)
+    release_of(made)
+    assert all(made[f"{split}_documents"].rows > 5 for split in SPLITS)
+    return made
+
+
+class Replay(Build):
+    """A data folder that a replay fills."""
+
+    def __init__(self, folder: Path, parameters: Mapping[str, Any], workers: Mapping[str, int]) -> None:
+        super().__init__(folder, parameters)
+        self.workers = workers
+
+    def save(self, name: str, value: Any, layer: str) -> None:
+        if name in self.workers:
+            store = Store(self.folder / layer / name)
+            store.save(value, make_engine("processes", self.workers[name]))
+            value = store.load()
+        super().save(name, value, layer)
+
+
+def replay(folder: Path, release: Path, own: Mapping[str, Any], *, upto: str = "streams", **how: Any) -> Replay:
+    """Replay a release (or a published manifest, with the parameters ``own``) into ``folder``."""
+    workers = how.pop("workers", {})
+    given = {"release": str(release), "upstreams": None, "allow": [], "memory": 1 << 27, **how}
+    given["verification"] = {"full": True, "documents": 10, "seed": 42}
+    plain = {name.removeprefix("params:"): one.model_dump(mode="json") for name, one in own.items()}
+    taken = with_released_parameters({**plain, "replay": given})
+    parameters = {
+        "replay": ReplayParameters.model_validate(given),
+        "ingestion": IngestionParameters.model_validate(taken["ingestion"]),
+        "subsampling": SubsamplingParameters.model_validate(taken["subsampling"]),
+        "tokenization": TokenizationParameters.model_validate(taken["tokenization"]),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    replayed = Replay(folder, parameters, workers)
+    replayed.run(replay_pipeline(), "02_intermediate")
+    if upto == "streams":
+        replayed.run(tokenization_pipeline(), "05_model_input")
+    return replayed
+
+
+def own_parameters(texts: Path, **seeds: Any) -> dict[str, Any]:
+    """Parameters of an environment that has other ones than the release: what decides bytes may not come from them."""
+    return parameters_of(texts, tokenization__seq_length=32, ingestion__min_chars=1, subsampling__seed=1, **seeds)
+
+
+def release_path(made: Build) -> Path:
+    return made.folder / "08_reporting/release"
+
+
+def upstream_at(folder: Path) -> dict[str, Any]:
+    return {"pieces": {"kind": "path", "root": str(folder), "pattern": "*.jsonl", "checksums": None}}
+
+
+def stream_files(made: Build) -> dict[str, str]:
+    """The SHA-256 of every file of the streams but ledgers."""
+    return {
+        f"{name}/{path.name}": hashlib.sha256(path.read_bytes()).hexdigest()
+        for name in ("compact_stream", "annotated_stream")
+        for path in sorted(made[name].folder.iterdir())
+        if path.name != "ledger.json"
+    }
+
+
+def text_files(made: Build) -> dict[str, str]:
+    return {name: digest for name, digest in stream_files(made).items() if not name.endswith("sidecar.parquet")}
+
+
+def rows_of(made: Build, split: str) -> list[dict[str, Any]]:
+    return [row for part in made[f"{split}_documents"] for row in part.table().drop(["safety_probs"]).to_pylist()]
+
+
+@pytest.fixture(scope="module")
+def replayed(made: Build, tmp_path_factory: pytest.TempPathFactory) -> Replay:
+    folder = tmp_path_factory.mktemp("replayed") / "elsewhere"
+    return replay(folder, release_path(made), own_parameters(made.folder.parent / "texts"))
+
+
+def test_a_replay_gives_the_bytes_of_every_stream(made: Build, replayed: Replay) -> None:
+    assert stream_files(replayed) == stream_files(made)
+    for name in ("compact_stream", "annotated_stream"):
+        assert replayed[name].root_digest == made[name].root_digest
+    for split in SPLITS:
+        assert rows_of(replayed, split) == rows_of(made, split)
+        documents = (one[f"{split}_documents"] for one in (replayed, made))
+        here, there = ([part["estimated_tokens"] for part in one.statistics] for one in documents)
+        assert here == there
+    counts = replayed["replay_metrics"]
+    assert counts["rows"] == counts["at_address"] == sum(made[f"{split}_documents"].rows for split in SPLITS)
+    replayed.run(verification_pipeline(), "08_reporting")
+    assert replayed["verification_metrics"]["checks"] > 10
+
+
+def test_a_title_that_is_withheld_comes_back_from_upstream(made: Build, replayed: Replay) -> None:
+    manifest = [row for split in SPLITS for part in made[f"{split}_manifest"] for row in part.table().to_pylist()]
+    assert "withheld" in {row["id_type"] for row in manifest}
+    assert any(str(row["id"]).startswith(LONG_ID) for split in SPLITS for row in rows_of(replayed, split))
+
+
+def test_any_number_of_workers_hash_seed_and_order_of_directories_give_the_same_documents(
+    made: Build, replayed: Replay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def backwards(self: Path, pattern: str) -> Iterator[Path]:
+        return reversed(list(globbed(self, pattern)))
+
+    globbed, walked = Path.glob, os.walk
+    monkeypatch.setattr(Path, "glob", backwards)
+    monkeypatch.setattr(os, "walk", lambda *a, **k: ((at, d, f[::-1]) for at, d, f in walked(*a, **k)))
+    monkeypatch.setenv("PYTHONHASHSEED", "5")
+    own = own_parameters(made.folder.parent / "texts")
+    workers = {"located_documents": 2, "unannotated_documents": 5}
+    again = replay(tmp_path / "data", release_path(made), own, upto="documents", workers=workers)
+    for name in (*(f"{split}_documents" for split in SPLITS), "exclusions"):
+        assert again[name].root_digest == replayed[name].root_digest
+
+
+def changed_upstream(tmp_path: Path, made: Build, change: Callable[[list[dict[str, Any]]], None]) -> dict[str, Any]:
+    """Parameters to replay from an upstream in which something changed."""
+    return {"upstreams": upstream_at(write_upstream(tmp_path / "changed", change))}
+
+
+def refused(folder: Path, made: Build, **how: Any) -> str:
+    with pytest.raises(ProvenanceError) as error:
+        replay(folder, release_path(made), own_parameters(made.folder.parent / "texts"), **how)
+    return str(error.value)
+
+
+def chosen(made: Build, split: str, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    return next(row for row in rows_of(made, split) if wanted(row))
+
+
+def windows_of(stream: Artifact, name: str) -> list[list[int]]:
+    assert stream.folder
+    tokens = open_indexed(stream.folder / name)
+    return [tokens[i].tolist() for i in range(len(tokens))]
+
+
+def is_alone(row: dict[str, Any]) -> bool:
+    return str(row["id"]).startswith("piece-") and row["id"] not in ("piece-12", "piece-20")
+
+
+def test_a_document_that_changed_is_named_and_its_tombstone_keeps_the_place_of_all_others(
+    made: Build, tmp_path: Path
+) -> None:
+    victims = {chosen(made, split, is_alone)["id"] for split in ("annotated", "unannotated")}
+
+    def edit(rows: list[dict[str, Any]]) -> None:
+        for row in rows:
+            if row["id"] in victims:
+                row["text"] = row["text"].replace("nobody", "somebody")
+
+    how = changed_upstream(tmp_path, made, edit)
+    moved = refused(tmp_path / "data", made, **how)
+    assert "moved: " in moved and ".jsonl: expected sha256:" in moved and "replay.allow: [moved]" in moved
+    message = refused(tmp_path / "data", made, allow=["moved"], **how)
+    assert "2 changed" in message and "expected hash " in message and "found hash " in message
+    assert any(victim in message for victim in victims)
+    faults = pq.read_table(tmp_path / "data/02_intermediate/document_matches/faults.parquet").to_pylist()
+    assert {row["id"] for row in faults} == victims
+    assert {row["reason"] for row in faults} == {"changed"}
+    assert all(row["found_hash"] not in (None, row["expected_hash"]) for row in faults)
+
+    own = own_parameters(made.folder.parent / "texts")
+    allowed = replay(tmp_path / "data", release_path(made), own, allow=["moved", "changed"], **how)
+    for name in ("compact", "annotated"):
+        before, after = (windows_of(build[f"{name}_stream"], name) for build in (made, allowed))
+        differ = [i for i, pair in enumerate(zip(before, after, strict=True)) if pair[0] != pair[1]]
+        assert 0 < len(differ) < len(before) // 2
+        assert all(new in (0, old) for i in differ for old, new in zip(before[i], after[i], strict=True))
+    sidecars = [pq.read_table(build["annotated_stream"].folder / "sidecar.parquet") for build in (made, allowed)]
+    before, after = (table.drop(["text", "token_length", "doc_id"]) for table in sidecars)
+    assert before.to_pylist() == after.to_pylist()
+    assert sidecars[1]["text"].to_pylist().count("") == 1
+    allowed.run(verification_pipeline(), "08_reporting")
+    assert allowed["verification_metrics"]["failed"] > 0
+
+
+def test_a_document_that_is_gone_is_named(made: Build, tmp_path: Path) -> None:
+    victim = chosen(made, "annotated", is_alone)
+
+    def remove(rows: list[dict[str, Any]]) -> None:
+        at = next(i for i, row in enumerate(rows) if row["id"] == victim["id"])
+        rows[at] = {**rows[at], "text": ""}  # too short to be a document
+
+    how = changed_upstream(tmp_path, made, remove)
+    message = refused(tmp_path / "data", made, allow=["moved", "changed"], **how)
+    assert "1 gone" in message and "annotated document" in message and repr(victim["id"]) in message
+    assert f"file {victim['shard_index']} row {victim['row']}" in message
+
+
+def test_texts_that_the_release_holds_replace_what_upstream_has_lost(made: Build, tmp_path: Path) -> None:
+    def lose(rows: list[dict[str, Any]]) -> None:
+        for row in rows:
+            if row["id"] is None:
+                row["text"] = "Nobody knows any more what stood in this row of the file."
+
+    how = changed_upstream(tmp_path, made, lose)
+    own = own_parameters(made.folder.parent / "texts")
+    again = replay(tmp_path / "data", release_path(made), own, allow=["moved"], **how)
+    assert again["replay_metrics"]["rescued"] > 5
+    assert stream_files(again) == stream_files(made)
+    release = tmp_path / "release"
+    shutil.copytree(release_path(made), release)
+    path = min((release / "text_rescue").rglob("*.parquet"))
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ProvenanceError, match=rf"{path} is not the file that was listed"):
+        replay(tmp_path / "other", release, own, allow=["moved"], **how)
+
+
+def test_rows_that_moved_in_their_file_are_found_by_id_or_text(made: Build, tmp_path: Path) -> None:
+    def turn(rows: list[dict[str, Any]]) -> None:
+        for at in range(0, len(rows) - 1, 2):  # within a shard
+            rows[at : at + 2] = rows[at + 1], rows[at]
+
+    how = changed_upstream(tmp_path, made, turn)
+    own = own_parameters(made.folder.parent / "texts")
+    again = replay(tmp_path / "data", release_path(made), own, allow=["moved"], **how)
+    assert stream_files(again) == stream_files(made)
+    assert again["replay_metrics"]["by_id"] > 10 and again["replay_metrics"]["by_text"] > 2
+
+
+def test_a_mirror_gives_the_same_streams(made: Build, tmp_path: Path) -> None:
+    mirror = tmp_path / "mirror"
+    mirror.mkdir()
+    for path in sorted((made.folder.parent / "texts").iterdir(), reverse=True):
+        shutil.copy(path, mirror)
+    own = own_parameters(tmp_path / "nowhere")
+    again = replay(
+        tmp_path / "data", release_path(made), own, upto="documents", upstreams=upstream_at(mirror), memory=1 << 26
+    )
+    assert [rows_of(again, split) for split in SPLITS] == [rows_of(made, split) for split in SPLITS]
+
+
+def test_a_file_that_is_gone_is_named_and_its_rows_are_looked_for_elsewhere(made: Build, tmp_path: Path) -> None:
+    folder = write_upstream(tmp_path / "changed")
+    (folder / "texts_1.jsonl").unlink()
+    shutil.copy(made.folder.parent / "texts/texts_1.jsonl", folder / "texts_0b.jsonl")
+    how = {"upstreams": upstream_at(folder)}
+    assert "texts_1.jsonl: expected sha256:" in (message := refused(tmp_path / "data", made, **how))
+    assert "which is gone" in message
+    assert " gone" in refused(tmp_path / "data", made, allow=["moved"], **how)  # the plan does not have the new file
+
+
+def test_another_revision_of_the_same_upstream_has_moved(made: Build) -> None:
+    release = open_release(release_path(made))
+    pin = {"kind": "hub", "dataset": "people/pieces", "subset": None, "split": None, "pattern": "*.jsonl"}
+    then, now = ({**pin, "revision": digit * 40} for digit in "ab")
+    files = {"pieces": made["upstream_files"]["pieces"]}
+    upstream = {**release.upstream, "pieces": {**release.upstream["pieces"], "upstream": then}}
+    described = dataclasses.replace(release, upstream=upstream)
+    _, moved = released_plan(described, {"pieces": HubUpstream.model_validate(now)}, files)
+    (change,) = moved
+    assert (change["what"], change["expected"], change["found"]) == ("revision", "a" * 40, "b" * 40)
+    with pytest.raises(ProvenanceError, match=r"moved: 1 .* source 'pieces', revision: expected a+, found b+"):
+        require_unmoved(moved, (), "upstream_changes")
+
+
+def test_a_release_that_is_not_whole_is_refused(made: Build, tmp_path: Path) -> None:
+    release = tmp_path / "release"
+    shutil.copytree(release_path(made), release)
+    part = release / "corpus-manifest/annotated/part_00001.parquet"
+    content = bytearray(part.read_bytes())
+    content[len(content) // 2] ^= 1
+    part.write_bytes(content)
+    from everytoken.shards import PartsFailed
+
+    with pytest.raises(PartsFailed, match=r"annotated/part_00001.parquet has SHA-256 .*, expected "):
+        replay(tmp_path / "data", release, own_parameters(made.folder.parent / "texts"))
+
+
+def test_a_mixture_with_documents_that_were_taken_down_is_replayed_without_their_texts(
+    made: Build, tmp_path: Path
+) -> None:
+    ids = {row["id"] for split in SPLITS for row in rows_of(made, split) if is_alone(row)}
+    victims = sorted(ids)[:20]
+    listed = tmp_path / "list.jsonl"
+    sha256 = write_list([ExcludedId(victim, "string", "asked for") for victim in victims], listed)
+    texts = made.folder.parent / "texts"
+    mixture = {
+        "weights": {"pieces": 1.0},
+        "target_total_tokens": 4_500,
+        "chars_per_token": 4.0,
+        "allow_repeat": {"pieces": 2},
+        "tolerance": 0.1,
+        "documents_per_part": 45,  # of several shards
+    }
+    mixed = {**SMALL, "ingestion__mixture": mixture, "subsampling__exclude": {"path": str(listed), "sha256": sha256}}
+    without = build(tmp_path / "without", texts, **mixed)
+    release_of(without)
+    addresses = [(row["shard_index"], row["row"]) for split in SPLITS for row in rows_of(without, split)]
+    assert len(set(addresses)) < len(addresses), "the mixture repeats documents"
+
+    def remove(rows: list[dict[str, Any]]) -> None:
+        for row in rows:
+            if row["id"] in victims:
+                row["text"] = ""
+
+    how = changed_upstream(tmp_path, made, remove)
+    again = replay(tmp_path / "data", release_path(without), own_parameters(texts), allow=["moved"], **how)
+    assert again["replay_metrics"]["excluded"] > 5
+    assert stream_files(again) == stream_files(without)
+    assert "compact_stream/loss_mask.npy" in stream_files(again)
+
+
+def test_parameters_that_would_give_other_rows_are_refused(made: Build, tmp_path: Path) -> None:
+    with pytest.raises(ProvenanceError, match=r"ingestion.dedup.exact is True, the release .* with False"):
+        from everytoken.pipelines.replay.nodes import find_upstreams
+
+        own = own_parameters(made.folder.parent / "texts")
+        given: dict[str, Any] = {"release": str(release_path(made)), "upstreams": None, "allow": [], "memory": 1}
+        checked = {"full": True, "documents": 1, "seed": 1}
+        find_upstreams(ReplayParameters.model_validate({**given, "verification": checked}), own["ingestion"])
+
+
+# The published format: no addresses, no hashes, and texts of documents without id.
+
+
+def publish(made: Build, folder: Path, *, rescue: bool = True) -> Path:
+    """Write the manifest of a build in the published format."""
+    for split in ("annotated", "unannotated"):
+        (folder / split).mkdir(parents=True)
+        (folder / "text_rescue" / split).mkdir(parents=True)
+        number, rescued = 0, []
+        for part in made[f"{split}_documents"]:
+            table = part.table(["id", "text", "safety_score", "is_bad", "has_annotation"])
+            for row in table.select(["id", "text"]).to_pylist():
+                rescued += [] if row["id"] is not None else [{"global_row": number, "text": row["text"]}]
+                number += 1
+            ids = table["id"]
+            if ids.null_count == len(ids) or part.index == 2:  # a file in which no row has one, of Arrow's null type
+                rescued = [one for one in rescued if one["global_row"] < number - part.rows]
+                texts = enumerate(table["text"].to_pylist(), start=number - part.rows)
+                rescued += [{"global_row": row, "text": text} for row, text in texts]
+                table = table.set_column(0, "id", pa.nulls(part.rows))
+            pq.write_table(table.drop(["text"]), folder / split / f"{part.name}.parquet")
+        if rescue:
+            for file, own in enumerate((rescued[::2], rescued[1::2])):
+                pq.write_table(pa.Table.from_pylist(own), folder / "text_rescue" / split / f"{file}.parquet")
+    return folder
+
+
+def own_of(made: Build) -> dict[str, Any]:
+    return {name.removeprefix("params:"): one for name, one in made.held.items() if name.startswith("params:")}
+
+
+def given_tokenizer(made: Build) -> dict[str, Any]:
+    """The parameters of a build, with its tokenizer as a given file: a published manifest has no recipe."""
+    own = own_of(made)
+    path = made["tokenizer"].path("tokenizer.json")
+    given = {"kind": "file", "path": str(path), "sha256": made["tokenizer"].statistics["sha256"]}
+    plain = {**own["tokenization"].model_dump(mode="json"), "tokenizer": given}
+    return {**own, "tokenization": TokenizationParameters.model_validate(plain)}
+
+
+def test_a_published_manifest_gives_the_streams_of_its_documents(made: Build, tmp_path: Path) -> None:
+    manifest = publish(made, tmp_path / "manifest")
+    again = replay(tmp_path / "data", manifest, given_tokenizer(made))
+    assert text_files(again) == text_files(made)
+    for split in ("annotated", "unannotated"):
+        here, there = ([(row["text"], row["is_bad"]) for row in rows_of(build, split)] for build in (again, made))
+        assert here == there
+    counts = again["replay_metrics"]
+    assert counts["rows"] == counts["by_id"] + counts["rescued"]
+    assert counts["rescued"] > 10 and counts["by_split"]["annotated"]["by_id"] > 5
+    again.run(verification_pipeline(), "08_reporting")
+    assert again["verification_metrics"]["checks"] == 0
+
+
+def test_a_manifest_may_have_ids_of_any_kind_and_nothing_that_is_no_manifest(tmp_path: Path) -> None:
+    ids = [uuid.UUID(int=7), None]
+    rows = {"safety_score": [0, 3], "is_bad": [False, True], "has_annotation": [False, True]}
+    for split, column in (("annotated", pa.array(ids, pa.uuid())), ("unannotated", pa.array([12, 13]))):
+        (tmp_path / split).mkdir()
+        pq.write_table(pa.table({"id": column, **rows}), tmp_path / split / "a.parquet")
+    (part,) = manifest_parts(tmp_path)
+    read = {split: batch.column("id").to_pylist() for split, _, batch in read_manifest(part.value)}
+    assert read == {"annotated": [str(ids[0]), None], "unannotated": ["12", "13"]}
+    pq.write_table(pa.table({"id": column, **rows, "is_bad": [None, True]}), tmp_path / "annotated/a.parquet")
+    (part,) = manifest_parts(tmp_path)
+    with pytest.raises(ProvenanceError, match=r"annotated/a.parquet row 0: is_bad is null"):
+        list(read_manifest(part.value))
+    boundaries = {"annotated": {"parts": [{"name": "a.parquet", "first_row": 0, "rows": 3}]}}
+    (tmp_path / "file_boundaries.json").write_text(json.dumps(boundaries))
+    with pytest.raises(ProvenanceError, match=r"annotated has \('a', 0, 3\) .*, found \('a', 0, 2\)"):
+        manifest_parts(tmp_path)
+    with pytest.raises(ProvenanceError, match=r"is neither a release .* nor a manifest"):
+        manifest_parts(tmp_path / "annotated")
+
+
+def test_an_id_with_two_texts_cannot_be_told_apart_without_a_hash(made: Build, tmp_path: Path) -> None:
+    def differ(rows: list[dict[str, Any]]) -> None:
+        last = max(at for at, row in enumerate(rows) if row["id"] == "piece-12")
+        rows[last] = {**rows[last], "text": "Another text that has the id of one that is repeated."}
+
+    how = changed_upstream(tmp_path, made, differ)
+    manifest = publish(made, tmp_path / "manifest")
+    with pytest.raises(ProvenanceError, match=r"\d+ ambiguous\. First: .*'piece-12'"):
+        replay(tmp_path / "data", manifest, given_tokenizer(made), **how)
+    own = own_parameters(made.folder.parent / "texts")  # a release has hashes: the right one is known
+    again = replay(tmp_path / "other", release_path(made), own, upto="documents", allow=["moved"], **how)
+    assert [rows_of(again, split) for split in SPLITS] == [rows_of(made, split) for split in SPLITS]
+
+
+def test_rows_that_only_a_rescue_could_give_are_gone_without_one(made: Build, tmp_path: Path) -> None:
+    manifest = publish(made, tmp_path / "manifest", rescue=False)
+    with pytest.raises(ProvenanceError, match=r"\d+ gone\. First: (un)?annotated document \d+ is gone\. "):
+        replay(tmp_path / "data", manifest, given_tokenizer(made), upto="documents")
+    allowed = replay(tmp_path / "data", manifest, given_tokenizer(made), allow=["gone"])
+    before, after = (windows_of(build["annotated_stream"], "annotated") for build in (made, allowed))
+    assert all(new in (old, [0] * len(old)) for old, new in zip(before, after, strict=True))
+    gone = [row for row in rows_of(allowed, "unannotated") if row["source"] == "gone"]
+    assert len(gone) == allowed["replay_metrics"]["by_split"]["unannotated"]["gone"] and {
+        row["text"] for row in gone
+    } == {""}
+
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from everytoken.provenance.replay import restore
+from tests.provenance import test_replay as t
+
+done, documents = [], restore._documents
+
+def killed_at_the_fifth_batch(*arguments):
+    done.append(1)
+    if len(done) == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return documents(*arguments)
+
+restore._documents = killed_at_the_fifth_batch
+folder, release, texts = map(Path, sys.argv[1:])
+t.replay(folder, release, t.own_parameters(texts), upto="documents")
+"""
+
+
+def test_a_replay_that_was_killed_goes_on_to_the_same_documents(made: Build, replayed: Replay, tmp_path: Path) -> None:
+    texts = made.folder.parent / "texts"
+    arguments = [str(tmp_path / "data"), str(release_path(made)), str(texts)]
+    killed = subprocess.run([sys.executable, "-c", _KILLED, *arguments], cwd=ROOT, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert list((tmp_path / "data").rglob("*_documents/.making/part_*.json")), "some parts are made"
+    again = replay(tmp_path / "data", release_path(made), own_parameters(texts), upto="documents")
+    for split in SPLITS:
+        assert again[f"{split}_documents"].root_digest == replayed[f"{split}_documents"].root_digest
+
+
+# Kedro: the job that an environment names, and the parameters of the release.
+
+
+def session_default(env: str | None, given: dict[str, Any] | None = None) -> tuple[set[str | None], dict[str, Any]]:
+    from kedro.framework.project import pipelines
+
+    with KedroSession.create(project_path=ROOT, env=env, runtime_params=given) as session:
+        context = session.load_context()
+        return {node.namespace for node in pipelines["__default__"].nodes}, context.params
+
+
+def test_the_environment_replay_runs_the_replay_with_the_parameters_of_the_release(made: Build) -> None:
+    bootstrap_project(ROOT)
+    given = {"replay": {"release": str(release_path(made))}, "tokenization": {"certificate": {"cases": 7}}}
+    names, parameters = session_default("replay", given)
+    assert (
+        {"replay", "tokenization", "verification"} <= names <= {"replay", "tokenization", "provenance", "verification"}
+    )
+    assert parameters["tokenization"].certificate.cases == 7
+    assert parameters["tokenization"].seq_length == made["params:tokenization"].seq_length
+    assert parameters["tokenization"].tokenizer.kind == "file"
+    assert set(parameters["ingestion"].sources) == {"pieces"}
+    names, _ = session_default("replay", {"replay": {"release": "not/there"}})  # the graph can be looked at
+    assert "replay" in names
+    names, parameters = session_default("test")
+    assert {"ingestion", "training"} <= names and not {"replay", "verification", "release"} & names
+    assert "pieces" not in parameters["ingestion"].sources
+
+
+def test_kedro_run_replays_in_a_project_that_has_only_the_release(made: Build, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    shutil.copy(ROOT / "pyproject.toml", project)
+    for name in ("conf", "src"):
+        shutil.copytree(ROOT / name, project / name, ignore=shutil.ignore_patterns("*.pyc.*", "*.egg-info"))
+    with (project / "conf/replay/globals.yml").open("a") as settings:
+        settings.write("engine: {kind: inline}\n")  # to start workers would take most of the time
+    given = f"replay.release={release_path(made)},tokenization.engine=tokenizers,tokenization.certificate.cases=1"
+    arguments = ["run", "--env", "replay", "--params", given]
+    environment = {**os.environ, "MLFLOW_TRACKING_URI": "", "DO_NOT_TRACK": "1"}
+    done = run_kedro(arguments, folder=project, environment=environment, timeout=240)
+    assert done.returncode == 0, done.stdout
+    streams = {
+        name: ArtifactStore(project / "data/replay/05_model_input" / name).load().root_digest
+        for name in ("compact_stream", "annotated_stream")
+    }
+    assert streams == {name: made[name].root_digest for name in streams}
+    assert json.loads((project / "data/replay/08_reporting/verification_metrics.json").read_text())["failed"] == 0
