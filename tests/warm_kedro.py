@@ -3,7 +3,7 @@
 One process imports what kedro runs import (third-party packages only: the project is imported by each run, from its
 own folder) and forks a child for each run. From there on the child does what ``python -m kedro`` does: same command
 line, folder, environment, output, exit. What Python itself reads when it starts (``PYTHONHASHSEED``) it cannot be
-given, nor a module in the place of one that is imported already.
+given, nor a module in the place of one that is imported already. Its hash seed is `HASH_SEED`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+HASH_SEED = "1"
 _ROOT = Path(__file__).resolve().parents[1]
 _IMPORTED = [
     "kedro.framework.cli.cli",
@@ -96,7 +97,13 @@ class _Server:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.warm_kedro"],
             cwd=_ROOT,
-            env={**os.environ, "PYTHONPATH": str(_ROOT), "DO_NOT_TRACK": "1", "MLFLOW_DISABLE_TELEMETRY": "true"},
+            env={
+                **os.environ,
+                "PYTHONPATH": str(_ROOT),
+                "PYTHONHASHSEED": HASH_SEED,
+                "DO_NOT_TRACK": "1",
+                "MLFLOW_DISABLE_TELEMETRY": "true",
+            },
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

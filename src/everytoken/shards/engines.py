@@ -73,8 +73,9 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # One core a worker: what libraries read before they start threads of their own.
 _ONE_CORE = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1", "FASTOKENS_BPE_THREADS": "1"}
 
-# What the server imports for all workers. Nothing of this project: it may lie where only this process looks.
-_PRELOADED = ["concurrent.futures.process", "numpy", "pyarrow.compute", "pyarrow.parquet", "pydantic"]
+# What the server imports for all workers (pyarrow imports pandas for the first list it makes an array of). Nothing of
+# this project: it may lie where only this process looks.
+_PRELOADED = ["concurrent.futures.process", "numpy", "pandas", "pyarrow.compute", "pyarrow.parquet", "pydantic"]
 
 _function: Callable[[Task], Any]
 
