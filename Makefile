@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+# pip compiles with one core, and not at all what is ours; where Python may not write, each start would compile again
+COMPILE := $(BIN)/python -m compileall -qq -j 0
 
 export DO_NOT_TRACK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
@@ -20,6 +22,7 @@ test: $(VENV)/installed-test
 	@$(MAKE) --no-print-directory -j 2 lint unit
 
 unit: $(VENV)/installed-test
+	@$(COMPILE) src tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(VENV)/installed-test
@@ -33,12 +36,14 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/installed: requirements.lock pyproject.toml | $(VENV)/bin/python
-	$(PIP) install --quiet -r requirements.lock
+	$(PIP) install --quiet --no-compile -r requirements.lock
 	$(PIP) install --quiet --no-deps --no-build-isolation -e .
+	@$(COMPILE) $(VENV)/lib src || true  # packages have templates that are no Python
 	touch $@
 
 $(VENV)/installed-test: requirements-test.lock $(VENV)/installed
-	$(PIP) install --quiet -r requirements-test.lock
+	$(PIP) install --quiet --no-compile -r requirements-test.lock
+	@$(COMPILE) $(VENV)/lib || true
 	touch $@
 
 # Writes the lock files from the ranges of pyproject.toml, in a fresh environment.

@@ -1,10 +1,13 @@
 """Settings of all tests: no telemetry, quiet hypothesis deadlines on a busy machine, long files first."""
 
+import gc
 import os
 from collections import Counter
 
 import pytest
 from hypothesis import settings
+
+gc.disable()  # while tests are collected: what modules make stays, and is looked through for nothing
 
 os.environ.update(DO_NOT_TRACK="1", MLFLOW_DISABLE_TELEMETRY="true")
 
@@ -13,15 +16,18 @@ settings.register_profile("everytoken", deadline=None, derandomize=True)
 settings.load_profile("everytoken")
 
 
-# What takes half a minute and more, longest first. pytest-xdist would begin with the files of most tests, and end with
+# What takes ten seconds and more, longest first. pytest-xdist would begin with the files of most tests, and end with
 # one process at work on a file of few long ones while the others have nothing left.
 _LONGEST = [
     "tests/test_run.py",
-    "tests/shards/test_crash.py",
     "tests/test_hub_run.py",
     "tests/tracking/test_runs.py",
-    "tests/training/test_resume.py",
+    "tests/training/test_training_run.py",
+    "tests/shards/test_crash.py",
     "tests/training/test_distribution.py",
+    "tests/models/test_gguf.py",
+    "tests/corpus/scoring/test_transformer.py",
+    "tests/training/test_resume.py",
 ]
 
 
@@ -38,6 +44,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return (_LONGEST.index(file) if file in _LONGEST else len(_LONGEST), -tests[file], file)
 
     items.sort(key=place)  # within a file the order stays
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def _file(item: pytest.Item) -> str:

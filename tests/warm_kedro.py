@@ -3,12 +3,13 @@
 One process imports what kedro runs import (third-party packages only: the project is imported by each run, from its
 own folder) and forks a child for each run. From there on the child does what ``python -m kedro`` does: same command
 line, folder, environment, output, exit. What Python itself reads when it starts (``PYTHONHASHSEED``) it cannot be
-given, nor a module in the place of one that is imported already.
+given, nor a module in the place of one that is imported already. Its hash seed is `HASH_SEED`.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import gc
 import importlib
@@ -16,6 +17,7 @@ import inspect
 import json
 import os
 import runpy
+import signal
 import subprocess
 import sys
 import tempfile
@@ -25,6 +27,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+HASH_SEED = "1"
 _ROOT = Path(__file__).resolve().parents[1]
 _IMPORTED = [
     "kedro.framework.cli.cli",
@@ -64,29 +67,70 @@ def run_kedro(
     arguments: Sequence[str], *, folder: Path, environment: Mapping[str, str], timeout: float
 ) -> subprocess.CompletedProcess[str]:
     """Run ``python -m kedro`` to its end; both outputs are in ``stdout``, in their order."""
-    return _run(["kedro", *arguments], folder, environment, timeout, one_output=True)
+    return Started(["kedro", *arguments], folder, environment).run(timeout)
 
 
 def run_everytoken(
     arguments: Sequence[str], *, folder: Path, environment: Mapping[str, str], timeout: float
 ) -> subprocess.CompletedProcess[str]:
     """Run ``everytoken`` to its end, with the package that is installed."""
-    return _run(["everytoken", *arguments], folder, environment, timeout, one_output=False)
+    return Started(["everytoken", *arguments], folder, environment, one_output=False).run(timeout)
 
 
-def _run(
-    command: Sequence[str], folder: Path, environment: Mapping[str, str], timeout: float, *, one_output: bool
-) -> subprocess.CompletedProcess[str]:
-    file = functools.partial(tempfile.NamedTemporaryFile, "r", encoding="utf-8", suffix=".txt")
-    with file() as output, file() as errors:
+class Started:
+    """A run in a session of its own, with as much of ``subprocess.Popen`` as tests need."""
+
+    def __init__(
+        self, command: Sequence[str], folder: Path, environment: Mapping[str, str], *, one_output: bool = True
+    ) -> None:
+        file = functools.partial(tempfile.NamedTemporaryFile, "r", encoding="utf-8", suffix=".txt")
+        self._command, self._output = list(command), file()
+        self._errors = self._output if one_output else file()
         job = {
-            "command": list(command),
+            "command": self._command,
             "folder": str(folder),
             "environment": dict(environment),
-            "outputs": [output.name, output.name if one_output else errors.name],
+            "outputs": [self._output.name, self._errors.name],
         }
-        code = _server().run(json.dumps(job), timeout)
-        return subprocess.CompletedProcess(command, code, output.read(), errors.read())
+        self.pid: int = _server().ask(job)
+        self.returncode: int | None = None
+
+    def run(self, timeout: float) -> subprocess.CompletedProcess[str]:
+        output, errors = self.communicate(timeout)
+        assert self.returncode is not None
+        return subprocess.CompletedProcess(self._command, self.returncode, output, errors)
+
+    def communicate(self, timeout: float = 240) -> tuple[str, str]:
+        """Wait for the end, and return what it wrote to both outputs; both in the first if they are one."""
+        self.wait(timeout)
+        with self._output as output, self._errors as errors:
+            return output.read(), errors.read() if errors is not output else ""
+
+    def wait(self, timeout: float) -> int:
+        """Wait for the end; after ``timeout`` seconds the run is killed."""
+        too_long = threading.Timer(timeout, self._kill)
+        too_long.start()
+        try:
+            while self.poll(block=True) is None:
+                pass
+        finally:
+            too_long.cancel()
+        assert self.returncode is not None
+        return self.returncode
+
+    def poll(self, *, block: bool = False) -> int | None:
+        if self.returncode is None:
+            status = _server().ask({"wait": self.pid, "block": block})
+            self.returncode = None if status is None else os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Signal the process alone, and not its session."""
+        os.kill(self.pid, number)
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
 
 
 class _Server:
@@ -96,23 +140,24 @@ class _Server:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.warm_kedro"],
             cwd=_ROOT,
-            env={**os.environ, "PYTHONPATH": str(_ROOT), "DO_NOT_TRACK": "1", "MLFLOW_DISABLE_TELEMETRY": "true"},
+            env={
+                **os.environ,
+                "PYTHONPATH": str(_ROOT),
+                "PYTHONHASHSEED": HASH_SEED,
+                "DO_NOT_TRACK": "1",
+                "MLFLOW_DISABLE_TELEMETRY": "true",
+            },
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
         atexit.register(self._end)
 
-    def run(self, job: str, timeout: float) -> int:
+    def ask(self, question: dict[str, Any]) -> Any:
+        """Start a job: the answer is its process. Or wait for a process: its status, or None if it lives."""
         assert self._process.stdin and self._process.stdout
-        print(job, file=self._process.stdin, flush=True)
-        child = int(self._process.stdout.readline())
-        too_long = threading.Timer(timeout, os.killpg, (child, 9))
-        too_long.start()
-        try:
-            return os.waitstatus_to_exitcode(int(self._process.stdout.readline()))
-        finally:
-            too_long.cancel()
+        print(json.dumps(question), file=self._process.stdin, flush=True)
+        return json.loads(self._process.stdout.readline())
 
     def _end(self) -> None:
         assert self._process.stdin
@@ -151,18 +196,22 @@ def _main() -> None:
     gc.collect()
     gc.freeze()  # what is there is shared with the children as long as nobody writes to it
     for line in sys.stdin:
+        question = json.loads(line)
+        if "wait" in question:
+            ended, status = os.waitpid(question["wait"], 0 if question["block"] else os.WNOHANG)
+            print(json.dumps(status if ended else None), flush=True)
+            continue
         reader, writer = os.pipe()  # the child leads its group before its number is told
         child = os.fork()
         if child == 0:
             os.setsid()
             os.close(writer)
-            _become(json.loads(line))
+            _become(question)
             break
         os.close(writer)
         os.read(reader, 1)
         os.close(reader)
         print(child, flush=True)
-        print(os.waitpid(child, 0)[1], flush=True)
     else:
         return
     if sys.argv[0] == "kedro":

@@ -6,6 +6,7 @@ A child is the leader of its own process group, as a shell's job is.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -18,6 +19,14 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
+_IMPORTED = [
+    "pandas",
+    "pyarrow.pandas_compat",
+    "everytoken.shards.artifacts",
+    "everytoken.shards.engines",
+    "everytoken.shards.store",
+    "tests.shards.functions",
+]
 
 
 class Nursery:
@@ -144,6 +153,8 @@ def serve(run: Callable[[dict[str, Any]], None]) -> None:
 
 
 if __name__ == "__main__":
-    import tests.shards.functions  # noqa: F401 - imported once for all children
+    # imported once for all children, which then are killed while they work and not while they import
+    for name in _IMPORTED:
+        importlib.import_module(name)
 
     serve(_run)

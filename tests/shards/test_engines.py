@@ -38,6 +38,10 @@ def environment(name: str) -> str | None:
     return os.environ.get(name)
 
 
+def folder(task: int) -> str:
+    return str(Path.cwd())
+
+
 def raise_oddly(value: str) -> int:
     return functions.raise_oddly(given(1).from_values([value], [value]).parts[0])
 
@@ -104,6 +108,31 @@ def test_a_caller_that_stops_leaves_no_worker() -> None:
     assert time.monotonic() - start < 2
     with pytest.raises(ProcessLookupError):
         os.kill(worker, 0)
+
+
+def test_workers_have_the_environment_and_folder_of_the_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEST_RAN", "before")
+    assert results(Processes(1), environment, ["TEST_RAN"]) == {"TEST_RAN": "before"}
+    monkeypatch.setenv("TEST_RAN", "after")
+    monkeypatch.setenv("TEST_SECONDS", "1")
+    monkeypatch.chdir(tmp_path)
+    found = results(Processes(2), environment, ["TEST_RAN", "TEST_SECONDS"])
+    assert found == {"TEST_RAN": "after", "TEST_SECONDS": "1"}
+    assert results(Processes(1), folder, [0]) == {0: str(tmp_path)}
+    monkeypatch.delenv("TEST_RAN")
+    assert results(Processes(1), environment, ["TEST_RAN"]) == {"TEST_RAN": None}
+
+
+def test_a_fork_of_a_process_that_had_workers_has_its_own() -> None:
+    assert results(Processes(1), square, [5]) == {5: 25}
+    child = os.fork()
+    if child == 0:
+        try:
+            os._exit(0 if results(Processes(2), square, [5, 6]) == {5: 25, 6: 36} else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert results(Processes(1), square, [7]) == {7: 49}
 
 
 def test_a_worker_uses_one_core() -> None:

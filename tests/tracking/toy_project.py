@@ -10,7 +10,7 @@ import textwrap
 import time
 from pathlib import Path
 
-from tests.warm_kedro import run_kedro
+from tests.warm_kedro import Started, run_kedro
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
@@ -183,25 +183,19 @@ class ToyProject:
             timeout=120,
         )
 
-    def asleep(self) -> subprocess.Popen[bytes]:
+    def asleep(self) -> Started:
         """Start a run and return when its training node sleeps."""
         marker = self.folder / "data" / "asleep"
         marker.unlink(missing_ok=True)
-        process = subprocess.Popen(
-            [sys.executable, "-m", "kedro", "run", "--pipelines", "training", "--params", "training.mode=sleep"],
-            cwd=self.folder,
-            env=self.environment,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        command = ["kedro", "run", "--pipelines", "training", "--params", "training.mode=sleep"]
+        process = Started(command, self.folder, self.environment)
         deadline = time.monotonic() + 60
         while not marker.exists():
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.05)
         return process
 
-    def end(self, process: subprocess.Popen[bytes], number: signal.Signals) -> int:
+    def end(self, process: Started, number: signal.Signals) -> int:
         """Send a signal and return the exit code."""
         process.send_signal(number)
         return process.wait(timeout=60)

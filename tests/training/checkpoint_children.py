@@ -43,4 +43,6 @@ def _run(job: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    numpy_generator(5, 0)  # numpy.random is imported once for all children
+
     serve(_run)

@@ -1,8 +1,11 @@
-"""A process of the tests of distribution: rank RANK of 2 and of 4, with either strategy, over the inputs in FOLDER."""
+"""The processes of the tests of distribution: 2 and 4 of them, with either strategy, over the inputs in FOLDER."""
 
 import json
+import os
 import shutil
+import signal
 import sys
+import traceback
 from pathlib import Path
 from unittest.mock import patch
 
@@ -61,15 +64,38 @@ def scenario(folder, rank, world, strategy):
     (folder / f"{world}-{strategy}-{rank}.json").write_text(json.dumps(result))
 
 
-def main():
-    folder, rank = Path(sys.argv[1]), int(sys.argv[2])
-    torch.set_num_threads(1)
+def work(folder, rank):
     for world, strategy in WORLDS:
         if rank < world:
             store = f"file://{folder}/{world}-{strategy}.store"
             dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world)
             scenario(folder, rank, world, strategy)
             dist.destroy_process_group()
+
+
+def main():
+    """Fork the ranks, so that torch is imported once; the exit code is 1 if one failed, which ends the others."""
+    torch.set_num_threads(1)
+    ranks = {}
+    for rank in range(4):
+        child = os.fork()
+        if child == 0:
+            try:
+                work(Path(sys.argv[1]), rank)
+                os._exit(0)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+        ranks[child] = rank
+    failed = False
+    while ranks:
+        child, status = os.wait()
+        del ranks[child]
+        if status and not failed:
+            failed = True
+            for other in ranks:
+                os.kill(other, signal.SIGKILL)
+    sys.exit(failed)
 
 
 if __name__ == "__main__":

@@ -38,22 +38,9 @@ def folder(alone, tmp_path_factory):
     """What 2 and 4 processes did."""
     folder = alone.held_out.parent
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.training.ranks", str(folder), str(rank)],
-            env=environment,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(4)
-    ]
-    try:
-        for rank in ranks:
-            _, error = rank.communicate(timeout=300)
-            assert rank.returncode == 0, error
-    finally:
-        for rank in ranks:
-            rank.kill()
+    command = [sys.executable, "-m", "tests.training.ranks", str(folder)]
+    done = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
     return folder
 
 

@@ -1,6 +1,9 @@
 """Engines: where functions run over parts. An engine never changes a byte, only the time.
- ``inline`` runs in this process; ``processes`` in a pool of spawned workers (spawned, so that threads and CUDA are
-safe). The function travels to a worker once, tasks one by one, few ahead. An exception in a task becomes a `Failure`
+
+``inline`` runs in this process; ``processes`` in a pool of workers. They are forks, not of this process (so threads and
+CUDA are safe here) but of one that is started once, has imported what every worker needs, and does nothing else:
+Python's fork server. A pool is there in hundredths of a second, and each worker has the environment and folder of this
+process. The function travels to a worker once, tasks one by one, few ahead. An exception in a task becomes a `Failure`
 and costs no other task. A worker that dies (killed for memory, say) costs the tasks that were with the workers at
 that moment another try, each alone, so that the culprit is named. When the caller stops (Ctrl-C, SIGTERM, an error),
 workers are killed at once: outputs are atomic, so there is nothing to wait for; and when the caller itself is killed,
@@ -11,6 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -21,7 +25,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context, parent_process
+from multiprocessing import forkserver, get_context, parent_process
 from multiprocessing.connection import wait as wait_for_end
 from types import ModuleType
 from typing import Any, Literal, Protocol
@@ -69,18 +73,34 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # One core a worker: what libraries read before they start threads of their own.
 _ONE_CORE = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1", "FASTOKENS_BPE_THREADS": "1"}
 
+# What the server imports for all workers (pyarrow imports pandas for the first list it makes an array of). Nothing of
+# this project: it may lie where only this process looks.
+_PRELOADED = ["concurrent.futures.process", "numpy", "pandas", "pyarrow.compute", "pyarrow.parquet", "pydantic"]
+
 _function: Callable[[Task], Any]
 
 
-def _start_worker(function: Callable[[Task], Any]) -> None:
+def _forget_server() -> None:
+    server: Any = forkserver._forkserver
+    if server._forkserver_alive_fd is not None:
+        os.close(server._forkserver_alive_fd)
+    server.__init__()
+
+
+os.register_at_fork(after_in_child=_forget_server)  # a server is of one process: a fork of that starts its own
+
+
+def _start_worker(function: bytes, environment: dict[str, str]) -> None:
     global _function
-    _function = function
+    _forget_server()  # which then ends with the parent, whichever workers live
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if sys.platform == "linux":  # the kernel ends a worker even while a C call holds the GIL and no thread can run
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    os.environ.update(_ONE_CORE)
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    os.environ.clear()  # what the server has is as old as the server
+    os.environ.update(environment | _ONE_CORE)
+    _function = pickle.loads(function)
 
 
 def _end_with_parent() -> None:
@@ -111,7 +131,7 @@ def _main_hidden() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Processes:
-    """Runs tasks in ``workers`` spawned processes."""
+    """Runs tasks in ``workers`` processes."""
 
     workers: int
 
@@ -131,8 +151,12 @@ class Processes:
         self, function: Callable[[Task], Any], waiting: deque[Task], suspects: deque[Task], workers: int
     ) -> Iterator[Outcome]:
         """Run ``waiting`` until it is empty or a worker dies; then what was in flight goes to ``suspects``."""
+        forkserver.set_forkserver_preload(_PRELOADED)
         pool = ProcessPoolExecutor(
-            workers, mp_context=get_context("spawn"), initializer=_start_worker, initargs=(function,)
+            workers,
+            mp_context=get_context("forkserver"),
+            initializer=_start_worker,
+            initargs=(pickle.dumps(function), dict(os.environ)),
         )
         flying: dict[Future[Any], Task] = {}
         broken, finished = False, False
