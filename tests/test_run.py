@@ -142,7 +142,7 @@ def files(project: Project) -> dict[str, bytes]:
 
 
 def test_a_run_makes_every_dataset_and_is_tracked(project: Project, files: dict[str, bytes]) -> None:
-    assert len(project.digests()) == 22
+    assert len(project.digests()) == 30
     (run,) = project.runs()
     assert run.info.status == "FINISHED"
     parameters = run.data.params
@@ -428,7 +428,7 @@ def test_the_classifications_of_a_run_score_another_one_without_a_model(
         for data in ("test", "replayed")
     )
     assert again == first
-    assert len(first) == 6
+    assert len(first) == 7
     assert made(project.kedro(*run)) == []
     tracked = project.runs()[-1].data.params
     assert tracked["annotation.scorer.kind"] == "published"
@@ -589,7 +589,7 @@ def test_the_notebook_runs(project: Project, files: dict[str, bytes], monkeypatc
 def test_the_python_of_the_guide_runs(project: Project, files: dict[str, bytes]) -> None:
     guide = (ROOT / "docs/guide.md").read_text(encoding="utf-8")
     programs = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
-    assert len(programs) == 3
+    assert len(programs) == 4
     for program in programs:
         program = program.replace("data/0", "data/test/0")
         subprocess.run([sys.executable, "-c", program], cwd=project.folder, check=True)
