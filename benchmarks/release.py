@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from everytoken.corpus.documents import SPLIT_DOCUMENTS
-from everytoken.provenance.releases.manifest import find_withheld_ids, manifest_part
+from everytoken.provenance.releases.manifest import find_withheld_ids, manifest_part, withheld_of
 from everytoken.provenance.releases.rescue import find_shared_ids
 from everytoken.provenance.releases.window_checksums import write_window_checksums
 from everytoken.seeds import numpy_generator
@@ -111,12 +111,13 @@ def list_part(folder: Path) -> int:
     shards, tokens = Store(folder / "documents").load(), Store(folder / "tokens").load()
     none = Shards.from_values([{"addresses": []}], ["none"])
     store = Store(folder / "manifest")
-    return store.save(shards.zip(tokens, none).map(manifest_part, withheld=b""), Inline()).bytes
+    return store.save(shards.zip(tokens, none).map(manifest_part, withheld=withheld_of([])), Inline()).bytes
 
 
 def look_for_titles(folder: Path) -> int:
     """Find ids that show text."""
-    return Store(folder / "withheld").save(Store(folder / "documents").load().reduce(find_withheld_ids), Inline()).bytes
+    shards, none = Store(folder / "documents").load(), Shards.from_values([{"addresses": []}], ["none"])
+    return Store(folder / "withheld").save(shards.zip(none).reduce(find_withheld_ids), Inline()).bytes
 
 
 def share_ids(folder: Path) -> int:

@@ -178,7 +178,8 @@ def release_of(made: Build) -> Release:
     parameters = models.ReleaseParameters.model_validate(
         {"pretty_name": "Pieces", "memory": 1 << 26, "licences": {"pieces": {**_LICENCE, "text": "rescue"}}}
     )
-    made.save("withheld_ids", release_nodes.list_withheld_ids(made["scored_documents"]), "08_reporting")
+    withheld = release_nodes.list_withheld_ids(made["scored_documents"], made["exclusions"])
+    made.save("withheld_ids", withheld, "08_reporting")
     for split in ("annotated", "unannotated"):
         inputs = [made[f"{split}_documents"], made[f"{split}_tokens"], made["exclusions"], made["withheld_ids"]]
         made.save(f"{split}_manifest", getattr(release_nodes, f"list_{split}")(*inputs), "08_reporting")

@@ -27,7 +27,6 @@ from everytoken.parameters import IngestionParameters, ReleaseParameters, Subsam
 from everytoken.pipelines import release
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases.manifest import MANIFEST, MOST_ID_CHARACTERS, shows_text
-from everytoken.provenance.releases.recipe_file import upstream_of
 from everytoken.provenance.releases.release import SPLITS, Release, open_release
 from everytoken.provenance.releases.rescue import find_shared_ids
 from everytoken.provenance.releases.window_checksums import window_checksums, write_window_checksums
@@ -124,7 +123,22 @@ def test_a_title_that_stands_in_its_text_is_withheld_wherever_it_is_an_id(job: S
         row["id"] for path in job.release.glob("classifications/c*.parquet") for row in pq.read_table(path).to_pylist()
     ]
     assert LONG_TITLE not in scores and long[0] in scores
-    assert released_statistics(job)["classifications"]["withheld"] == 1
+
+
+def test_the_id_of_a_document_that_was_taken_down_is_nowhere(job: SmallJob, released: Release) -> None:
+    taken_down = [
+        row for split in SPLITS for row in split_rows(job, split) if (row["source"], row["row"]) in EXCLUDED_ROWS
+    ]
+    ids = {row["id"] for row in taken_down} - {None}
+    assert ids, "the case is there"
+    listed = [row for split in SPLITS for row in listed_rows(released, split)]
+    assert not ids & {row["id"] for row in listed}
+    assert all(row["id"] is None for row in listed if row["is_excluded"])
+    scores = [
+        row["id"] for path in job.release.glob("classifications/c*.parquet") for row in pq.read_table(path).to_pylist()
+    ]
+    assert scores and not ids & set(scores)
+    assert released_statistics(job)["classifications"]["withheld"] == 1 + len(ids), "and the title"
 
 
 def released_statistics(job: SmallJob) -> dict[str, Any]:
@@ -264,10 +278,10 @@ def test_the_upstream_has_pins_files_and_plan(job: SmallJob, released: Release) 
     assert released.upstream["plan"] == job.catalog.load("shard_plan")
     content = (job.folder / "upstream/notes.jsonl").read_bytes()
     digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
-    assert released.upstream["notes"]["files"] == [{"shard_index": 0, "path": "notes.jsonl", "digest": digest}]
-    assert released.upstream["notes"]["upstream"]["pattern"] == "notes.jsonl"
-    with pytest.raises(ProvenanceError, match="another name"):
-        upstream_of({"plan": job.catalog.load("params:ingestion").sources["notes"]}, job.catalog.load("shard_plan"))
+    notes = released.upstream["sources"]["notes"]
+    assert notes["files"] == [{"shard_index": 0, "path": "notes.jsonl", "digest": digest}]
+    assert notes["upstream"]["pattern"] == "notes.jsonl"
+    assert notes["licence"]["text"] == "rescue"
 
 
 def test_streams_of_every_kind_can_be_verified(job: SmallJob, released: Release) -> None:
@@ -314,7 +328,7 @@ def test_the_card_names_every_source_its_licence_and_how_to_rebuild(job: SmallJo
         assert f"| {source} | [MIT](https://spdx.org/licenses/MIT.html) | By those who wrote {source}. |" in card
     assert "kedro run --env replay --params replay.release=" in card and "sha256sum -c SHA256SUMS" in card
     assert "everytoken verify" in card and "| `text_hash` | uint64 |" in card
-    assert "Excluded documents: 3." in card and "Withheld ids in the manifest: 2," in card
+    assert "Excluded documents: 3." in card and "Withheld ids in the manifest: 4;" in card
     assert str(job.folder) not in card.replace(str(job.folder / "upstream"), ""), (
         "but for what the user gave as upstream"
     )

@@ -330,7 +330,9 @@ def test_another_revision_of_the_same_upstream_has_moved(made: Build) -> None:
     pin = {"kind": "hub", "dataset": "people/pieces", "subset": None, "split": None, "pattern": "*.jsonl"}
     then, now = ({**pin, "revision": digit * 40} for digit in "ab")
     files = {"pieces": made["upstream_files"]["pieces"]}
-    upstream = {**release.upstream, "pieces": {**release.upstream["pieces"], "upstream": then}}
+    sources = release.upstream["sources"]
+    sources = {**sources, "pieces": {**sources["pieces"], "upstream": then}}
+    upstream = {**release.upstream, "sources": sources}
     described = dataclasses.replace(release, upstream=upstream)
     _, moved = released_plan(described, {"pieces": HubUpstream.model_validate(now)}, files)
     (change,) = moved

@@ -15,7 +15,13 @@ from everytoken.pipelines.release.job import (
     values_by_name,
 )
 from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.releases.manifest import find_withheld_ids, held_out_manifest_part, id_keys, manifest_part
+from everytoken.provenance.releases.manifest import (
+    Withheld,
+    find_withheld_ids,
+    held_out_manifest_part,
+    manifest_part,
+    withheld_of,
+)
 from everytoken.provenance.releases.recipe_file import recipe_of, require_plan, upstream_of
 from everytoken.provenance.releases.write_release import licences_of, parts_with_text, write_release
 from everytoken.shards import Artifact, Shards, canonical_json, plan_artifact
@@ -24,24 +30,24 @@ from everytoken.tokens.canary.errors import CanaryError
 logger = logging.getLogger(__name__)
 
 
-def list_withheld_ids(scored_documents: Shards) -> Shards:
-    """Find the ids that would show text of their documents, as long titles do."""
-    return scored_documents.reduce(find_withheld_ids)
+def list_withheld_ids(scored_documents: Shards, exclusions: Shards) -> Shards:
+    """Find the ids that would show text of their documents, as long titles do, or are of documents taken down."""
+    return scored_documents.zip(exclusions).reduce(find_withheld_ids)
 
 
 def list_annotated(documents: Shards, tokens: Shards, exclusions: Shards, withheld_ids: Shards) -> Shards:
     """List the annotated documents: address, score, hash of the text, length; no text."""
-    return documents.zip(tokens, exclusions).map(manifest_part, withheld=_keys(withheld_ids))
+    return documents.zip(tokens, exclusions).map(manifest_part, withheld=_withheld(withheld_ids))
 
 
 def list_unannotated(documents: Shards, tokens: Shards, exclusions: Shards, withheld_ids: Shards) -> Shards:
     """List the unannotated documents in the same way."""
-    return documents.zip(tokens, exclusions).map(manifest_part, withheld=_keys(withheld_ids))
+    return documents.zip(tokens, exclusions).map(manifest_part, withheld=_withheld(withheld_ids))
 
 
 def list_held_out(documents: Shards, withheld_ids: Shards) -> Shards:
     """List the held-out documents, which are in no stream."""
-    return documents.map(held_out_manifest_part, withheld=_keys(withheld_ids))
+    return documents.map(held_out_manifest_part, withheld=_withheld(withheld_ids))
 
 
 def describe_job(release: ReleaseParameters, **datasets: Any) -> dict[str, Any]:
@@ -107,11 +113,11 @@ def assemble_release(
         pretty_name=parameters.pretty_name,
         licences=licences,
         recipe=canonical_json(job["recipe"]).encode(),
-        upstream=canonical_json(upstream_of(ingestion.active_sources, plan)).encode(),
+        upstream=canonical_json(upstream_of(ingestion.active_sources, licences, plan)).encode(),
         manifests=manifests,
         texts={split: parts_with_text(documents[split], manifests[split], licences) for split in documents},
         upstream_documents=Shards(tuple(part for shard, part in by_part if shard["source"] in rescued)),
-        withheld=_keys(withheld_ids),
+        withheld=_withheld(withheld_ids),
         classifications=classifications,
         tokenizer=tokenizer,
         streams={
@@ -145,5 +151,5 @@ def report_release(release: Artifact, job: dict[str, Any], parameters: ReleasePa
     }
 
 
-def _keys(withheld_ids: Shards) -> bytes:
-    return id_keys(pair for part in withheld_ids.values for pair in part["ids"])
+def _withheld(withheld_ids: Shards) -> Withheld:
+    return withheld_of(pair for part in withheld_ids.values for pair in part["ids"])

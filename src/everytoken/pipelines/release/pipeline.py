@@ -18,7 +18,7 @@ def create_pipeline() -> Pipeline:
     """Return the pipeline."""
     return Pipeline(
         [
-            Node(list_withheld_ids, "scored_documents", "withheld_ids", name="list_withheld_ids"),
+            Node(list_withheld_ids, ["scored_documents", "exclusions"], "withheld_ids", name="list_withheld_ids"),
             Node(
                 list_annotated,
                 ["annotated_documents", "annotated_tokens", "exclusions", "withheld_ids"],

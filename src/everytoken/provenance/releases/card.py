@@ -166,10 +166,10 @@ def _licences(licences: Mapping[str, Licence], rescued: Mapping[str, Mapping[str
 
 def _pins(upstream: Mapping[str, Any]) -> str:
     lines = []
-    for source in sorted(set(upstream) - {"plan"}):
-        pin = upstream[source]["upstream"]
+    for source, described in sorted(upstream["sources"].items()):
+        pin = described["upstream"]
         told = ", ".join(f"{key} `{value}`" for key, value in pin.items() if value is not None and key != "kind")
-        lines.append([source, pin["kind"], told, f"{len(upstream[source]['files']):,}"])
+        lines.append([source, pin["kind"], told, f"{len(described['files']):,}"])
     return (
         "## Upstreams\n\n"
         + _table(["source", "kind", "pinned", "files"], lines)
@@ -182,9 +182,9 @@ def _left_out(by_split: Mapping[str, Mapping[str, Any]], classifications: Mappin
     excluded = sum(counts["excluded"] for counts in by_split.values())
     return (
         "## Withheld and excluded\n\n"
-        f"Withheld ids in the manifest: {withheld:,}, of which {MOST_ID_CHARACTERS} or more characters stand in the "
-        "text of a document. Rows left out of the classifications for the same reason: "
-        f"{classifications['withheld']:,}. The addresses in the manifest say which documents these are.\n\n"
+        f"Withheld ids in the manifest: {withheld:,}; {MOST_ID_CHARACTERS} or more of their characters stand in the "
+        "text of a document, or their document was taken down. Rows left out of the classifications for the same "
+        f"reason: {classifications['withheld']:,}. The addresses in the manifest say which documents these are.\n\n"
         f"Excluded documents: {excluded:,}. Their rows keep their places, so that all others keep theirs."
     )
 

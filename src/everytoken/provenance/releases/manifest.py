@@ -5,13 +5,15 @@ UTF-8 text as a big-endian number: enough to notice a changed document, and noth
 
 An id may itself be text: the title of an article stands in the article. An id of `MOST_ID_CHARACTERS` and more of which
 as many characters in a row stand in a document that has this id is *withheld*: it is null, and its ``id_type`` is
-``withheld``. The address still says where the document is.
+``withheld``. So is the id of a document that was taken down: it may be a name that somebody wants to be forgotten. The
+address still says where the document is.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from everytoken.corpus.exclusion import excluded_addresses, excluded_rows
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.shards.parts import Part, Rows
 from everytoken.shards.recipe import versioned
@@ -45,14 +48,39 @@ _AS_THEY_ARE = ("id", "id_type", "source", "shard_index", "row", "safety_score",
 _READ = [*_AS_THEY_ARE, "text_sha256"]
 
 
-@versioned(1)
-def find_withheld_ids(part: Part) -> dict[str, Any]:
-    """Return the ids of a part that would show text: ``{"ids": [[id_type, id], ...]}``, sorted.
+@dataclass(frozen=True)
+class Withheld:
+    """Which ids are withheld.
+
+    Attributes:
+        keys: of (id_type, id) as sorted 64-bit numbers, 8 bytes an id: of two that agree in them, one is withheld for
+            the other.
+        lengths: the characters that they have, ascending.
+    """
+
+    keys: bytes
+    lengths: tuple[int, ...]
+
+
+def withheld_of(ids: Iterable[Sequence[str]]) -> Withheld:
+    """Return what tells ids, given as (id_type, id), from others."""
+    known = [(_key(id_type, identifier), len(identifier)) for id_type, identifier in ids]
+    keys = np.unique(np.fromiter((key for key, _ in known), "<u8", len(known))).tobytes()
+    return Withheld(keys, tuple(sorted({length for _, length in known})))
+
+
+@versioned(2)
+def find_withheld_ids(part: Part, exclusions: Part) -> dict[str, Any]:
+    """Return the ids of a part that would show text, and those of documents that were taken down.
 
     Args:
         part: documents with ``id``, ``id_type`` and ``text``; texts are only read of a part that has an id as long.
+        exclusions: the value of this part, see `everytoken.corpus.exclusion`.
+
+    Returns:
+        ``{"ids": [[id_type, id], ...]}``, sorted.
     """
-    found: set[tuple[str, str]] = set()
+    found = _ids_taken_down(part, excluded_addresses(exclusions))
     if any(_is_long(batch.column(0)).any() for batch in part.batches(["id"])):
         columns = ["id_type", "id", "text"]
         for batch in part.batches(columns):
@@ -76,30 +104,30 @@ def shows_text(identifier: str, text: str) -> bool:
     return any(identifier[at : at + MOST_ID_CHARACTERS] in text for at in range(last + 1))
 
 
-def id_keys(ids: Iterable[Sequence[str]]) -> bytes:
-    """Return (id_type, id) as sorted 64-bit numbers, 8 bytes an id: of two that agree in them, one is withheld for the
-    other.
-    """
-    return np.unique(np.fromiter((_key(id_type, identifier) for id_type, identifier in ids), "<u8")).tobytes()
+def _ids_taken_down(part: Part, excluded: Mapping[tuple[str, int, int], int | None]) -> set[tuple[str, str]]:
+    if not excluded:
+        return set()
+    found: set[tuple[str, str]] = set()
+    for batch in part.batches(["source", "shard_index", "row", "id", "id_type"]):
+        some = batch.filter(pa.array(excluded_rows(batch, excluded)))
+        pairs = zip(some.column("id_type").to_pylist(), some.column("id").to_pylist(), strict=True)
+        found.update((id_type, identifier) for id_type, identifier in pairs if identifier is not None)
+    return found
 
 
 def _key(id_type: str, identifier: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{id_type}\0{identifier}".encode()).digest()[:8], "little")
 
 
-def is_withheld(batch: pa.RecordBatch, withheld: bytes) -> npt.NDArray[np.bool_]:
-    """Return of which rows (``id``, ``id_type``) the id is withheld, bool (rows,).
-
-    Args:
-        batch: rows.
-        withheld: of `id_keys`.
-    """
-    keys, result = np.frombuffer(withheld, "<u8"), np.zeros(batch.num_rows, np.bool_)
+def is_withheld(batch: pa.RecordBatch, withheld: Withheld) -> npt.NDArray[np.bool_]:
+    """Return of which rows (``id``, ``id_type``) the id is withheld, bool (rows,)."""
+    keys, result = np.frombuffer(withheld.keys, "<u8"), np.zeros(batch.num_rows, np.bool_)
     if not len(keys):
         return result
-    long = np.flatnonzero(_is_long(batch.column("id")))
-    some = np.fromiter(_keys(batch.take(pa.array(long))), np.uint64, len(long))
-    result[long] = keys[np.minimum(np.searchsorted(keys, some), len(keys) - 1)] == some
+    lengths = pc.fill_null(pc.utf8_length(batch.column("id")), -1).to_numpy(zero_copy_only=False)
+    candidates = np.flatnonzero(np.isin(lengths, withheld.lengths))
+    some = np.fromiter(_keys(batch.take(pa.array(candidates))), np.uint64, len(candidates))
+    result[candidates] = keys[np.minimum(np.searchsorted(keys, some), len(keys) - 1)] == some
     return result
 
 
@@ -108,7 +136,7 @@ def _keys(batch: pa.RecordBatch) -> Iterable[int]:
 
 
 @versioned(1)
-def manifest_part(documents: Part, tokens: Part, exclusions: Part, *, withheld: bytes) -> Rows:
+def manifest_part(documents: Part, tokens: Part, exclusions: Part, *, withheld: Withheld) -> Rows:
     """List the documents of a part of a split that is in a stream; rows are `MANIFEST`.
 
     Statistics: ``rows``, ``tokens`` (content), ``without_id`` (upstream has none), ``withheld``, ``excluded``, and the
@@ -117,29 +145,32 @@ def manifest_part(documents: Part, tokens: Part, exclusions: Part, *, withheld: 
     Args:
         documents: of the split.
         tokens: the same documents, encoded.
-        exclusions: the value of this part, ``{"addresses": [[source, shard_index, row, reason], ...]}``.
-        withheld: `id_keys` of the ids that would show text.
+        exclusions: the value of this part, see `everytoken.corpus.exclusion`.
+        withheld: ids that are not shown.
 
     Raises:
         ProvenanceError: the tokens are not of these documents; names the first row.
     """
     columns = ["source", "shard_index", "row", "token_length"]
     encoded = pa.Table.from_batches(tokens.batches(columns), pa.schema(map(tokens.schema.field, columns)))
-    return Rows(MANIFEST, _listed(documents, encoded, tokens.name, exclusions.value, withheld))
+    return Rows(MANIFEST, _listed(documents, encoded, tokens.name, excluded_addresses(exclusions), withheld))
 
 
 @versioned(1)
-def held_out_manifest_part(documents: Part, *, withheld: bytes) -> Rows:
+def held_out_manifest_part(documents: Part, *, withheld: Withheld) -> Rows:
     """List the documents of a part of the held-out split: no token length, and none is excluded (it has no windows that
     keep a place for one). Rows and statistics as those of `manifest_part`.
     """
-    return Rows(MANIFEST, _listed(documents, None, documents.name, {"addresses": []}, withheld))
+    return Rows(MANIFEST, _listed(documents, None, documents.name, {}, withheld))
 
 
 def _listed(
-    documents: Part, encoded: pa.Table | None, name: str, exclusions: dict[str, Any], withheld: bytes
+    documents: Part,
+    encoded: pa.Table | None,
+    name: str,
+    excluded: Mapping[tuple[str, int, int], int | None],
+    withheld: Withheld,
 ) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
-    excluded = {tuple(address[:3]) for address in exclusions["addresses"]}
     counts, done = _Counts(), 0
     for batch in documents.batches(_READ):
         rows = batch.num_rows
@@ -151,7 +182,7 @@ def _listed(
         columns["id_type"] = pc.if_else(pa.array(hidden), WITHHELD, columns["id_type"])
         columns["text_hash"] = pa.array(_first_8_bytes(batch.column("text_sha256"), f"{name} row {done}"))
         columns["token_length"] = lengths
-        columns["is_excluded"] = pa.array(_are_among(batch, excluded))
+        columns["is_excluded"] = pa.array(excluded_rows(batch, excluded))
         listed = pa.RecordBatch.from_arrays(
             [columns[field.name].cast(field.type) for field in MANIFEST], schema=MANIFEST
         )
@@ -190,14 +221,6 @@ def _first_8_bytes(digests: pa.BinaryArray, where: str) -> npt.NDArray[np.uint64
     start = np.frombuffer(offsets, np.int32)[digests.offset] if len(digests) else 0
     values = np.frombuffer(data or b"", ">u8", 4 * len(digests), start).reshape(-1, 4)  # four of 8 bytes each
     return values[:, 0].astype(np.uint64)
-
-
-def _are_among(batch: pa.RecordBatch, addresses: set[tuple[Any, ...]]) -> npt.NDArray[np.bool_]:
-    result = np.zeros(batch.num_rows, np.bool_)
-    if addresses:
-        rows = zip(*(batch.column(name).to_pylist() for name in ("source", "shard_index", "row")), strict=True)
-        result[:] = [row in addresses for row in rows]
-    return result
 
 
 _COUNTED = ("rows", "tokens", "without_id", "withheld", "excluded")

@@ -17,6 +17,7 @@ import everytoken
 from everytoken.corpus.plan import PlanParameters, ShardPlan
 from everytoken.corpus.upstreams.source import Source
 from everytoken.provenance.errors import ProvenanceError
+from everytoken.provenance.releases.parameters import Licence
 from everytoken.provenance.releases.release import FORMAT
 from everytoken.shards.artifacts import Artifact
 from everytoken.shards.shards import Shards
@@ -143,14 +144,8 @@ def _said_of(stage: Stored) -> dict[str, Any]:
     return {"root_digest": ledger.root_digest, "rows": ledger.rows, "bytes": ledger.bytes, "parts": len(ledger.parts)}
 
 
-def upstream_of(sources: Mapping[str, Source], plan: ShardPlan) -> dict[str, Any]:
-    """Return what ``upstream.json`` says: of each source its pin, and the files of the plan; and the plan.
-
-    Raises:
-        ProvenanceError: a source is named ``plan``.
-    """
-    if "plan" in sources:
-        raise ProvenanceError("a source is named 'plan', as the shard plan is in upstream.json: give it another name")
+def upstream_of(sources: Mapping[str, Source], licences: Mapping[str, Licence], plan: ShardPlan) -> dict[str, Any]:
+    """Return what ``upstream.json`` says: of each source pin, licence and files of the plan; and the plan."""
     files: dict[str, dict[int, dict[str, Any]]] = {name: {} for name in sorted(sources)}
     for shard in plan["shards"]:
         kept = ("shard_index", "path", "digest")
@@ -158,8 +153,9 @@ def upstream_of(sources: Mapping[str, Source], plan: ShardPlan) -> dict[str, Any
     described = {
         name: {
             "upstream": sources[name].upstream.model_dump(mode="json"),
+            "licence": licences[name].model_dump(mode="json"),
             "files": [of_source[index] for index in sorted(of_source)],
         }
         for name, of_source in files.items()
     }
-    return {**described, "plan": dict(plan)}
+    return {"sources": described, "plan": dict(plan)}

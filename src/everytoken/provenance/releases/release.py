@@ -43,7 +43,7 @@ class Release:
     Attributes:
         path: its folder.
         recipe: ``recipe.json``: parameters, versions, tokenizer, datasets, functions.
-        upstream: ``upstream.json``: ``plan``, the shard plan; ``sources``, by name their pins and files.
+        upstream: ``upstream.json``: ``sources``, by name their pins, licences and files; ``plan``, the shard plan.
         boundaries: ``file_boundaries.json``: by split its rows and parts.
         sha256sums: SHA-256 (hex) of every file, by its path in the release.
     """

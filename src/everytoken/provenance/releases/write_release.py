@@ -3,7 +3,7 @@
 ==========================  ========================================================================================
 ``README.md``               dataset card (`everytoken.provenance.releases.card`)
 ``recipe.json``             parameters, versions, tokenizer, stages (`everytoken.provenance.releases.recipe_file`)
-``upstream.json``           pins and files of the sources, and the shard plan
+``upstream.json``           pins, licences and files of the sources, and the shard plan
 ``file_boundaries.json``    by split its parts: first row in the split, rows, bytes, SHA-256, content digest
 ``corpus-manifest/{split}`` rows of the split without text, same parts and order (`.manifest`)
 ``text_rescue/{split}``     texts, where the licence allows it (`.rescue`)
@@ -31,7 +31,7 @@ import pyarrow.parquet as pq
 from everytoken.corpus.statistics import add_statistics
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases.card import dataset_card
-from everytoken.provenance.releases.manifest import is_withheld
+from everytoken.provenance.releases.manifest import Withheld, is_withheld
 from everytoken.provenance.releases.parameters import Licence
 from everytoken.provenance.releases.release import (
     BOUNDARIES_FILE,
@@ -97,7 +97,7 @@ def write_release(
     manifests: Mapping[str, Shards],
     texts: Mapping[str, Shards],
     upstream_documents: Shards,
-    withheld: bytes,
+    withheld: Withheld,
     classifications: Artifact,
     tokenizer: Artifact,
     streams: Mapping[str, Artifact],
@@ -114,7 +114,7 @@ def write_release(
         manifests: of each split.
         texts: of each split the parts whose text may be given (`parts_with_text`).
         upstream_documents: the parts of sources of which texts are rescued, as upstream has them.
-        withheld: `everytoken.provenance.releases.manifest.id_keys` of the ids that would show text.
+        withheld: ids that are not shown.
         classifications: of `everytoken.corpus.scoring.classifications`.
         tokenizer: of the streams.
         streams: by name.
@@ -235,7 +235,7 @@ def _write_texts(
     return total
 
 
-def _write_classifications(folder: Path, classifications: Artifact, withheld: bytes) -> dict[str, int]:
+def _write_classifications(folder: Path, classifications: Artifact, withheld: Withheld) -> dict[str, int]:
     """Link the tables of scores, without the rows whose id is withheld; return their rows."""
     counts = {"classifications": 0, "by_address": 0, "by_use": 0, "withheld": 0}
     for name in sorted(classifications.ledger["files"]):
@@ -250,7 +250,7 @@ def _write_classifications(folder: Path, classifications: Artifact, withheld: by
     return counts
 
 
-def _without_withheld(path: Path, withheld: bytes, target: Path) -> tuple[int, int]:
+def _without_withheld(path: Path, withheld: Withheld, target: Path) -> tuple[int, int]:
     """Write a table without the rows whose id is withheld; return the rows that stay and those that do not."""
     with pq.ParquetFile(path, page_checksum_verification=True) as file:
         groups = range(file.num_row_groups)

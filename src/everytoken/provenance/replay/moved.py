@@ -81,7 +81,7 @@ def _digest(file: UpstreamFile, expected: str) -> str:
 
 def _pins(release: Release, name: str, upstream: Upstream) -> list[dict[str, Any]]:
     """Return in what the pin of a source differs; another kind of upstream is a mirror, whose files are compared."""
-    then = release.upstream.get(name, {}).get("upstream", {})
+    then = release.upstream["sources"].get(name, {}).get("upstream", {})
     now = upstream.model_dump(mode="json")
     if not then or then["kind"] != now["kind"]:
         return []

@@ -66,11 +66,6 @@ def check_recipe(release: Release) -> str:
     return f"{len(release.recipe['datasets']):,} datasets with their digests, made with {made_with}"
 
 
-def upstream_sources(release: Release) -> dict[str, Any]:
-    """Return pin and files of each source, as ``upstream.json`` has them beside the plan."""
-    return {name: source for name, source in release.upstream.items() if name != "plan"}
-
-
 def check_plan(release: Release) -> str:
     """The order of the shards, drawn again from the recipe's seed, is that of the plan."""
     path, plan = release.path / UPSTREAM_FILE, release.upstream["plan"]
@@ -83,14 +78,14 @@ def check_plan(release: Release) -> str:
     require_equal(f"{path}: shards described", len(plan["shards"]), len(order))
     files = {
         (name, file["shard_index"]): (file["path"], file["digest"])
-        for name, source in upstream_sources(release).items()
+        for name, source in release.upstream["sources"].items()
         for file in source["files"]
     }
     for position, shard in enumerate(plan["shards"]):
         listed = files.get((shard["source"], shard["shard_index"]))
         require_equal(f"{path}: file of position {position:,} of the plan", listed, (shard["path"], shard["digest"]))
     sources = release.parameters("ingestion")["sources"]
-    for name, source in upstream_sources(release).items():
+    for name, source in release.upstream["sources"].items():
         pinned = (sources.get(name) or {}).get("upstream")
         require_equal(f"{path}: upstream of {name}, by recipe.json and as it is there", source["upstream"], pinned)
     used = {(shard["source"], shard["shard_index"]) for shard in plan["shards"]}

@@ -6,12 +6,10 @@ document with their order: as much as writing their stream takes).
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +20,7 @@ from everytoken.corpus.documents import N_CLASSES
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases.manifest import MANIFEST
 from everytoken.provenance.releases.release import CLASSIFICATIONS_FOLDER, SPLITS, Release
-from everytoken.provenance.verification.file_checks import LEDGER_FILE, open_array
+from everytoken.provenance.verification.file_checks import open_array
 from everytoken.provenance.verification.file_threads import in_threads
 from everytoken.provenance.verification.findings import require_equal, require_none
 from everytoken.provenance.verification.manifest_rows import annotated_order, longest_content, shown
@@ -224,21 +222,12 @@ def check_rescue(release: Release, sampled: int | None, seed: int) -> str:
     files = [(split, path) for split in SPLITS for path in release.text_rescue(split)]
     if not files:
         return "no text"
-    licences = _licences(release)
-    allowed = {name for name, licence in licences.items() if licence["text"] != "none"}
+    sources = release.upstream["sources"].items()
+    allowed = {name for name, source in sources if source["licence"]["text"] != "none"}
     if sampled is not None:
         files = [files[i] for i in sorted(numpy_generator(seed, len(files)).permutation(len(files))[:sampled].tolist())]
     rows = sum(in_threads(lambda file: _check_rescued(release, file[0], file[1], allowed), files))
     return f"{rows:,} documents with their text, all of sources whose licence allows it: {', '.join(sorted(allowed))}"
-
-
-def _licences(release: Release) -> dict[str, Any]:
-    """Return the licence of each source: parameters of the release itself, which its ledger records."""
-    path = release.path / LEDGER_FILE
-    if not path.exists():
-        raise ProvenanceError(f"{path} is missing: it says which licences allow the texts that are there")
-    licences: dict[str, Any] = json.loads(path.read_bytes())["recipe"]["parameters"]["licences"]
-    return licences
 
 
 def _check_rescued(release: Release, split: str, path: Path, allowed: set[str]) -> int:

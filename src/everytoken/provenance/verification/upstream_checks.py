@@ -12,7 +12,6 @@ from everytoken.corpus.upstreams.source import Source, UpstreamFile, find_files
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.questions.upstream_text import read_documents_at
 from everytoken.provenance.releases.release import SPLITS, TOKENIZER_PATH, Release
-from everytoken.provenance.verification.consistency_checks import upstream_sources
 from everytoken.provenance.verification.findings import require_equal, require_none
 from everytoken.provenance.verification.manifest_rows import drawn_numbers, named_document, record_of
 from everytoken.provenance.verification.sidecar_checks import text_hash
@@ -73,7 +72,7 @@ class Upstream:
         if source not in self._sources:
             raise ProvenanceError(f"the release has no parameters of the source {source!r}")
         files = find_files(source, self._sources[source].upstream, self._folder)
-        for file in upstream_sources(self._release)[source]["files"]:
+        for file in self._release.upstream["sources"][source]["files"]:
             number = file["shard_index"]
             path = files[number].path if number < len(files) else None
             require_equal(f"upstream of {source}: path of file {number:,}", path, file["path"])
