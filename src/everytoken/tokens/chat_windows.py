@@ -25,20 +25,19 @@ import shutil
 import tempfile
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from everytoken.corpus.exclusion import Address, excluded_addresses, excluded_rows
+from everytoken.corpus.exclusion import excluded_addresses
 from everytoken.seeds import numpy_generator
-from everytoken.shards import Artifact, Built, Part, Shards, versioned
-from everytoken.tokens.chat_parameters import ChatParameters, SpansOfLines, SpansOfTurns
-from everytoken.tokens.chats import ChatTokens, Spans, encode_chats, mark_ids, spans_after, spans_of_lines
+from everytoken.shards import Artifact, Built, Shards, versioned
+from everytoken.tokens.chat_documents import REASONS, chats_of
+from everytoken.tokens.chat_parameters import ChatParameters
+from everytoken.tokens.chats import ChatTokens
 from everytoken.tokens.documents import TokenizerFacts, tokenizer_facts
 from everytoken.tokens.encoding import DocumentEncoder, open_encoder
 from everytoken.tokens.errors import StreamError
@@ -48,8 +47,6 @@ from everytoken.tokens.scatter import RowScatter
 from everytoken.tokens.shuffle import destinations
 
 CHATS = "chats"
-REASONS = ("is_bad", "no_answer")  # why a chat becomes no window; and `EXCLUDED`, where any is
-EXCLUDED = "excluded"
 
 _COPIED_BYTES = 4 << 20
 
@@ -84,8 +81,9 @@ def write_chat_windows(
     Returns:
         Statistics: windows, tokens (that are not padding), padding_tokens, loss_tokens (predictions that count),
         loss_share (of all predictions), eos_tokens (all in the file), chats (documents of the sources), used,
-        set_aside by reason (`REASONS`, `EXCLUDED`), turns (of the assistant), tokens_left_out, tokens_repeated,
-        lossy_chats, by_source (chats, used, windows, loss_tokens), tokenizer (sha256, vocab_size, eos_token, eos_id).
+        set_aside by reason (`everytoken.tokens.chat_documents`), turns (of the assistant), tokens_left_out,
+        tokens_repeated, lossy_chats, by_source (chats, used, windows, loss_tokens), tokenizer (sha256, vocab_size,
+        eos_token, eos_id).
 
     Raises:
         StreamError: ``context_tokens`` leaves no room in a window, a column or a source is missing, spans are not those
@@ -105,7 +103,11 @@ def write_chat_windows(
         for parts in documents:
             excluded = {part.name: excluded_addresses(part) for part in exclusions or ()}
             for part in parts:
-                for source, chat in _chats_of(part, excluded.get(part.name, {}), encoder, chats, counts):
+                for _, source, chat in chats_of(part, excluded.get(part.name, {}), encoder, chats):
+                    counts.by_source[source].chats += 1
+                    if isinstance(chat, str):
+                        counts.set_aside[chat] += 1
+                        continue
                     cuts = list(cut_chat(chat.starts, chat.ends, window, chats.context_tokens))
                     rows, counted = _windows_of(chat, cuts, window, facts)
                     windows.write(rows.data)
@@ -168,66 +170,6 @@ def _windows_of(
         begin = max(first + 1, learned)
         mask[begin - first - 1 : end - first - 1] = said[begin:end]
     return rows, counted
-
-
-def _chats_of(
-    part: Part, excluded: Mapping[Address, Any], encoder: DocumentEncoder, chats: ChatParameters, counts: _Counts
-) -> Iterator[tuple[str, ChatTokens]]:
-    """Yield the chats of a part that become windows, and count the others."""
-    rules = chats.rules
-    with_spans = [name for name, rule in rules.items() if isinstance(rule, SpansOfTurns)]
-    needed = ["text", "source", *([] if chats.include_bad else ["is_bad"])]
-    needed += ["assistant_spans"] if with_spans and "assistant_spans" in part.schema.names else []
-    needed += ["shard_index", "row"] if excluded else []
-    if missing := [name for name in needed if name not in part.schema.names]:
-        raise StreamError(f"{part.name} has no column {missing[0]!r}, only {part.schema.names}; give documents")
-    marks, wanted, first_row = mark_ids(encoder, chats.marks), pa.array(list(rules), pa.string()), 0
-    for batch in part.batches(needed):
-        rows = np.flatnonzero(pc.is_in(batch.column("source"), wanted).to_numpy(zero_copy_only=False))
-        kept = batch.take(pa.array(rows))
-        sources, texts, spans = [], [], []
-        is_excluded = excluded_rows(kept, excluded).tolist()
-        for row, document, gone in zip((rows + first_row).tolist(), kept.to_pylist(), is_excluded, strict=True):
-            source = document["source"]
-            counts.by_source[source].chats += 1
-            if gone:
-                counts.set_aside[EXCLUDED] += 1
-            elif not chats.include_bad and document["is_bad"]:
-                counts.set_aside["is_bad"] += 1
-            elif not (found := _spans_of(document, chats, f"{part.name} row {row} (source {source})")):
-                counts.set_aside["no_answer"] += 1
-            else:
-                sources.append(source)
-                texts.append(document["text"])
-                spans.append(found)
-        first_row += batch.num_rows
-        encoded = encode_chats(encoder, texts, spans, marks=marks, turn_ends=chats.turn_ends) if texts else ()
-        for source, chat in zip(sources, encoded, strict=True):
-            if chat.ends:
-                yield source, chat
-            else:
-                counts.set_aside["no_answer"] += 1
-
-
-def _spans_of(document: Mapping[str, Any], chats: ChatParameters, where: str) -> Spans:
-    rule, text = chats.rules[document["source"]], document["text"]
-    if isinstance(rule, SpansOfLines):
-        return spans_of_lines(text, rule)
-    if not isinstance(rule, SpansOfTurns):
-        return spans_after(text, rule)
-    if document.get("assistant_spans") is None:
-        raise StreamError(
-            f"{where} has no assistant_spans: it was not rendered from turns. Give its source another rule in "
-            "chats.sources (lines, after), or null"
-        )
-    spans = [(span["start"], span["end"]) for span in document["assistant_spans"]]
-    borders = [0, *(border for span in spans for border in span), len(text)]
-    if borders != sorted(borders):
-        raise StreamError(
-            f"{where} has the assistant_spans {spans[:5]} in {len(text)} code points; expected spans in order, apart "
-            "and inside the text. Make the documents again"
-        )
-    return [span for span in spans if span[0] < span[1]]
 
 
 @dataclass

@@ -19,20 +19,18 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from everytoken.corpus.exclusion import Address, excluded_addresses, excluded_rows
+from everytoken.corpus.exclusion import excluded_addresses
 from everytoken.provenance.indexes.arrays import ArrayWriter, map_array, smallest_type, write_permutation
 from everytoken.provenance.indexes.document_numbers import DocumentNumbers, numbers_of
 from everytoken.provenance.indexes.index_folder import Made, require_same, write_description
 from everytoken.provenance.indexes.spans import Span, StreamIndex
 from everytoken.seeds import numpy_generator
-from everytoken.shards import Artifact, Built, Part, Shards, versioned
-from everytoken.tokens.chat_parameters import ChatParameters, SpansOfLines, SpansOfTurns
+from everytoken.shards import Artifact, Built, Shards, versioned
+from everytoken.tokens.chat_documents import chats_of
+from everytoken.tokens.chat_parameters import ChatParameters
 from everytoken.tokens.chat_windows import cut_chat
-from everytoken.tokens.chats import ChatTokens, Spans, encode_chats, mark_ids, spans_after, spans_of_lines
-from everytoken.tokens.encoding import DocumentEncoder, open_encoder
+from everytoken.tokens.encoding import open_encoder
 
 CHATS = "chats"
 _DOCUMENTS, _FIRSTS, _ENDS, _CUTS, _WINDOWS = "documents.npy", "firsts.npy", "ends.npy", "cuts.npy", "windows.npy"
@@ -80,7 +78,9 @@ def index_chat_windows(
             excluded = {part.name: excluded_addresses(part) for part in exclusions or ()}
             first_row = numbers.first_of(split)
             for part in shards:
-                for row, chat in _chats_of(part, excluded.get(part.name, {}), encoder, chats):
+                for row, _, chat in chats_of(part, excluded.get(part.name, {}), encoder, chats):
+                    if isinstance(chat, str):
+                        continue
                     cuts = np.array([*cut_chat(chat.starts, chat.ends, window, chats.context_tokens)], np.int64)
                     columns = (np.full(len(cuts), first_row + row), cuts[:, 0], cuts[:, 1])
                     for writer, values in zip(writers, columns, strict=True):
@@ -94,37 +94,6 @@ def index_chat_windows(
         as_cut, as_written = (files.enter_context(ArrayWriter(folder / name, kind)) for name in (_CUTS, _WINDOWS))
         write_permutation(numpy_generator(chats.seed).permutation(windows), as_cut, as_written)
     return Built(write_description(folder, CHATS, stream, numbers, windows=windows, window=window, tokens=tokens))
-
-
-def _chats_of(
-    part: Part, excluded: Mapping[Address, Any], encoder: DocumentEncoder, chats: ChatParameters
-) -> Iterator[tuple[int, ChatTokens]]:
-    """Yield the row of each chat of a part that became windows, and its tokens."""
-    rules, names = chats.rules, part.schema.names
-    marks, wanted, first_row = mark_ids(encoder, chats.marks), pa.array(list(rules), pa.string()), 0
-    needed = ["text", "source", *(name for name in ("is_bad", "assistant_spans") if name in names)]
-    for batch in part.batches([*needed, *(["shard_index", "row"] if excluded else [])]):
-        of_chats = pc.is_in(batch.column("source"), wanted).to_numpy(zero_copy_only=False)
-        rows, texts, spans = [], [], []
-        for row in np.flatnonzero(of_chats & ~excluded_rows(batch, excluded)).tolist():
-            (document,) = batch.slice(row, 1).to_pylist()
-            if (chats.include_bad or not document["is_bad"]) and (found := _spans_of(document, chats)):
-                rows.append(first_row + row)
-                texts.append(document["text"])
-                spans.append(found)
-        encoded = encode_chats(encoder, texts, spans, marks=marks, turn_ends=chats.turn_ends) if texts else ()
-        yield from ((row, chat) for row, chat in zip(rows, encoded, strict=True) if chat.ends)
-        first_row += batch.num_rows
-
-
-def _spans_of(document: Mapping[str, Any], chats: ChatParameters) -> Spans:
-    rule = chats.rules[document["source"]]
-    if isinstance(rule, SpansOfLines):
-        return spans_of_lines(document["text"], rule)
-    if isinstance(rule, SpansOfTurns):
-        said = ((span["start"], span["end"]) for span in document["assistant_spans"])
-        return [(start, end) for start, end in said if start < end]
-    return spans_after(document["text"], rule)
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,16 +10,13 @@ out. A content security policy allows the page's own script and style, by their 
 from __future__ import annotations
 
 import base64
-import hashlib
-import json
-import re
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from everytoken.pages import page_with
 from everytoken.provenance.questions.document_records import DocumentRecord
 from everytoken.provenance.questions.token_texts import bytes_of_token, decoded
 from everytoken.provenance.questions.trace import TracedSpan
@@ -28,7 +25,6 @@ from everytoken.shards import write_text
 from everytoken.tokens.tokenizer import DocumentTokenizer
 
 _TEMPLATE = "batch_page.html"
-_DATA, _POLICY = "{{data}}", "{{policy}}"
 
 
 def write_batch_page(path: Path, sequences: Sequence[TracedSequence], title: str, options: str = "") -> int:
@@ -57,10 +53,7 @@ def batch_page(sequences: Sequence[TracedSequence], title: str, options: str = "
         "spelled": _spelled(sequences),
         "eos": sorted({one.tokenizer.eos_id for one in sequences if one.tokenizer is not None}),
     }
-    template = resources.files(__package__).joinpath(_TEMPLATE).read_text(encoding="utf-8")
-    # the data last, and by cutting: a text may hold what looks like a place to fill
-    before, after = template.replace(_POLICY, _policy(template)).split(_DATA)
-    return before + _json_in_html(data) + after
+    return page_with(__package__, _TEMPLATE, data)
 
 
 class _Documents:
@@ -148,20 +141,3 @@ def _spelled(sequences: Sequence[TracedSequence]) -> dict[str, Any]:
             text = decoded(found)
             spelled[str(token)] = list(found) if text is None else text
     return spelled
-
-
-def _policy(template: str) -> str:
-    digests = {}
-    for element in ("script", "style"):
-        (content,) = re.findall(rf"<{element}>(.*?)</{element}>", template, re.DOTALL)
-        digests[element] = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
-    own = "; ".join(f"{element}-src 'sha256-{digest}'" for element, digest in digests.items())
-    return f"default-src 'none'; {own}; base-uri 'none'; form-action 'none'"
-
-
-def _json_in_html(data: Any) -> str:
-    """Return JSON without <, > and &: no tag, comment or entity can begin or end in it."""
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
-    for character in "<>&\u2028\u2029":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text

@@ -19,8 +19,8 @@ from everytoken.provenance.questions.foreign_streams import input_files, sequenc
 from everytoken.provenance.questions.places import Places, store_head
 from everytoken.provenance.questions.run_streams import DATASETS
 from everytoken.shards import Artifact, ArtifactStore
-from everytoken.tokens.chat_parameters import ChatParameters, SpansAfter, SpansOfLines
-from everytoken.tokens.chats import Spans, spans_after, spans_of_lines
+from everytoken.tokens.chat_documents import said_in
+from everytoken.tokens.chat_parameters import ChatParameters
 from everytoken.tokens.engines import SpecialTokens
 from everytoken.tokens.tokenizer import DocumentTokenizer, open_tokenizer
 
@@ -188,17 +188,8 @@ def _locate_chats(chats: ChatParameters, tokenizer: DocumentTokenizer) -> Locate
     marks = {mark: tokenizer.special_tokens[mark] for mark in chats.marks}
 
     def locate(document: RecordText) -> LocatedTokens:
-        spans = _said(chats, document)
+        source = str(document.record.source)
+        spans = said_in(document.text, source, document.spans, chats, f"document {document.record.id!r} of {source}")
         return locate_chat(tokenizer, document.text, spans, marks=marks, ends_with_eos=chats.turn_ends == "eos")
 
     return locate
-
-
-def _said(chats: ChatParameters, document: RecordText) -> Spans:
-    """Return what the assistant says, as `everytoken.tokens.chat_windows` finds it."""
-    rule = chats.rules[str(document.record.source)]
-    if isinstance(rule, SpansOfLines):
-        return spans_of_lines(document.text, rule)
-    if isinstance(rule, SpansAfter):
-        return spans_after(document.text, rule)
-    return [span for span in document.spans or [] if span[0] < span[1]]
