@@ -81,6 +81,7 @@ def test_a_whole_release_and_its_streams_hold(made: Build, copy: Path) -> None:
         assert said["plan"].startswith("4 shards, 3 in the order of seed 42, the first [2, 1, 3]")
         rows = {split: made[f"{split}_documents"].rows for split in ("annotated", "unannotated", "held_out")}
         assert said["rows"].startswith(", ".join(f"{number} {split}" for split, number in rows.items()))
+        assert said["upstream files"].endswith("as released; 4 shards" if full else "as released")
         assert "4 documents read again" in said["upstream"] and "tokens are those of" in said["upstream"]
     tokens = statistics["windows"] * 65 + statistics["remainder_tokens"]
     assert said["compact documents"].startswith(f"{tokens:,} tokens with EOS = {statistics['windows']} windows of 65")
@@ -324,6 +325,16 @@ def test_texts_that_changed_upstream_are_named(made: Build, copy: Path) -> None:
     finally:
         for path, content in moved.items():
             path.write_bytes(content)
+
+
+def test_a_file_more_upstream_is_named(made: Build, copy: Path) -> None:
+    added = made.folder.parent / "texts/zz_new.jsonl"
+    try:
+        added.write_text('{"id": "new", "text": "a file that was not there when the shards were put in order"}\n')
+        fault = faults(checks(copy, streams=False, upstream=True))["upstream files"]
+        assert "shards that the upstreams have" in fault and "expected 4" in fault and "found 5" in fault
+    finally:
+        added.unlink()
 
 
 @pytest.mark.parametrize("garbage", [b"", b"{}", b"[]", b'{"compact": 3}', b"\x00\xff"])

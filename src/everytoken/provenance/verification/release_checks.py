@@ -130,6 +130,7 @@ def _opened_checks(
         for stream in rebuilt.values():
             yield from stream.checks()
         if texts is not None:
+            yield finding("upstream files", lambda: texts.listed(count_rows=sampled is None))
             own = {name: stream for name, stream in rebuilt.items() if name in SPLIT_OF}
             yield finding(
                 "upstream",

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from everytoken.corpus.plan import list_all_shards
+from everytoken.corpus.reading.rows import ReadingLimits
+from everytoken.corpus.upstreams.checksums import algorithm_of
 from everytoken.corpus.upstreams.source import Source, UpstreamFile, find_files
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.questions.upstream_text import read_documents_at
@@ -76,7 +79,29 @@ class Upstream:
             number = file["shard_index"]
             path = files[number].path if number < len(files) else None
             require_equal(f"upstream of {source}: path of file {number:,}", path, file["path"])
+            if (told := files[number].pinned) is not None and algorithm_of(told) == algorithm_of(file["digest"]):
+                require_equal(f"upstream of {source}: digest of {path}", told, file["digest"])
         self._files[source] = files
+
+    def listed(self, count_rows: bool) -> str:
+        """Return how many files the upstreams list; they must be those that the plan was made of.
+
+        Args:
+            count_rows: whether the shards are counted too where they are ranges of rows: that is to read the files.
+
+        Raises:
+            ProvenanceError: a file of the plan has another name or digest, or there are more or fewer shards.
+        """
+        for source in sorted(self._release.upstream["sources"]):
+            self._list_files(source)
+        count, plan = sum(map(len, self._files.values())), self._release.upstream["plan"]
+        said = f"{count:,} files of {len(self._files):,} sources, those of the plan as released"
+        if not count_rows and any(source.rows_per_shard is not None for source in self._sources.values()):
+            return said
+        limits = ReadingLimits.model_validate(self._release.parameters("ingestion")["reading"])
+        shards = len(list_all_shards(self._sources, self._files, limits))
+        require_equal("shards that the upstreams have", shards, plan["n_total"])
+        return f"{said}; {shards:,} shards"
 
     def tokens(self, split: str, numbers: Iterable[int]) -> dict[int, np.ndarray]:
         """Return the tokens of documents of a split with their EOS, by number; a document taken down is EOS alone."""
