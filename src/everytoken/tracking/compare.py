@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 _ABSENT = "-"
+_MOST_RESULTS = 50_000  # that MLflow gives at once
 _SHOWN = 60  # characters of a value
 _DIGEST = "digest"
 _PARAMETERS = "parameters.json"
@@ -130,7 +131,9 @@ def _find(store: Store, which: str) -> Run:
         if not back.isdecimal():
             raise TrackingError(f"run {which!r}: expected last, last~1, last~2, and so on")
         newest = store.client.search_runs(
-            [store.experiment_id], order_by=["attributes.start_time DESC"], max_results=int(back) + 1
+            [store.experiment_id],
+            order_by=["attributes.start_time DESC"],
+            max_results=min(int(back) + 1, _MOST_RESULTS),
         )
         if len(newest) <= int(back):
             raise TrackingError(f"run {which!r}: there are only {len(newest)} runs")
