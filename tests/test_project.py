@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import inspect
+import itertools
+import shutil
 import subprocess
 import sys
 import typing
@@ -18,7 +20,9 @@ from kedro.framework.session import KedroSession
 from kedro.framework.startup import bootstrap_project
 from kedro.pipeline import Pipeline
 
+from everytoken.configuration import JobConfigLoader
 from everytoken.pipeline_registry import JOBS
+from everytoken.settings import CONFIG_LOADER_ARGS
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "everytoken"
@@ -29,6 +33,53 @@ bootstrap_project(ROOT)
 def context(request: pytest.FixtureRequest) -> Iterator[KedroContext]:
     with KedroSession.create(project_path=ROOT, env=request.param) as session:
         yield session.load_context()
+
+
+_VIZ_LAYERS = ("raw", "intermediate", "primary", "feature", "model input", "models", "model output", "reporting")
+
+
+def _viz_layers(context: KedroContext) -> dict[str, int]:
+    entries = context.config_loader["catalog"].items()
+    return {
+        name: _VIZ_LAYERS.index(entry["metadata"]["kedro-viz"]["layer"])
+        for name, entry in entries
+        if "metadata" in entry
+    }
+
+
+def test_the_layer_of_a_dataset_is_that_of_its_folder(context: KedroContext) -> None:
+    layers = _viz_layers(context)
+    for name, entry in context.config_loader["catalog"].items():
+        if name in layers:
+            path = entry.get("dataset", entry)["filepath"]
+            folder = f"/{layers[name] + 1:02}_{_VIZ_LAYERS[layers[name]].replace(' ', '_')}/"
+            assert folder in path, name
+    assert len(layers) > 70
+
+
+@pytest.mark.parametrize("job", sorted(JOBS))
+def test_the_layers_of_a_job_are_ordered_by_what_is_made_of_what(context: KedroContext, job: str) -> None:
+    """Kedro-viz orders layers by the edges between their datasets: each has to be made of one of the layer before."""
+    layers = _viz_layers(context)
+    for name in JOBS[job] or ("__default__", *pipelines):
+        _edges_of_layers(pipelines[name], layers)
+    whole = sum((pipelines[name] for name in JOBS[job] or ()), Pipeline([])) if JOBS[job] else pipelines["__default__"]
+    there = sorted({layers[name] for name in whole.datasets() if name in layers})
+    assert set(itertools.pairwise(there)) <= _edges_of_layers(whole, layers)
+    assert there[0] == 0 and there[-1] == len(_VIZ_LAYERS) - 1
+
+
+def _edges_of_layers(pipeline: Pipeline, layers: dict[str, int]) -> set[tuple[int, int]]:
+    above: dict[str, set[int]] = {}
+    edges: set[tuple[int, int]] = set()
+    for node in pipeline.nodes:
+        made_of = {layer for name in node.inputs for layer in {*above.get(name, ()), layers.get(name, -1)} - {-1}}
+        for name in node.outputs:
+            above[name] = made_of
+            if name in layers:
+                assert max(made_of, default=0) <= layers[name], f"{name} is made of what lies in a later layer"
+                edges |= {(layer, layers[name]) for layer in made_of}
+    return edges
 
 
 @pytest.mark.parametrize("name", sorted(pipelines))
@@ -47,6 +98,19 @@ def test_every_parameter_is_read_by_a_node(context: KedroContext) -> None:
     inputs = {n.removeprefix("params:") for p in pipelines.values() for n in p.inputs() if n.startswith("params:")}
     templates = {name for name in context.params if name.startswith("_")}  # which other parameters name
     assert set(context.params) - templates == inputs
+
+
+def test_what_nobody_has_looked_up_goes_over_the_value_of_base(tmp_path: Path) -> None:
+    """OmegaConf keeps the value of base where ``???`` would replace it: a licence that somebody doubts would stand."""
+    shutil.copytree(ROOT / "conf", tmp_path / "conf")
+    (tmp_path / "conf/local").mkdir(exist_ok=True)
+    (tmp_path / "conf/local/parameters_release.yml").write_text("release: {licences: {champ: {spdx: '???'}}}\n")
+    given = {"release": {"licences": {"chats": {"name": "???"}}, "pretty_name": "Mine"}}
+    loader = JobConfigLoader(str(tmp_path / "conf"), env="local", runtime_params=given, **CONFIG_LOADER_ARGS)
+    release = loader["parameters"]["release"]
+    assert release["licences"]["chats"]["name"] == release["licences"]["champ"]["spdx"] == "???"
+    assert release["licences"]["chats"]["spdx"] == release["licences"]["champ"]["name"] == "MIT"
+    assert release["pretty_name"] == "Mine"
 
 
 def test_no_parameter_model_has_a_default() -> None:

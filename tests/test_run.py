@@ -573,6 +573,9 @@ def test_kedro_viz_builds(project: Project, files: dict[str, bytes]) -> None:
     graph = json.loads((project.folder / "build/api/main").read_text())
     pipelines = {pipeline["id"] for pipeline in graph["pipelines"]}
     assert {"ingestion", "annotation", "subsampling", "tokenization", "training", "evaluation"} <= pipelines
+    assert graph["layers"] == [
+        *("raw", "intermediate", "primary", "feature", "model input", "models", "model output", "reporting")
+    ]
 
 
 def test_the_notebook_runs(project: Project, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:

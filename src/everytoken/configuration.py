@@ -3,7 +3,9 @@
 Configuration that no code reads is refused: a mistyped key would silently leave the value of ``base`` in force. The job
 ``replay`` takes the parameters that decide bytes from the release that it replays: they are part of the release, and a
 copy of them in ``conf`` could differ. What the command line sets goes over them. (A resolver of OmegaConf could not do
-that: ``--params`` replaces the whole of what one gives, and the values of ``base`` would come back.)
+that: ``--params`` replaces the whole of what one gives, and the values of ``base`` would come back.) Without a release
+this environment can be looked at (``kedro viz``, a notebook) and nothing can be run in it. A list of excluded
+documents that is in force in the data folder is taken where the parameters name none.
 """
 
 from __future__ import annotations
@@ -11,22 +13,30 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kedro.config import AbstractConfigLoader, OmegaConfigLoader
 from kedro.framework.context import KedroContext
 from kedro.framework.hooks import hook_impl
+from kedro.io import DataCatalog
+from kedro.pipeline import Pipeline
+from kedro.pipeline.node import Node
 from omegaconf.errors import InterpolationKeyError
 
 from everytoken.pipeline_registry import JOBS, choose_job
 
+if TYPE_CHECKING:
+    from everytoken.provenance.releases.release import Release
+
 logger = logging.getLogger(__name__)
+
+_SUBSAMPLING = "params:subsampling"
 
 GLOBALS = {"data", "raw", "engine", "model_size", "job"}
 
 
 class ConfigurationError(Exception):
-    """A key of the configuration is read by nothing."""
+    """A key of the configuration is read by nothing, or the configuration would bring excluded documents back."""
 
 
 class JobConfigLoader(OmegaConfigLoader):
@@ -36,21 +46,75 @@ class JobConfigLoader(OmegaConfigLoader):
         super().__init__(*args, **kwargs)
         job = str(self["globals"].get("job"))
         _refuse({job}, set(JOBS), "globals.yml: job", self)
-        choose_job(job)
-        self._job = job
+        self.job, self._told = job, False
+        choose_job(job, self._on_request())
 
     def __getitem__(self, key: str) -> dict[str, Any]:
-        """Return the configuration of a kind; the parameters of a replay are those of the release."""
+        """Return the configuration of a kind; the parameters of a replay are those of the release.
+
+        Where there is none they are those of the environment, to look at: `ReplayHook` lets no run begin with them.
+        """
         found: dict[str, Any] = super().__getitem__(key)
-        if key != "parameters" or self._job != "replay":
+        if key != "parameters":
             return found
+        given = self.runtime_params or {}
+        if self.job != "replay":
+            return _merged(found, _unknown(given))
+        from everytoken.provenance.errors import ProvenanceError
         from everytoken.provenance.replay.parameters import with_released_parameters
 
-        return _merged(with_released_parameters(found), self.runtime_params or {})
+        try:
+            return _merged(with_released_parameters(found), given)
+        except ProvenanceError as error:
+            if not self._told:
+                logger.warning("warning: the parameters are those of conf/, to look at, and no run's: %s", error)
+            self._told = True
+            return found
+
+    def _on_request(self) -> tuple[str, ...]:
+        """Return the pipelines on request that make a stream of the release; none where there is no release to see."""
+        from everytoken.provenance.errors import ProvenanceError
+        from everytoken.provenance.replay.parameters import rebuilding_pipelines
+
+        try:
+            release = self.replayed_release()
+            return () if release is None else rebuilding_pipelines(release)
+        except (ProvenanceError, InterpolationKeyError):  # told with the parameters, before anything runs
+            return ()
+
+    def replayed_release(self) -> Release | None:
+        """Return the release that the parameters are taken from; None: this job takes them from none.
+
+        Raises:
+            ProvenanceError: there is no release where ``replay.release`` says.
+        """
+        if self.job != "replay":
+            return None
+        from everytoken.provenance.replay.parameters import named_release
+
+        return named_release(super().__getitem__("parameters"))
+
+    @property
+    def read_by_every_run(self) -> tuple[str, ...]:
+        """Names of parameters that decide others, and so belong to every run of the environment."""
+        return ("replay.release",) if self.job == "replay" else ()
+
+    def run_tags(self) -> dict[str, str]:
+        """Return what the tracking of a run says of its configuration."""
+        release = self.replayed_release()
+        return {"job": self.job, **({} if release is None else {"replay.release.digest": release.digest})}
+
+    @staticmethod
+    def _soft_merge(config: dict[str, Any], env_config: dict[str, Any], env_path: str | None = None) -> Any:
+        """Let an environment say ``???`` over a value of ``base``, see `_unknown`."""
+        return _merged(OmegaConfigLoader._soft_merge(config, env_config, env_path), _unknown(env_config))
 
 
 class ConfigurationHook:
-    """Checks ``globals.yml`` and the names of the parameters when a command loads the project."""
+    """Checks ``globals.yml`` and the names of the parameters when a command loads the project; keeps exclusions."""
+
+    def __init__(self) -> None:
+        self._project = self._data = Path()
 
     @hook_impl
     def after_context_created(self, context: KedroContext) -> None:
@@ -69,12 +133,92 @@ class ConfigurationHook:
             ) from error
         named = {name for name in parameters_of_files if not name.startswith("_")}  # templates for others to name
         _refuse(named - _of_command_line(loader), known, "the parameters", loader)
-        logger.info("Results go to %s", (Path(context.project_path) / loader["globals"]["data"]).resolve())
+        self._project, self._data = Path(context.project_path), Path(loader["globals"]["data"])
+        logger.info("Results go to %s", (self._project / self._data).resolve())
+        _keep_excluded(loader, parameters_of_files, self._project, self._data)
+
+    @hook_impl
+    def before_pipeline_run(self, pipeline: Pipeline, catalog: DataCatalog) -> None:
+        """Put the list of excluded documents that this run is given in force: later runs keep it."""
+        listed = catalog.load(_SUBSAMPLING).exclude if any(map(_finds_excluded, pipeline.nodes)) else None
+        if listed is not None:
+            from everytoken.provenance.takedown.list_in_force import LISTS_FOLDER, remember
+
+            remember(self._project / self._data / LISTS_FOLDER, listed, self._project)
+
+    @hook_impl
+    def before_node_run(self, node: Node, inputs: Mapping[str, Any]) -> None:
+        """Stop a run that began before documents were taken down, before it brings them back."""
+        if _finds_excluded(node):
+            from everytoken.provenance.takedown.list_in_force import LISTS_FOLDER, require_in_force
+
+            require_in_force(self._project / self._data / LISTS_FOLDER, inputs[_SUBSAMPLING].exclude)
+
+
+class ReplayHook:
+    """Lets no run begin whose parameters are to be those of a release, and are not, or not that of its data folder."""
+
+    def __init__(self) -> None:
+        self._loader: JobConfigLoader | None = None
+        self._project = Path()
+
+    @hook_impl
+    def after_context_created(self, context: KedroContext) -> None:
+        """Remember where the parameters are from; whoever only looks is not stopped."""
+        self._loader = context.config_loader if isinstance(context.config_loader, JobConfigLoader) else None
+        self._project = Path(context.project_path)
+
+    @hook_impl(tryfirst=True)
+    def before_pipeline_run(self) -> None:
+        """Look for the release, and for the note in the data folder."""
+        release = None if self._loader is None else self._loader.replayed_release()
+        if release is not None and self._loader is not None:
+            from everytoken.provenance.replay.replayed_release import keep_to_release
+
+            keep_to_release(self._project / self._loader["globals"]["data"], release)
+
+
+def _finds_excluded(node: Node) -> bool:
+    return "exclusions" in node.outputs and _SUBSAMPLING in node.inputs
+
+
+def _keep_excluded(loader: AbstractConfigLoader, parameters: Mapping[str, Any], project: Path, data: Path) -> None:
+    """Let ``subsampling.exclude`` be the list that is in force in the data folder, where the parameters name none."""
+    from everytoken.corpus.errors import ExclusionError
+    from everytoken.corpus.exclusion import ExclusionParameters
+    from everytoken.provenance.errors import ProvenanceError
+    from everytoken.provenance.takedown.list_in_force import LISTS_FOLDER, is_told, list_of_run
+
+    if "subsampling" not in parameters or not is_told(project / data / LISTS_FOLDER):
+        return
+    subsampling = parameters["subsampling"]
+    configured = subsampling.get("exclude")
+    of_command_line = (loader.runtime_params or {}).get("subsampling") or {}
+    try:
+        listed = list_of_run(
+            None if configured is None else ExclusionParameters.model_validate(configured),
+            is_null_given="exclude" in of_command_line and of_command_line["exclude"] is None,
+            root=project,
+            data=data,
+            environment=loader.env or "local",
+        )
+    except (ExclusionError, ProvenanceError) as error:
+        raise ConfigurationError(str(error)) from error
+    if configured is None and listed is not None:
+        logger.info("subsampling.exclude is the list in force: %s", listed.path)
+        loader["parameters"] = {**parameters, "subsampling": {**subsampling, "exclude": listed.model_dump()}}
 
 
 def _of_command_line(loader: AbstractConfigLoader) -> set[str]:
     """Return the names set by ``--params``, which the tracking hook checks against what the run reads."""
     return set(loader.runtime_params or {})
+
+
+def _unknown(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the leaves that are ``???``, not looked up yet: OmegaConf would drop them and keep the value of base."""
+    branches = {name: _unknown(value) for name, value in given.items() if isinstance(value, Mapping)}
+    leaves = {name: value for name, value in given.items() if isinstance(value, str) and value == "???"}
+    return {**{name: branch for name, branch in branches.items() if branch}, **leaves}
 
 
 def _merged(values: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

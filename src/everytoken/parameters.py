@@ -5,6 +5,7 @@ The values are in ``conf/base/parameters_<pipeline>.yml``, other environments ch
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, field_validator, model_validator
@@ -346,11 +347,14 @@ class ProvenanceParameters(_Parameters):
 class ReleaseParameters(_Parameters):
     """What is published of a corpus without its text.
 
-    ``pretty_name``: title of its card. ``memory``: bytes for grouping ids; changes time, never a byte. ``licences``: of
-    each source; those of others are not looked at.
+    ``pretty_name``: title of its card. ``languages``: of the documents, as the Hugging Face hub knows them: ISO 639
+    codes, ``code``, ``multilingual``. ``homepage``: where the project is that rebuilds it, a URL, or null. ``memory``:
+    bytes for grouping ids; changes time, never a byte. ``licences``: of each source; those of others are not looked at.
     """
 
     pretty_name: str
+    languages: tuple[Annotated[str, Field(pattern=r"^([a-z]{2,3}|code|multilingual)$")], ...]
+    homepage: Annotated[str, Field(pattern=r"^https?://\S+$")] | None
     memory: PositiveInt
     licences: dict[str, Licence]
 
@@ -372,7 +376,8 @@ class ReplayParameters(_Parameters):
 
     ``release``: its folder, or that of a manifest in the published format. ``upstreams``: by source another place for
     its files; null for those of ``ingestion.sources``. ``allow``: what may be amiss with the upstream: files or pins
-    that are others (``moved``), documents that are ``gone`` or ``changed``, ids with several texts (``ambiguous``).
+    that are others (``moved``), documents that are ``gone`` or ``changed``, ids with several texts (``ambiguous``);
+    a list, or, as commas separate ``--params``, a string with + or | between them.
     ``memory``: bytes for finding documents by id; changes time, never a byte. ``verification``: of the streams.
     """
 
@@ -381,3 +386,8 @@ class ReplayParameters(_Parameters):
     allow: tuple[Literal["moved", "gone", "changed", "ambiguous"], ...]
     memory: PositiveInt
     verification: VerificationParameters
+
+    @field_validator("allow", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        return re.split(r"\s*[+|]\s*", value.strip()) if isinstance(value, str) else value

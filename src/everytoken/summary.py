@@ -36,6 +36,7 @@ _STAGES: tuple[tuple[str, str, Callable[[Any], float] | None, str], ...] = (
     ("chat_windows", "windows", lambda stored: stored.statistics["loss_tokens"], "to learn"),
     ("finetuned_checkpoint", "", lambda stored: stored.statistics["loss_tokens"], "trained on"),
     ("held_out_evaluation", "", None, ""),
+    ("release", "documents", lambda stored: stored.bytes, "bytes"),
 )
 
 
@@ -81,7 +82,8 @@ def summary_lines(catalog: Any, pipelines: Mapping[str, Any], env: str) -> Itera
         yield from (f"  {reason}" for reason in missing)
         yield from textwrap.wrap(", ".join(unmade), 120, initial_indent="  ", subsequent_indent="  ")
     yield ""
-    yield from _where_to_look(env)
+    is_released = "release" in read and not outdated["release"]
+    yield from _where_to_look(env, "checkpoint" in read, "scored_documents" in read and not is_released)
 
 
 def reason_of(error: Exception) -> str:
@@ -195,7 +197,7 @@ def _set_aside(read: dict[str, Any]) -> Iterator[str]:
         yield from (f"  {count:>12,.0f} {words}" for count, words in counted)
 
 
-def _where_to_look(env: str) -> Iterator[str]:
+def _where_to_look(env: str, is_trained: bool, is_to_release: bool) -> Iterator[str]:
     commands = Path(sys.executable).parent
     here = f"{commands.relative_to(Path.cwd())}/" if commands.is_relative_to(Path.cwd()) else ""
     yield "where to look next"
@@ -203,3 +205,9 @@ def _where_to_look(env: str) -> Iterator[str]:
     yield "      the graph, with a preview of every dataset"
     yield f"  {here}mlflow server --backend-store-uri sqlite:///mlflow.db --host 127.0.0.1"
     yield "      http://127.0.0.1:5000/#/experiments/1/runs: every run with seeds, parameters and digests, to compare"
+    if is_trained:
+        yield f"  {here}everytoken trace --step 0{env}"
+        yield "      which documents the first step of the training read"
+    if is_to_release:
+        yield f"  {here}kedro run --pipelines release{env}"
+        yield "      the corpus without its text, in a folder that rebuilds it"

@@ -161,7 +161,7 @@ def build(folder: Path, texts: Path, **seeds: Any) -> Build:
     scores = plan_artifact(
         collect_classifications,
         documents=made["scored_documents"],
-        near=(0.01,),
+        near=tuple(_configured()["annotation"]["near"]),
         memory=1 << 26,
     )
     made.save("classifications", scores, "03_primary")
@@ -176,7 +176,13 @@ _LICENCE = {"name": "PSF", "spdx": "PSF-2.0", "url": "https://docs.python.org/3/
 def release_of(made: Build) -> Release:
     """Write the release of a build."""
     parameters = models.ReleaseParameters.model_validate(
-        {"pretty_name": "Pieces", "memory": 1 << 26, "licences": {"pieces": {**_LICENCE, "text": "rescue"}}}
+        {
+            "pretty_name": "Pieces",
+            "languages": ["en"],
+            "homepage": None,
+            "memory": 1 << 26,
+            "licences": {"pieces": {**_LICENCE, "text": "rescue"}},
+        }
     )
     withheld = release_nodes.list_withheld_ids(made["scored_documents"], made["exclusions"])
     made.save("withheld_ids", withheld, "08_reporting")
@@ -192,6 +198,7 @@ def release_of(made: Build) -> Release:
         if name.startswith("params:")
     }
     rows = {name: one for name, one in stages.items() if isinstance(one, Artifact) or one.ledger is not None}
+    plain["annotation"] = _configured()["annotation"]  # the card names a scorer
     recipe = recipe_of(plain, rows, made["tokenizer"])
     released = release_nodes.assemble_release(
         {"recipe": recipe, "left_out": {}},
@@ -205,7 +212,7 @@ def release_of(made: Build) -> Release:
         made["compact_stream"],
         made["annotated_stream"],
         None,
-        None,
+        made.held.get("raw_shards"),
         made["params:ingestion"],
         parameters,
     )

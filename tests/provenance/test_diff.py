@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +14,29 @@ import pytest
 from click.testing import CliRunner, Result
 
 from everytoken.cli import cli
+from everytoken.corpus.exclusion import ExcludedAddress, write_list
 from everytoken.provenance.builds.diff import BuildDifferences, diff_builds
 from everytoken.provenance.builds.document_differences import compare_documents
+from everytoken.shards import Part, Rows, Store, make_engine, versioned
 from tests.provenance.builds import build, release_of, write_texts
+from tests.provenance.test_replay import own_parameters, replay
 from tests.tokens.corpora import stored
 
 STAGES = ["shard_plan", "upstream_documents", "documents", "scored_documents", "annotated_documents"]
 STAGES += ["unannotated_documents", "held_out_documents", "tokenizer", "annotated_tokens", "unannotated_tokens"]
 STAGES += ["compact_stream", "annotated_stream"]
 RELEASE = "08_reporting/release"
+SPLITS = ("annotated_documents", "unannotated_documents", "held_out_documents")
+SAME = "the streams are the same; every document is the same\n"
 CHANGED = "another text in the place of one, and long enough to be kept " * 2
 
 
 @pytest.fixture(scope="module")
 def builds(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """``first``; ``drawn`` with another seed of the draw, ``shuffled`` of the streams; ``edited``, with one text."""
+    """``first``; ``drawn`` with another seed of the draw, ``shuffled`` of the streams; ``edited``, with one text.
+
+    ``taken_down`` is ``first`` without one document of each split, ``replayed`` what its release gives again.
+    """
     folder = tmp_path_factory.mktemp("builds")
     write_texts(folder / "texts")
     write_texts(folder / "edited_texts", {5: CHANGED})
@@ -37,6 +47,10 @@ def builds(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]:
         release_of(build(folder / name, folder / texts, **other))
     build(folder / "shuffled", folder / "texts", tokenization__seed=7)
+    down = [ExcludedAddress(*address(rows(folder / "first", dataset)[3]), "asked for") for dataset in SPLITS]
+    listed = {"path": str(folder / "list.jsonl"), "sha256": write_list(down, folder / "list.jsonl")}
+    release_of(build(folder / "taken_down", folder / "texts", subsampling__exclude=listed))
+    replay(folder / "replayed", folder / "taken_down" / RELEASE, own_parameters(folder / "texts"))
     return folder
 
 
@@ -49,8 +63,6 @@ def command(*arguments: object) -> Result:
 
 
 def rows(folder: Path, dataset: str) -> list[dict[str, Any]]:
-    from everytoken.shards import Store
-
     (place,) = folder.glob(f"*/{dataset}")
     return [row for part in Store(place).load() for row in part.table().to_pylist()]
 
@@ -64,15 +76,15 @@ def test_equal_builds_are_said_to_be_in_a_line(builds: Path) -> None:
     for a, b in [("first", "first"), ("first", f"first/{RELEASE}"), (f"first/{RELEASE}", f"first/{RELEASE}")]:
         found = command(builds / a, builds / b)
         assert found.exit_code == 0, found.output
+        assert found.output.startswith(SAME)
         (line,) = [line for line in found.output.splitlines() if line.startswith("equal")]
         assert line.startswith("equal: all ") and line.endswith(" stages that both have hold the same")
         assert "differ" not in found.output
 
 
 def test_another_draw_is_named_by_its_seed_its_stage_and_its_documents(builds: Path) -> None:
-    splits = [f"{split}_documents" for split in ("annotated", "unannotated", "held_out")]
     a, b = (
-        {address(row): split for split in splits for row in rows(builds / name, split)} for name in ("first", "drawn")
+        {address(row): split for split in SPLITS for row in rows(builds / name, split)} for name in ("first", "drawn")
     )
     expected = {
         "only_in_a": {place for place in a if place not in b},
@@ -86,7 +98,7 @@ def test_another_draw_is_named_by_its_seed_its_stage_and_its_documents(builds: P
         assert first == "annotated_documents"
         assert {"unannotated_documents", "tokenizer", "compact_stream"} <= set(after)
         assert "held_out_documents" in found.equal and "scored_documents" in found.equal
-        assert found.documents is not None and found.documents.datasets == tuple(splits)
+        assert found.documents is not None and found.documents.datasets == SPLITS
         for kind, places in expected.items():
             assert found.documents.counts[kind] == len(places) > 0
             assert {address(document) for document in found.documents.first[kind]} == places, kind
@@ -95,6 +107,73 @@ def test_another_draw_is_named_by_its_seed_its_stage_and_its_documents(builds: P
     assert moved.in_a is not None and moved.in_b is not None
     dataset, number = moved.in_a
     assert address(rows(builds / "first", dataset)[number]) == address(moved)
+
+
+def test_documents_that_were_taken_down_are_told_from_all_others(builds: Path) -> None:
+    *of_streams, held_out = [address(rows(builds / "first", dataset)[3]) for dataset in SPLITS]
+    for first in ("first", f"first/{RELEASE}"):
+        for other in ("taken_down", f"taken_down/{RELEASE}"):
+            # a release has no row of a held-out document that was taken down, and nothing that names it
+            named, lost = (of_streams, [held_out]) if RELEASE in other else ([*of_streams, held_out], [])
+            forth, back = (first, other, "a", "b"), (other, first, "b", "a")
+            for a, b, in_a, in_b in [forth, back] if first == "first" else [forth]:
+                found = diff(builds / a, builds / b)
+                assert found.documents is not None and found.documents.datasets == SPLITS and not found.is_same
+                told = {kind: [address(one) for one in places] for kind, places in found.documents.first.items()}
+                assert {kind: places for kind, places in told.items() if places} == {
+                    f"taken_down_in_{in_b}": named,
+                    **({f"only_in_{in_a}": lost} if lost else {}),
+                }
+                assert {kind: len(places) for kind, places in told.items()} == found.documents.counts
+    changed = diff(builds / "first", builds / "taken_down").parameters
+    assert list(changed) == ["subsampling.exclude.sha256"] and changed["subsampling.exclude.sha256"][0] is None
+    said = command(builds / "first", builds / "taken_down").output
+    assert "  3 taken down in B:\n" in said
+    assert re.search(r"    pieces\S* .*A annotated_documents 3, B annotated_documents 3 \(asked for\)\n", said)
+
+
+def test_an_exact_replay_is_the_same_although_its_ledgers_say_other_things(builds: Path) -> None:
+    outputs = {}
+    for side, a, b in [("B", "taken_down", "replayed"), ("A", "replayed", f"taken_down/{RELEASE}")]:
+        found = command(builds / a, builds / b)
+        outputs[side] = found.output
+        assert found.exit_code == 0, found.output
+        assert found.output.startswith(SAME) and "  none differs\n" in found.output
+        assert f"{', '.join(SPLITS)}: safety_probs is not there in {side}: a replayed" in found.output
+        assert "  tokenizer: the same tokenizer.json; what is recorded of how it was made differs\n" in found.output
+        assert "parameters that differ" not in found.output
+        assert max(map(len, found.output.replace(str(builds), "").splitlines())) <= 120
+    told = json.loads(command(builds / "taken_down", builds / "replayed", "--json").output)
+    assert told["is_same"] is True
+    assert f"one of the two records: {len(told['parameters_of_one'])} (--all shows them)\n" in outputs["B"]
+    assert "only in B: " in outputs["B"] and "located_documents" not in outputs["B"]
+    whole = command(builds / "taken_down", builds / "replayed", "--all").output
+    assert all(name in whole for name in (*told["parameters_of_one"], *told["only_in_a"], *told["only_in_b"]))
+
+
+def test_a_column_that_documents_are_not_compared_by_is_named(builds: Path, tmp_path: Path) -> None:
+    for name in ("04_feature", "05_model_input"):
+        shutil.copytree(builds / "first" / name, tmp_path / "other" / name)
+    documents = Store(builds / "first/04_feature/held_out_documents").load()
+    shutil.rmtree(tmp_path / "other/04_feature/held_out_documents")
+    Store(tmp_path / "other/04_feature/held_out_documents").save(
+        documents.map(with_other_strata), make_engine("inline")
+    )
+    found = diff(builds / "first", tmp_path / "other")
+    assert list(found.different) == ["held_out_documents"] and found.is_same
+    assert found.explained == {"held_out_documents": "stratum differs"}
+
+
+@versioned(1)
+def with_other_strata(part: Part) -> Rows:
+    def batches() -> Generator[pa.RecordBatch, None, dict[str, Any]]:
+        for batch in part.batches():
+            number = batch.schema.get_field_index("stratum")
+            strata = pa.array(["other"] * batch.num_rows, batch.schema.field(number).type)
+            yield batch.set_column(number, batch.schema.field(number), strata)
+        return {}
+
+    return Rows(part.schema, batches())
 
 
 def test_one_changed_text_is_named(builds: Path) -> None:
@@ -140,10 +219,10 @@ def test_what_is_no_build_or_damaged_is_an_error(builds: Path, tmp_path: Path) -
 
 
 def test_every_kind_of_difference_is_counted_also_of_documents_that_are_used_twice(tmp_path: Path) -> None:
-    def documents(name: str, places: list[int], scores: list[int]) -> Any:
+    def documents(name: str, places: list[int], scores: list[int], ids: dict[int, str] | None = None) -> Any:
         table = pa.table(
             {
-                "id": [f"d{place}" for place in places],
+                "id": [(ids or {}).get(place, f"d{place}") for place in places],
                 "text_sha256": [bytes([place]) * 32 for place in places],
                 "source": ["web"] * len(places),
                 "shard_index": pa.array([0] * len(places), pa.int32()),
@@ -156,7 +235,9 @@ def test_every_kind_of_difference_is_counted_also_of_documents_that_are_used_twi
 
     found = compare_documents(
         {"documents": documents("a", [1, 2, 3, 4, 5, 5], [0, 0, 0, 0, 0, 0])},
-        {"documents": documents("b", [2, 1, 3, 5, 6], [0, 0, 1, 0, 0])},
+        {"documents": documents("b", [2, 1, 3, 5, 6], [0, 0, 1, 0, 0], {3: "three"})},
+        down_in_a=lambda: iter(()),
+        down_in_b=lambda: iter(()),
         ids_of_tokens=True,
         limit=9,
         memory=1 << 27,
@@ -164,7 +245,10 @@ def test_every_kind_of_difference_is_counted_also_of_documents_that_are_used_twi
     assert found.counts == {
         "only_in_a": 2,  # 4, and 5 for the second time
         "only_in_b": 1,
+        "taken_down_in_a": 0,
+        "taken_down_in_b": 0,
         "split_changed": 0,
+        "id_changed": 1,
         "text_changed": 0,
         "score_changed": 1,
         "tokens_changed": 0,

@@ -18,11 +18,13 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 from kedro.framework.startup import bootstrap_project
+from kedro.runner import SequentialRunner
 
 from everytoken import settings
 from everytoken.cli import cli
-from everytoken.configuration import ConfigurationHook
-from everytoken.corpus.exclusion import ExcludedId, write_list
+from everytoken.cli.project import session_of
+from everytoken.configuration import ConfigurationError, ConfigurationHook
+from everytoken.corpus.exclusion import ExcludedId, read_list, write_list
 from everytoken.pipelines import annotation, ingestion, subsampling, tokenization
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.indexes.document_index import index_documents, open_document_index
@@ -54,6 +56,7 @@ class Project:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.first: dict[str, np.ndarray] = {}  # the windows before anything was excluded
         write_upstream(folder)
         (folder / "upstream/excluded.jsonl").write_text("")
         job = SmallJob(folder)
@@ -65,6 +68,7 @@ class Project:
         for name in ("ingestion", "annotation", "subsampling", "tokenization", "provenance", "training"):
             shutil.copy(ROOT / f"conf/base/catalog/{name}.yml", folder / "conf/base/catalog")
         (folder / "conf/local").mkdir()
+        shutil.copy(ROOT / "conf/base/mlflow.yml", folder / "conf/base")
         globals_ = yaml.safe_load((ROOT / "conf/base/globals.yml").read_text())
         globals_ |= {"data": str(job.data), "raw": str(folder / "raw"), "engine": {"kind": "inline"}}
         (folder / "conf/base/globals.yml").write_text(yaml.safe_dump(globals_))
@@ -157,11 +161,13 @@ def test_what_is_in_no_split_is_an_error_that_says_what_is_known(project: Projec
     assert result.exit_code == 1
     assert "id 'nobody has this' is in no split: nothing that was read has it" in result.output
     assert "--allow-missing" in result.output
-    result = project.exclude(["articles\t0\t4000"], file="addresses")
+    for spelled in ("articles\t0\t4000", "articles/0/4000"):
+        result = project.exclude([spelled], file="addresses")
+        assert "address articles/0/4000 is in no split" in result.output
     assert result.exit_code == 1
     assert "no such row" in result.output or "no_such_row" in result.output or "not_planned" in result.output
-    result = project.exclude(["articles 0 4"], file="addresses")
-    assert "line 1 is 'articles 0 4'; expected an address" in result.output
+    result = project.exclude(["articles 0 -4"], file="addresses")
+    assert "line 1 is 'articles 0 -4'; expected an address, SOURCE/FILE/ROW" in result.output
     assert project.files() == before
 
 
@@ -170,6 +176,7 @@ def test_a_dry_run_changes_nothing(project: Project) -> None:
     result = project.exclude(["shared"], "--dry-run")
     assert result.exit_code == 0, result.output
     assert "4 documents to exclude; 0 entries are in force already" in result.output
+    assert result.output.splitlines()[-1].startswith("nothing was changed; run it without --dry-run")
     assert project.files() == before
 
 
@@ -181,6 +188,7 @@ def test_documents_are_taken_down_even_if_the_first_try_is_stopped(
     gone = places_of(project, lambda row: row["id"] in ids)
     assert all(gone.values()), "some in every split"
     old = {name: project.windows(name) for name in ("compact", "annotated")}
+    project.first.update(old)
     ledgers = {name: project.ledger(name) for name in STORES}
     with monkeypatch.context() as patch:
         patch.setattr(streams, "write_padded_stream", _stop)
@@ -238,6 +246,25 @@ def _require_gone(project: Project, gone: dict[str, list[str]]) -> None:
             assert not texts & set(table["text"].to_pylist()), path
 
 
+def test_what_a_training_read_of_a_document_that_is_taken_down_stays_known(project: Project) -> None:
+    """Its streams are gone; the same steps are told as before, by the indexes that were kept."""
+    told = {
+        (one["number"], one["split"]): sorted([seen["step"], seen["sequence"]] for seen in one["exposures"])
+        for one in project.report()["documents"]
+        if one["id"] == "shared" and one["split"] != "held_out"
+    }
+    result = CliRunner().invoke(cli, ["exposure", "--id", "shared", "--json"])
+    assert result.exit_code == 0, result.output
+    found = {
+        (one["document"]["number"], one["document"]["split"]): sorted(
+            [seen["step"], seen["sequence"]] for seen in one["exposures"]
+        )
+        for one in json.loads(result.output)["documents"]
+    }
+    assert found == told
+    assert any(told.values())
+
+
 def test_lists_add_up_and_earlier_steps_stay_known(project: Project) -> None:
     earlier = project.report()
     old = project.windows("compact")
@@ -267,20 +294,44 @@ def _is(source: str, row: int) -> Callable[[dict[str, Any]], bool]:
     return lambda found: (found["source"], found["row"]) == (source, row)
 
 
-def test_what_is_said_to_be_put_into_the_parameters_keeps_it(project: Project) -> None:
-    """A later run with it makes nothing again; and the command knows the list by the parameters alone."""
-    (listed,) = [
-        path
-        for path in (project.data / "04_feature/excluded_documents").iterdir()
-        if len(path.read_text().splitlines()) == 17
-    ]
+def list_in_force(project: Project) -> dict[str, str]:
     sha256 = project.ledger("exclusions").recipe["parameters"]["sha256"]
-    assert listed.name == f"{sha256[:16]}.jsonl"
+    return {"path": str(project.data / f"04_feature/excluded_documents/{sha256[:16]}.jsonl"), "sha256": sha256}
+
+
+def exclude_of_run(given: dict[str, Any]) -> dict[str, str] | None:
+    with session_of(None, {"subsampling": given} if given else {}) as session:
+        listed = session.load_context().params["subsampling"].exclude
+        return None if listed is None else listed.model_dump()
+
+
+def test_a_plain_run_keeps_documents_out_and_makes_nothing_again(project: Project) -> None:
+    assert exclude_of_run({}) == list_in_force(project)
     before = project.files()
-    again = SmallJob(project.folder, changes={"subsampling.exclude": {"path": str(listed), "sha256": sha256}})
-    again.run(subsampling, tokenization)
-    changed = {path for path, content in project.files().items() if before.get(path) != content}
-    assert changed == set()
+    with session_of(None, {}) as session:
+        session.run(
+            pipeline_names=["subsampling", "tokenization"],
+            to_outputs=["held_out_documents", "compact_stream", "annotated_stream"],
+            runner=SequentialRunner(),
+        )
+    assert {path for path, content in project.files().items() if before.get(path) != content} == set()
+
+
+def test_a_run_that_would_bring_documents_back_is_refused(project: Project) -> None:
+    other = project.folder / "other.jsonl"
+    in_force = list_in_force(project)
+    entries = list(read_list(Path(in_force["path"])))
+    shorter = {"path": str(other), "sha256": write_list(entries[1:], other)}
+    for given, named in ((shorter, shorter["sha256"]), (None, "null")):
+        with pytest.raises(ConfigurationError) as error:
+            exclude_of_run({"exclude": given})
+        said = str(error.value)
+        assert named in said
+        assert "conf/local/parameters_subsampling.yml" in said
+        assert "--revoke" in said
+        lines = said[said.index("\nsubsampling:") :].split("\nor ")[0]
+        assert yaml.safe_load(lines) == {"subsampling": {"exclude": in_force}}
+        assert exclude_of_run(yaml.safe_load(lines)["subsampling"]) == in_force
 
 
 def test_a_list_of_the_parameters_that_was_not_run_yet_counts_too(project: Project) -> None:
@@ -291,6 +342,39 @@ def test_a_list_of_the_parameters_that_was_not_run_yet_counts_too(project: Proje
     assert result.exit_code == 0, result.output
     assert "2 documents to exclude; 17 entries are in force already and stay so" in result.output
     assert "'open-30'" in result.output
+
+
+def test_documents_are_taken_back_even_if_the_first_try_is_stopped(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = project.exclude(["nobody has this"], "--revoke")
+    assert result.exit_code == 1
+    assert "id 'nobody has this' is on no list in force" in result.output
+    old = {name: project.windows(name) for name in project.first}
+    before = project.files()
+    result = project.exclude(["shared"], "--revoke", "--dry-run")
+    assert "1 entries are taken back, 16 stay in force" in result.output
+    assert project.files() == before
+    with monkeypatch.context() as patch:
+        patch.setattr(streams, "write_padded_stream", _stop)
+        assert project.exclude(["shared"], "--revoke").exit_code == 1
+    result = project.exclude(["shared"], "--revoke")
+    assert result.exit_code == 0, result.output
+    report = project.report()
+    assert (report["revoked"], report["faults"]) == (True, [])
+    assert {one["id"] for one in report["documents"]} == {"shared"}
+    for name, windows in old.items():
+        held = {one["window"] for document in report["documents"] for one in document["windows"].get(name, [])}
+        back = np.array([window in held for window in range(len(windows))])
+        assert (project.windows(name)[~back] == windows[~back]).all()
+        assert report["streams"][name]["changed_windows"] == np.flatnonzero(back).tolist()
+
+    result = CliRunner().invoke(cli, ["exclude", "--revoke-all"])
+    assert result.exit_code == 0, result.output
+    for name, windows in project.first.items():
+        assert (project.windows(name) == windows).all()
+    assert exclude_of_run({}) is None
+    assert sum(len(part.value["addresses"]) for part in project.ledger("exclusions").parts) == 0
 
 
 def test_an_id_of_two_types_is_asked_back(tmp_path: Path) -> None:

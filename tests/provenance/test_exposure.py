@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +16,31 @@ import numpy as np
 import pytest
 import yaml
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
 from everytoken.cli import cli
+from everytoken.provenance.addresses import parsed_address, spelled_address
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.indexes.document_numbers import DocumentPlace
-from everytoken.provenance.questions.document_records import DocumentRecords
-from everytoken.provenance.questions.exposure import document_exposure
+from everytoken.provenance.indexes.stream_index import MadeStream, index_padded_stream
+from everytoken.provenance.questions.answer_lines import answer_lines
+from everytoken.provenance.questions.batch_page import batch_page
+from everytoken.provenance.questions.document_records import DocumentRecords, Row
+from everytoken.provenance.questions.exposure import reads_of
 from everytoken.provenance.questions.exposure_questions import Answer, Questions
+from everytoken.provenance.questions.phrases import RunDocuments, document_exposure
 from everytoken.provenance.questions.places import Places
 from everytoken.provenance.questions.recorded_runs import recorded_run
-from everytoken.provenance.questions.runs import OpenRun, Run, describe_run, find_run
-from everytoken.provenance.questions.stream_documents import index_of_stream
-from everytoken.provenance.questions.trace_lines import answer_lines
+from everytoken.provenance.questions.runs import OpenRun, Run, describe_run, find_run, open_run
+from everytoken.provenance.questions.stream_documents import documents_of, index_of_stream
+from everytoken.provenance.questions.token_texts import bytes_of_token
+from everytoken.provenance.questions.trace_lines import sequence_lines
+from everytoken.provenance.questions.traced_steps import token_at, trace_step
 from everytoken.provenance.questions.unused_documents import unused_at
 from everytoken.seeds import numpy_generator
+from everytoken.shards import ArtifactStore, plan_artifact
+from everytoken.tokens import open_tokenizer
 from tests.provenance.small_job import EXCLUDED_ROWS
 from tests.provenance.traced_job import STREAMS, TracedJob, make, rows_of, scanned
 
@@ -89,7 +103,7 @@ def test_exposures_are_what_a_scan_of_all_samples_finds(made: TracedJob, name: s
     assert len(places) > 60 and set(expected) <= set(places)
     epochs = 0
     for place in places:
-        found = document_exposure([opened], [of], place, None)  # type: ignore[arg-type]
+        found = reads_of([opened], [of], place)
         told = [
             (one.sample, one.held.stream, one.held.window, one.epoch, one.held.at, one.held.first, one.held.end)
             for one in found.exposures
@@ -110,7 +124,7 @@ def test_the_tokens_of_a_document_stand_where_the_exposures_say(made: TracedJob)
     for _ in range(40):
         split = ("unannotated", "annotated", "canary")[drawn.integers(3)]
         number = int(drawn.integers(len(rows[split])))
-        found = document_exposure([opened], [of], DocumentPlace(split, number), None)  # type: ignore[arg-type]
+        found = reads_of([opened], [of], DocumentPlace(split, number))
         assert found.exposures
         for one in found.exposures:
             tokens, mask = opened.windows.read_batch(one.step)
@@ -123,13 +137,13 @@ def test_steps_decide_what_counts_and_what_a_checkpoint_has_seen(made: TracedJob
     opened = made.run(STREAMS, STEPS, BATCH)
     of = indexes(made, opened)
     place = DocumentPlace("annotated", 3)
-    whole = document_exposure([opened], [of], place, None)  # type: ignore[arg-type]
+    whole = reads_of([opened], [of], place)
     steps = [one.step for one in whole.exposures]
     assert len(steps) > 3
     for at_step in (0, steps[0], steps[0] + 1, steps[2] + 1, STEPS, STEPS + 60):
         run = Run(**{**vars(opened.run), "checkpoints": tuple((k, str(k)) for k in (10, 25, 60, 80))})
         asked = OpenRun(run, opened.windows, opened.folders)
-        found = document_exposure([asked], [of], place, None, at_step)  # type: ignore[arg-type]
+        found = reads_of([asked], [of], place, at_step)
         done = [one.step for one in found.exposures]
         assert done[: len(steps)] == [step for step in steps if step < at_step] and all(step < at_step for step in done)
         told = {one.step: one.times for one in found.checkpoints}
@@ -170,6 +184,8 @@ def test_every_document_with_an_id_is_found_and_every_row_that_became_none(made:
     assert sorted(found + [one.row for one in twice.unused]) == [12, 13]
     repeated = asked.at_address("articles", 0, 10, most=5)
     assert repeated.unused[0].same_text_as == ("articles", 0, 4)
+    told = "\n".join(answer_lines(repeated, 5, None))
+    assert "articles/0/10, id" in told and "(of articles/0/4)" in told
     original = asked.at_address("articles", 0, 4, most=5)
     assert addresses(repeated) == addresses(original) and repeated.documents == original.documents
     assert asked.with_id("articles-11", most=5).unused[0].reason == "too_short"
@@ -177,7 +193,19 @@ def test_every_document_with_an_id_is_found_and_every_row_that_became_none(made:
     assert {one.reason for one in nothing} == {"not_planned"} or nothing[0].reason == "no_such_row"
     nobody = asked.with_id("nobody", most=5)
     assert (nobody.documents, nobody.unused) == ((), ())
-    assert "no document was found" in "\n".join(answer_lines(nobody, 5, None))
+    told = "\n".join(answer_lines(nobody, 5, None))
+    splits = {
+        split: len(made.table(f"{split}_documents", ["row"])) for split in ("annotated", "unannotated", "held_out")
+    }
+    canaries = len(made.table("canary_tokens", ["row"]))
+    assert "no document was found" in told and "case counts" in told
+    assert f"the ids of {sum(splits.values()) + canaries:,} documents" in told and "all 180 that were read" not in told
+    assert {**nobody.searched.documents} == {
+        **splits,
+        "canary": canaries,
+        "read": len(made.table("upstream_documents", ["row"])),
+        "dropped": len(made.table("dropped_documents", ["row"])),
+    }
 
 
 def test_a_document_that_its_index_does_not_know_is_no_document_that_was_not_drawn(made: TracedJob) -> None:
@@ -212,6 +240,146 @@ def test_texts_are_found_in_every_split_and_counted_beyond_the_limit(made: Trace
         assert len(few.documents) + few.more == len(answer.documents) and len(few.documents) <= 2
     with pytest.raises(ProvenanceError, match="an empty text is in every document"):
         asked.containing("", most=1)
+
+
+def test_what_was_read_of_a_phrase_are_the_reads_of_the_windows_with_its_tokens(made: TracedJob) -> None:
+    """Tokens by their bytes in the stored ids, reads by a scan of all samples; of phrases anywhere in a text."""
+    opened = made.run(STREAMS, STEPS, BATCH, later_epochs="permuted")
+    of = indexes(made, opened)
+    seen, records = brute_force(opened, of), made.records
+    known = {name: documents_of(made.places, name, folder, 64) for name, folder in opened.folders.items()}
+    tokenizer = open_tokenizer(made.places.artifacts["tokenizer"], "<|endoftext|>")
+    answer = Questions(records, opened.run).at_address("articles", 0, 4, most=1)
+    drawn, states = numpy_generator(11), Counter[str]()
+    encoded = {split: made.table(f"{split}_tokens", ["tokens"]) for split in ("unannotated", "annotated")}
+    for split in ("unannotated", "annotated") * 24:
+        number = int(drawn.integers(len(encoded[split])))
+        place = Row(*of["compact" if split == "unannotated" else split].numbers.row(number))
+        ((_, document),) = records.texts_at({0: place}, {0: number})
+        text, ids = document.text, encoded[split][number]["tokens"]
+        if document.record.excluded is not None or len(text) < 20:
+            continue
+        ends = np.cumsum([len(bytes_of_token(tokenizer, one)) for one in ids[:-1]])
+        cuts = [one[5] for one in seen.get(DocumentPlace(split, number), []) if one[5]]
+        at = (cuts or [len(ends)])[0] if drawn.integers(2) else len(ends)  # where a window begins, or the cap is
+        near = len(text.encode()[: ends[at - 1]].decode(errors="ignore")) - 2
+        start = int(drawn.integers(len(text) - 8) if drawn.integers(2) else min(max(near, 0), len(text) - 3))
+        phrase = text[start : start + int(drawn.integers(3, 9))]
+        asked_for = DocumentPlace(split, number)
+        found = document_exposure([RunDocuments(opened, known)], asked_for, document, phrase=phrase, most=1000)
+        assert found.occurrences is not None and found.more == 0
+        starts = [k for k in range(len(text)) if text.startswith(phrase, k)]
+        assert [one.characters for one in found.occurrences] == [(k, k + len(phrase)) for k in starts]
+        (whole,) = found.streams
+        assert whole.tokens == (0, len(ids)) and whole.whole == (int(ends[-1]) == len(text.encode()))
+        for occurrence in found.occurrences:
+            (part,) = occurrence.streams
+            first, last = (len(text[:k].encode()) for k in occurrence.characters)
+            touched = [k for k, end in enumerate(ends) if end > first and (ends[k - 1] if k else 0) < last]
+            told = "\n".join(answer_lines(replace(answer, documents=(found,)), 1000, None))
+            if not touched:
+                assert (part.tokens, part.reason) == (None, "not_in_stream")
+                assert (occurrence.held, occurrence.exposures) == ((), ())
+                assert "beyond the cap: in no stream" in told and "it was never read" in told
+                states["beyond"] += 1
+                continue
+            assert part.tokens == (touched[0], touched[-1] + 1)
+            assert part.whole == (ends[-1] >= last)
+            assert part.whole or "in part" in told
+            states["whole" if part.whole else "in part"] += 1
+            expected = [
+                (sample, window, max(begin, touched[0]), min(end, touched[-1] + 1))
+                for sample, _, window, _, _, begin, end in seen.get(DocumentPlace(split, number), [])
+                if begin <= touched[-1] and end > touched[0]
+            ]
+            reads = [(one.sample, one.held.window, one.held.first, one.held.end) for one in occurrence.exposures]
+            assert sorted(reads) == sorted(expected)
+            for one in occurrence.exposures:
+                at = slice(one.held.at, one.held.at + one.tokens)
+                row = opened.windows.read_batch(one.step)[0][one.sequence]
+                assert row[at].tolist() == ids[one.held.first : one.held.end]
+            states["cut by a window"] += any(read[2:] != part.tokens for read in reads)
+            states["not in every read"] += len(reads) < len(seen.get(DocumentPlace(split, number), []))
+    assert min(states[one] for one in ("beyond", "whole", "in part", "cut by a window", "not in every read")) > 0, (
+        states
+    )
+
+
+def test_of_a_text_that_was_taken_down_no_read_is_told(made: TracedJob, asked: Questions) -> None:
+    row = next(
+        row
+        for split in ("annotated", "unannotated")
+        for row in made.table(f"{split}_documents", ["source", "row", "text"])
+        if (row["source"], row["row"]) in EXCLUDED_ROWS
+    )
+    answer = asked.containing(row["text"][:12], most=1000)
+    (found,) = [one for one in answer.documents if one.record.address == (row["source"], 0, row["row"])]
+    assert found.occurrences is not None
+    for occurrence in found.occurrences:
+        assert {one.reason for one in occurrence.streams} == {"taken_down"} and occurrence.exposures == ()
+
+
+def test_what_was_read_of_a_stream_that_is_gone_is_told_by_its_index(made: TracedJob, tmp_path: Path) -> None:
+    """As after a take-down: the windows, samples and counts of before, and that no id was compared."""
+    opened = made.run(STREAMS, STEPS, BATCH, later_epochs="permuted")
+    lacking = {name: path for name, path in made.places.paths.items() if not name.startswith("compact_")}
+    shutil.copytree(
+        made.places.paths["compact_index"], tmp_path / "former_indexes" / made.digest("compact_stream")[:16]
+    )
+    places = Places({**lacking, "compact_index": tmp_path / "compact_index"}, "test")
+    before, after = Questions(made.records, opened.run), Questions(DocumentRecords(places), opened.run)
+    for row in range(0, 60, 4):
+        for source in ("articles", "open"):
+            then, now = (one.at_address(source, 0, row, most=1) for one in (before, after))
+            assert len(then.documents) == len(now.documents)
+            for first, second in zip(then.documents, now.documents, strict=True):
+                if first.record.excluded is None:
+                    assert (first.held, first.exposures) == (second.held, second.exposures)
+    assert "was made again since" in "\n".join(answer_lines(now, 5, None))
+    there, gone = (trace_step(open_run(one, opened.run, {}), DocumentRecords(one), 3) for one in (made.places, places))
+    assert not all(one.window.ids_known for one in gone)
+    for one, other in zip(there, gone, strict=True):
+        assert (one.sample, one.window.window) == (other.sample, other.window.window)
+        assert [(span.at, span.end, span.first, span.record) for span in one.window.spans] == [
+            (span.at, span.end, span.first, span.record) for span in other.window.spans
+        ]
+        if not other.window.ids_known:
+            assert "no id was compared" in "\n".join(sequence_lines(other, "it"))
+            assert other.to_json()["ids_compared"] is False
+            with pytest.raises(ProvenanceError, match="which token stood at a position is not known"):
+                token_at(other, 3)
+            with pytest.raises(ProvenanceError, match="no tokens that a page could show"):
+                batch_page([other], "it")
+
+
+def test_phrases_of_a_stream_that_is_gone_are_found_as_the_one_that_has_its_name_was_encoded(
+    made: TracedJob, tmp_path: Path
+) -> None:
+    statistics, digest = made.places.artifacts["annotated_stream"].statistics, "f" * 64
+    planned = plan_artifact(
+        index_padded_stream,
+        lengths=made.job.catalog.load("annotated_tokens"),
+        split="annotated",
+        stream=MadeStream(digest, statistics),
+        seq_length=64,
+        seed=made.job.catalog.load("params:tokenization").seed,
+    )
+    ArtifactStore(tmp_path / "former_indexes" / digest[:16]).save(planned)
+    places = Places({**made.places.paths, "chat_index": tmp_path / "chat_index"}, "test")
+    now = made.run({"annotated": "annotated_stream"}, STEPS, BATCH).run
+    former = replace(now, streams=(("annotated", digest),))
+    answers = [
+        Questions(DocumentRecords(places), run).containing("naïve", most=1000).documents for run in (now, former)
+    ]
+    assert [one.to_json() for one in answers[0]] == [one.to_json() for one in answers[1]]
+    assert any(occurrence.exposures for one in answers[1] for occurrence in one.occurrences or ())
+
+
+@given(st.text(min_size=1), st.integers(0, 1 << 31), st.integers(0, 1 << 62))
+def test_an_address_is_taken_as_it_is_shown(source: str, file: int, row: int) -> None:
+    assert parsed_address(spelled_address(source, file, row)) == (source, file, row)
+    assert parsed_address(f"{source}\t{file}\t{row}") == (source, file, row)
+    assert parsed_address(f"{source}/{file}") != (source, file, row)
 
 
 def test_a_trained_checkpoint_says_what_it_read(made: TracedJob, asked: Questions) -> None:
@@ -253,7 +421,8 @@ def test_a_finetuned_checkpoint_has_the_past_of_the_one_that_it_began_from(made:
 
 
 def test_a_past_of_which_the_streams_are_gone_is_said_and_not_counted(made: TracedJob) -> None:
-    paths = {name: path for name, path in made.places.paths.items() if path != made.places.paths["compact_stream"]}
+    gone = ("compact_stream", "compact_index")
+    paths = {name: path for name, path in made.places.paths.items() if name not in gone}
     records = DocumentRecords(Places(paths, "test"))
     tuned = Questions(records, find_run(records.places, "finetuned_checkpoint"))
     answer = tuned.containing("B: ", most=50)
@@ -296,7 +465,7 @@ def test_the_commands_answer_in_lines_and_in_json(inside: None) -> None:
     step = json.loads(ask("trace", "--step", "5", "--json"))
     assert (step["run"], len(step["sequences"])) == ("checkpoint", 3)
     (document, *_) = step["sequences"][1]["documents"]
-    address = "{source}/{shard_index}/{row}".format(**document["document"])
+    address = document["document"]["address"]
     found = json.loads(ask("exposure", "--address", address, "--json"))
     assert [one for one in found["documents"][0]["exposures"] if (one["step"], one["sequence"]) == (5, 1)]
     assert {"times", "tokens_seen", "first_step", "last_step", "checkpoints"} <= set(found["documents"][0])
@@ -315,7 +484,7 @@ def test_the_commands_answer_in_lines_and_in_json(inside: None) -> None:
         (["trace", "--step", "1", "--run", "none"], "there is no run 'none'"),
         (["trace", "--step", "1", "--streams", "x=/tmp"], "none named 'x'"),
         (["exposure"], "give one of"),
-        (["exposure", "--address", "web/1"], "expected SOURCE/SHARD/ROW"),
+        (["exposure", "--address", "web/1"], "expected SOURCE/FILE/ROW"),
         (["exposure", "--id", "1", "--text-contains", "2"], "give one of"),
     ],
 )

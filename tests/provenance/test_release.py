@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,26 +15,34 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from kedro.config import OmegaConfigLoader
 from kedro.io import DatasetError
+from kedro.pipeline import Pipeline
 
 from everytoken.parameters import IngestionParameters, ReleaseParameters, SubsamplingParameters, TokenizationParameters
-from everytoken.pipelines import release
+from everytoken.pipelines import annotation, canary, ingestion, packing, release, subsampling, tokenization
+from everytoken.pipelines.release.nodes import report_release
 from everytoken.provenance.errors import ProvenanceError
+from everytoken.provenance.releases.card import scores_section, size_category, yaml_head
 from everytoken.provenance.releases.manifest import MANIFEST, MOST_ID_CHARACTERS, shows_text
+from everytoken.provenance.releases.parameters import Licence
 from everytoken.provenance.releases.release import SPLITS, Release, open_release
 from everytoken.provenance.releases.rescue import find_shared_ids
 from everytoken.provenance.releases.window_checksums import window_checksums, write_window_checksums
 from everytoken.settings import CONFIG_LOADER_ARGS
 from everytoken.shards import Rows, Shards, Store, canonical_json, make_engine, versioned
 from everytoken.shards.parts import StoredPart
+from everytoken.summary import summary_lines
 from everytoken.tokens.megatron import open_indexed
+from everytoken.tracking.contents import NOTHING, contents
 from tests.provenance.small_job import EXCLUDED_ROWS, LONG_TITLE, ROOT, SmallJob, documents, make
 
 GRAM = 50
@@ -150,7 +159,8 @@ def test_whether_an_id_shows_text_is_what_a_search_of_every_offset_says(
     identifier: str, text: str, cut: int, length: int
 ) -> None:
     text += identifier[cut : cut + length]
-    assert shows_text(identifier, text) == bool(grams(identifier) & grams(text))
+    whole = text != "" and text in identifier
+    assert shows_text(identifier, text) == (whole or bool(grams(identifier) & grams(text)))
     assert MOST_ID_CHARACTERS == GRAM
 
 
@@ -319,7 +329,65 @@ def test_sha256sum_checks_every_file(job: SmallJob, released: Release) -> None:
     files = {path.relative_to(job.release).as_posix() for path in job.release.rglob("*") if path.is_file()}
     assert set(released.sha256sums) == files - {"SHA256SUMS", "ledger.json"}
     assert list(released.sha256sums) == sorted(released.sha256sums)
-    assert released.digest == job.catalog.load("release_report")["digest"]
+
+
+def test_report_run_summary_and_release_say_one_digest(job: SmallJob, released: Release) -> None:
+    assert job.catalog.load("release_report")["digest"] == released.digest
+    held = contents("release", job.catalog["release"])
+    rows = sum(counts["rows"] for counts in released.boundaries.values())
+    assert held is not None and (held.digest, held.rows) == (released.digest, rows)
+    pipelines = _pipelines()
+    (line,) = [line for line in summary_lines(job.catalog, pipelines, " --env x") if line.startswith("release ")]
+    assert line.split() == ["release", f"{rows}", "documents", f"{held.bytes:,}", "bytes", released.digest[:16]]
+
+
+def _pipelines() -> dict[str, Pipeline]:
+    made = (ingestion, annotation, subsampling, tokenization, canary, packing)
+    default = sum((package.create_pipeline() for package in made), Pipeline([]))
+    return {"__default__": default, "release": release.create_pipeline()}
+
+
+def test_the_summary_says_when_the_corpus_is_no_longer_that_of_the_release(job: SmallJob) -> None:
+    shutil.copytree(job.data, job.folder / "redrawn", copy_function=os.link)
+    redrawn = SmallJob(job.folder, "redrawn", changes={"subsampling.seed": 43})
+    redrawn.run(subsampling)
+    lines = [*summary_lines(redrawn.catalog, _pipelines(), " --env x")]
+    (line,) = [line for line in lines if line.startswith("release ")]
+    assert line.endswith("made from another annotated_documents")
+    assert "  kedro run --pipelines release --env x" in [re.sub(r"^  \S*kedro", "  kedro", line) for line in lines]
+
+
+def test_the_metrics_count_what_the_release_holds(job: SmallJob, released: Release) -> None:
+    metrics = job.catalog.load("release_metrics")
+    rows = {split: listed_rows(released, split) for split in SPLITS}
+    files = [path for path in job.release.rglob("*") if path.is_file() and path.name != "ledger.json"]
+    assert metrics == {
+        "bytes": sum(path.stat().st_size for path in files),
+        "documents": {"total": sum(map(len, rows.values())), **{split: len(rows[split]) for split in SPLITS}},
+        "texts_given": {
+            split: sum(pq.read_metadata(path).num_rows for path in released.text_rescue(split)) for split in SPLITS
+        },
+        "withheld": {
+            "ids": sum(row["id_type"] == "withheld" for split in SPLITS for row in rows[split]),
+            "classifications": released_statistics(job)["classifications"]["withheld"],
+        },
+        "excluded": len(EXCLUDED_ROWS),
+    }
+    assert all(metrics["texts_given"][split] for split in ("annotated", "unannotated"))
+
+
+def test_the_run_ends_with_what_was_made_and_how_to_rebuild_it(
+    job: SmallJob, released: Release, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(job.folder)
+    logging.disable(logging.NOTSET)
+    with caplog.at_level(logging.INFO):
+        report_release(*map(job.catalog.load, ("release", "released_job", "params:release")))
+    size, folder = job.catalog.load("release_report")["bytes"] / 1e6, "data/08_reporting/release"
+    assert caplog.messages[-1] == (
+        f"release: {sum(len(listed_rows(released, split)) for split in SPLITS)} documents, {size:.1f} MB, digest "
+        f"{released.digest}, in {folder}; rebuild it with kedro run --env replay --params replay.release={folder}"
+    )
 
 
 def test_the_card_names_every_source_its_licence_and_how_to_rebuild(job: SmallJob) -> None:
@@ -332,6 +400,76 @@ def test_the_card_names_every_source_its_licence_and_how_to_rebuild(job: SmallJo
     assert str(job.folder) not in card.replace(str(job.folder / "upstream"), ""), (
         "but for what the user gave as upstream"
     )
+
+
+def card_head(job: SmallJob) -> dict[str, Any]:
+    _, head, _ = (job.release / "README.md").read_text(encoding="utf-8").split("---\n", 2)
+    return dict(yaml.safe_load(head))
+
+
+def test_the_head_of_the_card_is_what_the_hub_documents(job: SmallJob) -> None:
+    head = card_head(job)
+    documented = huggingface_hub.DatasetCardData.__doc__ or ""
+    for key in set(head) - {"tags", "configs"}:
+        assert re.search(rf"^ +{key} \(", documented, re.MULTILINE), key
+    assert {key: head[key] for key in ("language", "license", "size_categories", "task_categories", "tags")} == {
+        "language": ["en"],
+        "license": "mit",
+        "size_categories": ["n<1K"],
+        "task_categories": ["text-generation"],
+        "tags": ["everytoken", "pretraining", "token-provenance"],
+    }
+    sizes = [*(10**power - 1 for power in range(3, 14)), 10**12]
+    buckets = [size_category(size) for size in sizes]
+    assert len(set(buckets)) == 11 and all(f"'{bucket}'" in documented for bucket in buckets)
+    assert size_category(1000) == "1K<n<10K" and size_category(10**12) == "n>1T"
+    own = Licence(name="Ours", spdx="LicenseRef-Ours", url="https://x.org/licence", attribution="", text="none")
+    head = yaml.safe_load(yaml_head("x", [], {"a": own}, 1, []).strip("-\n"))
+    named = {"license": "other", "license_name": "ours", "license_link": "https://x.org/licence"}
+    assert named.items() <= head.items() and "language" not in head
+
+
+def test_the_card_says_what_made_the_scores_and_the_windows(job: SmallJob, released: Release) -> None:
+    card = (job.release / "README.md").read_text(encoding="utf-8")
+    length = released.parameters("tokenization")["seq_length"]
+    budget = released.parameters("tokenization")["reflection_budget"]
+    assert (
+        "published tables (scorer `published`): pattern `scores.parquet`, root" in card
+        and "`is_bad` is a score of 3 and more" in card
+    )
+    assert f"a window has {length + 1} tokens" in card and f"cut at {length - budget} tokens with its EOS" in card
+    assert "with, everytoken 0." in card and "a [Kedro](https://kedro.org) project" in card
+    assert "the streams in `data/replay/05_model_input`" in card
+
+
+@pytest.mark.parametrize(
+    ("scorer", "said"),
+    [
+        ({"kind": "embedded", "version": "1.9.1", "max_chars": 100000}, "alt-profanity-check 1.9.1"),
+        (
+            {
+                "kind": "transformers",
+                "model": {"kind": "hub", "repository": "org/safety", "revision": "a" * 40},
+                "dtype": "float32",
+                "max_tokens": 512,
+            },
+            f"org/safety at `{'a' * 40}`, root digest of its files `f00d`",
+        ),
+        (
+            {
+                "kind": "transformers",
+                "model": {"kind": "folder", "path": "/home/me"},
+                "dtype": "float32",
+                "max_tokens": 512,
+            },
+            "from a folder, root digest of its files `f00d`",
+        ),
+    ],
+)
+def test_the_card_names_the_scorer_and_its_version(scorer: dict[str, Any], said: str) -> None:
+    parameters = {"annotation": {"scorer": scorer}, "subsampling": {"annotation_threshold": 3}}
+    text = scores_section({"parameters": parameters, "datasets": {"scorer": {"root_digest": "f00d"}}})
+    assert said in text and f"`{scorer['kind']}`" in text and "/home/me" not in text
 
 
 def test_hugging_face_datasets_loads_every_table(
@@ -444,6 +582,7 @@ def test_streams_that_others_parameters_made_or_nobody_are_left_out(job: SmallJo
     assert set(opened.recipe["parameters"]) == {"ingestion", "annotation", "subsampling", "tokenization"}
     assert report["streams_left_out"]["raw_shards"] == "raw_shards has not been made"
     assert "was 42, is 43" in report["streams_left_out"]["canary_stream"]
+    assert contents("raw_shards_when_made", fewer.catalog["raw_shards_when_made"]) is NOTHING
     with pytest.raises(DatasetError, match="saved under its own name"):
         fewer.catalog["raw_shards_when_made"].save(0)
 

@@ -6,8 +6,10 @@ import dataclasses
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import uuid
@@ -20,23 +22,31 @@ import pyarrow.parquet as pq
 import pytest
 from kedro.framework.session import KedroSession
 from kedro.framework.startup import bootstrap_project
+from pydantic import ValidationError
 
+from everytoken.configuration import ReplayHook
+from everytoken.corpus.errors import UpstreamError
 from everytoken.corpus.exclusion import ExcludedId, write_list
 from everytoken.corpus.upstreams.source import HubUpstream
 from everytoken.parameters import (
     IngestionParameters,
+    PackingParameters,
     ReplayParameters,
     SubsamplingParameters,
     TokenizationParameters,
 )
+from everytoken.pipelines.packing.pipeline import create_pipeline as packing_pipeline
+from everytoken.pipelines.replay.nodes import find_upstreams
 from everytoken.pipelines.replay.pipeline import create_pipeline as replay_pipeline
 from everytoken.pipelines.tokenization.pipeline import create_pipeline as tokenization_pipeline
 from everytoken.pipelines.verification.pipeline import create_pipeline as verification_pipeline
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases.release import open_release
-from everytoken.provenance.replay.manifest_files import manifest_parts, read_manifest
+from everytoken.provenance.replay.faults import of_another_id
+from everytoken.provenance.replay.manifest_files import is_release, manifest_parts, read_manifest
 from everytoken.provenance.replay.moved import released_plan
-from everytoken.provenance.replay.parameters import with_released_parameters
+from everytoken.provenance.replay.parameters import RELEASED, rebuilding_pipelines, with_released_parameters
+from everytoken.provenance.replay.replayed_release import keep_to_release
 from everytoken.provenance.replay.report import require_unmoved
 from everytoken.shards import Artifact, ArtifactStore, Store, make_engine
 from everytoken.tokens.megatron import open_indexed
@@ -51,6 +61,7 @@ SMALL: dict[str, Any] = {
     "subsampling__target_tokens": 3_500,
     "subsampling__held_out_share": 0.1,
 }
+PACKING: dict[str, Any] = {"seed": 42, "shard_size_tokens": 700, "dtype": "uint16", "shuffle_memory": 1 << 20}
 LONG_ID = "a title that is so long that it would show the text of its document"
 
 
@@ -82,6 +93,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Build:
     """A build with its release."""
     folder = tmp_path_factory.mktemp("made")
     made = build(folder / "data", write_upstream(folder / "texts"), **SMALL)
+    made.held["params:packing"] = PackingParameters(**PACKING)
+    made.run(packing_pipeline().to_outputs("raw_shards"), "05_model_input")
     release_of(made)
     assert all(made[f"{split}_documents"].rows > 5 for split in SPLITS)
     return made
@@ -108,7 +121,8 @@ def replay(folder: Path, release: Path, own: Mapping[str, Any], *, upto: str = "
     given = {"release": str(release), "upstreams": None, "allow": [], "memory": 1 << 27, **how}
     given["verification"] = {"full": True, "documents": 10, "seed": 42}
     plain = {name.removeprefix("params:"): one.model_dump(mode="json") for name, one in own.items()}
-    taken = with_released_parameters({**plain, "replay": given})
+    environment = {**plain, "replay": given}
+    taken = with_released_parameters(environment) if is_release(release) else environment
     parameters = {
         "replay": ReplayParameters.model_validate(given),
         "ingestion": IngestionParameters.model_validate(taken["ingestion"]),
@@ -118,8 +132,13 @@ def replay(folder: Path, release: Path, own: Mapping[str, Any], *, upto: str = "
     folder.mkdir(parents=True, exist_ok=True)
     replayed = Replay(folder, parameters, workers)
     replayed.run(replay_pipeline(), "02_intermediate")
+    replayed.held |= {"canary_stream_when_made": None, "raw_shards_when_made": None}
     if upto == "streams":
         replayed.run(tokenization_pipeline(), "05_model_input")
+    if upto == "streams" and "packing" in taken:
+        replayed.held["params:packing"] = PackingParameters.model_validate(taken["packing"])
+        replayed.run(packing_pipeline().to_outputs("raw_shards"), "05_model_input")
+        replayed.held["raw_shards_when_made"] = replayed["raw_shards"]
     return replayed
 
 
@@ -160,7 +179,9 @@ def replayed(made: Build, tmp_path_factory: pytest.TempPathFactory) -> Replay:
     return replay(folder, release_path(made), own_parameters(made.folder.parent / "texts"))
 
 
-def test_a_replay_gives_the_bytes_of_every_stream(made: Build, replayed: Replay) -> None:
+def test_a_replay_gives_the_bytes_of_every_stream(
+    made: Build, replayed: Replay, caplog: pytest.LogCaptureFixture
+) -> None:
     assert stream_files(replayed) == stream_files(made)
     for name in ("compact_stream", "annotated_stream"):
         assert replayed[name].root_digest == made[name].root_digest
@@ -171,8 +192,35 @@ def test_a_replay_gives_the_bytes_of_every_stream(made: Build, replayed: Replay)
         assert here == there
     counts = replayed["replay_metrics"]
     assert counts["rows"] == counts["at_address"] == sum(made[f"{split}_documents"].rows for split in SPLITS)
-    replayed.run(verification_pipeline(), "08_reporting")
-    assert replayed["verification_metrics"]["checks"] > 10
+    with caplog.at_level("INFO"):
+        replayed.run(verification_pipeline(), "08_reporting")
+    checks, digest = replayed["verification_metrics"]["checks"], open_release(release_path(made)).digest
+    assert checks > 10
+    found = f"{counts['rows']} documents: {counts['rows']} at their address"
+    assert f"release {digest}: {found}; all streams are the released ones ({checks} checks)" in caplog.text
+    assert replayed["replay_report"]["release"]["digest"] == digest
+
+
+def test_raw_shards_of_a_release_are_rebuilt_with_its_packing_and_compared(
+    made: Build, replayed: Replay, caplog: pytest.LogCaptureFixture
+) -> None:
+    environment = {"replay": {"release": str(release_path(made))}, **{name: {} for name in RELEASED}}
+    other = {"seed": 1, "shard_size_tokens": 9, "dtype": "uint32", "shuffle_memory": 77}
+    taken = with_released_parameters({**environment, "packing": other, "canary": {"seed": 3}})
+    assert taken["packing"] == {**PACKING, "shuffle_memory": 77}
+    assert taken["canary"] == {"seed": 3}, "the release has none"
+    assert rebuilding_pipelines(open_release(release_path(made))) == ("packing",)
+    assert replayed["raw_shards"].root_digest == made["raw_shards"].root_digest
+    again = Replay(replayed.folder, {}, {})
+    again.held |= {**replayed.held, "raw_shards_when_made": None}
+    with caplog.at_level("WARNING"):
+        again.run(verification_pipeline(), "08_reporting")
+    assert again["verification_report"][-1]["name"] == "raw_shards" and again["verification_metrics"]["failed"] == 0
+    assert again["verification_metrics"]["not_rebuilt"] == 1
+    assert "stream raw_shards of the release is not rebuilt: kedro run --env replay --pipelines packing" in caplog.text
+    again.held["raw_shards_when_made"] = replayed["compact_stream"]
+    with pytest.raises(ProvenanceError, match=r"checks of the rebuilt streams fail: raw_shards files: .* is missing"):
+        again.run(verification_pipeline(), "08_reporting")
 
 
 def test_a_title_that_is_withheld_comes_back_from_upstream(made: Build, replayed: Replay) -> None:
@@ -235,14 +283,17 @@ def test_a_document_that_changed_is_named_and_its_tombstone_keeps_the_place_of_a
 
     how = changed_upstream(tmp_path, made, edit)
     moved = refused(tmp_path / "data", made, **how)
-    assert "moved: " in moved and ".jsonl: expected sha256:" in moved and "replay.allow: [moved]" in moved
+    assert "moved: " in moved and ".jsonl: expected sha256:" in moved
+    assert "--params replay.allow=moved, or in parameters_replay.yml replay.allow: [moved]" in moved
     message = refused(tmp_path / "data", made, allow=["moved"], **how)
     assert "2 changed" in message and "expected hash " in message and "found hash " in message
+    assert "--params replay.allow=moved+changed, or in parameters_replay.yml replay.allow: [moved, changed]" in message
     assert any(victim in message for victim in victims)
     faults = pq.read_table(tmp_path / "data/02_intermediate/document_matches/faults.parquet").to_pylist()
     assert {row["id"] for row in faults} == victims
     assert {row["reason"] for row in faults} == {"changed"}
     assert all(row["found_hash"] not in (None, row["expected_hash"]) for row in faults)
+    assert all(row["found_id"] == row["id"] and row["found_row"] == row["row"] for row in faults)
 
     own = own_parameters(made.folder.parent / "texts")
     allowed = replay(tmp_path / "data", release_path(made), own, allow=["moved", "changed"], **how)
@@ -269,7 +320,71 @@ def test_a_document_that_is_gone_is_named(made: Build, tmp_path: Path) -> None:
     how = changed_upstream(tmp_path, made, remove)
     message = refused(tmp_path / "data", made, allow=["moved", "changed"], **how)
     assert "1 gone" in message and "annotated document" in message and repr(victim["id"]) in message
-    assert f"file {victim['shard_index']} row {victim['row']}" in message
+    assert f"pieces/{victim['shard_index']}/{victim['row']}" in message
+
+
+def test_rows_that_were_removed_are_gone_and_all_others_are_found_where_they_are_now(
+    made: Build, tmp_path: Path
+) -> None:
+    victims = [chosen(made, split, is_alone) for split in ("annotated", "unannotated")]
+    ids = {row["id"] for row in victims}
+
+    def remove(rows: list[dict[str, Any]]) -> None:
+        rows[:] = [row for row in rows if row["id"] not in ids]
+
+    how = changed_upstream(tmp_path, made, remove)  # the last range of the second file has fewer rows
+    message = refused(tmp_path / "data", made, allow=["moved", "changed"], **how)
+    assert "2 gone" in message and "replay.allow=moved+changed+gone" in message
+    assert re.search(r"found (id '|a document without id).* at pieces/\d+/\d+, found hash ", message)
+    faults = pq.read_table(tmp_path / "data/02_intermediate/document_matches/faults.parquet").to_pylist()
+    assert {row["id"] for row in faults} == ids
+    assert all(row["found_id"] not in ids and row["found_row"] == row["row"] for row in faults)
+    own = own_parameters(made.folder.parent / "texts")
+    again = replay(tmp_path / "data", release_path(made), own, upto="documents", allow=["moved", "gone"], **how)
+    counts = again["replay_metrics"]
+    assert counts["gone"] == len(faults) and counts["by_id"] > 10 and counts["changed"] == 0
+    reasons = {entry[3] for part in again["exclusions"] for entry in part.value["addresses"]}
+    assert reasons == {"gone upstream since the release"}
+
+
+def test_rows_that_were_added_anywhere_change_nothing(made: Build, tmp_path: Path) -> None:
+    def add(rows: list[dict[str, Any]]) -> None:
+        new = [{"id": f"new-{i}", "text": f"Nobody had written text {i} when the release was made."} for i in range(9)]
+        rows[:] = [*new[:6], *rows, *new[6:]]
+
+    how = changed_upstream(tmp_path, made, add)
+    own = own_parameters(made.folder.parent / "texts")
+    again = replay(tmp_path / "data", release_path(made), own, upto="documents", allow=["moved"], **how)
+    assert [rows_of(again, split) for split in SPLITS] == [rows_of(made, split) for split in SPLITS]
+    plan = again["shard_plan"]["shards"]
+    for file, rows in enumerate((80, 83)):
+        ends = [shard["first_row"] + shard["rows"] for shard in plan if shard["shard_index"] == file]
+        assert max(ends) == rows == sum(shard["rows"] for shard in plan if shard["shard_index"] == file)
+
+
+def test_another_document_at_an_address_is_a_changed_one_only_where_ids_cannot_tell() -> None:
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "id": pa.array(["a", "a", None, "a", "a"], pa.large_string()),
+            "doc_part": pa.array([None, None, None, None, 3], pa.int32()),
+            "found_part": pa.array([1, 1, 1, 1, 1], pa.int32()),
+        }
+    )
+    instead = pa.table({"id": pa.array(["b", "a", "b", None, "b"], pa.large_string())})
+    assert of_another_id(batch, instead).tolist() == [True, False, False, False, False]
+
+
+def test_kinds_that_are_allowed_can_be_one_string() -> None:
+    given: dict[str, Any] = {"release": "", "upstreams": None, "memory": 1}
+    given["verification"] = {"full": True, "documents": 1, "seed": 1}
+    for text, kinds in {
+        "moved": ("moved",),
+        "moved+changed": ("moved", "changed"),
+        "gone | moved": ("gone", "moved"),
+    }.items():
+        assert ReplayParameters.model_validate({**given, "allow": text}).allow == kinds
+    with pytest.raises(ValidationError, match="'moved', 'gone', 'changed' or 'ambiguous'"):
+        ReplayParameters.model_validate({**given, "allow": "moved+lost"})
 
 
 def test_texts_that_the_release_holds_replace_what_upstream_has_lost(made: Build, tmp_path: Path) -> None:
@@ -322,7 +437,34 @@ def test_a_file_that_is_gone_is_named_and_its_rows_are_looked_for_elsewhere(made
     how = {"upstreams": upstream_at(folder)}
     assert "texts_1.jsonl: expected sha256:" in (message := refused(tmp_path / "data", made, **how))
     assert "which is gone" in message
+    with (folder / "texts_0b.jsonl").open("a") as other:
+        other.write('{"id": "one-more", "text": "A file of another digest is no renamed one.", "topic": "t"}\n')
     assert " gone" in refused(tmp_path / "data", made, allow=["moved"], **how)  # the plan does not have the new file
+
+
+def test_a_file_of_another_name_is_taken_by_its_digest_where_files_may_move(made: Build, tmp_path: Path) -> None:
+    folder = write_upstream(tmp_path / "changed")
+    (folder / "texts_1.jsonl").rename(folder / "texts_0b.jsonl")
+    own, how = own_parameters(made.folder.parent / "texts"), {"upstreams": upstream_at(folder)}
+    again = replay(tmp_path / "data", release_path(made), own, upto="documents", allow=["moved"], **how)
+    assert [rows_of(again, split) for split in SPLITS] == [rows_of(made, split) for split in SPLITS]
+    changes = again["upstream_changes"]
+    names = {"path": "texts_1.jsonl", "expected": "texts_1.jsonl", "found": "texts_0b.jsonl"}
+    assert changes == [{"source": "pieces", "what": "renamed", **names}]
+    assert {shard["path"] for shard in again["shard_plan"]["shards"]} == {"texts_0.jsonl", "texts_0b.jsonl"}
+
+
+def test_a_source_without_any_file_gives_what_the_release_holds_and_the_rest_is_gone(
+    made: Build, tmp_path: Path
+) -> None:
+    (tmp_path / "changed").mkdir()
+    own, how = own_parameters(made.folder.parent / "texts"), {"upstreams": upstream_at(tmp_path / "changed")}
+    with pytest.raises(UpstreamError, match="no file in .* matches"):
+        replay(tmp_path / "data", release_path(made), own, **how)
+    assert re.search(r"\d+ gone\. First: ", refused(tmp_path / "data", made, allow=["moved"], **how))
+    again = replay(tmp_path / "data", release_path(made), own, upto="documents", allow=["moved", "gone"], **how)
+    counts = again["replay_metrics"]
+    assert counts["rescued"] > 5 and counts["gone"] == counts["rows"] - counts["rescued"]
 
 
 def test_another_revision_of_the_same_upstream_has_moved(made: Build) -> None:
@@ -334,7 +476,7 @@ def test_another_revision_of_the_same_upstream_has_moved(made: Build) -> None:
     sources = {**sources, "pieces": {**sources["pieces"], "upstream": then}}
     upstream = {**release.upstream, "sources": sources}
     described = dataclasses.replace(release, upstream=upstream)
-    _, moved = released_plan(described, {"pieces": HubUpstream.model_validate(now)}, files)
+    _, moved = released_plan(described, {"pieces": HubUpstream.model_validate(now)}, files, follow_renamed=False)
     (change,) = moved
     assert (change["what"], change["expected"], change["found"]) == ("revision", "a" * 40, "b" * 40)
     with pytest.raises(ProvenanceError, match=r"moved: 1 .* source 'pieces', revision: expected a+, found b+"):
@@ -388,10 +530,16 @@ def test_a_mixture_with_documents_that_were_taken_down_is_replayed_without_their
     assert "compact_stream/loss_mask.npy" in stream_files(again)
 
 
+def test_a_path_without_a_manifest_stops_before_anything_is_read(made: Build, tmp_path: Path) -> None:
+    given: dict[str, Any] = {"release": str(tmp_path), "upstreams": None, "allow": [], "memory": 1}
+    given["verification"] = {"full": True, "documents": 1, "seed": 1}
+    own = own_parameters(made.folder.parent / "texts")
+    with pytest.raises(ProvenanceError, match=rf"{tmp_path} is neither a release .* nor a manifest"):
+        find_upstreams(ReplayParameters.model_validate(given), own["ingestion"])
+
+
 def test_parameters_that_would_give_other_rows_are_refused(made: Build, tmp_path: Path) -> None:
     with pytest.raises(ProvenanceError, match=r"ingestion.dedup.exact is True, the release .* with False"):
-        from everytoken.pipelines.replay.nodes import find_upstreams
-
         own = own_parameters(made.folder.parent / "texts")
         given: dict[str, Any] = {"release": str(release_path(made)), "upstreams": None, "allow": [], "memory": 1}
         checked = {"full": True, "documents": 1, "seed": 1}
@@ -546,18 +694,43 @@ def test_the_environment_replay_runs_the_replay_with_the_parameters_of_the_relea
     bootstrap_project(ROOT)
     given = {"replay": {"release": str(release_path(made))}, "tokenization": {"certificate": {"cases": 7}}}
     names, parameters = session_default("replay", given)
-    assert (
-        {"replay", "tokenization", "verification"} <= names <= {"replay", "tokenization", "provenance", "verification"}
-    )
+    assert names == {"replay", "tokenization", "provenance", "packing", "verification"}
     assert parameters["tokenization"].certificate.cases == 7
     assert parameters["tokenization"].seq_length == made["params:tokenization"].seq_length
     assert parameters["tokenization"].tokenizer.kind == "file"
     assert set(parameters["ingestion"].sources) == {"pieces"}
+    assert parameters["packing"].dtype == "uint16"
     names, _ = session_default("replay", {"replay": {"release": "not/there"}})  # the graph can be looked at
-    assert "replay" in names
+    assert "replay" in names and "packing" not in names
     names, parameters = session_default("test")
     assert {"ingestion", "training"} <= names and not {"replay", "verification", "release"} & names
     assert "pieces" not in parameters["ingestion"].sources
+
+
+def test_an_environment_without_its_release_can_be_looked_at_and_not_run() -> None:
+    bootstrap_project(ROOT)
+    given = {"replay": {"release": "not/there"}}
+    with KedroSession.create(project_path=ROOT, env="replay", runtime_params=given) as session:
+        hook, context = ReplayHook(), session.load_context()
+        assert "ingestion" in context.params
+        hook.after_context_created(context)
+        with pytest.raises(ProvenanceError, match=r"replay.release is .*not/there, which is no folder: .*PATH"):
+            hook.before_pipeline_run()
+
+
+def test_a_folder_of_replayed_data_takes_no_other_release(made: Build, tmp_path: Path) -> None:
+    release, copied, other = release_path(made), tmp_path / "copied", tmp_path / "other"
+    for folder in (copied, other):
+        shutil.copytree(release, folder)
+    (other / "SHA256SUMS").write_text("".join((other / "SHA256SUMS").read_text().splitlines(keepends=True)[1:]))
+    data = tmp_path / "data/replay"
+    for folder in (release, release, copied):
+        keep_to_release(data, open_release(folder))
+    with pytest.raises(ProvenanceError, match=rf"{data} is replayed from the release \w+ \(at {release} then\)"):
+        keep_to_release(data, open_release(other))
+    (data / "replayed_release.json").write_text("")
+    with pytest.raises(ProvenanceError, match="does not tell which release"):
+        keep_to_release(data, open_release(release))
 
 
 def test_kedro_run_replays_in_a_project_that_has_only_the_release(made: Build, tmp_path: Path) -> None:
@@ -575,7 +748,18 @@ def test_kedro_run_replays_in_a_project_that_has_only_the_release(made: Build, t
     assert done.returncode == 0, done.stdout
     streams = {
         name: ArtifactStore(project / "data/replay/05_model_input" / name).load().root_digest
-        for name in ("compact_stream", "annotated_stream")
+        for name in ("compact_stream", "annotated_stream", "raw_shards")
     }
     assert streams == {name: made[name].root_digest for name in streams}
-    assert json.loads((project / "data/replay/08_reporting/verification_metrics.json").read_text())["failed"] == 0
+    compared = json.loads((project / "data/replay/08_reporting/verification_metrics.json").read_text())
+    assert compared["failed"] == compared["not_rebuilt"] == 0
+    with sqlite3.connect(project / "mlflow.db") as runs:
+        tags = dict(runs.execute("SELECT key, value FROM tags"))
+    assert tags["mlflow.runName"] == tags["job"] == "replay"
+    assert tags["replay.release.digest"] == open_release(release_path(made)).digest
+
+    before = {path: path.stat().st_mtime_ns for path in (project / "data").rglob("*")}
+    arguments = ["run", "--env", "replay", "--pipelines", "tokenization", "--params", "replay.release=not/there"]
+    done = run_kedro(arguments, folder=project, environment=environment, timeout=240)
+    assert done.returncode == 1 and "not/there, which is no folder: it is no release" in done.stdout
+    assert {path: path.stat().st_mtime_ns for path in (project / "data").rglob("*")} == before

@@ -17,14 +17,14 @@ from tokenizers import Tokenizer, normalizers
 from everytoken.corpus.upstreams.source import UpstreamFile
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.questions.character_spans import locate_chat, locate_document
-from everytoken.provenance.questions.document_records import DocumentRecords
+from everytoken.provenance.questions.document_records import DocumentRecord, DocumentRecords
 from everytoken.provenance.questions.places import Places
 from everytoken.provenance.questions.run_streams import stream_of_run
 from everytoken.provenance.questions.runs import open_run
 from everytoken.provenance.questions.stream_documents import documents_of
 from everytoken.provenance.questions.token_texts import bytes_of_token
 from everytoken.provenance.questions.trace import TracedWindow, trace_windows
-from everytoken.provenance.questions.trace_lines import sequence_lines
+from everytoken.provenance.questions.trace_lines import file_lines, record_line, sequence_lines
 from everytoken.provenance.questions.traced_steps import TracedSequence, open_stream, token_at, trace_step, trace_window
 from everytoken.provenance.questions.upstream_text import UpstreamDocument, read_documents_at
 from everytoken.tokens import DocumentEncoder, open_tokenizer
@@ -146,7 +146,15 @@ def test_what_is_told_of_a_document_is_what_its_store_has(
         for span in (span for window in traced[name] for span in window.spans):
             assert span.record is not None
             split, row = stores[span.record.address]  # type: ignore[index]
-            told = {**row, "path": f"{row['source']}.jsonl", "split": split, "canary": None, "reflection": None}
+            address = f"{row['source']}/{row['shard_index']}/{row['row']}"
+            told = {
+                **row,
+                "address": address,
+                "path": f"{row['source']}.jsonl",
+                "split": split,
+                "canary": None,
+                "reflection": None,
+            }
             assert told | span.record.to_json() | {"text": row["text"]} == told | {
                 name: getattr(span.record, name) for name in ("number", "excluded", "characters")
             }
@@ -233,7 +241,8 @@ def test_a_window_that_is_not_of_its_documents_is_an_error(
 def test_a_stream_that_was_made_again_is_an_error_with_both_digests(made: TracedJob) -> None:
     opened = made.run({"compact": "annotated_stream"}, steps=1, batch_size=1)
     now = made.digest("compact_stream")
-    lacking = Places({name: path for name, path in made.places.paths.items() if "annotated_stream" not in name}, "test")
+    gone = ("annotated_stream", "annotated_index")
+    lacking = Places({name: path for name, path in made.places.paths.items() if name not in gone}, "test")
     with pytest.raises(ProvenanceError) as error:
         open_run(lacking, opened.run, {})
     assert made.digest("annotated_stream") in str(error.value) and now in str(error.value)
@@ -378,3 +387,22 @@ def test_tokens_of_any_chat_have_their_characters(
     for token, start, end in zip(located.ids.tolist(), located.starts.tolist(), located.ends.tolist(), strict=True):
         spelled, covered = bytes_of_token(marked, token), text[start:end].encode()
         assert spelled in covered if start < end else token == marked.eos_id
+
+
+def test_lines_about_documents_fit_a_terminal_and_files_are_named_once(
+    traced: dict[str, list[TracedWindow]],
+) -> None:
+    def named(record: DocumentRecord, id: str) -> DocumentRecord:
+        return replace(record, id=id)
+
+    spans = [span for window in traced["compact"] for span in window.spans]
+    records = [span.record for span in spans if span.record is not None]
+    for window in traced["compact"]:
+        long = replace(window, spans=tuple(replace(span, record=named(records[0], "x" * 400)) for span in window.spans))
+        lines = list(sequence_lines(TracedSequence(long, None), None))
+        assert [line for line in lines if len(line) > 120] == []
+        assert sum("…" in line for line in lines) == len(window.spans) and not any(".jsonl" in one for one in lines)
+    assert "id none" in record_line(replace(records[0], id=None))
+    assert f'id "{"ab" * 9}"' in record_line(named(records[0], "ab" * 9))
+    files = list(file_lines(records))
+    assert files[0] == "" and files[1:] == sorted({f"{one.source} file 0: {one.source}.jsonl" for one in records})

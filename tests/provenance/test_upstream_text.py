@@ -96,7 +96,7 @@ def test_only_the_files_that_hold_an_address_are_opened_and_none_beyond_the_last
     [
         (("web", 0, 10), r"web', file a.jsonl: there is no row 10 \(1 of 1"),
         (("web", 0, -1), "row -1; rows are numbered from 0"),
-        (("web", 7, 0), "has 1 files, numbered from 0; there is none of the shard_index 7"),
+        (("web", 7, 0), "has 1 files, numbered from 0; there is no file 7"),
         (("none", 0, 0), r"no source 'none'; the sources of this environment are \['web'\]"),
         (("web", 0, 4), r"row 4 is no document any more \(text_null"),
         (("web", 0, 5), r"row 5 is no document any more \(not_json"),

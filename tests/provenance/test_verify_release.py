@@ -93,14 +93,56 @@ def test_a_whole_release_and_its_streams_hold(made: Build, copy: Path) -> None:
 def test_the_command_prints_a_line_a_check(copy: Path) -> None:
     whole = verify(copy / "release", copy / "streams", "--full")
     assert whole.exit_code == 0, whole.output
-    *lines, last = whole.output.splitlines()
+    *lines, last, verdict = whole.output.splitlines()
     assert all(line.startswith("ok    ") for line in lines) and len(lines) > 20
     assert re.fullmatch(r"read [\d,]+ bytes in [\d.]+ s \([\d.]+ GB/s\)", last)
+    assert verdict == f"all {len(lines)} checks hold"
     (copy / "release/corpus-manifest/held_out/part_00001.parquet").unlink()
     sampled = verify(copy / "release", "--documents", 2, "--seed", 3)
     assert sampled.exit_code == 1
-    assert "FAIL  checksums: " in sampled.output and "held_out/part_00001.parquet is missing" in sampled.output
-    assert sampled.output.splitlines()[-1] == "sizes and a sample of seed 3 only; --full reads every byte"
+    said = " ".join(sampled.output.split())
+    assert re.search(r"FAIL checksums: \S+held_out/part_00001.parquet is missing: copy the release again", said)
+    *lines, how, verdict = sampled.output.splitlines()
+    assert how == "sizes and a sample of seed 3 only; --full reads every byte"
+    count = sum(line.startswith(("ok  ", "FAIL")) for line in lines)
+    assert verdict.startswith(f"1 of {count} checks does not hold")
+
+
+def test_a_file_that_is_missing_is_named_once_and_what_needs_it_is_not_checked(copy: Path) -> None:
+    kinds: dict[tuple[str, str], Path] = {}
+    for root in ("release", "streams"):
+        for path in sorted(path for path in (copy / root).rglob("*") if path.is_file() and path.name != "ledger.json"):
+            kinds.setdefault((str(path.parent), path.suffix if "part_" in path.name else path.name), path)
+    for path in kinds.values():
+        path.rename(copy / "elsewhere")
+        found = checks(copy)
+        (copy / "elsewhere").rename(path)
+        (fault,) = faults(found).values()
+        assert str(path) in fault and ("is missing" in fault or "No such file" in fault), path
+        assert not any("run the pipeline" in check.text for check in found)
+    part = copy / "release/corpus-manifest/annotated/part_00001.parquet"
+    part.unlink()
+    windows = window_of(copy / "streams/compact_stream/compact.bin")
+    windows[0, 9] ^= 1
+    windows.flush()  # type: ignore[attr-defined]
+    assert list(faults(checks(copy, full=False, upstream=True))) == ["checksums", "compact windows"]
+    found = checks(copy)
+    assert set(faults(found)) == {"checksums", "compact windows"}, "a fault that the missing file is not to blame for"
+    said = {check.name: check.text for check in found}
+    assert said["manifest"].endswith("not checked: parts that are missing (1), see checksums")
+    assert said["annotated documents"].startswith("not checked: only ")
+    assert said["annotated sidecar"] == f"not checked: {part} is missing, see checksums"
+    printed = verify(copy / "release", copy / "streams", "--full").output
+    assert f"--    annotated sidecar: not checked: {part} is missing, see checksums\n" in printed
+    assert re.search(r"\n2 of \d+ checks do not hold; 3 could not be made\n$", printed)
+
+
+def test_what_is_damaged_is_to_be_copied_again(copy: Path) -> None:
+    part = copy / "release/corpus-manifest/annotated/part_00001.parquet"
+    part.write_bytes(part.read_bytes()[:-9])
+    found = faults(checks(copy))
+    assert f"{part} cannot be read" in found["manifest"] and found["manifest"].endswith("Copy the release again.")
+    assert not any("pipeline" in fault for fault in found.values())
 
 
 def test_streams_that_are_not_there_or_there_twice_are_said(copy: Path) -> None:
@@ -108,7 +150,8 @@ def test_streams_that_are_not_there_or_there_twice_are_said(copy: Path) -> None:
     twice = verify(copy / "release", copy / "streams")
     assert twice.exit_code == 1 and "FAIL  compact is there 2 times" in twice.output
     none = verify(copy / "release", copy / "release")
-    assert none.exit_code == 1 and "holds none of the release's streams: annotated, compact" in none.output
+    said = " ".join(none.output.split())
+    assert none.exit_code == 1 and "holds none of the release's streams: annotated, compact" in said
     no_release = verify(copy / "streams", "--upstream")
     assert no_release.exit_code == 2 and "--upstream is for a release" in no_release.output
 
@@ -138,11 +181,11 @@ def test_an_edited_token_of_the_compact_stream_is_named_with_its_document(made: 
     windows[11, at] = before ^ 1
     windows.flush()  # type: ignore[attr-defined]
     (fault,) = faults(checks(copy)).values()
-    position = f"window 11 is not as released; if one token was changed, position {at}: expected {before}, found"
-    assert position in fault
-    told = re.search(
-        r"token (\d+) of unannotated document (\d+) \((part_\d+) row (\d+): pieces file (\d) row (\d+)", fault
-    )
+    what, *more = fault.split("\n")
+    file = copy / "streams/compact_stream/compact.bin"
+    assert what == f"{file} window 11 position {at}: expected {before}, found {before ^ 1}"
+    assert more[0].startswith("if one token was changed") and "it holds" in more
+    told = re.search(r"token (\d+) of unannotated document (\d+) \((part_\d+) row (\d+): pieces/(\d)/(\d+)", fault)
     assert told is not None
     token, number, row = int(told[1]), int(told[2]), int(told[4])
     tokens = next(part for part in made["unannotated_tokens"] if part.name == told[3]).table().to_pylist()[row]
@@ -151,7 +194,13 @@ def test_an_edited_token_of_the_compact_stream_is_named_with_its_document(made: 
     first = sum(part.rows for part in made["unannotated_tokens"] if part.name < told[3])
     assert number == first + row
     with_texts = faults(checks(copy, upstream=True))["compact windows"]
-    assert f"; position {at}: expected {before}, found {before ^ 1}, token {token} of" in with_texts
+    assert with_texts.startswith(f"{what}\ntoken {token} of unannotated document {number} (")
+    printed = verify(copy / "release", copy / "streams", "--full").output.replace(str(copy), "")
+    lines = printed.splitlines()
+    at_fault = next(i for i, line in enumerate(lines) if line.startswith("FAIL  compact windows:"))
+    end = next(i for i in range(at_fault + 1, len(lines)) if not lines[i].startswith("      "))
+    assert end - at_fault > 4 and all(len(line) <= 120 for line in lines[at_fault:end])
+    assert lines[-1].startswith("1 of ") and lines[-1].endswith(" checks does not hold")
 
 
 def test_an_edited_token_of_the_annotated_stream_is_named_with_its_document(made: Build, copy: Path) -> None:
@@ -160,11 +209,12 @@ def test_an_edited_token_of_the_annotated_stream_is_named_with_its_document(made
     windows[5, 2:4] = before[::-1]
     windows.flush()  # type: ignore[attr-defined]
     row = pq.read_table(copy / "streams/annotated_stream/sidecar.parquet").to_pylist()[5]
-    document = f"pieces file {row['shard_index']} row {row['row']}"
+    document = f"pieces/{row['shard_index']}/{row['row']}"
     for upstream in (False, True):
         (fault,) = faults(checks(copy, upstream=upstream)).values()
-        assert "annotated.bin window 5 is not as released" in fault and document in fault
-    assert f"position 2: expected {before[0]}, found {before[1]}, and 1 positions more" in fault
+        assert ("position 2" if upstream else "is not as released") in fault.split("\n")[0] and document in fault
+    assert f"annotated.bin window 5 position 2: expected {before[0]}, found {before[1]}\n" in fault
+    assert "positions that differ besides: 1\n" in fault
 
 
 def test_the_sample_finds_what_is_in_it(copy: Path) -> None:
@@ -172,7 +222,7 @@ def test_the_sample_finds_what_is_in_it(copy: Path) -> None:
     windows[0, 9] ^= 1  # the first and the last window are always looked at
     windows.flush()  # type: ignore[attr-defined]
     (fault,) = faults(checks(copy, full=False)).values()
-    assert "window 0 is not as released; if one token was changed, position 9" in fault
+    assert "window 0 position 9: expected" in fault and "\nif one token was changed" in fault
 
 
 def test_a_checksum_tells_which_token_was_changed() -> None:
@@ -212,9 +262,8 @@ def test_a_sidecar_that_differs_is_named_by_window_and_document(copy: Path, colu
             copy / "release", {"annotated": copy / "streams/annotated_stream"}, full=full, documents=40, seed=1
         )
         fault = faults(found)["annotated sidecar"]
-        assert f"{path} row 3 (window 3) holds annotated document " in fault
-        assert f"pieces file {row['shard_index']} row {row['row']}" in fault
-        assert re.search(rf"{column}: expected .*found", fault)
+        assert re.search(rf"^{path} row 3 \(window 3\): {column}: expected .*, found .*\nit holds annotated", fault)
+        assert f"pieces/{row['shard_index']}/{row['row']}" in fault
 
 
 def resealed(release: Path, edited: Mapping[str, bytes]) -> None:
@@ -263,7 +312,7 @@ def test_rows_of_a_manifest_must_be_what_the_recipe_allows(copy: Path) -> None:
     path = copy / "release/corpus-manifest/annotated/part_00001.parquet"
     content = path.read_bytes()
     for column, value, expected in [
-        ("safety_score", 7, "row 1 (pieces file"),
+        ("safety_score", 7, "row 1 (pieces/"),
         ("is_bad", True, "is_bad where safety_score is at least 3, and only there"),
         ("has_annotation", False, "has_annotation to be True"),
         ("shard_index", 5, "an address in a file of the plan"),
@@ -321,7 +370,7 @@ def test_texts_that_changed_upstream_are_named(made: Build, copy: Path) -> None:
         for path, content in moved.items():
             path.write_bytes(content.replace(b"self", b"Self").replace(b"def ", b"deF "))
         fault = faults(checks(copy, full=False, streams=False, upstream=True))["upstream"]
-        assert re.search(r"document \d+ \(part_\d+ row \d+: pieces file \d row \d+.*upstream has one with", fault)
+        assert re.search(r"document \d+ \(part_\d+ row \d+: pieces/\d/\d+.*upstream has one with", fault)
     finally:
         for path, content in moved.items():
             path.write_bytes(content)

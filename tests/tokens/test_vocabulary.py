@@ -84,6 +84,17 @@ def test_special_tokens_come_first_and_all_bytes_are_there(tmp_path: Path) -> No
     assert opened.tokenizer.decode(ids) == everything
 
 
+def test_no_token_shows_50_characters_of_a_document(tmp_path: Path) -> None:
+    key = "hsreltpusctapirhgwprrpmuehueqmxavycfysbjyaiptxmwznmxzsoeldbeabcdef"
+    corpus = [stored(tmp_path / "in", [documents([f"{text} the key {key}" for text in TEXTS])])]
+    train_tokenizer(
+        tmp_path, texts=corpus, vocab_size=330, min_frequency=2, special_tokens=["<|pad|>", EOS], eos_token=EOS
+    )
+    tokens = open_tokenizer(tmp_path / "tokenizer.json", EOS).tokenizer.get_vocab()
+    longest = max(tokens, key=len)
+    assert 20 < len(longest) <= 49, longest
+
+
 def test_a_corpus_too_small_for_the_vocabulary_is_an_error(tmp_path: Path) -> None:
     corpus = [stored(tmp_path / "in", [documents(TEXTS)])]
     with pytest.raises(TokenizerError, match=r"give a vocabulary of \d+ tokens, expected 32000"):

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
-from mlflow.entities import Run
+from mlflow.entities import Dataset, DatasetInput, InputTag, Run
 
 from everytoken.tracking.compare import compare_lines
 from everytoken.tracking.errors import TrackingError
+from everytoken.tracking.recorded import read_recorded
 from everytoken.tracking.store import TrackingSettings, open_store
 from tests.tracking.toy_project import ToyProject
 
@@ -93,7 +94,8 @@ def test_every_dataset_is_recorded_with_digest_rows_and_bytes(finished: Run, toy
     inputs = {entry.dataset.name: entry for entry in finished.inputs.dataset_inputs}
     tags = {name: {tag.key: tag.value for tag in entry.tags} for name, entry in inputs.items()}
     files = {"documents", "sampling_metrics", "sampling_report", "training_history", "training_plot"}
-    assert set(inputs) == files | {"sample"}
+    assert set(inputs) == files | {"sample"}, "nothing of what was not made"
+    assert not [key for key in [*finished.data.params, *finished.data.tags] if "never_made" in key]
     assert {name for name in inputs if tags[name]["mlflow.data.context"] == "input"} == {"documents"}
     sample = (toy.folder / "data/sample/part").read_bytes()
     assert tags["sample"] == {
@@ -265,3 +267,25 @@ def test_sessions_in_one_process_are_separate_runs_and_nothing_stays_behind(runs
 def test_kedro_without_a_run_loads_no_mlflow(toy: ToyProject) -> None:
     code = "import sys; sys.path.insert(0, 'src'); import toy.settings; print('mlflow' in sys.modules)"
     assert toy.python("-c", code).stdout.split()[-1] == "False"
+
+
+def test_the_last_run_that_made_a_dataset_is_found_behind_those_that_did_not(runs: Runs, toy: ToyProject) -> None:
+    settings = TrackingSettings(experiment="toy", tracking_uri="sqlite:///mlflow.db", artifacts="mlartifacts")
+    made = [run for run in runs.all() if _made(run, "training_plot") and run.info.status == "FINISHED"]
+    store = open_store(toy.folder, settings)
+    reader = store.client.create_run(store.experiment_id, run_name="evaluation").info.run_id
+    given = DatasetInput(Dataset("training_plot", "0", "local", "{}"), [InputTag("mlflow.data.context", "input")])
+    store.client.log_inputs(reader, [given])
+    try:
+        newest, _ = read_recorded(toy.folder, settings, "last", made={"training_plot"})
+        assert runs.latest().info.run_id == reader and newest.id == made[0].info.run_id
+        with pytest.raises(TrackingError, match=r"only \d+ runs that made one of \['training_plot'\]"):
+            read_recorded(toy.folder, settings, f"last~{runs.count()}", made={"training_plot"})
+    finally:
+        store.client.delete_run(reader)
+
+
+def _made(run: Run, name: str) -> bool:
+    inputs = [] if run.inputs is None else run.inputs.dataset_inputs
+    tags = {(one.dataset.name, tag.key): tag.value for one in inputs for tag in one.tags}
+    return tags.get((name, "mlflow.data.context")) == "output"

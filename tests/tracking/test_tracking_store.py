@@ -213,3 +213,10 @@ def test_a_runtime_parameter_must_lie_within_one_that_is_read(given: dict[str, o
         ):
             refuse_unread(given, pipeline)
     refuse_unread(given, Pipeline([Node(one, "parameters", None, name="all")]))
+
+
+def test_a_parameter_that_decides_others_belongs_to_every_run() -> None:
+    pipeline = Pipeline([Node(one, "params:training.lr", None, name="train")])
+    refuse_unread({"replay": {"release": "here"}}, pipeline, ("replay.release",))
+    with pytest.raises(TrackingError, match=r"sets replay.allow, .* It reads: replay.release, training.lr"):
+        refuse_unread({"replay": {"release": "here", "allow": "moved"}}, pipeline, ("replay.release",))

@@ -40,6 +40,9 @@ FILES = {
     "conf/base/catalog.yml": """
         documents: {type: json.JSONDataset, filepath: data/documents.json}
         sample: {type: toy.store.LedgerText, filepath: data/sample}
+        never_made:
+          type: everytoken.datasets.WhenMade
+          dataset: {type: everytoken.datasets.ArtifactFolder, filepath: data/never_made}
         sampling_metrics: {type: json.JSONDataset, filepath: data/sampling_metrics.json}
         sampling_report: {type: json.JSONDataset, filepath: data/report.json}
         training_history: {type: json.JSONDataset, filepath: data/history.json}
@@ -111,7 +114,7 @@ FILES = {
             seeds: dict[str, int]
 
 
-        def draw(documents: list, sampling: Sampling):
+        def draw(documents: list, never_made: None, sampling: Sampling):
             chosen = random.Random(sampling.seed).sample(documents, int(len(documents) * sampling.rate))
             metrics = {"documents": {"in": len(documents), "kept": len(chosen)}}
             return "".join(line + "\\n" for line in chosen), metrics, {"kept": len(chosen)}
@@ -137,7 +140,11 @@ FILES = {
 
         def register_pipelines():
             sampling = Pipeline([
-                Node(draw, ["documents", "params:sampling"], ["sample", "sampling_metrics", "sampling_report"]),
+                Node(
+                    draw,
+                    ["documents", "never_made", "params:sampling"],
+                    ["sample", "sampling_metrics", "sampling_report"],
+                ),
             ])
             training = Pipeline(
                 [Node(train, ["sample", "params:training"], ["training_history", "training_plot"])],

@@ -3,42 +3,84 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from everytoken.cli.exclusion_lines import (
+    say_after,
+    say_before,
+    say_list,
+    say_missing,
+    say_not_made_again,
+    say_revoked,
+    say_stopped,
+    say_what_has_text,
+)
 from everytoken.cli.project import cause_of, given_parameters, known_errors, project_folder, session_of
 
 if TYPE_CHECKING:
+    from everytoken.corpus.exclusion import Entry, ExclusionParameters
     from everytoken.provenance.questions.places import Places
     from everytoken.provenance.takedown.exclusion_report import Before
-    from everytoken.provenance.takedown.exclusion_request import InForce, Request
+    from everytoken.provenance.takedown.exclusion_request import Document, Wanted
 
-LISTS_FOLDER = "04_feature/excluded_documents"  # each list by the first 16 characters of its SHA-256
 REPORT_FILE = "08_reporting/exclusion_report.json"
 BEFORE_FOLDER = "08_reporting/exclusion_before"
 
 _REBUILT = ("subsampling", "tokenization", "provenance")
-_MOST_SHOWN = 20
-_WITH_TEXT = (
-    *("upstream_documents", "dropped_documents", "documents", "scored_documents"),
-    *("annotated_documents", "unannotated_documents"),
-)
-_AS_IT_WAS = ("checkpoint", "pretrained_checkpoint", "finetuned_checkpoint", "release")
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
+@dataclass(frozen=True)
+class _Environment:
+    """An environment, and the parameters that its datasets were made with.
+
+    Attributes:
+        name: of the environment; None: the default one.
+        params: of the command line.
+        paths: where datasets lie.
+        data: the data folder.
+        configured: the list that its parameters name.
+        checkpoints: folders of checkpoints.
+    """
+
+    name: str | None
+    params: Mapping[str, Any]
+    paths: Mapping[str, Path]
+    data: Path
+    configured: ExclusionParameters | None
+    checkpoints: Sequence[Path]
+
+    @property
+    def lists(self) -> Path:
+        """The folder of the lists."""
+        from everytoken.provenance.takedown.list_in_force import LISTS_FOLDER
+
+        return self.data / LISTS_FOLDER
+
+    def places(self) -> Places:
+        """Open the datasets as they are now."""
+        from everytoken.provenance.questions.places import Places
+
+        return Places(self.paths, self.name or "local")
+
+
 @click.command()
 @click.option("--ids", type=_FILE, help="A file of ids, one a line, exact.")
-@click.option("--addresses", type=_FILE, help="A file of addresses: source, shard_index, row, with tabs between them.")
+@click.option("--addresses", type=_FILE, help="A file of addresses, one a line: SOURCE/FILE/ROW, or with tabs.")
 @click.option("--id-type", help='JSON type of the ids (string, integer, ...), where documents have both 7 and "7".')
 @click.option("--reason", default="excluded", show_default=True, help="Is kept in the list and in traces.")
 @click.option("--allow-missing", is_flag=True, help="Put on the list what is in no split, too.")
+@click.option("--revoke", is_flag=True, help="Take --ids and --addresses off the list: the documents come back.")
+@click.option("--revoke-all", is_flag=True, help="Take everything off the list.")
 @click.option("--dry-run", is_flag=True, help="Only say what would change.")
 @click.option("--params", default="", callback=given_parameters, help="As for the `kedro run` that made the data.")
 @click.option("--env", default=None, help="Kedro environment, as for `kedro run --env`.")
@@ -48,90 +90,171 @@ def exclude(
     id_type: str | None,
     reason: str,
     allow_missing: bool,
+    revoke: bool,
+    revoke_all: bool,
     dry_run: bool,
     params: dict[str, Any],
     env: str | None,
 ) -> None:
     """Rebuild the streams without documents, every other window byte for byte as it was; report what changed.
 
-    The list grows: what was excluded before stays excluded.
+    The list grows: what was excluded before stays excluded, in later runs too, until it is revoked.
     """
-    if ids is None and addresses is None:
+    if revoke_all and (revoke or ids or addresses):
+        raise click.UsageError("--revoke-all takes no files; --revoke takes back what --ids and --addresses name")
+    if ids is None and addresses is None and not revoke_all:
         raise click.UsageError("give --ids or --addresses")
     ids, addresses = (None if path is None else path.resolve() for path in (ids, addresses))  # of the folder one is in
     try:
-        _exclude(ids, addresses, id_type, reason, allow_missing, dry_run, params, env)
+        from everytoken.provenance.takedown.exclusion_request import read_wanted
+        from everytoken.provenance.takedown.list_in_force import sole_take_down
+
+        wanted = None if revoke_all else read_wanted(ids, addresses, id_type)
+        environment = _environment(env, params)
+        environment.places().store("scored_documents")  # the error where nothing was drawn: in a replay, or at first
+        with sole_take_down(environment.lists):
+            is_done = _go_on(environment, dry_run)
+            if wanted is None or revoke:
+                _revoke(environment, wanted, dry_run, is_done)
+            else:
+                _exclude(environment, wanted, reason, allow_missing, dry_run)
     except known_errors() as error:
         raise click.ClickException(str(cause_of(error))) from error
 
 
-def _exclude(
-    ids: Path | None,
-    addresses: Path | None,
-    id_type: str | None,
-    reason: str,
-    allow_missing: bool,
-    dry_run: bool,
-    params: dict[str, Any],
-    env: str | None,
-) -> None:
-    from everytoken.corpus.exclusion import ExclusionParameters, list_text, write_list
-    from everytoken.provenance.questions.document_records import DocumentRecords
-    from everytoken.provenance.takedown.exclusion_report import (
-        compare_after,
-        document_index,
-        finish,
-        note_before,
-        noted_before,
-        stream_indexes,
-    )
-    from everytoken.provenance.takedown.exclusion_request import find_documents, list_in_force, list_path, read_wanted
+def _go_on(environment: _Environment, dry_run: bool) -> bool:
+    """Go on with a take-down that was stopped after its list was put in force; return whether there was one.
 
-    wanted = read_wanted(ids, addresses, id_type)
-    paths, parameters, data = _configuration(env, params)
-    given = parameters.get("subsampling", {}).get("exclude")
-    places, lists, report_path = _places(paths, env), data / LISTS_FOLDER, data / REPORT_FILE
-    places.store("scored_documents")  # the error where nothing was drawn: in a replay, or before the first run
-    groups = [parameters.get(name) or {} for name in ("training", "finetuning")]
-    folders = [Path(group["checkpoints"]["folder"]) for group in groups if group]
-    in_force = list_in_force(places, None if given is None else ExclusionParameters.model_validate(given), lists)
+    Its documents are not looked up again: what they are in may be half made.
+    """
+    from everytoken.corpus.exclusion import list_text, read_list
+    from everytoken.provenance.takedown.exclusion_report import noted_before
+    from everytoken.provenance.takedown.list_in_force import is_told, list_told
+
+    before = noted_before(environment.data / BEFORE_FOLDER)
+    if before is None or not is_told(environment.lists):  # stopped while it looked: nothing was changed
+        return False
+    told = list_told(environment.lists)
+    entries = () if told is None else tuple(read_list(Path(told.path), told.sha256))
+    if before.facts["list"] != list_text(entries)[1]:
+        if not dry_run:
+            shutil.rmtree(before.folder)
+            click.echo("note: an earlier try was stopped before its list was in force: it took nothing down")
+        return False
+    if dry_run:
+        raise click.ClickException(
+            "an earlier try was stopped, and what it changes is half made: nothing was changed. The command without "
+            "--dry-run, with the same files or others, goes on with it first"
+        )
+    say_stopped(before)
+    _rebuild_and_report(environment, environment.places(), entries, before)
+    return True
+
+
+def _exclude(environment: _Environment, wanted: list[Wanted], reason: str, allow_missing: bool, dry_run: bool) -> None:
+    from everytoken.provenance.questions.document_records import DocumentRecords
+    from everytoken.provenance.takedown.exclusion_report import document_index
+    from everytoken.provenance.takedown.exclusion_request import find_documents, list_in_force
+
+    places = environment.places()
+    in_force = list_in_force(places, environment.configured, environment.lists)
     with tempfile.TemporaryDirectory(prefix="everytoken-exclude-") as temporary:
         scratch = Path(temporary)
         request = find_documents(
             wanted, document_index(places, scratch), DocumentRecords(places), in_force, reason, allow_missing
         )
-        _say_missing(request, allow_missing)
+        say_missing(request, allow_missing)
         entries = [*in_force.applied, *in_force.pending, *request.entries]
-        sha256, noted = list_text(entries)[1], data / BEFORE_FOLDER
-        before = noted_before(noted, sha256)
-        if before is None and not request.entries and not in_force.pending:
+        if not request.entries and not in_force.pending:
             click.echo("all of these are excluded already: there is nothing to do")
             return
-        if before is not None:
-            click.echo("an earlier try was stopped: this goes on with it, and reports what was before both")
-        else:
-            noted = scratch / "before" if dry_run else noted
-            indexes = stream_indexes(places, scratch)
-            before = note_before(noted, places, request.documents, indexes, folders, report_path, sha256)
-        _say_before(request, in_force, before)
+        before = _note(environment, places, request.documents, entries, scratch, dry_run=dry_run, revoked=False)
+        say_before(request, in_force, before)
         if dry_run:
+            click.echo("nothing was changed; run it without --dry-run to exclude them")
             return
-    written = list_path(lists, sha256)
-    write_list(entries, written)
-    click.echo(f"\nthe list: {written}, {len({entry.key for entry in entries}):,} entries, sha256 {sha256}\n")
-    _rebuild(env, params, {"path": str(written), "sha256": sha256}, places)
-    report = compare_after(before, _places(paths, env))
+    _rebuild_and_report(environment, places, entries, before)
+
+
+def _revoke(environment: _Environment, wanted: list[Wanted] | None, dry_run: bool, is_done: bool) -> None:
+    from everytoken.corpus.exclusion import read_list
+    from everytoken.provenance.takedown.exclusion_report import document_index
+    from everytoken.provenance.takedown.exclusion_request import find_revoked, list_in_force
+
+    places, configured = environment.places(), environment.configured
+    in_force = list_in_force(places, None, environment.lists)
+    named = () if configured is None else tuple(read_list(Path(configured.path), configured.sha256))
+    with tempfile.TemporaryDirectory(prefix="everytoken-exclude-") as temporary:
+        scratch = Path(temporary)
+        revocation = find_revoked(wanted, document_index(places, scratch), in_force, named, is_done=is_done)
+        if not revocation.revoked:
+            click.echo("none of these is excluded: there is nothing to take back")
+            return
+        before = _note(
+            environment, places, revocation.documents, revocation.kept, scratch, dry_run=dry_run, revoked=True
+        )
+        say_revoked(revocation, before)
+        if dry_run:
+            click.echo("nothing was changed; run it without --dry-run to take them back")
+            return
+    _rebuild_and_report(environment, places, revocation.kept, before)
+
+
+def _note(
+    environment: _Environment,
+    places: Places,
+    documents: Sequence[Document],
+    entries: Sequence[Entry],
+    scratch: Path,
+    *,
+    dry_run: bool,
+    revoked: bool,
+) -> Before:
+    """Note what will change, and keep the indexes of the streams as they are; a dry run leaves nothing."""
+    from everytoken.corpus.exclusion import list_text
+    from everytoken.provenance.takedown.exclusion_report import note_before, stream_indexes
+    from everytoken.provenance.takedown.former_indexes import keep_indexes
+
+    indexes = stream_indexes(places, scratch)
+    if not dry_run:
+        keep_indexes(places, indexes.values())
+    folder = scratch / "before" if dry_run else environment.data / BEFORE_FOLDER
+    sha256 = list_text(entries)[1]
+    return note_before(folder, places, documents, indexes, environment.checkpoints, sha256, revoked=revoked)
+
+
+def _rebuild_and_report(environment: _Environment, places: Places, entries: Sequence[Entry], before: Before) -> None:
+    """Put a list in force, make again what the documents are in, and say what changed."""
+    from everytoken.corpus.exclusion import list_text, write_list
+    from everytoken.provenance.takedown.exclusion_report import compare_after, finish
+    from everytoken.provenance.takedown.list_in_force import list_path, put_in_force
+
+    sha256 = list_text(entries)[1]
+    written = list_path(environment.lists, sha256)
+    if entries:
+        write_list(entries, written)
+        count = len({entry.key for entry in entries})
+        click.echo(f"\nthe list: {written}, {count:,} entries, sha256 {sha256}\n")
+    put_in_force(environment.lists, sha256 if entries else None)  # first: a kedro run goes on where this is stopped
+    _rebuild(environment, {"path": str(written), "sha256": sha256} if entries else None, before.facts["also"])
+    report = compare_after(before, environment.places())
+    report_path = environment.data / REPORT_FILE
     finish(before, report, report_path)
-    _say_after(report, places, env, report_path, f"{{path: {written}, sha256: {sha256}}}")
+    say_after(report, report_path)
+    say_list(environment.configured, environment.name, str(written), sha256, kept=bool(entries))
+    if not before.facts["revoked"]:
+        say_what_has_text(places)
+    say_not_made_again(places)
     if report["faults"]:
         sys.exit(1)
 
 
-def _configuration(env: str | None, params: dict[str, Any]) -> tuple[dict[str, Path], dict[str, Any], Path]:
-    """Return where datasets lie, all parameters, and the folder of the data; goes to the folder of the project."""
+def _environment(env: str | None, params: dict[str, Any]) -> _Environment:
+    """Return the environment; goes to the folder of the project."""
     from kedro.config import MissingConfigException, OmegaConfigLoader
 
     import everytoken.parameters
+    from everytoken.corpus.exclusion import ExclusionParameters
     from everytoken.settings import CONFIG_LOADER_ARGS
 
     known = {name.removesuffix("Parameters").lower() for name in everytoken.parameters.__all__}
@@ -145,118 +268,31 @@ def _configuration(env: str | None, params: dict[str, Any]) -> tuple[dict[str, P
         catalog, parameters, data = loader["catalog"], loader["parameters"], loader["globals"]["data"]
     except MissingConfigException as error:
         raise click.ClickException(f"there is no environment {env!r} in {folder / 'conf'}: {error}") from error
-    return {name: Path(one["filepath"]) for name, one in catalog.items() if "filepath" in one}, parameters, Path(data)
+    given = parameters.get("subsampling", {}).get("exclude")
+    groups = [parameters.get(name) or {} for name in ("training", "finetuning")]
+    return _Environment(
+        env,
+        params,
+        {name: Path(one["filepath"]) for name, one in catalog.items() if "filepath" in one},
+        Path(data),
+        None if given is None else ExclusionParameters.model_validate(given),
+        [Path(group["checkpoints"]["folder"]) for group in groups if group],
+    )
 
 
-def _places(paths: Mapping[str, Path], env: str | None) -> Places:
-    from everytoken.provenance.questions.places import Places
-
-    return Places(paths, env or "local")
-
-
-def _rebuild(env: str | None, params: Mapping[str, Any], listed: dict[str, str], places: Places) -> None:
+def _rebuild(environment: _Environment, listed: dict[str, str] | None, also: Sequence[str]) -> None:
     """Run what the excluded documents are in, as `kedro run` does."""
     from kedro.runner import SequentialRunner
 
-    names = [*_REBUILT, *(["packing"] if places.has("raw_shards") else [])]
+    env, params = environment.name, environment.params
+    names = [*_REBUILT, *(["packing"] if "raw_shards" in also else [])]
     given = {name: params[name] for name in names if name in params}  # those of other pipelines decide nothing here
     given["subsampling"] = {**given.get("subsampling", {}), "exclude": listed}
     with session_of(env, given) as session:
         session.run(pipeline_names=names, runner=SequentialRunner())
-    if places.has("chat_windows"):  # not the model: to train again is for the user to say
+    if "chat_windows" in also:  # not the model: to train again is for the user to say
         given = {name: params[name] for name in ("tokenization", "finetuning") if name in params}
         with session_of(env, given) as session:
             session.run(
                 pipeline_names=["finetuning"], to_outputs=["chat_windows", "chat_index"], runner=SequentialRunner()
             )
-
-
-def _say_missing(request: Request, allow_missing: bool) -> None:
-    for one, known in request.missing[:_MOST_SHOWN]:
-        what = "; ".join(f"{row.source} {row.shard_index} {row.row}: {row.reason} {row.detail or ''}" for row in known)
-        click.echo(f"{one} is in no split: {what.strip() or 'nothing that was read has it'}", err=True)
-    if len(request.missing) > _MOST_SHOWN:
-        click.echo(f"and {len(request.missing) - _MOST_SHOWN:,} more", err=True)
-    if request.missing and not allow_missing:
-        raise click.ClickException(
-            f"{len(request.missing):,} of what is to be excluded are in no split: nothing was changed. Correct the "
-            "file, or put them on the list all the same (--allow-missing)"
-        )
-
-
-def _say_before(request: Request, in_force: InForce, before: Before) -> None:
-    documents = before.facts["documents"]
-    applied = len(in_force.applied)
-    click.echo(
-        f"{len(documents):,} documents to exclude; {applied:,} entries are in force already and stay so"
-        + (f" ({request.known:,} of these were asked for again)" if request.known else "")
-    )
-    for document in documents[:_MOST_SHOWN]:
-        click.echo(_line_of(document))
-    if len(documents) > _MOST_SHOWN:
-        click.echo(f"and {len(documents) - _MOST_SHOWN:,} more, all in the report")
-    for run in before.facts["runs"]:
-        seen = [one for document in documents for one in document["exposures"] if one["run"] == run["name"]]
-        steps = sorted({one["step"] for one in seen})
-        click.echo(
-            f"{run['name']}: {len(steps):,} of its {run['steps']:,} steps read tokens of them{_numbers(steps)}; the "
-            "model keeps what it learned"
-        )
-    for note in before.facts["notes"]:
-        click.echo(f"note: {note}")
-
-
-def _line_of(document: Mapping[str, Any]) -> str:
-    named = "no id" if document["id"] is None else repr(document["id"])
-    address = f"{document['source']} {document['shard_index']} {document['row']}"
-    if document["split"] == "held_out":
-        where = "is removed from the held-out documents"
-    else:
-        where = "; ".join(
-            f"{name} {_numbers([one['window'] for one in held]).strip(' ()')}"
-            for name, held in document["windows"].items()
-        )
-    return f"  {document['split']} {document['number']:,} ({address}, {named}): {where or 'in no window'}"
-
-
-def _numbers(numbers: Sequence[int]) -> str:
-    if not numbers:
-        return ""
-    more = f" and {len(numbers) - _MOST_SHOWN:,} more" if len(numbers) > _MOST_SHOWN else ""
-    return f" ({', '.join(f'{number:,}' for number in numbers[:_MOST_SHOWN])}{more})"
-
-
-def _say_after(report: Mapping[str, Any], places: Places, env: str | None, path: Path, listed: str) -> None:
-    for name, store in report["stores"].items():
-        click.echo(
-            f"{name}: of {store['parts']:,} parts {store['kept']:,} are untouched, {len(store['made_again']):,} were "
-            f"made again, {len(store['changed']):,} have another content"
-        )
-    for name, stream in report["streams"].items():
-        if stream["changed_windows"] is None:
-            continue
-        click.echo(
-            f"{name}: {len(stream['changed_windows']):,} of {stream['windows']:,} windows have other bytes"
-            f"{_numbers(stream['changed_windows'])}; digest {stream['before'][:16]} -> {stream['after'][:16]}"
-        )
-    for fault in report["faults"]:
-        click.echo(f"FAIL  {fault}")
-    if not report["faults"]:
-        click.echo("every other window has the bytes that it had, and no token of the documents is left in a stream")
-    click.echo(f"\nreport: {path}")
-    click.echo(
-        f"so that later runs keep it, in conf/{env or 'local'}/parameters_subsampling.yml:\n"
-        f"subsampling:\n  exclude: {listed}"
-    )
-    with_text = [str(places.paths[name]) for name in _WITH_TEXT if places.has(name)]
-    click.echo(
-        "\ntheir text is still in what the streams were made from, which no release has, and in the files of the "
-        f"upstream. To remove it (a later run reads it again from upstream):\nrm -r {' '.join(with_text)}"
-    )
-    if again := [name for name in ("raw_shards", "chat_windows") if places.has(name)]:
-        click.echo(f"made again as a whole, as windows have no fixed places in them: {', '.join(again)}")
-    if made := [name for name in _AS_IT_WAS if places.has(name)]:
-        click.echo(
-            f"not made again, and as before: {', '.join(made)}. A model keeps what it learned; kedro run"
-            f"{places.options} trains one on the new streams. --pipelines release makes a release without the documents"
-        )

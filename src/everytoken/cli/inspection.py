@@ -74,16 +74,19 @@ def verify(
 def _verify_release(
     release: Path, paths: tuple[Path, ...], full: bool, count: int, seed: int, upstream: Path | None
 ) -> None:
+    from everytoken.provenance.verification.findings import Finding, fault_lines
     from everytoken.provenance.verification.release_checks import each_release_check, find_streams
 
     begun = time.monotonic()
     streams, faults = find_streams(release, list(paths)) if paths else ({}, [])
     for fault in faults:
-        click.echo(f"FAIL  {fault}")
-    failed = len(faults)
+        click.echo("\n".join(fault_lines(fault)))
+    checks = failed = not_made = 0
     for check in each_release_check(release, streams, full=full, documents=count, seed=seed, upstream=upstream):
-        click.echo(f"{'ok  ' if check.ok else 'FAIL'}  {check.name}: {check.text}")
-        failed += not check.ok
+        is_made = not isinstance(check, Finding) or check.is_made
+        said = f"{check.name}: {check.text}"
+        click.echo(f"{'ok  ' if is_made else '--  '}  {said}" if check.ok else "\n".join(fault_lines(said)))
+        checks, failed, not_made = checks + is_made, failed + (not check.ok), not_made + (not is_made)
     if full:
         read = (file for path in (release, *streams.values()) for file in path.rglob("*") if file.is_file())
         size = sum(file.stat().st_size for file in read)
@@ -91,8 +94,16 @@ def _verify_release(
         click.echo(f"read {size:,} bytes in {seconds:.2f} s ({size / seconds / 1e9:.2f} GB/s)")
     else:
         click.echo(f"sizes and a sample of seed {seed} only; --full reads every byte")
+    _end(checks + len(faults), failed + len(faults), not_made)
+
+
+def _end(checks: int, failed: int, not_made: int = 0) -> None:
+    """Print the verdict; exit with 1 when a check does not hold."""
+    without = f"; {not_made:,} could not be made" if not_made else ""
     if failed:
+        click.echo(f"{failed:,} of {checks:,} checks {'does' if failed == 1 else 'do'} not hold{without}")
         sys.exit(1)
+    click.echo(f"all {checks:,} checks hold{without}")
 
 
 def _verify_stored(paths: tuple[Path, ...], env: str | None, full: bool) -> None:
@@ -101,20 +112,20 @@ def _verify_stored(paths: tuple[Path, ...], env: str | None, full: bool) -> None
     from everytoken.tokens.integrity import verify as checks_of
 
     targets = [(str(path), path) for path in paths] or _stored_by_environment(env)
-    begun, size, failed = time.monotonic(), 0, 0
+    begun, size, checks, failed = time.monotonic(), 0, 0, 0
     stored: dict[Path, str] = {}
     for name, path in targets:
         try:
             stored |= {one: name if one == path else str(one) for one in find_stored(path)}
         except StreamError as error:
             click.echo(f"FAIL  {error}" if paths else f"--    {name}  not made")
-            failed += bool(paths)
+            checks, failed = checks + bool(paths), failed + bool(paths)
     tokenizers = tokenizers_of(list(stored))
     for path, name in stored.items():
         level: Literal["sampled", "full"] = "full" if full else "sampled"
         for check in checks_of(path, level, tokenizers.get(path), with_ledger=not paths):
             click.echo(f"{'ok  ' if check.ok else 'FAIL'}  {name}  {check.name}: {check.text}")
-            failed += not check.ok
+            checks, failed = checks + 1, failed + (not check.ok)
         if not (path if path.is_dir() else path.parent).joinpath(LEDGER_FILE).exists() and paths:
             click.echo(f"--    {name}  has no {LEDGER_FILE}: nothing says which digests its files should have")
         size += stored_bytes(path)
@@ -125,8 +136,7 @@ def _verify_stored(paths: tuple[Path, ...], env: str | None, full: bool) -> None
         click.echo(f"read {size:,} bytes in {seconds:.2f} s ({size / seconds / 1e9:.2f} GB/s)")
     else:
         click.echo("sizes and samples only; --full reads every byte")
-    if failed:
-        sys.exit(1)
+    _end(checks, failed)
 
 
 @click.command()
@@ -160,14 +170,17 @@ def compare(first: str, second: str, env: str | None) -> None:
     show_default=True,
     help="Bytes for the join of documents; the rest is in the system's temporary folder.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def diff(a: Path, b: Path, limit: int, memory: int, as_json: bool) -> None:
+@click.option("--all", "show_all", is_flag=True, help="Name parameters and stages that only one of the two has.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, with all of it.")
+def diff(a: Path, b: Path, limit: int, memory: int, show_all: bool, as_json: bool) -> None:
     """Print what differs between two builds: parameters, the first stage of another content, documents.
 
-    A and B are data folders of environments (data, data/test), or folders of releases. Exit code as of diff: 0 when
-    all stages that both have are equal, 1 when one differs, 2 when the builds cannot be compared.
+    A and B are data folders of environments (data, data/test), or folders of releases. Exit code: 0 when all stages
+    that both have are equal, or all streams that both have are and no document differs in address, id, text, score,
+    split, order or tokens; else 1; 2 when the builds cannot be compared.
     """
-    from everytoken.provenance.builds.diff import diff_builds, difference_lines
+    from everytoken.provenance.builds.diff import diff_builds
+    from everytoken.provenance.builds.difference_lines import difference_lines
     from everytoken.provenance.errors import ProvenanceError
     from everytoken.shards import ShardsError
 
@@ -176,10 +189,11 @@ def diff(a: Path, b: Path, limit: int, memory: int, as_json: bool) -> None:
     except (ProvenanceError, ShardsError) as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(2)
-    click.echo(
-        json.dumps(found.plain(), ensure_ascii=False, indent=1) if as_json else "\n".join(difference_lines(found))
-    )
-    if found.different:
+    if as_json:
+        click.echo(json.dumps(found.plain(), ensure_ascii=False, indent=1))
+    else:
+        click.echo("\n".join(difference_lines(found, show_all=show_all)))
+    if not found.is_same:
         sys.exit(1)
 
 

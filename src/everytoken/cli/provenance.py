@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from everytoken.provenance.questions.traced_steps import TracedSequence
     from everytoken.provenance.questions.upstream_text import Address, UpstreamDocument
 
-_RUN = "A dataset that is a checkpoint, a checkpoint's folder, that of one of its steps, or an MLflow run (id, last~N)."
+_RUN = (
+    "A dataset that is a checkpoint, a checkpoint's folder, that of one of its steps, or an MLflow run: its id, or "
+    "`last` for the last that trained, `last~1` for the one that trained before it."
+)
+_STEP = "Steps are counted from 0, as on MLflow's axis: the log's `step 34 of 600` counts steps done, and is --step 33."
 _MLFLOW = re.compile(r"last(~\d+)?|[0-9a-f]{6,32}")
 
 
@@ -39,7 +43,7 @@ class _Project(NamedTuple):
 
 @click.command()
 @click.option("--run", default="checkpoint", show_default=True, help=_RUN)
-@click.option("--step", type=click.IntRange(0), help="The optimiser step, from 0.")
+@click.option("--step", type=click.IntRange(0), help=f"The optimiser step. {_STEP}")
 @click.option("--sequence", type=click.IntRange(0), help="Its place in the batch of the step, from 0.  [default: all]")
 @click.option("--stream", help="A window of a stream, without a run: compact, annotated, canary, ... or a path.")
 @click.option("--window", type=click.IntRange(0), help="Number of the window.")
@@ -77,7 +81,7 @@ def trace(
     html = None if html is None else html.resolve()
     with _project(env) as project:
         from everytoken.provenance.questions.document_records import DocumentRecords
-        from everytoken.provenance.questions.trace_lines import sequence_lines
+        from everytoken.provenance.questions.trace_lines import file_lines, sequence_lines
         from everytoken.provenance.questions.traced_steps import token_at, trace_window
 
         records = DocumentRecords(project.places)
@@ -115,6 +119,14 @@ def trace(
         for number, (one, token) in enumerate(zip(traced, tokens, strict=True)):
             lines = sequence_lines(one, name, position=token, texts=texts)
             click.echo(("\n" if number else "") + "\n".join(lines))
+        told = [
+            span.record
+            for one in traced
+            for span in one.window.spans
+            if position is None or span.at <= position < span.end
+        ]
+        if files := list(file_lines(told)):
+            click.echo("\n".join(files))
         if more:
             click.echo(f"\nand {more:,} more sequences (--limit, --sequence, --json, --html)")
 
@@ -125,12 +137,19 @@ def trace(
 @click.option(
     "--everywhere", is_flag=True, help="With --id: also documents in no split, by a scan of all that was read."
 )
-@click.option("--address", metavar="SOURCE/SHARD/ROW", help="The document of this address.")
-@click.option("--text-contains", help="All documents whose text has this in it: reads all texts, so it takes its time.")
-@click.option("--at-step", type=click.IntRange(0), help="Count so many steps of the run.  [default: all]")
+@click.option("--address", metavar="SOURCE/FILE/ROW", help="The document of this address, as `trace` shows it.")
+@click.option(
+    "--text-contains",
+    help="Where texts have this in them (exact, case counts), and what was read of that: reads all texts.",
+)
+@click.option("--at-step", type=click.IntRange(0), help="When the run had done so many steps.  [default: all]")
 @click.option("--json", "as_json", is_flag=True, help="JSON instead of lines.")
 @click.option(
-    "--limit", type=click.IntRange(1), default=20, show_default=True, help="Documents, and lines of each, printed."
+    "--limit",
+    type=click.IntRange(1),
+    default=20,
+    show_default=True,
+    help="Documents; of each, places of the text, windows and times.",
 )
 @click.option("--streams", multiple=True, metavar="NAME=PATH", help="Where a stream of the run lies, if elsewhere.")
 @click.option("--env", default=None, help="Kedro environment, as for `kedro run --env`.")
@@ -146,13 +165,16 @@ def exposure(
     streams: tuple[str, ...],
     env: str | None,
 ) -> None:
-    """Print every step at which a run read a document, and which of its checkpoints came after."""
+    """Print every step at which a run read a document, and which of its checkpoints came after.
+
+    Steps are numbered from 0; a checkpoint "after 500 steps" has read the steps 0 to 499.
+    """
     if sum(one is not None for one in (document_id, address, text_contains)) != 1:
         raise click.UsageError("give one of --id, --address and --text-contains")
     with _project(env) as project:
+        from everytoken.provenance.questions.answer_lines import answer_lines
         from everytoken.provenance.questions.document_records import DocumentRecords
         from everytoken.provenance.questions.exposure_questions import Questions
-        from everytoken.provenance.questions.trace_lines import answer_lines
 
         records, folders = DocumentRecords(project.places), project.checkpoint_folders
         asked = Questions(records, _run(project, run), _given(streams), folders)
@@ -208,13 +230,13 @@ def _run(project: _Project, name: str) -> Run:
 
 def _mlflow_run(project: _Project, which: str) -> Run:
     """Return a run by its checkpoint, where the environment still has it, else by what MLflow recorded."""
-    from everytoken.provenance.questions.recorded_runs import recorded_run
+    from everytoken.provenance.questions.recorded_runs import CHECKPOINTS, recorded_run
     from everytoken.provenance.questions.runs import find_run, trained_checkpoints
     from everytoken.tracking.recorded import read_recorded
     from everytoken.tracking.store import TrackingSettings
 
     settings = TrackingSettings.model_validate(project.mlflow)
-    recorded, parameters = read_recorded(project.folder, settings, which)
+    recorded, parameters = read_recorded(project.folder, settings, which, made=CHECKPOINTS)
     there = trained_checkpoints(project.places)
     made = {name: run for name, (digest, run) in there.items() if recorded.digests.get(name) == digest[:16]}
     began = {run.initial for run in made.values()}
@@ -232,6 +254,7 @@ def _upstream_texts(
     """Return the texts of the traced documents as their upstreams have them; each must be what was read then."""
     from everytoken.corpus.upstreams.source import UpstreamFile
     from everytoken.parameters import IngestionParameters
+    from everytoken.provenance.addresses import spelled_address
     from everytoken.provenance.errors import ProvenanceError
     from everytoken.provenance.questions.upstream_text import read_documents_at
 
@@ -251,9 +274,9 @@ def _upstream_texts(
     for address, found in texts.items():
         if found.text != wanted[address].text:
             raise ProvenanceError(
-                f"the document at {address} has another text upstream than the one that was read ({len(found.text):,} "
-                f"characters, expected {len(wanted[address].text or ''):,}): the upstream has changed, or how the "
-                "source is read. Bring back the revision and the parameters that it was read with"
+                f"the document {spelled_address(*address)} has another text upstream than the one that was read "
+                f"({len(found.text):,} characters, expected {len(wanted[address].text or ''):,}): the upstream has "
+                "changed, or how the source is read. Bring back the revision and the parameters that it was read with"
             )
     return texts
 
@@ -282,10 +305,11 @@ def _given(streams: tuple[str, ...]) -> dict[str, Path]:
 
 
 def _address(value: str) -> tuple[str, int, int]:
-    found = re.fullmatch(r"(.+)[/ ](\d+)[/ ](\d+)", value)
-    if found is None:
-        raise click.BadParameter(f"{value!r}: expected SOURCE/SHARD/ROW, as web/0/17", param_hint="--address")
-    return found[1], int(found[2]), int(found[3])
+    from everytoken.provenance.addresses import parsed_address
+
+    if (found := parsed_address(value)) is None:
+        raise click.BadParameter(f"{value!r}: expected SOURCE/FILE/ROW, as web/0/17", param_hint="--address")
+    return found
 
 
 @contextmanager

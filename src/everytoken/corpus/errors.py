@@ -29,6 +29,10 @@ class UpstreamError(CorpusError):
     """An upstream cannot be fetched, found or trusted."""
 
 
+class NoFilesError(UpstreamError):
+    """An upstream is there, and has none of the files that are wanted."""
+
+
 class PlanError(CorpusError):
     """The shard plan does not fit the upstreams, or not the plan that was written before."""
 

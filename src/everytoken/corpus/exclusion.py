@@ -65,6 +65,9 @@ class ExcludedId:
         """What the entry names."""
         return f"{self.id_type}\0{self.id}"
 
+    def __str__(self) -> str:
+        return f"id {self.id!r}"
+
 
 @dataclass(frozen=True, order=True)
 class ExcludedAddress:
@@ -79,6 +82,9 @@ class ExcludedAddress:
     def key(self) -> str:
         """What the entry names."""
         return f"{self.source}\0{self.shard_index}\0{self.row}"
+
+    def __str__(self) -> str:
+        return f"{self.source}/{self.shard_index}/{self.row}"
 
 
 Entry = ExcludedId | ExcludedAddress
@@ -160,8 +166,8 @@ def read_list(path: Path, sha256: str | None = None) -> Iterator[Entry]:
         content = path.read_bytes()
     except OSError as error:
         raise ExclusionError(
-            f"there is no list of excluded documents {path} that can be read ({error}); give the path of the file that "
-            "`everytoken exclude` wrote (subsampling.exclude.path), or set subsampling.exclude to null"
+            f"there is no list of excluded documents {path} that can be read ({error}); bring the file that "
+            "`everytoken exclude` wrote back to its place, or give the path where it is now (subsampling.exclude.path)"
         ) from error
     found = hashlib.sha256(content).hexdigest()
     if sha256 is not None and found != sha256.lower():

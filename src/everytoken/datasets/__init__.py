@@ -1,11 +1,12 @@
-"""Kedro datasets: shard stores, artifacts (token streams, tokenizers, checkpoints), reports, and the folder of
-upstream files.
+"""Kedro datasets: shard stores, artifacts (token streams, tokenizers, checkpoints, releases), reports, and the folder
+of upstream files.
  Every dataset writes atomically, and says what it holds with ``ledger_summary()``: root digest, rows and bytes for
 tracking.
 """
 
 from everytoken.datasets.artifact import ArtifactFolder, Checkpoint, TokenizerFile, TokenStream
 from everytoken.datasets.files import FigureFile, JsonFile
+from everytoken.datasets.release_folder import ReleaseFolder
 from everytoken.datasets.shard_store import ShardStore
 from everytoken.datasets.upstream_files import UpstreamFiles
 from everytoken.datasets.when_made import WhenMade
@@ -15,6 +16,7 @@ __all__ = [
     "Checkpoint",
     "FigureFile",
     "JsonFile",
+    "ReleaseFolder",
     "ShardStore",
     "TokenStream",
     "TokenizerFile",

@@ -66,7 +66,7 @@ class ArtifactFolder(AbstractDataset[Artifact, Artifact]):
             "measured": artifact.measured,
             "files": artifact.ledger["files"],
             "recipe": artifact.ledger["recipe"],
-            "root_digest": artifact.root_digest,
+            "root_digest": self.ledger_summary()["root_digest"],
         }
         return JSONPreview(json.dumps(shown, ensure_ascii=False, indent=1))
 

@@ -6,8 +6,6 @@ from typing import Any
 
 from kedro.io import AbstractDataset
 
-from everytoken.shards import value_digest
-
 
 class WhenMade(AbstractDataset[None, Any]):
     """Another dataset with a ledger, to be read alone; None when it is not there.
@@ -35,8 +33,6 @@ class WhenMade(AbstractDataset[None, Any]):
     def _describe(self) -> dict[str, Any]:
         return dict(self._made._describe())
 
-    def ledger_summary(self) -> dict[str, Any]:
-        """Return what the dataset says it holds; of one that is not there, the digest of null."""
-        if self._made.exists():
-            return dict(self._made.ledger_summary())
-        return {"root_digest": value_digest(None), "rows": None, "bytes": 0}
+    def ledger_summary(self) -> dict[str, Any] | None:
+        """Return what the dataset says it holds; None when it is not there."""
+        return dict(self._made.ledger_summary()) if self._made.exists() else None

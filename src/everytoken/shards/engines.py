@@ -78,6 +78,7 @@ _ONE_CORE = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1", "FASTO
 _PRELOADED = ["concurrent.futures.process", "numpy", "pandas", "pyarrow.compute", "pyarrow.parquet", "pydantic"]
 
 _function: Callable[[Task], Any]
+_hiding = threading.Lock()
 
 
 def _forget_server() -> None:
@@ -121,12 +122,13 @@ def _main_hidden() -> Iterator[None]:
     It would cost each worker a second (the ``kedro`` command imports Kedro), and no recipe has a function of
     ``__main__``.
     """
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
+    with _hiding:  # of two threads that start workers one would put back what the other one put there
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main
 
 
 @dataclass(frozen=True)

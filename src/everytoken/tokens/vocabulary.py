@@ -26,8 +26,10 @@ from everytoken.tokens.errors import TokenizerError
 from everytoken.tokens.probe import library_record, probe_record
 from everytoken.tokens.tokenizer import TOKENIZER_FILE, open_tokenizer
 
+MAX_TOKEN_BYTES = 49  # a release shows no 50 characters of a document
 
-@versioned(2)
+
+@versioned(3)
 def train_tokenizer(
     folder: Path,
     *,
@@ -41,7 +43,9 @@ def train_tokenizer(
     ``tokenizer.json``.
 
     All 256 byte symbols are in the vocabulary, so no text is lost. Special tokens get the first ids, in the
-    order given. Memory grows with the number of distinct words, not with the corpus.
+    order given. No token has more than `MAX_TOKEN_BYTES` bytes: a string without spaces that repeats (a key, a line of
+    base64) would become a token, and a vocabulary that is published would show it. Memory grows with the number of
+    distinct words, not with the corpus.
 
     Args:
         folder: where the file goes.
@@ -68,6 +72,7 @@ def train_tokenizer(
         special_tokens=[AddedToken(token, special=True, normalized=False) for token in special_tokens],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
+        max_token_length=MAX_TOKEN_BYTES,
     )
     counts = {"documents": 0, "characters": 0}
     tokenizer.train_from_iterator(_texts(texts, counts), trainer)

@@ -20,10 +20,15 @@ class Contents:
     bytes: int
 
 
+NOTHING = Contents("", None, 0)
+"""Of an optional dataset that was not made."""
+
+
 def contents(name: str, dataset: Any) -> Contents | None:
     """Return what a Kedro dataset object holds now, or None if nothing tells (a database, a remote file).
 
-    A dataset with ``ledger_summary() -> {"root_digest": str, "rows": int | None, "bytes": int}`` is asked.
+    A dataset with ``ledger_summary() -> {"root_digest": str, "rows": int | None, "bytes": int}`` is asked; where that
+    is None, it is an optional one that was not made, and holds `NOTHING`.
     Otherwise a local file gives the SHA-256 of its bytes, and a local folder that of its files' names and
     SHA-256s.
 
@@ -33,6 +38,8 @@ def contents(name: str, dataset: Any) -> Contents | None:
     dataset = _unwrapped(dataset)
     if hasattr(dataset, "ledger_summary"):
         summary = dataset.ledger_summary()
+        if summary is None:
+            return NOTHING
         missing = {"root_digest", "rows", "bytes"} - set(summary)
         if missing:
             raise TrackingError(

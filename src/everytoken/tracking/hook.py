@@ -36,7 +36,7 @@ from pydantic import ValidationError
 from everytoken.shards.announcements import Rows, listening
 
 from . import environment, figures
-from .contents import contents, local_path
+from .contents import NOTHING, contents, local_path
 from .errors import TrackingError
 from .flatten import flat_metrics, metric_points, plain
 from .parameters_read import parameters_read, refuse_unread
@@ -81,9 +81,10 @@ class TrackingHook:
         self, run_params: dict[str, Any], pipeline: Pipeline, catalog: DataCatalog
     ) -> Generator[None, Any, Any]:
         """Refuse what cannot be recorded, or where, before anything happens; open the run when other hooks agreed."""
-        refuse_unread(run_params["runtime_params"], pipeline)
-        _refuse_parallel(run_params)
         assert self._context is not None, "Kedro creates the context before it runs"
+        always = getattr(self._context.config_loader, "read_by_every_run", ())
+        refuse_unread(run_params["runtime_params"], pipeline, always)
+        _refuse_parallel(run_params)
         require_reachable(self._context.project_path, tracking_settings(self._context))
         result = yield
         self._close("KILLED", "interrupted; the process went on to another run")  # Ctrl-C in a notebook
@@ -146,7 +147,8 @@ class TrackingHook:
         self._watch = ExitWatch(self._killed)
         self._watch.start()
         try:
-            self._run = TrackedRun(store, "+".join(names), _tags(context, run_params, names))
+            name = "+".join(names) if run_params["pipeline_names"] else _job(context)
+            self._run = TrackedRun(store, name, _tags(context, run_params, names))
             logger.info("Run %s is recorded in %s", self._run.id, without_password(store.uri))
             self._run.log_parameters(tree)
             self._run.log_text(_requirements(), "requirements.txt")
@@ -169,7 +171,7 @@ class TrackingHook:
         if held is None:
             logger.warning("Dataset %s (%s) has neither ledger nor local file: recorded without digest", name, dataset)
             self._run.set_tag(f"without_digest.{name}", type(dataset).__name__)
-        else:
+        elif held is not NOTHING:
             self._run.log_dataset(name, held, context, self._source(dataset))
         return self._run, dataset
 
@@ -226,6 +228,11 @@ def tracking_settings(context: KedroContext) -> TrackingSettings:
         raise TrackingError(f"mlflow.yml: {error}") from error
 
 
+def _job(context: KedroContext) -> str:
+    """Return the name of a run without ``--pipelines``: the job of the environment, where it names one."""
+    return str(getattr(context.config_loader, "job", "__default__"))
+
+
 def _refuse_parallel(run_params: Mapping[str, Any]) -> None:
     if "ParallelRunner" in run_params["runner"]:
         raise TrackingError(
@@ -264,6 +271,7 @@ def _tags(context: KedroContext, run_params: Mapping[str, Any], names: list[str]
         **{f"version.{name}": installed[name] for name in environment.KEY_PACKAGES if name in installed},
         **environment.machine(),
         **environment.process(),
+        **getattr(context.config_loader, "run_tags", dict)(),
     }
     if git.reason:
         tags["git.reason"] = git.reason

@@ -7,7 +7,7 @@ asks for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from kedro.io import DataCatalog
@@ -19,15 +19,22 @@ from .flatten import plain
 _PREFIX = "params:"
 
 
-def refuse_unread(runtime_params: Mapping[str, Any] | None, pipeline: Pipeline) -> None:
+def refuse_unread(
+    runtime_params: Mapping[str, Any] | None, pipeline: Pipeline, read_by_every_run: Collection[str] = ()
+) -> None:
     """Check that every runtime parameter lies within one that a node of ``pipeline`` reads.
+
+    Args:
+        runtime_params: of the command line, nested.
+        pipeline: that is run.
+        read_by_every_run: names that are read also where no node does, as other parameters follow from them.
 
     Raises:
         TrackingError: naming those that do not, and all that is read.
     """
     if not runtime_params or _reads_all(pipeline):
         return
-    read = _names(pipeline)
+    read = sorted({*_names(pipeline), *read_by_every_run})
     unread = [path for path in _paths(runtime_params) if not any(f"{path}.".startswith(f"{name}.") for name in read)]
     if unread:
         raise TrackingError(

@@ -349,6 +349,14 @@ def test_nested_fields_give_every_text_and_null_gives_none(tmp_path: Path) -> No
     assert second == [""]
 
 
+def test_a_number_is_part_of_a_joined_text(tmp_path: Path) -> None:
+    path = tmp_path / "sums.jsonl"
+    path.write_text('{"question": "six times seven is", "answer": 42}\n')
+    given_file = evaluation_file(path, fields=["answer", ["question", "answer"]])
+    (example,) = read_examples("s", given_file, LIMITS)
+    assert example.texts == ["42", "six times seven is 42"]
+
+
 def test_paragraphs_of_plain_text_are_examples(tmp_path: Path) -> None:
     path = tmp_path / "plain.txt"
     path.write_text("one\ntwo\n\n\n  \nthree\r\n\r\nfour")

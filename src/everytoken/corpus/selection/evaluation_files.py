@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -181,9 +182,11 @@ def _texts(where: str, number: int, record: Mapping[str, Any], given: Evaluation
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """Yield every text within a value."""
+    """Yield every text within a value; a number or truth value as JSON spells it (the answer to a question)."""
     if isinstance(value, str):
         yield value
+    elif isinstance(value, bool | int | float):
+        yield json.dumps(value)
     elif isinstance(value, Mapping):
         for member in value.values():
             yield from _strings(member)

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
-from everytoken.corpus.errors import RowError, UpstreamError
+from everytoken.corpus.errors import NoFilesError, RowError, UpstreamError
 from everytoken.corpus.upstreams.fetch import Listed
 from everytoken.corpus.upstreams.file import UpstreamFile
 from everytoken.corpus.upstreams.patterns import Pattern, matches, parts_of
@@ -116,7 +116,7 @@ def find_hub_files(name: str, upstream: HubUpstream, folder: Path) -> list[Upstr
     ]
     if not chosen:
         among = "" if patterns is None else f" and one of {patterns} of subset {upstream.subset!r}"
-        raise UpstreamError(
+        raise NoFilesError(
             f"source {name!r}: none of the {len(listing):,} files of dataset {upstream.dataset} at {upstream.revision} "
             f"matches {upstream.pattern!r}{among}. Files there are, for example: {sorted(listing)[:_SHOWN]}. Change "
             f"upstream.pattern (**/ reaches subfolders) or upstream.subset."

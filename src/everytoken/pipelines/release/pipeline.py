@@ -66,7 +66,7 @@ def create_pipeline() -> Pipeline:
             Node(
                 report_release,
                 ["release", "released_job", "params:release"],
-                "release_report",
+                ["release_report", "release_metrics"],
                 name="report_release",
                 tags=["report"],
             ),

@@ -4,24 +4,35 @@ from pathlib import Path
 from typing import Any
 
 from everytoken.corpus.plan import ShardPlan
-from everytoken.corpus.upstreams.source import Upstream, UpstreamFile
+from everytoken.corpus.upstreams.source import MayBeGone, Upstream, UpstreamFile
 from everytoken.parameters import IngestionParameters, ReplayParameters, SubsamplingParameters
 from everytoken.pipelines.ingestion.nodes import plan_shards, read_documents
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases.release import open_release
 from everytoken.provenance.replay.locate import locate_part
-from everytoken.provenance.replay.manifest_files import is_release, manifest_parts, rescue_files
+from everytoken.provenance.replay.manifest_files import is_release, manifest_parts, require_manifest, rescue_files
 from everytoken.provenance.replay.match import match_rows
-from everytoken.provenance.replay.moved import released_plan
+from everytoken.provenance.replay.moved import cover_moved_files, released_plan
 from everytoken.provenance.replay.parameters import require_released
-from everytoken.provenance.replay.report import replay_report, require_allowed, require_unmoved
+from everytoken.provenance.replay.report import MOVED, replay_report, require_allowed, require_unmoved
 from everytoken.provenance.replay.restore import find_tombstones, restore_part
 from everytoken.shards import Artifact, Shards, plan_artifact
 
 
-def find_upstreams(replay: ReplayParameters, ingestion: IngestionParameters) -> dict[str, Upstream]:
-    """Return where each source is read: its own upstream, or the other place that the replay is given."""
+def find_upstreams(replay: ReplayParameters, ingestion: IngestionParameters) -> dict[str, Upstream | MayBeGone]:
+    """Return where each source is read: its own upstream, or the other place that the replay is given.
+
+    Where files may have moved, all of a source may be gone: its documents are looked for in the rest then.
+    """
+    upstreams = _upstreams(replay, ingestion)
+    if MOVED in replay.allow and is_release(Path(replay.release)):
+        return {name: MayBeGone(upstream) for name, upstream in upstreams.items()}
+    return dict(upstreams)
+
+
+def _upstreams(replay: ReplayParameters, ingestion: IngestionParameters) -> dict[str, Upstream]:
     folder = Path(replay.release)
+    require_manifest(folder)
     if is_release(folder):
         require_released(open_release(folder), "ingestion", ingestion.model_dump(mode="json"))
     given = replay.upstreams or {}
@@ -39,7 +50,12 @@ def take_plan(
     folder = Path(replay.release)
     if not is_release(folder):
         return plan_shards(files, ingestion), []
-    return released_plan(open_release(folder), find_upstreams(replay, ingestion), files)
+    may_move = MOVED in replay.allow
+    upstreams = _upstreams(replay, ingestion)
+    plan, moved = released_plan(open_release(folder), upstreams, files, follow_renamed=may_move)
+    if may_move:  # else the run stops here, and no file is fetched only to be counted
+        plan = cover_moved_files(plan, moved, ingestion.active_sources, files, ingestion.reading)
+    return plan, moved
 
 
 def read_released_documents(
@@ -74,10 +90,10 @@ def match_documents(located: Shards, documents: Shards, replay: ReplayParameters
 
 
 def report_replay(
-    located: Shards, matches: Artifact, moved: list[dict[str, Any]]
+    located: Shards, matches: Artifact, moved: list[dict[str, Any]], replay: ReplayParameters
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Count the rows by where they were found; list what is missing."""
-    return replay_report(located, matches, moved)
+    return replay_report(located, matches, moved, Path(replay.release))
 
 
 def restore_annotated(

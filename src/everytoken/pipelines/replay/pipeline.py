@@ -48,7 +48,7 @@ def create_pipeline() -> Pipeline:
             ),
             Node(
                 report_replay,
-                ["located_documents", "document_matches", "upstream_changes"],
+                ["located_documents", "document_matches", "upstream_changes", "params:replay"],
                 ["replay_metrics", "replay_report"],
                 name="report_replay",
             ),

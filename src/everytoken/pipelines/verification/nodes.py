@@ -9,14 +9,25 @@ from everytoken.shards import Artifact
 
 
 def compare_with_release(
-    annotated_stream: Artifact, compact_stream: Artifact, replay: ReplayParameters
+    annotated_stream: Artifact,
+    compact_stream: Artifact,
+    canary_stream: Artifact | None,
+    raw_shards: Artifact | None,
+    replay: ReplayParameters,
 ) -> list[dict[str, Any]]:
     """Compare the streams with the release; the first difference of each is named by window and document."""
-    streams = {"annotated": annotated_stream, "compact": compact_stream}
+    streams = {
+        "annotated": annotated_stream,
+        "compact": compact_stream,
+        "canary": canary_stream,
+        "raw_shards": raw_shards,
+    }
     how = replay.verification
     return compare_streams(Path(replay.release), streams, full=how.full, documents=how.documents, seed=how.seed)
 
 
-def require_equal_streams(checks: list[dict[str, Any]], replayed: dict[str, Any]) -> dict[str, Any]:
+def require_equal_streams(
+    checks: list[dict[str, Any]], replayed: dict[str, Any], replay: ReplayParameters
+) -> dict[str, Any]:
     """Stop at a difference, unless documents are missing and the replay was allowed to go on without them."""
-    return require_same(checks, replayed)
+    return require_same(checks, replayed, Path(replay.release))

@@ -11,13 +11,16 @@ def create_pipeline() -> Pipeline:
         [
             Node(
                 compare_with_release,
-                ["annotated_stream", "compact_stream", "params:replay"],
+                [
+                    *("annotated_stream", "compact_stream", "canary_stream_when_made", "raw_shards_when_made"),
+                    "params:replay",
+                ],
                 "verification_report",
                 name="compare_with_release",
             ),
             Node(
                 require_equal_streams,
-                ["verification_report", "replay_metrics"],
+                ["verification_report", "replay_metrics", "params:replay"],
                 "verification_metrics",
                 name="require_equal_streams",
             ),

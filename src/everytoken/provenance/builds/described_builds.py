@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.releases.release import SPLITS, VERIFICATION_FOLDER, open_release
+from everytoken.provenance.releases.release import SPLITS, TOKENIZER_PATH, VERIFICATION_FOLDER, open_release
 from everytoken.provenance.releases.window_checksums import CHECKSUMS_FILE, window_checksums
 from everytoken.provenance.verification.release_checks import is_release
 from everytoken.shards import Shards, Store, value_digest
@@ -26,6 +26,7 @@ SHARD_PLAN = "shard_plan"
 _DECIDES_NOTHING = frozenset({"engine_certificate"})  # which engines were compared; another machine has others
 _STORE = "everytoken-ledger/"
 _STREAM = "_stream"
+_REPLAY = "everytoken.provenance.replay."
 
 # Of (dataset, parameter of its function): the name in the parameters of the pipelines, or None for what is derived.
 _NAMES: dict[tuple[str, str], str | None] = {
@@ -57,6 +58,7 @@ _NAMES: dict[tuple[str, str], str | None] = {
         for name in ("seed", "seq_length", "shuffle_block")
     },
     **{(stream, "tombstones"): None for stream in ("compact_stream", "annotated_stream")},
+    **{(f"{split}_manifest", "withheld"): None for split in SPLITS},
     **{("release", name): None for name in ("recipe", "upstream", "withheld")},
     **{
         ("checkpoint", name): f"training.{group}"
@@ -77,6 +79,10 @@ class DescribedBuild:
         functions: version of each function that made something.
         documents: reads the documents of a dataset.
         windows: reads CRC-32 of the windows of a stream.
+        files: SHA-256 of the files of an artifact, by dataset and name.
+        taken_down: yields address and reason of the documents that its exclusions name; of a release its manifests
+            say it instead, but of held-out documents, which have no row there any more.
+        is_replayed: whether its splits were made from a release, which does not say all that scoring found.
     """
 
     path: Path
@@ -86,6 +92,9 @@ class DescribedBuild:
     functions: Mapping[str, int]
     documents: Mapping[str, Callable[[], Shards]] = field(repr=False)
     windows: Mapping[str, Callable[[], np.ndarray]] = field(repr=False)
+    files: Mapping[str, Mapping[str, str]] = field(repr=False)
+    taken_down: Callable[[], Iterator[tuple[str, int, int, str]]] = field(repr=False)
+    is_replayed: bool = False
 
 
 def describe_build(path: Path) -> DescribedBuild:
@@ -113,6 +122,8 @@ def _of_release(path: Path) -> DescribedBuild:
             file.parent.name + _STREAM: partial(np.load, file)
             for file in (path / VERIFICATION_FOLDER).glob(f"*/{CHECKSUMS_FILE}")
         },
+        {"tokenizer": {Path(TOKENIZER_PATH).name: release.recipe["tokenizer"]["sha256"]}},
+        lambda: iter(()),
     )
 
 
@@ -150,7 +161,26 @@ def _of_data(path: Path) -> DescribedBuild:
             for file in path.glob(f"*/*{_STREAM}/*.bin")
             if file.parent.name in ledgers
         },
+        {
+            name: {file: entry["sha256"] for file, entry in ledger["files"].items()}
+            for name, ledger in ledgers.items()
+            if isinstance(ledger.get("files"), dict)
+        },
+        partial(_taken_down, path),
+        any(
+            ledgers[name]["recipe"]["function"].startswith(_REPLAY)
+            for name in (f"{split}_documents" for split in SPLITS)
+            if name in ledgers
+        ),
     )
+
+
+def _taken_down(path: Path) -> Iterator[tuple[str, int, int, str]]:
+    """Yield what the exclusions of a data folder name, part by part."""
+    for folder in path.glob("*/exclusions"):
+        for part in Store(folder).load():
+            for source, shard_index, row, reason, *_ in part.value["addresses"]:
+                yield source, shard_index, row, reason
 
 
 def _checksums(path: Path, ledger: Mapping[str, Any]) -> np.ndarray:

@@ -3,7 +3,11 @@
 A document is known by its address ``(source, shard_index, row)``, and where a mixture repeats it, by which of its uses
 it is. Rows of both builds go into tables of DuckDB in a temporary folder and are joined there in bounded memory. Of the
 text its hash is compared (8 bytes of SHA-256, as manifests have it), of tokens a hash of their ids, or their number
-where one of the builds is a release.
+where one of the builds is a release. An id that a release withholds is not compared.
+
+A document that was *taken down* is so by ``is_excluded`` (manifests) or by the exclusions of its build, which also name
+held-out documents, whose rows are gone. In one build it is a kind of difference of its own; in both, what its place in
+the streams was made of no longer counts, and its address, split and order alone are compared.
 """
 
 from __future__ import annotations
@@ -13,14 +17,16 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from everytoken.provenance.errors import ProvenanceError
+from everytoken.provenance.releases.manifest import WITHHELD
 from everytoken.shards import Part, Shards
 
 if TYPE_CHECKING:
@@ -37,17 +43,27 @@ _ROWS = pa.schema(
         ("text", pa.uint64()),
         ("score", pa.int8()),
         ("tokens", pa.uint64()),
+        ("is_excluded", pa.bool_()),
+        ("is_withheld", pa.bool_()),
     ]
 )
+_DOWN = pa.schema([("source", pa.string()), ("shard_index", pa.int32()), ("row", pa.int64()), ("reason", pa.string())])
+_DOWN_ROWS = 1 << 16
+_DOWN_IN_A, _DOWN_IN_B = "(a.down AND NOT b.down)", "(b.down AND NOT a.down)"
+_SAID = "a.split IS NOT NULL AND b.split IS NOT NULL AND NOT a.down AND NOT b.down AND"
 KINDS = {
-    "only_in_a": "b.split IS NULL",
-    "only_in_b": "a.split IS NULL",
+    "only_in_a": f"b.split IS NULL AND NOT {_DOWN_IN_B}",
+    "only_in_b": f"a.split IS NULL AND NOT {_DOWN_IN_A}",
+    "taken_down_in_a": f"b.split IS NOT NULL AND {_DOWN_IN_A}",
+    "taken_down_in_b": f"a.split IS NOT NULL AND {_DOWN_IN_B}",
     "split_changed": "a.split <> b.split",
-    "text_changed": "a.text <> b.text",
-    "score_changed": "a.score <> b.score",
-    "tokens_changed": "a.tokens <> b.tokens",
+    "id_changed": f"{_SAID} NOT a.is_withheld AND NOT b.is_withheld AND a.id IS DISTINCT FROM b.id",
+    "text_changed": f"{_SAID} a.text <> b.text",
+    "score_changed": f"{_SAID} a.score <> b.score",
+    "tokens_changed": f"{_SAID} a.tokens <> b.tokens",
     "order_changed": "a.split = b.split AND a.rank <> b.rank",
 }
+TakenDown = Callable[[], Iterator[tuple[str, int, int, str]]]
 
 
 @dataclass(frozen=True)
@@ -58,6 +74,7 @@ class DocumentDifference:
         source, shard_index, row: its address.
         id: in the build that has it; None: it has none, or a release does not say it.
         in_a, in_b: dataset and number of the document there; None where it is not.
+        reason: why it was taken down, where a build says it; in a replayed build also what upstream no longer gave.
     """
 
     source: str
@@ -66,6 +83,7 @@ class DocumentDifference:
     id: str | None
     in_a: tuple[str, int] | None
     in_b: tuple[str, int] | None
+    reason: str | None
 
 
 @dataclass(frozen=True)
@@ -85,11 +103,18 @@ class DocumentDifferences:
     counts: Mapping[str, int]
     first: Mapping[str, list[DocumentDifference]]
 
+    @property
+    def is_none(self) -> bool:
+        """Whether no document differs."""
+        return not any(self.counts.values())
+
 
 def compare_documents(
     a: Mapping[str, Callable[[], Shards]],
     b: Mapping[str, Callable[[], Shards]],
     *,
+    down_in_a: TakenDown,
+    down_in_b: TakenDown,
     ids_of_tokens: bool,
     limit: int,
     memory: int,
@@ -99,6 +124,8 @@ def compare_documents(
     Args:
         a: reads the documents of the first build, by dataset; the order counts.
         b: of the second build, the same datasets.
+        down_in_a: yields source, shard_index, row and reason of the documents that the exclusions of the first name.
+        down_in_b: of the second.
         ids_of_tokens: whether both have the ids of their tokens; else their numbers are compared.
         limit: documents that are named of each kind.
         memory: bytes that the join may take; the disk takes the rest, about 100 bytes a document.
@@ -109,39 +136,59 @@ def compare_documents(
     """
     with tempfile.TemporaryDirectory(prefix="everytoken-diff-") as folder, _connected(folder, memory) as duckdb:
         rows_a, rows_b = _load(duckdb, "a", a, ids_of_tokens), _load(duckdb, "b", b, ids_of_tokens)
+        _load_taken_down(duckdb, "a", down_in_a)
+        _load_taken_down(duckdb, "b", down_in_b)
         duckdb.execute(_JOIN)
         counts, first = {}, {}
         for kind, condition in KINDS.items():
             found = f"FROM joined WHERE {condition.replace('a.', 'a_').replace('b.', 'b_')}"
             counts[kind] = int(duckdb.execute(f"SELECT count(*) {found}").fetchall()[0][0])
             rows = duckdb.execute(
-                f"SELECT source, shard_index, row, id, a_split, a_position, b_split, b_position {found} "
+                f"SELECT source, shard_index, row, id, reason, a_split, a_position, b_split, b_position {found} "
                 "ORDER BY a_number, a_position, b_number, b_position LIMIT ?",
                 [limit],
             ).fetchall()
-            first[kind] = [
-                DocumentDifference(*row[:4], *(None if row[i] is None else (row[i], row[i + 1]) for i in (4, 6)))
-                for row in rows
-            ]
+            first[kind] = [_difference(*row) for row in rows]
     return DocumentDifferences(tuple(a), rows_a, rows_b, counts, first)
+
+
+def _difference(
+    source: str,
+    shard_index: int,
+    row: int,
+    name: str | None,
+    reason: str | None,
+    in_a: str | None,
+    number_in_a: int,
+    in_b: str | None,
+    number_in_b: int,
+) -> DocumentDifference:
+    one = None if in_a is None else (in_a, number_in_a)
+    other = None if in_b is None else (in_b, number_in_b)
+    return DocumentDifference(source, shard_index, row, name, one, other, reason)
 
 
 # Ranks are among the documents that both have in one split, so that one document more moves no other.
 _JOIN = """
 CREATE TABLE joined AS
-SELECT *,
+SELECT *, coalesce(a_is_excluded, FALSE) OR coalesce(a_is_named, FALSE) AS a_down,
+    coalesce(b_is_excluded, FALSE) OR coalesce(b_is_named, FALSE) AS b_down, coalesce(a_reason, b_reason) AS reason,
     row_number() OVER (PARTITION BY a_split = b_split, a_number ORDER BY a_position) AS a_rank,
     row_number() OVER (PARTITION BY a_split = b_split, b_number ORDER BY b_position) AS b_rank
 FROM (
     SELECT coalesce(a.source, b.source) AS source, coalesce(a.shard_index, b.shard_index) AS shard_index,
         coalesce(a.row, b.row) AS row, coalesce(a.id, b.id) AS id,
         a.split AS a_split, a.number AS a_number, a.position AS a_position, a.text AS a_text, a.score AS a_score,
-        a.tokens AS a_tokens,
+        a.tokens AS a_tokens, a.id AS a_id, a.is_withheld AS a_is_withheld, a.is_excluded AS a_is_excluded,
         b.split AS b_split, b.number AS b_number, b.position AS b_position, b.text AS b_text, b.score AS b_score,
-        b.tokens AS b_tokens
+        b.tokens AS b_tokens, b.id AS b_id, b.is_withheld AS b_is_withheld, b.is_excluded AS b_is_excluded
     FROM a FULL JOIN b
     ON a.source = b.source AND a.shard_index = b.shard_index AND a.row = b.row AND a.use = b.use
-)
+) AS documents
+LEFT JOIN (SELECT source, shard_index, row, reason AS a_reason, TRUE AS a_is_named FROM down_a) AS named_a
+USING (source, shard_index, row)
+LEFT JOIN (SELECT source, shard_index, row, reason AS b_reason, TRUE AS b_is_named FROM down_b) AS named_b
+USING (source, shard_index, row)
 """
 
 
@@ -183,6 +230,24 @@ def _load(duckdb: DuckDBPyConnection, name: str, datasets: Mapping[str, Callable
     return int(duckdb.execute(f"SELECT count(*) FROM {name}").fetchall()[0][0])
 
 
+def _load_taken_down(duckdb: DuckDBPyConnection, name: str, addresses: TakenDown) -> None:
+    """Make a table of the documents that exclusions name, each once."""
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        rows = addresses()
+        while some := list(islice(rows, _DOWN_ROWS)):
+            columns = zip(*some, strict=True)
+            yield pa.RecordBatch.from_arrays(
+                [pa.array(column, field.type) for column, field in zip(columns, _DOWN, strict=True)], schema=_DOWN
+            )
+
+    duckdb.register("incoming", pa.RecordBatchReader.from_batches(_DOWN, batches()))
+    duckdb.execute(
+        f"CREATE TABLE down_{name} AS SELECT source, shard_index, row, min(reason) AS reason FROM incoming GROUP BY ALL"
+    )
+    duckdb.unregister("incoming")
+
+
 def _rows(dataset: str, shards: Shards, tokens: bool) -> Iterator[pa.RecordBatch]:
     position = 0
     for part in shards:
@@ -194,6 +259,8 @@ def _rows(dataset: str, shards: Shards, tokens: bool) -> Iterator[pa.RecordBatch
                 "text": _texts(batch),
                 "score": batch.column("safety_score") if "safety_score" in batch.schema.names else None,
                 "tokens": _tokens(batch),
+                "is_excluded": batch.column("is_excluded") if "is_excluded" in batch.schema.names else None,
+                "is_withheld": _withheld(batch),
             }
             values = []
             for field in _ROWS:
@@ -205,7 +272,8 @@ def _rows(dataset: str, shards: Shards, tokens: bool) -> Iterator[pa.RecordBatch
 
 def _read(part: Part, tokens: bool) -> Iterator[pa.RecordBatch]:
     """Yield the columns of a part that are compared; no text is read."""
-    wanted = {"source", "shard_index", "row", "id", "text_hash", "text_sha256", "safety_score"}
+    wanted = {"source", "shard_index", "row", "id", "id_type", "is_excluded"}
+    wanted |= {"text_hash", "text_sha256", "safety_score"}
     wanted.add("tokens" if tokens else "token_length")
     yield from part.batches([name for name in part.schema.names if name in wanted])
 
@@ -217,6 +285,12 @@ def _texts(batch: pa.RecordBatch) -> pa.Array | None:
         return None
     digests = b"".join(digest[:8] for digest in batch.column("text_sha256").to_pylist())
     return pa.array(np.frombuffer(digests, ">u8").astype(np.uint64))
+
+
+def _withheld(batch: pa.RecordBatch) -> pa.Array:
+    if "id_type" not in batch.schema.names:
+        return pa.array(np.zeros(batch.num_rows, np.bool_))
+    return pc.fill_null(pc.equal(batch.column("id_type"), WITHHELD), False)
 
 
 def _tokens(batch: pa.RecordBatch) -> pa.Array | None:

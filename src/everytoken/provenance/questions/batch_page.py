@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from everytoken.pages import page_with
+from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.questions.document_records import DocumentRecord
 from everytoken.provenance.questions.token_texts import bytes_of_token, decoded
 from everytoken.provenance.questions.trace import TracedSpan
@@ -41,7 +42,15 @@ def batch_page(sequences: Sequence[TracedSequence], title: str, options: str = "
         sequences: of one step, or a window.
         title: what they are.
         options: of the command that traced them, which the page names for each token.
+
+    Raises:
+        ProvenanceError: a stream is gone, and its index is there alone.
     """
+    if gone := next((one.window for one in sequences if not one.window.ids_known), None):
+        raise ProvenanceError(
+            f"the stream {gone.stream} was made again since the run, and only the index of the former one is here: "
+            "there are no tokens that a page could show. Ask without --html"
+        )
     documents = _Documents()
     wide = any(int(one.window.tokens.max(initial=0)) >= 1 << 16 for one in sequences)
     data = {
@@ -85,7 +94,7 @@ def _of_record(record: DocumentRecord, span: TracedSpan) -> list[list[str]]:
     else:
         told += [
             ("source", record.source),
-            ("address", f"{record.source}/{record.shard_index}/{record.row}"),
+            ("address", record.spelled_address),
             ("file", record.path),
             ("id", record.id),
             ("safety score", record.safety_score),

@@ -40,6 +40,7 @@ class LocatedTokens:
             not those of the text.
         whole_length: tokens of the whole text, before any cut, EOS included.
         characters: of the text.
+        ends_at_turn: whether they end with the last turn of a chat that is kept, and not at a cap.
     """
 
     ids: np.ndarray
@@ -48,6 +49,7 @@ class LocatedTokens:
     bytes: np.ndarray | None
     whole_length: int
     characters: int
+    ends_at_turn: bool = False
 
     def range(self, first: int, end: int) -> tuple[int, int]:
         """Return the characters [start, end) that the tokens [first, end) are made from."""
@@ -120,7 +122,7 @@ def locate_chat(
             kept = len(ids)
         place = border
     kept_ids, kept_starts, kept_ends = (np.array(values[:kept], np.int64) for values in (ids, starts, ends))
-    return LocatedTokens(kept_ids, kept_starts, kept_ends, None, len(ids), len(text))
+    return LocatedTokens(kept_ids, kept_starts, kept_ends, None, len(ids), len(text), ends_at_turn=True)
 
 
 def _cut(piece: str, pattern: re.Pattern[str] | None) -> Sequence[tuple[int, str]]:

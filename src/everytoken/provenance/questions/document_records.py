@@ -17,6 +17,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from everytoken.provenance.addresses import spelled_address
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.questions.places import Places, store_head
 from everytoken.shards import Ledger
@@ -86,9 +87,14 @@ class DocumentRecord:
             return None
         return (self.source, self.shard_index, self.row)
 
+    @property
+    def spelled_address(self) -> str | None:
+        """SOURCE/FILE/ROW; None of a canary document."""
+        return None if self.address is None else spelled_address(*self.address)
+
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON."""
-        return dict(vars(self))
+        return {**vars(self), "address": self.spelled_address}
 
 
 @dataclass(frozen=True)

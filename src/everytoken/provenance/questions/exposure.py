@@ -17,7 +17,7 @@ import numpy as np
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.indexes.document_numbers import DocumentPlace
 from everytoken.provenance.indexes.spans import Span, StreamIndex
-from everytoken.provenance.questions.document_records import DocumentRecord
+from everytoken.provenance.questions.indexed_streams import IndexedStream
 from everytoken.provenance.questions.runs import OpenRun, Run
 from everytoken.tokens.windows import WindowStream
 
@@ -26,7 +26,7 @@ from everytoken.tokens.windows import WindowStream
 class Held:
     """Tokens [first, end) of a document at the positions from ``at`` on of a window, whether it was read or not.
 
-    ``counted``: how many of them count in the loss.
+    ``counted``: how many of them count in the loss; None where the stream is gone, and its index does not tell.
     """
 
     stream: str
@@ -34,7 +34,7 @@ class Held:
     first: int
     end: int
     at: int
-    counted: int
+    counted: int | None
 
 
 @dataclass(frozen=True)
@@ -93,26 +93,28 @@ class CheckpointPast:
 
 
 @dataclass(frozen=True)
-class DocumentExposure:
-    """What runs read of a document.
+class Reads:
+    """What runs read of tokens of a document.
 
     Attributes:
-        record: the document.
-        held: the windows that hold it, of the streams of all runs.
+        held: the windows that hold them, of the streams of all runs.
         exposures: in the order in which they happened.
         checkpoints: of the last run, ascending; of what came before, the run's own past included.
     """
 
-    record: DocumentRecord
     held: tuple[Held, ...]
     exposures: tuple[Exposure, ...]
     checkpoints: tuple[CheckpointPast, ...]
+
+    @property
+    def counted(self) -> int | None:
+        """How many of the tokens that were read counted in the loss, each time; None where that is not known."""
+        return _sum([one.held.counted for one in self.exposures])
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON."""
         seen = self.exposures
         return {
-            "document": self.record.to_json(),
             "windows": [
                 {
                     "stream": one.stream,
@@ -125,7 +127,7 @@ class DocumentExposure:
             ],
             "times": len(seen),
             "tokens_seen": sum(one.tokens for one in seen),
-            "tokens_counted_in_loss": sum(one.held.counted for one in seen),
+            "tokens_counted_in_loss": self.counted,
             "first_step": seen[0].step if seen else None,
             "last_step": seen[-1].step if seen else None,
             "exposures": [one.to_json() for one in seen],
@@ -133,7 +135,14 @@ class DocumentExposure:
         }
 
 
-def windows_holding(stream: WindowStream, name: str, index: StreamIndex, place: DocumentPlace) -> Iterator[Held]:
+def _sum(counts: Sequence[int | None]) -> int | None:
+    known = [one for one in counts if one is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
+def windows_holding(
+    stream: WindowStream, name: str, index: StreamIndex, place: DocumentPlace, tokens: tuple[int, int] | None = None
+) -> Iterator[Held]:
     """Yield the windows of a stream that hold tokens of a document, in the order of its tokens; maybe none.
 
     Args:
@@ -141,11 +150,19 @@ def windows_holding(stream: WindowStream, name: str, index: StreamIndex, place: 
         name: that the run has for it.
         index: of the stream.
         place: the document.
+        tokens: first and end of those of its tokens that are meant; None: all.
     """
     if place.split not in index.splits:
         return
-    for window, span in index.windows_of(index.numbers.first_of(place.split) + place.number):
-        yield Held(name, window, span.first, span.end, span.at, _counted(stream, window, span))
+    for window, whole in index.windows_of(index.numbers.first_of(place.split) + place.number):
+        span = whole if tokens is None else _within(whole, *tokens)
+        if span.first < span.end:
+            yield Held(name, window, span.first, span.end, span.at, _counted(stream, window, span))
+
+
+def _within(span: Span, first: int, end: int) -> Span:
+    begin = max(span.first, first)
+    return Span(span.document, begin, min(span.end, end), span.at + begin - span.first)
 
 
 def exposures_of(opened: OpenRun, held: Held, steps: int | None = None) -> Iterator[Exposure]:
@@ -181,21 +198,22 @@ def exposures_of(opened: OpenRun, held: Held, steps: int | None = None) -> Itera
         yield Exposure(run.name, sample, step, sequence, epoch, held, step in run.skipped_steps)
 
 
-def document_exposure(
+def reads_of(
     runs: Sequence[OpenRun],
     indexes: Sequence[Mapping[str, StreamIndex]],
     place: DocumentPlace,
-    record: DocumentRecord,
     at_step: int | None = None,
-) -> DocumentExposure:
+    tokens: Mapping[str, tuple[int, int]] | None = None,
+) -> Reads:
     """Return what runs read of a document.
 
     Args:
         runs: one after the other, each begun from the end of the one before; the last is the one that is asked about.
         indexes: of each run, the indexes of its streams by name.
         place: the document.
-        record: the document's.
         at_step: steps of the last run that count; None: all.
+        tokens: first and end of those of its tokens that are meant, by the root digest of the stream; of a stream that
+            is not named, none. None: all of all streams.
     """
     held: dict[tuple[str, int, int], Held] = {}
     exposures: list[Exposure] = []
@@ -204,9 +222,11 @@ def document_exposure(
         last = number == len(runs) - 1
         found: list[Exposure] = []
         for stream in opened.windows.streams:
-            if (index := of_run.get(stream.name)) is None:
+            index = of_run.get(stream.name)
+            if index is None or (tokens is not None and index.stream not in tokens):
                 continue
-            for one in windows_holding(stream, stream.name, index, place):
+            meant = None if tokens is None else tokens[index.stream]
+            for one in windows_holding(stream, stream.name, index, place, meant):
                 held.setdefault((index.stream, one.window, one.at), one)
                 found += exposures_of(opened, one, at_step if last else None)
         found.sort(key=lambda exposure: (exposure.sample, exposure.held.at))
@@ -214,8 +234,7 @@ def document_exposure(
         exposures += found
     run = runs[-1].run
     of_last = [one.step for one in exposures[earlier:]]
-    return DocumentExposure(
-        record,
+    return Reads(
         tuple(held.values()),
         tuple(exposures),
         tuple(
@@ -230,8 +249,10 @@ def checkpoints_until(run: Run, at_step: int | None) -> list[tuple[int, str]]:
     return [one for one in run.checkpoints if at_step is None or one[0] <= at_step]
 
 
-def _counted(stream: WindowStream, window: int, span: Span) -> int:
+def _counted(stream: WindowStream, window: int, span: Span) -> int | None:
     """Return how many tokens of a span count in the loss: token t is the target of prediction t - 1."""
+    if isinstance(stream, IndexedStream) and not stream.counts_known:
+        return None
     mask = np.ones((1, stream.seq_length), bool)
     stream.clear(mask, np.array([0]), np.array([window]))
     targets = np.concatenate([[False], mask[0]])

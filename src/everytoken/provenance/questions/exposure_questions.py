@@ -12,7 +12,6 @@ from typing import Any
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.indexes.document_index import DocumentIndex, open_document_index
 from everytoken.provenance.indexes.document_numbers import DocumentPlace
-from everytoken.provenance.indexes.spans import StreamIndex
 from everytoken.provenance.questions.document_records import (
     CANARY,
     STORES,
@@ -20,15 +19,29 @@ from everytoken.provenance.questions.document_records import (
     DocumentRecords,
     Row,
 )
-from everytoken.provenance.questions.exposure import DocumentExposure, document_exposure
+from everytoken.provenance.questions.phrases import DocumentExposure, RunDocuments, document_exposure
+from everytoken.provenance.questions.places import store_head
 from everytoken.provenance.questions.runs import OpenRun, Run, open_run, past_of
-from everytoken.provenance.questions.stream_documents import index_of_stream
+from everytoken.provenance.questions.stream_documents import (
+    StreamDocuments,
+    documents_of,
+    documents_of_gone,
+    index_of_stream,
+)
 from everytoken.provenance.questions.text_search import canary_documents_with_id, documents_containing
 from everytoken.provenance.questions.unread_splits import unread_splits
-from everytoken.provenance.questions.unused_documents import Unused, unused_at, unused_with_id
+from everytoken.provenance.questions.unused_documents import Unused, rows_read, unused_at, unused_with_id
 from everytoken.shards import Store
 
 DOCUMENT_INDEX = "document_index"
+
+
+@dataclass(frozen=True)
+class Searched:
+    """What was looked through: ``ids``, ``addresses`` or ``texts``, of so many documents by split."""
+
+    what: str
+    documents: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -42,6 +55,8 @@ class Answer:
         more: how many more there are.
         unused: those that are in no split, and why.
         notes: what is not counted, and why.
+        searched: what was looked through, and how many documents of each split (``read``: of all that was read).
+        phrase: the text that was looked for; None where documents were.
     """
 
     runs: tuple[Run, ...]
@@ -49,6 +64,8 @@ class Answer:
     more: int
     unused: tuple[Unused, ...]
     notes: tuple[str, ...]
+    searched: Searched
+    phrase: str | None
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON."""
@@ -60,6 +77,8 @@ class Answer:
             "more_documents": self.more,
             "not_in_a_split": [one.to_json() for one in self.unused],
             "notes": list(self.notes),
+            "searched": {"what": self.searched.what, "documents": dict(self.searched.documents)},
+            **({} if self.phrase is None else {"text_contains": self.phrase}),
         }
 
 
@@ -83,8 +102,7 @@ class Questions:
         self._records, self._places, self._run = records, records.places, run
         runs, unknown = past_of(self._places, run, checkpoint_folders)
         self._notes = [] if unknown is None else [unknown]
-        self._runs: list[OpenRun] = []
-        self._indexes: list[dict[str, StreamIndex]] = []
+        self._runs: list[RunDocuments] = []
         for one in reversed(runs):
             try:
                 self._open(one, given or {})
@@ -98,25 +116,39 @@ class Questions:
         names = {name for name, _ in run.streams}
         own = given if run is self._run else {name: path for name, path in given.items() if name in names}
         opened = open_run(self._places, run, own)
-        indexes = self._indexes_of(opened)
-        self._runs.insert(0, opened)
-        self._indexes.insert(0, indexes)
+        self._runs.insert(0, RunDocuments(opened, self._documents_of(opened)))
 
-    def _indexes_of(self, opened: OpenRun) -> dict[str, StreamIndex]:
-        found: dict[str, StreamIndex] = {}
+    def _documents_of(self, opened: OpenRun) -> dict[str, StreamDocuments]:
+        found: dict[str, StreamDocuments] = {}
+        for name, stream in opened.gone.items():
+            found[name] = documents_of_gone(self._places, name, stream)
+            self._notes.append(
+                f"the stream {name} of {opened.run.name} (digest {stream.index.stream[:16]}) was made again since, as "
+                "by a take-down: what it held is told by its index. Ids are not compared, and a document that had been "
+                "taken down before it was made is told as if it were still in it"
+            )
         for name, folder in opened.folders.items():
-            index = index_of_stream(self._places, name, folder, opened.run.seq_length)
-            if index is None:
+            if (known := self._documents_of_stream(opened, name, folder)) is None:
                 self._notes.append(
                     f"the stream {name} of {opened.run.name} ({folder}) was not made from documents of this "
                     "environment: what it holds is not counted here"
                 )
             else:
-                found[name] = index
+                found[name] = known
         for name, compared in opened.compared.items():
             if not compared:
                 self._notes.append(f"the stream {name} has no ledger and is large: its digest was not compared")
         return found
+
+    def _documents_of_stream(self, opened: OpenRun, name: str, folder: Path) -> StreamDocuments | None:
+        index = index_of_stream(self._places, name, folder, opened.run.seq_length)
+        if index is None:
+            return None
+        try:
+            return documents_of(self._places, name, folder, opened.run.seq_length)
+        except ProvenanceError as error:  # what it was encoded with is gone; where documents are in it is known
+            self._notes.append(f"how much of a text the stream {name} of {opened.run.name} has is not known: {error}")
+            return StreamDocuments(name, index, None, None)
 
     def with_id(self, id: str, *, most: int, at_step: int | None = None, everywhere: bool = False) -> Answer:
         """Return what was read of all documents with an id; arguments and errors as of `at_address`.
@@ -124,10 +156,13 @@ class Questions:
         Where no split has the id, or ``everywhere``, all ids that were read are scanned for those in no split.
         """
         places = [*self._index.find_id(id), *canary_documents_with_id(self._places, id)]
+        searched = self._searched("ids", self._in_index())
         if places and not everywhere:
-            return self._answer(places, most, at_step)
+            return self._answer(places, most, at_step, searched)
         used = {one.address for one in self._records_at(places) if one.address is not None}
-        return self._answer(places, most, at_step, unused_with_id(self._records, id, used))
+        unused = unused_with_id(self._records, id, used)
+        searched = Searched("ids", {**searched.documents, **rows_read(self._places)})
+        return self._answer(places, most, at_step, searched, unused)
 
     def at_address(self, source: str, shard_index: int, row: int, *, most: int, at_step: int | None = None) -> Answer:
         """Return what was read of the documents at an address.
@@ -144,25 +179,48 @@ class Questions:
         """
         found = self._index.find_address(source, shard_index, row)
         unused = [] if found else [unused_at(self._records, source, shard_index, row)]
-        return self._answer(found, most, at_step, unused)
+        return self._answer(found, most, at_step, Searched("addresses", self._in_index()), unused)
 
     def containing(self, text: str, *, most: int, at_step: int | None = None) -> Answer:
-        """Return what was read of all documents of a split whose text contains a text; a scan of all texts."""
-        return self._answer(documents_containing(self._places, text), most, at_step)
+        """Return where documents of the splits have a text, and what was read of that; a scan of all texts.
+
+        Arguments as of `at_address`; of each document, ``most`` places are looked at.
+        """
+        found = documents_containing(self._places, text)
+        splits = [split for split, dataset in STORES.items() if split != CANARY and self._places.has(dataset)]
+        rows = {split: store_head(self._places.path(STORES[split]))["rows"] for split in splits}
+        return self._answer(found, most, at_step, self._searched("texts", rows), phrase=text)
+
+    def _in_index(self) -> dict[str, int]:
+        return {split: self._index.numbers.documents_of(split) for split in self._index.numbers.splits}
+
+    def _searched(self, what: str, splits: Mapping[str, int]) -> Searched:
+        made = self._places.has(STORES[CANARY])
+        canaries = {CANARY: store_head(self._places.path(STORES[CANARY]))["rows"]} if made else {}
+        return Searched(what, {**splits, **canaries})
 
     def _answer(
-        self, places: Iterable[DocumentPlace], most: int, at_step: int | None, unused: Iterable[Unused] = ()
+        self,
+        places: Iterable[DocumentPlace],
+        most: int,
+        at_step: int | None,
+        searched: Searched,
+        unused: Iterable[Unused] = (),
+        phrase: str | None = None,
     ) -> Answer:
         left_out = tuple(unused)
         repeated = [address for one in left_out if (address := one.same_text_as) is not None]
         found = iter(dict.fromkeys([*places, *(place for one in repeated for place in self._index.find_address(*one))]))
         chosen = list(islice(found, most))
         more = sum(1 for _ in found)
-        exposures = tuple(
-            document_exposure(self._runs, self._indexes, place, record, at_step)
-            for place, record in zip(chosen, self._records_at(chosen), strict=True)
-        )
-        return Answer(tuple(one.run for one in self._runs), exposures, more, left_out, tuple(self._notes))
+        rows = {key: self._row(place) for key, place in enumerate(chosen)}
+        texts = self._records.texts_at(rows, {key: place.number for key, place in enumerate(chosen)})
+        by_key = {
+            key: document_exposure(self._runs, chosen[key], document, at_step, phrase, most) for key, document in texts
+        }
+        exposures = tuple(by_key[key] for key in range(len(chosen)))
+        runs = tuple(one.opened.run for one in self._runs)
+        return Answer(runs, exposures, more, left_out, tuple(self._notes), searched, phrase)
 
     def _records_at(self, places: Sequence[DocumentPlace]) -> list[DocumentRecord]:
         rows = {key: self._row(place) for key, place in enumerate(places)}

@@ -19,6 +19,8 @@ _LEDGER = "ledger.json"
 _STORE = b'"everytoken-ledger/'
 _HEAD = 1 << 16
 _PARTS = b'\n "parts": [\n'
+FORMER_INDEXES = "former_indexes"  # beside the indexes: those of streams that were made again since
+_INDEX = "_index"
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,16 @@ class Places:
                 yield name, ArtifactStore(folder).load()
             except ShardsError as error:  # another one may be the one that is looked for; if not, its error says so
                 logger.warning("%s is passed over: %s", name, error)
+
+    @cached_property
+    def indexes(self) -> dict[str, Artifact]:
+        """The indexes of streams by the root digest of their stream; also of streams that a take-down made again."""
+        found = {one.statistics["stream"]: one for one in self.artifacts.values() if "stream" in one.statistics}
+        places = {path.parent / FORMER_INDEXES for name, path in self.paths.items() if name.endswith(_INDEX)}
+        former = Places({str(path.parent): path.parent for one in places for path in one.glob(f"*/{_LEDGER}")}, "")
+        return {
+            one.statistics["stream"]: one for one in former.artifacts.values() if "stream" in one.statistics
+        } | found
 
     def with_digest(self, root_digest: str) -> tuple[str, Artifact] | None:
         """Return name and artifact of this content; None when the environment has none."""

@@ -29,6 +29,9 @@ _TRAININGS = (
     _Training("checkpoint", "training", ("compact", "annotated"), None),
 )
 
+CHECKPOINTS = (*(one.checkpoint for one in _TRAININGS), "pretrained_checkpoint")
+"""The datasets that a run made which trained."""
+
 
 def recorded_run(places: Places, name: str, parameters: Mapping[str, Any], digests: Mapping[str, str]) -> Run:
     """Return the run that parameters and contents describe.
@@ -72,5 +75,6 @@ def recorded_run(places: Places, name: str, parameters: Mapping[str, Any], diges
 
 def _whole(places: Places, beginning: str) -> str:
     """Return the digest in the environment that begins so; the beginning itself when there is none."""
-    found = {one.root_digest for one in places.artifacts.values() if one.root_digest.startswith(beginning)}
+    known = [*(one.root_digest for one in places.artifacts.values()), *places.indexes]
+    found = {one for one in known if one.startswith(beginning)}
     return found.pop() if len(found) == 1 else beginning

@@ -17,6 +17,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from everytoken.provenance.errors import ProvenanceError
+from everytoken.provenance.indexes.stream_index import open_stream_index
+from everytoken.provenance.questions.indexed_streams import IndexedStream, indexed_stream
 from everytoken.provenance.questions.places import Places
 from everytoken.provenance.questions.run_streams import stream_of_run
 from everytoken.shards import Artifact, ArtifactStore, value_digest
@@ -65,7 +67,8 @@ class OpenRun:
     Attributes:
         run: the run.
         windows: its samples, memory-mapped.
-        folders: where each stream lies, by name.
+        folders: where each stream lies, by name; of one that is gone, and known by its index alone, nothing.
+        compared: whether the digest of each was compared with that of the run.
     """
 
     run: Run
@@ -82,6 +85,11 @@ class OpenRun:
     def last_sample(self) -> int:
         """The number of samples that the run read."""
         return self.run.steps * self.run.batch_size
+
+    @property
+    def gone(self) -> dict[str, IndexedStream]:
+        """The streams of which only the index is there, by name."""
+        return {one.name: one for one in self.windows.streams if isinstance(one, IndexedStream)}
 
 
 def describe_run(name: str, checkpoint: Artifact, checkpoint_folders: Sequence[Path] = ()) -> Run:
@@ -173,7 +181,7 @@ def past_of(places: Places, run: Run, checkpoint_folders: Sequence[Path] = ()) -
 
 
 def open_run(places: Places, run: Run, given: Mapping[str, Path]) -> OpenRun:
-    """Open the streams of a run, found by their digests.
+    """Open the streams of a run, found by their digests; of a stream that is gone, its index, where that is there.
 
     Args:
         places: where they may lie.
@@ -181,16 +189,37 @@ def open_run(places: Places, run: Run, given: Mapping[str, Path]) -> OpenRun:
         given: where streams lie that are not in the environment, by name.
 
     Raises:
-        ProvenanceError: a stream is not there, or is another one than the run read.
+        ProvenanceError: a stream and its index are not there, or it is another one than the run read.
     """
     if unknown := sorted(set(given) - {name for name, _ in run.streams}):
         raise ProvenanceError(
             f"the run {run.name} has the streams {[name for name, _ in run.streams]}, and none named {unknown[0]!r}"
         )
-    found = {name: stream_of_run(places, run.name, name, digest, given.get(name)) for name, digest in run.streams}
+    found: dict[str, tuple[Path, bool]] = {}
+    gone: dict[str, IndexedStream] = {}
+    for name, digest in run.streams:
+        try:
+            found[name] = stream_of_run(places, run.name, name, digest, given.get(name))
+        except ProvenanceError:
+            if name in given or digest not in places.indexes:
+                raise
+            gone[name] = indexed_stream(name, open_stream_index(places.indexes[digest], run.seq_length))
     folders = {name: path for name, (path, _) in found.items()}
-    windows = open_training_windows(folders, run.data, run.batch_size, run.seq_length)
+    if gone:
+        windows = _windows_with(gone, run, folders)
+    else:
+        windows = open_training_windows(folders, run.data, run.batch_size, run.seq_length)
     return OpenRun(run, windows, folders, {name: compared for name, (_, compared) in found.items()})
+
+
+def _windows_with(gone: Mapping[str, IndexedStream], run: Run, folders: Mapping[str, Path]) -> TrainingWindows:
+    alone = run.data.model_copy(update={"schedule": "integer", "weights": None, "replay": None})
+    there = {
+        name: open_training_windows({name: path}, alone, 1, run.seq_length).streams[0] for name, path in folders.items()
+    }
+    streams = tuple(gone[name] if name in gone else there[name] for name, _ in run.streams)
+    order = SampleOrder([one.name for one in streams], [len(one) for one in streams], run.data, run.batch_size)
+    return TrainingWindows(streams, order)
 
 
 def _run_of_step(places: Places, name: str, folder: Path, checkpoint_folders: Sequence[Path]) -> Run:

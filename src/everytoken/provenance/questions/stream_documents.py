@@ -7,15 +7,16 @@ made from, and their recipes how they were encoded; that of chat windows says it
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.indexes.stream_index import StreamIndex, open_stream_index
 from everytoken.provenance.questions.character_spans import LocatedTokens, locate_chat, locate_document
-from everytoken.provenance.questions.document_records import RecordText
+from everytoken.provenance.questions.document_records import STORES, RecordText
 from everytoken.provenance.questions.foreign_streams import input_files, sequences_of
+from everytoken.provenance.questions.indexed_streams import IndexedStream
 from everytoken.provenance.questions.places import Places, store_head
 from everytoken.provenance.questions.run_streams import DATASETS
 from everytoken.shards import Artifact, ArtifactStore
@@ -58,10 +59,9 @@ class StreamDocuments:
 
 
 def index_of(places: Places, root_digest: str) -> tuple[str, Artifact] | None:
-    """Return name and artifact of the index of a stream of this content; None when the environment has none."""
-    return next(
-        ((name, one) for name, one in places.artifacts.items() if one.statistics.get("stream") == root_digest), None
-    )
+    """Return folder and artifact of the index of a stream of this content; None when the environment has none."""
+    found = places.indexes.get(root_digest)
+    return None if found is None else (str(found.folder), found)
 
 
 def documents_of(places: Places, name: str, path: Path, seq_length: int) -> StreamDocuments:
@@ -82,6 +82,34 @@ def documents_of(places: Places, name: str, path: Path, seq_length: int) -> Stre
     index = open_index(places, name, stream, seq_length)
     tokenizer = _tokenizer(places, name, stream)
     return StreamDocuments(name, index, _locate(places, name, stream, index, tokenizer), tokenizer)
+
+
+def documents_of_gone(places: Places, name: str, stream: IndexedStream) -> StreamDocuments:
+    """Return what is known of the documents of a stream of which only the index is there.
+
+    How its documents were encoded is taken from the stream that has its name now, where there is one: a take-down
+    changes neither tokenizer nor rules. Nothing can be compared with its ids.
+
+    Raises:
+        ProvenanceError: the documents are not those that the index counts.
+    """
+    for split in stream.index.splits:
+        now = store_head(places.store(STORES[split]))["rows"]
+        if now != (then := stream.index.numbers.documents_of(split)):
+            raise ProvenanceError(
+                f"the stream {name} with the digest {stream.index.stream} is gone, and its index is of {then:,} "
+                f"{split} documents; now there are {now:,}: they were drawn again since. Choose the environment that "
+                f"has them (--env), or say where the stream lies: --streams {name}=PATH"
+            )
+    dataset = DATASETS.get(name, name)
+    if dataset in places.artifacts:
+        known = documents_of(places, name, places.paths[dataset], stream.seq_length)
+        if known.index is not None and (known.index.kind, known.index.splits) == (
+            stream.index.kind,
+            stream.index.splits,
+        ):
+            return replace(known, index=stream.index)
+    return StreamDocuments(name, stream.index, None, None)
 
 
 def index_of_stream(places: Places, name: str, path: Path, seq_length: int) -> StreamIndex | None:

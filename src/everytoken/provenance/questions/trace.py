@@ -7,7 +7,7 @@ that was read. The text as its upstream has it is a matter of `everytoken.proven
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +15,11 @@ import numpy as np
 
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.indexes.flat_index import FlatWindowIndex
-from everytoken.provenance.indexes.spans import Span
+from everytoken.provenance.indexes.spans import Span, StreamIndex
 from everytoken.provenance.questions.character_spans import LocatedTokens
 from everytoken.provenance.questions.document_records import DocumentRecord, DocumentRecords, Row
 from everytoken.provenance.questions.foreign_streams import file_of
+from everytoken.provenance.questions.indexed_streams import IndexedStream
 from everytoken.provenance.questions.stream_documents import StreamDocuments
 from everytoken.tokens.windows import WindowStream
 
@@ -36,8 +37,11 @@ class TracedSpan:
         located: all tokens of the document with their characters; None where there is no text: of documents known by
             number alone, and of those that were taken down.
         text: of the document, where it was asked for.
-        counted: how many of the tokens count in the loss, as targets.
-        length: tokens of the document, EOS included, in all windows; None of a document that was taken down.
+        counted: how many of the tokens count in the loss, as targets; None where the stream is gone, and its index does
+            not tell.
+        length: tokens of the document, EOS included, in all windows; None of a document that was taken down, and where
+            the stream is gone.
+        ids_known: whether the stream is there.
     """
 
     at: int
@@ -48,8 +52,9 @@ class TracedSpan:
     file: tuple[str, int] | None
     located: LocatedTokens | None
     text: str | None
-    counted: int
+    counted: int | None
     length: int | None
+    ids_known: bool = True
 
     @property
     def last(self) -> int:
@@ -59,7 +64,7 @@ class TracedSpan:
     @property
     def taken_down(self) -> bool:
         """Whether EOS stands where the document's tokens were."""
-        return self.record is not None and self.located is None
+        return self.record is not None and self.located is None and self.ids_known
 
     @property
     def characters(self) -> tuple[int, int] | None:
@@ -74,7 +79,8 @@ class TracedSpan:
     @property
     def is_cut(self) -> bool:
         """Whether the text goes on behind the document's last token: it was longer than the cap."""
-        return self.located is not None and self.located.whole_length > len(self.located.ids)
+        located = self.located
+        return located is not None and located.whole_length > len(located.ids) and not located.ends_at_turn
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON."""
@@ -105,6 +111,8 @@ class TracedWindow:
         counted: whether each counts in the loss as the target of a prediction, bool (n,); the first never does.
         spans: the documents, by position; padding is in none.
         documents_known: whether anything says which documents there are.
+        ids_known: whether the stream is there; if not, its index alone says what the window held, ``tokens`` are -1,
+            and nothing was compared.
     """
 
     stream: str
@@ -113,12 +121,18 @@ class TracedWindow:
     counted: np.ndarray
     spans: tuple[TracedSpan, ...]
     documents_known: bool
+    ids_known: bool = True
 
     @property
     def padding(self) -> tuple[int, int]:
         """The positions [begin, end) behind the last document."""
         begin = max((span.end for span in self.spans), default=0 if self.documents_known else len(self.tokens))
         return begin, len(self.tokens)
+
+    @property
+    def counts_known(self) -> bool:
+        """Whether it is known which tokens count in the loss."""
+        return all(span.counted is not None for span in self.spans)
 
     def span_at(self, position: int) -> TracedSpan | None:
         """Return the document of a position; None where it is padding, or documents are not known.
@@ -136,9 +150,10 @@ class TracedWindow:
             "stream": self.stream,
             "window": self.window,
             "tokens": len(self.tokens),
-            "counted_in_loss": int(self.counted.sum()),
+            "counted_in_loss": int(self.counted.sum()) if self.counts_known else None,
             "padding": list(self.padding),
             "documents_known": self.documents_known,
+            "ids_compared": self.ids_known and any(span.located is not None for span in self.spans),
             "documents": [span.to_json() for span in self.spans],
         }
 
@@ -169,7 +184,10 @@ def trace_windows(
     for number in wanted:
         if not 0 <= number < len(stream):
             raise ProvenanceError(f"stream {stream.name} has {len(stream):,} windows, asked for window {number:,}")
-    tokens = np.asarray(stream.tokens(np.array(wanted, np.int64)), np.int64).reshape(len(wanted), -1)
+    if isinstance(stream, IndexedStream):
+        tokens = np.full((len(wanted), stream.seq_length + 1), -1, np.int64)
+    else:
+        tokens = np.asarray(stream.tokens(np.array(wanted, np.int64)), np.int64).reshape(len(wanted), -1)
     counted = np.ones((len(wanted), stream.seq_length), bool)
     stream.clear(counted, np.arange(len(wanted)), np.array(wanted, np.int64))
     counted = np.concatenate([np.zeros((len(wanted), 1), bool), counted], axis=1)
@@ -182,6 +200,13 @@ def trace_windows(
             f"{index.windows:,} of {index.window:,}: it is the index of another stream. Make it again"
         )
     held = [index.spans(number) for number in wanted]
+    if isinstance(stream, IndexedStream):
+        return [
+            TracedWindow(stream.name, number, ids, mask, spans, documents_known=True, ids_known=False)
+            for number, ids, mask, spans in zip(
+                wanted, tokens, counted, _of_index(stream, index, records, counted, held), strict=True
+            )
+        ]
     if documents.locate is None:
         return [
             _window(stream, number, ids, mask, tuple(_of_file(documents, mask, span) for span in spans), known=True)
@@ -200,7 +225,7 @@ def trace_windows(
         located: LocatedTokens | None = None
         for row, place in uses[number]:
             span, ids = held[row][place], tokens[row]
-            taken_down = document.record.excluded is not None and _is_only(ids, span, eos_id)
+            taken_down = document.record.excluded is not None and is_only(ids, span, eos_id)
             if not taken_down and located is None:
                 located = documents.locate(document)
             made[row, place] = _traced(
@@ -229,6 +254,36 @@ def _window(
     known: bool,
 ) -> TracedWindow:
     return TracedWindow(stream.name, number, ids, counted, spans, known)
+
+
+def _of_index(
+    stream: IndexedStream,
+    index: StreamIndex,
+    records: DocumentRecords,
+    counted: np.ndarray,
+    held: Sequence[Sequence[Span]],
+) -> Iterator[tuple[TracedSpan, ...]]:
+    """Yield what the index alone says of windows."""
+    numbers = {span.document for spans in held for span in spans}
+    rows = {number: Row(*index.numbers.row(number)) for number in numbers}
+    found = records.at(rows, {number: index.numbers.place(number).number for number in numbers})
+    for mask, spans in zip(counted, held, strict=True):
+        yield tuple(
+            TracedSpan(
+                at=span.at,
+                end=(end := span.at + span.end - span.first),
+                first=span.first,
+                record=found[span.document],
+                document=span.document,
+                file=None,
+                located=None,
+                text=None,
+                counted=int(mask[span.at : end].sum()) if stream.counts_known else None,
+                length=None,
+                ids_known=False,
+            )
+            for span in spans
+        )
 
 
 def _of_file(documents: StreamDocuments, counted: np.ndarray, span: Span) -> TracedSpan:
@@ -261,7 +316,7 @@ def _traced(
 ) -> TracedSpan:
     end = span.at + span.end - span.first
     if located is not None:
-        _require_same(stream.name, window, ids[span.at : end], span, record, located)
+        require_same(stream.name, window, ids[span.at : end], span, record, located)
     return TracedSpan(
         at=span.at,
         end=end,
@@ -276,13 +331,27 @@ def _traced(
     )
 
 
-def _is_only(ids: np.ndarray, span: Span, token: int) -> bool:
+def is_only(ids: np.ndarray, span: Span, token: int) -> bool:
+    """Return whether a window, int64 (n,), has nothing but this token where a span is."""
     return bool((ids[span.at : span.at + span.end - span.first] == token).all())
 
 
-def _require_same(
+def require_same(
     stream: str, window: int, found: np.ndarray, span: Span, record: DocumentRecord, located: LocatedTokens
 ) -> None:
+    """Check that the ids of a span in a window are those that the document's text gives.
+
+    Args:
+        stream: name, for the message.
+        window: number, for the message.
+        found: ids of the span, int64 (n,).
+        span: which tokens of the document they are.
+        record: of the document.
+        located: the tokens of its text.
+
+    Raises:
+        ProvenanceError: they are not.
+    """
     expected = located.ids[span.first : span.end]
     if len(expected) == len(found) and (expected == found).all():
         return
@@ -291,7 +360,7 @@ def _require_same(
     token = int(expected[offset]) if offset < len(expected) else None
     raise ProvenanceError(
         f"stream {stream}, window {window:,}, position {span.at + offset:,}: the text of {record.split} document "
-        f"{record.number:,} (address {record.address or record.id!r}) gives the id {token} as its token "
+        f"{record.number:,} ({record.spelled_address or repr(record.id)}) gives the id {token} as its token "
         f"{span.first + offset:,}, the window has {int(found[offset])}. Stream, documents and index are not of one "
         "making, or the stream is damaged: run `everytoken verify`, and the pipelines again"
     )

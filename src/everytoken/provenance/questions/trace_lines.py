@@ -1,18 +1,17 @@
-"""Traced windows and exposures as lines for a terminal: control characters of texts and ids are spelled out."""
+"""Traced windows as lines for a terminal: control characters of texts and ids are spelled out."""
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from everytoken.provenance.questions.document_records import DocumentRecord
-from everytoken.provenance.questions.exposure import DocumentExposure, Exposure
-from everytoken.provenance.questions.exposure_questions import Answer
 from everytoken.provenance.questions.trace import TracedSpan
 from everytoken.provenance.questions.traced_steps import TracedSequence, TracedToken
-from everytoken.provenance.questions.unused_documents import EXCLUDED, NO_ROW, NOT_DRAWN, NOT_PLANNED, Unused
 from everytoken.provenance.questions.upstream_text import Address, UpstreamDocument
 
+_WIDTH = 120  # of a line about a document
+_SHORTEST = 16  # characters of an id are shown at least
 _AROUND = 80  # characters of the text on both sides of a traced span
 _KINDS = {
     "text": "",
@@ -62,9 +61,19 @@ def sequence_lines(
         )
     else:
         yield f"window {window.window:,} of the stream {window.stream}"
-    yield f"{len(window.tokens):,} tokens; {int(window.counted.sum()):,} of them count in the loss"
+    counted = (
+        f"{int(window.counted.sum()):,} of them count in the loss"
+        if window.counts_known
+        else "which count is not known"
+    )
+    yield f"{len(window.tokens):,} tokens; {counted}"
     if not window.documents_known:
         yield "nothing says which documents they are of: no index of this project, and an .idx of windows alone"
+    if not window.ids_known:
+        yield (
+            "note: the stream was made again since, as by a take-down. Its index says which documents the window held; "
+            "no id was compared"
+        )
     if position is not None:
         yield from _token_lines(position)
     for span in window.spans:
@@ -75,94 +84,37 @@ def sequence_lines(
         yield f"[{begin}, {end})  padding: {end - begin} times EOS, none counts in the loss"
 
 
-def record_line(record: DocumentRecord) -> str:
-    """Return what tells a document: where it is from, its id, its score, its split."""
+def shortened(text: str, most: int) -> str:
+    """Return a text of at most so many characters: a long one with … in its middle."""
+    if len(text) <= most:
+        return text
+    tail = (most - 1) // 2
+    return f"{text[: most - 1 - tail]}…{text[len(text) - tail :]}"
+
+
+def record_line(record: DocumentRecord, width: int = _WIDTH, more: str = "") -> str:
+    """Return what tells a document: its address, id, score, split, and more; long ids are shortened to fit."""
     if record.canary is not None:
         told = ", ".join(f"{name} {quoted(str(value))}" for name, value in record.canary.items() if value is not None)
-        return (
-            f"canary document {record.number:,} (its text is made, it is no upstream's): id {quoted(record.id)}, "
-            f"line {record.row:,} of its file, {told}"
-        )
-    path = "" if record.path is None else f" ({shown(record.path)})"
-    excluded = "" if record.excluded is None else f", taken down: {quoted(record.excluded)}"
-    return (
-        f"{shown(str(record.source))} / shard {record.shard_index} / row {record.row}{path}, id {quoted(record.id)}, "
-        f"safety score {record.safety_score}, {record.split} document {record.number:,}{excluded}"
-    )
+        name = quoted(shortened(str(record.id), 40))
+        return f"canary document {record.number:,}: id {name}, line {record.row:,} of its file, {told}{more}"
+    before = f"{shown(str(record.spelled_address))}, id "
+    after = f", safety score {record.safety_score}, {record.split} {record.number:,}"
+    if record.excluded is not None:
+        after += f", taken down: {quoted(shortened(record.excluded, 30))}"
+    after += more
+    most = max(_SHORTEST, width - len(before) - len(after) - 2)
+    name = "none" if record.id is None else f'"{shortened(quoted(record.id)[1:-1], most)}"'
+    return before + name + after
 
 
-def answer_lines(answer: Answer, limit: int, at_step: int | None) -> Iterator[str]:
-    """Yield what a run read of documents; of each at most ``limit`` times that it did."""
-    run = answer.runs[-1]
-    steps = run.steps if at_step is None else at_step
-    began = "".join(f", begun from {one.name} ({one.steps:,} steps)" for one in reversed(answer.runs[:-1]))
-    beyond = f"; the run ended after {run.steps:,}, beyond that it is what it would read" if steps > run.steps else ""
-    yield f"{run.name}: the first {steps:,} steps of {run.batch_size:,} sequences{began}{beyond}"
-    for note in answer.notes:
-        yield f"note: {note}"
-    for document in answer.documents:
+def file_lines(records: Iterable[DocumentRecord | None]) -> Iterator[str]:
+    """Yield which file of its upstream each number in the addresses of documents is, each once."""
+    told = {(one.source, one.shard_index): one.path for one in records if one is not None and one.path is not None}
+    if told:
         yield ""
-        yield from _exposure_lines(document, limit, several=len(answer.runs) > 1)
-    for unused in answer.unused:
-        yield ""
-        yield _unused_line(unused)
-    if answer.more:
-        yield ""
-        yield f"and {answer.more:,} more documents (--limit)"
-    if not answer.documents and not answer.unused:
-        yield "no document was found"
-
-
-def _exposure_lines(document: DocumentExposure, limit: int, several: bool) -> Iterator[str]:
-    yield record_line(document.record)
-    if document.record.split == "held_out":
-        yield "  held out: no stream has it"
-    elif not document.held:
-        yield "  no window of the run's streams holds it"
-    for held in document.held[:limit]:
-        end = held.at + held.end - held.first
-        yield f"  window {held.window:,} of {held.stream}: its tokens [{held.first}, {held.end}) at [{held.at}, {end})"
-    if len(document.held) > limit:
-        yield f"  and {len(document.held) - limit:,} more windows (--limit)"
-    seen = document.exposures
-    if not seen:
-        if document.held:
-            yield "  not read in these steps"
-        return
-    tokens, counted = sum(one.tokens for one in seen), sum(one.held.counted for one in seen)
-    yield (
-        f"  read {_times(len(seen))}: {tokens:,} tokens, {counted:,} of them counted in the loss; first in step "
-        f"{_step(seen[0], several)}, last in step {_step(seen[-1], several)}"
-    )
-    for one in seen[:limit]:
-        skipped = "; the step was skipped and updated nothing" if one.skipped else ""
-        end = one.held.at + one.tokens
-        yield (
-            f"    step {_step(one, several)}, sequence {one.sequence} (sample {one.sample:,}, epoch {one.epoch}): "
-            f"window {one.held.window:,} of {one.held.stream}, positions [{one.held.at}, {end}){skipped}"
-        )
-    if len(seen) > limit:
-        yield f"    and {len(seen) - limit:,} more times (--limit)"
-    past = [f"step {one.step:,} ({_times(one.times)})" for one in document.checkpoints]
-    yield f"  before the checkpoints of {', '.join(past) or 'no step that is kept'}"
-
-
-def _step(exposure: Exposure, several: bool) -> str:
-    return f"{exposure.step:,}" + (f" of {exposure.run}" if several else "")
-
-
-def _unused_line(unused: Unused) -> str:
-    told = {
-        NOT_PLANNED: "it was not read",
-        NO_ROW: "there is no such row",
-        NOT_DRAWN: "it is a document, and no split drew it",
-        EXCLUDED: "it was taken down",
-    }.get(unused.reason, f"set aside as {unused.reason}")
-    detail = "" if unused.detail is None else f" ({shown(unused.detail)})"
-    return (
-        f"{shown(unused.source)} / shard {unused.shard_index} / row {unused.row}, id {quoted(unused.id)}: in no split; "
-        f"{told}{detail}"
-    )
+    for (source, shard_index), path in sorted(told.items(), key=str):
+        yield f"{shown(str(source))} file {shard_index}: {shown(str(path))}"
 
 
 def _token_lines(token: TracedToken) -> Iterator[str]:
@@ -187,19 +139,19 @@ def _span_lines(
     if span.characters is not None and span.located is not None:
         start, end = span.characters
         characters = f"; characters [{start:,}, {end:,}) of {span.located.characters:,}"
-    ended = ", EOS with them" if span.has_eos else ""
-    cut = "; the text goes on, it was cut to the cap" if span.is_cut and span.has_eos else ""
+    ended = ", EOS too" if span.has_eos else ""
+    cut = ""
+    if span.is_cut and span.located is not None:
+        cut = f"; cut to the cap, of {span.located.whole_length:,}"
     down = "; taken down: EOS stands in its place" if span.taken_down else ""
-    yield (
-        f"{begin}  tokens [{span.first:,}, {span.last:,}){length} of the document{ended}{characters}; "
-        f"{span.counted:,} count in the loss{cut}{down}"
-    )
+    counted = f"; {span.counted:,} count in the loss" if span.counted is not None else ""
+    yield f"{begin}  tokens [{span.first:,}, {span.last:,}){length}{ended}{characters}{counted}{down}"
     indent = " " * (len(begin) + 2)
     if span.record is None:
         of_file = "" if span.file is None else f": document {span.file[1]:,} of {shown(span.file[0])}"
         yield f"{indent}sequence {span.document:,} of the stream's .idx{of_file}"
         return
-    yield indent + record_line(span.record)
+    yield indent + record_line(span.record, _WIDTH - len(indent), cut)
     marked = position.characters if position is not None else span.characters
     if texts is not None and marked is not None:
         text = span.text if span.record.address is None else texts[span.record.address].text
@@ -212,10 +164,6 @@ def _marked(text: str, span: tuple[int, int]) -> Sequence[str]:
     before, after = text[max(0, start - _AROUND) : start], text[end : end + _AROUND]
     head, tail = "..." if start > _AROUND else "", "..." if end + _AROUND < len(text) else ""
     return f"{head}{shown(before)}[[[{shown(text[start:end])}]]]{shown(after)}{tail}".split("\n")
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else "never" if not count else f"{count:,} times"
 
 
 def _ordinal(number: int) -> str:

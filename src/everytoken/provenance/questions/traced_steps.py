@@ -11,8 +11,13 @@ import numpy as np
 
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.questions.document_records import DocumentRecords
+from everytoken.provenance.questions.indexed_streams import IndexedStream
 from everytoken.provenance.questions.runs import OpenRun
-from everytoken.provenance.questions.stream_documents import documents_of, folder_of_stream
+from everytoken.provenance.questions.stream_documents import (
+    documents_of,
+    documents_of_gone,
+    folder_of_stream,
+)
 from everytoken.provenance.questions.token_texts import bytes_of_token, decoded
 from everytoken.provenance.questions.trace import TracedSpan, TracedWindow, trace_windows
 from everytoken.tokens.data_parameters import DataParameters
@@ -107,8 +112,11 @@ def trace_step(
         rows = np.flatnonzero(of_stream == number)
         if not len(rows):
             continue
-        known = documents_of(records.places, name, opened.folders[name], opened.run.seq_length)
         stream = opened.windows.streams[number]
+        if isinstance(stream, IndexedStream):
+            known = documents_of_gone(records.places, name, stream)
+        else:
+            known = documents_of(records.places, name, opened.folders[name], opened.run.seq_length)
         found = trace_windows(stream, known, records, windows[rows].tolist(), keep_texts=keep_texts)
         for row, window in zip(rows.tolist(), found, strict=True):
             sample, epoch = int(samples[chosen[row]]), int(ordinals[row]) // order.sizes[number]
@@ -159,6 +167,11 @@ def token_at(sequence: TracedSequence, position: int) -> TracedToken:
         ProvenanceError: there is no such position.
     """
     window, tokenizer = sequence.window, sequence.tokenizer
+    if not window.ids_known:
+        raise ProvenanceError(
+            f"the stream {window.stream} was made again since the run, and only the index of the former one is here: "
+            "which token stood at a position is not known. Ask for the window without --position"
+        )
     span, token = window.span_at(position), int(window.tokens[position])
     spelled = None if tokenizer is None else bytes_of_token(tokenizer, token)
     number = None if span is None else span.first + position - span.at

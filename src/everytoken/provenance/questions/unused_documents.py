@@ -18,9 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from everytoken.provenance.addresses import spelled_address
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.questions.document_records import CANARY, STORES, DocumentRecords
-from everytoken.provenance.questions.places import Places
+from everytoken.provenance.questions.places import Places, store_head
 from everytoken.shards.progress import progress
 from everytoken.shards.shards import part_name
 from everytoken.shards.writing import set_aside_path
@@ -55,9 +56,14 @@ class Unused:
         found = None if self.reason != "duplicate" else _REPEATED.fullmatch(self.detail or "")
         return None if found is None else (str(ast.literal_eval(found[1])), int(found[2]), int(found[3]))
 
+    @property
+    def told(self) -> str:
+        """What more is known, with an address as it is spelled elsewhere; empty where nothing is."""
+        return self.detail or "" if self.same_text_as is None else f"of {spelled_address(*self.same_text_as)}"
+
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON."""
-        return dict(vars(self))
+        return {**vars(self), "address": spelled_address(self.source, self.shard_index, self.row)}
 
 
 def unused_at(records: DocumentRecords, source: str, shard_index: int, row: int) -> Unused:
@@ -100,6 +106,13 @@ def unused_with_id(records: DocumentRecords, id: str, used: set[tuple[str, int, 
                 yield _not_drawn(records, values, index)
 
 
+def rows_read(places: Places) -> dict[str, int]:
+    """Return how many documents were read (``read``), and how many of these were dropped (``dropped``)."""
+    return {
+        name: int(store_head(places.store(dataset))["rows"]) for name, dataset in (("read", READ), ("dropped", DROPPED))
+    }
+
+
 def _not_drawn(records: DocumentRecords, values: dict[str, Any], index: int) -> Unused:
     address = (values["source"], values["shard_index"], values["row"])
     _require_absent(records.places, address, index)
@@ -115,8 +128,9 @@ def _require_absent(places: Places, address: tuple[str, int, int], index: int) -
         path = places.paths.get(dataset, Path()) / f"{part_name(index)}.parquet"
         if split != CANARY and path.is_file() and any(_matching(path, ["source", "shard_index", "row"], wanted)):
             raise ProvenanceError(
-                f"{path} has the document {address}, and the index of documents does not know it: it was made of other "
-                f"documents, or by another version. Make it again: kedro run{places.options} --pipelines provenance"
+                f"{path} has the document {spelled_address(*address)}, and the index of documents does not know it: it "
+                f"was made of other documents, or by another version. Make it again: kedro run{places.options} "
+                "--pipelines provenance"
             )
 
 

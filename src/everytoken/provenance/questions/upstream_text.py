@@ -61,8 +61,8 @@ def iterate_documents_at(
             )
         if not 0 <= shard_index < len(files[source]):
             raise ProvenanceError(
-                f"source {source!r} has {len(files[source]):,} files, numbered from 0; there is none of the "
-                f"shard_index {shard_index}. Its upstream may have moved: list the files again, at the pinned revision"
+                f"source {source!r} has {len(files[source]):,} files, numbered from 0; there is no "
+                f"file {shard_index}. Its upstream may have moved: list the files again, at the pinned revision"
             )
         yield from _read(files[source][shard_index], shard_index, sources[source].reading, rows)
 

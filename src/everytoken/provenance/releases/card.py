@@ -48,6 +48,8 @@ _MEANING = {
 def dataset_card(
     *,
     pretty_name: str,
+    languages: Sequence[str],
+    homepage: str | None,
     licences: Mapping[str, Licence],
     recipe: Mapping[str, Any],
     upstream: Mapping[str, Any],
@@ -60,6 +62,8 @@ def dataset_card(
 
     Args:
         pretty_name: title.
+        languages: of the documents, as the hub knows them.
+        homepage: URL of the project, or None.
         licences: of each source.
         recipe: ``recipe.json``.
         upstream: ``upstream.json``.
@@ -70,14 +74,21 @@ def dataset_card(
         streams: ``verification/streams.json``.
     """
     sections = [
-        _head(pretty_name, licences, _configs(by_split, rescued, classifications)),
-        _what_it_is(pretty_name, by_split, streams),
+        yaml_head(
+            pretty_name,
+            languages,
+            licences,
+            sum(counts["rows"] for counts in by_split.values()),
+            _configs(by_split, rescued, classifications),
+        ),
+        _what_it_is(pretty_name, recipe["versions"]["everytoken"], homepage, by_split, streams),
         _counts(by_split, rescued),
+        scores_section(recipe),
         _licences(licences, rescued),
         _pins(upstream),
         _left_out(by_split, classifications),
         _schemas(rescued, classifications),
-        _streams(streams),
+        _streams(streams, recipe["parameters"]["tokenization"]),
         _HOW_TO.format(
             eos=recipe["tokenizer"]["eos_token"],
             vocab_size=recipe["tokenizer"]["vocab_size"],
@@ -90,10 +101,38 @@ def dataset_card(
     return "\n\n".join(sections) + "\n"
 
 
-def _head(pretty_name: str, licences: Mapping[str, Licence], configs: Iterable[dict[str, Any]]) -> str:
+def yaml_head(
+    pretty_name: str,
+    languages: Sequence[str],
+    licences: Mapping[str, Licence],
+    documents: int,
+    configs: Iterable[dict[str, Any]],
+) -> str:
+    """Return the YAML head; its keys are those of https://huggingface.co/docs/hub/datasets-cards."""
     names = sorted({_hub_licence(licence.spdx) for licence in licences.values()})
-    head = {"pretty_name": pretty_name, "license": names[0] if len(names) == 1 else names, "configs": list(configs)}
+    head: dict[str, Any] = {"language": list(languages)} if languages else {}
+    head["license"] = names[0] if len(names) == 1 else names
+    others = {licence.spdx: licence.url for licence in licences.values() if _hub_licence(licence.spdx) == "other"}
+    if len(others) == 1:  # the hub has a place for one
+        ((spdx, url),) = others.items()
+        head |= {"license_name": spdx.removeprefix("LicenseRef-").lower(), "license_link": url}
+    head |= {
+        "pretty_name": pretty_name,
+        "size_categories": [size_category(documents)],
+        "task_categories": ["text-generation"],
+        "tags": ["everytoken", "pretraining", "token-provenance"],
+        "configs": list(configs),
+    }
     return f"---\n{yaml.safe_dump(head, sort_keys=False, allow_unicode=True, width=10**6)}---"
+
+
+def size_category(documents: int) -> str:
+    """Return the hub's bucket of a number of documents: ``n<1K``, ``1K<n<10K``, ... ``n>1T``."""
+    names = ["1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T"]
+    place = sum(documents >= 10**power for power in range(3, 3 + len(names)))
+    if place == 0:
+        return f"n<{names[0]}"
+    return f"{names[place - 1]}<n<{names[place]}" if place < len(names) else f"n>{names[-1]}"
 
 
 def _hub_licence(spdx: str) -> str:
@@ -121,15 +160,54 @@ def _split_files(folder: str, splits: Iterable[str]) -> list[dict[str, str]]:
 
 
 def _what_it_is(
-    pretty_name: str, by_split: Mapping[str, Mapping[str, Any]], streams: Mapping[str, Mapping[str, Any]]
+    pretty_name: str,
+    version: str,
+    homepage: str | None,
+    by_split: Mapping[str, Mapping[str, Any]],
+    streams: Mapping[str, Mapping[str, Any]],
 ) -> str:
     documents = sum(counts["rows"] for counts in by_split.values())
+    project = f"[everytoken]({homepage})" if homepage else "everytoken"
     return (
         f"# {pretty_name}\n\n"
         f"Everything that is needed to rebuild a corpus of {documents:,} documents and its token streams "
         f"({', '.join(streams)}) exactly, without its text: which documents of public datasets, in which order, what "
         "was decided about each, and digests to check every byte that is rebuilt. The text is read from the upstreams."
+        f"\n\nIt was made by, and is rebuilt with, {project} {version}, a [Kedro](https://kedro.org) project."
     )
+
+
+def scores_section(recipe: Mapping[str, Any]) -> str:
+    """Say what made ``safety_score``."""
+    parameters = recipe["parameters"]
+    scorer = parameters["annotation"]["scorer"]
+    return (
+        f"## Scores\n\n`safety_score` and `safety_probs` are those of {_scorer(scorer, recipe['datasets'])} "
+        f"`is_bad` is a score of {parameters['subsampling']['annotation_threshold']} and more. "
+        "`recipe.json` has all parameters of the scorer under `parameters.annotation`."
+    )
+
+
+def _scorer(scorer: Mapping[str, Any], datasets: Mapping[str, Any]) -> str:
+    match scorer["kind"]:
+        case "embedded":
+            return (
+                f"the scorer `embedded` of everytoken: alt-profanity-check {scorer['version']}, a linear model over "
+                f"words, on the first {scorer['max_chars']:,} characters. It knows words, not meaning: its classes are "
+                "a stand-in, not a judgement of safety."
+            )
+        case "published":
+            return f"published tables (scorer `published`): {_pinned(scorer['upstream'])}."
+        case "transformers":
+            model = scorer["model"]
+            name = f"{model['repository']} at `{model['revision']}`" if model["kind"] == "hub" else "from a folder"
+            return (
+                f"a classifier (scorer `transformers`): {name}, root digest of its files "
+                f"`{datasets['scorer']['root_digest']}`, in {scorer['dtype']}, on the first {scorer['max_tokens']:,} "
+                "tokens."
+            )
+        case kind:
+            raise AssertionError(f"a scorer of kind {kind!r}")
 
 
 def _counts(by_split: Mapping[str, Mapping[str, Any]], rescued: Mapping[str, Mapping[str, int]]) -> str:
@@ -168,13 +246,16 @@ def _pins(upstream: Mapping[str, Any]) -> str:
     lines = []
     for source, described in sorted(upstream["sources"].items()):
         pin = described["upstream"]
-        told = ", ".join(f"{key} `{value}`" for key, value in pin.items() if value is not None and key != "kind")
-        lines.append([source, pin["kind"], told, f"{len(described['files']):,}"])
+        lines.append([source, pin["kind"], _pinned(pin), f"{len(described['files']):,}"])
     return (
         "## Upstreams\n\n"
         + _table(["source", "kind", "pinned", "files"], lines)
         + "\n\n`upstream.json` has the path and digest of each file, and the order in which the shards were read."
     )
+
+
+def _pinned(pin: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} `{value}`" for key, value in pin.items() if value is not None and key != "kind")
 
 
 def _left_out(by_split: Mapping[str, Mapping[str, Any]], classifications: Mapping[str, int]) -> str:
@@ -214,7 +295,9 @@ def _columns(schema: pa.Schema, meaning: Mapping[str, str]) -> str:
     return _table(["column", "type", "meaning"], lines)
 
 
-def _streams(streams: Mapping[str, Mapping[str, Any]]) -> str:
+def _streams(streams: Mapping[str, Mapping[str, Any]], tokenization: Mapping[str, Any]) -> str:
+    length = tokenization["seq_length"]
+    annotated = length - tokenization["reflection_budget"]
     lines = []
     for name, stream in streams.items():
         statistics = stream["statistics"]
@@ -225,7 +308,10 @@ def _streams(streams: Mapping[str, Mapping[str, Any]]) -> str:
         "## Streams\n\n"
         + _table(["stream", "windows", "documents", "tokens", "root digest"], lines)
         + "\n\n`verification/streams.json` has size and SHA-256 of every file; beside it are the indexes, the lengths "
-        "of the documents, and a CRC-32 of each window."
+        "of the documents, and a CRC-32 of each window.\n\n"
+        f"seq_length is {length:,}: a window has {length + 1:,} tokens, the last of which is only predicted. compact: "
+        f"documents one after the other, each cut at {length:,} tokens with its EOS, windows without padding. "
+        f"annotated: one document a window, cut at {annotated:,} tokens with its EOS, the rest is padding."
     )
 
 
@@ -246,18 +332,20 @@ manifest = load_dataset("path/to/this/folder", "corpus-manifest", split="annotat
 
 ## Rebuild the corpus and its streams
 
-With everytoken {everytoken} (this release was made with Python {python} and tokenizers {tokenizers}):
+In the folder of a project of everytoken {everytoken} (this release was made with Python {python} and tokenizers \
+{tokenizers}):
 
 ```
 kedro run --env replay --params replay.release=path/to/this/folder
 ```
 
 reads the documents from the upstreams, checks each against its hash, encodes them with `tokenizer/tokenizer.json`
-({vocab_size:,} tokens, EOS `{eos}`, SHA-256 `{sha256}`), and compares every stream with this release.
+({vocab_size:,} tokens, EOS `{eos}`, SHA-256 `{sha256}`), and compares every stream with this release. The documents are
+then in `data/replay/04_feature`, the streams in `data/replay/05_model_input`.
 
 ## Verify
 
 ```
 sha256sum -c SHA256SUMS                                   # the files of this folder
-everytoken verify path/to/this/folder path/to/streams     # and streams that were rebuilt from it
+everytoken verify path/to/this/folder data/replay         # and the streams that were rebuilt from it
 ```"""

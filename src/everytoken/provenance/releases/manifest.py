@@ -5,8 +5,8 @@ UTF-8 text as a big-endian number: enough to notice a changed document, and noth
 
 An id may itself be text: the title of an article stands in the article. An id of `MOST_ID_CHARACTERS` and more of which
 as many characters in a row stand in a document that has this id is *withheld*: it is null, and its ``id_type`` is
-``withheld``. So is the id of a document that was taken down: it may be a name that somebody wants to be forgotten. The
-address still says where the document is.
+``withheld``. So is an id in which a whole short document stands, and the id of a document that was taken down, which
+may be a name that somebody wants to be forgotten. The address still says where the document is.
 """
 
 from __future__ import annotations
@@ -74,29 +74,34 @@ def find_withheld_ids(part: Part, exclusions: Part) -> dict[str, Any]:
     """Return the ids of a part that would show text, and those of documents that were taken down.
 
     Args:
-        part: documents with ``id``, ``id_type`` and ``text``; texts are only read of a part that has an id as long.
+        part: documents with ``id``, ``id_type``, ``characters`` and ``text``; texts are only read of a part that has
+            an id as long.
         exclusions: the value of this part, see `everytoken.corpus.exclusion`.
 
     Returns:
         ``{"ids": [[id_type, id], ...]}``, sorted.
     """
     found = _ids_taken_down(part, excluded_addresses(exclusions))
-    if any(_is_long(batch.column(0)).any() for batch in part.batches(["id"])):
+    if any(_may_show_text(batch).any() for batch in part.batches(["id", "characters"])):
         columns = ["id_type", "id", "text"]
-        for batch in part.batches(columns):
-            some = batch.filter(pa.array(_is_long(batch.column("id"))))
+        for batch in part.batches([*columns, "characters"]):
+            some = batch.filter(pa.array(_may_show_text(batch)))
             rows = zip(*(some.column(name).to_pylist() for name in columns), strict=True)
             found.update((id_type, identifier) for id_type, identifier, text in rows if shows_text(identifier, text))
     return {"ids": sorted(map(list, found))}
 
 
-def _is_long(ids: pa.Array) -> npt.NDArray[np.bool_]:
-    lengths = pc.fill_null(pc.utf8_length(ids), 0)
-    return np.asarray(lengths.to_numpy(zero_copy_only=False) >= MOST_ID_CHARACTERS)
+def _may_show_text(batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+    """Return which rows have an id as long as what may not be shown, or as their whole text."""
+    lengths = pc.fill_null(pc.utf8_length(batch.column("id")), -1).to_numpy(zero_copy_only=False)
+    characters = batch.column("characters").to_numpy()
+    return np.asarray((lengths >= MOST_ID_CHARACTERS) | ((lengths >= characters) & (characters > 0)))
 
 
 def shows_text(identifier: str, text: str) -> bool:
-    """Return whether `MOST_ID_CHARACTERS` characters of an id stand in a row in a text."""
+    """Return whether `MOST_ID_CHARACTERS` characters of an id stand in a row in a text, or all of a text in the id."""
+    if text and text in identifier:
+        return True
     half = MOST_ID_CHARACTERS // 2  # as many in a row hold a whole half that begins at a multiple of it
     if not any(identifier[at : at + half] in text for at in range(0, len(identifier) - half + 1, half)):
         return False

@@ -15,6 +15,7 @@ from typing import Any
 
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.shards.digests import file_sha256
+from everytoken.shards.errors import DamagedStore
 from everytoken.shards.parts import StoredPart
 from everytoken.shards.shards import Shards
 
@@ -34,6 +35,14 @@ VERIFICATION_FOLDER = "verification"
 _WHAT_IT_IS = (
     "A release is the folder that `kedro run --pipelines release` makes (data/08_reporting/release), or a copy of it."
 )
+
+
+@dataclass(frozen=True)
+class ReleasedPart(StoredPart):
+    """A part of a manifest: who received the release cannot make it again."""
+
+    def _damaged(self, error: Exception | str) -> DamagedStore:
+        return DamagedStore(f"{self.path} cannot be read ({error}). Copy the release again.")
 
 
 @dataclass(frozen=True)
@@ -87,7 +96,7 @@ class Release:
         folder = self.path / MANIFEST_FOLDER / split
         return Shards(
             tuple(
-                StoredPart(
+                ReleasedPart(
                     part["name"],
                     index,
                     folder / f"{part['name']}.parquet",

@@ -86,11 +86,13 @@ def licences_of(sources: Sequence[str], licences: Mapping[str, Licence]) -> dict
     return known
 
 
-@versioned(1, unrecorded=["memory"])
+@versioned(2, unrecorded=["memory"])
 def write_release(
     folder: Path,
     *,
     pretty_name: str,
+    languages: Sequence[str],
+    homepage: str | None,
     licences: Mapping[str, Licence],
     recipe: bytes,
     upstream: bytes,
@@ -108,6 +110,8 @@ def write_release(
     Args:
         folder: of the artifact; also holds temporary files while ids are grouped.
         pretty_name: title of the card.
+        languages: of the documents, codes of ISO 639 or what else the hub knows.
+        homepage: URL of the project, or None.
         licences: of each source.
         recipe: ``recipe.json``, canonical.
         upstream: ``upstream.json``, canonical.
@@ -143,6 +147,8 @@ def write_release(
     by_split = {split: _counts(manifests[split]) for split in SPLITS}
     card = dataset_card(
         pretty_name=pretty_name,
+        languages=languages,
+        homepage=homepage,
         licences=licences,
         recipe=json.loads(recipe),
         upstream=json.loads(upstream),
@@ -176,6 +182,22 @@ def parts_with_text(documents: Shards, manifest: Shards, licences: Mapping[str, 
     given = {source for source, licence in licences.items() if licence.text != "none"}
     by_part = zip(documents, manifest.statistics, strict=True)
     return Shards(tuple(part for part, counts in by_part if given & set(counts["by_source"])))
+
+
+def release_metrics(release: Artifact) -> dict[str, Any]:
+    """Return the numbers of a release: bytes, documents by split, texts given, ids withheld, documents excluded."""
+    held = release.statistics
+    by_split, texts = held["by_split"], held["rescued"]
+    return {
+        "bytes": release.bytes,
+        "documents": {"total": held["rows"], **{split: by_split[split]["rows"] for split in SPLITS}},
+        "texts_given": {split: sum(texts[split].values()) for split in SPLITS},
+        "withheld": {
+            "ids": sum(counts["withheld"] for counts in by_split.values()),
+            "classifications": held["classifications"]["withheld"],
+        },
+        "excluded": sum(counts["excluded"] for counts in by_split.values()),
+    }
 
 
 def _write(path: Path, text: str) -> None:

@@ -33,7 +33,9 @@ LOCATED = pa.schema(
         pa.field("at_part", pa.int32(), nullable=True),  # of the documents that were read; null: not at its address
         pa.field("at_row", pa.int64(), nullable=True),
         pa.field("utf8_bytes", pa.int64(), nullable=True),
-        pa.field("found_hash", pa.uint64(), nullable=True),  # of another text at the address
+        pa.field("found_hash", pa.uint64(), nullable=True),  # of another text at the address, which is in
+        pa.field("found_part", pa.int32(), nullable=True),
+        pa.field("found_at", pa.int64(), nullable=True),  # row in that part
     ]
 )
 
@@ -44,7 +46,7 @@ ShardPlace = tuple[str, int, int]
 
 
 # the documents are those of the planned shards: their addresses say the same
-@versioned(1, unrecorded=["shards"])
+@versioned(2, unrecorded=["shards"])
 def locate_part(part: Part, *, documents: Shards, shards: Sequence[ShardPlace]) -> Rows:
     """Find the documents of one part of all splits at their addresses; rows are `LOCATED`, split after split.
 
@@ -90,6 +92,8 @@ def _located(part: Part, addresses: _Addresses) -> Generator[pa.RecordBatch, Non
                 pa.array(found.rows, mask=~same),
                 pa.array(found.utf8_bytes, mask=~same),
                 pa.array(found.hashes, mask=~other),
+                pa.array(found.parts, mask=~other),
+                pa.array(found.rows, mask=~other),
             ],
             schema=LOCATED,
         )

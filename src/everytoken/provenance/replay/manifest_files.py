@@ -60,6 +60,22 @@ def is_release(folder: Path) -> bool:
     return (folder / RECIPE_FILE).exists()
 
 
+def require_manifest(folder: Path) -> None:
+    """Check that a folder is a release or has files where the published format has them; no file is read.
+
+    Raises:
+        ProvenanceError: it is neither.
+    """
+    if is_release(folder):
+        open_release(folder)
+    elif not any(_published_paths(folder, split) for split in PUBLISHED_SPLITS):
+        raise ProvenanceError(
+            f"{folder.absolute()} is neither a release ({RECIPE_FILE}) nor a manifest of the published format (parquet "
+            f"files in {PUBLISHED_SPLITS[0]}/ and {PUBLISHED_SPLITS[1]}/, or in {MANIFEST_FOLDER}/). Give "
+            "replay.release the folder of one: --params replay.release=PATH"
+        )
+
+
 def manifest_parts(folder: Path) -> Shards:
     """Return value parts, one for each part of the splits.
 
@@ -179,23 +195,21 @@ def _released(folder: Path) -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def _published(folder: Path) -> dict[str, dict[str, dict[str, Any]]]:
+    require_manifest(folder)
     found: dict[str, dict[str, dict[str, Any]]] = {split: {} for split in SPLITS}
     for split in PUBLISHED_SPLITS:
-        place = next((at for at in (folder / split, folder / MANIFEST_FOLDER / split) if at.is_dir()), None)
-        paths = [] if place is None else sorted(place.glob("*.parquet"))
-        first = 0
+        paths, first = _published_paths(folder, split), 0
         with ThreadPoolExecutor(4) as threads:  # hashing releases the GIL
             for path, (rows, sha256) in zip(paths, threads.map(_facts, paths), strict=True):
                 found[split][path.stem] = {"path": str(path), "rows": rows, "first_row": first, "sha256": sha256}
                 first += rows
-    if not any(found.values()):
-        raise ProvenanceError(
-            f"{folder} is neither a release ({RECIPE_FILE}) nor a manifest of the published format (parquet files in "
-            f"{PUBLISHED_SPLITS[0]}/ and {PUBLISHED_SPLITS[1]}/, or in {MANIFEST_FOLDER}/). Give replay.release the "
-            "folder of one: --params replay.release=PATH"
-        )
     _check_boundaries(folder, found)
     return found
+
+
+def _published_paths(folder: Path, split: str) -> list[Path]:
+    place = next((at for at in (folder / split, folder / MANIFEST_FOLDER / split) if at.is_dir()), None)
+    return [] if place is None else sorted(place.glob("*.parquet"))
 
 
 def _facts(path: Path) -> tuple[int, str]:

@@ -9,8 +9,9 @@ A row of the manifest that has no address, or whose address has no document or a
 - with a hash, by the text: as that decides, another id is none the worse;
 - in ``text_rescue``, by its number.
 
-What is left is ``gone`` (nothing has its id), ``changed`` (something stands at its address or has its id, and no text
-has its hash) or ``ambiguous`` (its id has several texts). The join is DuckDB's, on disk, in the memory it is given.
+What is left is ``gone`` (nothing has its id or text, and what stands at its address, if anything, has another id),
+``changed`` (a document with its id, or one at its address whose id cannot be compared as one of the two has none, has
+another text) or ``ambiguous`` (its id has several texts). The join is DuckDB's, on disk, in the memory it is given.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,11 +31,20 @@ import pyarrow.parquet as pq
 
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases.release import SPLITS
+from everytoken.provenance.replay.faults import (
+    FAULT_ROWS,
+    FOUND,
+    FoundDocuments,
+    fault_rows,
+    found_places,
+    of_another_id,
+)
 from everytoken.provenance.replay.locate import hashes_of
 from everytoken.provenance.replay.manifest_files import RescueFile
+from everytoken.provenance.replay.row_reader import RowReaders
 from everytoken.shards.artifacts import Built
 from everytoken.shards.digests import file_sha256
-from everytoken.shards.parts import Rows
+from everytoken.shards.parts import Rows, StoredPart
 from everytoken.shards.recipe import versioned
 from everytoken.shards.shards import Shards
 from everytoken.shards.writing import write_rows
@@ -50,26 +60,15 @@ ROWS_FILE, STARTS_FILE, FAULTS_FILE = "rows.npy", "starts.npy", "faults.parquet"
 POSITION, OUTCOME, PART, ROW, UTF8_BYTES = range(5)
 """Columns of ``rows.npy``."""
 
-FAULT_ROWS = pa.schema(
-    [
-        pa.field("reason", pa.string(), nullable=False),  # gone, changed or ambiguous
-        pa.field("split", pa.string(), nullable=False),
-        pa.field("number", pa.int64(), nullable=False),  # of the document in its split
-        pa.field("source", pa.string()),
-        pa.field("shard_index", pa.int32()),
-        pa.field("row", pa.int64()),
-        pa.field("id", pa.large_string()),
-        pa.field("expected_hash", pa.uint64()),
-        pa.field("found_hash", pa.uint64()),
-    ]
-)
-
 _BATCH_ROWS = 65_536
 _THREAD_BYTES = 128 << 20  # what a thread of DuckDB needs so that it can go to disk
-_WANTED = ("split", "number", "id", "id_type", "source", "shard_index", "row", "text_hash", "found_hash")
+_WANTED = (
+    *("split", "number", "id", "id_type", "source", "shard_index", "row", "text_hash"),
+    *("found_hash", "found_part", "found_at"),
+)
 
 
-@versioned(1, unrecorded=["rescue", "memory"])
+@versioned(2, unrecorded=["rescue", "memory"])
 def match_rows(
     folder: Path,
     *,
@@ -111,7 +110,10 @@ def match_rows(
             _refuse_repeats(database, rescue)
         table = np.lib.format.open_memmap(folder / ROWS_FILE, mode="w+", dtype=np.int64, shape=(count, 5))
         found = _in_order(database) if count else iter(())
-        written = write_rows(Rows(FAULT_ROWS, _judged(found, table, rescue)), folder / FAULTS_FILE)
+        paths = [document.path for document in documents if isinstance(document, StoredPart)]
+        with closing(RowReaders(FOUND)) as readers:
+            judged = _judged(found, table, rescue, FoundDocuments(paths, readers))
+            written = write_rows(Rows(FAULT_ROWS, judged), folder / FAULTS_FILE)
         table.flush()
     return Built({"rows": count, **written.statistics, "rescue": [list(digest) for digest in rescue_digests]})
 
@@ -316,13 +318,17 @@ def _in_order(database: DuckDBPyConnection) -> Iterator[pa.RecordBatch]:
 
 
 def _judged(
-    found: Iterator[pa.RecordBatch], table: np.ndarray, rescue: Sequence[RescueFile]
+    found: Iterator[pa.RecordBatch], table: np.ndarray, rescue: Sequence[RescueFile], documents: FoundDocuments
 ) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
     """Fill ``rows.npy`` front to back; yield the faults."""
     counts = {split: Counter[str]() for split in SPLITS}
     filled = 0
     for batch in found:
         outcomes, places = _outcomes(batch, rescue)
+        rows = np.flatnonzero(outcomes >= GONE)
+        faults = batch.take(pa.array(rows))
+        instead = documents.take(*found_places(faults))
+        outcomes[rows[of_another_id(faults, instead)]] = GONE
         here = table[filled : filled + batch.num_rows]
         here[:, POSITION], here[:, OUTCOME] = batch.column("position").to_numpy(), outcomes
         here[:, [PART, ROW, UTF8_BYTES]] = places
@@ -331,9 +337,8 @@ def _judged(
         for number, split in enumerate(SPLITS):
             of_split = np.bincount(outcomes[splits == number], minlength=len(OUTCOMES)).tolist()
             counts[split].update({OUTCOMES[outcome]: count for outcome, count in enumerate(of_split) if count})
-        rows = np.flatnonzero(outcomes >= GONE)
         if len(rows):
-            yield _faults(batch.take(pa.array(rows)), outcomes[rows])
+            yield fault_rows(faults, [OUTCOMES[outcome] for outcome in outcomes[rows].tolist()], instead)
     return {"outcomes": {split: dict(sorted(counted.items())) for split, counted in counts.items() if counted}}
 
 
@@ -372,15 +377,3 @@ def _require_hashes(batch: pa.RecordBatch, rows: np.ndarray, rescue: Sequence[Re
             f"{SPLITS[row['split']]} has the hash {row['rescue_hash']:016x}, the manifest says "
             f"{row['text_hash']:016x}. Copy the release again"
         )
-
-
-def _faults(batch: pa.RecordBatch, outcomes: np.ndarray) -> pa.RecordBatch:
-    found = {
-        "reason": pa.array([OUTCOMES[outcome] for outcome in outcomes.tolist()]),
-        "split": pa.array([SPLITS[split] for split in batch.column("split").to_pylist()]),
-        "expected_hash": batch.column("text_hash"),
-        "found_hash": pc.coalesce(batch.column("found_hash"), batch.column("doc_hash")),
-        **{name: batch.column(name) for name in ("number", "source", "shard_index", "row", "id")},
-    }
-    columns = [found[field.name].cast(field.type) for field in FAULT_ROWS]
-    return pa.RecordBatch.from_arrays(columns, schema=FAULT_ROWS)

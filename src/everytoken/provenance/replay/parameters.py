@@ -10,30 +10,60 @@ from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases.release import TOKENIZER_PATH, Release, open_release
 from everytoken.provenance.replay.manifest_files import is_release
 
-RELEASED = ("ingestion", "subsampling", "tokenization")
+RELEASED = ("ingestion", "subsampling", "tokenization", "packing", "canary")
+"""Pipelines whose parameters decide the bytes of a replay; the last two only where the release has their stream."""
+
 _OF_THE_MACHINE = {
     "ingestion": ("reading", "keep_fetched", "dedup_memory"),
     "tokenization": ("fetched", "engine", "certificate", "shuffle_memory"),
+    "packing": ("shuffle_memory",),
 }
+_REBUILT_BY = {"raw_shards": "packing"}
 
 
-def with_released_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return parameters whose pipelines `RELEASED` are those of the release that ``replay.release`` names.
-
-    The tokenizer is the file in the release. Parameters that change no byte (`_OF_THE_MACHINE`) stay. Where the folder
-    is not there, or is a manifest in the published format, which tells no parameters, all stay as they are.
+def named_release(parameters: Mapping[str, Any]) -> Release:
+    """Open the release that ``replay.release`` names.
 
     Args:
         parameters: of an environment, plain data by pipeline.
 
     Raises:
-        ProvenanceError: the release cannot be read.
+        ProvenanceError: the folder is no release, or one that is not whole.
     """
-    folder = Path(parameters["replay"]["release"])
+    folder = Path(str(parameters["replay"]["release"]))
     if not is_release(folder):
-        return dict(parameters)
-    release = open_release(folder)
-    return {**parameters, **{name: _released(release, name, parameters[name]) for name in RELEASED}}
+        what = "has no recipe.json" if folder.is_dir() else "is no folder"
+        raise ProvenanceError(
+            f"replay.release is {folder.absolute()}, which {what}: it is no release, and a replay takes its parameters "
+            "from one. Give --params replay.release=PATH, in every command of this environment. (A manifest in the "
+            "published format tells no parameters: --env spp --pipelines replay,tokenization,provenance)"
+        )
+    return open_release(folder)
+
+
+def rebuilding_pipelines(release: Release) -> tuple[str, ...]:
+    """Return the pipelines on request that a replay runs: ``packing`` where the release has raw shards.
+
+    Not ``canary``: its documents are in no release, and whoever has them asks for it.
+    """
+    return tuple(pipeline for stream, pipeline in _REBUILT_BY.items() if stream in release.streams)
+
+
+def with_released_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters in which those of `RELEASED` are those of the release that ``replay.release`` names.
+
+    Those of a pipeline of which the release has none (raw shards that were not released) stay, and those that change
+    no byte (`_OF_THE_MACHINE`). The tokenizer is the file in the release.
+
+    Args:
+        parameters: of an environment, plain data by pipeline.
+
+    Raises:
+        ProvenanceError: see `named_release`.
+    """
+    release = named_release(parameters)
+    told = [name for name in RELEASED if name in release.recipe["parameters"]]
+    return {**parameters, **{name: _released(release, name, parameters.get(name, {})) for name in told}}
 
 
 def _released(release: Release, name: str, own: Mapping[str, Any]) -> dict[str, Any]:

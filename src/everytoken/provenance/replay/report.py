@@ -6,16 +6,24 @@ and ``ambiguous`` (see `everytoken.provenance.replay.match`). The report is writ
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 
 from everytoken.corpus.statistics import add_statistics
+from everytoken.provenance.addresses import spelled_address
 from everytoken.provenance.errors import ProvenanceError
+from everytoken.provenance.releases.release import open_release
+from everytoken.provenance.replay.manifest_files import is_release
 from everytoken.provenance.replay.match import FAULTS, FAULTS_FILE, OUTCOMES
+from everytoken.provenance.replay.moved import RENAMED
 from everytoken.shards.artifacts import Artifact
 from everytoken.shards.shards import Shards
+
+logger = logging.getLogger(__name__)
 
 MOVED = "moved"
 _SHOWN = 20
@@ -49,20 +57,35 @@ def require_unmoved(moved: Sequence[Mapping[str, Any]], allowed: Collection[str]
     raise ProvenanceError(
         f"{MOVED}: {len(moved):,} files or pins of the upstream are not the released ones: {lines}"
         f"{'; ...' if len(moved) > _SHOWN else ''}. All are in {where}. Pin the released revision, give the source "
-        f"another place (replay.upstreams, a mirror), or let every row be compared by its hash: replay.allow: [{MOVED}]"
+        f"another place (replay.upstreams, a mirror), or let every row be compared by its hash: "
+        f"{_allowing([MOVED], allowed)}"
     )
+
+
+def _allowing(kinds: Sequence[str], allowed: Collection[str]) -> str:
+    """Return how more kinds are allowed beside those that are."""
+    both = [*dict.fromkeys([*allowed, *kinds])]
+    return f"--params replay.allow={'+'.join(both)}, or in parameters_replay.yml replay.allow: [{', '.join(both)}]"
 
 
 def _moved_line(change: Mapping[str, Any]) -> str:
     what = change["what"] if change["path"] is None else change["path"]
+    if change["what"] == RENAMED:
+        return f"source {change['source']!r}, {what} is {change['found']} now, of the same digest"
     found = "which is gone" if change["found"] is None else f"found {change['found']}"
     return f"source {change['source']!r}, {what}: expected {change['expected']}, {found}"
 
 
 def replay_report(
-    located: Shards, matches: Artifact, moved: Sequence[Mapping[str, Any]]
+    located: Shards, matches: Artifact, moved: Sequence[Mapping[str, Any]], folder: Path
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Check that every row of the manifest has an outcome; return counts, and the report with the first faults.
+
+    Args:
+        located: of `everytoken.provenance.replay.locate.locate_part`.
+        matches: of `everytoken.provenance.replay.match.match_rows`.
+        moved: of `everytoken.provenance.replay.moved.released_plan`.
+        folder: of the release or manifest.
 
     Raises:
         ProvenanceError: rows are neither found, excluded nor missing: the datasets are not of one replay.
@@ -77,12 +100,30 @@ def replay_report(
     names = ("rows", "excluded", "at_address", *OUTCOMES)
     total = {name: sum(counted.get(name, 0) for counted in by_split.values()) for name in names}
     metrics = {**total, MOVED: len(moved), "by_split": by_split}
+    logger.info("%s: %s", release_name(folder), found_line(metrics))
     report = {
+        "release": {"path": str(folder), "digest": open_release(folder).digest if is_release(folder) else None},
         "rows": metrics,
         "moved": list(moved),
         "faults": {"in": f"{matches.folder}/{FAULTS_FILE}", "first": _first_faults(matches)},
     }
     return metrics, report
+
+
+def found_line(metrics: Mapping[str, Any]) -> str:
+    """Return how many documents were found how, of the metrics of `replay_report`."""
+    counts = [
+        f"{metrics[name]:,} {'at their address' if name == 'at_address' else name.replace('_', ' ')}"
+        for name in ("at_address", *OUTCOMES)
+        if metrics[name]
+    ]
+    down = f" ({metrics['excluded']:,} were taken down before the release)" if metrics["excluded"] else ""
+    return f"{metrics['rows']:,} documents{down}: {', '.join(counts) or 'none found'}"
+
+
+def release_name(folder: Path) -> str:
+    """Return what is replayed, for a log line: a release by its digest."""
+    return f"replay of release {open_release(folder).digest}" if is_release(folder) else f"replay of manifest {folder}"
 
 
 def _require_conserved(split: str, counted: Mapping[str, int], matches: Artifact) -> None:
@@ -100,6 +141,15 @@ def _first_faults(matches: Artifact) -> list[dict[str, Any]]:
     with pq.ParquetFile(matches.path(FAULTS_FILE)) as file:
         rows = next(file.iter_batches(_SHOWN)).to_pylist() if file.metadata.num_rows else []
     return [{**row, **{name: _hash(row[name]) for name in ("expected_hash", "found_hash")}} for row in rows]
+
+
+def _found(row: Mapping[str, Any]) -> list[str]:
+    """Return what was found in the place of a document, in words."""
+    if row["found_hash"] is None:
+        return []
+    name = "a document without id" if row["found_id"] is None else f"id {str(row['found_id'])[:60]!r}"
+    place = spelled_address(row["found_source"], row["found_shard_index"], row["found_row"])
+    return [f"found {name} at {place}, found hash {row['found_hash']}"]
 
 
 def _hash(value: int | None) -> str | None:
@@ -126,14 +176,13 @@ def require_allowed(report: Mapping[str, Any], allowed: Collection[str]) -> None
     raise ProvenanceError(
         f"of {report['rows']['rows']:,} documents of the manifest the upstream cannot give all: {counts}. "
         f"{'First: ' + _fault_line(first[0]) + '. ' if first else ''}All are in {report['faults']['in']}. {remedies}. "
-        f"Or go on without them: replay.allow: [{', '.join(kinds)}] ({consequences})"
+        f"Or go on without them: {_allowing(kinds, allowed)} ({consequences})"
     )
 
 
 def _fault_line(row: Mapping[str, Any]) -> str:
-    place = (
-        [f"source {row['source']!r} file {row['shard_index']} row {row['row']}"] if row["source"] is not None else []
-    )
+    place = [] if row["source"] is None else [spelled_address(row["source"], row["shard_index"], row["row"])]
     name = [f"id {str(row['id'])[:60]!r}"] if row["id"] is not None else []
-    hashes = [f"{key.removesuffix('_hash')} hash {row[key]}" for key in ("expected_hash", "found_hash") if row[key]]
-    return ", ".join([f"{row['split']} document {row['number']:,} is {row['reason']}", *place, *name, *hashes])
+    expected = [f"expected hash {row['expected_hash']}"] if row["expected_hash"] else []
+    what = f"{row['split']} document {row['number']:,} is {row['reason']}"
+    return ", ".join([what, *place, *name, *expected, *_found(row)])

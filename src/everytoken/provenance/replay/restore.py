@@ -93,7 +93,7 @@ def restore_part(
     return Rows(SPLIT_DOCUMENTS, _restored(part, split, documents, matches, rescue, estimate))
 
 
-@versioned(1)
+@versioned(2)
 def find_tombstones(part: Part, *, matches: Artifact) -> dict[str, Any]:
     """Return the exclusions of one part as `everytoken.corpus.exclusion` has them, with token lengths.
 
@@ -109,7 +109,7 @@ def find_tombstones(part: Part, *, matches: Artifact) -> dict[str, Any]:
         columns = (batch.column(name).to_pylist() for name in (*_ADDRESS, "token_length"))
         for row, (*address, length) in zip(rows.tolist(), zip(*columns, strict=True), strict=True):
             outcome = int(placed.outcomes[row])
-            reason = DEFAULT_REASON if outcome == EXCLUDED else OUTCOMES[outcome]
+            reason = DEFAULT_REASON if outcome == EXCLUDED else f"{OUTCOMES[outcome]} upstream since the release"
             # the splits come in order, and the compact stream, where lengths count, has that of unannotated
             found[tuple(address)] = [*address, reason, *([] if length is None else [length])]
     return {"addresses": list(found.values())}

@@ -11,22 +11,30 @@ from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases.release import open_release
 from everytoken.provenance.replay.manifest_files import is_release
 from everytoken.provenance.replay.match import FAULTS
+from everytoken.provenance.replay.report import found_line, release_name
 from everytoken.provenance.verification.release_checks import release_checks
 from everytoken.shards.artifacts import Artifact
 
 logger = logging.getLogger(__name__)
 
+_REMEDIES = {
+    "canary": "its documents are in no release; with them at the paths of canary.effects and canary.universes, "
+    "kedro run --env replay --pipelines canary,verification",
+    "raw_shards": "kedro run --env replay --pipelines packing,verification",
+}
+
 
 def compare_streams(
-    folder: Path, streams: Mapping[str, Artifact], *, full: bool, documents: int, seed: int
+    folder: Path, streams: Mapping[str, Artifact | None], *, full: bool, documents: int, seed: int
 ) -> list[dict[str, Any]]:
     """Check a release, and streams against it: ``{"name", "ok", "text"}`` of each check.
 
-    A manifest in the published format describes no streams, and there are no checks.
+    A stream of the release that is not there is listed with ``ok`` null, and what makes it. A manifest in the published
+    format describes no streams, and there are no checks.
 
     Args:
         folder: of the release.
-        streams: by the release's names; those that it does not have are left out.
+        streams: by the release's names, None: not made; those that it does not have are left out.
         full: whether every byte is read.
         documents: else how many windows and documents are looked at.
         seed: of these.
@@ -35,29 +43,51 @@ def compare_streams(
         logger.warning("warning: %s describes no streams: nothing is compared", folder)
         return []
     release = open_release(folder)
-    folders = {name: stream.folder for name, stream in streams.items() if name in release.streams and stream.folder}
+    made = {name: stream.folder for name, stream in streams.items() if stream is not None and stream.folder}
+    folders = {name: made[name] for name in made if name in release.streams}
+    absent = [
+        {"name": name, "ok": None, "text": f"not rebuilt: {_REMEDIES.get(name, 'run the whole job')}"}
+        for name in sorted(set(release.streams) - set(folders))
+    ]
     checks = release_checks(release, folders, full=full, documents=documents, seed=seed)
-    return [{"name": check.name, "ok": check.ok, "text": check.text} for check in checks]
+    return [*({"name": check.name, "ok": check.ok, "text": check.text} for check in checks), *absent]
 
 
-def require_same(checks: Sequence[Mapping[str, Any]], replayed: Mapping[str, Any]) -> dict[str, Any]:
+def require_same(checks: Sequence[Mapping[str, Any]], replayed: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Check that every check holds, unless documents are missing and a replay was allowed to go on without them.
+
+    What came out is logged in one line, as a warning where a check fails, a stream is not rebuilt or nothing is told.
 
     Args:
         checks: of `compare_streams`.
         replayed: metrics of the replay.
+        folder: of the release.
 
     Returns:
-        ``checks``, ``failed`` and ``missing_documents``, how many.
+        ``checks``, ``failed``, ``not_rebuilt`` (streams) and ``missing_documents``, how many.
 
     Raises:
         ProvenanceError: one does not hold although no document is missing.
     """
+    absent = [check for check in checks if check["ok"] is None]
+    checks = [check for check in checks if check["ok"] is not None]
     failed = [check for check in checks if not check["ok"]]
     missing = sum(replayed[kind] for kind in FAULTS)
     faults = "; ".join(f"{check['name']}: {check['text']}" for check in failed)
     if failed and not missing:
         raise ProvenanceError(f"{len(failed)} of {len(checks)} checks of the rebuilt streams fail: {faults}")
+    outcome = f"{release_name(folder)}: {found_line(replayed)}"
     if failed:
-        logger.warning("warning: %d documents are missing, as allowed, and the streams differ: %s", missing, faults)
-    return {"checks": len(checks), "failed": len(failed), "missing_documents": missing}
+        logger.warning(
+            "warning: %s; as %d are missing, which is allowed, %d of %d checks of the streams fail: %s",
+            *(outcome, missing, len(failed), len(checks), faults),
+        )
+    elif not checks:
+        logger.warning("warning: %s; nothing is told of its streams, and nothing was compared", outcome)
+    elif not absent:
+        logger.info("%s; all streams are the released ones (%d checks)", outcome, len(checks))
+    else:
+        logger.info("%s; the streams that were rebuilt are the released ones (%d checks)", outcome, len(checks))
+    for stream in absent:
+        logger.warning("warning: stream %s of the release is %s", stream["name"], stream["text"])
+    return {"checks": len(checks), "failed": len(failed), "not_rebuilt": len(absent), "missing_documents": missing}

@@ -4,9 +4,7 @@ Before: which windows of which stream hold each document, which steps of which t
 CRC-32 of every window. After: which parts were made again, which windows have other bytes, and that these are the
 documents' and no others.
 
-A tombstone keeps the place of its document, so the index of a stream is right for every stream that differs from it by
-tombstones alone. The report names the digests that a stream had before: a run that read one of them is understood
-after later take-downs too.
+When documents are taken back, the same is noted and compared, the other way round.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +30,11 @@ from everytoken.provenance.indexes.stream_index import (
 from everytoken.provenance.questions.exposure import Held, exposures_of, windows_holding
 from everytoken.provenance.questions.places import Places
 from everytoken.provenance.questions.run_streams import DATASETS
-from everytoken.provenance.questions.runs import TRAINED, OpenRun, Run, describe_run, open_run
+from everytoken.provenance.questions.runs import TRAINED, OpenRun, describe_run, open_run
 from everytoken.provenance.questions.stream_documents import index_of
 from everytoken.provenance.releases.window_checksums import write_window_checksums
 from everytoken.provenance.takedown.exclusion_request import Document
-from everytoken.shards import Artifact, Ledger, Store, write_text
+from everytoken.shards import Artifact, ArtifactStore, Ledger, Store, plan_artifact, write_text
 from everytoken.tokens.loss_mask import LOSS_MASK_FILE, open_loss_mask, unpack_mask
 from everytoken.tokens.megatron import open_indexed
 from everytoken.tokens.windows import WindowStream, open_window_stream
@@ -44,6 +42,7 @@ from everytoken.tokens.windows import WindowStream, open_window_stream
 FORMAT = "everytoken-exclusion/1"
 SPLITS = ("annotated", "unannotated", "held_out")
 STREAMS = {"compact": "unannotated", "annotated": "annotated"}
+ALSO = ("raw_shards", "chat_windows")
 STORES = ("held_out_documents", "annotated_tokens", "unannotated_tokens")
 
 _BEFORE_FILE = "before.json"
@@ -73,27 +72,25 @@ def document_index(places: Places, scratch: Path) -> DocumentIndex:
     return open_document_index(folder, splits)
 
 
-def stream_indexes(places: Places, scratch: Path) -> dict[str, StreamIndex]:
+def stream_indexes(places: Places, scratch: Path) -> dict[str, Artifact]:
     """Return the indexes of the streams that take-downs change, by name: the environment's, or made now."""
     return {name: _stream_index(places, name, scratch) for name in STREAMS}
 
 
-def _stream_index(places: Places, name: str, scratch: Path) -> StreamIndex:
+def _stream_index(places: Places, name: str, scratch: Path) -> Artifact:
     stream = _stream(places, name)
     if (found := index_of(places, stream.root_digest)) is not None:
-        return open_stream_index(found[1])
-    folder, given = scratch / name, stream.ledger["recipe"]["parameters"]
-    folder.mkdir()
-    make = index_compact_stream if name == "compact" else index_padded_stream
-    make(
-        folder,
+        return found[1]
+    given = stream.ledger["recipe"]["parameters"]
+    planned = plan_artifact(
+        index_compact_stream if name == "compact" else index_padded_stream,
         lengths=Store(places.store(f"{STREAMS[name]}_tokens")).load(),
         split=STREAMS[name],
         stream=made_stream(stream),
         seq_length=given["seq_length"],
         seed=given["seed"],
     )
-    return open_stream_index(folder)
+    return ArtifactStore(scratch / name).save(planned)
 
 
 def _stream(places: Places, name: str) -> Artifact:
@@ -111,87 +108,67 @@ class Before:
 
     Attributes:
         folder: holds ``<stream>.npy``, a CRC-32 of each window.
-        facts: plain JSON: list (its SHA-256), documents (with windows and exposures), runs, streams, stores.
+        facts: plain JSON: list (its SHA-256), whether documents come back (``revoked``), documents (with windows and
+            exposures), runs, streams, stores, ``also``: what else is made again, as it was there.
     """
 
     folder: Path
     facts: Mapping[str, Any]
 
 
-def noted_before(folder: Path, sha256: str) -> Before | None:
+def noted_before(folder: Path) -> Before | None:
     """Return what was noted before a run that was stopped; None where none was.
 
     Args:
         folder: where it is kept.
-        sha256: of the list that will be in force.
-
-    Raises:
-        ProvenanceError: it was noted for another list.
     """
     path = folder / _BEFORE_FILE
-    if not path.is_file():
-        return None
-    facts = json.loads(path.read_bytes())
-    if facts["list"] != sha256:
-        raise ProvenanceError(
-            f"an earlier take-down was stopped before it was done (list {facts['list'][:16]}, {folder}): what it "
-            "changed is not reported yet. Run it again with the same files, then this one; or remove that folder to do "
-            "without its report"
-        )
-    return Before(folder, facts)
+    return Before(folder, json.loads(path.read_bytes())) if path.is_file() else None
 
 
 def note_before(
     folder: Path,
     places: Places,
     documents: Sequence[Document],
-    indexes: Mapping[str, StreamIndex],
+    indexes: Mapping[str, Artifact],
     checkpoint_folders: Sequence[Path],
-    report: Path,
     sha256: str,
+    *,
+    revoked: bool = False,
 ) -> Before:
     """Note what will change.
 
     Args:
         folder: where it is kept.
         places: of the environment.
-        documents: that will be excluded.
+        documents: that will be excluded, or come back.
         indexes: of the streams, by name.
         checkpoint_folders: where checkpoints of runs are kept.
-        report: of earlier take-downs: says which digests the streams had.
         sha256: of the list that will be in force.
+        revoked: whether they come back; what was trained on the streams before is not asked for then.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     streams = {}
     for name in STREAMS:
         stream = _stream(places, name)
-        window_bytes = _window_bytes(stream, name)
-        write_window_checksums(stream.path(f"{name}.bin"), window_bytes, folder / f"{name}.npy")
-        earlier = earlier_digests(report, name, stream.root_digest)
-        streams[name] = {"before": stream.root_digest, "earlier": earlier, "windows": stream.statistics["windows"]}
-    same = {digest: _stream(places, name).root_digest for name, of in streams.items() for digest in of["earlier"]}
-    runs, notes = _runs(places, checkpoint_folders, same)
-    opened = {name: open_window_stream(_stream(places, name), "sizes") for name in STREAMS}
+        write_window_checksums(stream.path(f"{name}.bin"), _window_bytes(stream, name), folder / f"{name}.npy")
+        streams[name] = {"before": stream.root_digest, "windows": stream.statistics["windows"]}
+    runs, notes = ([], []) if revoked else _runs(places, checkpoint_folders)
+    windows = {name: open_window_stream(_stream(places, name), "sizes") for name in STREAMS}
+    opened = {name: open_stream_index(index) for name, index in indexes.items()}
     facts = {
         "list": sha256,
-        "documents": [_described(places, document, opened, indexes, runs) for document in documents],
+        "revoked": revoked,
+        "documents": [_described(places, document, windows, opened, runs) for document in documents],
         "runs": [{"name": one.run.name, "digest": one.run.digest, "steps": one.run.steps} for one in runs],
         "notes": notes,
         "streams": streams,
         "stores": {name: _parts(places, name) for name in STORES},
+        "also": [name for name in ALSO if places.has(name)],
     }
     write_text(folder / _BEFORE_FILE, json.dumps(facts, ensure_ascii=False))
     return Before(folder, facts)
-
-
-def earlier_digests(report: Path, name: str, digest: str) -> list[str]:
-    """Return the digests that a stream had before take-downs, of which only tombstones differ; the oldest first."""
-    try:
-        of = json.loads(report.read_bytes())["streams"][name]
-        return [*of["earlier"], of["before"]] if of["after"] == digest != of["before"] else list(of["earlier"])
-    except (OSError, ValueError, KeyError, TypeError):  # none was written yet
-        return []
 
 
 def _window_bytes(stream: Artifact, name: str) -> int:
@@ -205,18 +182,14 @@ def _parts(places: Places, name: str) -> dict[str, list[str]]:
     return {part.name: [part.fingerprint, part.content_digest, part.sha256] for part in ledger.parts}
 
 
-def _runs(
-    places: Places, checkpoint_folders: Sequence[Path], same: Mapping[str, str]
-) -> tuple[list[OpenRun], list[str]]:
+def _runs(places: Places, checkpoint_folders: Sequence[Path]) -> tuple[list[OpenRun], list[str]]:
     """Return the trainings of the environment that can be opened, and of the others why not."""
     opened, notes = [], []
     for name, artifact in places.artifacts.items():
         if artifact.ledger["recipe"]["function"] != TRAINED:
             continue
         try:
-            run: Run = describe_run(name, artifact, checkpoint_folders)
-            streams = tuple((stream, same.get(digest, digest)) for stream, digest in run.streams)
-            opened.append(open_run(places, replace(run, streams=streams), {}))
+            opened.append(open_run(places, describe_run(name, artifact, checkpoint_folders), {}))
         except ProvenanceError as error:
             notes.append(f"which steps of {name} read the documents is not known: {error}")
     return opened, notes
@@ -293,12 +266,12 @@ def compare_after(before: Before, places: Places) -> dict[str, Any]:
             "made_again": [part for part in both if old[part][0] != new[part][0]],
             "changed": [part for part in both if old[part][1] != new[part][1]],
         }
-    told = {name: facts[name] for name in ("list", "documents", "runs", "notes")}
+    told = {name: facts[name] for name in ("list", "revoked", "documents", "runs", "notes")}
     return {"format": FORMAT, **told, "streams": streams, "stores": stores, "faults": faults}
 
 
 def _expected(facts: Mapping[str, Any], name: str) -> dict[int, list[list[int]]]:
-    """Return the positions that must be EOS now, by window."""
+    """Return the positions of the documents, by window: of excluded ones all must be EOS now."""
     expected: dict[int, list[list[int]]] = {}
     for document in facts["documents"]:
         for held in document["windows"].get(name, []):
@@ -320,11 +293,12 @@ def _compare_windows(
     faults = []
     if others := sorted(set(changed) - set(expected)):
         faults.append(
-            f"{DATASETS[name]}: {len(others):,} windows changed that hold no document that was excluded now (the first "
-            f"is {others[0]:,}). The stream was made with other parameters than before: give the same --params and "
+            f"{DATASETS[name]}: {len(others):,} windows changed that hold none of the documents (the first is "
+            f"{others[0]:,}). The stream was made with other parameters than before: give the same --params and "
             "--env as to the run that made it"
         )
-    faults += _not_gone(stream, name, expected)
+    if not before.facts["revoked"]:
+        faults += _not_gone(stream, name, expected)
     return {"after": stream.root_digest, "changed_windows": changed}, faults
 
 

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from everytoken.corpus.exclusion import Entry, ExcludedAddress, ExcludedId, ExclusionParameters, read_list
+from everytoken.provenance.addresses import parsed_address, spelled_address
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.indexes.document_index import DocumentIndex
 from everytoken.provenance.indexes.document_numbers import DocumentPlace
 from everytoken.provenance.questions.document_records import DocumentRecords
 from everytoken.provenance.questions.places import Places
 from everytoken.provenance.questions.unused_documents import Unused, unused_at, unused_with_id
+from everytoken.provenance.takedown.list_in_force import is_told, list_path, list_told
 from everytoken.shards import Ledger
 
 EXCLUSIONS = "exclusions"
@@ -40,7 +42,7 @@ class WantedAddress:
     row: int
 
     def __str__(self) -> str:
-        return f"address {self.source} {self.shard_index} {self.row}"
+        return f"address {spelled_address(self.source, self.shard_index, self.row)}"
 
 
 Wanted = WantedId | WantedAddress
@@ -64,7 +66,7 @@ class Document:
 
     def __str__(self) -> str:
         named = "no id" if self.id is None else repr(self.id)
-        return f"{self.place.split} {self.place.number:,} ({self.source} {self.shard_index} {self.row}, {named})"
+        return f"{self.place.split} {self.place.number:,} ({spelled_address(*self.address)}, {named})"
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON."""
@@ -95,7 +97,7 @@ def read_wanted(ids: Path | None, addresses: Path | None, id_type: str | None) -
 
     Args:
         ids: a file of ids, one a line, exact (no space is taken off).
-        addresses: a file of addresses: source, shard_index and row, with tabs between them.
+        addresses: a file of addresses, one a line: SOURCE/FILE/ROW, or with tabs between these.
         id_type: JSON type of the ids; None: of whatever type the documents have.
 
     Raises:
@@ -103,13 +105,12 @@ def read_wanted(ids: Path | None, addresses: Path | None, id_type: str | None) -
     """
     wanted: list[Wanted] = [WantedId(line, id_type) for _, line in _lines(ids)]
     for number, line in _lines(addresses):
-        members = line.split("\t")
-        if len(members) != 3 or not all(one.isascii() and one.isdecimal() for one in members[1:]):
+        if (address := parsed_address(line)) is None:
             raise ProvenanceError(
-                f"{addresses} line {number} is {line!r}; expected an address: source, shard_index and row, with tabs "
-                "between them"
+                f"{addresses} line {number} is {line!r}; expected an address, SOURCE/FILE/ROW as web/0/17, or with "
+                "tabs between the three"
             )
-        wanted.append(WantedAddress(members[0], int(members[1]), int(members[2])))
+        wanted.append(WantedAddress(*address))
     if not wanted:
         raise ProvenanceError(f"{ids or addresses} names no document: give an id or an address a line")
     return list(dict.fromkeys(wanted))
@@ -132,16 +133,11 @@ class InForce:
 
     Attributes:
         applied: entries that the data was made with.
-        pending: entries of the configuration, where the data was not made with them yet.
+        pending: entries that it was not made with yet: of the configuration, and of a take-down that was stopped.
     """
 
     applied: tuple[Entry, ...]
     pending: tuple[Entry, ...]
-
-
-def list_path(folder: Path, sha256: str) -> Path:
-    """Return where the list of this content is: none is ever overwritten, so a run that was stopped loses none."""
-    return folder / f"{sha256[:16]}.jsonl"
 
 
 def list_in_force(places: Places, configured: ExclusionParameters | None, lists: Path) -> InForce:
@@ -155,19 +151,95 @@ def list_in_force(places: Places, configured: ExclusionParameters | None, lists:
     Raises:
         ExclusionError: the list of the parameters is not there, or is another one.
     """
+    pending = () if configured is None else tuple(read_list(Path(configured.path), configured.sha256))
     made_with, addresses = None, []
     if places.has(EXCLUSIONS):
         ledger = Ledger.read(places.path(EXCLUSIONS) / "ledger.json")
         made_with = ledger.recipe["parameters"].get("sha256")
         addresses = [ExcludedAddress(*one[:4]) for part in ledger.parts for one in part.value["addresses"]]
-    pending: tuple[Entry, ...] = ()
-    if configured is not None:
-        pending = tuple(read_list(Path(configured.path), configured.sha256))
-        if configured.sha256.lower() == made_with:
-            return InForce(pending, ())
+    if is_told(lists):
+        told = list_told(lists)
+        entries = () if told is None else tuple(read_list(Path(told.path), told.sha256))
+        if told is not None and told.sha256 != made_with:
+            return InForce((), (*entries, *pending))
+        known = {entry.key for entry in entries}
+        return InForce(entries, tuple(entry for entry in pending if entry.key not in known))
+    if configured is not None and configured.sha256.lower() == made_with:
+        return InForce(pending, ())
     if made_with is not None and (path := list_path(lists, made_with)).is_file():
         return InForce(tuple(read_list(path, made_with)), pending)
     return InForce(tuple(addresses), pending)  # the list itself is gone: what it named is still known by address
+
+
+@dataclass(frozen=True)
+class Revocation:
+    """What is taken back.
+
+    Attributes:
+        kept: entries that stay in force.
+        revoked: entries that do not.
+        documents: those of the streams that come back, as no entry that stays names them. (Held-out ones are in no
+            split as long as they are excluded.)
+    """
+
+    kept: tuple[Entry, ...]
+    revoked: tuple[Entry, ...]
+    documents: tuple[Document, ...]
+
+
+def find_revoked(
+    wanted: Sequence[Wanted] | None,
+    index: DocumentIndex,
+    in_force: InForce,
+    configured: Sequence[Entry],
+    *,
+    is_done: bool = False,
+) -> Revocation:
+    """Find which entries are taken back, and which documents with them.
+
+    Args:
+        wanted: ids and addresses of entries; None: all entries.
+        index: of the splits.
+        in_force: the lists.
+        configured: entries of the configuration, which would take the documents down again.
+        is_done: whether a run was stopped after it took them off the list: then they may be on none.
+
+    Raises:
+        ProvenanceError: no entry names what is wanted, or the configuration names it.
+    """
+    entries = {entry.key: entry for entry in (*in_force.applied, *in_force.pending)}
+    revoked: dict[str, Entry] = dict(entries) if wanted is None else {}
+    for one in wanted or ():
+        found = {key: entry for key, entry in entries.items() if _names(one, entry)}
+        if not found and not is_done:
+            raise ProvenanceError(
+                f"{one} is on no list in force: nothing was changed. A document comes back by the id or the address "
+                "that its entry has"
+            )
+        revoked |= found
+    for entry in configured:
+        if entry.key in revoked:
+            raise ProvenanceError(
+                f"{entry} is on the list that the configuration names (subsampling.exclude), which would take it down "
+                "again: nothing was changed. Take subsampling.exclude out of conf and of --params; the list in force "
+                "stays in force without it"
+            )
+    kept = {key: entry for key, entry in entries.items() if key not in revoked}
+    documents = {one.place: one for entry in revoked.values() for one in _documents(index, _wanted(entry))}
+    back = [one for one in documents.values() if kept.keys().isdisjoint(_keys_of(one))]
+    ordered = sorted(back, key=lambda document: (document.place.split, document.place.number))
+    return Revocation(tuple(kept.values()), tuple(revoked.values()), tuple(ordered))
+
+
+def _names(wanted: Wanted, entry: Entry) -> bool:
+    if isinstance(wanted, WantedId):
+        return isinstance(entry, ExcludedId) and entry.id == wanted.id and wanted.id_type in (None, entry.id_type)
+    return isinstance(entry, ExcludedAddress) and _wanted(entry) == wanted
+
+
+def _keys_of(document: Document) -> set[str]:
+    address = ExcludedAddress(*document.address, "").key
+    return {address} if document.id is None else {address, ExcludedId(document.id, str(document.id_type), "").key}
 
 
 def find_documents(

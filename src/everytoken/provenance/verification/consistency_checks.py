@@ -14,6 +14,7 @@ from everytoken.provenance.releases.release import (
     RECIPE_FILE,
     SPLITS,
     STREAMS_FILE,
+    SUMS_FILE,
     TOKENIZER_PATH,
     UPSTREAM_FILE,
     VERIFICATION_FOLDER,
@@ -21,7 +22,7 @@ from everytoken.provenance.releases.release import (
 )
 from everytoken.provenance.releases.window_checksums import CHECKSUMS_FILE
 from everytoken.provenance.verification.file_checks import open_array
-from everytoken.provenance.verification.findings import require_equal
+from everytoken.provenance.verification.findings import require_equal, require_none
 from everytoken.provenance.verification.window_documents import SPLIT_OF
 from everytoken.shards import canonical_json, value_digest
 from everytoken.tokens.tokenizer import open_tokenizer
@@ -113,8 +114,12 @@ def check_rows(release: Release) -> str:
         require_equal(f"{path}: rows of {split}", boundary["rows"], row)
         named = release.recipe["datasets"].get(f"{split}_documents", {})
         require_equal(f"{release.path / 'recipe.json'}: rows of {split}_documents", named.get("rows"), row)
-        files = sorted(file.stem for file in folder.glob("*.parquet"))
-        require_equal(f"{folder}: parts", files, sorted(parts))
+        files = {file.stem for file in folder.glob("*.parquet")}
+        require_none([f"{folder}/{name}.parquet: {path} has no such part" for name in sorted(files - set(parts))])
+        listed = {name for name in parts if f"{MANIFEST_FOLDER}/{split}/{name}.parquet" in release.sha256sums}
+        require_none(  # parts that are listed and missing are the fault of `checksums`
+            [f"{folder}/{name}.parquet is not listed in {SUMS_FILE}" for name in sorted(set(parts) - listed)]
+        )
         said.append(f"{row:,} {split}")
     return f"{', '.join(said)}, in {sum(len(release.boundaries[split]['parts']) for split in SPLITS):,} parts"
 

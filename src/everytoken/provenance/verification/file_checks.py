@@ -21,6 +21,7 @@ from everytoken.seeds import numpy_generator
 from everytoken.shards import file_sha256, value_digest
 
 SUMS_FILE, LEDGER_FILE = "SHA256SUMS", "ledger.json"
+AGAIN = "copy the release again"
 _SMALL = 64 << 20
 _HEX = frozenset("0123456789abcdef")
 
@@ -87,7 +88,7 @@ def recorded_sums(folder: Path) -> dict[str, str]:
 def check_sums(folder: Path) -> str:
     """``SHA256SUMS`` is in its form, lists what is there, and nothing else is there."""
     sums = read_sums(folder)
-    missing = [f"{folder / name} is missing" for name in sums if not (folder / name).is_file()]
+    missing = [f"{folder / name} is missing: {AGAIN}" for name in sums if not (folder / name).is_file()]
     unlisted, hidden = [], 0
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)

@@ -1,9 +1,15 @@
-"""A finding: the outcome of one check in a sentence, with what was found, or what is wrong and where."""
+"""A finding: the outcome of one check in a sentence, with what was found, or what is wrong and where.
+
+The first line of a fault says what is wrong, where, what was expected and what was found; lines after it say more, as
+which documents a window holds. A file that is missing is the fault of one check: others that need it are not made.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +22,7 @@ from everytoken.tokens.errors import TokensError
 
 _FAULTS = (ProvenanceError, CorpusError, TokensError, ShardsError, OSError, pa.ArrowException)
 _NAMED = 5
+_COLUMNS = 120
 
 
 @dataclass(frozen=True)
@@ -24,9 +31,11 @@ class Finding(Check):
 
     Attributes:
         said: what was found, when it holds.
+        is_made: False: it needs what another check names as its fault, so nothing is known of it.
     """
 
     said: str = ""
+    is_made: bool = True
 
     @property
     def text(self) -> str:
@@ -34,25 +43,68 @@ class Finding(Check):
         return self.fault or self.said
 
 
-def finding(name: str, run: Callable[[], str]) -> Finding:
-    """Run what returns a sentence, or raises what is wrong; nothing is raised from here."""
+class NotCheckedError(Exception):
+    """A check cannot be made because of a fault that another check names; the message says which."""
+
+
+def finding(name: str, run: Callable[[], str], missing: Mapping[Path, str] | None = None) -> Finding:
+    """Run what returns a sentence, or raises what is wrong; nothing is raised from here.
+
+    Args:
+        name: of the check.
+        run: the check.
+        missing: files that are not there, each with the check that names it: where ``run`` fails for one of them, it is
+            no fault again.
+    """
     try:
         return Finding(name, True, {}, said=run())
+    except NotCheckedError as error:
+        return Finding(name, True, {}, said=f"not checked: {error}", is_made=False)
     except _FAULTS as error:
+        if (lost := _missing_file(error, missing or {})) is not None:
+            said = f"not checked: {lost} is missing, see {(missing or {})[lost]}"
+            return Finding(name, True, {}, said=said, is_made=False)
         return Finding(name, False, {}, str(error))
     except Exception as error:  # bytes that are anything can raise anything; the other checks still run
         return Finding(name, False, {}, f"it is damaged so that it cannot be read ({type(error).__name__}: {error})")
 
 
+def _missing_file(error: BaseException, missing: Mapping[Path, str]) -> Path | None:
+    """Return the missing file that an error was raised for, or that caused it."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, FileNotFoundError):
+            said = f"{cause} {cause.filename}"
+            return next((path for path in missing if str(path) in said), None)
+        cause = cause.__cause__
+    return None
+
+
+def fault_lines(fault: str) -> list[str]:
+    """Return a fault in lines of 120 columns, those after its first line indented."""
+    first, *more = fault.split("\n")
+    lines = _wrapped(first, "FAIL  ", "      ")
+    for line in more:
+        indent = " " * (6 + len(line) - len(line.lstrip(" ")))
+        lines += _wrapped(line.strip(), indent, f"{indent}  ")
+    return lines
+
+
+def _wrapped(line: str, first: str, then: str) -> list[str]:
+    return textwrap.wrap(
+        line, _COLUMNS, initial_indent=first, subsequent_indent=then, break_long_words=False, break_on_hyphens=False
+    )
+
+
 def require_none(faults: Sequence[str]) -> None:
-    """Raise the first faults in one error.
+    """Raise the first faults in one error, a line each.
 
     Raises:
         ProvenanceError: there is one.
     """
     if faults:
-        more = f"; and {len(faults) - _NAMED:,} more" if len(faults) > _NAMED else ""
-        raise ProvenanceError("; ".join(faults[:_NAMED]) + more)
+        more = [f"and {len(faults) - _NAMED:,} more"] if len(faults) > _NAMED else []
+        raise ProvenanceError("\n".join([*faults[:_NAMED], *more]))
 
 
 def require_equal(what: str, found: Any, expected: Any) -> None:

@@ -22,11 +22,11 @@ from everytoken.provenance.releases.manifest import MANIFEST
 from everytoken.provenance.releases.release import CLASSIFICATIONS_FOLDER, SPLITS, Release
 from everytoken.provenance.verification.file_checks import open_array
 from everytoken.provenance.verification.file_threads import in_threads
-from everytoken.provenance.verification.findings import require_equal, require_none
+from everytoken.provenance.verification.findings import NotCheckedError, require_equal, require_none
 from everytoken.provenance.verification.manifest_rows import annotated_order, longest_content, shown
 from everytoken.provenance.verification.sidecar_checks import text_hash
 from everytoken.seeds import numpy_generator
-from everytoken.shards import TableDigest
+from everytoken.shards import DamagedStore, TableDigest
 from everytoken.shards.parts import StoredPart
 
 _RESCUE = [("global_row", "int64"), ("text", "large_string")]
@@ -52,10 +52,11 @@ def check_manifest(release: Release, chosen: Mapping[str, Sequence[int]], into: 
         chosen: numbers of the parts to read, by split.
         into: gets what they hold.
     """
-    rows, faults = 0, []
+    rows, missing, faults = 0, 0, []
     for split in SPLITS:
         parts = release.manifest(split).parts
-        wanted = [part for i in chosen[split] if isinstance(part := parts[i], StoredPart)]
+        wanted = [part for i in chosen[split] if isinstance(part := parts[i], StoredPart) and part.path.is_file()]
+        missing += len(chosen[split]) - len(wanted)
         check = _PartCheck(release, split)
         for outcome in in_threads(check, wanted):
             if isinstance(outcome, str):
@@ -67,7 +68,8 @@ def check_manifest(release: Release, chosen: Mapping[str, Sequence[int]], into: 
     every = [facts for found in into.values() for facts in found]
     excluded = sum(facts.excluded for facts in every)
     taken_down = f", {excluded:,} taken down" if excluded else ""
-    return f"{rows:,} rows in {len(every):,} parts{taken_down}, {len(MANIFEST)} columns, no text"
+    without = f"; not checked: parts that are missing ({missing:,}), see checksums" if missing else ""
+    return f"{rows:,} rows in {len(every):,} parts{taken_down}, {len(MANIFEST)} columns, no text{without}"
 
 
 class _PartCheck:
@@ -84,7 +86,7 @@ class _PartCheck:
         try:
             return self._facts(part)
         except Exception as error:  # of any kind, see `finding`; the other parts are read
-            return str(error) if isinstance(error, ProvenanceError) else f"{part.path}: {error}"
+            return str(error) if isinstance(error, ProvenanceError | DamagedStore) else f"{part.path}: {error}"
 
     def _facts(self, part: StoredPart) -> PartFacts:
         found = pa.schema([(field.name, field.type) for field in part.schema])
@@ -161,6 +163,7 @@ def _are_of_plan(batch: pa.RecordBatch, shards: set[tuple[str, int]]) -> np.ndar
 
 def check_lengths(release: Release, facts: Mapping[str, list[PartFacts]]) -> str:
     """Lengths of the annotated documents, in the order of their windows, are those of ``token_lengths.npy``."""
+    _require_read(release, "annotated", facts)
     path = release.path / "verification/annotated/token_lengths.npy"
     lengths = np.concatenate([np.empty(0, np.int32), *(part.lengths for part in facts.get("annotated", []))])
     stored = open_array(path, len(lengths), np.int32)
@@ -183,6 +186,7 @@ def check_lengths(release: Release, facts: Mapping[str, list[PartFacts]]) -> str
 
 def check_compact(release: Release, facts: Mapping[str, list[PartFacts]]) -> str:
     """Tokens of all unannotated documents with their EOS are those of the windows, and the remainder."""
+    _require_read(release, "unannotated", facts)
     window = release.parameters("tokenization")["seq_length"] + 1
     statistics = release.streams["compact"]["statistics"]
     parts = facts.get("unannotated", [])
@@ -191,6 +195,12 @@ def check_compact(release: Release, facts: Mapping[str, list[PartFacts]]) -> str
     what = f"{release.path}: tokens with EOS of the unannotated documents"
     require_equal(what, tokens, windows * window + remainder)
     return f"{tokens:,} tokens with EOS = {windows:,} windows of {window:,} and {remainder:,} left over"
+
+
+def _require_read(release: Release, split: str, facts: Mapping[str, list[PartFacts]]) -> None:
+    """Raise where a part of the manifest could not be read, which is a fault of its own."""
+    if (read := len(facts.get(split, []))) < (parts := len(release.boundaries[split]["parts"])):
+        raise NotCheckedError(f"only {read:,} of {parts:,} parts of {split} could be read, see manifest")
 
 
 def check_classifications(release: Release, *, full: bool) -> str:
@@ -219,7 +229,7 @@ def check_rescue(release: Release, sampled: int | None, seed: int) -> str:
         sampled: how many files are read; None: all.
         seed: of which they are.
     """
-    files = [(split, path) for split in SPLITS for path in release.text_rescue(split)]
+    files = [(split, path) for split in SPLITS for path in release.text_rescue(split) if path.is_file()]
     if not files:
         return "no text"
     sources = release.upstream["sources"].items()

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from everytoken.provenance.addresses import spelled_address
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases.release import SPLITS, Release
 from everytoken.seeds import numpy_generator
@@ -31,7 +32,7 @@ def annotated_order(release: Release, documents: int) -> np.ndarray:
 def shown(batch: pa.RecordBatch, i: int) -> str:
     """Return address and id of a row of the manifest or of a sidecar, in words."""
     row = batch.slice(i, 1).to_pylist()[0]
-    place = f"{row['source']} file {row['shard_index']} row {row['row']}"
+    place = spelled_address(row["source"], row["shard_index"], row["row"])
     name = row.get("id", row.get("doc_id"))
     return place if name is None else f"{place}, id {str(name)[:60]!r}"
 

@@ -47,6 +47,7 @@ class RebuiltStream:
         documents: tells which documents a window has.
         upstream: gives their texts, or None.
         hashing: hashes files.
+        missing_in_release: its files that are not there, with the check that names them.
     """
 
     name: str
@@ -57,9 +58,10 @@ class RebuiltStream:
     documents: WindowDocuments
     upstream: Upstream | None
     hashing: Hashing
+    missing_in_release: Mapping[Path, str]
 
     def checks(self) -> Iterator[Finding]:
-        """Yield a finding for each thing that must hold."""
+        """Yield a finding for each thing that must hold; a file that is missing is named by ``files`` alone."""
         yield self._finding("files", self._check_files)
         yield self._finding("ledger", self._check_ledger)
         if f"{self.name}.bin" in self._files:
@@ -73,7 +75,13 @@ class RebuiltStream:
             yield self._finding("other files", self._check_others)
 
     def _finding(self, what: str, run: Any) -> Finding:
-        return finding(f"{self.name} {what}", run)
+        return finding(f"{self.name} {what}", run, {} if what == "files" else self.missing)
+
+    @cached_property
+    def missing(self) -> dict[Path, str]:
+        """Files that are not there, of the release and of the stream, each with the check that names it."""
+        own = {self.folder / name: f"{self.name} files" for name in self._files}
+        return {**self.missing_in_release, **{path: check for path, check in own.items() if not path.is_file()}}
 
     @property
     def _described(self) -> Mapping[str, Any]:
@@ -190,17 +198,17 @@ class RebuiltStream:
         if (wrong := found[numbers] != expected[numbers]).any():
             window = int(numbers[np.argmax(wrong)])
             raise ProvenanceError(
-                f"{path} window {window:,}, {self.documents.named(self.name, window)}: expected token_length "
-                f"{expected[window]}, found {found[window]}"
+                f"{path} window {window:,}: expected token_length {expected[window]}, found {found[window]}\n"
+                + self.documents.named(self.name, window)
             )
         if self.sampled is None:
             require_none(self.hashing.wrong(self.folder, {path.name: self._files[path.name]["sha256"]}))
         return f"{len(numbers):,} of {self._windows:,} lengths as released"
 
     def _check_windows(self) -> str:
-        path = self.folder / f"{self.name}.bin"
-        expected = open_array(self._verification / CHECKSUMS_FILE, self._windows, np.uint32)
+        path, sums = self.folder / f"{self.name}.bin", self._verification / CHECKSUMS_FILE
         if self.sampled is not None:
+            expected = open_array(sums, self._windows, np.uint32)
             for window in self._looked_at:
                 if window >= len(self.tokens):
                     raise ProvenanceError(f"{path} ends before window {window:,}")
@@ -210,9 +218,10 @@ class RebuiltStream:
         digest = self._files[path.name]["sha256"]
         if (found := self.hashing.sha256(path)) == digest:
             return f"{self._windows:,} windows of {self._window:,} tokens, SHA-256 {digest[:16]}"
-        raise ProvenanceError(
-            f"{path} {self._first_fault(expected)}; its SHA-256 is {found[:16]}, expected {digest[:16]}"
+        fault = (
+            self._first_fault(open_array(sums, self._windows, np.uint32)) if sums.is_file() else "is not as released"
         )
+        raise ProvenanceError(f"{path} {fault}\nSHA-256 of the file: expected {digest[:16]}, found {found[:16]}")
 
     def _first_fault(self, expected: np.ndarray) -> str:
         """Say which window is the first that is not as released, what it holds, and how many there are."""
@@ -228,11 +237,11 @@ class RebuiltStream:
             window += len(found)
         if first is None:
             return "has windows that all have their CRC-32"
-        more = f" ({others - 1:,} more windows differ)" if others > 1 else ""
+        more = f"\nwindows that differ besides: {others - 1:,}" if others > 1 else ""
         return self._fault(first, int(expected[first])) + more
 
     def _fault(self, window: int, expected: int) -> str:
-        """Say which token of a window differs, and which documents the window holds."""
+        """Say which token of a window differs, and in lines after that which documents the window holds."""
         change, note = None, ""
         if self.upstream is not None and self.name in SPLIT_OF:
             try:
@@ -242,12 +251,13 @@ class RebuiltStream:
                 note = f"its texts cannot be read again ({error})"
         change = change or told_by_checksum(self.tokens[window], expected, self._facts.vocab_size)
         said = [
-            f"window {window:,} is not as released",
+            f"window {window:,} {'is not as released' if change is None else change.text}",
             note,
-            "" if change is None else change.text + self._token_of(window, change.position),
+            "" if change is None else change.note,
+            "" if change is None else self._token_of(window, change.position),
             self.documents.named(self.name, window) or self._of_sidecar(window),
         ]
-        return "; ".join(filter(None, said))
+        return "\n".join(filter(None, said))
 
     def _of_sidecar(self, window: int) -> str:
         """Name the document of a window of a padded stream that the manifests have none of."""
@@ -269,7 +279,7 @@ class RebuiltStream:
         except Exception:  # the manifests are damaged too, which their own checks name
             return ""
         token = span.first + position - span.at
-        return f", token {token:,} of {named_document(self.release, SPLIT_OF[self.name], span.document)}"
+        return f"token {token:,} of {named_document(self.release, SPLIT_OF[self.name], span.document)}"
 
     def _check_sidecar(self) -> str:
         path, entry = self.folder / SIDECAR_FILE, self._files[SIDECAR_FILE]

@@ -9,7 +9,7 @@ annotated one the order of all documents is drawn, 8 bytes each). Full, every by
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +19,9 @@ from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases.release import (
     BOUNDARIES_FILE,
     RECIPE_FILE,
+    STREAMS_FILE,
     SUMS_FILE,
+    UPSTREAM_FILE,
     VERIFICATION_FOLDER,
     Release,
     open_release,
@@ -93,11 +95,12 @@ def each_release_check(
     """
     folder, sampled = release if isinstance(release, Path) else release.path, None if full else documents
     with Hashing() as hashing:
-        yield from _file_checks(folder, sampled, seed, hashing)
+        missing: dict[Path, str] = {}
+        yield from _file_checks(folder, sampled, seed, hashing, missing)
         opened: list[Release] = []
-        yield finding("release", lambda: _opened(folder, opened))
+        yield finding("release", lambda: _opened(folder, opened), missing)
         if opened:
-            yield from _opened_checks(opened[0], streams, sampled, documents, seed, upstream, hashing)
+            yield from _opened_checks(opened[0], streams, sampled, documents, seed, upstream, hashing, missing)
 
 
 def _opened_checks(
@@ -108,23 +111,24 @@ def _opened_checks(
     seed: int,
     upstream: Path | None,
     hashing: Hashing,
+    missing: Mapping[Path, str],
 ) -> Iterator[Check]:
     known = {name: path for name, path in streams.items() if name in release.streams}
     for name, path in known.items():
         if sampled is None and (file := path / f"{name}.bin").is_file():
             hashing.begin(file)  # which takes longest: it goes on while manifests are read
-    yield from _own_checks(release, sampled, seed)
+    yield from _own_checks(release, sampled, seed, missing)
     for name in sorted(set(streams) - set(known)):
         yield Finding(name, False, {}, f"the release has no stream {name!r}, only {sorted(release.streams)}")
     with WindowDocuments(release) as held:
         made: list[Upstream] = []
         if upstream is not None:
-            opening = finding("upstream", lambda: _open_upstream(release, upstream, made))
-            if not opening.ok:
+            opening = finding("upstream", lambda: _open_upstream(release, upstream, made), missing)
+            if not made:
                 yield opening
         texts = made[0] if made else None
         rebuilt = {
-            name: RebuiltStream(name, path, release, sampled, seed, held, texts, hashing)
+            name: RebuiltStream(name, path, release, sampled, seed, held, texts, hashing, missing)
             for name, path in known.items()
         }
         for stream in rebuilt.values():
@@ -142,6 +146,7 @@ def _opened_checks(
                     count=documents,
                     seed=seed,
                 ),
+                {path: check for stream in rebuilt.values() for path, check in stream.missing.items()} | {**missing},
             )
 
 
@@ -160,12 +165,13 @@ def find_streams(release: Path, paths: list[Path]) -> tuple[dict[str, Path], lis
         paths: folders of streams, or a data folder that holds them.
 
     Returns:
-        Folders by stream, and what cannot be told: a stream that is there twice, a path without any.
+        Folders by stream, and what cannot be told: a stream that is there twice, a path without any. None of both for a
+        release that cannot be opened, which its own checks say.
     """
     try:
         described = described_streams(open_release(release))
-    except ProvenanceError as error:
-        return {}, [str(error)]
+    except ProvenanceError:
+        return {}, []
     found: dict[str, dict[int, list[Path]]] = {name: {} for name in described}
     faults = []
     for path in paths:
@@ -198,10 +204,12 @@ def _folders(path: Path) -> Iterator[Path]:
 
 
 def _opened(folder: Path, into: list[Release]) -> str:
+    for name in (RECIPE_FILE, UPSTREAM_FILE, BOUNDARIES_FILE, SUMS_FILE, STREAMS_FILE):
+        (folder / name).open("rb").close()
     release = open_release(folder)
     streams = described_streams(release)  # of a file that may be damaged too
     into.append(release)
-    return f"{release.recipe['format']}, digest {release.digest[:16]}, streams {', '.join(streams) or 'none'}"
+    return f"{release.recipe['format']}, digest {release.digest}, streams {', '.join(streams) or 'none'}"
 
 
 def _open_upstream(release: Release, folder: Path, into: list[Upstream]) -> str:
@@ -209,7 +217,10 @@ def _open_upstream(release: Release, folder: Path, into: list[Upstream]) -> str:
     return ""
 
 
-def _file_checks(folder: Path, sampled: int | None, seed: int, hashing: Hashing) -> Iterator[Finding]:
+def _file_checks(
+    folder: Path, sampled: int | None, seed: int, hashing: Hashing, missing: dict[Path, str]
+) -> Iterator[Finding]:
+    """Check files; put those that are not there into ``missing``."""
     sums: dict[str, str] = {}
 
     def read() -> str:
@@ -219,27 +230,32 @@ def _file_checks(folder: Path, sampled: int | None, seed: int, hashing: Hashing)
     yield finding("checksums", read)
     if not sums:  # the ledger says the same, where there is one
         finding("ledger", lambda: sums.update(recorded_sums(folder)) or "")
-    yield finding("ledger", lambda: check_ledger(folder, sums))
+    missing |= {folder / name: "checksums" for name in (SUMS_FILE, *sums) if not (folder / name).is_file()}
+    yield finding("ledger", lambda: check_ledger(folder, sums), missing)
     chosen = set(sums) if sampled is None else sampled_files(folder, sums, sampled, seed)
     yield finding("digests", lambda: check_digests(folder, sums, chosen, hashing))
 
 
-def _own_checks(release: Release, sampled: int | None, seed: int) -> Iterator[Finding]:
-    yield finding("recipe", lambda: check_recipe(release))
-    yield finding("plan", lambda: check_plan(release))
-    yield finding("rows", lambda: check_rows(release))
+def _own_checks(release: Release, sampled: int | None, seed: int, missing: Mapping[Path, str]) -> Iterator[Finding]:
     facts: dict[str, list[PartFacts]] = {}
-    yield finding("manifest", lambda: check_manifest(release, chosen_parts(release, sampled, seed), facts))
-    yield finding("text_rescue", lambda: check_rescue(release, sampled, seed))
-    yield finding("classifications", lambda: check_classifications(release, full=sampled is None))
-    yield finding("tokenizer", lambda: check_tokenizer(release))
-    yield finding("streams", lambda: check_stream_digests(release))
-    yield finding("windows", lambda: check_windows(release))
+    checks: dict[str, Callable[[], str]] = {
+        "recipe": partial(check_recipe, release),
+        "plan": partial(check_plan, release),
+        "rows": partial(check_rows, release),
+        "manifest": lambda: check_manifest(release, chosen_parts(release, sampled, seed), facts),
+        "text_rescue": partial(check_rescue, release, sampled, seed),
+        "classifications": partial(check_classifications, release, full=sampled is None),
+        "tokenizer": partial(check_tokenizer, release),
+        "streams": partial(check_stream_digests, release),
+        "windows": partial(check_windows, release),
+    }
     if sampled is None:
         for name, check in (("annotated", check_lengths), ("compact", check_compact)):
             if name in release.streams:
-                yield finding(f"{name} documents", partial(check, release, facts))
-    yield finding("reflections", lambda: _reflections(release))
+                checks[f"{name} documents"] = partial(check, release, facts)
+    checks["reflections"] = partial(_reflections, release)
+    for name, run in checks.items():
+        yield finding(name, run, missing)
 
 
 def _reflections(release: Release) -> str:

@@ -114,7 +114,7 @@ def _compare(
 
 def _fault(path: Path, window: int, release: Release, document: int, difference: str) -> ProvenanceError:
     named = named_document(release, "annotated", document)
-    return ProvenanceError(f"{path} row {window:,} (window {window:,}) holds {named}: {difference}")
+    return ProvenanceError(f"{path} row {window:,} (window {window:,}): {difference}\nit holds {named}")
 
 
 def _difference(found: dict[str, Any], expected: dict[str, Any]) -> str:

@@ -188,9 +188,8 @@ def _compare(
         found = windows[window][span.at : span.at + len(own)]
         if change := first_change(own, found):
             raise ProvenanceError(
-                f"{stream} window {window:,} position {span.at + change.position:,}, token "
-                f"{span.first + change.position:,} of {named_document(release, split, number)}: expected "
-                f"{change.expected}, found {change.found}"
+                f"{stream} window {window:,} position {span.at + change.position:,}: expected {change.expected}, found "
+                f"{change.found}\ntoken {span.first + change.position:,} of {named_document(release, split, number)}"
             )
         compared += len(own)
     return compared

@@ -83,7 +83,7 @@ class WindowDocuments:
         return [(int(window), span) for window in windows for span in self.spans(stream, int(window))]
 
     def named(self, stream: str, window: int) -> str:
-        """Return in words which documents a window holds; empty where the manifests do not say it."""
+        """Return in words, a line each, which documents a window holds; empty where the manifests do not say it."""
         if stream not in SPLIT_OF:
             return ""
         try:
@@ -91,9 +91,9 @@ class WindowDocuments:
         except Exception as error:  # what would name the documents may be what is damaged
             return f"its documents cannot be told ({error})"
         names = [
-            named_document(self._release, SPLIT_OF[stream], span.document)
-            + (f" at {span.at:,} to {span.at + span.end - span.first:,}" if stream == "compact" else "")
+            (f"at {span.at:,} to {span.at + span.end - span.first:,}: " if stream == "compact" else "")
+            + named_document(self._release, SPLIT_OF[stream], span.document)
             for span in spans[:_NAMED]
         ]
-        more = f" and {len(spans) - _NAMED:,} more" if len(spans) > _NAMED else ""
-        return f"it holds {', '.join(names)}{more}"
+        more = [f"and {len(spans) - _NAMED:,} more"] if len(spans) > _NAMED else []
+        return "\n".join(["it holds", *(f"  {name}" for name in [*names, *more])])

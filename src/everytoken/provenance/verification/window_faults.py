@@ -55,9 +55,14 @@ class Change:
     @property
     def text(self) -> str:
         """The change in words."""
-        told = f"position {self.position:,}: expected {self.expected}, found {self.found}"
-        more = f", and {self.others:,} positions more" if self.others else ""
-        return f"{told}{more}" if self.is_certain else f"if one token was changed, {told}"
+        return f"position {self.position:,}: expected {self.expected}, found {self.found}"
+
+    @property
+    def note(self) -> str:
+        """How far it goes, in words; empty where it is all of it."""
+        if not self.is_certain:
+            return "if one token was changed, as the CRC-32 of the window tells (with --upstream it is certain)"
+        return f"positions that differ besides: {self.others:,}" if self.others else ""
 
 
 def single_changes(window: np.ndarray, expected: int, vocab_size: int) -> Iterator[Change]:

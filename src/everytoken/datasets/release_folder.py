@@ -1,0 +1,24 @@
+"""The dataset that is a release: its digest is the one that the release itself, its report and ``verify`` say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from everytoken.datasets.artifact import ArtifactFolder
+
+
+class ReleaseFolder(ArtifactFolder):
+    """A release, see `everytoken.provenance.releases`."""
+
+    def ledger_summary(self) -> dict[str, Any]:
+        """Return documents, bytes, and as root digest the SHA-256 of ``SHA256SUMS``: it stands for every byte."""
+        return {**super().ledger_summary(), "root_digest": self._store.load().statistics["sums_sha256"]}
+
+    def is_made_from(self, root_digest: str, part_digests: Sequence[str]) -> bool:
+        """Tell whether a dataset of this content is one of those that the release describes."""
+        from everytoken.provenance.releases.release import RECIPE_FILE
+
+        described = json.loads(self._store.load().path(RECIPE_FILE).read_text(encoding="utf-8"))["datasets"]
+        return root_digest in {dataset["root_digest"] for dataset in described.values()}
