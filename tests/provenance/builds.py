@@ -211,7 +211,7 @@ def release_of(made: Build) -> Release:
         made["tokenizer"],
         made["compact_stream"],
         made["annotated_stream"],
-        None,
+        made.held.get("canary_stream"),
         made.held.get("raw_shards"),
         made["params:ingestion"],
         parameters,

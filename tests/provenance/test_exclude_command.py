@@ -290,6 +290,49 @@ def test_lists_add_up_and_earlier_steps_stay_known(project: Project) -> None:
     assert project.files() == before
 
 
+def test_a_take_down_that_was_stopped_amid_a_store_is_finished_by_the_next_one(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what was excluded before both stays so: for the time being no ledger of the store names it."""
+    known = entries_in_force(project)
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "_make", _stop)
+        assert project.exclude(["open-31"]).exit_code == 1
+    assert not (project.data / "04_feature/exclusions/ledger.json").exists()
+    result = project.exclude(["open-32"], "--dry-run")
+    assert "an earlier try was stopped, and what it changes is half made: nothing was changed" in result.output
+    result = project.exclude(["open-32"])
+    assert result.exit_code == 0, result.output
+    assert "an earlier try was stopped: this goes on with it" in result.output
+    assert entries_in_force(project) == known | {"id 'open-31'", "id 'open-32'"}
+    report = project.report()
+    assert [{row["id"] for row in one["documents"]} for one in (report["earlier"][-1], report)] == [
+        {"open-31"},
+        {"open-32"},
+    ]
+    _require_gone(project, places_of_first(known | {"id 'open-31'", "id 'open-32'"}, project))
+
+
+def test_of_two_take_downs_at_a_time_one_waits_for_the_other(project: Project) -> None:
+    with sole_take_down(project.data / LISTS_FOLDER):
+        before = project.files()
+        result = project.exclude(["open-33"])
+        assert result.exit_code == 1
+        assert "another take-down is running" in result.output
+        assert project.files() == before
+
+
+def test_a_run_that_began_before_a_take_down_brings_nothing_back(project: Project) -> None:
+    with session_of(None, {}) as session:
+        session.load_context()
+        before = project.files()
+        in_force = project.data / LISTS_FOLDER / "in_force.json"
+        parameters = session.load_context().params["subsampling"]
+        longer = [*read_list(Path(parameters.exclude.path)), ExcludedId("open-33", "string", "asked")]
+        sha256 = list_text(longer)[1]
+        write_list(longer, list_path(project.data / LISTS_FOLDER, sha256))
+
+
 def _is(source: str, row: int) -> Callable[[dict[str, Any]], bool]:
     return lambda found: (found["source"], found["row"]) == (source, row)
 

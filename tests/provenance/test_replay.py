@@ -459,7 +459,7 @@ def test_a_source_without_any_file_gives_what_the_release_holds_and_the_rest_is_
 ) -> None:
     (tmp_path / "changed").mkdir()
     own, how = own_parameters(made.folder.parent / "texts"), {"upstreams": upstream_at(tmp_path / "changed")}
-    with pytest.raises(UpstreamError, match="no file in .* matches"):
+    with pytest.raises(UpstreamError, match=r"no file in .* matches"):
         replay(tmp_path / "data", release_path(made), own, **how)
     assert re.search(r"\d+ gone\. First: ", refused(tmp_path / "data", made, allow=["moved"], **how))
     again = replay(tmp_path / "data", release_path(made), own, upto="documents", allow=["moved", "gone"], **how)
@@ -705,6 +705,23 @@ def test_the_environment_replay_runs_the_replay_with_the_parameters_of_the_relea
     names, parameters = session_default("test")
     assert {"ingestion", "training"} <= names and not {"replay", "verification", "release"} & names
     assert "pieces" not in parameters["ingestion"].sources
+
+
+def test_verification_waits_for_the_streams_that_the_same_run_makes() -> None:
+    from kedro.framework.project import pipelines
+
+    bootstrap_project(ROOT)
+    taken = {"canary_stream", "canary_stream_when_made", "raw_shards", "raw_shards_when_made"}
+    for named, waited in {
+        ("canary", "verification"): {"canary_stream", "raw_shards_when_made"},
+        ("packing", "verification"): {"canary_stream_when_made", "raw_shards"},
+        ("verification",): {"canary_stream_when_made", "raw_shards_when_made"},
+    }.items():
+        try:
+            pipelines.set_requested(list(named))
+            assert pipelines["verification"].inputs() & taken == waited
+        finally:
+            pipelines.set_requested(None)
 
 
 def test_an_environment_without_its_release_can_be_looked_at_and_not_run() -> None:
