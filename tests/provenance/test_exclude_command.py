@@ -31,8 +31,9 @@ from everytoken.provenance.indexes.document_index import index_documents, open_d
 from everytoken.provenance.questions.document_records import DocumentRecords
 from everytoken.provenance.questions.places import Places
 from everytoken.provenance.questions.runs import TRAINED
+from everytoken.provenance.takedown import list_in_force as list_in_force_module
 from everytoken.provenance.takedown.exclusion_request import InForce, Request, WantedId, find_documents
-from everytoken.shards import Ledger, value_digest
+from everytoken.shards import Ledger, Store, value_digest
 from everytoken.tokens import DataParameters, open_indexed, open_training_windows, streams
 from everytoken.tokens.integrity import verify
 from tests.provenance.small_job import ROOT, SmallJob, write_upstream
@@ -290,49 +291,6 @@ def test_lists_add_up_and_earlier_steps_stay_known(project: Project) -> None:
     assert project.files() == before
 
 
-def test_a_take_down_that_was_stopped_amid_a_store_is_finished_by_the_next_one(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And what was excluded before both stays so: for the time being no ledger of the store names it."""
-    known = entries_in_force(project)
-    with monkeypatch.context() as patch:
-        patch.setattr(Store, "_make", _stop)
-        assert project.exclude(["open-31"]).exit_code == 1
-    assert not (project.data / "04_feature/exclusions/ledger.json").exists()
-    result = project.exclude(["open-32"], "--dry-run")
-    assert "an earlier try was stopped, and what it changes is half made: nothing was changed" in result.output
-    result = project.exclude(["open-32"])
-    assert result.exit_code == 0, result.output
-    assert "an earlier try was stopped: this goes on with it" in result.output
-    assert entries_in_force(project) == known | {"id 'open-31'", "id 'open-32'"}
-    report = project.report()
-    assert [{row["id"] for row in one["documents"]} for one in (report["earlier"][-1], report)] == [
-        {"open-31"},
-        {"open-32"},
-    ]
-    _require_gone(project, places_of_first(known | {"id 'open-31'", "id 'open-32'"}, project))
-
-
-def test_of_two_take_downs_at_a_time_one_waits_for_the_other(project: Project) -> None:
-    with sole_take_down(project.data / LISTS_FOLDER):
-        before = project.files()
-        result = project.exclude(["open-33"])
-        assert result.exit_code == 1
-        assert "another take-down is running" in result.output
-        assert project.files() == before
-
-
-def test_a_run_that_began_before_a_take_down_brings_nothing_back(project: Project) -> None:
-    with session_of(None, {}) as session:
-        session.load_context()
-        before = project.files()
-        in_force = project.data / LISTS_FOLDER / "in_force.json"
-        parameters = session.load_context().params["subsampling"]
-        longer = [*read_list(Path(parameters.exclude.path)), ExcludedId("open-33", "string", "asked")]
-        sha256 = list_text(longer)[1]
-        write_list(longer, list_path(project.data / LISTS_FOLDER, sha256))
-
-
 def _is(source: str, row: int) -> Callable[[dict[str, Any]], bool]:
     return lambda found: (found["source"], found["row"]) == (source, row)
 
@@ -418,6 +376,51 @@ def test_documents_are_taken_back_even_if_the_first_try_is_stopped(
         assert (project.windows(name) == windows).all()
     assert exclude_of_run({}) is None
     assert sum(len(part.value["addresses"]) for part in project.ledger("exclusions").parts) == 0
+
+
+def test_a_take_down_that_is_stopped_amid_a_store_is_finished_by_the_next_one(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what was excluded before both stays so, although no ledger of the store names it meanwhile."""
+    ids = ["open-30", "open-31", "open-32"]
+    gone = places_of(project, lambda row: row["id"] in ids)
+    assert project.exclude(ids[:1]).exit_code == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "_make", _stop)
+        assert project.exclude(ids[1:2]).exit_code == 1
+    assert not (project.data / "04_feature/exclusions/ledger.json").exists()
+    result = project.exclude(ids[2:], "--dry-run")
+    assert result.exit_code == 1
+    assert "what it changes is half made: nothing was changed" in result.output
+    result = project.exclude(ids[2:])
+    assert result.exit_code == 0, result.output
+    assert "an earlier try was stopped: this goes on with it" in result.output
+    assert [entry.id for entry in read_list(Path(list_in_force(project)["path"]))] == ids
+    reports = [*project.report()["earlier"][-2:], project.report()]
+    assert [{document["id"] for document in one["documents"]} for one in reports] == [{one} for one in ids]
+    assert [one["faults"] for one in reports] == [[], [], []]
+    _require_gone(project, gone)
+
+
+def test_of_two_take_downs_at_a_time_one_is_refused(project: Project) -> None:
+    before = project.files()
+    with list_in_force_module.sole_take_down(project.data / list_in_force_module.LISTS_FOLDER):
+        result = project.exclude(["open-33"])
+    assert result.exit_code == 1
+    assert f"another take-down is running in {project.data}: nothing was changed" in result.output
+    assert project.files() == before
+
+
+def test_a_run_that_began_before_a_take_down_brings_nothing_back(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lists = project.data / list_in_force_module.LISTS_FOLDER
+    old = project.ledger("exclusions")
+    # as a take-down does that begins when the run has read its parameters
+    monkeypatch.setattr(list_in_force_module, "remember", lambda *_: list_in_force_module.put_in_force(lists, "0" * 64))
+    with session_of(None, {}) as session, pytest.raises(ProvenanceError, match="was changed since this run began"):
+        session.run(pipeline_names=["subsampling"], to_outputs=["exclusions"], runner=SequentialRunner())
+    assert project.ledger("exclusions") == old
 
 
 def test_an_id_of_two_types_is_asked_back(tmp_path: Path) -> None:

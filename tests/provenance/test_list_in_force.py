@@ -9,7 +9,14 @@ import pytest
 
 from everytoken.corpus.exclusion import ExcludedAddress, ExcludedId, ExclusionParameters, write_list
 from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.takedown.list_in_force import LISTS_FOLDER, list_of_run, list_told, put_in_force, remember
+from everytoken.provenance.takedown.list_in_force import (
+    LISTS_FOLDER,
+    list_of_run,
+    list_told,
+    put_in_force,
+    remember,
+    require_in_force,
+)
 
 FIRST = ExcludedId("a", "string", "asked")
 SECOND = ExcludedAddress("web", 0, 17, "asked")
@@ -58,6 +65,21 @@ def test_a_list_that_a_run_was_given_is_kept_and_may_only_grow(tmp_path: Path) -
     put_in_force(lists, None)
     assert of_run(tmp_path, None) is None
     assert of_run(tmp_path, other) == other
+
+
+def test_a_list_that_a_run_read_before_a_longer_one_was_in_force_does_not_replace_it(tmp_path: Path) -> None:
+    lists = tmp_path / "data" / LISTS_FOLDER
+    one, both = listed(tmp_path, FIRST), listed(tmp_path, FIRST, SECOND)
+    remember(lists, both, tmp_path)
+    with pytest.raises(ProvenanceError, match="was changed since this run began"):
+        remember(lists, one, tmp_path)
+    told = list_told(lists)
+    assert told is not None
+    assert told.sha256 == both.sha256
+    for listed_by_run in (one, None):
+        with pytest.raises(ProvenanceError, match="was changed since this run began"):
+            require_in_force(lists, listed_by_run)
+    require_in_force(lists, both)
 
 
 def test_a_damaged_file_is_an_error(tmp_path: Path) -> None:

@@ -233,9 +233,10 @@ def _rebuild_and_report(environment: _Environment, places: Places, entries: Sequ
     written = list_path(environment.lists, sha256)
     if entries:
         write_list(entries, written)
+    put_in_force(environment.lists, sha256 if entries else None)  # first: a kedro run goes on where this is stopped
+    if entries:
         count = len({entry.key for entry in entries})
         click.echo(f"\nthe list: {written}, {count:,} entries, sha256 {sha256}\n")
-    put_in_force(environment.lists, sha256 if entries else None)  # first: a kedro run goes on where this is stopped
     _rebuild(environment, {"path": str(written), "sha256": sha256} if entries else None, before.facts["also"])
     report = compare_after(before, environment.places())
     report_path = environment.data / REPORT_FILE
