@@ -524,3 +524,16 @@ def test_a_run_that_mlflow_recorded_is_the_run_that_its_checkpoint_describes(mad
             assert getattr(recorded, name) == getattr(expected, name), name
     with pytest.raises(ProvenanceError, match="no checkpoint of which streams and parameters are recorded"):
         recorded_run(made.places, "it", parameters, {"documents": "0" * 16})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["exposure", "--id", "\udcff"], "is not UTF-8"),
+        (["exposure", "--text-contains", "a\udc80"], "is not UTF-8"),
+        (["trace", "--step", "99999999999999999999"], "not in the range"),
+    ],
+)
+def test_what_can_be_no_id_or_step_is_refused_with_a_message(arguments: list[str], message: str) -> None:
+    result = CliRunner().invoke(cli, arguments)
+    assert result.exit_code == 2 and message in result.output

@@ -22,7 +22,22 @@ _RUN = (
     "`last` for the last that trained, `last~1` for the one that trained before it."
 )
 _STEP = "Steps are counted from 0, as on MLflow's axis: the log's `step 34 of 600` counts steps done, and is --step 33."
+_NUMBER = click.IntRange(0, 1 << 40)  # its product with a batch fits into 64 bits
 _MLFLOW = re.compile(r"last(~\d+)?|[0-9a-f]{6,32}")
+
+
+class _Text(click.ParamType[str]):
+    """Text that is UTF-8; a shell may give any bytes."""
+
+    name = "text"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Refuse what is not."""
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            self.fail(f"{value!r} is not UTF-8, which every id and text is", param, ctx)
+        return value
 
 
 class _Project(NamedTuple):
@@ -43,12 +58,12 @@ class _Project(NamedTuple):
 
 @click.command()
 @click.option("--run", default="checkpoint", show_default=True, help=_RUN)
-@click.option("--step", type=click.IntRange(0), help=f"The optimiser step. {_STEP}")
-@click.option("--sequence", type=click.IntRange(0), help="Its place in the batch of the step, from 0.  [default: all]")
+@click.option("--step", type=_NUMBER, help=f"The optimiser step. {_STEP}")
+@click.option("--sequence", type=_NUMBER, help="Its place in the batch of the step, from 0.  [default: all]")
 @click.option("--stream", help="A window of a stream, without a run: compact, annotated, canary, ... or a path.")
-@click.option("--window", type=click.IntRange(0), help="Number of the window.")
+@click.option("--window", type=_NUMBER, help="Number of the window.")
 @click.option("--seq-length", type=click.IntRange(1), help="Predictions of a window, where the stream is flat tokens.")
-@click.option("--position", type=click.IntRange(0), help="One token of the window.")
+@click.option("--position", type=_NUMBER, help="One token of the window.")
 @click.option("--text", "with_text", is_flag=True, help="The text, read again from its upstream, with the span marked.")
 @click.option("--json", "as_json", is_flag=True, help="JSON instead of lines.")
 @click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write a page that shows every token.")
@@ -133,16 +148,19 @@ def trace(
 
 @click.command()
 @click.option("--run", default="checkpoint", show_default=True, help=_RUN)
-@click.option("--id", "document_id", help="All documents with this id.")
+@click.option("--id", "document_id", type=_Text(), help="All documents with this id.")
 @click.option(
     "--everywhere", is_flag=True, help="With --id: also documents in no split, by a scan of all that was read."
 )
-@click.option("--address", metavar="SOURCE/FILE/ROW", help="The document of this address, as `trace` shows it.")
+@click.option(
+    "--address", type=_Text(), metavar="SOURCE/FILE/ROW", help="The document of this address, as `trace` shows it."
+)
 @click.option(
     "--text-contains",
+    type=_Text(),
     help="Where texts have this in them (exact, case counts), and what was read of that: reads all texts.",
 )
-@click.option("--at-step", type=click.IntRange(0), help="When the run had done so many steps.  [default: all]")
+@click.option("--at-step", type=_NUMBER, help="When the run had done so many steps.  [default: all]")
 @click.option("--json", "as_json", is_flag=True, help="JSON instead of lines.")
 @click.option(
     "--limit",

@@ -30,19 +30,17 @@ def documents_containing(places: Places, text: str) -> Iterator[DocumentPlace]:
     Raises:
         ProvenanceError: there is nothing to look for, or a part cannot be read.
     """
-    yield from _scan(places, "text", lambda texts: pc.match_substring(texts, text), text, tuple(STORES))
+    if not text:
+        raise ProvenanceError("an empty text is in every document: give some characters of the one that is meant")
+    yield from _scan(places, "text", lambda texts: pc.match_substring(texts, text), tuple(STORES))
 
 
 def canary_documents_with_id(places: Places, id: str) -> Iterator[DocumentPlace]:
     """Yield the canary documents with an id; there are few, and no index of them."""
-    yield from _scan(places, "doc_id", lambda ids: pc.equal(ids, id), id, (CANARY,))
+    yield from _scan(places, "doc_id", lambda ids: pc.equal(ids, id), (CANARY,))
 
 
-def _scan(
-    places: Places, column: str, matches: Matches, wanted: str, splits: tuple[str, ...]
-) -> Iterator[DocumentPlace]:
-    if not wanted:
-        raise ProvenanceError("an empty text is in every document: give some characters of the one that is meant")
+def _scan(places: Places, column: str, matches: Matches, splits: tuple[str, ...]) -> Iterator[DocumentPlace]:
     for split in splits:
         if not places.has(STORES[split]):
             continue
