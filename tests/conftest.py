@@ -2,12 +2,16 @@
 
 import gc
 import os
+import signal
 from collections import Counter
 
 import pytest
 from hypothesis import settings
 
 gc.disable()  # while tests are collected: what modules make stays, and is looked through for nothing
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what is in its background: runs inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 os.environ.update(DO_NOT_TRACK="1", MLFLOW_DISABLE_TELEMETRY="true")
 
