@@ -24,9 +24,10 @@ from everytoken.corpus.documents import DOCUMENTS
 from everytoken.corpus.held_out import HeldOutParameters
 from everytoken.provenance.releases.manifest import MANIFEST
 from everytoken.provenance.releases.release import SPLITS
-from everytoken.provenance.replay.locate import hashes_of, locate_part
+from everytoken.provenance.replay.locate import locate_part
 from everytoken.provenance.replay.match import match_rows
 from everytoken.provenance.replay.restore import restore_part
+from everytoken.provenance.text_hashes import text_hashes
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Artifact, ArtifactStore, Rows, Shards, Store, make_engine, plan_artifact, value_digest
 from everytoken.shards.digests import file_sha256
@@ -156,7 +157,7 @@ def addressed(documents: Shards) -> Shards:
         n = len(table)
         made = {
             **{name: table[name] for name in table.column_names},
-            "text_hash": hashes_of(table["text_sha256"].combine_chunks()),
+            "text_hash": text_hashes(table["text_sha256"].combine_chunks(), "documents"),
             "safety_score": np.full(n, 3, np.int8),
             "is_bad": np.ones(n, np.bool_),
             "has_annotation": np.ones(n, np.bool_),

@@ -103,7 +103,7 @@ def documents(part: Part, *, first: int, rows: int, cap: int, vocab_size: int) -
 @versioned(1)
 def listed(part: Part, *, split: str) -> Rows:
     """The manifest of the documents; they all have the one text."""
-    from everytoken.provenance.verification.sidecar_checks import text_hash
+    from everytoken.provenance.text_hashes import text_hash
 
     def batches() -> Generator[pa.RecordBatch, None, dict[str, Any]]:
         rows = 0

@@ -137,6 +137,12 @@ def test_a_file_that_is_missing_is_named_once_and_what_needs_it_is_not_checked(c
     assert re.search(r"\n2 of \d+ checks do not hold; 3 could not be made\n$", printed)
 
 
+def test_a_stream_that_was_not_given_is_named(copy: Path) -> None:
+    both, one = (verify(copy / "release", copy / path).output for path in ("streams", "streams/compact_stream"))
+    line = "--    annotated: not compared, as none of the paths holds this stream\n"
+    assert line in one and line not in both
+
+
 def test_what_is_damaged_is_to_be_copied_again(copy: Path) -> None:
     part = copy / "release/corpus-manifest/annotated/part_00001.parquet"
     part.write_bytes(part.read_bytes()[:-9])

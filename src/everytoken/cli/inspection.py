@@ -59,11 +59,11 @@ def verify(
 
     Where the first path is a release, it is checked itself, and the streams in the other paths against it.
     """
-    from everytoken.provenance.verification.release_checks import is_release
+    from everytoken.provenance.verification.release_checks import is_meant_as_release
 
     if paths and env is not None:
         raise click.UsageError("--env chooses what is checked when no PATH is given: give one of them")
-    if paths and is_release(paths[0]):
+    if paths and is_meant_as_release(paths[0]):
         _verify_release(paths[0], paths[1:], full, count, seed, files if upstream else None)
         return
     if upstream:
@@ -74,6 +74,7 @@ def verify(
 def _verify_release(
     release: Path, paths: tuple[Path, ...], full: bool, count: int, seed: int, upstream: Path | None
 ) -> None:
+    from everytoken.provenance.releases.release import open_release
     from everytoken.provenance.verification.findings import Finding, fault_lines
     from everytoken.provenance.verification.release_checks import each_release_check, find_streams
 
@@ -87,6 +88,8 @@ def _verify_release(
         said = f"{check.name}: {check.text}"
         click.echo(f"{'ok  ' if is_made else '--  '}  {said}" if check.ok else "\n".join(fault_lines(said)))
         checks, failed, not_made = checks + is_made, failed + (not check.ok), not_made + (not is_made)
+    for name in sorted(set(open_release(release).streams) - set(streams)) if streams else []:
+        click.echo(f"--    {name}: not compared, as none of the paths holds this stream")
     if full:
         read = (file for path in (release, *streams.values()) for file in path.rglob("*") if file.is_file())
         size = sum(file.stat().st_size for file in read)

@@ -5,7 +5,15 @@ from typing import TYPE_CHECKING
 from everytoken.exports import exports
 
 if TYPE_CHECKING:
-    from everytoken.shards.artifacts import Artifact, ArtifactStore, Built, plan_artifact
+    from everytoken.shards.artifacts import (
+        Artifact,
+        ArtifactStore,
+        Built,
+        artifact_checksum,
+        artifact_ledger_text,
+        artifact_root_digest,
+        plan_artifact,
+    )
     from everytoken.shards.atomic import atomic_file, fsync_file, fsync_folder, write_text
     from everytoken.shards.digests import canonical_json, file_sha256, value_digest
     from everytoken.shards.engines import Engine, Inline, Processes, make_engine
@@ -18,7 +26,7 @@ if TYPE_CHECKING:
         ShardsError,
         StoreBusy,
     )
-    from everytoken.shards.ledger import Ledger, PartRecord
+    from everytoken.shards.ledger import LEDGER_FILE, Ledger, PartRecord, is_store
     from everytoken.shards.parts import Part, Rows, SetAside, Unchanged
     from everytoken.shards.recipe import Recipe, digests_in, versioned
     from everytoken.shards.shards import Shards, Zipped
@@ -29,6 +37,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = exports(__name__, __file__)
 
 __all__ = [
+    "LEDGER_FILE",
     "Artifact",
     "ArtifactStore",
     "Built",
@@ -53,12 +62,16 @@ __all__ = [
     "TableDigest",
     "Unchanged",
     "Zipped",
+    "artifact_checksum",
+    "artifact_ledger_text",
+    "artifact_root_digest",
     "atomic_file",
     "canonical_json",
     "digests_in",
     "file_sha256",
     "fsync_file",
     "fsync_folder",
+    "is_store",
     "make_engine",
     "plan_artifact",
     "table_digest",

@@ -20,11 +20,11 @@ from everytoken.shards.atomic import atomic_folder, lock_folder, remove_temporar
 from everytoken.shards.digests import file_sha256, plain_json, value_digest
 from everytoken.shards.errors import DamagedStore, IncompleteStore, ShardsError
 from everytoken.shards.inputs import unchanging
+from everytoken.shards.ledger import LEDGER_FILE
 from everytoken.shards.recipe import Recipe
 
 logger = logging.getLogger(__name__)
 
-_LEDGER = "ledger.json"
 _FORMAT = "everytoken-artifact/1"
 
 
@@ -124,18 +124,32 @@ def _file_entry(path: Path) -> dict[str, Any]:
 def _entries(folder: Path, function: str) -> dict[str, dict[str, Any]]:
     paths = sorted(folder.rglob("*"))
     for path in paths:
-        if path.is_symlink() or path == folder / _LEDGER:
-            raise ShardsError(f"{function} wrote {path.name}: an artifact may hold no link and no {_LEDGER} of its own")
+        if path.is_symlink() or path == folder / LEDGER_FILE:
+            raise ShardsError(
+                f"{function} wrote {path.name}: an artifact may hold no link and no {LEDGER_FILE} of its own"
+            )
     return {path.relative_to(folder).as_posix(): _file_entry(path) for path in paths if path.is_file()}
 
 
-def _checksum(ledger: Mapping[str, Any]) -> str:
+def artifact_checksum(ledger: Mapping[str, Any]) -> str:
+    """Return the digest over everything that the ledger of an artifact says."""
     return value_digest({key: value for key, value in ledger.items() if key != "checksum"})
 
 
-def _root_digest(files: Mapping[str, Mapping[str, Any]], statistics: Mapping[str, Any]) -> str:
+def artifact_root_digest(files: Mapping[str, Mapping[str, Any]], statistics: Mapping[str, Any]) -> str:
+    """Return the digest over the content of all files (of tables, not of their bytes) and the statistics.
+
+    Args:
+        files: ``{"sha256", "content_digest" of a table}`` by name, as in a ledger.
+        statistics: as in a ledger.
+    """
     contents = [[name, entry.get("content_digest", entry["sha256"])] for name, entry in sorted(files.items())]
     return value_digest([contents, statistics])
+
+
+def artifact_ledger_text(ledger: Mapping[str, Any]) -> str:
+    """Return the ledger of an artifact in the one form in which it is written."""
+    return json.dumps(ledger, ensure_ascii=False, indent=1, sort_keys=True) + "\n"
 
 
 class ArtifactStore:
@@ -146,7 +160,7 @@ class ArtifactStore:
 
     def exists(self) -> bool:
         """Return whether the artifact is there with all its files (by name and size; saving checks content)."""
-        if not (self.root / _LEDGER).exists():
+        if not (self.root / LEDGER_FILE).exists():
             return False
         files = self._read()["files"]
         return all(self._size(name) == entry["bytes"] for name, entry in files.items())
@@ -157,16 +171,18 @@ class ArtifactStore:
 
     def _read(self) -> dict[str, Any]:
         try:
-            ledger: dict[str, Any] = json.loads((self.root / _LEDGER).read_text(encoding="utf-8"))
-            said, summed = ledger["checksum"], _checksum(ledger)
+            ledger: dict[str, Any] = json.loads((self.root / LEDGER_FILE).read_text(encoding="utf-8"))
+            said, summed = ledger["checksum"], artifact_checksum(ledger)
         except (ValueError, KeyError, TypeError) as error:
             raise DamagedStore(
-                f"{self.root / _LEDGER} is not a ledger ({error}); run the pipeline that makes it"
+                f"{self.root / LEDGER_FILE} is not a ledger ({error}); run the pipeline that makes it"
             ) from error
         if ledger["format"] != _FORMAT:
-            raise DamagedStore(f"{self.root / _LEDGER} has format {ledger['format']!r}, this version reads {_FORMAT!r}")
+            raise DamagedStore(
+                f"{self.root / LEDGER_FILE} has format {ledger['format']!r}, this version reads {_FORMAT!r}"
+            )
         if summed != said:
-            raise DamagedStore(f"{self.root / _LEDGER} sums up to {summed}, it says {said}: it was edited")
+            raise DamagedStore(f"{self.root / LEDGER_FILE} sums up to {summed}, it says {said}: it was edited")
         return ledger
 
     def load(self) -> Artifact:
@@ -212,13 +228,13 @@ class ArtifactStore:
                     "format": _FORMAT,
                     "fingerprint": fingerprint,
                     "recipe": recipe.description,
-                    "root_digest": _root_digest(files, statistics),
+                    "root_digest": artifact_root_digest(files, statistics),
                     "files": files,
                     "statistics": statistics,
                     "measured": plain_json(built.measured, f"{recipe.name}: measured"),
                 }
-                ledger["checksum"] = _checksum(ledger)
-                write_text(folder / _LEDGER, json.dumps(ledger, ensure_ascii=False, indent=1, sort_keys=True) + "\n")
+                ledger["checksum"] = artifact_checksum(ledger)
+                write_text(folder / LEDGER_FILE, artifact_ledger_text(ledger))
             return self.load()
 
     def check_replaceable(self) -> None:
@@ -232,7 +248,7 @@ class ArtifactStore:
         if not self._has_artifact_ledger():
             raise ShardsError(
                 f"{self.root} holds files that are no artifact, and making one there would delete them. "
-                f"Give the artifact another folder, or remove this one. (It has no {_LEDGER} that tells otherwise.)"
+                f"Give the artifact another folder, or remove this one. (It has no {LEDGER_FILE} that tells otherwise.)"
             )
         foreign = [path.name for path in sorted(self.root.iterdir()) if path.name not in self._own_names()]
         if foreign:
@@ -247,10 +263,10 @@ class ArtifactStore:
             files = self._read()["files"]
         except DamagedStore:
             return {path.name for path in self.root.iterdir()}
-        return {_LEDGER, *(Path(name).parts[0] for name in files)}
+        return {LEDGER_FILE, *(Path(name).parts[0] for name in files)}
 
     def _has_artifact_ledger(self) -> bool:
-        ledger = self.root / _LEDGER
+        ledger = self.root / LEDGER_FILE
         try:
             found = json.loads(ledger.read_bytes()) if ledger.exists() else {}
         except ValueError:  # an artifact whose ledger is cut or empty: damaged, and made again
@@ -258,7 +274,7 @@ class ArtifactStore:
         return isinstance(found, dict) and str(found.get("format")).startswith("everytoken-artifact/")
 
     def _holds(self, fingerprint: str) -> bool:
-        if not (self.root / _LEDGER).exists():
+        if not (self.root / LEDGER_FILE).exists():
             return False
         try:
             ledger = self._read()

@@ -5,6 +5,7 @@ for the process that wrote it is dead.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
@@ -48,6 +49,16 @@ def write_text(path: Path, text: str) -> None:
     """Write ``text`` as UTF-8 to ``path``, atomically."""
     with atomic_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def link_file(source: Path, target: Path) -> None:
+    """Let ``target``, which is not there yet, be the file ``source`` too: a hard link, or a copy where none can be."""
+    try:
+        os.link(source.resolve(), target)
+    except OSError as error:  # another file system, or one without links
+        if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP):
+            raise
+        shutil.copyfile(source, target)
 
 
 @contextmanager

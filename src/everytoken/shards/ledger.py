@@ -16,7 +16,19 @@ from everytoken.shards.atomic import write_text
 from everytoken.shards.digests import value_digest
 from everytoken.shards.errors import DamagedStore
 
+LEDGER_FILE = "ledger.json"
+"""Of stores and of artifacts."""
+
 FORMAT = "everytoken-ledger/2"
+
+_HEAD = 1 << 16
+_PARTS = b'\n "parts": [\n'
+
+
+def is_store(folder: Path) -> bool:
+    """Return whether a folder with a ledger is a store of parts; the others are artifacts."""
+    with (folder / LEDGER_FILE).open("rb") as file:
+        return b'"everytoken-ledger/' in file.read(_HEAD)
 
 
 def root_digest(parts: Iterable[tuple[str, str]]) -> str:
@@ -98,7 +110,26 @@ class Ledger:
         }
         lines = ",\n".join(json.dumps(asdict(part), ensure_ascii=False, sort_keys=True) for part in self.parts)
         text = json.dumps(head, ensure_ascii=False, indent=1, sort_keys=True)[:-2]
-        write_text(path, f'{text},\n "parts": [\n{lines}\n]}}\n')
+        write_text(path, f"{text},{_PARTS.decode()}{lines}\n]}}\n")
+
+    @staticmethod
+    def read_head(path: Path) -> dict[str, Any]:
+        """Return what a ledger says before its parts: root_digest, rows, bytes, recipe; its checksum is not looked at.
+
+        The ledger of 20,000 parts has megabytes; who asks for its sums needs none of them.
+
+        Raises:
+            DamagedStore: not a ledger.
+        """
+        head = b""
+        try:
+            with path.open("rb") as file:
+                while _PARTS not in head and (block := file.read(_HEAD)):
+                    head += block
+            found: dict[str, Any] = json.loads(head.split(_PARTS)[0].rstrip().rstrip(b",") + b"}")
+        except (OSError, ValueError) as error:
+            raise DamagedStore(f"{path} is no ledger of parts ({error}); run the pipeline that makes it") from error
+        return found
 
     @staticmethod
     def read(path: Path) -> Ledger:

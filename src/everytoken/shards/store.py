@@ -29,7 +29,7 @@ from everytoken.shards.digests import file_sha256, plain_json, value_digest
 from everytoken.shards.engines import Engine
 from everytoken.shards.errors import DamagedStore, Failure, IncompleteStore, PartsFailed, ShardsError
 from everytoken.shards.inputs import reading, stored_in, unchanging
-from everytoken.shards.ledger import Ledger, PartRecord, SetAsideRecord
+from everytoken.shards.ledger import LEDGER_FILE, Ledger, PartRecord, SetAsideRecord
 from everytoken.shards.parts import PlannedPart, Rows, StoredPart, Unchanged, ValuePart
 from everytoken.shards.progress import progress
 from everytoken.shards.recipe import Recipe
@@ -38,7 +38,6 @@ from everytoken.shards.writing import link_part, set_aside_path, write_rows
 
 logger = logging.getLogger(__name__)
 
-_LEDGER = "ledger.json"
 _MAKING = ".making"
 
 
@@ -110,7 +109,7 @@ class Store:
 
     def exists(self) -> bool:
         """Return whether the ledger is complete and every part is there (by name and size; saving checks content)."""
-        return (self.root / _LEDGER).exists() and not self._missing(self.ledger())
+        return (self.root / LEDGER_FILE).exists() and not self._missing(self.ledger())
 
     def ledger(self) -> Ledger:
         """Read the ledger.
@@ -120,7 +119,7 @@ class Store:
             DamagedStore: it is not the one that was written.
         """
         try:
-            return Ledger.read(self.root / _LEDGER)
+            return Ledger.read(self.root / LEDGER_FILE)
         except FileNotFoundError:
             raise IncompleteStore(
                 f"{self.root} {self._state()}. Run the pipeline that makes it; it goes on where it stopped."
@@ -132,7 +131,7 @@ class Store:
             return "has not been made"
         made = {path.stem for path in self._making.glob("part_*.json")}
         try:
-            earlier = Ledger.read(self._making / _LEDGER)
+            earlier = Ledger.read(self._making / LEDGER_FILE)
         except (FileNotFoundError, DamagedStore):  # saving warns of a damaged one, and makes its parts again
             return f"is not complete ({len(made)} parts made so far)"
         left = {part.name for part in earlier.parts}.difference(made, self._missing(earlier))
@@ -206,19 +205,19 @@ class Store:
                 return self.ledger()
             logger.info("%s: %d of %d parts to make", self.root.name, len(todo), len(wanted))
             self._making.mkdir(exist_ok=True)
-            if (self.root / _LEDGER).exists():
-                (self.root / _LEDGER).replace(self._making / _LEDGER)
+            if (self.root / LEDGER_FILE).exists():
+                (self.root / LEDGER_FILE).replace(self._making / LEDGER_FILE)
             with unchanging(recipe.parameters.values()), reading(stored_in(task.inputs for task in todo)):
                 kept |= self._make(_MakePart(self.root, recipe, planned.holds), todo, engine, total=len(wanted))
             for path in stale:
                 path.unlink()
             ledger = Ledger(planned.holds, recipe.description, tuple(kept[name] for name in wanted))
-            ledger.write(self.root / _LEDGER)
+            ledger.write(self.root / LEDGER_FILE)
             shutil.rmtree(self._making)
             return ledger
 
     def _refuse_foreign_files(self) -> None:
-        if (self.root / _LEDGER).exists() or self._making.exists() or not any(self.root.glob("part_*.parquet")):
+        if (self.root / LEDGER_FILE).exists() or self._making.exists() or not any(self.root.glob("part_*.parquet")):
             return
         raise ShardsError(
             f"{self.root} holds part files and no ledger: nothing says what they are, and making parts there would "
@@ -237,7 +236,7 @@ class Store:
 
         A ledger or record that cannot be read counts as none: what it described is made again.
         """
-        for path in (self.root / _LEDGER, self._making / _LEDGER):
+        for path in (self.root / LEDGER_FILE, self._making / LEDGER_FILE):
             try:
                 yield from Ledger.read(path).parts
             except FileNotFoundError:
@@ -273,7 +272,7 @@ class Store:
         return True
 
     def _is_current(self, kept: dict[str, PartRecord], wanted: dict[str, str], holds: str, recipe: Recipe) -> bool:
-        if self._making.is_dir() or not (self.root / _LEDGER).exists():
+        if self._making.is_dir() or not (self.root / LEDGER_FILE).exists():
             return False
         ledger = self.ledger()
         return ledger == Ledger(holds, recipe.description, tuple(kept[name] for name in wanted))

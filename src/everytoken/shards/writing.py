@@ -7,10 +7,7 @@ however large the part is (by the limit, or by a single row that is larger).
 
 from __future__ import annotations
 
-import errno
 import hashlib
-import os
-import shutil
 from contextlib import ExitStack
 from dataclasses import dataclass
 from io import RawIOBase
@@ -22,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from everytoken.shards.atomic import atomic_file
+from everytoken.shards.atomic import atomic_file, link_file
 from everytoken.shards.digests import plain_json
 from everytoken.shards.errors import ShardsError
 from everytoken.shards.parts import Rows, SetAside, Statistics, StoredPart, Unchanged
@@ -237,12 +234,7 @@ def link_part(unchanged: Unchanged, path: Path) -> Written:
     if not isinstance(part, StoredPart):
         raise ShardsError(f"{path.stem}: Unchanged holds a {type(part).__name__}; only a stored part can stay as it is")
     with atomic_file(path) as temporary:
-        try:
-            os.link(part.path, temporary)
-        except OSError as error:  # another file system, or one without links
-            if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP):
-                raise
-            shutil.copyfile(part.path, temporary)
+        link_file(part.path, temporary)
     set_aside_path(path).unlink(missing_ok=True)
     statistics = plain_json(dict(unchanged.statistics), f"{path.stem}: statistics")
     return Written(WrittenFile(part.rows, path.stat().st_size, part.sha256, part.digest), None, statistics)

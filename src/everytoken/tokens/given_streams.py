@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from everytoken.shards import Artifact, ArtifactStore, file_sha256, value_digest
+from everytoken.shards import LEDGER_FILE, Artifact, ArtifactStore, file_sha256, value_digest
 from everytoken.tokens.errors import StreamError
 from everytoken.tokens.loss_mask import LOSS_MASK_FILE
 from everytoken.tokens.megatron import with_name
@@ -14,8 +14,6 @@ from everytoken.tokens.padded_stream import TOKEN_LENGTHS_FILE
 from everytoken.tokens.raw_shards import MANIFEST_FILE
 
 logger = logging.getLogger(__name__)
-
-_LEDGER = "ledger.json"
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ def given_files(name: str, path: Path, sha256: str | None) -> Artifact | GivenFi
         ShardsError: an artifact that is not whole.
     """
     found: Artifact | GivenFiles
-    if (path / _LEDGER).is_file():
+    if (path / LEDGER_FILE).is_file():
         found = ArtifactStore(path).load()
     else:
         files = files_read(path)

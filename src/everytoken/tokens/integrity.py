@@ -29,7 +29,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from everytoken.shards import Artifact, ShardsError, Store, digests_in, file_sha256, value_digest
+from everytoken.shards import (
+    LEDGER_FILE,
+    Artifact,
+    ShardsError,
+    Store,
+    artifact_checksum,
+    artifact_root_digest,
+    digests_in,
+    file_sha256,
+    is_store,
+)
 from everytoken.tokens.checks import Check, Level, checked, require
 from everytoken.tokens.errors import StreamError
 from everytoken.tokens.megatron import with_name
@@ -49,9 +59,6 @@ __all__ = [
     "require",
     "verify",
 ]
-
-LEDGER_FILE = "ledger.json"
-_HEAD = 1 << 16
 
 
 def find_stored(path: Path) -> list[Path]:
@@ -181,7 +188,7 @@ def _kind(path: Path) -> Literal["stream", "raw shards", "store", "artifact"] | 
         return None
     if (path / LEDGER_FILE).is_dir():
         return "artifact"
-    return "store" if b'"everytoken-ledger/' in (path / LEDGER_FILE).read_bytes()[:_HEAD] else "artifact"
+    return "store" if is_store(path) else "artifact"
 
 
 def _says_no_index(folder: Path) -> bool:
@@ -207,7 +214,7 @@ def read_ledger(folder: Path) -> dict[str, Any]:
     try:
         ledger: dict[str, Any] = json.loads(path.read_bytes())
         said = ledger["checksum"]
-        summed = value_digest({key: value for key, value in ledger.items() if key != "checksum"})
+        summed = artifact_checksum(ledger)
         _ = [(entry["bytes"], entry["sha256"]) for entry in ledger["files"].values()]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StreamError(f"{path} is no ledger of an artifact ({type(error).__name__}: {error})") from error
@@ -258,8 +265,7 @@ def _check_digests(folder: Path, ledger: Mapping[str, Any], known: Mapping[str, 
         found = known.get(name) or (file_sha256(folder / name) if (folder / name).is_file() else "no file")
         if found != entry["sha256"]:
             faults.append(f"{folder / name}: expected SHA-256 {entry['sha256'][:16]}, found {found[:16]}")
-    contents = [[name, entry.get("content_digest", entry["sha256"])] for name, entry in sorted(ledger["files"].items())]
-    if (root := value_digest([contents, ledger["statistics"]])) != ledger["root_digest"]:
+    if (root := artifact_root_digest(ledger["files"], ledger["statistics"])) != ledger["root_digest"]:
         faults.append(f"{folder / LEDGER_FILE}: its root digest is {ledger['root_digest'][:16]}, expected {root[:16]}")
     if faults:
         raise StreamError("; ".join(faults))

@@ -26,6 +26,9 @@ from everytoken.tokens.scatter import RowScatter
 _MAGIC = b"MMIDIDX\x00\x00"
 _VERSION = 1
 _HEADER = struct.Struct("<9sQBQQ")
+HEADER_BYTES = _HEADER.size
+"""Of an index, before the lengths of its sequences."""
+
 # Megatron's DType codes for the integer types; we write uint16 and int32.
 _DTYPES = {1: np.uint8, 2: np.int8, 3: np.int16, 4: np.int32, 5: np.int64, 8: np.uint16}
 _CODES = {np.dtype(kind): code for code, kind in _DTYPES.items()}

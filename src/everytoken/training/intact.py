@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from everytoken.shards import ArtifactStore
+from everytoken.shards import LEDGER_FILE, ArtifactStore
 from everytoken.training.checkpoint_folder import SUMS_FILE, verify_files
-
-_LEDGER = "ledger.json"
 
 
 def require_intact(folder: Path) -> None:
@@ -21,5 +19,5 @@ def require_intact(folder: Path) -> None:
     """
     if (folder / SUMS_FILE).exists():
         verify_files(folder)
-    elif (folder / _LEDGER).exists():
+    elif (folder / LEDGER_FILE).exists():
         ArtifactStore(folder).load().verify()

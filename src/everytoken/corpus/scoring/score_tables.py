@@ -9,12 +9,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from everytoken.corpus.database import open_database
 from everytoken.corpus.documents import DOCUMENTS
 from everytoken.corpus.errors import ScoringError
 from everytoken.corpus.upstreams.file import UpstreamFile
@@ -123,16 +125,8 @@ def connected(spill: str, memory: int) -> Iterator[DuckDBPyConnection]:
     """Give a DuckDB in memory that spills to a folder and loads no extension; report its errors as ours."""
     import duckdb
 
-    config = {
-        "memory_limit": f"{memory}B",
-        "temp_directory": spill,
-        "preserve_insertion_order": "false",
-        "autoinstall_known_extensions": "false",
-        "autoload_known_extensions": "false",
-    }
     try:
-        with duckdb.connect(config=config) as connection:  # type: ignore[arg-type]
-            connection.execute("SET enable_progress_bar = false")
+        with open_database(Path(spill), memory) as connection:
             yield connection
     except duckdb.OutOfMemoryException as error:
         raise ScoringError(

@@ -25,6 +25,7 @@ from everytoken.provenance.releases.manifest import (
     withheld_of,
 )
 from everytoken.provenance.releases.recipe_file import recipe_of, require_plan, upstream_of
+from everytoken.provenance.releases.release import MANIFEST_FOLDER
 from everytoken.provenance.releases.write_release import licences_of, parts_with_text, release_metrics, write_release
 from everytoken.shards import Artifact, Shards, canonical_json, plan_artifact
 from everytoken.tokens.canary.errors import CanaryError
@@ -148,7 +149,7 @@ def report_release(
         "documents": held["rows"],
         "bytes": release.bytes,
         "bytes_by_name": dict(sorted(sizes.items())),
-        "manifest_bytes_per_document": sizes["corpus-manifest"] / max(1, held["rows"]),
+        "manifest_bytes_per_document": sizes[MANIFEST_FOLDER] / max(1, held["rows"]),
         "by_split": held["by_split"],
         "texts_given": held["rescued"],
         "classifications": held["classifications"],

@@ -8,7 +8,7 @@ from everytoken.corpus.upstreams.source import MayBeGone, Upstream, UpstreamFile
 from everytoken.parameters import IngestionParameters, ReplayParameters, SubsamplingParameters
 from everytoken.pipelines.ingestion.nodes import plan_shards, read_documents
 from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.releases.release import open_release
+from everytoken.provenance.releases.release import SPLITS, open_release
 from everytoken.provenance.replay.locate import locate_part
 from everytoken.provenance.replay.manifest_files import is_release, manifest_parts, require_manifest, rescue_files
 from everytoken.provenance.replay.match import match_rows
@@ -96,62 +96,23 @@ def report_replay(
     return replay_report(located, matches, moved, Path(replay.release))
 
 
-def restore_annotated(
+def restore_splits(
     located: Shards,
     documents: Shards,
     matches: Artifact,
     report: dict[str, Any],
     replay: ReplayParameters,
     subsampling: SubsamplingParameters,
-) -> Shards:
-    """Put the annotated documents in the order of the manifest; stops when some are missing and that is not allowed."""
-    return _restore("annotated", located, documents, matches, report, replay, subsampling)
-
-
-def restore_unannotated(
-    located: Shards,
-    documents: Shards,
-    matches: Artifact,
-    report: dict[str, Any],
-    replay: ReplayParameters,
-    subsampling: SubsamplingParameters,
-) -> Shards:
-    """Put the unannotated documents in the order of the manifest."""
-    return _restore("unannotated", located, documents, matches, report, replay, subsampling)
-
-
-def restore_held_out(
-    located: Shards,
-    documents: Shards,
-    matches: Artifact,
-    report: dict[str, Any],
-    replay: ReplayParameters,
-    subsampling: SubsamplingParameters,
-) -> Shards:
-    """Put the held-out documents in the order of the manifest."""
-    return _restore("held_out", located, documents, matches, report, replay, subsampling)
+) -> tuple[Shards, ...]:
+    """Put the documents of each split in the order of the manifest; stops when some are missing and may not be."""
+    require_allowed(report, replay.allow)
+    rescue, estimate = rescue_files(Path(replay.release)), subsampling.held_out
+    return tuple(
+        located.map(restore_part, split=split, documents=documents, matches=matches, rescue=rescue, estimate=estimate)
+        for split in SPLITS
+    )
 
 
 def find_exclusions(located: Shards, matches: Artifact) -> Shards:
     """Name the documents whose place in the streams a tombstone keeps: taken down, or missing and allowed to be."""
     return located.reduce(find_tombstones, matches=matches)
-
-
-def _restore(
-    split: str,
-    located: Shards,
-    documents: Shards,
-    matches: Artifact,
-    report: dict[str, Any],
-    replay: ReplayParameters,
-    subsampling: SubsamplingParameters,
-) -> Shards:
-    require_allowed(report, replay.allow)
-    return located.map(
-        restore_part,
-        split=split,
-        documents=documents,
-        matches=matches,
-        rescue=rescue_files(Path(replay.release)),
-        estimate=subsampling.held_out,
-    )

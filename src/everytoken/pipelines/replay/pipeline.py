@@ -9,17 +9,12 @@ from everytoken.pipelines.replay.nodes import (
     match_documents,
     read_released_documents,
     report_replay,
-    restore_annotated,
-    restore_held_out,
-    restore_unannotated,
+    restore_splits,
     take_plan,
 )
+from everytoken.provenance.releases.release import SPLITS
 
 _PARAMETERS = ["params:replay", "params:ingestion"]
-_FOUND = [
-    *("located_documents", "upstream_documents", "document_matches", "replay_report"),
-    *("params:replay", "params:subsampling"),
-]
 
 
 def create_pipeline() -> Pipeline:
@@ -52,9 +47,15 @@ def create_pipeline() -> Pipeline:
                 ["replay_metrics", "replay_report"],
                 name="report_replay",
             ),
-            Node(restore_annotated, _FOUND, "annotated_documents", name="restore_annotated"),
-            Node(restore_unannotated, _FOUND, "unannotated_documents", name="restore_unannotated"),
-            Node(restore_held_out, _FOUND, "held_out_documents", name="restore_held_out"),
+            Node(
+                restore_splits,
+                [
+                    *("located_documents", "upstream_documents", "document_matches", "replay_report"),
+                    *("params:replay", "params:subsampling"),
+                ],
+                [f"{split}_documents" for split in SPLITS],
+                name="restore_splits",
+            ),
             Node(find_exclusions, ["located_documents", "document_matches"], "exclusions", name="find_exclusions"),
         ],
         namespace="replay",

@@ -19,12 +19,11 @@ import numpy as np
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases.release import SPLITS, TOKENIZER_PATH, VERIFICATION_FOLDER, open_release
 from everytoken.provenance.releases.window_checksums import CHECKSUMS_FILE, window_checksums
-from everytoken.provenance.verification.release_checks import is_release
-from everytoken.shards import Shards, Store, value_digest
+from everytoken.provenance.verification.release_checks import is_meant_as_release
+from everytoken.shards import LEDGER_FILE, Shards, Store, is_store, value_digest
 
 SHARD_PLAN = "shard_plan"
 _DECIDES_NOTHING = frozenset({"engine_certificate"})  # which engines were compared; another machine has others
-_STORE = "everytoken-ledger/"
 _STREAM = "_stream"
 _REPLAY = "everytoken.provenance.replay."
 
@@ -103,7 +102,7 @@ def describe_build(path: Path) -> DescribedBuild:
     Raises:
         ProvenanceError: it is neither, or one of its ledgers cannot be read.
     """
-    return _of_release(path) if is_release(path) else _of_data(path)
+    return _of_release(path) if is_meant_as_release(path) else _of_data(path)
 
 
 def _of_release(path: Path) -> DescribedBuild:
@@ -132,7 +131,7 @@ def _manifest(path: Path, split: str) -> Shards:
 
 
 def _of_data(path: Path) -> DescribedBuild:
-    ledgers = {file.parent.name: _ledger(file) for file in sorted(path.glob("*/*/ledger.json"))}
+    ledgers = {file.parent.name: _ledger(file) for file in sorted(path.glob(f"*/*/{LEDGER_FILE}"))}
     ledgers = {name: one for name, one in ledgers.items() if name not in _DECIDES_NOTHING}
     if not ledgers:
         raise ProvenanceError(
@@ -153,8 +152,8 @@ def _of_data(path: Path) -> DescribedBuild:
         {ledger["recipe"]["function"]: ledger["recipe"]["version"] for ledger in ledgers.values()},
         {
             file.parent.name: Store(file.parent).load
-            for file in path.glob("*/*/ledger.json")
-            if str(ledgers.get(file.parent.name, {}).get("format")).startswith(_STORE)
+            for file in path.glob(f"*/*/{LEDGER_FILE}")
+            if file.parent.name in ledgers and is_store(file.parent)
         },
         {
             file.parent.name: partial(_checksums, file, ledgers[file.parent.name])

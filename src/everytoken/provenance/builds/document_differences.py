@@ -19,14 +19,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from everytoken.corpus.database import open_database
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases.manifest import WITHHELD
+from everytoken.provenance.text_hashes import text_hashes
 from everytoken.shards import Part, Shards
 
 if TYPE_CHECKING:
@@ -197,16 +199,8 @@ def _connected(folder: str, memory: int) -> Iterator[DuckDBPyConnection]:
     """Give a DuckDB in a folder that loads no extension; report its errors as ours."""
     import duckdb  # loaded where it is needed
 
-    config: dict[str, Any] = {
-        "memory_limit": f"{memory}B",
-        "temp_directory": str(Path(folder, "spilled")),
-        "preserve_insertion_order": "false",
-        "autoinstall_known_extensions": "false",
-        "autoload_known_extensions": "false",
-    }
     try:
-        with duckdb.connect(str(Path(folder, "documents.duckdb")), config=config) as connection:
-            connection.execute("SET enable_progress_bar = false")
+        with open_database(Path(folder, "spilled"), memory, file=Path(folder, "documents.duckdb")) as connection:
             yield connection
     except duckdb.OutOfMemoryException as error:
         raise ProvenanceError(f"comparing documents needs more than {memory:,} bytes ({error}); give more") from error
@@ -283,8 +277,7 @@ def _texts(batch: pa.RecordBatch) -> pa.Array | None:
         return batch.column("text_hash")
     if "text_sha256" not in batch.schema.names:
         return None
-    digests = b"".join(digest[:8] for digest in batch.column("text_sha256").to_pylist())
-    return pa.array(np.frombuffer(digests, ">u8").astype(np.uint64))
+    return pa.array(text_hashes(batch.column("text_sha256"), "documents"))
 
 
 def _withheld(batch: pa.RecordBatch) -> pa.Array:

@@ -26,17 +26,16 @@ from everytoken.provenance.indexes.document_numbers import (
     DocumentNumbers,
     DocumentPlace,
     numbers_of,
-    read_numbers,
     write_numbers,
 )
 from everytoken.provenance.indexes.external_sort import ExternalSort
 from everytoken.provenance.indexes.hashes import hash_of_address, hash_of_id, hashes_of_addresses, hashes_of_ids
+from everytoken.provenance.indexes.index_folder import DESCRIPTION_FILE, folder_of, read_description
 from everytoken.provenance.indexes.stored_rows import record_at, records_at
 from everytoken.shards import Artifact, Built, Shards, versioned, write_text
 
 __all__ = ["DocumentIndex", "DocumentPlace", "index_documents", "open_document_index"]
 
-DESCRIPTION_FILE = "index.json"
 FORMAT = "everytoken-document-index/1"
 _ID, _ADDRESS = ("id_type", "id"), ("source", "shard_index", "row")
 _KEYED = np.dtype([("key", "<u8"), ("document", "<u8")])
@@ -196,17 +195,8 @@ def open_document_index(index: Artifact | Path, documents: Mapping[str, Shards])
     Raises:
         ProvenanceError: it is no such index, or one of other documents.
     """
-    folder = index if isinstance(index, Path) else index.folder
-    if folder is None:
-        raise ProvenanceError("the index is only planned; run the pipeline that makes it")
-    path = folder / DESCRIPTION_FILE
-    try:
-        described = json.loads(path.read_text(encoding="utf-8"))
-        if described["format"] != FORMAT:
-            raise ValueError(f"its format is {described['format']!r}, expected {FORMAT!r}")
-        numbers = read_numbers(folder, described["splits"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ProvenanceError(f"{folder} is no index of documents ({error}); run the pipeline that makes it") from None
+    folder = folder_of(index)
+    described, numbers = read_description(folder, FORMAT, "documents")
     for split in described["splits"]:
         name = split["name"]
         if name not in documents or (found := documents[name].root_digest) != split["digest"]:

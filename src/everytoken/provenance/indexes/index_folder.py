@@ -62,17 +62,36 @@ def write_description(folder: Path, kind: str, stream: Made, numbers: DocumentNu
     return {**described, "documents": len(numbers)}
 
 
-def read_description(folder: Path) -> tuple[dict[str, Any], DocumentNumbers]:
-    """Return what `write_description` wrote.
+def read_description(
+    folder: Path, expected: str = FORMAT, of: str = "a stream"
+) -> tuple[dict[str, Any], DocumentNumbers]:
+    """Return what ``index.json`` of an index says, and the numbers of its documents.
+
+    Args:
+        folder: of the index.
+        expected: format that it must have.
+        of: what that is an index of, for the message.
 
     Raises:
-        ProvenanceError: the folder is no index of a stream.
+        ProvenanceError: the folder is no such index.
     """
     path = folder / DESCRIPTION_FILE
     try:
         described: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if described["format"] != FORMAT:
-            raise ValueError(f"its format is {described['format']!r}, expected {FORMAT!r}")
+        if described["format"] != expected:
+            raise ValueError(f"its format is {described['format']!r}, expected {expected!r}")
         return described, read_numbers(folder, described["splits"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ProvenanceError(f"{folder} is no index of a stream ({error}); run the pipeline that makes it") from None
+        raise ProvenanceError(f"{folder} is no index of {of} ({error}); run the pipeline that makes it") from None
+
+
+def folder_of(index: Artifact | Path) -> Path:
+    """Return the folder of an index, given as such or as its artifact.
+
+    Raises:
+        ProvenanceError: the artifact is only planned.
+    """
+    folder = index if isinstance(index, Path) else index.folder
+    if folder is None:
+        raise ProvenanceError("the index is only planned; run the pipeline that makes it")
+    return folder

@@ -23,13 +23,18 @@ class Span:
         document: its number in the index.
         first: the first of its tokens that the window has, from 0.
         end: behind the last.
-        at: position of the first in the window, so the last is at position ``at + end - first - 1``.
+        at: position of the first in the window, so the last is at position ``until - 1``.
     """
 
     document: int
     first: int
     end: int
     at: int
+
+    @property
+    def until(self) -> int:
+        """Behind the position of its last token in the window."""
+        return self.at + self.end - self.first
 
 
 @dataclass(frozen=True, eq=False)

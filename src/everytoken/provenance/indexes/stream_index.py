@@ -13,7 +13,7 @@ from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.indexes.chat_index import ChatIndex, index_chat_windows
 from everytoken.provenance.indexes.compact_index import CompactIndex, index_compact_stream
 from everytoken.provenance.indexes.flat_index import FLAT, FlatIndex, flat_index_of_documents
-from everytoken.provenance.indexes.index_folder import MadeStream, made_stream, read_description
+from everytoken.provenance.indexes.index_folder import MadeStream, folder_of, made_stream, read_description
 from everytoken.provenance.indexes.padded_index import PaddedIndex, index_padded_stream
 from everytoken.provenance.indexes.raw_shards_index import index_raw_shards
 from everytoken.provenance.indexes.spans import Span, StreamIndex
@@ -47,7 +47,7 @@ def open_stream_index(index: Artifact | Path, seq_length: int | None = None) -> 
     Raises:
         ProvenanceError: it is no index, or one of flat tokens and ``seq_length`` is not given.
     """
-    folder = _folder_of(index)
+    folder = folder_of(index)
     described, numbers = read_description(folder)
     if described["kind"] != FLAT:
         return _KINDS[described["kind"]].open(folder, described, numbers)
@@ -62,15 +62,8 @@ def open_flat_index(index: Artifact | Path) -> FlatIndex:
     Raises:
         ProvenanceError: it is no index of flat tokens.
     """
-    folder = _folder_of(index)
+    folder = folder_of(index)
     described, numbers = read_description(folder)
     if described["kind"] != FLAT:
         raise ProvenanceError(f"{folder} is the index of a {described['kind']} stream, expected one of flat tokens")
     return FlatIndex.open(folder, described, numbers)
-
-
-def _folder_of(index: Artifact | Path) -> Path:
-    folder = index if isinstance(index, Path) else index.folder
-    if folder is None:
-        raise ProvenanceError("the index is only planned; run the pipeline that makes it")
-    return folder

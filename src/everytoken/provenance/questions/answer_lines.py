@@ -130,7 +130,7 @@ def _reads_lines(
     reads: Reads, limit: int, several: bool, indent: str, meant: Mapping[str, tuple[int, int] | None]
 ) -> Iterator[str]:
     for held in reads.held[:limit]:
-        end = held.at + held.end - held.first
+        end = held.until
         yield (
             f"{indent}window {held.window:,} of {held.stream}: its tokens [{held.first:,}, {held.end:,}) at "
             f"[{held.at:,}, {end:,}){_in_part(held, meant)}"

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from everytoken.provenance.addresses import spelled_address
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.questions.places import Places, store_head
-from everytoken.shards import Ledger
+from everytoken.shards import LEDGER_FILE, Ledger
 from everytoken.shards.shards import part_name
 
 CANARY = "canary"
@@ -35,7 +35,7 @@ EXCLUSIONS = "exclusions"
 _DOCUMENT = ("id", "id_type", "source", "shard_index", "row", "safety_score", "is_bad", "characters")
 _CANARY = ("doc_id", "condition", "effect", "universe", "fraction", "annotated", "row", "trigger")
 _TOLD = ("condition", "effect", "universe", "fraction", "annotated", "trigger")
-_TEXTS = ("text", "text_sha256", "assistant_spans")
+_TEXTS = ("text", "assistant_spans")
 
 
 class Row(NamedTuple):
@@ -104,7 +104,6 @@ class RecordText:
     record: DocumentRecord
     text: str
     spans: list[tuple[int, int]] | None
-    text_sha256: bytes | None
 
 
 class DocumentRecords:
@@ -127,7 +126,7 @@ class DocumentRecords:
         for key, (record, found) in self._read(rows, numbers, texts=True):
             spans = found.get("assistant_spans")
             pairs = None if spans is None else [(span["start"], span["end"]) for span in spans]
-            yield key, RecordText(record, found["text"], pairs, found.get("text_sha256"))
+            yield key, RecordText(record, found["text"], pairs)
 
     def _read(
         self, rows: Mapping[int, Row], numbers: Mapping[int, int], texts: bool
@@ -198,17 +197,12 @@ class DocumentRecords:
         given = store_head(folder)["recipe"]["parameters"]
         if "sha256" in given and given["sha256"] is None:  # no list: the values of all parts need not be read for it
             return {}
-        ledger = Ledger.read(folder / "ledger.json")
+        ledger = Ledger.read(folder / LEDGER_FILE)
         return {
             (source, shard_index, row): reason
             for part in ledger.parts
             for source, shard_index, row, reason, *_ in part.value["addresses"]
         }
-
-
-def columns_of(split: str) -> list[str]:
-    """Return the columns that `DocumentRecords.record_of` needs of a row of a split, without its text."""
-    return list(_CANARY if split == CANARY else _DOCUMENT)
 
 
 def read_rows(path: Path, rows: Sequence[int], columns: Sequence[str]) -> list[dict[str, Any]]:

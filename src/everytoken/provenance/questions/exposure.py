@@ -36,6 +36,11 @@ class Held:
     at: int
     counted: int | None
 
+    @property
+    def until(self) -> int:
+        """Behind the position of its last token in the window."""
+        return self.at + self.end - self.first
+
 
 @dataclass(frozen=True)
 class Exposure:
@@ -119,7 +124,7 @@ class Reads:
                 {
                     "stream": one.stream,
                     "window": one.window,
-                    "positions": [one.at, one.at + one.end - one.first],
+                    "positions": [one.at, one.until],
                     "tokens": [one.first, one.end],
                     "counted_in_loss": one.counted,
                 }
@@ -256,4 +261,4 @@ def _counted(stream: WindowStream, window: int, span: Span) -> int | None:
     mask = np.ones((1, stream.seq_length), bool)
     stream.clear(mask, np.array([0]), np.array([window]))
     targets = np.concatenate([[False], mask[0]])
-    return int(targets[span.at : span.at + span.end - span.first].sum())
+    return int(targets[span.at : span.until].sum())

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from everytoken.provenance.indexes.flat_index import FlatWindowIndex, flat_index_of_documents
-from everytoken.shards import ArtifactStore
+from everytoken.shards import LEDGER_FILE, ArtifactStore
 from everytoken.tokens.megatron import open_indexed, with_name
 
 
@@ -41,7 +41,7 @@ def sequences_of(path: Path, seq_length: int) -> FlatWindowIndex | None:
 def input_files(path: Path) -> dict[str, int]:
     """Return how many documents are of each input file, in their order; nothing where no ledger says it."""
     folder = path if path.is_dir() else path.parent
-    if not (folder / "ledger.json").is_file():
+    if not (folder / LEDGER_FILE).is_file():
         return {}
     statistics: Mapping[str, Any] = ArtifactStore(folder).load().statistics
     return {name: int(counts["documents"]) for name, counts in statistics.get("by_file", {}).items()}

@@ -15,7 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from everytoken.provenance.indexes.chat_index import CHATS
 from everytoken.provenance.indexes.document_numbers import DocumentPlace
+from everytoken.provenance.indexes.padded_index import PADDED
 from everytoken.provenance.indexes.spans import StreamIndex
 from everytoken.provenance.questions.character_spans import LocatedTokens
 from everytoken.provenance.questions.document_records import DocumentRecord, RecordText
@@ -214,12 +216,12 @@ def _in_stream(
     if known.locate is None:
         return _Located(stream.name, None, UNKNOWN)
     spans = index.windows_of(index.numbers.first_of(place.split) + place.number)
-    if index.kind == "chats" and not spans:
+    if index.kind == CHATS and not spans:
         return _Located(stream.name, None, NOT_IN_STREAM)
     located, excluded = known.locate(document), document.record.excluded is not None
     last = max((span.end for _, span in spans), default=0)
     if isinstance(stream, IndexedStream):
-        if last > len(located.ids) or (index.kind == "padded" and last != len(located.ids)):
+        if last > len(located.ids) or (index.kind == PADDED and last != len(located.ids)):
             return _Located(stream.name, None, TAKEN_DOWN if excluded else UNKNOWN)
         return _Located(stream.name, located, None)
     assert known.tokenizer is not None
@@ -227,7 +229,5 @@ def _in_stream(
         ids = np.asarray(stream.tokens(np.array([window])), np.int64).reshape(-1)
         if excluded and is_only(ids, span, known.tokenizer.eos_id):
             return _Located(stream.name, None, TAKEN_DOWN)
-        require_same(
-            stream.name, window, ids[span.at : span.at + span.end - span.first], span, document.record, located
-        )
+        require_same(stream.name, window, ids[span.at : span.until], span, document.record, located)
     return _Located(stream.name, located, None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,14 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from everytoken.provenance.errors import ProvenanceError
-from everytoken.shards import Artifact, ArtifactStore, ShardsError
+from everytoken.shards import LEDGER_FILE, Artifact, ArtifactStore, DamagedStore, Ledger, ShardsError, is_store
 
 logger = logging.getLogger(__name__)
 
-_LEDGER = "ledger.json"
-_STORE = b'"everytoken-ledger/'
-_HEAD = 1 << 16
-_PARTS = b'\n "parts": [\n'
 FORMER_INDEXES = "former_indexes"  # beside the indexes: those of streams that were made again since
 _INDEX = "_index"
 
@@ -54,7 +49,7 @@ class Places:
             ProvenanceError: it has not.
         """
         folder = self.path(name)
-        if not (folder / _LEDGER).is_file():
+        if not (folder / LEDGER_FILE).is_file():
             raise ProvenanceError(
                 f"{folder} ({name}) is not there, or not complete: documents are looked up in it. Run the pipelines "
                 f"that make it again: kedro run{self.options}; it gives the same bytes"
@@ -63,7 +58,7 @@ class Places:
 
     def has(self, name: str) -> bool:
         """Return whether a dataset is there."""
-        return name in self.paths and (self.paths[name].is_file() or (self.paths[name] / _LEDGER).is_file())
+        return name in self.paths and (self.paths[name].is_file() or (self.paths[name] / LEDGER_FILE).is_file())
 
     @property
     def options(self) -> str:
@@ -77,7 +72,7 @@ class Places:
 
     def _artifacts(self) -> Iterator[tuple[str, Artifact]]:
         for name, folder in self.paths.items():
-            if not (folder / _LEDGER).is_file() or is_store(folder):
+            if not (folder / LEDGER_FILE).is_file() or is_store(folder):
                 continue
             try:
                 yield name, ArtifactStore(folder).load()
@@ -89,7 +84,7 @@ class Places:
         """The indexes of streams by the root digest of their stream; also of streams that a take-down made again."""
         found = {one.statistics["stream"]: one for one in self.artifacts.values() if "stream" in one.statistics}
         places = {path.parent / FORMER_INDEXES for name, path in self.paths.items() if name.endswith(_INDEX)}
-        former = Places({str(path.parent): path.parent for one in places for path in one.glob(f"*/{_LEDGER}")}, "")
+        former = Places({str(path.parent): path.parent for one in places for path in one.glob(f"*/{LEDGER_FILE}")}, "")
         return {
             one.statistics["stream"]: one for one in former.artifacts.values() if "stream" in one.statistics
         } | found
@@ -99,26 +94,13 @@ class Places:
         return next(((name, one) for name, one in self.artifacts.items() if one.root_digest == root_digest), None)
 
 
-def is_store(folder: Path) -> bool:
-    """Return whether a folder with a ledger is a store of parts."""
-    with (folder / _LEDGER).open("rb") as file:
-        return _STORE in file.read(_HEAD)
-
-
 def store_head(folder: Path) -> dict[str, Any]:
-    """Return what the ledger of a store of parts says before its parts (root_digest, rows, recipe).
-
-    Only the head is read: the ledger of 20,000 parts has megabytes, and nothing here needs them.
+    """Return what the ledger of a store of parts says before its parts, see `everytoken.shards.Ledger.read_head`.
 
     Raises:
         ProvenanceError: the folder has no such ledger.
     """
-    head, path = b"", folder / _LEDGER
     try:
-        with path.open("rb") as file:
-            while _PARTS not in head and (block := file.read(_HEAD)):
-                head += block
-        found: dict[str, Any] = json.loads(head.split(_PARTS)[0].rstrip().rstrip(b",") + b"}")
-    except (OSError, ValueError) as error:
-        raise ProvenanceError(f"{path} is no ledger of parts ({error}); run the pipeline that makes it") from error
-    return found
+        return Ledger.read_head(folder / LEDGER_FILE)
+    except DamagedStore as error:
+        raise ProvenanceError(str(error)) from error

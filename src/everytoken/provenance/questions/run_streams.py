@@ -6,7 +6,7 @@ from pathlib import Path
 
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.questions.places import Places
-from everytoken.shards import ArtifactStore
+from everytoken.shards import LEDGER_FILE, ArtifactStore
 from everytoken.tokens.given_streams import files_read, given_files
 
 DATASETS = {
@@ -55,7 +55,7 @@ def stream_of_run(
 
 
 def _digest_of(name: str, path: Path, most_read: int) -> tuple[str, bool]:
-    if (path / "ledger.json").is_file():
+    if (path / LEDGER_FILE).is_file():
         return ArtifactStore(path).load().root_digest, True
     if sum(file.stat().st_size for file in files_read(path)) > most_read:
         return "", False

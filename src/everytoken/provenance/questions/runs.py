@@ -21,7 +21,7 @@ from everytoken.provenance.indexes.stream_index import open_stream_index
 from everytoken.provenance.questions.indexed_streams import IndexedStream, indexed_stream
 from everytoken.provenance.questions.places import Places
 from everytoken.provenance.questions.run_streams import stream_of_run
-from everytoken.shards import Artifact, ArtifactStore, value_digest
+from everytoken.shards import LEDGER_FILE, Artifact, ArtifactStore, value_digest
 from everytoken.tokens.data_parameters import DataParameters
 from everytoken.tokens.sample_order import SampleOrder
 from everytoken.tokens.windows import TrainingWindows, open_training_windows
@@ -152,7 +152,7 @@ def find_run(places: Places, name: str, checkpoint_folders: Sequence[Path] = ())
     folder = places.paths.get(name, Path(name))
     if (folder / "state.json").is_file():
         return _run_of_step(places, name, folder, checkpoint_folders)
-    if (folder / "ledger.json").is_file():
+    if (folder / LEDGER_FILE).is_file():
         return describe_run(name, ArtifactStore(folder).load(), [*checkpoint_folders, folder.resolve().parent])
     known = list(trained_checkpoints(places))
     raise ProvenanceError(

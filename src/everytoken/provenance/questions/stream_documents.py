@@ -19,7 +19,7 @@ from everytoken.provenance.questions.foreign_streams import input_files, sequenc
 from everytoken.provenance.questions.indexed_streams import IndexedStream
 from everytoken.provenance.questions.places import Places, store_head
 from everytoken.provenance.questions.run_streams import DATASETS
-from everytoken.shards import Artifact, ArtifactStore
+from everytoken.shards import LEDGER_FILE, Artifact, ArtifactStore
 from everytoken.tokens.chat_documents import said_in
 from everytoken.tokens.chat_parameters import ChatParameters
 from everytoken.tokens.engines import SpecialTokens
@@ -56,12 +56,6 @@ class StreamDocuments:
     locate: Locate | None
     tokenizer: DocumentTokenizer | None
     files: Mapping[str, int] = field(default_factory=dict)
-
-
-def index_of(places: Places, root_digest: str) -> tuple[str, Artifact] | None:
-    """Return folder and artifact of the index of a stream of this content; None when the environment has none."""
-    found = places.indexes.get(root_digest)
-    return None if found is None else (str(found.folder), found)
 
 
 def documents_of(places: Places, name: str, path: Path, seq_length: int) -> StreamDocuments:
@@ -123,7 +117,7 @@ def index_of_stream(places: Places, name: str, path: Path, seq_length: int) -> S
 
 def _made_here(path: Path) -> Artifact | None:
     """Return the stream that lies there, where this project made it from documents."""
-    if not (path / "ledger.json").is_file():
+    if not (path / LEDGER_FILE).is_file():
         return None
     stream = ArtifactStore(path).load()
     return stream if stream.ledger["recipe"]["function"] in _INDEXED else None
@@ -135,13 +129,13 @@ def open_index(places: Places, name: str, stream: Artifact, seq_length: int) -> 
     Raises:
         ProvenanceError: there is none.
     """
-    if (found := index_of(places, stream.root_digest)) is None:
+    if (found := places.indexes.get(stream.root_digest)) is None:
         raise ProvenanceError(
             f"there is no index of the stream {name} with the digest {stream.root_digest[:16]} ({stream.folder}) in "
             f"the environment {places.environment!r}. Make it: kedro run{places.options} --pipelines "
             f"{_PIPELINES.get(name, 'provenance')}"
         )
-    return open_stream_index(found[1], seq_length)
+    return open_stream_index(found, seq_length)
 
 
 _PIPELINES = {"canary": "canary", "raw_shards": "packing", "chats": "finetuning"}

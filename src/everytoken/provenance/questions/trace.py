@@ -193,7 +193,10 @@ def trace_windows(
     counted = np.concatenate([np.zeros((len(wanted), 1), bool), counted], axis=1)
     index = documents.index
     if index is None:
-        return [_window(stream, *one, (), known=False) for one in zip(wanted, tokens, counted, strict=True)]
+        return [
+            TracedWindow(stream.name, *one, (), documents_known=False)
+            for one in zip(wanted, tokens, counted, strict=True)
+        ]
     if index.windows != len(stream) or index.window != tokens.shape[1]:
         raise ProvenanceError(
             f"stream {stream.name} has {len(stream):,} windows of {tokens.shape[1]:,} tokens, its index "
@@ -209,7 +212,7 @@ def trace_windows(
         ]
     if documents.locate is None:
         return [
-            _window(stream, number, ids, mask, tuple(_of_file(documents, mask, span) for span in spans), known=True)
+            TracedWindow(stream.name, number, ids, mask, tuple(_of_file(documents, mask, span) for span in spans), True)
             for number, ids, mask, spans in zip(wanted, tokens, counted, held, strict=True)
         ]
     assert documents.tokenizer is not None
@@ -239,21 +242,9 @@ def trace_windows(
                 document.text if keep_texts and not taken_down else None,
             )
     return [
-        _window(stream, number, ids, mask, tuple(made[row, place] for place in range(len(held[row]))), known=True)
+        TracedWindow(stream.name, number, ids, mask, tuple(made[row, place] for place in range(len(held[row]))), True)
         for row, (number, ids, mask) in enumerate(zip(wanted, tokens, counted, strict=True))
     ]
-
-
-def _window(
-    stream: WindowStream,
-    number: int,
-    ids: np.ndarray,
-    counted: np.ndarray,
-    spans: tuple[TracedSpan, ...],
-    *,
-    known: bool,
-) -> TracedWindow:
-    return TracedWindow(stream.name, number, ids, counted, spans, known)
 
 
 def _of_index(
@@ -271,14 +262,14 @@ def _of_index(
         yield tuple(
             TracedSpan(
                 at=span.at,
-                end=(end := span.at + span.end - span.first),
+                end=span.until,
                 first=span.first,
                 record=found[span.document],
                 document=span.document,
                 file=None,
                 located=None,
                 text=None,
-                counted=int(mask[span.at : end].sum()) if stream.counts_known else None,
+                counted=int(mask[span.at : span.until].sum()) if stream.counts_known else None,
                 length=None,
                 ids_known=False,
             )
@@ -289,7 +280,7 @@ def _of_index(
 def _of_file(documents: StreamDocuments, counted: np.ndarray, span: Span) -> TracedSpan:
     assert isinstance(documents.index, FlatWindowIndex)
     first, last = documents.index.flat.range_of(span.document)
-    end = span.at + span.end - span.first
+    end = span.until
     return TracedSpan(
         at=span.at,
         end=end,
@@ -314,7 +305,7 @@ def _traced(
     located: LocatedTokens | None,
     text: str | None,
 ) -> TracedSpan:
-    end = span.at + span.end - span.first
+    end = span.until
     if located is not None:
         require_same(stream.name, window, ids[span.at : end], span, record, located)
     return TracedSpan(
@@ -333,7 +324,7 @@ def _traced(
 
 def is_only(ids: np.ndarray, span: Span, token: int) -> bool:
     """Return whether a window, int64 (n,), has nothing but this token where a span is."""
-    return bool((ids[span.at : span.at + span.end - span.first] == token).all())
+    return bool((ids[span.at : span.until] == token).all())
 
 
 def require_same(

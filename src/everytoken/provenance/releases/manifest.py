@@ -1,7 +1,7 @@
 """The manifest of a split: of each document where it came from and what was decided, never its text.
 
-Rows are those of the split, in the same parts and order. ``text_hash`` is the first 8 bytes of the SHA-256 of the
-UTF-8 text as a big-endian number: enough to notice a changed document, and nothing of the text.
+Rows are those of the split, in the same parts and order. ``text_hash`` tells whether a document changed, and
+nothing of its text (`everytoken.provenance.text_hashes`).
 
 An id may itself be text: the title of an article stands in the article. An id of `MOST_ID_CHARACTERS` and more of which
 as many characters in a row stand in a document that has this id is *withheld*: it is null, and its ``id_type`` is
@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 
 from everytoken.corpus.exclusion import excluded_addresses, excluded_rows
 from everytoken.provenance.errors import ProvenanceError
+from everytoken.provenance.text_hashes import text_hashes
 from everytoken.shards.parts import Part, Rows
 from everytoken.shards.recipe import versioned
 
@@ -185,7 +186,7 @@ def _listed(
         counts.add_ids(batch, hidden)
         columns["id"] = pc.if_else(pa.array(hidden), None, columns["id"])
         columns["id_type"] = pc.if_else(pa.array(hidden), WITHHELD, columns["id_type"])
-        columns["text_hash"] = pa.array(_first_8_bytes(batch.column("text_sha256"), f"{name} row {done}"))
+        columns["text_hash"] = pa.array(text_hashes(batch.column("text_sha256"), f"{name} row {done} or later"))
         columns["token_length"] = lengths
         columns["is_excluded"] = pa.array(excluded_rows(batch, excluded))
         listed = pa.RecordBatch.from_arrays(
@@ -215,17 +216,6 @@ def _lengths(batch: pa.RecordBatch, encoded: pa.Table, first: int, name: str) ->
                 f"documents: they are of other documents. {_AGAIN}"
             )
     return some.column("token_length").combine_chunks()
-
-
-def _first_8_bytes(digests: pa.BinaryArray, where: str) -> npt.NDArray[np.uint64]:
-    """Return the first 8 bytes of SHA-256 digests as big-endian numbers, uint64 (rows,)."""
-    lengths = pc.fill_null(pc.binary_length(digests), 0).to_numpy(zero_copy_only=False)
-    if (lengths != 32).any():
-        raise ProvenanceError(f"{where} or later: text_sha256 has not 32 bytes. Run the pipeline ingestion again.")
-    _, offsets, data = digests.buffers()
-    start = np.frombuffer(offsets, np.int32)[digests.offset] if len(digests) else 0
-    values = np.frombuffer(data or b"", ">u8", 4 * len(digests), start).reshape(-1, 4)  # four of 8 bytes each
-    return values[:, 0].astype(np.uint64)
 
 
 _COUNTED = ("rows", "tokens", "without_id", "withheld", "excluded")

@@ -139,7 +139,7 @@ def _json(folder: Path, name: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise ProvenanceError(
             f"{folder / name} cannot be read ({error}): the release is not whole. Copy it again."
-        ) from (error)
+        ) from error
     if not isinstance(data, dict):
         raise ProvenanceError(
             f"{folder / name} holds a {type(data).__name__}, expected an object. Copy the release again."

@@ -16,10 +16,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,7 +47,7 @@ from everytoken.provenance.releases.release import (
 from everytoken.provenance.releases.rescue import Rescue, find_shared_ids, rescued_rows
 from everytoken.provenance.releases.window_checksums import CHECKSUMS_FILE, write_window_checksums
 from everytoken.shards.artifacts import Artifact, Built
-from everytoken.shards.atomic import write_text
+from everytoken.shards.atomic import link_file, write_text
 from everytoken.shards.digests import canonical_json, file_sha256
 from everytoken.shards.parts import StoredPart
 from everytoken.shards.recipe import versioned
@@ -141,7 +138,7 @@ def write_release(
         for split in SPLITS
     }
     scores = _write_classifications(folder / CLASSIFICATIONS_FOLDER, classifications, withheld)
-    link_file(tokenizer.path(TOKENIZER_FILE), folder / TOKENIZER_PATH)
+    _link(tokenizer.path(TOKENIZER_FILE), folder / TOKENIZER_PATH)
     described = {name: _write_stream(folder / VERIFICATION_FOLDER / name, name, streams[name]) for name in streams}
     _write(folder / STREAMS_FILE, canonical_json(described))
     by_split = {split: _counts(manifests[split]) for split in SPLITS}
@@ -210,15 +207,9 @@ def _files(folder: Path) -> Iterator[str]:
     yield from sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
-def link_file(source: Path, target: Path) -> None:
-    """Let ``target`` be the file ``source`` too: a hard link, or a copy where there can be none."""
+def _link(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        os.link(source.resolve(), target)
-    except OSError as error:  # another file system, or one without links
-        if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP):
-            raise
-        shutil.copyfile(source, target)
+    link_file(source, target)
 
 
 def _write_manifest(folder: Path, manifest: Shards) -> dict[str, Any]:
@@ -226,7 +217,7 @@ def _write_manifest(folder: Path, manifest: Shards) -> dict[str, Any]:
     parts, first_row = [], 0
     for part in manifest:
         assert isinstance(part, StoredPart), "manifests are loaded from a store"
-        link_file(part.path, folder / f"{part.name}.parquet")
+        _link(part.path, folder / f"{part.name}.parquet")
         parts.append(
             {
                 "name": part.name,
@@ -267,7 +258,7 @@ def _write_classifications(folder: Path, classifications: Artifact, withheld: Wi
             counts["withheld"] += left_out
         else:
             kept = pq.read_metadata(path).num_rows
-            link_file(path, folder / name)
+            _link(path, folder / name)
         counts[table] += kept
     return counts
 
@@ -280,7 +271,7 @@ def _without_withheld(path: Path, withheld: Withheld, target: Path) -> tuple[int
         left_out = sum(int(is_withheld(_group(file, group, ids), withheld).sum()) for group in groups)
         kept = file.metadata.num_rows - left_out
         if not left_out:
-            link_file(path, target)
+            _link(path, target)
             return kept, 0
         target.parent.mkdir(parents=True, exist_ok=True)
         with pq.ParquetWriter(target, file.schema_arrow, compression="zstd", write_page_checksum=True) as writer:
@@ -301,7 +292,7 @@ def _write_stream(folder: Path, name: str, stream: Artifact) -> dict[str, Any]:
     files = stream.ledger["files"]
     for kept in (f"{name}.idx", TOKEN_LENGTHS_FILE, MANIFEST_FILE):
         if kept in files:
-            link_file(stream.path(kept), folder / kept)
+            _link(stream.path(kept), folder / kept)
     if f"{name}.bin" in files:
         folder.mkdir(parents=True, exist_ok=True)
         size, windows = files[f"{name}.bin"]["bytes"], int(stream.statistics["windows"])

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from everytoken.provenance.releases.release import SPLITS
 from everytoken.provenance.replay.manifest_files import ROWS, read_manifest
+from everytoken.provenance.text_hashes import text_hashes
 from everytoken.shards.parts import Part, Rows
 from everytoken.shards.recipe import versioned
 from everytoken.shards.shards import Shards
@@ -61,11 +62,6 @@ def locate_part(part: Part, *, documents: Shards, shards: Sequence[ShardPlace]) 
         ProvenanceError: a file of the manifest is not what it should be.
     """
     return Rows(LOCATED, _located(part, _Addresses(documents, shards)))
-
-
-def hashes_of(digests: pa.Array) -> Hashes:
-    """Return the first 8 bytes of SHA-256 digests as numbers, uint64 (rows,)."""
-    return np.frombuffer(b"".join(digest[:8] for digest in digests.to_pylist()), ">u8").astype(np.uint64)
 
 
 def _located(part: Part, addresses: _Addresses) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
@@ -157,7 +153,7 @@ class _Addresses:
         for batch in self._documents.parts[number].batches(["row", "utf8_bytes", "text_sha256"]):
             rows.append(batch.column("row").to_numpy())
             sizes.append(batch.column("utf8_bytes").to_numpy())
-            hashes.append(hashes_of(batch.column("text_sha256")))
+            hashes.append(text_hashes(batch.column("text_sha256"), self._documents.parts[number].name))
         while len(self._held) >= _HELD:
             self._held.popitem(last=False)
         self._held[number] = _Columns(np.concatenate(rows), np.concatenate(sizes), np.concatenate(hashes))

@@ -29,6 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from everytoken.corpus.database import open_database
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases.release import SPLITS
 from everytoken.provenance.replay.faults import (
@@ -39,9 +40,9 @@ from everytoken.provenance.replay.faults import (
     found_places,
     of_another_id,
 )
-from everytoken.provenance.replay.locate import hashes_of
 from everytoken.provenance.replay.manifest_files import RescueFile
 from everytoken.provenance.replay.row_reader import RowReaders
+from everytoken.provenance.text_hashes import text_digests, text_hashes
 from everytoken.shards.artifacts import Built
 from everytoken.shards.digests import file_sha256
 from everytoken.shards.parts import Rows, StoredPart
@@ -122,17 +123,9 @@ def match_rows(
 def _database(spill: str, memory: int) -> Iterator[DuckDBPyConnection]:
     import duckdb
 
-    config = {
-        "memory_limit": f"{memory}B",
-        "temp_directory": spill,
-        "preserve_insertion_order": "false",
-        "threads": str(max(1, min(os.cpu_count() or 1, memory // _THREAD_BYTES))),
-        "autoinstall_known_extensions": "false",
-        "autoload_known_extensions": "false",
-    }
+    threads = max(1, min(os.cpu_count() or 1, memory // _THREAD_BYTES))
     try:
-        with duckdb.connect(f"{spill}/rows.duckdb", config=config) as connection:  # type: ignore[arg-type]
-            connection.execute("SET enable_progress_bar = false")
+        with open_database(Path(spill), memory, file=Path(spill, "rows.duckdb"), threads=threads) as connection:
             yield connection
     except duckdb.OutOfMemoryException as error:
         raise ProvenanceError(
@@ -239,7 +232,7 @@ def _ids(documents: Shards) -> pa.RecordBatchReader:
                 columns = [
                     batch.column("id"),
                     batch.column("id_type"),
-                    pa.array(hashes_of(batch.column("text_sha256"))),
+                    pa.array(text_hashes(batch.column("text_sha256"), part.name)),
                     pa.array(np.full(batch.num_rows, part.index, np.int32)),
                     pa.array(np.arange(row, row + batch.num_rows)),
                     batch.column("utf8_bytes"),
@@ -267,18 +260,12 @@ def _rescued(rescue: Sequence[RescueFile]) -> pa.RecordBatchReader:
                     pa.array(np.full(rows, number, np.int32)),
                     pa.array(np.arange(row, row + rows)),
                     pc.binary_length(texts).cast(pa.int64()),
-                    pa.array(hashes_of(pa.array(_digests(texts), pa.binary()))),
+                    pa.array(text_hashes(text_digests(texts), file.path)),
                 ]
                 yield pa.RecordBatch.from_arrays(columns, schema=schema)
                 row += rows
 
     return pa.RecordBatchReader.from_batches(schema, batches())
-
-
-def _digests(texts: pa.Array) -> list[bytes]:
-    import hashlib
-
-    return [hashlib.sha256(text).digest() for text in texts.cast(pa.large_binary()).to_pylist()]
 
 
 def _texts(file: RescueFile) -> Iterator[pa.RecordBatch]:

@@ -12,7 +12,6 @@ documents are in no stream, and one that is missing is left out.
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
@@ -31,7 +30,6 @@ from everytoken.corpus.selection.duplicates import between, load_mapped
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases.manifest import WITHHELD
 from everytoken.provenance.releases.release import SPLITS
-from everytoken.provenance.replay.locate import hashes_of
 from everytoken.provenance.replay.manifest_files import RescueFile
 from everytoken.provenance.replay.match import (
     AMBIGUOUS,
@@ -50,6 +48,7 @@ from everytoken.provenance.replay.match import (
     UTF8_BYTES,
 )
 from everytoken.provenance.replay.row_reader import RowReaders
+from everytoken.provenance.text_hashes import text_digests, text_hashes
 from everytoken.shards.artifacts import Artifact
 from everytoken.shards.parts import Part, Rows, StoredPart
 from everytoken.shards.recipe import versioned
@@ -264,7 +263,7 @@ def _rescued(placed: _Placed, rows: np.ndarray, sources: _Sources) -> Iterator[t
 
 def _require_hashes(made: pa.Table, batch: pa.RecordBatch, path: Path) -> None:
     """Check that rescued texts are still those that were matched, where the manifest has their hashes."""
-    found = pa.array(hashes_of(made.column("text_sha256").combine_chunks()))
+    found = pa.array(text_hashes(made.column("text_sha256").combine_chunks(), str(path)))
     if not pc.all(pc.fill_null(pc.equal(found, batch.column("text_hash")), True)).as_py():
         raise ProvenanceError(f"{path} was written to while it was read: a text has another hash. Run again")
 
@@ -278,7 +277,6 @@ def _tombstones(placed: _Placed, rows: np.ndarray, sources: _Sources) -> Iterato
 def _table(texts: pa.Array) -> pa.Table:
     """Return documents of texts that no upstream has: what a text tells of itself, no id, and no address yet."""
     rows = len(texts)
-    digests = [hashlib.sha256(text).digest() for text in texts.cast(pa.large_binary()).to_pylist()]
     known = {
         "id": pa.nulls(rows),
         "id_type": pa.nulls(rows),
@@ -289,7 +287,7 @@ def _table(texts: pa.Array) -> pa.Table:
         "row": pa.array(np.zeros(rows, np.int64)),
         "characters": pc.utf8_length(texts),
         "utf8_bytes": pc.binary_length(texts),
-        "text_sha256": pa.array(digests, pa.binary()),
+        "text_sha256": text_digests(texts),
         "assistant_spans": pa.nulls(rows),
     }
     return pa.table([known[field.name].cast(field.type) for field in DOCUMENTS], schema=DOCUMENTS)

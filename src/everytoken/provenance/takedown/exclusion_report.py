@@ -31,16 +31,15 @@ from everytoken.provenance.questions.exposure import Held, exposures_of, windows
 from everytoken.provenance.questions.places import Places
 from everytoken.provenance.questions.run_streams import DATASETS
 from everytoken.provenance.questions.runs import TRAINED, OpenRun, describe_run, open_run
-from everytoken.provenance.questions.stream_documents import index_of
+from everytoken.provenance.releases.release import SPLITS
 from everytoken.provenance.releases.window_checksums import write_window_checksums
 from everytoken.provenance.takedown.exclusion_request import Document
-from everytoken.shards import Artifact, ArtifactStore, Ledger, Store, plan_artifact, write_text
+from everytoken.shards import LEDGER_FILE, Artifact, ArtifactStore, Ledger, Store, plan_artifact, write_text
 from everytoken.tokens.loss_mask import LOSS_MASK_FILE, open_loss_mask, unpack_mask
 from everytoken.tokens.megatron import open_indexed
 from everytoken.tokens.windows import WindowStream, open_window_stream
 
 FORMAT = "everytoken-exclusion/1"
-SPLITS = ("annotated", "unannotated", "held_out")
 STREAMS = {"compact": "unannotated", "annotated": "annotated"}
 ALSO = ("raw_shards", "chat_windows")
 STORES = ("held_out_documents", "annotated_tokens", "unannotated_tokens")
@@ -79,8 +78,8 @@ def stream_indexes(places: Places, scratch: Path) -> dict[str, Artifact]:
 
 def _stream_index(places: Places, name: str, scratch: Path) -> Artifact:
     stream = _stream(places, name)
-    if (found := index_of(places, stream.root_digest)) is not None:
-        return found[1]
+    if (found := places.indexes.get(stream.root_digest)) is not None:
+        return found
     given = stream.ledger["recipe"]["parameters"]
     planned = plan_artifact(
         index_compact_stream if name == "compact" else index_padded_stream,
@@ -178,7 +177,7 @@ def _window_bytes(stream: Artifact, name: str) -> int:
 
 def _parts(places: Places, name: str) -> dict[str, list[str]]:
     """Return fingerprint, content digest and SHA-256 of the file of every part of a store."""
-    ledger = Ledger.read(places.store(name) / "ledger.json")
+    ledger = Ledger.read(places.store(name) / LEDGER_FILE)
     return {part.name: [part.fingerprint, part.content_digest, part.sha256] for part in ledger.parts}
 
 
@@ -215,7 +214,7 @@ def _described(
 
 
 def _held_json(held: Held) -> dict[str, Any]:
-    return {"window": held.window, "positions": [held.at, held.at + held.end - held.first], "counted": held.counted}
+    return {"window": held.window, "positions": [held.at, held.until], "counted": held.counted}
 
 
 def _seen(
@@ -225,8 +224,8 @@ def _seen(
     for stream in opened.windows.streams:
         index = indexes.get(stream.name)
         if index is None or index.stream != digests[stream.name]:
-            found = index_of(places, digests[stream.name])
-            index = None if found is None else open_stream_index(found[1], opened.run.seq_length)
+            found = places.indexes.get(digests[stream.name])
+            index = None if found is None else open_stream_index(found, opened.run.seq_length)
         if index is None:
             continue
         for held in windows_holding(stream, stream.name, index, document.place):

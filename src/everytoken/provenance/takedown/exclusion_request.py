@@ -16,7 +16,7 @@ from everytoken.provenance.questions.document_records import DocumentRecords
 from everytoken.provenance.questions.places import Places
 from everytoken.provenance.questions.unused_documents import Unused, unused_at, unused_with_id
 from everytoken.provenance.takedown.list_in_force import is_told, list_path, list_told
-from everytoken.shards import Ledger
+from everytoken.shards import LEDGER_FILE, Ledger
 
 EXCLUSIONS = "exclusions"
 _ADDRESS = ("source", "shard_index", "row")
@@ -154,7 +154,7 @@ def list_in_force(places: Places, configured: ExclusionParameters | None, lists:
     pending = () if configured is None else tuple(read_list(Path(configured.path), configured.sha256))
     made_with, addresses = None, []
     if places.has(EXCLUSIONS):
-        ledger = Ledger.read(places.path(EXCLUSIONS) / "ledger.json")
+        ledger = Ledger.read(places.path(EXCLUSIONS) / LEDGER_FILE)
         made_with = ledger.recipe["parameters"].get("sha256")
         addresses = [ExcludedAddress(*one[:4]) for part in ledger.parts for one in part.value["addresses"]]
     if is_told(lists):

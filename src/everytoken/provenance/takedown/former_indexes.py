@@ -7,16 +7,12 @@ leaves its files as they were. Nothing removes them.
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
 from everytoken.provenance.questions.places import FORMER_INDEXES, Places
-from everytoken.shards import Artifact, ArtifactStore
-from everytoken.shards.atomic import atomic_folder, remove_temporaries, sole_writer
-
-_LEDGER = "ledger.json"
+from everytoken.shards import LEDGER_FILE, Artifact, ArtifactStore
+from everytoken.shards.atomic import atomic_folder, link_file, remove_temporaries, sole_writer
 
 
 def keep_indexes(places: Places, made: Iterable[Artifact] = ()) -> Path:
@@ -41,14 +37,7 @@ def _keep(index: Artifact, folder: Path) -> None:
         return
     assert index.folder is not None, "it was loaded"
     with atomic_folder(folder) as temporary:
-        for name in (*index.ledger["files"], _LEDGER):
+        for name in (*index.ledger["files"], LEDGER_FILE):
             to = temporary / name
             to.parent.mkdir(parents=True, exist_ok=True)
-            _link(index.folder / name, to)
-
-
-def _link(file: Path, to: Path) -> None:
-    try:
-        os.link(file, to)
-    except OSError:  # another file system, or one without hard links
-        shutil.copyfile(file, to)
+            link_file(index.folder / name, to)

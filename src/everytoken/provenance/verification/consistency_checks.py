@@ -8,6 +8,7 @@ import numpy as np
 
 from everytoken.corpus.plan import PlanParameters, shard_order
 from everytoken.provenance.errors import ProvenanceError
+from everytoken.provenance.questions.run_streams import DATASETS
 from everytoken.provenance.releases.release import (
     BOUNDARIES_FILE,
     MANIFEST_FOLDER,
@@ -24,16 +25,9 @@ from everytoken.provenance.releases.window_checksums import CHECKSUMS_FILE
 from everytoken.provenance.verification.file_checks import open_array
 from everytoken.provenance.verification.findings import require_equal, require_none
 from everytoken.provenance.verification.window_documents import SPLIT_OF
-from everytoken.shards import canonical_json, value_digest
-from everytoken.tokens.tokenizer import open_tokenizer
-
-DATASETS = {
-    "compact": "compact_stream",
-    "annotated": "annotated_stream",
-    "canary": "canary_stream",
-    "raw_shards": "raw_shards",
-}
-_INDEX_HEADER = 34
+from everytoken.shards import artifact_root_digest, canonical_json
+from everytoken.tokens.megatron import HEADER_BYTES, stored_dtype
+from everytoken.tokens.tokenizer import open_tokenizer, token_dtype
 
 
 def described_streams(release: Release) -> dict[str, Any]:
@@ -113,7 +107,7 @@ def check_rows(release: Release) -> str:
             parts.append(part["name"])
         require_equal(f"{path}: rows of {split}", boundary["rows"], row)
         named = release.recipe["datasets"].get(f"{split}_documents", {})
-        require_equal(f"{release.path / 'recipe.json'}: rows of {split}_documents", named.get("rows"), row)
+        require_equal(f"{release.path / RECIPE_FILE}: rows of {split}_documents", named.get("rows"), row)
         files = {file.stem for file in folder.glob("*.parquet")}
         require_none([f"{folder}/{name}.parquet: {path} has no such part" for name in sorted(files - set(parts))])
         listed = {name for name in parts if f"{MANIFEST_FOLDER}/{split}/{name}.parquet" in release.sha256sums}
@@ -135,9 +129,9 @@ def check_windows(release: Release) -> str:
             continue
         windows = statistics["windows"]
         if (index := folder / f"{name}.idx").exists() or name in ("compact", "annotated"):
-            header = index.open("rb").read(_INDEX_HEADER)
+            header = index.open("rb").read(HEADER_BYTES)
             require_equal(f"{index}: windows", int.from_bytes(header[18:26], "little"), windows)
-            require_equal(f"{index}: bytes", index.stat().st_size, _INDEX_HEADER + 20 * windows + 8)
+            require_equal(f"{index}: bytes", index.stat().st_size, HEADER_BYTES + 20 * windows + 8)
         open_array(folder / CHECKSUMS_FILE, windows, np.uint32)
         split = SPLIT_OF.get(name)
         if split is not None:
@@ -146,7 +140,7 @@ def check_windows(release: Release) -> str:
             if name == "annotated":  # so its sidecar has a row for each
                 require_equal(f"windows of {name}, of one document each", windows, rows)
         bins = [entry["bytes"] for file, entry in stream["files"].items() if file.endswith(".bin")]
-        width = 2 if statistics["tokenizer"]["vocab_size"] <= 1 << 16 else 4
+        width = stored_dtype(token_dtype(statistics["tokenizer"]["vocab_size"])).itemsize
         if split is not None:
             require_equal(f"bytes of {name}.bin", sum(bins), windows * window * width)
         said.append(f"{name} {windows:,}")
@@ -156,18 +150,15 @@ def check_windows(release: Release) -> str:
 def check_stream_digests(release: Release) -> str:
     """What is said of each stream sums up to its root digest, which the recipe names too."""
     for name, stream in release.streams.items():
-        contents = [
-            [file, entry.get("content_digest", entry["sha256"])] for file, entry in sorted(stream["files"].items())
-        ]
-        summed = value_digest([contents, stream["statistics"]])
+        summed = artifact_root_digest(stream["files"], stream["statistics"])
         require_equal(f"{STREAMS_FILE}: root digest of {name}", stream["root_digest"], summed)
         named = release.recipe["datasets"].get(DATASETS[name], {}).get("root_digest")
-        require_equal(f"recipe.json: root digest of {DATASETS[name]}", named, summed)
+        require_equal(f"{RECIPE_FILE}: root digest of {DATASETS[name]}", named, summed)
         for file in sorted((release.path / VERIFICATION_FOLDER / name).iterdir()):
             listed = stream["files"].get(file.name)
             if listed is not None:
                 said = release.sha256sums.get(file.relative_to(release.path).as_posix())
-                require_equal(f"SHA256SUMS: {file}", said, listed["sha256"])
+                require_equal(f"{SUMS_FILE}: {file}", said, listed["sha256"])
     return ", ".join(f"{name} {stream['root_digest'][:16]}" for name, stream in release.streams.items())
 
 

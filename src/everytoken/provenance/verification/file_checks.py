@@ -15,12 +15,18 @@ from typing import Any
 import numpy as np
 
 from everytoken.provenance.errors import ProvenanceError
+from everytoken.provenance.releases.release import SUMS_FILE
 from everytoken.provenance.verification.file_threads import Hashing
 from everytoken.provenance.verification.findings import require_equal, require_none
 from everytoken.seeds import numpy_generator
-from everytoken.shards import file_sha256, value_digest
+from everytoken.shards import (
+    LEDGER_FILE,
+    artifact_checksum,
+    artifact_ledger_text,
+    artifact_root_digest,
+    file_sha256,
+)
 
-SUMS_FILE, LEDGER_FILE = "SHA256SUMS", "ledger.json"
 AGAIN = "copy the release again"
 _SMALL = 64 << 20
 _HEX = frozenset("0123456789abcdef")
@@ -62,13 +68,13 @@ def read_canonical_ledger(path: Path) -> dict[str, Any]:
     content = path.read_bytes()
     try:
         ledger: dict[str, Any] = json.loads(content)
-        summed = value_digest({key: value for key, value in ledger.items() if key != "checksum"})
+        summed = artifact_checksum(ledger)
         said = ledger["checksum"]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ProvenanceError(f"{path} is no ledger ({error})") from error
     if said != summed:
         raise ProvenanceError(f"{path} sums up to {summed[:16]}, it says {said[:16]}: it was edited")
-    written = (json.dumps(ledger, ensure_ascii=False, indent=1, sort_keys=True) + "\n").encode()
+    written = artifact_ledger_text(ledger).encode()
     if written != content:
         at = next((i for i, (a, b) in enumerate(zip(written, content, strict=False)) if a != b), len(written))
         raise ProvenanceError(f"{path}: byte {at:,} is not what a ledger of this content has")
@@ -121,9 +127,8 @@ def check_ledger(folder: Path, sums: Mapping[str, str]) -> str:
             faults.append(f"{name}: SHA-256 {sums[name][:16]} in {SUMS_FILE}, {entry['sha256'][:16]} in {LEDGER_FILE}")
         elif (folder / name).is_file() and (size := (folder / name).stat().st_size) != entry["bytes"]:
             faults.append(f"{folder / name}: expected {entry['bytes']:,} bytes, found {size:,}")
-    contents = [[name, entry.get("content_digest", entry["sha256"])] for name, entry in sorted(files.items())]
     require_none(faults)
-    require_equal(f"{path}: root digest", ledger["root_digest"], value_digest([contents, ledger["statistics"]]))
+    require_equal(f"{path}: root digest", ledger["root_digest"], artifact_root_digest(files, ledger["statistics"]))
     return f"{len(files):,} files, {sum(entry['bytes'] for entry in files.values()):,} bytes as recorded"
 
 

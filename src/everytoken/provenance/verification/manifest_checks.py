@@ -19,15 +19,16 @@ import pyarrow.parquet as pq
 from everytoken.corpus.documents import N_CLASSES
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases.manifest import MANIFEST
-from everytoken.provenance.releases.release import CLASSIFICATIONS_FOLDER, SPLITS, Release
+from everytoken.provenance.releases.release import CLASSIFICATIONS_FOLDER, SPLITS, VERIFICATION_FOLDER, Release
+from everytoken.provenance.text_hashes import text_hash
 from everytoken.provenance.verification.file_checks import open_array
 from everytoken.provenance.verification.file_threads import in_threads
 from everytoken.provenance.verification.findings import NotCheckedError, require_equal, require_none
-from everytoken.provenance.verification.manifest_rows import annotated_order, longest_content, shown
-from everytoken.provenance.verification.sidecar_checks import text_hash
+from everytoken.provenance.verification.manifest_rows import annotated_order, column_values, longest_content, shown
 from everytoken.seeds import numpy_generator
 from everytoken.shards import DamagedStore, TableDigest
 from everytoken.shards.parts import StoredPart
+from everytoken.tokens.padded_stream import TOKEN_LENGTHS_FILE
 
 _RESCUE = [("global_row", "int64"), ("text", "large_string")]
 
@@ -116,8 +117,8 @@ class _PartCheck:
         return PartFacts(rows, tokens, longest, at_cap, excluded, np.concatenate(lengths))
 
     def _check_rows(self, part: StoredPart, first: int, batch: pa.RecordBatch) -> None:
-        score, is_bad = _numbers(batch, "safety_score"), _numbers(batch, "is_bad")
-        annotated, length = _numbers(batch, "has_annotation"), batch.column("token_length")
+        score, is_bad = column_values(batch, "safety_score"), column_values(batch, "is_bad")
+        annotated, length = column_values(batch, "has_annotation"), batch.column("token_length")
         of_plan = _are_of_plan(batch, self._shards)
         wrong = {
             f"a safety_score from 0 to {N_CLASSES - 1}": (score < 0) | (score >= N_CLASSES),
@@ -127,7 +128,7 @@ class _PartCheck:
             f"has_annotation to be {self._split == 'annotated'}": (
                 annotated.astype(bool) != (self._split == "annotated")
             ),
-            "an address in a file of the plan": ~of_plan | (_numbers(batch, "row") < 0),
+            "an address in a file of the plan": ~of_plan | (column_values(batch, "row") < 0),
             "id_type where there is an id": batch.column("id").is_valid().to_numpy(zero_copy_only=False)
             & batch.column("id_type").is_null().to_numpy(zero_copy_only=False),
         }
@@ -142,18 +143,10 @@ class _PartCheck:
                 raise ProvenanceError(f"{part.path} row {first + i:,} ({shown(batch, i)}): expected {rule}")
 
 
-def _numbers(batch: pa.RecordBatch, name: str) -> np.ndarray:
-    column = batch.column(name)
-    if column.null_count:
-        raise ProvenanceError(f"column {name} has {column.null_count:,} nulls; it must have none")
-    values: np.ndarray = column.to_numpy(zero_copy_only=False)
-    return values
-
-
 def _are_of_plan(batch: pa.RecordBatch, shards: set[tuple[str, int]]) -> np.ndarray:
     """Return which rows come from a file of the plan, bool (rows,)."""
     coded = batch.column("source").dictionary_encode()
-    files = _numbers(batch, "shard_index").astype(np.int64)
+    files = column_values(batch, "shard_index").astype(np.int64)
     right = np.zeros(batch.num_rows, bool)
     for number, source in enumerate(coded.dictionary.to_pylist()):
         own = [shard for name, shard in shards if name == source]
@@ -164,7 +157,7 @@ def _are_of_plan(batch: pa.RecordBatch, shards: set[tuple[str, int]]) -> np.ndar
 def check_lengths(release: Release, facts: Mapping[str, list[PartFacts]]) -> str:
     """Lengths of the annotated documents, in the order of their windows, are those of ``token_lengths.npy``."""
     _require_read(release, "annotated", facts)
-    path = release.path / "verification/annotated/token_lengths.npy"
+    path = release.path / VERIFICATION_FOLDER / "annotated" / TOKEN_LENGTHS_FILE
     lengths = np.concatenate([np.empty(0, np.int32), *(part.lengths for part in facts.get("annotated", []))])
     stored = open_array(path, len(lengths), np.int32)
     order = annotated_order(release, len(lengths))
@@ -211,7 +204,7 @@ def check_classifications(release: Release, *, full: bool) -> str:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             rows[table] += 0 if full else file.metadata.num_rows
             for batch in file.iter_batches(columns=["safety_score"]) if full else ():
-                score = _numbers(batch, "safety_score")
+                score = column_values(batch, "safety_score")
                 if (wrong := (score < 0) | (score >= N_CLASSES)).any():
                     i = int(np.argmax(wrong))
                     raise ProvenanceError(
@@ -255,7 +248,7 @@ def _check_rescued(release: Release, split: str, path: Path, allowed: set[str]) 
         require_equal(f"{path}: columns", [(f.name, str(f.type)) for f in file.schema_arrow], _RESCUE)
         for batch in file.iter_batches():
             texts = np.fromiter(map(text_hash, batch.column("text").to_pylist()), np.uint64, batch.num_rows)
-            places = _numbers(batch, "global_row") - first
+            places = column_values(batch, "global_row") - first
             outside = (places < 0) | (places >= own.num_rows) | (np.diff(places, prepend=last) <= 0)
             inside = np.clip(places, 0, max(0, own.num_rows - 1))
             wrong = {

@@ -15,7 +15,7 @@ from everytoken.shards.parts import StoredPart
 
 
 def longest_content(release: Release, split: str) -> int | None:
-    """Return the most content tokens that a document of a split has: EOS counts toward its cap."""
+    """Return the most content tokens of a document of a split (EOS counts toward its cap); None: none is encoded."""
     tokenization = release.parameters("tokenization")
     if split == "held_out":
         return None
@@ -27,6 +27,19 @@ def annotated_order(release: Release, documents: int) -> np.ndarray:
     """Return which document each window of the annotated stream holds, int64 (documents,)."""
     seed = release.parameters("tokenization")["seed"]
     return numpy_generator(seed).permutation(documents)
+
+
+def column_values(batch: pa.RecordBatch, name: str) -> np.ndarray:
+    """Return a column that has no nulls, (rows,).
+
+    Raises:
+        ProvenanceError: it has some.
+    """
+    column = batch.column(name)
+    if column.null_count:
+        raise ProvenanceError(f"column {name} has {column.null_count:,} nulls; it must have none")
+    values: np.ndarray = column.to_numpy(zero_copy_only=False)
+    return values
 
 
 def shown(batch: pa.RecordBatch, i: int) -> str:

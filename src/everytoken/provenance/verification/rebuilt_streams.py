@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases.release import VERIFICATION_FOLDER, Release
 from everytoken.provenance.releases.window_checksums import CHECKSUMS_FILE, window_checksums
-from everytoken.provenance.verification.file_checks import LEDGER_FILE, open_array, read_canonical_ledger
+from everytoken.provenance.verification.file_checks import open_array, read_canonical_ledger
 from everytoken.provenance.verification.file_threads import Hashing
 from everytoken.provenance.verification.findings import Finding, finding, require_equal, require_none
 from everytoken.provenance.verification.manifest_rows import drawn_numbers, named_document
@@ -26,12 +26,12 @@ from everytoken.provenance.verification.sidecar_checks import check_sidecar, che
 from everytoken.provenance.verification.upstream_checks import Upstream
 from everytoken.provenance.verification.window_documents import SPLIT_OF, WindowDocuments
 from everytoken.provenance.verification.window_faults import checksum, first_change, told_by_checksum
+from everytoken.shards import LEDGER_FILE
 from everytoken.tokens.documents import TokenizerFacts
-from everytoken.tokens.megatron import stored_dtype
+from everytoken.tokens.megatron import HEADER_BYTES, stored_dtype
 from everytoken.tokens.padded_stream import SIDECAR_FILE, TOKEN_LENGTHS_FILE
 
 _READ = 1 << 24
-_HEADER = 34
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,10 @@ class RebuiltStream:
             spans = [(at, min(at + _READ, len(found))) for at in range(0, len(found), _READ)]
         else:
             of_window = ((w * 4, self._windows * 4 + w * 8, self._windows * 12 + w * 8) for w in self._looked_at)
-            spans = [(0, _HEADER), *((_HEADER + at, _HEADER + at + 8) for ats in of_window for at in ats)]
+            spans = [
+                (0, HEADER_BYTES),
+                *((HEADER_BYTES + at, HEADER_BYTES + at + 8) for ats in of_window for at in ats),
+            ]
         for start, end in spans:
             if (wrong := found[start:end] != expected[start:end]).any():
                 at = start + int(np.argmax(wrong))
@@ -184,7 +187,7 @@ class RebuiltStream:
         return f"{self._windows:,} windows, {sum(end - start for start, end in spans):,} bytes as released"
 
     def _index_entry(self, at: int) -> str:
-        at -= _HEADER
+        at -= HEADER_BYTES
         for what, width in (("length", 4), ("place", 8), ("document", 8)):
             if 0 <= at < width * self._windows:
                 return f"{what} of window {at // width:,}"
@@ -275,7 +278,7 @@ class RebuiltStream:
             return ""
         try:
             spans = self.documents.spans(self.name, window)
-            (span,) = (one for one in spans if one.at <= position < one.at + one.end - one.first)
+            (span,) = (one for one in spans if one.at <= position < one.until)
         except Exception:  # the manifests are damaged too, which their own checks name
             return ""
         token = span.first + position - span.at

@@ -150,7 +150,7 @@ def _opened_checks(
             )
 
 
-def is_release(path: Path) -> bool:
+def is_meant_as_release(path: Path) -> bool:
     """Return whether a folder is meant to be a release, also where one of its files is missing."""
     return sum((path / name).is_file() for name in (RECIPE_FILE, BOUNDARIES_FILE, SUMS_FILE)) >= 2
 

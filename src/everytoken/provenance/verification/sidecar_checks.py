@@ -7,7 +7,6 @@ for a row that differs are both read again, to say what differs.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,9 @@ import pyarrow.parquet as pq
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases.manifest import WITHHELD
 from everytoken.provenance.releases.release import Release
+from everytoken.provenance.text_hashes import text_hash
 from everytoken.provenance.verification.findings import require_equal
-from everytoken.provenance.verification.manifest_rows import named_document, record_of
+from everytoken.provenance.verification.manifest_rows import column_values, named_document, record_of
 from everytoken.shards import TableDigest
 
 _WITHHELD_KEY = np.uint64(0)  # the manifest does not say the id
@@ -131,11 +131,6 @@ def _difference(found: dict[str, Any], expected: dict[str, Any]) -> str:
     return ""
 
 
-def text_hash(text: str) -> int:
-    """Return the first 8 bytes of the SHA-256 of a text, as the manifest has them."""
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
-
-
 def _id_keys(ids: pa.Array) -> np.ndarray:
     """Return a number for each id, uint64 (rows,)."""
     keys: Iterator[int] = (int(_NO_ID_KEY) if name is None else text_hash(name) | 2 for name in ids.to_pylist())
@@ -148,10 +143,7 @@ def _mixed(batch: pa.RecordBatch, texts: np.ndarray) -> np.ndarray:
     names = np.array([text_hash(name) for name in coded.dictionary.to_pylist()], np.uint64)
     mixed: np.ndarray = texts.astype(np.uint64) ^ names[coded.indices.to_numpy(zero_copy_only=False)]
     for name in ("token_length", "safety_score", "is_bad", "shard_index", "row"):
-        column = batch.column(name)
-        if column.null_count:
-            raise ProvenanceError(f"column {name} has {column.null_count:,} nulls; it must have none")
-        mixed ^= column.to_numpy(zero_copy_only=False).astype(np.int64).view(np.uint64)
+        mixed ^= column_values(batch, name).astype(np.int64).view(np.uint64)
         # a round of MurmurHash3's finalizer: every bit of a column changes half of the bits
         mixed ^= mixed >> np.uint64(33)
         mixed *= np.uint64(0xFF51AFD7ED558CCD)

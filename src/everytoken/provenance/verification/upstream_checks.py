@@ -15,9 +15,9 @@ from everytoken.corpus.upstreams.source import Source, UpstreamFile, find_files
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.questions.upstream_text import read_documents_at
 from everytoken.provenance.releases.release import SPLITS, TOKENIZER_PATH, Release
+from everytoken.provenance.text_hashes import text_hash
 from everytoken.provenance.verification.findings import require_equal, require_none
-from everytoken.provenance.verification.manifest_rows import drawn_numbers, named_document, record_of
-from everytoken.provenance.verification.sidecar_checks import text_hash
+from everytoken.provenance.verification.manifest_rows import drawn_numbers, longest_content, named_document, record_of
 from everytoken.provenance.verification.window_documents import SPLIT_OF, WindowDocuments
 from everytoken.provenance.verification.window_faults import first_change
 from everytoken.tokens.encoding import DocumentEncoder, open_encoder
@@ -105,10 +105,10 @@ class Upstream:
 
     def tokens(self, split: str, numbers: Iterable[int]) -> dict[int, np.ndarray]:
         """Return the tokens of documents of a split with their EOS, by number; a document taken down is EOS alone."""
-        tokenization, wanted = self._release.parameters("tokenization"), list(numbers)
-        cap = tokenization["seq_length"] - (tokenization["reflection_budget"] if split == "annotated" else 0)
+        wanted, longest = list(numbers), longest_content(self._release, split)
+        assert longest is not None, "held-out documents are in no stream"
         texts = self.texts(split, wanted)
-        encoded = self._encoder.encode(list(texts.values()), cap) if texts else None
+        encoded = self._encoder.encode(list(texts.values()), longest + 1) if texts else None
         tokens = {}
         for place, number in enumerate(texts):
             assert encoded is not None

@@ -91,7 +91,7 @@ class WindowDocuments:
         except Exception as error:  # what would name the documents may be what is damaged
             return f"its documents cannot be told ({error})"
         names = [
-            (f"at {span.at:,} to {span.at + span.end - span.first:,}: " if stream == "compact" else "")
+            (f"at {span.at:,} to {span.until:,}: " if stream == "compact" else "")
             + named_document(self._release, SPLIT_OF[stream], span.document)
             for span in spans[:_NAMED]
         ]
