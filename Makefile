@@ -1,5 +1,6 @@
 # make run   set up the environment, run the whole default job on real text, print what came out
 # make test  lint, types, tests
+# make slow  the tests that take minutes: mutations, many kills
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -11,7 +12,7 @@ COMPILE := $(BIN)/python -m compileall -qq -j 0
 export DO_NOT_TRACK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 
-.PHONY: run test unit lint lock clean
+.PHONY: run test unit slow lint lock clean
 
 run: $(VENV)/installed
 	$(BIN)/kedro run
@@ -24,6 +25,10 @@ test: $(VENV)/installed-test
 unit: $(VENV)/installed-test
 	@$(COMPILE) src tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+slow: $(VENV)/installed-test
+	@$(COMPILE) src tests
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow
 
 lint: $(VENV)/installed-test
 	$(BIN)/ruff check
