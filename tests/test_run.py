@@ -155,6 +155,16 @@ def test_a_run_makes_every_dataset_and_is_tracked(project: Project, files: dict[
     assert "training.loss" in run.data.metrics
 
 
+def test_the_digests_are_those_that_the_changelog_promises(project: Project) -> None:
+    """All but those of models, which depend on the machine, and of the comparison of engines, on their versions."""
+    promised = json.loads((ROOT / "tests/vectors/digests.json").read_text())
+    digests = project.digests()
+    assert promised.keys() == digests.keys() - {
+        *("checkpoint", "generations", "held_out_evaluation", "engine_certificate")
+    }
+    assert {name: digests[name] for name in promised} == promised
+
+
 def test_rows_in_are_rows_out_and_set_aside(project: Project) -> None:
     def total(dataset: str, key: str) -> int:
         return sum(int(part["statistics"][key]) for part in project.ledgers()[dataset]["parts"])
