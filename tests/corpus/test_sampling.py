@@ -282,6 +282,10 @@ def test_held_out_documents_are_those_of_the_hash_of_their_address() -> None:
     expected = [uniform_hash(-7, "web/ü", 0, row) < 0.3 for row in range(3000)]
     assert held_out_rows(batch, parameters).tolist() == expected
     assert held_out_rows(batch.slice(0, 0), parameters).tolist() == []
+    assert not held_out_rows(batch, subsampling(held_out_share=0)).any()
+    edge = uniform_hash(-7, "web/ü", 0, 1234)
+    assert not held_out_rows(batch, subsampling(held_out_share=edge, held_out_seed=-7))[1234], "under it, not at it"
+    assert held_out_rows(batch, subsampling(held_out_share=np.nextafter(edge, 1), held_out_seed=-7))[1234]
 
 
 def tied_parts(seed: int) -> tuple[list[tuple[list[int], list[int]]], float, float]:

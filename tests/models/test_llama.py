@@ -386,3 +386,30 @@ def test_three_layers_learn_to_repeat():
         optimizer.step()
         accuracy = (logits[:, 1:].argmax(-1) == tokens[:, length + 1 :]).double().mean().item()
     assert accuracy >= 0.99
+
+
+@pytest.mark.parametrize("pieces", [(1, 1, 1), (3, 1, 2), (1, 4), (5, 5), (2, 1)])
+def test_cached_decoding_masks_the_future_and_nothing_else(pieces, monkeypatch):
+    """What attention is asked for: no mask where every key may be seen, one that begins at the cached keys else."""
+    asked = []
+
+    def watched(queries, keys, values, attn_mask=None, is_causal=False, **rest):
+        asked.append((queries.shape[2], keys.shape[2], attn_mask, is_causal))
+        return scaled_dot_product_attention(queries, keys, values, attn_mask=attn_mask, is_causal=is_causal, **rest)
+
+    monkeypatch.setattr("everytoken.models.llama.scaled_dot_product_attention", watched)
+    model = tiny(n_layers=1)
+    cache, past = model.new_cache(), 0
+    with torch.no_grad():
+        for piece in random_tokens(2, sum(pieces)).split(pieces, dim=1):
+            model(piece, cache)
+            new = piece.shape[1]
+            ((queries, keys, mask, is_causal),) = asked
+            assert (queries, keys) == (new, past + new)
+            assert is_causal == (past == 0 and new > 1)
+            if past and new > 1:
+                assert mask.tolist() == [[key <= past + query for key in range(past + new)] for query in range(new)]
+            else:
+                assert mask is None
+            asked.clear()
+            past += new

@@ -156,3 +156,19 @@ def test_sequences_of_several_lengths_are_no_windows(tmp_path: Path) -> None:
     (tmp_path / "s.idx").write_bytes(bytes(index))
     with pytest.raises(StreamError, match="not all one length"):
         open_indexed(tmp_path / "s").windows()
+
+
+@pytest.mark.parametrize(("kind", "highest"), [(np.uint16, 65_535), (np.uint32, 2**31 - 1)])
+def test_the_lowest_and_the_highest_id_are_written(tmp_path: Path, kind: Any, highest: int) -> None:
+    for given_type in (np.int64, np.uint32):
+        write(tmp_path / "s", np.array([[0, highest], [highest, 0]], given_type), kind)
+        assert open_indexed(tmp_path / "s").windows().tolist() == [[0, highest], [highest, 0]]
+
+
+def test_a_sequence_is_asked_for_by_a_number_that_it_has(tmp_path: Path) -> None:
+    write(tmp_path / "s", np.arange(12).reshape(4, 3), np.uint16)
+    stream = open_indexed(tmp_path / "s")
+    assert (stream[0].tolist(), stream[3].tolist()) == ([0, 1, 2], [9, 10, 11])
+    for number in (-1, 4):
+        with pytest.raises(IndexError, match=f"has 4 sequences, asked for number {number}"):
+            stream[number]

@@ -1,0 +1,62 @@
+"""The modules that decide bytes, and the tests that must notice a fault in them (fast ones, in one process)."""
+
+from __future__ import annotations
+
+PRELOADED = ("numpy", "pyarrow.parquet", "pyarrow.compute", "pydantic", "orjson", "tokenizers", "duckdb", "torch")
+"""Imported once for all modules."""
+
+MODULES: dict[str, list[str]] = {
+    "seeds.py": ["tests/test_seeds.py"],
+    "corpus/plan.py": ["tests/corpus/test_shard_plan.py"],
+    "corpus/held_out.py": ["tests/corpus/test_sampling.py", "tests/corpus/test_splits.py"],
+    "corpus/sampling.py": [
+        "tests/corpus/test_sampling.py",
+        "tests/corpus/test_strata.py",
+        "tests/corpus/test_splits.py",
+    ],
+    "corpus/strata.py": ["tests/corpus/test_strata.py"],
+    "corpus/splits.py": ["tests/corpus/test_splits.py", "tests/corpus/test_strata.py", "tests/corpus/test_sampling.py"],
+    "corpus/reading/parsing.py": ["tests/corpus/reading/test_parsing.py"],
+    "corpus/reading/records.py": ["tests/corpus/reading/test_records.py", "tests/corpus/reading/test_bad_input.py"],
+    "corpus/reading/tables.py": ["tests/corpus/reading/test_tables.py"],
+    "corpus/reading/readers.py": ["tests/corpus/reading/test_readers.py"],
+    "corpus/reading/archives.py": ["tests/corpus/reading/test_archives.py"],
+    "corpus/rendering/chats.py": ["tests/corpus/rendering/test_chats.py"],
+    "corpus/selection/mixture.py": ["tests/corpus/selection/test_mixture.py"],
+    "corpus/selection/mixed_parts.py": ["tests/corpus/selection/test_selected_parts.py"],
+    "corpus/selection/quality.py": ["tests/corpus/selection/test_quality.py"],
+    "corpus/selection/duplicates.py": ["tests/corpus/selection/test_duplicates.py"],
+    "tokens/encoding.py": ["tests/tokens/test_encoding.py", "tests/tokens/test_pieces.py"],
+    "tokens/streams.py": ["tests/tokens/test_streams.py"],
+    "tokens/windows.py": ["tests/tokens/test_windows.py"],
+    "tokens/chats.py": ["tests/tokens/test_chat_windows.py"],
+    "tokens/chat_windows.py": ["tests/tokens/test_chat_windows.py"],
+    "tokens/loss_mask.py": ["tests/tokens/test_loss_mask.py"],
+    "tokens/megatron.py": ["tests/tokens/test_megatron.py"],
+    "tokens/scatter.py": ["tests/tokens/test_scatter.py"],
+    "tokens/shuffle.py": ["tests/tokens/test_shuffle.py"],
+    "tokens/permutation.py": ["tests/tokens/test_permutation.py"],
+    "tokens/interleave.py": ["tests/tokens/test_interleave.py"],
+    "tokens/mixing.py": ["tests/tokens/test_mixing.py"],
+    "tokens/periodic.py": ["tests/tokens/test_mixing.py", "tests/tokens/test_interleave.py"],
+    "tokens/sample_order.py": [
+        "tests/tokens/test_mixing.py",
+        "tests/tokens/test_windows.py",
+        "tests/tokens/test_interleave.py",
+    ],
+    "tokens/strands.py": ["tests/tokens/test_raw_shards.py"],
+    "tokens/raw_shards.py": ["tests/tokens/test_raw_shards.py"],
+    "tokens/canary/documents.py": ["tests/tokens/test_canary.py"],
+    "tokens/canary/encode.py": ["tests/tokens/test_canary.py"],
+    "shards/digests.py": ["tests/shards/test_digests.py"],
+    "shards/table_digests.py": ["tests/shards/test_digests.py"],
+    "shards/recipe.py": ["tests/shards/test_recipe.py"],
+    "shards/ledger.py": ["tests/shards/test_store.py"],
+    "training/schedule.py": ["tests/training/test_schedule.py"],
+    "training/loss.py": ["tests/training/test_loss.py"],
+    "training/checkpoint_folder.py": ["tests/training/test_checkpoints.py"],
+    "training/checkpoints.py": ["tests/training/test_checkpoints.py"],
+    "models/llama.py": ["tests/models/test_llama.py"],
+    "models/causal_attention.py": ["tests/models/test_llama.py"],
+    "models/elementwise.py": ["tests/models/test_llama.py"],
+}

@@ -1,0 +1,297 @@
+"""Run a seeded choice of mutants, each against the tests of its own module.
+
+    python -m tests.mutation.run --seed 15 --mutants 300
+
+A module's tests are collected once, and run once to see which functions each test calls. For every mutant this process
+forks: the child puts the faulty code into the functions of the module (the source files stay as they are), and runs the
+tests that call the function with the fault, the fastest first, up to the first failure. A mutant is *killed* when a
+test fails, when the child crashes, or when it takes much more time than the tests do. Mutants in ``equivalent.toml``
+change nothing that anyone can see; they are not run, and not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import os
+import pickle
+import random
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType, FunctionType
+from typing import Any
+
+os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1")
+
+import pytest
+from hypothesis import Phase, settings
+
+from tests.mutation.modules import MODULES, PRELOADED
+from tests.mutation.mutants import Mutant, compiled, functions_in, mutants_of
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = ROOT / "src" / "everytoken"
+EQUIVALENT = Path(__file__).with_name("equivalent.toml")
+REQUIRED_SHARE = 0.95
+_MEMORY = 12 << 30  # bytes of data of a child: a fault in a size must not fill the machine
+_FEWEST_SECONDS = 20  # of processor time, and six times as much on the clock
+
+
+def equivalents() -> dict[tuple[str, str, str, str], str]:
+    """Return why each mutant of the list is equivalent, by its key."""
+    listed = tomllib.loads(EQUIVALENT.read_text(encoding="utf-8")).get("equivalent", [])
+    return {(entry["module"], entry["function"], entry["before"], entry["after"]): entry["reason"] for entry in listed}
+
+
+def all_mutants(module: str) -> list[Mutant]:
+    """Return the mutants of a module under ``src/everytoken``."""
+    return mutants_of(module, (SOURCES / module).read_text(encoding="utf-8"))
+
+
+def chosen(seed: int, count: int | None, modules: Sequence[str]) -> dict[str, list[Mutant]]:
+    """Return ``count`` mutants that are not listed as equivalent, as evenly over the modules as they have any.
+
+    ``count`` None: all of them.
+    """
+    known = equivalents()
+    left = {module: [mutant for mutant in all_mutants(module) if mutant.key not in known] for module in modules}
+    for module, mutants in left.items():
+        random.Random(f"{seed} {module}").shuffle(mutants)
+    picked: dict[str, list[Mutant]] = {module: [] for module in modules}
+    remaining = sum(map(len, left.values())) if count is None else count
+    while remaining and any(left.values()):
+        for module in [module for module in modules if left[module]][:remaining]:
+            picked[module].append(left[module].pop())
+            remaining -= 1
+    return picked
+
+
+@dataclass
+class _Measured:
+    """What a run without a fault shows: the functions that a test calls, and the seconds that it takes."""
+
+    calls: dict[str, set[str]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class _Child:
+    pid: int
+    mutant: Mutant
+    folder: Path
+    deadline: float
+
+
+class _Mutation:
+    """The plugin that runs mutants in place of the tests that were collected; results go to ``self.survivors``."""
+
+    def __init__(self, module: str, mutants: Sequence[Mutant], processes: int) -> None:
+        self._module, self._mutants, self._processes = module, mutants, processes
+        self._path = str(SOURCES / module)
+        self._source = (SOURCES / module).read_text(encoding="utf-8")
+        self.survivors: list[tuple[Mutant, str]] = []
+        self.error: str | None = None
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self) -> None:
+        # No shrinking: one failure is enough. No database: a fault is no example to keep.
+        settings.register_profile(
+            "mutation", deadline=None, derandomize=True, database=None, phases=(Phase.explicit, Phase.generate)
+        )
+        settings.load_profile("mutation")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        gc.unfreeze()  # what was frozen is not listed
+        functions: dict[tuple[str, int], list[FunctionType]] = {}
+        for found in gc.get_objects():
+            if type(found) is FunctionType and found.__code__.co_filename == self._path:
+                functions.setdefault((found.__code__.co_qualname, found.__code__.co_firstlineno), []).append(found)
+        gc.collect()
+        gc.freeze()
+        if not functions:
+            self.error = f"{self._module}: its tests do not import it"
+            return True
+        measured = self._measure(session)
+        if measured is not None:
+            self._run_all(session, functions, measured)
+        return True
+
+    def _measure(self, session: pytest.Session) -> _Measured | None:
+        """Run all tests once, in a child."""
+        with tempfile.TemporaryDirectory(prefix="everytoken-mutation-") as folder:
+            pid = os.fork()
+            if not pid:
+                with _quiet(folder):
+                    measured = self._traced(session)
+                    Path(folder, "measured").write_bytes(pickle.dumps(measured))
+                    os._exit(1 if session.testsfailed else 0)
+            _, status = os.waitpid(pid, 0)
+            if status:
+                self.error = f"{self._module}: its tests fail without a fault (status {status})"
+                return None
+            return pickle.loads(Path(folder, "measured").read_bytes())  # type: ignore[no-any-return]
+
+    def _traced(self, session: pytest.Session) -> _Measured:
+        measured, path = _Measured(), self._path
+        called: set[str] = set()
+
+        def trace(frame: FrameType, event: str, argument: Any) -> None:
+            if frame.f_code.co_filename == path:
+                called.add(frame.f_code.co_qualname)
+
+        threading.settrace(trace)
+        sys.settrace(trace)
+        for item, after in zip(session.items, [*session.items[1:], None], strict=True):
+            called.clear()
+            before = sum(os.times()[:4])
+            sys.settrace(trace)
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
+            measured.calls[item.nodeid] = set(called)
+            measured.seconds[item.nodeid] = sum(os.times()[:4]) - before
+        return measured
+
+    def _run_all(
+        self, session: pytest.Session, functions: dict[tuple[str, int], list[FunctionType]], measured: _Measured
+    ) -> None:
+        running: dict[int, _Child] = {}
+        for mutant in self._mutants:
+            while len(running) >= self._processes:
+                self._reap(running)
+            tests = _tests_of(mutant, session.items, measured)
+            if not tests:
+                self.survivors.append((mutant, "no test calls it"))
+                continue
+            folder = Path(tempfile.mkdtemp(prefix="everytoken-mutation-"))
+            seconds = int(_FEWEST_SECONDS + 5 * sum(measured.seconds[item.nodeid] for item in tests))
+            pid = os.fork()
+            if not pid:
+                with _quiet(str(folder)):
+                    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+                    resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY, _MEMORY))
+                    self._put(mutant, functions)
+                    os._exit(_failed(session, tests))
+            running[pid] = _Child(pid, mutant, folder, time.monotonic() + 6 * seconds)
+        while running:
+            self._reap(running)
+
+    def _reap(self, running: dict[int, _Child]) -> None:
+        """Wait for a child; end those that are over their time."""
+        while True:
+            for child in list(running.values()):
+                pid, status = os.waitpid(child.pid, os.WNOHANG)
+                if pid or time.monotonic() > child.deadline:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(child.pid, signal.SIGKILL)  # what its tests started, too
+                    if not pid:
+                        os.waitpid(child.pid, 0)
+                    elif status == 0:
+                        self.survivors.append((child.mutant, "its tests pass"))
+                    shutil.rmtree(child.folder, ignore_errors=True)
+                    del running[child.pid]
+                    return
+            time.sleep(0.01)
+
+    def _put(self, mutant: Mutant, functions: dict[tuple[str, int], list[FunctionType]]) -> None:
+        """Give the functions of the module the code with the fault."""
+        for key, code in functions_in(compiled(mutant, self._source, self._path)).items():
+            for function in functions.get(key, []):
+                if function.__code__.co_freevars == code.co_freevars:
+                    function.__code__ = code
+
+
+def _tests_of(mutant: Mutant, items: Sequence[pytest.Item], measured: _Measured) -> list[pytest.Item]:
+    """Return the tests that call the function in their own process, the fastest first."""
+    calling = [item for item in items if mutant.function in measured.calls[item.nodeid]]
+    return sorted(calling, key=lambda item: measured.seconds[item.nodeid])
+
+
+def _failed(session: pytest.Session, tests: Sequence[pytest.Item]) -> int:
+    for item, after in zip(tests, [*tests[1:], None], strict=True):
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
+        if session.testsfailed:
+            return 1
+    return 0
+
+
+@contextlib.contextmanager
+def _quiet(folder: str) -> Iterator[None]:
+    """Run the block in a process group of its own, with its temporary files in ``folder``; it must not return."""
+    os.setsid()
+    os.environ["PYTEST_DEBUG_TEMPROOT"] = os.environ["TMPDIR"] = tempfile.tempdir = folder
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(nowhere, number)
+    try:
+        yield
+    finally:
+        os._exit(3)
+
+
+def run_module(module: str, mutants: Sequence[Mutant], processes: int) -> tuple[list[tuple[Mutant, str]], str | None]:
+    """Run mutants of one module in a process of its own; return the survivors, and an error that ended the run."""
+    with tempfile.TemporaryDirectory(prefix="everytoken-mutation-") as folder:
+        answer = Path(folder, "answer")
+        sys.stdout.flush()
+        pid = os.fork()
+        if not pid:
+            plugin = _Mutation(module, mutants, processes)
+            options = ["-q", "-s", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=no", "--assert=plain"]
+            with Path(folder, "output").open("w") as output, contextlib.redirect_stdout(output):
+                code = pytest.main([*options, *MODULES[module]], plugins=[plugin])
+            error = plugin.error or (None if code in (0, 5) else f"{module}: pytest ended with {code}")
+            answer.write_bytes(pickle.dumps((plugin.survivors, error)))
+            os._exit(0)
+        os.waitpid(pid, 0)
+        if not answer.is_file():
+            return [], f"{module}: the run ended without a result"
+        return pickle.loads(answer.read_bytes())  # type: ignore[no-any-return]
+
+
+def main() -> int:
+    """Run what the command line says; return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=15, help="of the choice of mutants")
+    parser.add_argument("--mutants", type=int, help="how many; all when it is not given")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("modules", nargs="*", help=f"files under {SOURCES.relative_to(ROOT)}; all of the table if none")
+    arguments = parser.parse_args()
+    os.chdir(ROOT)
+    for name in PRELOADED:
+        __import__(name)
+    picked = chosen(arguments.seed, arguments.mutants, arguments.modules or list(MODULES))
+    survivors, errors, total = [], [], sum(map(len, picked.values()))
+    for module, mutants in picked.items():
+        if not mutants:
+            continue
+        begun = time.monotonic()
+        found, error = run_module(module, mutants, arguments.processes)
+        survivors += found
+        errors += [error] if error else []
+        print(
+            f"{module}: {len(mutants) - len(found)} of {len(mutants)} killed in {time.monotonic() - begun:.0f} s",
+            flush=True,
+        )
+        for mutant, why in sorted(found, key=lambda item: item[0].number):
+            print(
+                f"  SURVIVED ({why}) line {mutant.line}, {mutant.function}: {mutant.before}\n{'':>10}-> {mutant.after}"
+            )
+    killed = total - len(survivors)
+    print(f"{killed} of {total} mutants killed ({100 * killed / max(total, 1):.1f} %), seed {arguments.seed}")
+    for error in errors:
+        print(f"ERROR {error}")
+    return int(bool(errors) or killed < REQUIRED_SHARE * total)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
