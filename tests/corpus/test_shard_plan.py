@@ -154,5 +154,6 @@ def test_a_file_that_is_gone_when_its_digest_is_taken_is_named(tmp_path: Path) -
 def test_an_empty_file_is_a_shard_without_rows(tmp_path: Path) -> None:
     (tmp_path / "e.jsonl").touch()
     file = UpstreamFile("a", "e.jsonl", tmp_path / "e.jsonl", None)
-    plan = make_plan({"a": path_source(tmp_path, rows_per_shard=5)}, {"a": [file]}, plan_parameters(), LIMITS)
-    assert [(shard["first_row"], shard["rows"]) for shard in plan["shards"]] == [(0, 0)]
+    for size in (1, 5):
+        plan = make_plan({"a": path_source(tmp_path, rows_per_shard=size)}, {"a": [file]}, plan_parameters(), LIMITS)
+        assert [(shard["first_row"], shard["rows"]) for shard in plan["shards"]] == [(0, 0)]

@@ -44,6 +44,7 @@ _COMPUTED: dict[type[ast.operator], type[ast.operator]] = {
     ast.BitOr: ast.BitAnd,
 }
 _NAMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
+CALLED = "__called_functions__"
 _SYMMETRIC = {"min", "max", "gcd", "lcm", "minimum", "maximum", "equal", "array_equal", "logical_and", "logical_or"}
 _UNSEEN = {"fsync", "flush"}
 _SKIPPED = (ast.Raise, ast.JoinedStr, ast.Assert, ast.Import, ast.ImportFrom)
@@ -98,10 +99,7 @@ def mutants_of(module: str, source: str) -> list[Mutant]:
     found = []
     for number, edit in enumerate(_edits(ast.parse(source))):
         before = _head(edit.statement)
-        if edit.new is edit.statement or isinstance(edit.new, ast.Pass):
-            after = "pass"
-        else:
-            after = _head(_edited(edit))
+        after = "pass" if isinstance(edit.new, ast.Pass) else _head(_edited(edit))
         if before != after:
             found.append(Mutant(module, edit.function, edit.statement.lineno, before, after, number))
     return found
@@ -113,6 +111,14 @@ def compiled(mutant: Mutant, source: str, path: str) -> CodeType:
     edit = next(edit for number, edit in enumerate(_edits(tree)) if number == mutant.number)
     edit.apply()
     return compile(ast.fix_missing_locations(tree), path, "exec", dont_inherit=True)
+
+
+def noting_calls(source: str, path: str) -> CodeType:
+    """Return the code of a module whose functions add their qualified names to the global set `CALLED`."""
+    tree = ast.parse(source)
+    for function, name in list(_functions(tree, "")):
+        function.body[:0] = ast.parse(f"{CALLED}.add({name!r})").body
+    return compile(tree, path, "exec", dont_inherit=True)
 
 
 def _edited(edit: _Edit) -> ast.stmt:

@@ -22,14 +22,12 @@ import shutil
 import signal
 import sys
 import tempfile
-import threading
 import time
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType, FunctionType
-from typing import Any
+from types import CodeType, FunctionType
 
 os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1")
 
@@ -37,12 +35,13 @@ import pytest
 from hypothesis import Phase, settings
 
 from tests.mutation.modules import MODULES, PRELOADED
-from tests.mutation.mutants import Mutant, compiled, functions_in, mutants_of
+from tests.mutation.mutants import CALLED, Mutant, compiled, functions_in, mutants_of, noting_calls
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "src" / "everytoken"
 EQUIVALENT = Path(__file__).with_name("equivalent.toml")
 REQUIRED_SHARE = 0.95
+_Functions = dict[tuple[str, int], list[FunctionType]]  # by qualified name and first line
 _MEMORY = 12 << 30  # bytes of data of a child: a fault in a size must not fill the machine
 _FEWEST_SECONDS = 20  # of processor time, and six times as much on the clock
 
@@ -113,7 +112,7 @@ class _Mutation:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         gc.unfreeze()  # what was frozen is not listed
-        functions: dict[tuple[str, int], list[FunctionType]] = {}
+        functions: _Functions = {}
         for found in gc.get_objects():
             if type(found) is FunctionType and found.__code__.co_filename == self._path:
                 functions.setdefault((found.__code__.co_qualname, found.__code__.co_firstlineno), []).append(found)
@@ -122,18 +121,18 @@ class _Mutation:
         if not functions:
             self.error = f"{self._module}: its tests do not import it"
             return True
-        measured = self._measure(session)
+        measured = self._measure(session, functions)
         if measured is not None:
             self._run_all(session, functions, measured)
         return True
 
-    def _measure(self, session: pytest.Session) -> _Measured | None:
+    def _measure(self, session: pytest.Session, functions: _Functions) -> _Measured | None:
         """Run all tests once, in a child."""
         with tempfile.TemporaryDirectory(prefix="everytoken-mutation-") as folder:
             pid = os.fork()
             if not pid:
                 with _quiet(folder):
-                    measured = self._traced(session)
+                    measured = self._measured(session, functions)
                     Path(folder, "measured").write_bytes(pickle.dumps(measured))
                     os._exit(1 if session.testsfailed else 0)
             _, status = os.waitpid(pid, 0)
@@ -142,28 +141,20 @@ class _Mutation:
                 return None
             return pickle.loads(Path(folder, "measured").read_bytes())  # type: ignore[no-any-return]
 
-    def _traced(self, session: pytest.Session) -> _Measured:
-        measured, path = _Measured(), self._path
+    def _measured(self, session: pytest.Session, functions: _Functions) -> _Measured:
+        measured = _Measured()
         called: set[str] = set()
-
-        def trace(frame: FrameType, event: str, argument: Any) -> None:
-            if frame.f_code.co_filename == path:
-                called.add(frame.f_code.co_qualname)
-
-        threading.settrace(trace)
-        sys.settrace(trace)
+        next(iter(functions.values()))[0].__globals__[CALLED] = called
+        _put(noting_calls(self._source, self._path), functions)
         for item, after in zip(session.items, [*session.items[1:], None], strict=True):
             called.clear()
             before = sum(os.times()[:4])
-            sys.settrace(trace)
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
             measured.calls[item.nodeid] = set(called)
             measured.seconds[item.nodeid] = sum(os.times()[:4]) - before
         return measured
 
-    def _run_all(
-        self, session: pytest.Session, functions: dict[tuple[str, int], list[FunctionType]], measured: _Measured
-    ) -> None:
+    def _run_all(self, session: pytest.Session, functions: _Functions, measured: _Measured) -> None:
         running: dict[int, _Child] = {}
         for mutant in self._mutants:
             while len(running) >= self._processes:
@@ -179,7 +170,7 @@ class _Mutation:
                 with _quiet(str(folder)):
                     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
                     resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY, _MEMORY))
-                    self._put(mutant, functions)
+                    _put(compiled(mutant, self._source, self._path), functions)
                     os._exit(_failed(session, tests))
             running[pid] = _Child(pid, mutant, folder, time.monotonic() + 6 * seconds)
         while running:
@@ -202,12 +193,13 @@ class _Mutation:
                     return
             time.sleep(0.01)
 
-    def _put(self, mutant: Mutant, functions: dict[tuple[str, int], list[FunctionType]]) -> None:
-        """Give the functions of the module the code with the fault."""
-        for key, code in functions_in(compiled(mutant, self._source, self._path)).items():
-            for function in functions.get(key, []):
-                if function.__code__.co_freevars == code.co_freevars:
-                    function.__code__ = code
+
+def _put(module: CodeType, functions: _Functions) -> None:
+    """Give functions of a module the code that a changed module has for them."""
+    for key, code in functions_in(module).items():
+        for function in functions.get(key, []):
+            if function.__code__.co_freevars == code.co_freevars:
+                function.__code__ = code
 
 
 def _tests_of(mutant: Mutant, items: Sequence[pytest.Item], measured: _Measured) -> list[pytest.Item]:
