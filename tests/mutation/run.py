@@ -63,9 +63,11 @@ def chosen(seed: int, count: int | None, modules: Sequence[str]) -> dict[str, li
     ``count`` None: all of them.
     """
     known = equivalents()
-    left = {module: [mutant for mutant in all_mutants(module) if mutant.key not in known] for module in modules}
-    for module, mutants in left.items():
-        random.Random(f"{seed} {module}").shuffle(mutants)
+    left = {}
+    for module in modules:
+        mutants = all_mutants(module)
+        random.Random(f"{seed} {module}").shuffle(mutants)  # all of them: a new entry in the list keeps the choice
+        left[module] = [mutant for mutant in mutants if mutant.key not in known][::-1]
     picked: dict[str, list[Mutant]] = {module: [] for module in modules}
     remaining = sum(map(len, left.values())) if count is None else count
     while remaining and any(left.values()):

@@ -243,3 +243,8 @@ def test_runs_of_backslashes_before_quotes_are_counted_in_any_length() -> None:
                 assert parse_rows(twice % written) is None
                 with pytest.raises(BadRow, match="more than once"):
                     parse_row(twice % written)
+
+
+def test_a_key_that_is_given_twice_is_named() -> None:
+    with pytest.raises(BadRow, match="has the name 'b' more than once"):
+        parse_row(b'{"a": 1, "b": 2, "c": 3, "b": 4}')
