@@ -5,6 +5,12 @@ from __future__ import annotations
 PRELOADED = ("numpy", "pyarrow.parquet", "pyarrow.compute", "pydantic", "orjson", "tokenizers", "duckdb", "torch")
 """Imported once for all modules."""
 
+LEFT_OUT = (
+    *("killed", "process", "workers", "dying", "hash_seed", "engine", "memory_or", "bounded_memory", "blocks_stay"),
+    *("megatron_reads", "datatrove", "megatron_s_own", "saved_tensor", "full_disk", "mirror", "learn_to_repeat"),
+)
+"""Tests with these words in their names start processes, or take long: mutants do without them."""
+
 MODULES: dict[str, list[str]] = {
     "seeds.py": ["tests/test_seeds.py"],
     "corpus/plan.py": ["tests/corpus/test_shard_plan.py"],

@@ -4,9 +4,10 @@
 
 A module's tests are collected once, and run once to see which functions each test calls. For every mutant this process
 forks: the child puts the faulty code into the functions of the module (the source files stay as they are), and runs the
-tests that call the function with the fault, the fastest first, up to the first failure. A mutant is *killed* when a
+tests that call the function with the fault, the fastest first, up to the first failure and for about 10 s at most. A
+mutant is *killed* when a
 test fails, when the child crashes, or when it takes much more time than the tests do. Mutants in ``equivalent.toml``
-change nothing that anyone can see; they are not run, and not counted.
+change nothing that a test could see; they are not run, and not counted. One child a module has no fault: it must pass.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import time
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from types import CodeType, FunctionType
 
@@ -34,7 +36,7 @@ os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS
 import pytest
 from hypothesis import Phase, settings
 
-from tests.mutation.modules import MODULES, PRELOADED
+from tests.mutation.modules import LEFT_OUT, MODULES, PRELOADED
 from tests.mutation.mutants import CALLED, Mutant, compiled, functions_in, mutants_of, noting_calls
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,6 +45,8 @@ EQUIVALENT = Path(__file__).with_name("equivalent.toml")
 REQUIRED_SHARE = 0.95
 _Functions = dict[tuple[str, int], list[FunctionType]]  # by qualified name and first line
 _MEMORY = 12 << 30  # bytes of data of a child: a fault in a size must not fill the machine
+_BROKEN = 3  # exit code of a child in which something else than a test failed
+_MOST_SECONDS = 10  # of processor time, of the tests of a mutant
 _FEWEST_SECONDS = 20  # of processor time, and six times as much on the clock
 
 
@@ -88,7 +92,7 @@ class _Measured:
 @dataclass
 class _Child:
     pid: int
-    mutant: Mutant
+    mutant: Mutant | None  # None: without a fault
     folder: Path
     deadline: float
 
@@ -158,11 +162,11 @@ class _Mutation:
 
     def _run_all(self, session: pytest.Session, functions: _Functions, measured: _Measured) -> None:
         running: dict[int, _Child] = {}
-        for mutant in self._mutants:
+        for mutant in (None, *self._mutants):
             while len(running) >= self._processes:
                 self._reap(running)
             tests = _tests_of(mutant, session.items, measured)
-            if not tests:
+            if mutant is not None and not tests:
                 self.survivors.append((mutant, "no test calls it"))
                 continue
             folder = Path(tempfile.mkdtemp(prefix="everytoken-mutation-"))
@@ -172,7 +176,8 @@ class _Mutation:
                 with _quiet(str(folder)):
                     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
                     resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY, _MEMORY))
-                    _put(compiled(mutant, self._source, self._path), functions)
+                    if mutant is not None:
+                        _put(compiled(mutant, self._source, self._path), functions)
                     os._exit(_failed(session, tests))
             running[pid] = _Child(pid, mutant, folder, time.monotonic() + 6 * seconds)
         while running:
@@ -188,12 +193,21 @@ class _Mutation:
                         os.killpg(child.pid, signal.SIGKILL)  # what its tests started, too
                     if not pid:
                         os.waitpid(child.pid, 0)
-                    elif status == 0:
-                        self.survivors.append((child.mutant, "its tests pass"))
+                    self._judge(child.mutant, status if pid else None)
                     shutil.rmtree(child.folder, ignore_errors=True)
                     del running[child.pid]
                     return
             time.sleep(0.01)
+
+    def _judge(self, mutant: Mutant | None, status: int | None) -> None:
+        """Note what the end of a child says; its status is None when it took too long."""
+        if mutant is None:
+            if status != 0:
+                self.error = f"{self._module}: without a fault its tests fail, the fastest first (status {status})"
+        elif status == 0:
+            self.survivors.append((mutant, "its tests pass"))
+        elif status is not None and os.WIFEXITED(status) and os.WEXITSTATUS(status) == _BROKEN:
+            self.error = f"{self._module}: this run itself failed at {mutant}"
 
 
 def _put(module: CodeType, functions: _Functions) -> None:
@@ -204,10 +218,12 @@ def _put(module: CodeType, functions: _Functions) -> None:
                 function.__code__ = code
 
 
-def _tests_of(mutant: Mutant, items: Sequence[pytest.Item], measured: _Measured) -> list[pytest.Item]:
-    """Return the tests that call the function in their own process, the fastest first."""
-    calling = [item for item in items if mutant.function in measured.calls[item.nodeid]]
-    return sorted(calling, key=lambda item: measured.seconds[item.nodeid])
+def _tests_of(mutant: Mutant | None, items: Sequence[pytest.Item], measured: _Measured) -> list[pytest.Item]:
+    """Return the tests that call the function in their own process, the fastest first, as many as there is time for."""
+    calling = [item for item in items if mutant is None or mutant.function in measured.calls[item.nodeid]]
+    calling.sort(key=lambda item: measured.seconds[item.nodeid])
+    ends = accumulate(measured.seconds[item.nodeid] for item in calling)
+    return [item for item, end in zip(calling, ends, strict=True) if end <= _MOST_SECONDS or item is calling[0]]
 
 
 def _failed(session: pytest.Session, tests: Sequence[pytest.Item]) -> int:
@@ -229,7 +245,7 @@ def _quiet(folder: str) -> Iterator[None]:
     try:
         yield
     finally:
-        os._exit(3)
+        os._exit(_BROKEN)
 
 
 def run_module(module: str, mutants: Sequence[Mutant], processes: int) -> tuple[list[tuple[Mutant, str]], str | None]:
@@ -241,6 +257,7 @@ def run_module(module: str, mutants: Sequence[Mutant], processes: int) -> tuple[
         if not pid:
             plugin = _Mutation(module, mutants, processes)
             options = ["-q", "-s", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=no", "--assert=plain"]
+            options += ["-m", "not slow and not sensitive", "-k", " and ".join(f"not {word}" for word in LEFT_OUT)]
             with Path(folder, "output").open("w") as output, contextlib.redirect_stdout(output):
                 code = pytest.main([*options, *MODULES[module]], plugins=[plugin])
             error = plugin.error or (None if code in (0, 5) else f"{module}: pytest ended with {code}")
