@@ -4,10 +4,12 @@
 
 A module's tests are collected once, and run once to see which functions each test calls. For every mutant this process
 forks: the child puts the faulty code into the functions of the module (the source files stay as they are), and runs the
-tests that call the function with the fault, the fastest first, up to the first failure and for about 10 s at most. A
-mutant is *killed* when a
-test fails, when the child crashes, or when it takes much more time than the tests do. Mutants in ``equivalent.toml``
-change nothing that a test could see; they are not run, and not counted. One child a module has no fault: it must pass.
+tests up to the first failure and for about 10 s at most. The tests that call the function with the fault come first,
+the fastest of them first; then the others, which may use what an earlier test, a fixture or a cache has got from it.
+
+A mutant is *killed* when a test fails, when the child crashes, or when it takes much more time than the tests do.
+Mutants in ``equivalent.toml`` change nothing that a test could see; they are not run, and not counted. One child a
+module has no fault: it must pass.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ _Functions = dict[tuple[str, int], list[FunctionType]]  # by qualified name and 
 _MEMORY = 12 << 30  # bytes of data of a child: a fault in a size must not fill the machine
 _BROKEN = 3  # exit code of a child in which something else than a test failed
 _MOST_SECONDS = 10  # of processor time, of the tests of a mutant
-_FEWEST_SECONDS = 20  # of processor time, and six times as much on the clock
+_SPARE_SECONDS = 8  # of processor time that a test may take beyond five times what it takes without a fault
+_MOST_CLOCK_SECONDS = 240  # of a mutant: one that only waits
 
 
 def equivalents() -> dict[tuple[str, str, str, str], str]:
@@ -104,7 +107,7 @@ class _Mutation:
         self._module, self._mutants, self._processes = module, mutants, processes
         self._path = str(SOURCES / module)
         self._source = (SOURCES / module).read_text(encoding="utf-8")
-        self.survivors: list[tuple[Mutant, str]] = []
+        self.survivors: list[Mutant] = []
         self.error: str | None = None
 
     @pytest.hookimpl(tryfirst=True)
@@ -166,20 +169,15 @@ class _Mutation:
             while len(running) >= self._processes:
                 self._reap(running)
             tests = _tests_of(mutant, session.items, measured)
-            if mutant is not None and not tests:
-                self.survivors.append((mutant, "no test calls it"))
-                continue
             folder = Path(tempfile.mkdtemp(prefix="everytoken-mutation-"))
-            seconds = int(_FEWEST_SECONDS + 5 * sum(measured.seconds[item.nodeid] for item in tests))
             pid = os.fork()
             if not pid:
                 with _quiet(str(folder)):
-                    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
                     resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY, _MEMORY))
                     if mutant is not None:
                         _put(compiled(mutant, self._source, self._path), functions)
-                    os._exit(_failed(session, tests))
-            running[pid] = _Child(pid, mutant, folder, time.monotonic() + 6 * seconds)
+                    os._exit(_failed(session, tests, measured))
+            running[pid] = _Child(pid, mutant, folder, time.monotonic() + _MOST_CLOCK_SECONDS)
         while running:
             self._reap(running)
 
@@ -205,7 +203,7 @@ class _Mutation:
             if status != 0:
                 self.error = f"{self._module}: without a fault its tests fail, the fastest first (status {status})"
         elif status == 0:
-            self.survivors.append((mutant, "its tests pass"))
+            self.survivors.append(mutant)
         elif status is not None and os.WIFEXITED(status) and os.WEXITSTATUS(status) == _BROKEN:
             self.error = f"{self._module}: this run itself failed at {mutant}"
 
@@ -219,15 +217,21 @@ def _put(module: CodeType, functions: _Functions) -> None:
 
 
 def _tests_of(mutant: Mutant | None, items: Sequence[pytest.Item], measured: _Measured) -> list[pytest.Item]:
-    """Return the tests that call the function in their own process, the fastest first, as many as there is time for."""
-    calling = [item for item in items if mutant is None or mutant.function in measured.calls[item.nodeid]]
-    calling.sort(key=lambda item: measured.seconds[item.nodeid])
-    ends = accumulate(measured.seconds[item.nodeid] for item in calling)
-    return [item for item, end in zip(calling, ends, strict=True) if end <= _MOST_SECONDS or item is calling[0]]
+    """Return the tests of a mutant in their order, as many as there is time for."""
+
+    def place(item: pytest.Item) -> tuple[bool, float]:
+        calls = mutant is None or mutant.function in measured.calls[item.nodeid]
+        return not calls, measured.seconds[item.nodeid]
+
+    ordered = sorted(items, key=place)
+    ends = accumulate(measured.seconds[item.nodeid] for item in ordered)
+    return [item for item, end in zip(ordered, ends, strict=True) if end <= _MOST_SECONDS or item is ordered[0]]
 
 
-def _failed(session: pytest.Session, tests: Sequence[pytest.Item]) -> int:
+def _failed(session: pytest.Session, tests: Sequence[pytest.Item], measured: _Measured) -> int:
     for item, after in zip(tests, [*tests[1:], None], strict=True):
+        # processor time, so that a busy machine ends nobody; the signal ends this process
+        signal.setitimer(signal.ITIMER_PROF, _SPARE_SECONDS + 5 * measured.seconds[item.nodeid])
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
         if session.testsfailed:
             return 1
@@ -248,7 +252,7 @@ def _quiet(folder: str) -> Iterator[None]:
         os._exit(_BROKEN)
 
 
-def run_module(module: str, mutants: Sequence[Mutant], processes: int) -> tuple[list[tuple[Mutant, str]], str | None]:
+def run_module(module: str, mutants: Sequence[Mutant], processes: int) -> tuple[list[Mutant], str | None]:
     """Run mutants of one module in a process of its own; return the survivors, and an error that ended the run."""
     with tempfile.TemporaryDirectory(prefix="everytoken-mutation-") as folder:
         answer = Path(folder, "answer")
@@ -293,10 +297,8 @@ def main() -> int:
             f"{module}: {len(mutants) - len(found)} of {len(mutants)} killed in {time.monotonic() - begun:.0f} s",
             flush=True,
         )
-        for mutant, why in sorted(found, key=lambda item: item[0].number):
-            print(
-                f"  SURVIVED ({why}) line {mutant.line}, {mutant.function}: {mutant.before}\n{'':>10}-> {mutant.after}"
-            )
+        for mutant in sorted(found, key=lambda mutant: mutant.number):
+            print(f"  SURVIVED line {mutant.line}, {mutant.function}: {mutant.before}\n{'':>10}-> {mutant.after}")
     killed = total - len(survivors)
     print(f"{killed} of {total} mutants killed ({100 * killed / max(total, 1):.1f} %), seed {arguments.seed}")
     for error in errors:

@@ -163,13 +163,3 @@ def test_a_source_that_keeps_too_little_stops_the_run_with_numbers() -> None:
     with pytest.raises(SelectionError, match=r"source 'gone': 0 of 0 rows kept \(nothing\)"):
         check_keep_rates({"gone": {"rows_in": 0, "kept": 0}}, {"gone": 0.1})
     check_keep_rates(counts, {"of which no shard was planned": 0.1})
-
-
-def test_every_code_point_is_counted_the_last_ones_too() -> None:
-    """U+10FFFF is private, U+E007F a tag; neither is a digit, punctuation or white space, and 3 and . are."""
-    assert tuple(count_characters("3.\U0010ffff\U000e007f ")) == (1, 1, 1)
-    assert tuple(count_characters("".join(map(chr, range(128))))) == (
-        10,
-        sum(unicodedata.category(chr(point)).startswith("P") for point in range(128)),
-        sum(chr(point).isspace() for point in range(128)),
-    )
