@@ -49,7 +49,7 @@ _Functions = dict[tuple[str, int], list[FunctionType]]  # by qualified name and 
 _MEMORY = 12 << 30  # bytes of data of a child: a fault in a size must not fill the machine
 _BROKEN = 3  # exit code of a child in which something else than a test failed
 _MOST_SECONDS = 10  # of processor time, of the tests of a mutant
-_SPARE_SECONDS = 8  # of processor time that a test may take beyond five times what it takes without a fault
+_SPARE_SECONDS = 4  # of processor time that a test may take beyond five times what it takes without a fault
 _MOST_CLOCK_SECONDS = 240  # of a mutant: one that only waits
 
 
