@@ -56,6 +56,7 @@ MODULES: dict[str, list[str]] = {
     "shards/table_digests.py": ["tests/shards/test_digests.py"],
     "shards/recipe.py": ["tests/shards/test_recipe.py"],
     "shards/ledger.py": [
+        "tests/shards/test_ledger.py",
         "tests/shards/test_store.py::test_an_edited_ledger_is_refused_and_mended",
         "tests/shards/test_store.py::test_an_edited_value_is_refused",
         "tests/shards/test_store.py::test_a_ledger_that_is_none_is_refused_and_made_again",
