@@ -45,7 +45,19 @@ _COMPUTED: dict[type[ast.operator], type[ast.operator]] = {
 }
 _NAMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
 CALLED = "__called_functions__"
-_SYMMETRIC = {"min", "max", "gcd", "lcm", "minimum", "maximum", "equal", "array_equal", "logical_and", "logical_or"}
+_SYMMETRIC = {
+    "min",
+    "max",
+    "gcd",
+    "lcm",
+    "minimum",
+    "maximum",
+    "equal",
+    "array_equal",
+    "logical_and",
+    "logical_or",
+    "transpose",
+}
 _UNSEEN = {"fsync", "flush"}
 _SKIPPED = (ast.Raise, ast.JoinedStr, ast.Assert, ast.Import, ast.ImportFrom)
 
