@@ -458,3 +458,21 @@ def test_logits_are_those_of_the_formulas(heads, groups, tied):
         expected = torch.stack([by_the_book(model, row, heads, groups) for row in tokens])
         assert expected.std() > 1
         torch.testing.assert_close(model(tokens).double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_compiled_model_computes_the_same_formulas(monkeypatch):
+    """What torch compiles is written plainly; here it runs as it is written."""
+    x = torch.randn(3, 8, generator=torch_generator(0, "x"), dtype=torch.float64, requires_grad=True)
+    norm = RMSNorm(8, 0.5).double()
+    norm.weight.data.uniform_(0.5, 2, generator=torch_generator(0, "w"))
+    weights = torch.randn(3, 8, generator=torch_generator(0, "y"), dtype=torch.float64)
+    results = {}
+    for compiling in (False, True):
+        monkeypatch.setattr(torch.compiler, "is_compiling", lambda compiling=compiling: compiling)
+        found = [norm(x), swiglu(x)]
+        gradients = torch.autograd.grad((found[0] * weights).sum(), [x, norm.weight])
+        results[compiling] = [*found, *gradients, *torch.autograd.grad((found[1] * weights[:, :4]).sum(), x)]
+    expected = x / (x.square().mean(-1, keepdim=True) + 0.5).sqrt() * norm.weight
+    torch.testing.assert_close(results[False][0], expected, rtol=0, atol=1e-14)
+    for one, other in zip(results[True], results[False], strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-13)

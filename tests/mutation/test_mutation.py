@@ -12,7 +12,7 @@ from tests.mutation.modules import MODULES
 from tests.mutation.mutants import compiled, mutants_of
 from tests.mutation.run import ROOT, SOURCES, all_mutants, chosen, equivalents
 
-MUTANTS = 400
+MUTANTS = 210
 SEED = 15
 
 
