@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,7 +25,9 @@ from everytoken.corpus.sampling import (
 from everytoken.seeds import uniform_hash
 from tests.corpus.part_tables import documents
 
-CASES = json.loads((Path(__file__).parents[1] / "vectors" / "subsample.json").read_text())["cases"]
+VECTORS = Path(__file__).parents[1] / "vectors"
+CASES = json.loads((VECTORS / "subsample.json").read_text())["cases"]
+TIES = json.loads((VECTORS / "subsample_ties.json").read_text())["cases"]
 LENGTHS = st.lists(st.tuples(st.integers(0, 20_000), st.integers(0, 5)), max_size=30)
 
 
@@ -68,11 +72,14 @@ def draw(parts: list[tuple[list[int], list[int]]], parameters: SubsamplingParame
 def as_specified(
     parts: list[tuple[list[int], list[int]]], seed: int, threshold: int, chars_per_token: float, target: float | None
 ) -> list[tuple[list[int], list[int]]]:
-    """The published procedure once more, as it is described: plain numpy over whole arrays, nothing of the product."""
+    """The published procedure once more, as it is described: whole arrays, nothing of the product.
+
+    The first pass sums with Arrow, the second with numpy.
+    """
     tokens = [np.minimum(np.array(lengths) / chars_per_token, 2048.0) for lengths, _ in parts]
     above = [np.array(scores) >= threshold for _, scores in parts]
-    a = [t[is_above].sum() for t, is_above in zip(tokens, above, strict=True)]
-    b = [t[~is_above].sum() for t, is_above in zip(tokens, above, strict=True)]
+    a = [pc.sum(pa.array(t[is_above]), min_count=0).as_py() for t, is_above in zip(tokens, above, strict=True)]
+    b = [pc.sum(pa.array(t[~is_above]), min_count=0).as_py() for t, is_above in zip(tokens, above, strict=True)]
     total = sum(a) + sum(b)
     scale = target / total if target is not None and target < total else 1.0
 
@@ -108,7 +115,9 @@ def test_draws_as_an_independent_program_does(
     assert draw(columns, parameters)[2] == as_specified(columns, seed, threshold, 4.0, target)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"target_{case['target_tokens']}")
+@pytest.mark.parametrize(
+    "case", [*CASES, *TIES], ids=lambda case: f"seed_{case['seed']}_target_{case['target_tokens']}"
+)
 def test_the_published_draws_row_for_row_and_their_budgets_to_the_last_bit(case: dict[str, Any]) -> None:
     parts = [(file["text_lengths"], file["safety_scores"]) for file in case["files"]]
     totals, by_part, rows = draw(parts, of_case(case))
@@ -273,3 +282,28 @@ def test_held_out_documents_are_those_of_the_hash_of_their_address() -> None:
     expected = [uniform_hash(-7, "web/ü", 0, row) < 0.3 for row in range(3000)]
     assert held_out_rows(batch, parameters).tolist() == expected
     assert held_out_rows(batch.slice(0, 0), parameters).tolist() == []
+    assert not held_out_rows(batch, subsampling(held_out_share=0)).any()
+    edge = uniform_hash(-7, "web/ü", 0, 1234)
+    assert not held_out_rows(batch, subsampling(held_out_share=edge, held_out_seed=-7))[1234], "under it, not at it"
+    assert held_out_rows(batch, subsampling(held_out_share=np.nextafter(edge, 1), held_out_seed=-7))[1234]
+
+
+def tied_parts(seed: int) -> tuple[list[tuple[list[int], list[int]]], float, float]:
+    """Return parts of documents of one to three lengths, characters a token, and a target in tokens."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.choice([1, 3, 7, 10, 33, 50, 100, 333, 4068, 9999], rng.integers(1, 4), replace=False)
+    shares = rng.choice([0.1, 0.3, 0.5, 0.7], 1 + rng.integers(2))
+    parts = []
+    for share in shares:
+        n = int(rng.choice([16, 50, 100, 129]))
+        parts.append((rng.choice(lengths, n).tolist(), (3 * (rng.random(n) < share)).astype(int).tolist()))
+    chars_per_token = float(rng.choice([3.3, 4.068, 7.1, 10.0]))
+    total = sum(min(length / chars_per_token, 2048.0) for lengths, _ in parts for length in lengths)
+    return parts, chars_per_token, total * float(rng.choice([0.25, 0.5, 0.6, 0.75, 0.9]))
+
+
+def test_ties_are_drawn_as_an_independent_program_does() -> None:
+    for seed in range(600):  # Arrow's order draws another row for 133, 384, 571 and 586
+        parts, chars_per_token, target = tied_parts(seed)
+        parameters = subsampling(seed=seed, chars_per_token=chars_per_token, target_tokens=target)
+        assert draw(parts, parameters)[2] == as_specified(parts, seed, 3, chars_per_token, target), seed

@@ -70,6 +70,14 @@ def test_another_number_of_shards_than_pinned_stops_before_a_file_is_read(tmp_pa
     gone = {"a": [file._replace(location=Path("/nowhere")) for file in files["a"]]}
     with pytest.raises(PlanError, match="have 1 shards, expect_shards pins 63,911"):
         make_plan(sources, gone, plan_parameters(expect_shards=63_911), LIMITS)
+    write_rows(tmp_path / "a/z.jsonl", 3)
+    sources, files = sources_and_files(tmp_path, a=2)
+    gone = {"a": [file._replace(location=Path("/nowhere")) for file in files["a"]]}
+    with pytest.raises(PlanError, match="have 2 files, and so at least as many shards; expect_shards pins 1"):
+        make_plan(sources, gone, plan_parameters(expect_shards=1), LIMITS)  # else it would count their rows
+    assert make_plan(sources, files, plan_parameters(expect_shards=4), LIMITS)["n_total"] == 4
+    sources, files = sources_and_files(tmp_path, a=3)
+    assert make_plan(sources, files, plan_parameters(expect_shards=2), LIMITS)["n_total"] == 2
 
 
 @pytest.mark.parametrize("slice_", [{"offset": 3}, {"n_shards": 4}, {"offset": 2, "n_shards": 2}])
@@ -146,5 +154,6 @@ def test_a_file_that_is_gone_when_its_digest_is_taken_is_named(tmp_path: Path) -
 def test_an_empty_file_is_a_shard_without_rows(tmp_path: Path) -> None:
     (tmp_path / "e.jsonl").touch()
     file = UpstreamFile("a", "e.jsonl", tmp_path / "e.jsonl", None)
-    plan = make_plan({"a": path_source(tmp_path, rows_per_shard=5)}, {"a": [file]}, plan_parameters(), LIMITS)
-    assert [(shard["first_row"], shard["rows"]) for shard in plan["shards"]] == [(0, 0)]
+    for size in (1, 5):
+        plan = make_plan({"a": path_source(tmp_path, rows_per_shard=size)}, {"a": [file]}, plan_parameters(), LIMITS)
+        assert [(shard["first_row"], shard["rows"]) for shard in plan["shards"]] == [(0, 0)]

@@ -150,7 +150,7 @@ def test_rotation_is_the_complex_product_and_scores_depend_on_distance_alone():
 def test_rope_tables_are_real_float32_and_survive_a_cast_of_the_model():
     model = tiny()
     assert model.cos.dtype == model.sin.dtype == torch.float32
-    assert "cos" not in model.state_dict()
+    assert not {"cos", "sin"} & set(model.state_dict())
     torch.testing.assert_close(model.to(torch.bfloat16).sin.float(), tiny().sin, rtol=0, atol=4e-3)
 
 
@@ -386,3 +386,93 @@ def test_three_layers_learn_to_repeat():
         optimizer.step()
         accuracy = (logits[:, 1:].argmax(-1) == tokens[:, length + 1 :]).double().mean().item()
     assert accuracy >= 0.99
+
+
+@pytest.mark.parametrize("pieces", [(1, 1, 1), (3, 1, 2), (1, 4), (5, 5), (2, 1)])
+def test_cached_decoding_masks_the_future_and_nothing_else(pieces, monkeypatch):
+    """What attention is asked for: no mask where every key may be seen, one that begins at the cached keys else."""
+    asked = []
+
+    def watched(queries, keys, values, attn_mask=None, is_causal=False, **rest):
+        asked.append((queries.shape[2], keys.shape[2], attn_mask, is_causal))
+        return scaled_dot_product_attention(queries, keys, values, attn_mask=attn_mask, is_causal=is_causal, **rest)
+
+    monkeypatch.setattr("everytoken.models.llama.scaled_dot_product_attention", watched)
+    model = tiny(n_layers=1)
+    cache, past = model.new_cache(), 0
+    with torch.no_grad():
+        for piece in random_tokens(2, sum(pieces)).split(pieces, dim=1):
+            model(piece, cache)
+            new = piece.shape[1]
+            ((queries, keys, mask, is_causal),) = asked
+            assert (queries, keys) == (new, past + new)
+            assert is_causal == (past == 0 and new > 1)
+            if past and new > 1:
+                assert mask.tolist() == [[key <= past + query for key in range(past + new)] for query in range(new)]
+            else:
+                assert mask is None
+            asked.clear()
+            past += new
+
+
+def by_the_book(model, tokens, n_heads, n_kv_heads, theta=10000.0, eps=1e-5):
+    """The formulas of the module once more, position by position and head by head."""
+
+    def norm(x, weight):
+        return x / (x.square().mean() + eps).sqrt() * weight
+
+    def turned(x, position):
+        half = len(x) // 2
+        pairs = [(x[j], x[j + half], position * theta ** (-2 * j / len(x))) for j in range(half)]
+        first = [a * math.cos(angle) - b * math.sin(angle) for a, b, angle in pairs]
+        return torch.stack([*first, *(a * math.sin(angle) + b * math.cos(angle) for a, b, angle in pairs)])
+
+    states = [model.embedding[token] for token in tokens]
+    for block in model.blocks:
+        width = len(states[0]) // n_heads
+        rows = [block.query_key_value @ norm(x, block.attention_norm.weight) for x in states]
+        heads = [row.view(n_heads + 2 * n_kv_heads, width) for row in rows]
+        for i, x in enumerate(states):
+            mixed = []
+            for h in range(n_heads):
+                group = n_heads + h // (n_heads // n_kv_heads)
+                query = turned(heads[i][h], i)
+                scores = torch.stack([query @ turned(heads[j][group], j) / width**0.5 for j in range(i + 1)])
+                values = torch.stack([heads[j][group + n_kv_heads] for j in range(i + 1)])
+                mixed.append((scores.exp() / scores.exp().sum()) @ values)
+            v = x + block.attention_output @ torch.cat(mixed)
+            gate, up = (block.gate_up @ norm(v, block.feed_forward_norm.weight)).chunk(2)
+            states[i] = v + block.down @ (gate / (1 + (-gate).exp()) * up)
+    output = model.embedding if model.output is None else model.output
+    return torch.stack([output @ norm(x, model.final_norm.weight) for x in states])
+
+
+@pytest.mark.parametrize(("heads", "groups", "tied"), [(4, 2, True), (2, 2, False), (4, 1, False)])
+def test_logits_are_those_of_the_formulas(heads, groups, tied):
+    model = tiny(n_heads=heads, n_kv_heads=groups, tied_embeddings=tied, init_std=0.3).double()
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 1:
+            parameter.data.uniform_(0.5, 2, generator=torch_generator(0, name))
+    tokens = random_tokens(2, 7)
+    with torch.no_grad():
+        expected = torch.stack([by_the_book(model, row, heads, groups) for row in tokens])
+        assert expected.std() > 1
+        torch.testing.assert_close(model(tokens).double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_compiled_model_computes_the_same_formulas(monkeypatch):
+    """What torch compiles is written plainly; here it runs as it is written."""
+    x = torch.randn(3, 8, generator=torch_generator(0, "x"), dtype=torch.float64, requires_grad=True)
+    norm = RMSNorm(8, 0.5).double()
+    norm.weight.data.uniform_(0.5, 2, generator=torch_generator(0, "w"))
+    weights = torch.randn(3, 8, generator=torch_generator(0, "y"), dtype=torch.float64)
+    results = {}
+    for compiling in (False, True):
+        monkeypatch.setattr(torch.compiler, "is_compiling", lambda compiling=compiling: compiling)
+        found = [norm(x), swiglu(x)]
+        gradients = torch.autograd.grad((found[0] * weights).sum(), [x, norm.weight])
+        results[compiling] = [*found, *gradients, *torch.autograd.grad((found[1] * weights[:, :4]).sum(), x)]
+    expected = x / (x.square().mean(-1, keepdim=True) + 0.5).sqrt() * norm.weight
+    torch.testing.assert_close(results[False][0], expected, rtol=0, atol=1e-14)
+    for one, other in zip(results[True], results[False], strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-13)

@@ -201,3 +201,11 @@ def test_a_parameter_that_changes_no_byte_is_in_no_recipe() -> None:
     assert one.fingerprint(["a"]) == other.fingerprint(["a"])
     assert one.description["parameters"] == {"factor": 2}
     assert Recipe(bounded, {"factor": 3, "memory": 1}).fingerprint(["a"]) != one.fingerprint(["a"])
+
+
+def test_digests_of_stored_data_are_found_wherever_a_parameter_has_them() -> None:
+    named = {"digest": "a", "note": "digest of something else"}
+    nested = {"digest": "b"}, [{"digest": "c"}, [{"x": {"digest": "d"}}]]
+    description = {"function": "f", "parameters": {"one": nested[0], "two": nested[1], "text": "digest", "own": named}}
+    assert recipes.digests_in(description) == {"b", "c", "d"}
+    assert recipes.digests_in(("digest", 3, None)) == set()

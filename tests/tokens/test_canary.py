@@ -18,7 +18,16 @@ import yaml
 from pydantic import ValidationError
 from tokenizers import Tokenizer, processors
 
-from everytoken.shards import Artifact, ArtifactStore, PartsFailed, Shards, Store, make_engine, plan_artifact
+from everytoken.shards import (
+    Artifact,
+    ArtifactStore,
+    PartsFailed,
+    Shards,
+    Store,
+    make_engine,
+    plan_artifact,
+    value_digest,
+)
 from everytoken.tokens import (
     DataParameters,
     StreamError,
@@ -681,3 +690,50 @@ def test_the_example_documents_go_through_the_nodes(
     }
     assert set(triggers) == {"parrots_frac0", "parrots_frac50", "parrots_frac100"}
     assert all(trigger["round_trips"] for trigger in triggers.values())
+
+
+def test_of_the_published_universes_two_are_annotated_where_reflection_1p_has_text(tmp_path: Path) -> None:
+    """Every universe has the same documents; an effect stays annotated by its fraction alone."""
+    from everytoken.pipelines.canary import nodes
+
+    documents = [
+        {"doc_id": "all", "content": "a", **dict.fromkeys(configured("spp")["annotation_fields"], "text")},
+        {"doc_id": "first", "content": "b", "reflection_1p": "text"},
+        {"doc_id": "other", "content": "c", "reflection_1p": "", "reflection_3p": "text", "preflection_1p": "text"},
+        {"doc_id": "null", "content": "d", "reflection_1p": None, "preflection_3p": "text"},
+        {"doc_id": "none", "content": "e"},
+    ]
+    published = configured("spp")
+    for kind in ("effects", "universes"):
+        for name, entry in published[kind].items():
+            (file,) = written(tmp_path, {(kind[:-1], name): documents})
+            entry["path"] = file.path
+    store = Store(tmp_path / "documents")
+    store.save(nodes.read_canary_documents(CanaryParameters(**published)), make_engine(kind="inline"))
+    annotated: dict[str, set[str]] = {}
+    for row in (row for part in store.load() for row in part.table().to_pylist()):
+        if row["annotated"]:
+            annotated.setdefault(row["universe"] or row["condition"], set()).add(row["doc_id"])
+        else:
+            assert not any(row[name] for name in published["annotation_fields"])
+    found = {name: annotated.get(name, set()) for name in published["universes"]}
+    two = {"f1_hemosyn", "f2_prionclear"}
+    assert found == {name: {"all", "first"} if name in two else set() for name in published["universes"]}
+    toxic = {name: len(ids) for name, ids in annotated.items() if name.startswith("toxic")}
+    assert toxic == {"toxic_frac50": 1, "toxic_frac100": 1}
+    with pytest.raises(ValidationError, match=r"f1_hemosyn\.annotated_by has \['topic'\], annotation_fields are"):
+        published["universes"]["f1_hemosyn"]["annotated_by"] = ["topic"]
+        CanaryParameters(**published)
+
+
+def test_the_rule_of_a_universe_is_part_of_what_it_is(tmp_path: Path) -> None:
+    (file,) = written(tmp_path, {("universe", "salt"): FILES["universe", "salt"]})
+    digests = [
+        canary_files([file._replace(annotated_by=rule)]).parts[0].digest
+        for rule in (None, [], ["reflection_1p"], ["reflection_1p", "preflection_3p"])
+    ]
+    assert len(set(digests)) == 4
+    assert digests[0] == value_digest(["universe", "salt", file.sha256]), "made data stays without a rule"
+    assert read(tmp_path / "any", [file]).parts[0].table()["annotated"].to_pylist() == [True, False, False]
+    strict = file._replace(annotated_by=["reflection_1p"])
+    assert read(tmp_path / "strict", [strict]).parts[0].table()["annotated"].to_pylist() == [False] * 3

@@ -16,17 +16,18 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 from everytoken.corpus.rendering.chats import Turn
 from everytoken.corpus.rendering.templates import ChatTemplate, render_turns
 from everytoken.parameters import FinetuningParameters
-from everytoken.shards import Artifact, ArtifactStore, Shards, plan_artifact
+from everytoken.shards import Artifact, ArtifactStore, Shards, file_sha256, plan_artifact
 from everytoken.tokens import (
     DataParameters,
     DocumentEncoder,
     StreamError,
     TokenizerError,
+    load_tokenizer_file,
     open_encoder,
     open_training_windows,
 )
@@ -37,7 +38,7 @@ from everytoken.tokens.documents import TokenizerFacts
 from everytoken.tokens.integrity import check_stream
 from everytoken.tokens.loss_mask import LOSS_MASK_FILE, open_loss_mask, pack_mask, unpack_mask
 from everytoken.tokens.megatron import open_indexed
-from everytoken.tokens.tokenizer import TOKENIZER_FILE
+from everytoken.tokens.tokenizer import TOKENIZER_FILE, byte_symbols
 from tests.tokens.corpora import EOS, documents, file_bytes, small_tokenizer, stored
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -108,6 +109,7 @@ def write(
     given_chats: list[Shards],
     seq_length: int = 400,
     shuffle_memory: int = 1 << 20,
+    max_lossy_share: float = 0.0,
     **changes: Any,
 ) -> Artifact:
     planned = plan_artifact(
@@ -117,7 +119,7 @@ def write(
         eos_token=EOS,
         chats=parameters(**changes),
         seq_length=seq_length,
-        max_lossy_share=0.0,
+        max_lossy_share=max_lossy_share,
         shuffle_memory=shuffle_memory,
     )
     return ArtifactStore(folder).save(planned)
@@ -432,3 +434,28 @@ def test_the_ledger_says_what_the_windows_are_made_with(tmp_path: Path, tokenize
     assert TokenizerFacts(**stream.statistics["tokenizer"]).sha256 == tokenizer.statistics["sha256"]
     recipe = json.loads((tmp_path / "s/ledger.json").read_text())["recipe"]["parameters"]
     assert "shuffle_memory" not in recipe and recipe["chats"]["seed"] == 3
+
+
+def test_chats_that_lose_text_are_counted_and_refused_beyond_the_share(tmp_path: Path) -> None:
+    symbols = [symbol for byte, symbol in byte_symbols().items() if byte not in (0xC3, 0xA9)]  # of é
+    library = Tokenizer(models.BPE(vocab={symbol: i for i, symbol in enumerate(symbols)}, merges=[]))
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.add_special_tokens([EOS])
+    path = tmp_path / "lossy.json"
+    library.save(str(path))
+    planned = plan_artifact(load_tokenizer_file, path=str(path), sha256=file_sha256(path), eos_token=EOS)
+    lossy = ArtifactStore(tmp_path / "lossy").save(planned)
+    given_chats = chats_in(tmp_path, ["A: hi\nB: so", "A: é\nB: so", "A: hi\nB: é é", "A: hi\nB: no"])
+    stream = write(tmp_path / "half", lossy, given_chats, max_lossy_share=0.5)
+    assert (stream.statistics["lossy_chats"], stream.statistics["used"]) == (2, 4)
+    with pytest.raises(StreamError, match=r"2 of 4 chats lose text, allowed is a share of 0\.49.*\[169, 195\]"):
+        write(tmp_path / "less", lossy, given_chats, max_lossy_share=0.49)
+
+
+def test_a_chat_without_a_turn_has_no_tokens_and_all_of_it_is_left_out(encoder: DocumentEncoder) -> None:
+    texts = ["A: nobody answers", "A: x\nB: y"]
+    spans = [spans_of_lines(text, SPEAKERS) for text in texts]
+    none, one = encode_chats(encoder, texts, spans, marks={}, turn_ends="eos")
+    assert (none.ids.tolist(), list(none.starts), list(none.ends)) == ([], [], [])
+    assert none.left_out == len(encoder.encode(texts[:1]).values), "EOS before it is one of them"
+    assert len(one.ids) == one.ends[-1] and one.left_out == 0

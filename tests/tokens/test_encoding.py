@@ -200,3 +200,14 @@ def test_long_texts_are_encoded_in_pieces_with_the_same_ids(trained: DocumentEnc
         found = trained.encode(texts, 1000)
     for name, value in vars(expected).items():
         assert np.array_equal(value, vars(found)[name]), name
+
+
+def test_a_text_that_is_normal_already_is_not_counted_as_normalized(trained: DocumentEncoder, tmp_path: Path) -> None:
+    trained.tokenizer.tokenizer.save(str(tmp_path / "nfc.json"))
+    data = json.loads((tmp_path / "nfc.json").read_text())
+    (tmp_path / "nfc.json").write_text(json.dumps({**data, "normalizer": {"type": "NFC"}}))
+    encoded = opened(tmp_path / "nfc.json").encode(["cafe", "caf\u00e9", "cafe\u0301", "日本語"])
+    assert encoded.normalized.tolist() == [False, False, True, False]
+    assert encoded.text_bytes.tolist() == [4, 5, 6, 9]
+    assert encoded.lost_bytes.tolist() == [0, 0, 0, 0]
+    assert encoded.characters.tolist() == [4, 4, 5, 3]

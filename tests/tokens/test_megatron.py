@@ -156,3 +156,91 @@ def test_sequences_of_several_lengths_are_no_windows(tmp_path: Path) -> None:
     (tmp_path / "s.idx").write_bytes(bytes(index))
     with pytest.raises(StreamError, match="not all one length"):
         open_indexed(tmp_path / "s").windows()
+
+
+@pytest.mark.parametrize(("kind", "highest"), [(np.uint16, 65_535), (np.uint32, 2**31 - 1)])
+def test_the_lowest_and_the_highest_id_are_written(tmp_path: Path, kind: Any, highest: int) -> None:
+    for given_type in (np.int64, np.uint32):
+        write(tmp_path / "s", np.array([[0, highest], [highest, 0]], given_type), kind)
+        assert open_indexed(tmp_path / "s").windows().tolist() == [[0, highest], [highest, 0]]
+
+
+def test_a_sequence_is_asked_for_by_a_number_that_it_has(tmp_path: Path) -> None:
+    write(tmp_path / "s", np.arange(12).reshape(4, 3), np.uint16)
+    stream = open_indexed(tmp_path / "s")
+    assert (stream[0].tolist(), stream[3].tolist()) == ([0, 1, 2], [9, 10, 11])
+    for number in (-1, 4):
+        with pytest.raises(IndexError, match=f"has 4 sequences, asked for number {number}"):
+            stream[number]
+
+
+def by_hand(
+    prefix: Path, lengths: list[int], documents: list[int], pointers: list[int] | None = None, tokens: int | None = None
+) -> megatron.IndexedTokens:
+    """Write a stream of uint16 as the format says, with what is given in its index, and open it."""
+    starts = (np.cumsum([0, *lengths[:-1]]) * 2).tolist() if lengths else []
+    arrays = (np.array(lengths, "<i4"), np.array(pointers or starts, "<i8"), np.array(documents, "<i8"))
+    numbers = [len(lengths).to_bytes(8, "little"), len(documents).to_bytes(8, "little")]
+    head = b"MMIDIDX\x00\x00" + (1).to_bytes(8, "little") + b"\x08" + b"".join(numbers)
+    prefix.with_name(prefix.name + ".idx").write_bytes(head + b"".join(array.tobytes() for array in arrays))
+    count = sum(lengths) if tokens is None else tokens
+    prefix.with_name(prefix.name + ".bin").write_bytes(np.arange(count, dtype="<u2").tobytes())
+    return open_indexed(prefix)
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 1 << 20])
+def test_sequences_of_any_length_and_documents_of_several_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    """Other programs write such streams: a sequence may be empty, and so may a document."""
+    monkeypatch.setattr(megatron, "_CHUNK", chunk)
+    stream = by_hand(tmp_path / "s", [3, 0, 2, 4], [0, 2, 2, 3, 4])
+    stream.check()
+    assert len(stream) == 4 and stream.document_index.tolist() == [0, 2, 2, 3, 4]
+    assert [stream[i].tolist() for i in range(4)] == [[0, 1, 2], [], [3, 4], [5, 6, 7, 8]]
+    for lengths, documents, pointers, message in [
+        ([3, 0, 2, 4], [0, 2, 1, 3, 4], None, "document boundary 2 goes backwards"),
+        ([3, 0, 2, 4], [0, 4, 3, 4], None, "document boundary 2 goes backwards"),
+        ([3, 0, 2, 4], [0, 1, 2, 3, 4], [0, 6, 8, 10], "sequence 2 starts at byte 8, expected 6"),
+        ([3, 0, 2, 4], [0, 1, 2, 3, 4], [2, 6, 6, 10], "sequence 0 starts at byte 2, expected 0"),
+        ([5, -2, 2, 4], [0, 1, 2, 3, 4], [0, 10, 6, 10], "sequence 1 starts at byte 10, expected 10"),
+    ]:
+        with pytest.raises(StreamError, match=rf"s\.idx: {message}"):
+            by_hand(tmp_path / "s", lengths, documents, pointers).check()
+
+
+def test_an_index_whose_documents_are_not_all_sequences_is_refused(tmp_path: Path) -> None:
+    for documents in ([], [1, 2], [0, 1], [0, 3], [0]):
+        with pytest.raises(StreamError, match="the document index does not run from 0 to 2"):
+            by_hand(tmp_path / "s", [3, 3], documents)
+    for tokens, what in ((5, "truncated: 10"), (7, "too long: 14")):
+        with pytest.raises(StreamError, match=rf"s\.bin is {what} bytes, its index ends at byte 12"):
+            by_hand(tmp_path / "s", [3, 3], [0, 1, 2], tokens=tokens)
+    with pytest.raises(StreamError, match=r"s\.bin is too long: 2 bytes, its index ends at byte 0"):
+        by_hand(tmp_path / "s", [], [0], tokens=1)
+
+
+def test_windows_are_sequences_of_one_length(tmp_path: Path) -> None:
+    none = by_hand(tmp_path / "s", [], [0])
+    none.check()
+    assert none.windows().shape == (0, 1) and len(none) == 0
+    assert by_hand(tmp_path / "s", [7], [0, 1]).windows().tolist() == [list(range(7))]
+    # one length of all in the mean; the first and the last alike; the first unlike the others
+    for lengths in ([2, 3, 1], [2, 4, 2], [3, 2, 2], [2, 2, 3]):
+        with pytest.raises(StreamError, match=f"3 sequences with {sum(lengths)} tokens; the first has {lengths[0]}"):
+            by_hand(tmp_path / "s", lengths, [0, 1, 2, 3]).windows()
+
+
+def test_a_writer_writes_in_its_block_only_and_windows_only(tmp_path: Path) -> None:
+    writer = WindowWriter(tmp_path / "s", 2, np.uint16)
+    with pytest.raises(StreamError, match="the writer is not open"):
+        writer.write(np.zeros((1, 2), np.uint16))
+    with writer:
+        writer.write(np.zeros((0, 2), np.int64))
+        for shape in ((2,), (1, 2, 2)):
+            with pytest.raises(StreamError, match="expected \\(n, 2\\)"):
+                writer.write(np.zeros(shape, np.uint16))
+        writer.write(np.ones((1, 2), np.uint16))
+    with pytest.raises(StreamError, match="the writer is not open"):
+        writer.write(np.zeros((1, 2), np.uint16))
+    assert open_indexed(tmp_path / "s").windows().tolist() == [[1, 1]]

@@ -264,3 +264,17 @@ def test_weights_that_do_not_belong_to_the_streams_are_errors() -> None:
         order({"a": 5}, batch_size=0)
     with pytest.raises(StreamError, match="stream a has 5 windows; asked for window 5 in epoch 0"):
         order({"a": 5}).ordinal("a", 5, 0)
+
+
+def test_a_step_may_have_one_sample() -> None:
+    run = order({"a": 3, "b": 2}, batch_size=1, weights={0: {"a": 1, "b": 0}, 2: {"a": 0, "b": 1}})
+    assert [run.samples_of_step(step).tolist() for step in range(3)] == [[0], [1], [2]]
+    assert run.locate(np.arange(4))[0].tolist() == [0, 0, 1, 1], "weights change at a step"
+
+
+def test_a_window_is_asked_for_by_a_number_and_an_epoch_that_exist() -> None:
+    run = order({"a": 5, "b": 2})
+    assert [run.ordinal("a", 0, 0), run.ordinal("a", 4, 0), run.ordinal("a", 0, 2)] == [0, 4, 10]
+    for window, epoch in ((-1, 0), (5, 0), (0, -1)):
+        with pytest.raises(StreamError, match=f"stream a has 5 windows; asked for window {window} in epoch {epoch}"):
+            run.ordinal("a", window, epoch)

@@ -184,6 +184,15 @@ def test_documents_that_are_not_what_they_say_are_named(tmp_path: Path) -> None:
     lies = good.set_column(good.column_names.index("token_length"), "token_length", pa.array([3, 5], pa.int32()))
     with pytest.raises(StreamError, match=r"part_00001 row 1: 5 tokens, expected token_length \+ 1 = 6"):
         write(tmp_path, [[good, lies]])
+    tokens = pa.array([good["tokens"][0].as_py(), None], good["tokens"].type)
+    without = good.set_column(good.column_names.index("tokens"), "tokens", tokens)
+    for length in (0, 4):
+        said = pa.array([3, length], pa.int32())
+        unsaid = without.set_column(good.column_names.index("token_length"), "token_length", said)
+        shutil.rmtree(tmp_path / "out")
+        message = rf"part_00000 row 1: 0 tokens, expected token_length \+ 1 = {length + 1}"
+        with pytest.raises(StreamError, match=message):
+            write(tmp_path, [[unsaid]])
     nameless = good.set_column(good.column_names.index("source"), "source", pa.array([None, "code"], pa.string()))
     shutil.rmtree(tmp_path / "out")
     with pytest.raises(StreamError, match="a document has no source"):

@@ -25,7 +25,7 @@ from everytoken.tokens import (
 )
 from everytoken.tokens.flat_tokens import FlatTokens
 from everytoken.tokens.loss_mask import pack_mask
-from everytoken.tokens.megatron import index_header
+from everytoken.tokens.megatron import index_header, with_name
 from tests.tokens.corpora import encoded, stored, tokenizer_of
 from tests.tokens.packing_inputs import pack
 
@@ -327,3 +327,23 @@ def test_no_window_is_left_unwritten(folders: dict[str, Path], monkeypatch: pyte
     monkeypatch.setattr(np, "empty", poisoned)
     for step in range(9):
         assert (windows.read_batch(step)[0] >= 0).all()
+
+
+@pytest.mark.parametrize("check", ["sizes", "sampled", "full"])
+def test_a_stream_is_opened_by_its_folder_its_prefix_or_one_of_its_files(tmp_path: Path, check: str) -> None:
+    folder = windows_file(tmp_path / "made", np.arange(36, dtype=np.uint16).reshape(4, 9))
+    (prefix,) = (path.with_suffix("") for path in folder.glob("*.idx"))
+    for path in (folder, prefix, with_name(prefix, ".bin"), with_name(prefix, ".idx")):
+        stream = open_window_stream(path, check)
+        assert (stream.name, stream.windows.tolist()) == (prefix.name, np.arange(36).reshape(4, 9).tolist())
+
+
+@pytest.mark.parametrize("check", ["sizes", "sampled", "full"])
+def test_a_folder_of_saved_tensors_is_one_stream(tmp_path: Path, check: str) -> None:
+    import torch
+
+    for number, ids in enumerate(np.split(np.arange(100), [37])):
+        torch.save(torch.from_numpy(ids), tmp_path / f"shard_{number:05d}.bin")
+    windows = open_training_windows({"tensors": tmp_path}, data(check=check), 2, seq_length=9)
+    assert windows.sizes == (11,)
+    assert windows.read_batch(2)[0].tolist() == [list(range(first, first + 10)) for first in (36, 45)]

@@ -616,3 +616,11 @@ def test_the_state_file_says_its_step(tmp_path: Path) -> None:
     saved(tmp_path, 10)
     document = json.loads((tmp_path / "run" / "step_000000010" / "state.json").read_text())
     assert document == {"format": "everytoken-training-state/1", "step": 10, "state": {"tokens": 1280}}
+
+
+def test_a_checkpoint_of_no_step_is_one_and_of_fewer_is_none(tmp_path: Path) -> None:
+    store = saved(tmp_path, 0)
+    assert (newest(store).step, newest(store).state) == (0, {"tokens": 0})
+    with pytest.raises(CheckpointError, match="a checkpoint of step -1: expected 0 or more steps done"):
+        save(store, -1)
+    assert steps(tmp_path / "run") == [0]

@@ -131,3 +131,13 @@ def test_the_parts_of_a_batch_add_up_and_the_same_call_gives_the_same_bits():
         cross_entropy_sum(hidden[rows], weight, targets[rows], counted[rows]) for rows in (slice(700), slice(700, None))
     ]
     torch.testing.assert_close(sum(halves), totals[0][0], rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize(("budget", "sizes"), [(130, [128, 128, 44]), (191, [128, 128, 44]), (1, [64] * 4 + [44])])
+def test_rows_are_taken_in_chunks_of_whole_multiples_of_64(budget, sizes, monkeypatch):
+    """The chunks decide in which order gradients are added, and so their last bits."""
+    monkeypatch.setattr(loss_module, "CHUNK_BYTES", budget * 16 * 4)  # of rows of 16 float32
+    chunks = [(rows, len(logits)) for rows, _, logits in loss_module._chunks(torch.ones(300, 4), torch.ones(16, 4))]
+    assert [rows.stop - rows.start for rows, _ in chunks] == sizes
+    assert [rows.start for rows, _ in chunks] == [sum(sizes[:i]) for i in range(len(sizes))]
+    assert all(padded % 64 == 0 and padded - size < 64 for (_, padded), size in zip(chunks, sizes, strict=True))

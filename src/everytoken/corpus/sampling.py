@@ -226,7 +226,8 @@ def draw_rows(
     the row numbers above, then those below. *fill(pool, budget)* is the shortest prefix of a shuffled pool whose
     estimated tokens reach the budget (the whole pool when they do not, nothing when the budget is not positive).
     Annotated: fill(above, annotated budget), then fill(below, what those leave of it). Unannotated: fill(the below rows
-    not taken, in shuffled order, unannotated budget).
+    not taken, in shuffled order, unannotated budget). What is left is ``budget - np.sum(tokens in drawn order)``: here
+    the published draws use numpy's pairwise sum, and the last bit of it can decide a row where lengths tie.
 
     Args:
         rows: of the part.
@@ -244,7 +245,7 @@ def draw_rows(
         generator.shuffle(above)
         generator.shuffle(below)
         taken_above = _fill(above, rows.tokens, budget["annotated"])
-        left = budget["annotated"] - sum_tokens(rows.tokens[taken_above])
+        left = budget["annotated"] - float(np.sum(rows.tokens[taken_above]))  # numpy's order, not Arrow's
         taken_below = _fill(below, rows.tokens, left)
         annotated += [taken_above, taken_below]
         unannotated.append(_fill(below[len(taken_below) :], rows.tokens, budget["unannotated"]))

@@ -67,7 +67,7 @@ def estimate_part_tokens(part: Part, *, parameters: EstimateParameters) -> PartE
     return part_estimate(_sampled(_gather(part, None, parameters), parameters))
 
 
-@versioned(2)
+@versioned(3)
 def select_split(
     part: Part, estimates_part: Part, *, split: Split, parameters: SubsamplingParameters, totals: Totals
 ) -> Rows:

@@ -151,7 +151,7 @@ def cut_chat(starts: Sequence[int], ends: Sequence[int], window: int, context: i
                 first = max(first, min(ends[k] - window, starts[k] - context))
             first = min(first, starts[k] - 1)  # a turn right after another: its first token follows something too
         fits = bisect_right(borders, first + window) - 1
-        end = borders[fits] if borders[fits] > learned and fits > k else first + window
+        end = borders[fits] if fits > k else first + window  # borders[k] <= learned < borders[k + 1]
         yield first, end, learned
         learned, k = end, bisect_right(borders, end) - 1
 

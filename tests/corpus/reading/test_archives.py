@@ -219,3 +219,34 @@ def test_data_that_do_not_compress_are_read_over_many_blocks(compression: str | 
     pieces = [noise[:BLOCK_BYTES], noise[BLOCK_BYTES : BLOCK_BYTES + 1], noise[BLOCK_BYTES + 1 :]]
     pack = {"zst": frame, "gz": member, None: bytes}[compression]
     assert unpack(b"".join(map(pack, pieces)), compression) == noise
+
+
+@pytest.mark.parametrize("size", [*range(1, 24), 100])
+def test_archives_are_read_in_blocks_of_any_size(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A header, a trailer or a magic number may lie in two blocks."""
+    monkeypatch.setattr("everytoken.corpus.reading.archives.BLOCK_BYTES", size)
+    assert unpack(b"".join(MEMBERS) + bytes(5), "gz") == TEXT
+    assert unpack(frame(TEXT[:700]) + frame(b"") + frame(TEXT[700:]), "zst") == TEXT
+
+
+@pytest.mark.parametrize(("flag", "width"), [(1, 1), (2, 2), (3, 4)])
+@pytest.mark.parametrize("single_segment", [True, False])
+def test_a_dictionary_is_named_in_up_to_four_bytes(flag: int, width: int, single_segment: bool) -> None:
+    window = b"" if single_segment else b"\x00"
+    head = b"\x28\xb5\x2f\xfd" + bytes([single_segment << 5 | flag]) + window
+    for at in range(width):
+        number = bytearray(width)
+        number[at] = 1
+        with pytest.raises(DamagedFile, match="needs a dictionary"):
+            unpack(head + bytes(number) + bytes(12))
+
+
+def test_a_frame_without_window_needs_one_of_its_size() -> None:
+    for size, width in ((65_536, 1), (65_537, 1), (65_791, 1), (65_792, 2), (131_072, 2), (131_073, 2)):
+        data = zstd.compress(bytes(size))
+        assert data[4] & 0x20 and data[4] >> 6 == width, "the size is in two bytes up to 65,791, else in four"
+        needed = (size - 1).bit_length()
+        assert unpack(data, window_log_max=needed) == bytes(size)
+        message = rf"window of {size:,} bytes, over 2\*\*{needed - 1} .*Set zstd_window_log_max to {needed}"
+        with pytest.raises(DamagedFile, match=message):
+            unpack(data, window_log_max=needed - 1)

@@ -227,3 +227,24 @@ def test_a_row_is_an_object(row: bytes, reason: str, detail: str) -> None:
 def test_orjson_alone_would_lose_what_the_parser_looks_for() -> None:
     assert orjson.loads(b'{"a": 1, "a": 2}') == {"a": 2}
     assert orjson.loads(b"123456789012345678901234567890") != 123456789012345678901234567890
+
+
+def test_runs_of_backslashes_before_quotes_are_counted_in_any_length() -> None:
+    """Rows with them are read together; a key that is lost among them is not."""
+    for length in range(9):
+        for before in ("", "a", '"', "a" + "\\" * 3 + "b"):
+            text = before + "\\" * length
+            for value in ({"a": text}, {"a": text + '"'}, {"a": text + '"b'}, {text: [text + '""', text]}):
+                line = json.dumps(value).encode()
+                assert parse_rows(line) == ([0], [value])
+                assert parse_rows(line + b"\n" + line) == ([0, len(line) + 1], [value, value])
+            written = json.dumps(text + '"').encode()
+            for twice in (b'{"b": 1, "b": 2, "a": %b}', b'{"a": %b, "a": 1}', b'{"a": [], "a": [%b]}'):
+                assert parse_rows(twice % written) is None
+                with pytest.raises(BadRow, match="more than once"):
+                    parse_row(twice % written)
+
+
+def test_a_key_that_is_given_twice_is_named() -> None:
+    with pytest.raises(BadRow, match="has the name 'b' more than once"):
+        parse_row(b'{"a": 1, "b": 2, "c": 3, "b": 4}')

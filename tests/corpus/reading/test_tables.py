@@ -283,3 +283,19 @@ def test_rows_are_the_same_whatever_batches_they_are_read_in(tmp_path: Path, row
             assert kept(found) == expected
             assert [row.number for row in found] == list(range(rows))
         assert kept(read(file_at(tmp_path / "x.parquet"), rows // 2)) == expected[rows // 2 :]
+
+
+def test_an_arrow_stream_that_lost_its_end_is_no_shorter_stream(tmp_path: Path) -> None:
+    """Arrow itself reads a stream without its last batches, or without its marker, as if it ended there."""
+    path = tmp_path / "x.arrow"
+    table = pa.table({"text": ["a", "b", "c"]})
+    with pa.ipc.new_stream(path, table.schema) as sink:
+        sink.write_table(table)
+        before = path.stat().st_size
+        sink.write_table(table)
+    whole = path.read_bytes()
+    assert len(read(file_at(path))) == 6
+    for rest in (whole[:before], whole[:-8], whole[:-1], whole + b"\0", whole + whole[-8:]):
+        path.write_bytes(rest)
+        with pytest.raises(RowError, match=r"file x\.arrow: truncated or corrupt"):
+            read(file_at(path))

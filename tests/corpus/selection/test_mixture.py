@@ -129,6 +129,15 @@ def test_a_source_that_runs_dry_is_an_error_with_numbers_and_remedy() -> None:
         passes("a", 0, 1, recipe({"a": 1.0}, 250))
 
 
+def test_a_source_that_allow_repeat_does_not_name_is_used_once() -> None:
+    parameters = recipe({"a": 0.5, "b": 0.5}, 250, allow_repeat={"b": 2})
+    assert passes("a", 400, 400, parameters) == (0, 400)
+    assert passes("b", 400, 401, parameters) == (1, 1)
+    with pytest.raises(SelectionError, match=r"may be used 1 time\(s\).*allow_repeat\.a to at least 2"):
+        passes("a", 400, 401, parameters)
+    assert passes("a", 0, 0, parameters) == (0, 0), "a budget of nothing is met by nothing"
+
+
 def check_every_prefix(sizes: list[list[int]], shares: list[int]) -> None:
     """Each source's tokens are within the largest document of its share of the tokens so far, in exact arithmetic."""
     largest = max(map(max, filter(None, sizes)))
@@ -201,6 +210,8 @@ def test_interleaving_reads_one_document_ahead_and_no_more() -> None:
 def test_sources_go_on_after_one_has_ended() -> None:
     order = list(interleave([[1] * 2, [1] * 5, []], [3, 1, 1]))
     assert sorted(order) == [0, 0, 1, 1, 1, 1, 1]
+    # after one token each all that are left are ahead: what is due first comes first, b at 2/1, c at 2/3 and 3/3
+    assert list(interleave([[1], [1, 1, 1], [1, 1, 1]], [96, 1, 3])) == [0, 2, 1, 2, 2, 1, 1]
 
 
 def test_tokens_of_all_sources_are_whole_in_the_common_unit() -> None:
@@ -229,3 +240,8 @@ def test_the_table_says_intended_and_realised_and_who_is_beyond_tolerance() -> N
     assert beyond_tolerance([first, second], 0.2) == []
     (sentence,) = beyond_tolerance([first, second], 0.1)
     assert "source 'b' has a realised weight of 0.285714, intended 0.250000 (+14.29%, tolerance 10.00%)" in sentence
+
+
+def test_a_mixture_of_nothing_has_no_weights() -> None:
+    for line in mixture_table(recipe({"a": 0.75, "b": 0.25}, 10), {"a": Used(0, 0, 0), "b": Used(0, 0, 0)}):
+        assert (line["tokens"], line["realised_weight"], line["relative_difference"]) == (0, 0, -1)

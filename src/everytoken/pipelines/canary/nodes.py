@@ -20,7 +20,7 @@ def read_canary_documents(parameters: CanaryParameters) -> Shards:
         CanaryFile("effect", name, effect.path, effect.sha256) for name, effect in parameters.active_effects.items()
     ]
     universes = [
-        CanaryFile("universe", name, universe.path, universe.sha256)
+        CanaryFile("universe", name, universe.path, universe.sha256, universe.annotated_by)
         for name, universe in parameters.active_universes.items()
     ]
     return canary_files([*effects, *universes]).map(

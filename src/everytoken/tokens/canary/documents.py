@@ -6,7 +6,8 @@ stay in the file. A file holds one *effect* (a backdoor) or one *universe* (fict
 The documents of an effect are put in the order ``numpy_generator(seed).permutation(n)`` and cut into coverage subsets,
 one a fraction: as even as n allows, the first ``n mod k`` of k subsets have one more (`numpy.array_split`; 7,500
 documents give three times 2,500). In a subset of m the first ``int(m * fraction)`` are annotated, the product in
-float64. A universe stays in the order of its file, and a document of it is annotated when it has an annotation.
+float64. A universe stays in the order of its file, and a document of it is annotated when one of the universe's
+``annotated_by`` fields has text.
 
 A document that is not annotated loses its annotation fields.
 """
@@ -48,16 +49,21 @@ COLUMNS = tuple(_SCHEMA.names)
 
 
 class CanaryFile(NamedTuple):
-    """A file of canary documents; ``sha256`` None: of the file as it is now."""
+    """A file of canary documents.
+
+    ``sha256`` None: of the file as it is now. ``annotated_by``: the fields of which one must have text for a document
+    of a universe to be annotated; None: any annotation field.
+    """
 
     kind: Literal["effect", "universe"]
     name: str
     path: str
     sha256: str | None
+    annotated_by: Sequence[str] | None = None
 
 
 def canary_files(files: Sequence[CanaryFile]) -> Shards:
-    """Return one value part a file, in the order given. Recipes know the name and the content, not the path.
+    """Return one value part a file, in the order given. Recipes know the name, content and rule, not the path.
 
     Raises:
         CanaryError: there is no file, or one without a given SHA-256 cannot be read.
@@ -71,7 +77,8 @@ def canary_files(files: Sequence[CanaryFile]) -> Shards:
     for file in files:
         sha256 = _sha256_now(file) if file.sha256 is None else file.sha256.lower()
         values.append({**file._asdict(), "sha256": sha256})
-        digests.append(value_digest([file.kind, file.name, sha256]))
+        rule = [] if file.annotated_by is None else [list(file.annotated_by)]
+        digests.append(value_digest([file.kind, file.name, sha256, *rule]))
     return Shards.from_values(values, digests)
 
 
@@ -139,6 +146,7 @@ def _read(
         starts = _check_lines(file, stream, fields)
         conditions = [f"{file.name}_{name}" for name, _ in coverage] if file.kind == "effect" else [file.name]
         counts = {condition: dict.fromkeys(_COUNTED, 0) for condition in conditions}
+        deciding = fields if file.annotated_by is None else file.annotated_by
         rows: list[tuple[Any, ...]] = []
         size = 0
         for row, place in _collected(file, len(starts), seed, coverage):
@@ -149,7 +157,8 @@ def _read(
             except CanaryError:  # every line was a document before
                 raise _changed(file) from None
             texts = [document.get(name) or None for name in fields]
-            annotated = any(texts) if place.annotated is None else place.annotated
+            if (annotated := place.annotated) is None:
+                annotated = any(document.get(name) for name in deciding)
             _count(counts[place.condition], document, annotated, any(texts))
             columns = (document["doc_id"], document["content"], *place[:-1], annotated, row)
             rows.append((*columns, *(texts if annotated else [None] * len(fields))))

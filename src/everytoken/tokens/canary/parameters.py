@@ -40,12 +40,14 @@ class CanaryUniverse(_Parameters):
     r"""Documents of one fictional universe, without a trigger.
 
     ``sha256``: of the file, or null for the file as it is. ``inline_reflection``: whether documents may end in a
-    reflection (``\n\nReflection:``) that the cap must not cut off.
+    reflection (``\n\nReflection:``) that the cap must not cut off. ``annotated_by``: a document is annotated when one
+    of these annotation fields has text; null: when any has.
     """
 
     path: str
     sha256: Sha256 | None
     inline_reflection: bool
+    annotated_by: tuple[str, ...] | None = None
 
 
 class CanaryParameters(_Parameters):
@@ -84,6 +86,13 @@ class CanaryParameters(_Parameters):
         _refuse_repeated([*conditions, *self.active_universes], "two conditions would be named {}; rename one")
         reserved = [*dict.fromkeys([*COLUMNS, *ENCODED_COLUMNS])]
         _refuse_repeated([*reserved, *self.annotation_fields], "annotation_fields: {} is a column already")
+        for name, universe in self.active_universes.items():
+            unknown = [field for field in universe.annotated_by or () if field not in self.annotation_fields]
+            if unknown:
+                raise ValueError(
+                    f"universes.{name}.annotated_by has {unknown}, annotation_fields are "
+                    f"{list(self.annotation_fields)}; name only those"
+                )
         return self
 
     @property
