@@ -25,7 +25,7 @@ from everytoken.provenance.questions.exposure import Reads, reads_of
 from everytoken.provenance.questions.indexed_streams import IndexedStream
 from everytoken.provenance.questions.runs import OpenRun
 from everytoken.provenance.questions.stream_documents import StreamDocuments
-from everytoken.provenance.questions.trace import is_only, require_same
+from everytoken.provenance.questions.trace import is_only, require_same, require_same_length
 from everytoken.tokens.windows import WindowStream
 
 TAKEN_DOWN, UNKNOWN, NOT_IN_STREAM = "taken_down", "not_known", "not_in_stream"
@@ -230,4 +230,5 @@ def _in_stream(
         if excluded and is_only(ids, span, known.tokenizer.eos_id):
             return _Located(stream.name, None, TAKEN_DOWN)
         require_same(stream.name, window, ids[span.at : span.until], span, document.record, located)
+    require_same_length(index, document.record, index.numbers.first_of(place.split) + place.number, located)
     return _Located(stream.name, located, None)

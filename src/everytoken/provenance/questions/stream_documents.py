@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from everytoken.provenance.errors import ProvenanceError
+from everytoken.provenance.indexes.document_numbers import require_rows
 from everytoken.provenance.indexes.stream_index import StreamIndex, open_stream_index
 from everytoken.provenance.questions.character_spans import LocatedTokens, locate_chat, locate_document
 from everytoken.provenance.questions.document_records import STORES, RecordText
@@ -95,6 +96,7 @@ def documents_of_gone(places: Places, name: str, stream: IndexedStream) -> Strea
                 f"{split} documents; now there are {now:,}: they were drawn again since. Choose the environment that "
                 f"has them (--env), or say where the stream lies: --streams {name}=PATH"
             )
+        require_rows(stream.index.numbers, split, store_head(places.store(STORES[split]))["part_rows"])
     dataset = DATASETS.get(name, name)
     if dataset in places.artifacts:
         known = documents_of(places, name, places.paths[dataset], stream.seq_length)
@@ -135,7 +137,11 @@ def open_index(places: Places, name: str, stream: Artifact, seq_length: int) -> 
             f"the environment {places.environment!r}. Make it: kedro run{places.options} --pipelines "
             f"{_PIPELINES.get(name, 'provenance')}"
         )
-    return open_stream_index(found, seq_length)
+    index = open_stream_index(found, seq_length)
+    for split in index.splits:
+        if places.has(STORES[split]):
+            require_rows(index.numbers, split, store_head(places.path(STORES[split]))["part_rows"])
+    return index
 
 
 _PIPELINES = {"canary": "canary", "raw_shards": "packing", "chats": "finetuning"}

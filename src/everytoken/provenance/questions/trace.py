@@ -231,6 +231,7 @@ def trace_windows(
             taken_down = document.record.excluded is not None and is_only(ids, span, eos_id)
             if not taken_down and located is None:
                 located = documents.locate(document)
+                require_same_length(index, document.record, span.document, located)
             made[row, place] = _traced(
                 stream,
                 wanted[row],
@@ -320,6 +321,20 @@ def _traced(
         counted=int(counted[span.at : end].sum()),
         length=None if located is None else len(located.ids),
     )
+
+
+def require_same_length(index: StreamIndex, record: DocumentRecord, document: int, located: LocatedTokens) -> None:
+    """Check that a document has as many tokens by its text as by the index.
+
+    Raises:
+        ProvenanceError: it has not.
+    """
+    if (expected := index.tokens_of(document)) is not None and expected != len(located.ids):
+        raise ProvenanceError(
+            f"{record.split} document {record.number:,} ({record.spelled_address or repr(record.id)}) has "
+            f"{len(located.ids):,} tokens by its text and {expected:,} by the index of the stream: documents and index "
+            "come from different runs, or the index is damaged: run `everytoken verify --full`, and the pipelines again"
+        )
 
 
 def is_only(ids: np.ndarray, span: Span, token: int) -> bool:
