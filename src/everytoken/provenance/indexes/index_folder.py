@@ -95,16 +95,15 @@ def read_description(
 
 
 def _check_form(described: Mapping[str, Any]) -> None:
-    wanted = ["ids"] if "ids" in described or "kind" not in described else _NUMBERS[described["kind"]]
-    counts = [described[name] for name in wanted]
+    counts = [described[name] for name in (_NUMBERS[described["kind"]] if "kind" in described else ("ids",))]
+    texts = [described["stream"]] if "kind" in described else list(described["id_types"])
     for split in described["splits"]:
         counts += [split["parts"], split["documents"]]
-        if not isinstance(split["name"], str):
-            raise ValueError(f"the name of a split is {split['name']!r}")
+        texts += [split["name"], *([] if "kind" in described else [split["digest"], *split["part_names"]])]
     if not all(type(count) is int and count >= 0 for count in counts):
-        raise ValueError(f"its numbers are {counts}")
-    if "kind" in described and not isinstance(described["stream"], str):
-        raise ValueError(f"its stream is {described['stream']!r}")
+        raise ValueError(f"its numbers are {counts[:10]}")
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError(f"its names and digests are {texts[:10]}")
 
 
 def _require_recorded(folder: Path) -> None:

@@ -50,6 +50,7 @@ class StreamDocuments:
             number alone.
         tokenizer: the one that made the ids; None where that is not known.
         files: then, how many documents are of each input file, in their order; nothing where that is not known.
+        chats: how chats were made windows; None of other streams.
     """
 
     name: str
@@ -57,6 +58,7 @@ class StreamDocuments:
     locate: Locate | None
     tokenizer: DocumentTokenizer | None
     files: Mapping[str, int] = field(default_factory=dict)
+    chats: ChatParameters | None = None
 
 
 def documents_of(places: Places, name: str, path: Path, seq_length: int) -> StreamDocuments:
@@ -76,7 +78,9 @@ def documents_of(places: Places, name: str, path: Path, seq_length: int) -> Stre
         return StreamDocuments(name, sequences_of(path, seq_length), None, None, input_files(path))
     index = open_index(places, name, stream, seq_length)
     tokenizer = _tokenizer(places, name, stream)
-    return StreamDocuments(name, index, _locate(places, name, stream, index, tokenizer), tokenizer)
+    chats = _chats_of(stream) if stream.ledger["recipe"]["function"] == _CHATS else None
+    locate = _locate(places, name, stream, index, tokenizer) if chats is None else _locate_chats(chats, tokenizer)
+    return StreamDocuments(name, index, locate, tokenizer, chats=chats)
 
 
 def documents_of_gone(places: Places, name: str, stream: IndexedStream) -> StreamDocuments:
@@ -184,8 +188,6 @@ def _tokenizer(places: Places, name: str, stream: Artifact) -> DocumentTokenizer
 
 def _locate(places: Places, name: str, stream: Artifact, index: StreamIndex, tokenizer: DocumentTokenizer) -> Locate:
     given = stream.ledger["recipe"]["parameters"]
-    if stream.ledger["recipe"]["function"] == _CHATS:
-        return _locate_chats(ChatParameters.model_validate(given["chats"]), tokenizer)
     tokens = given["tokens"] if isinstance(given["tokens"], list) else [given["tokens"]]
     rules = {
         split: _encoding_of(places, name, split, made_from["digest"])
@@ -210,6 +212,10 @@ def _encoding_of(places: Places, name: str, split: str, digest: str) -> tuple[Sp
         )
     parameters: Mapping[str, Any] = head["recipe"]["parameters"]
     return cast(SpecialTokens, parameters["special_tokens_in_text"]), parameters["max_tokens"]
+
+
+def _chats_of(stream: Artifact) -> ChatParameters:
+    return ChatParameters.model_validate(stream.ledger["recipe"]["parameters"]["chats"])
 
 
 def _locate_chats(chats: ChatParameters, tokenizer: DocumentTokenizer) -> Locate:
