@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         read_artifact_ledger,
         require_root_digest,
     )
-    from everytoken.shards.atomic import atomic_file, fsync_file, fsync_folder, write_text
+    from everytoken.shards.atomic import atomic_file, fsync_file, fsync_folder, scratch_folder, write_text
     from everytoken.shards.digests import canonical_json, file_sha256, value_digest
     from everytoken.shards.engines import Engine, Inline, Processes, make_engine
     from everytoken.shards.errors import (
@@ -83,6 +83,7 @@ __all__ = [
     "read_artifact_ledger",
     "read_ledger",
     "require_root_digest",
+    "scratch_folder",
     "stored_content",
     "table_digest",
     "value_digest",

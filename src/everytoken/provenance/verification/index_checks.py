@@ -11,7 +11,6 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -31,6 +30,7 @@ from everytoken.shards import (
     is_store,
     read_any_ledger,
     read_artifact_ledger,
+    scratch_folder,
 )
 from everytoken.tokens.chat_parameters import ChatParameters
 from everytoken.tokens.checks import Check, Level, checked
@@ -120,8 +120,7 @@ def _made_again(folder: Path, stored: Mapping[str, Path]) -> dict[str, int]:
         parameters["documents"] = {name: parameters["documents"][name] for name in splits}
     if "memory" in function.__recipe_unrecorded__:
         parameters["memory"] = _MEMORY
-    with TemporaryDirectory(prefix="everytoken-index-") as scratch:
-        again = Path(scratch)
+    with scratch_folder("everytoken-index") as again:
         built: Built = function(again, **parameters)
         if artifact_ledger_text(dict(built.statistics)) != artifact_ledger_text(ledger["statistics"]):
             raise ProvenanceError(f"{folder / LEDGER_FILE}: made again, the index has other statistics")
