@@ -50,8 +50,17 @@ def atomic_file(path: Path) -> Iterator[Path]:
             fsync_file(temporary)
             temporary.replace(path)
             fsync_folder(path.parent)
+        except OSError as error:
+            _name(error, path)
+            raise
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def _name(error: OSError, path: Path) -> None:
+    """Let an error of a write, which names no file, name the one that was to be made."""
+    if error.filename is None and error.errno is not None:
+        error.filename = str(path)
 
 
 @contextmanager
@@ -174,6 +183,9 @@ def atomic_folder(path: Path) -> Iterator[Path]:
             temporary.replace(path)
             fsync_folder(path.parent)
             shutil.rmtree(replaced, ignore_errors=True)
+        except OSError as error:
+            _name(error, path)
+            raise
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 

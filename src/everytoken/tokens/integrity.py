@@ -44,6 +44,7 @@ from everytoken.shards import (
     stored_content,
 )
 from everytoken.shards.parts import StoredPart
+from everytoken.system_errors import raise_trouble
 from everytoken.tokens.checks import Check, Level, checked, require
 from everytoken.tokens.errors import StreamError
 from everytoken.tokens.megatron import with_name
@@ -216,6 +217,7 @@ def read_ledger(folder: Path) -> dict[str, Any]:
     try:
         return read_artifact_ledger(folder / LEDGER_FILE)
     except (ShardsError, OSError) as error:
+        raise_trouble(error)
         raise StreamError(str(error)) from error
 
 

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 
 from everytoken.provenance.errors import ProvenanceError
+from everytoken.system_errors import raise_trouble
 
 _CHUNK = 1 << 20  # entries that are converted at a time
 
@@ -102,6 +103,7 @@ def map_array(path: Path, expected: int) -> np.ndarray:
                 return np.empty(0, dtype)  # an empty range cannot be mapped
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except Exception as error:  # a damaged header raises what the parser of Python raises
+        raise_trouble(error)
         raise ProvenanceError(
             f"{path} is no file of an index ({error}); run the pipeline that makes it again"
         ) from None

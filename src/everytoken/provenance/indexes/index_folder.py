@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.indexes.document_numbers import FIRST_ROWS_FILE, DocumentNumbers, read_numbers, write_numbers
 from everytoken.shards import LEDGER_FILE, Artifact, ShardsError, file_sha256, read_artifact_ledger, write_text
+from everytoken.system_errors import raise_trouble
 
 DESCRIPTION_FILE = "index.json"
 FORMAT = "everytoken-stream-index/1"
@@ -90,6 +91,7 @@ def read_description(
         _check_form(described)
         return described, read_numbers(folder, described["splits"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, ShardsError) as error:
+        raise_trouble(error)
         what = f"{path.name} has no {error}" if isinstance(error, KeyError) else error
         raise ProvenanceError(f"{folder} is no index of {of} ({what}); run the pipeline that makes it") from None
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.shards import LEDGER_FILE, Artifact, ArtifactStore, DamagedStore, ShardsError, is_store, read_ledger
+from everytoken.system_errors import raise_trouble
 
 logger = logging.getLogger(__name__)
 
@@ -105,6 +106,7 @@ def store_head(folder: Path) -> dict[str, Any]:
         found = path.stat()
         return _store_head(path, found.st_ino, found.st_mtime_ns, found.st_size)
     except (DamagedStore, OSError) as error:
+        raise_trouble(error)
         raise ProvenanceError(str(error)) from error
 
 

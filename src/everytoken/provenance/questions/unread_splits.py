@@ -20,6 +20,7 @@ from everytoken.provenance.questions.places import Places, store_head
 from everytoken.shards import Shards
 from everytoken.shards.parts import StoredPart
 from everytoken.shards.shards import part_name
+from everytoken.system_errors import raise_trouble
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class UnreadParts:
         try:
             rows = pq.read_metadata(path).num_rows
         except (OSError, pa.ArrowException) as error:
+            raise_trouble(error)
             raise ProvenanceError(
                 f"{path} cannot be read ({error}). Run the pipeline that makes it: damaged parts are made again"
             ) from error
