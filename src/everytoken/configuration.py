@@ -24,6 +24,7 @@ from kedro.pipeline.node import Node
 from omegaconf.errors import InterpolationKeyError
 
 from everytoken.pipeline_registry import JOBS, choose_job
+from everytoken.system_errors import SystemTrouble, explained
 
 if TYPE_CHECKING:
     from everytoken.provenance.releases.release import Release
@@ -153,6 +154,16 @@ class ConfigurationHook:
             from everytoken.provenance.takedown.list_in_force import LISTS_FOLDER, require_in_force
 
             require_in_force(self._project / self._data / LISTS_FOLDER, inputs[_SUBSAMPLING].exclude)
+
+
+class SystemErrorHook:
+    """Ends a run that the operating system stopped with what to do about it."""
+
+    @hook_impl(trylast=True)
+    def on_pipeline_error(self, error: Exception) -> None:
+        """Say it in words, after all other hooks have looked at the error itself."""
+        if (told := explained(error)) is not None:
+            raise SystemTrouble(told) from error
 
 
 class ReplayHook:

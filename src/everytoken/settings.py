@@ -1,6 +1,6 @@
 """Project settings: configuration that merges leaf by leaf, and the hooks that check it and record runs."""
 
-from everytoken.configuration import ConfigurationHook, JobConfigLoader, ReplayHook
+from everytoken.configuration import ConfigurationHook, JobConfigLoader, ReplayHook, SystemErrorHook
 from everytoken.tracking import TrackingHook
 
 CONFIG_LOADER_CLASS = JobConfigLoader
@@ -12,5 +12,5 @@ CONFIG_LOADER_ARGS = {
     "config_patterns": {"mlflow": ["mlflow*"]},
 }
 
-HOOKS = (ConfigurationHook(), ReplayHook(), TrackingHook())
+HOOKS = (ConfigurationHook(), ReplayHook(), TrackingHook(), SystemErrorHook())
 DISABLE_HOOKS_FOR_PLUGINS = ("kedro_mlflow",)

@@ -33,7 +33,7 @@ from everytoken.provenance.questions.places import Places
 from everytoken.provenance.questions.runs import TRAINED
 from everytoken.provenance.takedown import list_in_force as list_in_force_module
 from everytoken.provenance.takedown.exclusion_request import InForce, Request, WantedId, find_documents
-from everytoken.shards import Ledger, Store, value_digest
+from everytoken.shards import Ledger, Store, artifact_root_digest, value_digest
 from everytoken.tokens import DataParameters, open_indexed, open_training_windows, streams
 from everytoken.tokens.integrity import verify
 from tests.provenance.small_job import ROOT, SmallJob, write_upstream
@@ -113,13 +113,14 @@ class Project:
                 "initial": None,
             },
         }
+        statistics = {"steps": STEPS, "batch_size": BATCH, "seq_length": 64, "skipped_steps": 0}
         ledger = {
             "format": "everytoken-artifact/1",
             "fingerprint": "f",
             "recipe": recipe,
-            "root_digest": "r",
+            "root_digest": artifact_root_digest({}, statistics),
             "files": {},
-            "statistics": {"steps": STEPS, "batch_size": BATCH, "seq_length": 64, "skipped_steps": 0},
+            "statistics": statistics,
             "measured": {},
         }
         folder = self.data / "06_models/checkpoint"

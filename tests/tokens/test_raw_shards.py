@@ -22,11 +22,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from everytoken.parameters import PackingParameters
 from everytoken.seeds import numpy_generator
 from everytoken.shards import ArtifactStore
 from everytoken.tokens import StreamError, WindowWriter, write_annotated_stream
 from everytoken.tokens import raw_shards as module
 from everytoken.tokens.flat_tokens import FlatTokens, open_tokens
+from everytoken.tokens.integrity import require, verify
 from everytoken.tokens.raw_shards import write_raw_shards
 from everytoken.tokens.strands import places
 from tests.shards.folders import content
@@ -399,3 +401,38 @@ def test_damaged_shards_are_refused_and_named(tmp_path: Path, damage: Any, messa
     damage(tmp_path / "raw_shards")
     with pytest.raises(StreamError, match=message):
         open_tokens(tmp_path / "raw_shards")
+
+
+def test_the_manifest_names_the_datasets_by_the_numbers_of_the_order(tmp_path: Path) -> None:
+    made = pack(tmp_path, names=["first", "second"])
+    manifest = json.loads(made.path("manifest.json").read_text())
+    stores = datasets(tmp_path / "again", tables(MIXED), 17)
+    assert [(one["dataset"], one["name"], one["digest"]) for one in manifest["datasets"]] == [
+        (number, name, stores[number].root_digest) for number, name in enumerate(("first", "second"))
+    ]
+    assert [one["documents"] for one in manifest["datasets"]] == [shards.rows for shards in stores]
+    assert sum(one["tokens"] for one in manifest["datasets"]) == manifest["tokens"]
+    require(verify(tmp_path / "raw_shards", "full"))
+    manifest["datasets"][0]["tokens"] += 1
+    made.path("manifest.json").write_text(json.dumps(manifest))
+    (fault,) = [check.fault for check in verify(tmp_path / "raw_shards", "sizes") if check.name == "manifest"]
+    assert "tokens of all datasets" in fault
+
+
+def test_a_name_too_few_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StreamError, match=r"\['one'\] are 1 names, and 2 datasets are given"):
+        pack(tmp_path, names=["one"])
+
+
+def test_the_pipeline_names_both_splits_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    """Document addresses of raw shards have the numbers: the index and the manifest must mean the same by them."""
+    from everytoken.pipelines.packing.nodes import make_raw_shards_index, pack_raw_shards
+
+    first, second = datasets(tmp_path / "in", tables(MIXED))
+    parameters = PackingParameters(shard_size_tokens=500, dtype="uint32", seed=3, shuffle_memory=5000)
+    planned = pack_raw_shards(first, second, tokenizer(tmp_path / "tokenizer"), parameters)
+    made = ArtifactStore(tmp_path / "raw").save(planned)
+    assert planned.recipe is not None
+    names = planned.recipe.parameters["names"]
+    index = make_raw_shards_index(first, second, made, parameters)
+    assert index.recipe is not None and list(names) == list(index.recipe.parameters["order"])

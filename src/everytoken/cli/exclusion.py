@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -155,11 +154,11 @@ def _exclude(environment: _Environment, wanted: list[Wanted], reason: str, allow
     from everytoken.provenance.questions.document_records import DocumentRecords
     from everytoken.provenance.takedown.exclusion_report import document_index
     from everytoken.provenance.takedown.exclusion_request import find_documents, list_in_force
+    from everytoken.shards.atomic import scratch_folder
 
     places = environment.places()
     in_force = list_in_force(places, environment.configured, environment.lists)
-    with tempfile.TemporaryDirectory(prefix="everytoken-exclude-") as temporary:
-        scratch = Path(temporary)
+    with scratch_folder("everytoken-exclude") as scratch:
         request = find_documents(
             wanted, document_index(places, scratch), DocumentRecords(places), in_force, reason, allow_missing
         )
@@ -180,12 +179,12 @@ def _revoke(environment: _Environment, wanted: list[Wanted] | None, dry_run: boo
     from everytoken.corpus.exclusion import read_list
     from everytoken.provenance.takedown.exclusion_report import document_index
     from everytoken.provenance.takedown.exclusion_request import find_revoked, list_in_force
+    from everytoken.shards.atomic import scratch_folder
 
     places, configured = environment.places(), environment.configured
     in_force = list_in_force(places, None, environment.lists)
     named = () if configured is None else tuple(read_list(Path(configured.path), configured.sha256))
-    with tempfile.TemporaryDirectory(prefix="everytoken-exclude-") as temporary:
-        scratch = Path(temporary)
+    with scratch_folder("everytoken-exclude") as scratch:
         revocation = find_revoked(wanted, document_index(places, scratch), in_force, named, is_done=is_done)
         if not revocation.revoked:
             click.echo("none of these is excluded: there is nothing to take back")

@@ -7,6 +7,8 @@ import json
 import pkgutil
 import sys
 import time
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -52,10 +54,11 @@ def summary(env: str | None) -> None:
 def verify(
     paths: tuple[Path, ...], env: str | None, full: bool, count: int, seed: int, upstream: bool, files: Path
 ) -> None:
-    """Check that streams, raw shards, tokenizers and stores of tokens are what was written.
+    """Check that streams, their indexes, raw shards, tokenizers and stores of tokens are what was written.
 
     PATHS are their folders, folders that hold such folders, or prefixes of .bin and .idx; without any, what the
-    environment has of tokenization, canary and packing. One line a check; the exit code is 1 when one does not hold.
+    environment has of tokenization, canary, packing and provenance, and the windows of chats. With --full an index is
+    made again and compared. One line a check; the exit code is 1 when one does not hold.
 
     Where the first path is a release, it is checked itself, and the streams in the other paths against it.
     """
@@ -110,13 +113,15 @@ def _end(checks: int, failed: int, not_made: int = 0) -> None:
 
 
 def _verify_stored(paths: tuple[Path, ...], env: str | None, full: bool) -> None:
+    from everytoken.provenance.verification.index_checks import index_checks, is_index, stored_around
     from everytoken.tokens.errors import StreamError
-    from everytoken.tokens.integrity import LEDGER_FILE, find_stored, stored_bytes, tokenizers_of
+    from everytoken.tokens.integrity import LEDGER_FILE, Check, find_stored, stored_bytes, tokenizers_of
     from everytoken.tokens.integrity import verify as checks_of
 
     targets = [(str(path), path) for path in paths] or _stored_by_environment(env)
     begun, size, checks, failed = time.monotonic(), 0, 0, 0
     stored: dict[Path, str] = {}
+    around: dict[Path, dict[str, Path]] = {}  # several indexes lie in one data folder
     for name, path in targets:
         try:
             stored |= {one: name if one == path else str(one) for one in find_stored(path)}
@@ -126,7 +131,16 @@ def _verify_stored(paths: tuple[Path, ...], env: str | None, full: bool) -> None
     tokenizers = tokenizers_of(list(stored))
     for path, name in stored.items():
         level: Literal["sampled", "full"] = "full" if full else "sampled"
-        for check in checks_of(path, level, tokenizers.get(path), with_ledger=not paths):
+        found: Iterator[Check | str] = iter(checks_of(path, level, tokenizers.get(path), with_ledger=not paths))
+        if is_index(path):
+            data = path.resolve().parents[1]
+            if full and data not in around:
+                around[data] = stored_around(path)
+            found = chain(found, index_checks(path, level, around.get(data, {})))
+        for check in found:
+            if isinstance(check, str):
+                click.echo(f"--    {name}  {check}")
+                continue
             click.echo(f"{'ok  ' if check.ok else 'FAIL'}  {name}  {check.name}: {check.text}")
             checks, failed = checks + 1, failed + (not check.ok)
         if not (path if path.is_dir() else path.parent).joinpath(LEDGER_FILE).exists() and paths:
@@ -212,10 +226,12 @@ def _stages_in_order() -> list[str]:
 
 
 def _stored_by_environment(env: str | None) -> list[tuple[str, Path]]:
-    """Return name and folder of every dataset with a ledger that tokenization, canary and packing make."""
+    """Return name and folder of what tokenization, canary and packing make, of all indexes, and of chat windows."""
     from kedro.framework.project import pipelines
 
     with project(env) as (context, catalog):
-        nodes = [node for name in ("tokenization", "canary", "packing") for node in pipelines[name].nodes]
+        whole = ("tokenization", "canary", "packing", "provenance")
+        nodes = [node for name in whole for node in pipelines[name].nodes]
         names = [name for node in nodes for name in node.outputs if hasattr(catalog.get(name), "ledger_summary")]
+        names += ["chat_windows", "chat_index"]
         return [(name, Path(context.config_loader["catalog"][name]["filepath"])) for name in names]

@@ -12,9 +12,13 @@ if TYPE_CHECKING:
         artifact_checksum,
         artifact_ledger_text,
         artifact_root_digest,
+        parse_artifact_ledger,
         plan_artifact,
+        read_any_ledger,
+        read_artifact_ledger,
+        require_root_digest,
     )
-    from everytoken.shards.atomic import atomic_file, fsync_file, fsync_folder, write_text
+    from everytoken.shards.atomic import atomic_file, fsync_file, fsync_folder, scratch_folder, write_text
     from everytoken.shards.digests import canonical_json, file_sha256, value_digest
     from everytoken.shards.engines import Engine, Inline, Processes, make_engine
     from everytoken.shards.errors import (
@@ -26,12 +30,12 @@ if TYPE_CHECKING:
         ShardsError,
         StoreBusy,
     )
-    from everytoken.shards.ledger import LEDGER_FILE, Ledger, PartRecord, is_store
+    from everytoken.shards.ledger import LEDGER_FILE, Ledger, PartRecord, is_store, read_ledger
     from everytoken.shards.parts import Part, Rows, SetAside, Unchanged
     from everytoken.shards.recipe import Recipe, digests_in, versioned
     from everytoken.shards.shards import Shards, Zipped
     from everytoken.shards.store import Store
-    from everytoken.shards.table_digests import TableDigest, table_digest
+    from everytoken.shards.table_digests import TableDigest, stored_content, table_digest
     from everytoken.shards.writing import write_rows
 
 __getattr__, __dir__ = exports(__name__, __file__)
@@ -73,7 +77,14 @@ __all__ = [
     "fsync_folder",
     "is_store",
     "make_engine",
+    "parse_artifact_ledger",
     "plan_artifact",
+    "read_any_ledger",
+    "read_artifact_ledger",
+    "read_ledger",
+    "require_root_digest",
+    "scratch_folder",
+    "stored_content",
     "table_digest",
     "value_digest",
     "versioned",

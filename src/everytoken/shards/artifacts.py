@@ -13,14 +13,14 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from everytoken.shards.atomic import atomic_folder, lock_folder, remove_temporaries, sole_writer, write_text
 from everytoken.shards.digests import file_sha256, plain_json, value_digest
 from everytoken.shards.errors import DamagedStore, IncompleteStore, ShardsError
 from everytoken.shards.inputs import unchanging
-from everytoken.shards.ledger import LEDGER_FILE
+from everytoken.shards.ledger import LEDGER_FILE, is_store, read_ledger
 from everytoken.shards.recipe import Recipe
 
 logger = logging.getLogger(__name__)
@@ -112,12 +112,9 @@ def _file_entry(path: Path) -> dict[str, Any]:
     entry = {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
     if path.suffix == ".parquet":
         # loaded here: what makes no tables does without
-        import pyarrow.parquet as pq
+        from everytoken.shards.table_digests import stored_content
 
-        from everytoken.shards.table_digests import table_digest
-
-        with pq.ParquetFile(path) as file:
-            entry["content_digest"] = table_digest(file.schema_arrow, file.iter_batches())
+        entry["content_digest"] = stored_content(path)[1]
     return entry
 
 
@@ -147,6 +144,83 @@ def artifact_root_digest(files: Mapping[str, Mapping[str, Any]], statistics: Map
     return value_digest([contents, statistics])
 
 
+def parse_artifact_ledger(path: Path) -> dict[str, Any]:
+    """Return the ledger of an artifact; its form is checked, and its checksum is computed again.
+
+    Raises:
+        DamagedStore: it is none, or its checksum is not that of what it says.
+        FileNotFoundError: there is no such file.
+    """
+    content = path.read_bytes()
+    try:
+        ledger: dict[str, Any] = json.loads(content)
+        if (summed := artifact_checksum(ledger)) != (said := ledger["checksum"]):
+            raise DamagedStore(
+                f"{path} sums up to {summed}, it says {said}: it was edited. Run the pipeline that makes it again"
+            )
+        fault = _fault_of_form(ledger)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        fault = f"{type(error).__name__}: {error}"
+    if fault is not None:
+        raise DamagedStore(f"{path} is no ledger of an artifact ({fault}). Run the pipeline that makes it again")
+    return ledger
+
+
+def _fault_of_form(ledger: Mapping[str, Any]) -> str | None:
+    """Return what in a ledger has not the form in which one is written; None where all has."""
+    if ledger["format"] != _FORMAT:
+        return f"format {ledger['format']!r}, this version reads {_FORMAT!r}"
+    for name, entry in ledger["files"].items():
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+            return f"the file {name!r} is outside the folder"
+        texts = [entry["sha256"], entry.get("content_digest", "")]
+        if type(entry["bytes"]) is not int or not all(isinstance(text, str) for text in texts):
+            return f"the file {name!r} has no size and SHA-256"
+    recipe = ledger["recipe"]
+    texts = [ledger["root_digest"], ledger["fingerprint"], recipe["function"]]
+    maps = [ledger["statistics"], ledger["measured"], recipe["parameters"]]
+    if not all(isinstance(text, str) for text in texts) or type(recipe["version"]) is not int:
+        return "digests and the function are text, its version is a number"
+    if not all(isinstance(one, dict) for one in maps):
+        return "statistics, measured and parameters are objects"
+    return None
+
+
+def require_root_digest(path: Path, ledger: Mapping[str, Any]) -> None:
+    """Check that the root digest is that of the files and statistics in the ledger: it can be computed from them.
+
+    Raises:
+        DamagedStore: it is not.
+    """
+    if (root := artifact_root_digest(ledger["files"], ledger["statistics"])) != ledger["root_digest"]:
+        raise DamagedStore(
+            f"{path}: its root digest is {ledger['root_digest'][:16]}, expected {root[:16]} of the files that it "
+            "lists: it was edited. Run the pipeline that makes it again"
+        )
+
+
+def read_artifact_ledger(path: Path) -> dict[str, Any]:
+    """Return the ledger of an artifact; all that follows from its records is computed again.
+
+    Raises:
+        DamagedStore: see `parse_artifact_ledger` and `require_root_digest`.
+        FileNotFoundError: there is no such file.
+    """
+    ledger = parse_artifact_ledger(path)
+    require_root_digest(path, ledger)
+    return ledger
+
+
+def read_any_ledger(folder: Path) -> dict[str, Any]:
+    """Return the ledger of a folder as plain JSON, of a store of parts or of an artifact; both are checked.
+
+    Raises:
+        DamagedStore: it has no whole ledger.
+        FileNotFoundError: it has none.
+    """
+    return (read_ledger if is_store(folder) else read_artifact_ledger)(folder / LEDGER_FILE)
+
+
 def artifact_ledger_text(ledger: Mapping[str, Any]) -> str:
     """Return the ledger of an artifact in the one form in which it is written."""
     return json.dumps(ledger, ensure_ascii=False, indent=1, sort_keys=True) + "\n"
@@ -170,20 +244,7 @@ class ArtifactStore:
         return path.stat().st_size if path.exists() else None
 
     def _read(self) -> dict[str, Any]:
-        try:
-            ledger: dict[str, Any] = json.loads((self.root / LEDGER_FILE).read_text(encoding="utf-8"))
-            said, summed = ledger["checksum"], artifact_checksum(ledger)
-        except (ValueError, KeyError, TypeError) as error:
-            raise DamagedStore(
-                f"{self.root / LEDGER_FILE} is not a ledger ({error}); run the pipeline that makes it"
-            ) from error
-        if ledger["format"] != _FORMAT:
-            raise DamagedStore(
-                f"{self.root / LEDGER_FILE} has format {ledger['format']!r}, this version reads {_FORMAT!r}"
-            )
-        if summed != said:
-            raise DamagedStore(f"{self.root / LEDGER_FILE} sums up to {summed}, it says {said}: it was edited")
-        return ledger
+        return read_artifact_ledger(self.root / LEDGER_FILE)
 
     def load(self) -> Artifact:
         """Return the made artifact.

@@ -1,20 +1,27 @@
 """Files and folders that appear under their final name only when they are whole, and one writer a folder.
- A name with the suffix ``.tmp`` is a temporary: whoever holds the lock of a folder may delete every temporary in it,
-for the process that wrote it is dead.
+
+A name with the suffix ``.tmp`` is a temporary: whoever holds the lock of a folder may delete every temporary in it,
+for the process that wrote it is dead. Where several may write, each holds the lock of its own temporary, which the
+system frees when it is killed. So the next process that writes the same name removes what the dead left, and nothing of
+the living.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from everytoken.shards.errors import StoreBusy
+
+logger = logging.getLogger(__name__)
 
 
 def fsync_folder(folder: Path) -> None:
@@ -35,14 +42,104 @@ def fsync_file(path: Path) -> None:
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
     """Give a temporary path in the same folder; on success fsync it and rename it to ``path``, else remove it."""
+    _remove_dead_of(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with _owned(temporary, lambda: os.open(temporary, os.O_RDWR | os.O_CREAT, 0o666)):
+        try:
+            yield temporary
+            fsync_file(temporary)
+            temporary.replace(path)
+            fsync_folder(path.parent)
+        except OSError as error:
+            _name(error, path)
+            raise
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def _name(error: OSError, path: Path) -> None:
+    """Let an error of a write, which names no file, name the one that was to be made."""
+    if error.filename is None and error.errno is not None:
+        error.filename = str(path)
+
+
+@contextmanager
+def _owned(path: Path, open_it: Callable[[], int]) -> Iterator[None]:
+    """Hold the lock of a temporary that ``open_it`` makes and opens; who finds it then sees that its writer lives."""
+    while True:
+        descriptor = open_it()
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if _is_open_as(descriptor, path):  # else it was removed, or renamed, while this one waited
+                yield
+                return
+        finally:
+            os.close(descriptor)
+
+
+def _is_open_as(descriptor: int, path: Path) -> bool:
     try:
-        yield temporary
-        fsync_file(temporary)
-        temporary.replace(path)
-        fsync_folder(path.parent)
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+_left: dict[Path, list[str]] = {}  # temporaries in a folder when this process first wrote there: one listing a folder
+
+
+def _remove_dead_of(path: Path) -> None:
+    """Delete the temporaries of ``path`` whose writers are dead: nobody holds their locks."""
+    folder = path.parent.absolute()
+    if folder not in _left:
+        paths = folder.iterdir() if folder.is_dir() else ()
+        _left[folder] = [path.name for path in paths if path.name.endswith(".tmp")]
+    for name in [name for name in _left[folder] if _is_temporary(name, path.name)]:
+        _left[folder].remove(name)
+        _remove_if_dead(folder / name)
+
+
+def _remove_if_dead(path: Path) -> None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return
+    except OSError as error:  # a link, or another user's
+        logger.warning("%s was left by a process that ended, and cannot be removed: %s", path, error.strerror)
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _delete(path)
+    except (BlockingIOError, FileNotFoundError):  # it is being written, or was just removed by another process
+        pass
     finally:
-        temporary.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _delete(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+@contextmanager
+def scratch_folder(name: str) -> Iterator[Path]:
+    """Give an empty folder ``<name>-*`` in the system's temporary folder; it is removed at the end.
+
+    Those of the same name that killed processes of this user left are removed first.
+    """
+    place = Path(tempfile.gettempdir())
+    for path in place.glob(f"{name}-*"):
+        if path.is_dir() and not path.is_symlink() and path.stat().st_uid == os.getuid():
+            _remove_if_dead(path)
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=place))
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if _is_open_as(descriptor, folder):  # else another process took it for a dead one's before it was locked
+                yield folder
+                return
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(descriptor)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -67,29 +164,42 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
     A crash between the two renames leaves no ``path``: then the folder is missing, never half.
     """
+    _remove_dead_of(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.mkdir(parents=True)
-    try:
-        yield temporary
-        for file in sorted(temporary.rglob("*")):
-            fsync_folder(file) if file.is_dir() else fsync_file(file)
-        fsync_folder(temporary)
-        replaced = path.with_name(f".{path.name}.{os.getpid()}.old.tmp")
-        if path.exists():
-            path.replace(replaced)
-        temporary.replace(path)
-        fsync_folder(path.parent)
-        shutil.rmtree(replaced, ignore_errors=True)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    replaced = path.with_name(f".{path.name}.{os.getpid()}.old.tmp")
+
+    def make() -> int:
+        temporary.mkdir(parents=True)
+        return os.open(temporary, os.O_RDONLY)
+
+    with _owned(temporary, make):
+        try:
+            yield temporary
+            for file in sorted(temporary.rglob("*")):
+                fsync_folder(file) if file.is_dir() else fsync_file(file)
+            fsync_folder(temporary)
+            if path.exists():
+                path.replace(replaced)
+            temporary.replace(path)
+            fsync_folder(path.parent)
+            shutil.rmtree(replaced, ignore_errors=True)
+        except OSError as error:
+            _name(error, path)
+            raise
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _is_temporary(name: str, of: str | None) -> bool:
+    stem = ".+" if of is None else re.escape(of)  # the whole name: model.v2 may have a writer
+    return re.fullmatch(rf"\.{stem}\.\d+(\.old)?\.tmp", name) is not None
 
 
 def remove_temporaries(folder: Path, name: str | None = None) -> None:
     """Delete what dead writers left in ``folder``: the temporaries of ``name``, or all."""
-    stem = ".+" if name is None else re.escape(name)  # the whole name: model.v2 may have a writer
     for path in folder.iterdir():
-        if re.fullmatch(rf"\.{stem}\.\d+(\.old)?\.tmp", path.name):
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        if _is_temporary(path.name, name):
+            _delete(path)
 
 
 def lock_folder(folder: Path) -> Path:

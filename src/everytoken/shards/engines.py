@@ -31,6 +31,7 @@ from types import ModuleType
 from typing import Any, Literal, Protocol
 
 from everytoken.shards.errors import Failure, ShardsError
+from everytoken.system_errors import explained
 
 Task = Any
 Outcome = tuple[Task, Any]
@@ -54,7 +55,8 @@ def _attempt(
         raise
     except BaseException as error:  # a panic of a Rust library is no Exception, and costs no other task either
         message = "".join(traceback.format_exception_only(error)).strip()  # shows a message that raises when shown
-        texts = message.removeprefix(f"{type(error).__module__}."), "".join(traceback.format_exception(error))
+        told = explained(error) or message.removeprefix(f"{type(error).__module__}.")
+        texts = told, "".join(traceback.format_exception(error))
         return Failure(*(text.encode("utf-8", "backslashreplace").decode() for text in texts))
 
 

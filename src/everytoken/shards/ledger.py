@@ -1,16 +1,21 @@
 """The ledger of a store: what each part holds, how it was made, and one root digest over all.
 
 A ledger is JSON without dates or hosts, so the same parts give the same ledger bytes. Its root digest is over the
-content of the parts; its checksum is over all that it says, so that no number in it can be edited unseen.
+content of the parts; its checksum is over all that it says, so that no number in it can be edited unseen. Whoever reads
+a ledger computes both again, and the sums: none of them is believed.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
+
+import orjson
 
 from everytoken.shards.atomic import write_text
 from everytoken.shards.digests import value_digest
@@ -22,7 +27,9 @@ LEDGER_FILE = "ledger.json"
 FORMAT = "everytoken-ledger/2"
 
 _HEAD = 1 << 16
-_PARTS = b'\n "parts": [\n'
+_PARTS = '\n "parts": [\n'
+_NAME = re.compile(r"part_\d{5,}")
+_REMEDY = "Run the pipeline that makes it again; parts whose content is right are kept."
 
 
 def is_store(folder: Path) -> bool:
@@ -61,12 +68,19 @@ class PartRecord:
     value: Any = None
     set_aside: SetAsideRecord | None = None
 
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON."""
+        return {**vars(self), "set_aside": None if self.set_aside is None else vars(self.set_aside)}
+
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> PartRecord:
         """Return the record of a parsed JSON object."""
         aside = data["set_aside"]
         made = {"inputs": tuple(data["inputs"]), "set_aside": None if aside is None else SetAsideRecord(**aside)}
         return PartRecord(**{**data, **made})
+
+
+_RECORD, _SET_ASIDE = ({field.name for field in fields(kind)} for kind in (PartRecord, SetAsideRecord))
 
 
 @dataclass(frozen=True)
@@ -95,7 +109,7 @@ class Ledger:
     @property
     def checksum(self) -> str:
         """Digest over everything that the ledger says."""
-        return value_digest([FORMAT, self.holds, self.recipe, [asdict(part) for part in self.parts]])
+        return value_digest([FORMAT, self.holds, self.recipe, [part.to_json() for part in self.parts]])
 
     def write(self, path: Path) -> None:
         """Write the ledger as JSON, atomically."""
@@ -108,47 +122,73 @@ class Ledger:
             "bytes": self.bytes,
             "recipe": self.recipe,
         }
-        lines = ",\n".join(json.dumps(asdict(part), ensure_ascii=False, sort_keys=True) for part in self.parts)
+        lines = ",\n".join(json.dumps(part.to_json(), ensure_ascii=False, sort_keys=True) for part in self.parts)
         text = json.dumps(head, ensure_ascii=False, indent=1, sort_keys=True)[:-2]
-        write_text(path, f"{text},{_PARTS.decode()}{lines}\n]}}\n")
-
-    @staticmethod
-    def read_head(path: Path) -> dict[str, Any]:
-        """Return what a ledger says before its parts: root_digest, rows, bytes, recipe; its checksum is not looked at.
-
-        The ledger of 20,000 parts has megabytes; who asks for its sums needs none of them.
-
-        Raises:
-            DamagedStore: not a ledger.
-        """
-        head = b""
-        try:
-            with path.open("rb") as file:
-                while _PARTS not in head and (block := file.read(_HEAD)):
-                    head += block
-            found: dict[str, Any] = json.loads(head.split(_PARTS)[0].rstrip().rstrip(b",") + b"}")
-        except (OSError, ValueError) as error:
-            raise DamagedStore(f"{path} is no ledger of parts ({error}); run the pipeline that makes it") from error
-        return found
+        write_text(path, f"{text},{_PARTS}{lines}\n]}}\n")
 
     @staticmethod
     def read(path: Path) -> Ledger:
-        """Read a ledger and check its checksum and sums.
+        """Read a ledger; see `read_ledger` for what is checked.
 
         Raises:
             DamagedStore: not a ledger, or not the one that was written.
+            FileNotFoundError: there is none.
         """
-        remedy = "Run the pipeline that makes it again; parts whose content is right are kept."
-        try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-            if data["format"] != FORMAT:
-                raise DamagedStore(f"{path} has format {data['format']!r}, this version reads {FORMAT!r}. {remedy}")
-            parts = tuple(PartRecord.from_json(part) for part in data["parts"])
-            ledger = Ledger(data["holds"], data["recipe"], parts)
-            said = [data[key] for key in ("checksum", "root_digest", "rows", "bytes")]
-            summed = [ledger.checksum, ledger.root_digest, ledger.rows, ledger.bytes]
-        except (ValueError, KeyError, TypeError) as error:
-            raise DamagedStore(f"{path} is not a ledger ({type(error).__name__}: {error}). {remedy}") from error
+        data = read_ledger(path)
+        return Ledger(data["holds"], data["recipe"], tuple(PartRecord.from_json(part) for part in data["parts"]))
+
+
+def read_ledger(path: Path) -> dict[str, Any]:
+    """Return the JSON of a ledger, without a record for each part.
+
+    What follows from the records is computed again: checksum, root digest, rows, bytes, and the digests of values.
+    That takes 0.4 s for 20,000 parts.
+
+    Raises:
+        DamagedStore: not a ledger, or not the one that was written.
+        FileNotFoundError: there is none.
+    """
+    content = path.read_bytes()
+    try:
+        data: dict[str, Any] = json.loads(content)
+        if data["format"] != FORMAT:
+            raise DamagedStore(f"{path} has format {data['format']!r}, this version reads {FORMAT!r}. {_REMEDY}")
+        parts = data["parts"]
+        said = [data[key] for key in ("checksum", "root_digest", "rows", "bytes")]
+        root = root_digest((part["name"], part["content_digest"]) for part in parts)
+        sums = [root, *(sum(part[key] for part in parts) for key in ("rows", "bytes"))]
+        summed = [_checksum([FORMAT, data["holds"], data["recipe"], parts], data["checksum"]), *sums]
         if summed != said:
-            raise DamagedStore(f"{path}: its parts sum up to {summed}, it says {said}: it was edited. {remedy}")
-        return ledger
+            raise DamagedStore(f"{path}: its parts sum up to {summed}, it says {said}: it was edited. {_REMEDY}")
+        for part in parts:
+            _check_record(part)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DamagedStore(f"{path} is not a ledger ({type(error).__name__}: {error}). {_REMEDY}") from error
+    return data
+
+
+def _check_record(part: dict[str, Any]) -> None:
+    if set(part) != _RECORD or not _NAME.fullmatch(part["name"]):
+        raise ValueError(f"a part has the name {part.get('name')!r} and the keys {sorted(part)}")
+    if not part["sha256"] and value_digest(part["value"]) != part["content_digest"]:
+        raise ValueError(f"the value of {part['name']} has another digest than its record")
+    if (aside := part["set_aside"]) is None:
+        return
+    if set(aside) != _SET_ASIDE:
+        raise ValueError(f"what was set aside of {part['name']} has the keys {sorted(aside)}")
+    if (rows := part["statistics"]["rows_in"]) != part["rows"] + aside["rows"]:
+        raise ValueError(f"{part['name']}: rows_in is {rows}, the part and what was set aside have other rows")
+
+
+def _checksum(content: list[Any], said: str) -> str:
+    """Return the digest of ``content``.
+
+    orjson writes it in a fifth of the time, and in the same form but for floats with exponents. Where its text has the
+    digest that is ``said``, it is the text that was digested.
+    """
+    try:
+        if hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest() == said:
+            return said
+    except TypeError:  # integers of more than 64 bits, halves of surrogate pairs
+        pass
+    return value_digest(content)

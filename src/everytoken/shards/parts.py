@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from everytoken.shards.digests import file_sha256, plain_json
 from everytoken.shards.errors import DamagedStore, ShardsError
 from everytoken.shards.recipe import Recipe
+from everytoken.system_errors import raise_trouble
 
 BATCH_ROWS = 8_192
 
@@ -129,6 +130,8 @@ class StoredPart:
             raise self._damaged(error) from error
 
     def _damaged(self, error: Exception | str) -> DamagedStore:
+        if isinstance(error, Exception):
+            raise_trouble(error)
         return DamagedStore(
             f"{self.path} cannot be read ({error}). It is not the file that was written; "
             "run the pipeline that makes it again: damaged parts are found by their SHA-256 and made anew."

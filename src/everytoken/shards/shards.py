@@ -82,6 +82,11 @@ class Shards:
         return sum(part.rows for part in self.parts)
 
     @property
+    def part_rows(self) -> list[int]:
+        """Rows of each part, in plan order."""
+        return [part.rows for part in self.parts]
+
+    @property
     def statistics(self) -> list[dict[str, Any]]:
         """What the part function returned beside its rows, by part in plan order (stored parts only)."""
         if self.ledger is None:

@@ -82,7 +82,7 @@ class _MakePart:
                 statistics=written.statistics,
                 set_aside=aside,
             )
-        write_text(self.root / _MAKING / f"{task.name}.json", json.dumps(asdict(record), ensure_ascii=False))
+        write_text(self.root / _MAKING / f"{task.name}.json", json.dumps(record.to_json(), ensure_ascii=False))
         return record
 
 

@@ -14,10 +14,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from everytoken.shards.digests import value_digest
 from everytoken.shards.errors import RecipeError
@@ -126,3 +128,11 @@ def table_digest(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> str:
     for batch in batches:
         digest.update(batch)
     return digest.hexdigest()
+
+
+def stored_content(path: Path) -> tuple[int, str]:
+    """Return rows and content digest of the table in a parquet file, read a batch at a time."""
+    with pq.ParquetFile(path) as file:
+        groups = range(file.num_row_groups)
+        batches = (one for i in groups for one in file.iter_batches(row_groups=[i]))
+        return file.metadata.num_rows, table_digest(file.schema_arrow, batches)

@@ -234,6 +234,7 @@ def link_part(unchanged: Unchanged, path: Path) -> Written:
     if not isinstance(part, StoredPart):
         raise ShardsError(f"{path.stem}: Unchanged holds a {type(part).__name__}; only a stored part can stay as it is")
     with atomic_file(path) as temporary:
+        temporary.unlink()  # a link can only be made where nothing is; the folder has one writer
         link_file(part.path, temporary)
     set_aside_path(path).unlink(missing_ok=True)
     statistics = plain_json(dict(unchanged.statistics), f"{path.stem}: statistics")

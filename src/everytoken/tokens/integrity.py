@@ -24,7 +24,6 @@ that keeps all of this is found by the digests alone.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -34,12 +33,18 @@ from everytoken.shards import (
     Artifact,
     ShardsError,
     Store,
-    artifact_checksum,
     artifact_root_digest,
     digests_in,
     file_sha256,
     is_store,
+    parse_artifact_ledger,
+    read_any_ledger,
+    read_artifact_ledger,
+    require_root_digest,
+    stored_content,
 )
+from everytoken.shards.parts import StoredPart
+from everytoken.system_errors import raise_trouble
 from everytoken.tokens.checks import Check, Level, checked, require
 from everytoken.tokens.errors import StreamError
 from everytoken.tokens.megatron import with_name
@@ -113,9 +118,8 @@ def tokenizers_of(paths: Sequence[Path]) -> dict[Path, dict[str, int]]:
 
 def _any_ledger(folder: Path) -> dict[str, Any] | None:
     try:
-        ledger = json.loads((folder / LEDGER_FILE).read_bytes())
-        return ledger if {"root_digest", "recipe"} <= set(ledger) else None
-    except (OSError, ValueError, TypeError):  # a damaged one is reported where it is checked
+        return read_any_ledger(folder)
+    except (OSError, ShardsError):  # a damaged one is reported where it is checked
         return None
 
 
@@ -205,22 +209,16 @@ def _prefix(path: Path) -> Path:
 
 
 def read_ledger(folder: Path) -> dict[str, Any]:
-    """Return the ledger of an artifact, and compare it with its own checksum.
+    """Return the ledger of an artifact; its checksum and root digest are computed again.
 
     Raises:
         StreamError: it is damaged or was edited.
     """
-    path = folder / LEDGER_FILE
     try:
-        ledger: dict[str, Any] = json.loads(path.read_bytes())
-        said = ledger["checksum"]
-        summed = artifact_checksum(ledger)
-        _ = [(entry["bytes"], entry["sha256"]) for entry in ledger["files"].values()]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise StreamError(f"{path} is no ledger of an artifact ({type(error).__name__}: {error})") from error
-    if summed != said:
-        raise StreamError(f"{path} sums up to {summed[:16]}, it says {said[:16]}: it was edited")
-    return ledger
+        return read_artifact_ledger(folder / LEDGER_FILE)
+    except (ShardsError, OSError) as error:
+        raise_trouble(error)
+        raise StreamError(str(error)) from error
 
 
 def recorded_statistics(folder: Path) -> dict[str, Any]:
@@ -237,7 +235,12 @@ def recorded_statistics(folder: Path) -> dict[str, Any]:
 
 
 def _ledger_numbers(folder: Path, into: dict[str, Any]) -> dict[str, int]:
-    into.update(read_ledger(folder))
+    path = folder / LEDGER_FILE
+    try:
+        into.update(parse_artifact_ledger(path))  # the files are looked at even where the root digest is not theirs
+        require_root_digest(path, into)
+    except ShardsError as error:
+        raise StreamError(str(error)) from error
     return {"files": len(into["files"])}
 
 
@@ -259,12 +262,14 @@ def _check_files(folder: Path, ledger: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _check_digests(folder: Path, ledger: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, int]:
-    """Every file has its SHA-256, and the digests sum up to the root digest."""
+    """Every file has its SHA-256, every table its content digest, and the digests sum up to the root digest."""
     faults = []
     for name, entry in ledger["files"].items():
         found = known.get(name) or (file_sha256(folder / name) if (folder / name).is_file() else "no file")
         if found != entry["sha256"]:
             faults.append(f"{folder / name}: expected SHA-256 {entry['sha256'][:16]}, found {found[:16]}")
+        elif "content_digest" in entry and (rows := stored_content(folder / name)[1]) != entry["content_digest"]:
+            faults.append(f"{folder / name}: expected content {entry['content_digest'][:16]}, found {rows[:16]}")
     if (root := artifact_root_digest(ledger["files"], ledger["statistics"])) != ledger["root_digest"]:
         faults.append(f"{folder / LEDGER_FILE}: its root digest is {ledger['root_digest'][:16]}, expected {root[:16]}")
     if faults:
@@ -289,10 +294,15 @@ def _check_store(folder: Path, level: Level) -> list[Check]:
 
     def digests() -> dict[str, int]:
         stored, faults = Store(folder).load(), []
-        files = [part for part in (*stored.parts, *stored.set_aside) if hasattr(part, "verify")]
+        files = [part for part in (*stored.parts, *stored.set_aside) if isinstance(part, StoredPart)]
         for part in files:
             try:
                 part.verify()
+                rows, found = stored_content(part.path)
+                if found != part.digest:
+                    faults.append(f"{part.path}: expected content {part.digest[:16]}, found {found[:16]}")
+                if rows != part.rows:
+                    faults.append(f"{part.path}: expected {part.rows:,} rows, found {rows:,}")
             except ShardsError as error:
                 faults.append(str(error))
         if faults:

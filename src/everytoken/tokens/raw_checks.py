@@ -47,6 +47,12 @@ def _check_manifest(folder: Path, statistics: Mapping[str, Any], into: dict[str,
     for source, held in manifest["by_source"].items():
         in_shards = sum(shard["tokens_by_source"].get(source, 0) for shard in shards)
         sums.append((f"tokens of {source} in all shards", in_shards, held["tokens"]))
+    if "datasets" in manifest:  # older ones name none
+        for name in ("tokens", "documents"):
+            of_datasets = sum(dataset[name] for dataset in manifest["datasets"])
+            sums.append((f"{name} of all datasets", of_datasets, manifest[name]))
+        numbers = [dataset["dataset"] for dataset in manifest["datasets"]]
+        sums.append(("numbers of the datasets", len(set(numbers) & set(range(len(numbers)))), len(numbers)))
     for name in ("tokens", "documents", "eos_id", "vocab_size"):
         sums.append((f"{name} of the ledger", statistics.get(name, manifest[name]), manifest[name]))
     for shard in shards[:-1]:

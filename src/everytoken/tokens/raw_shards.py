@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Self
@@ -24,7 +24,7 @@ import numpy as np
 
 from everytoken.shards import Artifact, Built, Shards, atomic_file, file_sha256, versioned, write_text
 from everytoken.tokens.errors import StreamError
-from everytoken.tokens.strands import ORDER, count_strands, interleaved
+from everytoken.tokens.strands import ORDER, StrandCount, count_strands, interleaved
 
 MANIFEST_FILE = "manifest.json"
 FORMAT = "everytoken-raw-shards/1"
@@ -41,6 +41,7 @@ def write_raw_shards(
     dtype: Literal["uint16", "uint32"],
     seed: int,
     shuffle_memory: int,
+    names: Sequence[str] | None = None,
 ) -> Built:
     """Write ``shard_00000.bin`` and following, and ``manifest.json``.
 
@@ -53,6 +54,7 @@ def write_raw_shards(
         seed: of the order of documents in parts.
         shuffle_memory: bytes for rows in memory; positions come on top (about 40 bytes a document of one part), and a
             batch of each strand, at most 16 MiB, while it is merged.
+        names: of the datasets, for the manifest; the rule of the order knows them by number. None: it names none.
 
     Returns:
         Statistics: shards, tokens, documents, dtype, eos_id, tokenizer_sha256, vocab_size, by_source (tokens,
@@ -70,6 +72,8 @@ def write_raw_shards(
         raise StreamError(
             f"the vocabulary has {vocab_size:,} ids, {dtype} holds {most:,}: pack as uint32 (packing.dtype)"
         )
+    if names is not None and len(names) != len(tokens):
+        raise StreamError(f"{list(names)} are {len(names)} names, and {len(tokens)} datasets are given: name each")
     if shard_size_tokens < 1:
         raise StreamError(f"shard_size_tokens is {shard_size_tokens}; expected at least 1 token")
     counts = count_strands(tokens)
@@ -109,6 +113,7 @@ def write_raw_shards(
         "vocab_size": vocab_size,
         "seed": seed,
         "order": ORDER,
+        **({} if names is None else {"datasets": _described(names, tokens, counts)}),
         "by_source": by_source,
         "shards": writer.shards,
     }
@@ -121,6 +126,22 @@ def write_raw_shards(
             "most_tokens_off_share": most_tokens_off_share(manifest),
         }
     )
+
+
+def _described(
+    names: Sequence[str], tokens: Sequence[Shards], counts: Mapping[tuple[str, int], StrandCount]
+) -> list[dict[str, Any]]:
+    """Return what each dataset is, by the number that it has in the rule of the order."""
+    return [
+        {
+            "dataset": number,
+            "name": name,
+            "digest": shards.root_digest,
+            "documents": sum(count.documents for (_, of), count in counts.items() if of == number),
+            "tokens": sum(count.tokens for (_, of), count in counts.items() if of == number),
+        }
+        for number, (name, shards) in enumerate(zip(names, tokens, strict=True))
+    ]
 
 
 def most_tokens_off_share(manifest: dict[str, Any]) -> int:

@@ -20,6 +20,7 @@ def pack_raw_shards(
         dtype=parameters.dtype,
         seed=parameters.seed,
         shuffle_memory=parameters.shuffle_memory,
+        names=["unannotated", "annotated"],
     )
 
 

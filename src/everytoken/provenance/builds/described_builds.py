@@ -20,7 +20,15 @@ from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases.release import SPLITS, TOKENIZER_PATH, VERIFICATION_FOLDER, open_release
 from everytoken.provenance.releases.window_checksums import CHECKSUMS_FILE, window_checksums
 from everytoken.provenance.verification.release_checks import is_meant_as_release
-from everytoken.shards import LEDGER_FILE, Shards, Store, is_store, value_digest
+from everytoken.shards import (
+    LEDGER_FILE,
+    Shards,
+    ShardsError,
+    Store,
+    is_store,
+    read_any_ledger,
+    value_digest,
+)
 
 SHARD_PLAN = "shard_plan"
 _DECIDES_NOTHING = frozenset({"engine_certificate"})  # which engines were compared; another machine has others
@@ -191,11 +199,8 @@ def _checksums(path: Path, ledger: Mapping[str, Any]) -> np.ndarray:
 
 def _ledger(path: Path) -> dict[str, Any]:
     try:
-        ledger: dict[str, Any] = json.loads(path.read_bytes())
-        if {"root_digest", "recipe", "format"} <= set(ledger):
-            return ledger
-        raise ValueError(f"it has only {sorted(ledger)[:10]}")
-    except (OSError, ValueError, TypeError) as error:
+        return read_any_ledger(path.parent)
+    except (ShardsError, OSError) as error:
         raise ProvenanceError(
             f"{path} is no ledger ({error}); run the pipeline that makes {path.parent.name} again"
         ) from error

@@ -13,7 +13,6 @@ the streams was made of no longer counts, and its address, split and order alone
 from __future__ import annotations
 
 import hashlib
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from everytoken.corpus.database import open_database
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases.manifest import WITHHELD
 from everytoken.provenance.text_hashes import text_hashes
-from everytoken.shards import Part, Shards
+from everytoken.shards import Part, Shards, scratch_folder
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -136,7 +135,7 @@ def compare_documents(
         ProvenanceError: the join needs more memory or disk.
         DamagedStore: a part cannot be read.
     """
-    with tempfile.TemporaryDirectory(prefix="everytoken-diff-") as folder, _connected(folder, memory) as duckdb:
+    with scratch_folder("everytoken-diff") as folder, _connected(folder, memory) as duckdb:
         rows_a, rows_b = _load(duckdb, "a", a, ids_of_tokens), _load(duckdb, "b", b, ids_of_tokens)
         _load_taken_down(duckdb, "a", down_in_a)
         _load_taken_down(duckdb, "b", down_in_b)
@@ -195,12 +194,12 @@ USING (source, shard_index, row)
 
 
 @contextmanager
-def _connected(folder: str, memory: int) -> Iterator[DuckDBPyConnection]:
+def _connected(folder: Path, memory: int) -> Iterator[DuckDBPyConnection]:
     """Give a DuckDB in a folder that loads no extension; report its errors as ours."""
     import duckdb  # loaded where it is needed
 
     try:
-        with open_database(Path(folder, "spilled"), memory, file=Path(folder, "documents.duckdb")) as connection:
+        with open_database(folder / "spilled", memory, file=folder / "documents.duckdb") as connection:
             yield connection
     except duckdb.OutOfMemoryException as error:
         raise ProvenanceError(f"comparing documents needs more than {memory:,} bytes ({error}); give more") from error

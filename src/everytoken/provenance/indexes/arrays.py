@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 
 from everytoken.provenance.errors import ProvenanceError
+from everytoken.system_errors import raise_trouble
 
 _CHUNK = 1 << 20  # entries that are converted at a time
 
@@ -80,23 +81,29 @@ def write_permutation(permutation: np.ndarray, forward: ArrayWriter, backward: A
         backward.append(inverse[start : start + _CHUNK].astype(np.int64) + first)
 
 
-def map_array(path: Path) -> np.ndarray:
-    """Return the array of a ``.npy`` file, mapped, (n,).
+_TYPES = ("<u2", "<u4", "<u8")
+
+
+def map_array(path: Path, expected: int) -> np.ndarray:
+    """Return the array of a ``.npy`` file, mapped, (expected,).
 
     Raises:
-        ProvenanceError: there is no such file, or it is not whole.
+        ProvenanceError: there is no such file, it is not whole, or has another number or type of entries.
     """
     try:
         with path.open("rb") as file:
             np.lib.format.read_magic(file)
             (count,), _, dtype = np.lib.format.read_array_header_1_0(file)
+            if count != expected or dtype.str not in _TYPES:
+                raise ValueError(f"it has {count:,} entries of {dtype}, expected {expected:,} of {', '.join(_TYPES)}")
             offset, size = file.tell(), os.fstat(file.fileno()).st_size
             if size != offset + count * dtype.itemsize:
                 raise ValueError(f"it has {size} bytes, its {count} entries need {offset + count * dtype.itemsize}")
             if not count:
                 return np.empty(0, dtype)  # an empty range cannot be mapped
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # a damaged header raises what the parser of Python raises
+        raise_trouble(error)
         raise ProvenanceError(
             f"{path} is no file of an index ({error}); run the pipeline that makes it again"
         ) from None

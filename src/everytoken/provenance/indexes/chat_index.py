@@ -116,16 +116,28 @@ class ChatIndex(StreamIndex):
             described["windows"],
             described["window"],
             numbers,
-            *(map_array(folder / name) for name in (_DOCUMENTS, _FIRSTS, _ENDS, _CUTS, _WINDOWS)),
+            *(map_array(folder / name, described["windows"]) for name in (_DOCUMENTS, _FIRSTS, _ENDS, _CUTS, _WINDOWS)),
         )
 
+    def tokens_of(self, document: int) -> None:
+        """See `StreamIndex`: of a chat the spans of its windows are kept, and not its length."""
+        return None
+
     def _spans(self, window: int) -> Iterator[Span]:
-        yield self._span(int(self.cuts[window]))
+        yield self._span(int(self.cuts[window]), window)
 
     def _windows_of(self, document: int) -> Iterator[tuple[int, Span]]:
         begin, end = bisect_left(self.document_of_cut, document), bisect_right(self.document_of_cut, document)
         for cut in range(begin, end):
-            yield int(self.window_of_cut[cut]), self._span(cut)
+            window = int(self.window_of_cut[cut])
+            yield window, self._span(cut, window)
 
-    def _span(self, cut: int) -> Span:
-        return Span(int(self.document_of_cut[cut]), int(self.firsts[cut]), int(self.ends[cut]), 0)
+    def _span(self, cut: int, window: int) -> Span:
+        holds = max(cut, window) < self.windows
+        holds = holds and int(self.window_of_cut[cut]) == window and int(self.cuts[window]) == cut
+        self._require(holds, f"by {_CUTS} and {_WINDOWS}, cut {cut:,} and window {window:,} are not the same")
+        near = self.document_of_cut[max(0, cut - 1) : cut + 2].tolist()
+        self._require(near == sorted(near), f"{_DOCUMENTS} does not ascend at cut {cut:,}")
+        first, end = int(self.firsts[cut]), int(self.ends[cut])
+        self._require(first < end <= first + self.window, f"cut {cut:,} has the tokens [{first:,}, {end:,})")
+        return Span(int(self.document_of_cut[cut]), first, end, 0)

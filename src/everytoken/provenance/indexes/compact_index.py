@@ -99,23 +99,57 @@ class CompactIndex(StreamIndex):
             described["windows"],
             described["window"],
             numbers,
-            StoredPositions(folder, described["tokens"]),
-            *(map_array(folder / name) for name in (_ROWS, _PLACES, _CUTS, _WINDOWS)),
+            StoredPositions(folder, len(numbers), described["tokens"]),
+            *(map_array(folder / name, len(numbers)) for name in (_ROWS, _PLACES)),
+            *(map_array(folder / name, described["windows"]) for name in (_CUTS, _WINDOWS)),
         )
 
+    def tokens_of(self, document: int) -> int:
+        """See `StreamIndex`."""
+        begin, end = self.positions.range_of(self._place_of(document))
+        return end - begin
+
     def _spans(self, window: int) -> Iterator[Span]:
-        begin = int(self.cuts[window]) * self.window
-        for place, first, end, at in self.positions.between(begin, begin + self.window):
-            yield Span(self._first_of_part(place) + int(self.rows[place]), first, end, at)
+        cut, at = int(self.cuts[window]), 0
+        self._require_cut(cut, window)
+        begin = cut * self.window
+        for place, first, end, at_first in self.positions.between(begin, begin + self.window):
+            span = Span(self._document_at(place), first, end, at_first)
+            self._require(span.at == at, f"window {window:,} has no document at position {at:,}")
+            at = span.until
+            yield span
+        self._require(at == self.window, f"window {window:,} has documents up to position {at:,}")
 
     def _windows_of(self, document: int) -> Iterator[tuple[int, Span]]:
-        place = self._first_of_part(document) + int(self.places[document])
-        begin, end = self.positions.range_of(place)
+        begin, end = self.positions.range_of(self._place_of(document))
         for cut in range(begin // self.window, min((end - 1) // self.window + 1, self.windows)):
             start = cut * self.window
             first, last = max(begin, start), min(end, start + self.window)
-            span = Span(document, first - begin, last - begin, first - start)
-            yield int(self.window_of_cut[cut]), span
+            window = int(self.window_of_cut[cut])
+            self._require_cut(cut, window)
+            yield window, Span(document, first - begin, last - begin, first - start)
+
+    def _require_cut(self, cut: int, window: int) -> None:
+        holds = cut < self.windows and window < self.windows
+        holds = holds and int(self.window_of_cut[cut]) == window and int(self.cuts[window]) == cut
+        self._require(holds, f"by {_CUTS} and {_WINDOWS}, cut {cut:,} and window {window:,} are not the same")
+
+    def _place_of(self, document: int) -> int:
+        place = self._first_of_part(document) + int(self.places[document])
+        self._require_pair(place, document)
+        return place
+
+    def _document_at(self, place: int) -> int:
+        document = self._first_of_part(place) + int(self.rows[place])
+        self._require_pair(place, document)
+        return document
+
+    def _require_pair(self, place: int, document: int) -> None:
+        holds = max(place, document) < self.documents
+        if holds:
+            first = self._first_of_part(place)
+            holds = first + int(self.rows[place]) == document and first + int(self.places[document]) == place
+        self._require(holds, f"by {_ROWS} and {_PLACES}, place {place:,} and document {document:,} are not the same")
 
     def _first_of_part(self, document: int) -> int:
         """Return the first number of the part that has this one: places stay in their part."""

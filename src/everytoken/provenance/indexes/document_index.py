@@ -26,11 +26,13 @@ from everytoken.provenance.indexes.document_numbers import (
     DocumentNumbers,
     DocumentPlace,
     numbers_of,
+    require_rows,
     write_numbers,
 )
 from everytoken.provenance.indexes.external_sort import ExternalSort
 from everytoken.provenance.indexes.hashes import hash_of_address, hash_of_id, hashes_of_addresses, hashes_of_ids
 from everytoken.provenance.indexes.index_folder import DESCRIPTION_FILE, folder_of, read_description
+from everytoken.provenance.indexes.spans import require_consistent
 from everytoken.provenance.indexes.stored_rows import record_at, records_at
 from everytoken.shards import Artifact, Built, Shards, versioned, write_text
 
@@ -177,12 +179,29 @@ class DocumentIndex:
         """Yield the documents of a hash whose record has what is wanted, by number."""
         hashes, documents = self._maps[name]
         first, end = bisect_left(hashes, key), bisect_right(hashes, key)  # by item: `searchsorted` may copy the map
+        self._require_hashes(name, max(0, first - 1), min(end + 1, len(hashes)))
         for _, group in groupby(documents[first:end].tolist(), self.numbers.part_of):
             own = list(group)
             split, index, row = self.numbers.row(own[0])
             rows = [row + document - own[0] for document in own]
             records = records_at(self.documents[split].parts[index], rows, tuple(wanted))
             yield from (document for document, record in zip(own, records, strict=True) if record == wanted)
+
+    def _require_hashes(self, name: str, first: int, end: int) -> None:
+        """Check that the entries [first, end) have the hashes of their records; those next to a place where none is.
+
+        A search ends next to an entry that was changed, so what it does not find is not there.
+        """
+        hashes, documents = self._maps[name]
+        for key, document in zip(hashes[first:end].tolist(), documents[first:end].tolist(), strict=True):
+            split, index, row = self.numbers.row(document)
+            record = record_at(self.documents[split].parts[index], row, _ID if name == "ids" else _ADDRESS)
+            own = hash_of_address(**record) if name == "addresses" else None
+            if name == "ids" and record["id"] is not None:
+                own = hash_of_id(**record)
+            require_consistent(
+                own == key, f"the index of documents ({name}_hashes.npy)", f"{split} document {record} has another hash"
+            )
 
 
 def open_document_index(index: Artifact | Path, documents: Mapping[str, Shards]) -> DocumentIndex:
@@ -205,9 +224,12 @@ def open_document_index(index: Artifact | Path, documents: Mapping[str, Shards])
                 f"{folder} is the index of {name} documents {split['digest'][:16]}, given are {has}: run the pipeline "
                 "that makes the index again"
             )
+        require_rows(numbers, name, documents[name].part_rows)
+        if len(split["part_names"]) != split["parts"]:
+            raise ProvenanceError(f"{folder / DESCRIPTION_FILE} names {len(split['part_names']):,} parts of {name}")
     names = {split["name"]: tuple(split["part_names"]) for split in described["splits"]}
     maps = {
-        name: (map_array(folder / f"{name}_hashes.npy"), map_array(folder / f"{name}_documents.npy"))
-        for name in ("ids", "addresses")
+        name: (map_array(folder / f"{name}_hashes.npy", count), map_array(folder / f"{name}_documents.npy", count))
+        for name, count in (("ids", described["ids"]), ("addresses", len(numbers)))
     }
     return DocumentIndex(documents, numbers, tuple(described["id_types"]), names, maps)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.indexes.arrays import ArrayWriter
+from everytoken.provenance.indexes.arrays import ArrayWriter, map_array
 from everytoken.shards import Shards
 
 FIRST_ROWS_FILE = "first_rows.npy"
@@ -130,7 +130,41 @@ def write_numbers(folder: Path, numbers: DocumentNumbers) -> list[dict[str, Any]
 
 
 def read_numbers(folder: Path, splits: Sequence[Mapping[str, Any]]) -> DocumentNumbers:
-    """Return what `write_numbers` wrote, in memory: it is asked at every step."""
+    """Return what `write_numbers` wrote, in memory: it is asked at every step.
+
+    Raises:
+        ProvenanceError: the array is damaged, or not that of these splits.
+    """
     parts = np.cumsum([0, *(split["parts"] for split in splits)])
-    first_rows = np.load(folder / FIRST_ROWS_FILE)
-    return DocumentNumbers(tuple(split["name"] for split in splits), tuple(parts.tolist()), first_rows)
+    first_rows = np.array(map_array(folder / FIRST_ROWS_FILE, int(parts[-1]) + 1), np.uint64)
+    numbers = DocumentNumbers(tuple(split["name"] for split in splits), tuple(parts.tolist()), first_rows)
+    found = [numbers.documents_of(split) for split in numbers.splits]
+    expected = [split["documents"] for split in splits]
+    if first_rows[0] != 0 or (first_rows[1:] < first_rows[:-1]).any() or found != expected:
+        raise ProvenanceError(
+            f"{folder / FIRST_ROWS_FILE} counts {found} documents of {list(numbers.splits)}, expected {expected}, or "
+            "does not ascend: it is damaged. Run the pipeline that makes the index again"
+        )
+    return numbers
+
+
+def require_rows(numbers: DocumentNumbers, split: str, rows: Sequence[int]) -> None:
+    """Check that the parts of a split have as many rows as its store says: numbers of documents follow from that.
+
+    Raises:
+        ProvenanceError: they have not.
+    """
+    part = numbers.first_parts[numbers.splits.index(split)]
+    until = numbers.first_parts[numbers.splits.index(split) + 1]
+    found = np.diff(numbers.first_rows[part : until + 1].astype(np.int64)).tolist()
+    if found != list(rows):
+        first = next((i for i, (one, other) in enumerate(zip(found, rows, strict=False)) if one != other), None)
+        what = (
+            f"has {len(found):,} parts, its store {len(rows):,}"
+            if first is None
+            else f"has {found[first]:,} documents in part {first:,}, its store {rows[first]:,}"
+        )
+        raise ProvenanceError(
+            f"the index ({FIRST_ROWS_FILE}) {what} of {split}: it is damaged, or of other documents. Run the pipeline "
+            "that makes it again"
+        )

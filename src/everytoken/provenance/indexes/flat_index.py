@@ -19,7 +19,7 @@ import numpy as np
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.indexes.arrays import map_array
 from everytoken.provenance.indexes.document_numbers import DocumentNumbers
-from everytoken.provenance.indexes.spans import Span, StreamIndex
+from everytoken.provenance.indexes.spans import Span, StreamIndex, require_consistent
 from everytoken.provenance.indexes.token_positions import Positions, StoredPositions
 from everytoken.tokens.errors import StreamError
 from everytoken.tokens.megatron import IndexedTokens, open_indexed
@@ -47,11 +47,21 @@ class StoredOrder:
 
     def document_at(self, place: int) -> int:
         """See `Order`."""
-        return int(self.documents[place])
+        document = int(self.documents[place])
+        self._require_pair(place, document)
+        return document
 
     def place_of(self, document: int) -> int:
         """See `Order`."""
-        return int(self.places[document])
+        place = int(self.places[document])
+        self._require_pair(place, document)
+        return place
+
+    def _require_pair(self, place: int, document: int) -> None:
+        holds = max(place, document) < len(self.places)
+        holds = holds and int(self.documents[place]) == document and int(self.places[document]) == place
+        what = f"by {ORDER_FILE} and {PLACES_FILE}, place {place:,} and document {document:,} are not the same"
+        require_consistent(holds, "the index of flat tokens", what)
 
 
 class OrderOfNumbers:
@@ -90,8 +100,8 @@ class FlatIndex:
         return FlatIndex(
             described["stream"],
             numbers,
-            StoredPositions(folder, described["tokens"]),
-            StoredOrder(map_array(folder / ORDER_FILE), map_array(folder / PLACES_FILE)),
+            StoredPositions(folder, len(numbers), described["tokens"]),
+            StoredOrder(*(map_array(folder / name, len(numbers)) for name in (ORDER_FILE, PLACES_FILE))),
             described["shard_size_tokens"],
         )
 
@@ -158,6 +168,11 @@ class FlatWindowIndex(StreamIndex):
     kind: ClassVar[str] = FLAT
 
     flat: FlatIndex
+
+    def tokens_of(self, document: int) -> int:
+        """See `StreamIndex`."""
+        begin, end = self.flat.range_of(document)
+        return end - begin
 
     def _spans(self, window: int) -> Iterator[Span]:
         begin = window * (self.window - 1)

@@ -9,11 +9,18 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.indexes.document_numbers import DocumentNumbers, read_numbers, write_numbers
-from everytoken.shards import Artifact, write_text
+from everytoken.provenance.indexes.document_numbers import FIRST_ROWS_FILE, DocumentNumbers, read_numbers, write_numbers
+from everytoken.shards import LEDGER_FILE, Artifact, ShardsError, file_sha256, read_artifact_ledger, write_text
+from everytoken.system_errors import raise_trouble
 
 DESCRIPTION_FILE = "index.json"
 FORMAT = "everytoken-stream-index/1"
+
+_SMALL = 64 << 20  # bytes that are hashed in a twentieth of a second
+_NUMBERS = {
+    **dict.fromkeys(("compact", "padded", "chats"), ("windows", "window", "tokens")),
+    "flat": ("tokens", "shard_size_tokens"),
+}
 
 
 class Made(Protocol):
@@ -77,12 +84,43 @@ def read_description(
     """
     path = folder / DESCRIPTION_FILE
     try:
+        _require_recorded(folder)
         described: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if described["format"] != expected:
             raise ValueError(f"its format is {described['format']!r}, expected {expected!r}")
+        _check_form(described)
         return described, read_numbers(folder, described["splits"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ProvenanceError(f"{folder} is no index of {of} ({error}); run the pipeline that makes it") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, ShardsError) as error:
+        raise_trouble(error)
+        what = f"{path.name} has no {error}" if isinstance(error, KeyError) else error
+        raise ProvenanceError(f"{folder} is no index of {of} ({what}); run the pipeline that makes it") from None
+
+
+def _check_form(described: Mapping[str, Any]) -> None:
+    counts = [described[name] for name in (_NUMBERS[described["kind"]] if "kind" in described else ("ids",))]
+    texts = [described["stream"]] if "kind" in described else list(described["id_types"])
+    for split in described["splits"]:
+        counts += [split["parts"], split["documents"]]
+        texts += [split["name"], *([] if "kind" in described else [split["digest"], *split["part_names"]])]
+    if not all(type(count) is int and count >= 0 for count in counts):
+        raise ValueError(f"its numbers are {counts[:10]}")
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError(f"its names and digests are {texts[:10]}")
+
+
+def _require_recorded(folder: Path) -> None:
+    """Check files by the SHA-256 in the ledger of the index: all of a small one, else those that every answer needs.
+
+    What is in the large arrays is compared where it is looked up. While an index is made it has no ledger.
+    """
+    if not (folder / LEDGER_FILE).is_file():
+        return
+    files = read_artifact_ledger(folder / LEDGER_FILE)["files"]
+    small = sum(entry["bytes"] for entry in files.values()) <= _SMALL
+    for name in files if small else (DESCRIPTION_FILE, FIRST_ROWS_FILE):
+        expected, found = files[name]["sha256"], file_sha256(folder / name)
+        if found != expected:
+            raise ValueError(f"{name} has the SHA-256 {found[:16]}, expected {expected[:16]}: it is damaged")
 
 
 def folder_of(index: Artifact | Path) -> Path:

@@ -80,14 +80,26 @@ class PaddedIndex(StreamIndex):
             described["windows"],
             described["window"],
             numbers,
-            *(map_array(folder / name) for name in (_ORDER, _WINDOWS, _LENGTHS)),
+            map_array(folder / _ORDER, described["windows"]),
+            map_array(folder / _WINDOWS, described["windows"]),
+            map_array(folder / _LENGTHS, len(numbers)),
         )
 
+    def tokens_of(self, document: int) -> int:
+        """See `StreamIndex`."""
+        return int(self.lengths[document]) + 1
+
     def _spans(self, window: int) -> Iterator[Span]:
-        yield self._span(int(self.order[window]))
+        yield self._span(int(self.order[window]), window)
 
     def _windows_of(self, document: int) -> Iterator[tuple[int, Span]]:
-        yield int(self.window_of_document[document]), self._span(document)
+        window = int(self.window_of_document[document])
+        yield window, self._span(document, window)
 
-    def _span(self, document: int) -> Span:
-        return Span(document, 0, int(self.lengths[document]) + 1, 0)
+    def _span(self, document: int, window: int) -> Span:
+        holds = max(document, window) < self.windows
+        holds = holds and int(self.order[window]) == document and int(self.window_of_document[document]) == window
+        self._require(holds, f"by {_ORDER} and {_WINDOWS}, window {window:,} is not the one of document {document:,}")
+        length = int(self.lengths[document])
+        self._require(length < self.window, f"document {document:,} has {length:,} tokens by {_LENGTHS}")
+        return Span(document, 0, length + 1, 0)

@@ -85,7 +85,27 @@ class StreamIndex(ABC):
         return list(self._windows_of(document))
 
     @abstractmethod
+    def tokens_of(self, document: int) -> int | None:
+        """Return the tokens of a document in all windows and remainders, EOS included; None where it is not kept."""
+
+    def _require(self, holds: bool, what: str) -> None:
+        require_consistent(holds, f"the index of the stream {self.stream[:16]}", what)
+
+    @abstractmethod
     def _spans(self, window: int) -> Iterator[Span]: ...
 
     @abstractmethod
     def _windows_of(self, document: int) -> Iterator[tuple[int, Span]]: ...
+
+
+def require_consistent(holds: bool, index: str, what: str) -> None:
+    """Check what two arrays of an index both say: an entry that was changed is never an answer.
+
+    Raises:
+        ProvenanceError: they contradict each other.
+    """
+    if not holds:
+        raise ProvenanceError(
+            f"{index} contradicts itself: {what}. It is damaged: `everytoken verify --full` names the file. Run the "
+            "pipeline that makes the index again"
+        )

@@ -16,6 +16,7 @@ from typing import Protocol, Self
 import numpy as np
 
 from everytoken.provenance.indexes.arrays import ArrayWriter, map_array, smallest_type
+from everytoken.provenance.indexes.spans import require_consistent
 
 SIZES_FILE, STARTS_FILE = "sizes.npy", "starts.npy"
 _STEP = 64
@@ -71,29 +72,49 @@ class PositionsWriter:
 class StoredPositions:
     """`Positions` from the files of a `PositionsWriter`."""
 
-    def __init__(self, folder: Path, tokens: int) -> None:
-        """Map the files of documents that have ``tokens`` tokens together."""
-        self.tokens = tokens
-        self._sizes, self._starts = map_array(folder / SIZES_FILE), map_array(folder / STARTS_FILE)
+    def __init__(self, folder: Path, documents: int, tokens: int) -> None:
+        """Map the files of so many documents, which have ``tokens`` tokens together."""
+        self.tokens, self._folder = tokens, folder
+        self._sizes = map_array(folder / SIZES_FILE, documents)
+        self._starts = map_array(folder / STARTS_FILE, -(-documents // _STEP))
 
     def range_of(self, place: int) -> tuple[int, int]:
         """See `Positions`."""
         step = place // _STEP
-        sizes = self._sizes[step * _STEP : place + 1].tolist()
-        first = int(self._starts[step]) + sum(sizes[:-1])
-        return first, first + sizes[-1]
+        start, sizes = self._step(step)
+        first = start + sum(sizes[: place % _STEP])
+        return first, first + sizes[place % _STEP]
 
     def between(self, begin: int, end: int) -> Iterator[tuple[int, int, int, int]]:
         """See `Positions`."""
         if not begin < end:
             return
-        step = bisect_right(self._starts, begin) - 1  # item by item: `searchsorted` may copy the map
-        place, start = step * _STEP, int(self._starts[step])
-        while start < end and place < len(self._sizes):
-            for size in self._sizes[place : place + _STEP].tolist():
+        step = max(0, bisect_right(self._starts, begin) - 1)  # item by item: `searchsorted` may copy the map
+        while step < len(self._starts):
+            place = step * _STEP
+            start, sizes = self._step(step)
+            require_consistent(place > 0 or start == 0, self._name, f"by {STARTS_FILE} tokens begin at {start:,}")
+            for size in sizes:
                 if start >= end:
                     return
                 if start + size > begin:
                     first = max(0, begin - start)
                     yield place, first, min(size, end - start), start + first - begin
                 start, place = start + size, place + 1
+            step += 1
+
+    @property
+    def _name(self) -> str:
+        return f"the index {self._folder}"
+
+    def _step(self, step: int) -> tuple[int, list[int]]:
+        """Return where a step begins and the sizes of its documents, which must end where the next begins."""
+        start, sizes = int(self._starts[step]), self._sizes[step * _STEP : (step + 1) * _STEP].tolist()
+        until = int(self._starts[step + 1]) if step + 1 < len(self._starts) else self.tokens
+        require_consistent(
+            start + sum(sizes) == until,
+            self._name,
+            f"by {SIZES_FILE} the documents from place {step * _STEP:,} on end at token {start + sum(sizes):,}, by "
+            f"{STARTS_FILE} at {until:,}",
+        )
+        return start, sizes

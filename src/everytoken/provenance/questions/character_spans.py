@@ -41,6 +41,7 @@ class LocatedTokens:
         whole_length: tokens of the whole text, before any cut, EOS included.
         characters: of the text.
         ends_at_turn: whether they end with the last turn of a chat that is kept, and not at a cap.
+        turns: tokens [start, end) of each turn of the assistant in a chat.
     """
 
     ids: np.ndarray
@@ -50,6 +51,7 @@ class LocatedTokens:
     whole_length: int
     characters: int
     ends_at_turn: bool = False
+    turns: tuple[tuple[int, int], ...] = ()
 
     def range(self, first: int, end: int) -> tuple[int, int]:
         """Return the characters [start, end) that the tokens [first, end) are made from."""
@@ -96,7 +98,7 @@ def locate_chat(
     """
     pattern = re.compile("|".join(map(re.escape, sorted(marks, key=lambda m: (-len(m), m))))) if marks else None
     ids, starts, ends = [tokenizer.eos_id], [0], [0]
-    kept = place = 0
+    place, turns = 0, [(0, 0)]
 
     def add(piece: str, begin: int) -> None:
         found = _located(tokenizer, piece, True)
@@ -119,10 +121,11 @@ def locate_chat(
                 ids.append(tokenizer.eos_id)
                 starts.append(border)
                 ends.append(border)
-            kept = len(ids)
+            turns.append((before, len(ids)))
         place = border
+    kept = turns[-1][1]
     kept_ids, kept_starts, kept_ends = (np.array(values[:kept], np.int64) for values in (ids, starts, ends))
-    return LocatedTokens(kept_ids, kept_starts, kept_ends, None, len(ids), len(text), ends_at_turn=True)
+    return LocatedTokens(kept_ids, kept_starts, kept_ends, None, len(ids), len(text), True, tuple(turns[1:]))
 
 
 def _cut(piece: str, pattern: re.Pattern[str] | None) -> Sequence[tuple[int, str]]:

@@ -22,6 +22,7 @@ from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.questions.places import Places, store_head
 from everytoken.shards import LEDGER_FILE, Ledger
 from everytoken.shards.shards import part_name
+from everytoken.system_errors import raise_trouble
 
 CANARY = "canary"
 STORES = {
@@ -216,6 +217,7 @@ def read_rows(path: Path, rows: Sequence[int], columns: Sequence[str]) -> list[d
             names = [name for name in columns if name in file.schema_arrow.names]
             return list(_rows_of(file, path, rows, names))
     except (OSError, pa.ArrowException) as error:
+        raise_trouble(error)
         raise ProvenanceError(
             f"{path} cannot be read ({error}). Run the pipeline that makes it: damaged parts are made again"
         ) from error

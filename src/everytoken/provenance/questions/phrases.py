@@ -25,7 +25,7 @@ from everytoken.provenance.questions.exposure import Reads, reads_of
 from everytoken.provenance.questions.indexed_streams import IndexedStream
 from everytoken.provenance.questions.runs import OpenRun
 from everytoken.provenance.questions.stream_documents import StreamDocuments
-from everytoken.provenance.questions.trace import is_only, require_same
+from everytoken.provenance.questions.trace import is_only, require_cut, require_same, require_same_length
 from everytoken.tokens.windows import WindowStream
 
 TAKEN_DOWN, UNKNOWN, NOT_IN_STREAM = "taken_down", "not_known", "not_in_stream"
@@ -216,7 +216,7 @@ def _in_stream(
     if known.locate is None:
         return _Located(stream.name, None, UNKNOWN)
     spans = index.windows_of(index.numbers.first_of(place.split) + place.number)
-    if index.kind == CHATS and not spans:
+    if index.kind == CHATS and not spans and not _makes_windows(known, document):
         return _Located(stream.name, None, NOT_IN_STREAM)
     located, excluded = known.locate(document), document.record.excluded is not None
     last = max((span.end for _, span in spans), default=0)
@@ -230,4 +230,18 @@ def _in_stream(
         if excluded and is_only(ids, span, known.tokenizer.eos_id):
             return _Located(stream.name, None, TAKEN_DOWN)
         require_same(stream.name, window, ids[span.at : span.until], span, document.record, located)
+    if known.chats is not None:
+        held = [(span.first, span.end) for _, span in spans]
+        require_cut(index, document.record, held, located, known.chats, all_of_them=True)
+        if not spans:
+            return _Located(stream.name, None, NOT_IN_STREAM)
+    require_same_length(index, document.record, index.numbers.first_of(place.split) + place.number, located)
     return _Located(stream.name, located, None)
+
+
+def _makes_windows(known: StreamDocuments, document: RecordText) -> bool:
+    """Return whether a document was turned into windows of chats, if it has turns of the assistant."""
+    record, chats = document.record, known.chats
+    if chats is None or record.excluded is not None or (record.is_bad and not chats.include_bad):
+        return False
+    return str(record.source) in chats.rules

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from everytoken.provenance.errors import ProvenanceError
+from everytoken.provenance.indexes.document_numbers import require_rows
 from everytoken.provenance.indexes.stream_index import StreamIndex, open_stream_index
 from everytoken.provenance.questions.character_spans import LocatedTokens, locate_chat, locate_document
 from everytoken.provenance.questions.document_records import STORES, RecordText
@@ -49,6 +50,7 @@ class StreamDocuments:
             number alone.
         tokenizer: the one that made the ids; None where that is not known.
         files: then, how many documents are of each input file, in their order; nothing where that is not known.
+        chats: how chats were made windows; None of other streams.
     """
 
     name: str
@@ -56,6 +58,7 @@ class StreamDocuments:
     locate: Locate | None
     tokenizer: DocumentTokenizer | None
     files: Mapping[str, int] = field(default_factory=dict)
+    chats: ChatParameters | None = None
 
 
 def documents_of(places: Places, name: str, path: Path, seq_length: int) -> StreamDocuments:
@@ -75,7 +78,9 @@ def documents_of(places: Places, name: str, path: Path, seq_length: int) -> Stre
         return StreamDocuments(name, sequences_of(path, seq_length), None, None, input_files(path))
     index = open_index(places, name, stream, seq_length)
     tokenizer = _tokenizer(places, name, stream)
-    return StreamDocuments(name, index, _locate(places, name, stream, index, tokenizer), tokenizer)
+    chats = _chats_of(stream) if stream.ledger["recipe"]["function"] == _CHATS else None
+    locate = _locate(places, name, stream, index, tokenizer) if chats is None else _locate_chats(chats, tokenizer)
+    return StreamDocuments(name, index, locate, tokenizer, chats=chats)
 
 
 def documents_of_gone(places: Places, name: str, stream: IndexedStream) -> StreamDocuments:
@@ -95,6 +100,7 @@ def documents_of_gone(places: Places, name: str, stream: IndexedStream) -> Strea
                 f"{split} documents; now there are {now:,}: they were drawn again since. Choose the environment that "
                 f"has them (--env), or say where the stream lies: --streams {name}=PATH"
             )
+        require_rows(stream.index.numbers, split, store_head(places.store(STORES[split]))["part_rows"])
     dataset = DATASETS.get(name, name)
     if dataset in places.artifacts:
         known = documents_of(places, name, places.paths[dataset], stream.seq_length)
@@ -135,7 +141,11 @@ def open_index(places: Places, name: str, stream: Artifact, seq_length: int) -> 
             f"the environment {places.environment!r}. Make it: kedro run{places.options} --pipelines "
             f"{_PIPELINES.get(name, 'provenance')}"
         )
-    return open_stream_index(found, seq_length)
+    index = open_stream_index(found, seq_length)
+    for split in index.splits:
+        if places.has(STORES[split]):
+            require_rows(index.numbers, split, store_head(places.path(STORES[split]))["part_rows"])
+    return index
 
 
 _PIPELINES = {"canary": "canary", "raw_shards": "packing", "chats": "finetuning"}
@@ -178,8 +188,6 @@ def _tokenizer(places: Places, name: str, stream: Artifact) -> DocumentTokenizer
 
 def _locate(places: Places, name: str, stream: Artifact, index: StreamIndex, tokenizer: DocumentTokenizer) -> Locate:
     given = stream.ledger["recipe"]["parameters"]
-    if stream.ledger["recipe"]["function"] == _CHATS:
-        return _locate_chats(ChatParameters.model_validate(given["chats"]), tokenizer)
     tokens = given["tokens"] if isinstance(given["tokens"], list) else [given["tokens"]]
     rules = {
         split: _encoding_of(places, name, split, made_from["digest"])
@@ -204,6 +212,10 @@ def _encoding_of(places: Places, name: str, split: str, digest: str) -> tuple[Sp
         )
     parameters: Mapping[str, Any] = head["recipe"]["parameters"]
     return cast(SpecialTokens, parameters["special_tokens_in_text"]), parameters["max_tokens"]
+
+
+def _chats_of(stream: Artifact) -> ChatParameters:
+    return ChatParameters.model_validate(stream.ledger["recipe"]["parameters"]["chats"])
 
 
 def _locate_chats(chats: ChatParameters, tokenizer: DocumentTokenizer) -> Locate:

@@ -18,6 +18,7 @@ from everytoken.provenance.questions.places import Places
 from everytoken.shards import Store
 from everytoken.shards.parts import StoredPart
 from everytoken.shards.progress import progress
+from everytoken.system_errors import raise_trouble
 
 Matches = Callable[[pa.ChunkedArray], pa.ChunkedArray]
 
@@ -62,6 +63,7 @@ def _rows(path: Path, column: str, matches: Matches) -> np.ndarray:
                 found.append(first + np.flatnonzero(pc.fill_null(hits, False).to_numpy(zero_copy_only=False)))
                 first += len(values)
     except (OSError, pa.ArrowException) as error:
+        raise_trouble(error)
         raise ProvenanceError(
             f"{path} cannot be read ({error}). Run the pipeline that makes it: damaged parts are made again"
         ) from error

@@ -21,6 +21,8 @@ from everytoken.provenance.questions.document_records import DocumentRecord, Doc
 from everytoken.provenance.questions.foreign_streams import file_of
 from everytoken.provenance.questions.indexed_streams import IndexedStream
 from everytoken.provenance.questions.stream_documents import StreamDocuments
+from everytoken.tokens.chat_parameters import ChatParameters
+from everytoken.tokens.chat_windows import cut_chat
 from everytoken.tokens.windows import WindowStream
 
 
@@ -231,6 +233,9 @@ def trace_windows(
             taken_down = document.record.excluded is not None and is_only(ids, span, eos_id)
             if not taken_down and located is None:
                 located = documents.locate(document)
+                require_same_length(index, document.record, span.document, located)
+            if not taken_down and documents.chats is not None and located is not None:
+                require_cut(index, document.record, [(span.first, span.end)], located, documents.chats)
             made[row, place] = _traced(
                 stream,
                 wanted[row],
@@ -320,6 +325,45 @@ def _traced(
         counted=int(counted[span.at : end].sum()),
         length=None if located is None else len(located.ids),
     )
+
+
+def require_same_length(index: StreamIndex, record: DocumentRecord, document: int, located: LocatedTokens) -> None:
+    """Check that a document has as many tokens by its text as by the index.
+
+    Raises:
+        ProvenanceError: it has not.
+    """
+    if (expected := index.tokens_of(document)) is not None and expected != len(located.ids):
+        raise ProvenanceError(
+            f"{record.split} document {record.number:,} ({record.spelled_address or repr(record.id)}) has "
+            f"{len(located.ids):,} tokens by its text and {expected:,} by the index of the stream: documents and index "
+            "come from different runs, or the index is damaged: run `everytoken verify --full`, and the pipelines again"
+        )
+
+
+def require_cut(
+    index: StreamIndex,
+    record: DocumentRecord,
+    spans: Sequence[tuple[int, int]],
+    located: LocatedTokens,
+    chats: ChatParameters,
+    *,
+    all_of_them: bool = False,
+) -> None:
+    """Check that spans of a chat are those that its windows have, as it is cut; ``all_of_them``: and no fewer.
+
+    Raises:
+        ProvenanceError: they are not.
+    """
+    starts, ends = [start for start, _ in located.turns], [end for _, end in located.turns]
+    expected = [(first, end) for first, end, _ in cut_chat(starts, ends, index.window, chats.context_tokens)]
+    if not set(spans) <= set(expected) or (all_of_them and list(spans) != expected):
+        raise ProvenanceError(
+            f"{record.split} document {record.number:,} ({record.spelled_address or repr(record.id)}) is in windows "
+            f"with its tokens {list(spans)[:5]} by the index of the stream, {expected[:5]} by its text: documents and "
+            "index come from different runs, or the index is damaged: run `everytoken verify --full`, and the "
+            "pipelines again"
+        )
 
 
 def is_only(ids: np.ndarray, span: Span, token: int) -> bool:

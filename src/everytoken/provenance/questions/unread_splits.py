@@ -1,13 +1,13 @@
 """The parts of a split, of which only those are looked at that a question is about.
 
-Loading a store reads and sums up its ledger: three seconds for 20,000 parts, ten for three splits. A question needs the
-root digest, which the head of the ledger says, and one part or a few. So these stand in for `Shards` where an index is
-asked; that the rows are the right ones shows in their ids and addresses, which are compared with what was asked for.
+A question needs the root digest, the rows of each part, and one part or a few. So these stand in for `Shards` where an
+index is asked; that the rows are the right ones shows in their ids and addresses, which are compared with what was
+asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -20,6 +20,7 @@ from everytoken.provenance.questions.places import Places, store_head
 from everytoken.shards import Shards
 from everytoken.shards.parts import StoredPart
 from everytoken.shards.shards import part_name
+from everytoken.system_errors import raise_trouble
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class UnreadParts:
         try:
             rows = pq.read_metadata(path).num_rows
         except (OSError, pa.ArrowException) as error:
+            raise_trouble(error)
             raise ProvenanceError(
                 f"{path} cannot be read ({error}). Run the pipeline that makes it: damaged parts are made again"
             ) from error
@@ -46,6 +48,7 @@ class UnreadSplit:
     """A split by its folder."""
 
     root_digest: str
+    part_rows: Sequence[int]
     parts: UnreadParts
 
 
@@ -56,9 +59,9 @@ def unread_splits(places: Places, stores: Mapping[str, str]) -> Mapping[str, Sha
         places: where the stores lie.
         stores: the dataset of each split.
     """
+    heads = {split: store_head(places.path(dataset)) for split, dataset in stores.items() if places.has(dataset)}
     found = {
-        split: UnreadSplit(store_head(places.path(dataset))["root_digest"], UnreadParts(places.path(dataset)))
-        for split, dataset in stores.items()
-        if places.has(dataset)
+        split: UnreadSplit(head["root_digest"], head["part_rows"], UnreadParts(places.path(stores[split])))
+        for split, head in heads.items()
     }
     return cast(Mapping[str, Shards], found)

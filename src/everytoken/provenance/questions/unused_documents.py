@@ -25,6 +25,7 @@ from everytoken.provenance.questions.places import Places, store_head
 from everytoken.shards.progress import progress
 from everytoken.shards.shards import part_name
 from everytoken.shards.writing import set_aside_path
+from everytoken.system_errors import raise_trouble
 
 NOT_PLANNED, NO_ROW, NOT_DRAWN, EXCLUDED = "not_planned", "no_such_row", "not_drawn", "excluded"
 _REPEATED = re.compile(r"of source (.*), shard (\d+), row (\d+)")  # as `selected_parts` says which document
@@ -149,6 +150,7 @@ def _matching(path: Path, columns: list[str], wanted: pc.Expression) -> Iterator
             for group in range(file.num_row_groups):
                 yield from file.read_row_group(group, columns).filter(wanted).to_pylist()
     except (OSError, pa.ArrowException) as error:
+        raise_trouble(error)
         raise ProvenanceError(
             f"{path} cannot be read ({error}). Run the pipeline that makes it: damaged parts are made again"
         ) from error

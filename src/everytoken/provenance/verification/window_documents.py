@@ -6,9 +6,8 @@ Of the annotated stream it is the order of the documents, drawn again. Of the co
 
 from __future__ import annotations
 
-import tempfile
+from contextlib import ExitStack
 from functools import cached_property
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -19,6 +18,7 @@ from everytoken.provenance.indexes.spans import Span, StreamIndex
 from everytoken.provenance.indexes.stream_index import MadeStream, index_compact_stream, open_stream_index
 from everytoken.provenance.releases.release import Release
 from everytoken.provenance.verification.manifest_rows import annotated_order, named_document
+from everytoken.shards import scratch_folder
 
 SPLIT_OF = {"compact": "unannotated", "annotated": "annotated"}
 _NAMED = 3
@@ -29,7 +29,7 @@ class WindowDocuments:
 
     def __init__(self, release: Release) -> None:
         self._release = release
-        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        self._scratch = ExitStack()
 
     def __enter__(self) -> Self:
         return self
@@ -37,8 +37,7 @@ class WindowDocuments:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._scratch is not None:
-            self._scratch.cleanup()
+        self._scratch.close()
 
     @cached_property
     def annotated(self) -> np.ndarray:
@@ -48,8 +47,7 @@ class WindowDocuments:
     @cached_property
     def compact(self) -> StreamIndex:
         """The index of the compact stream."""
-        self._scratch = tempfile.TemporaryDirectory(prefix="everytoken-verify-")
-        folder = Path(self._scratch.name)
+        folder = self._scratch.enter_context(scratch_folder("everytoken-verify"))
         described = self._release.streams["compact"]
         tokenization = self._release.parameters("tokenization")
         index_compact_stream(

@@ -1,0 +1,176 @@
+"""Checks of indexes: what `everytoken verify` asks of one beyond the digests in its ledger.
+
+An index is a function of the documents' lengths, the seeds and the counts of its stream, and its ledger says which.
+In full it is made once more, in the system's temporary folder, and every byte compared: so an index that was
+edited together with its ledger is found too. No token is read for it, but for an index of chats, which are encoded
+again.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from everytoken.provenance.errors import ProvenanceError
+from everytoken.provenance.indexes.arrays import map_array
+from everytoken.provenance.indexes.index_folder import DESCRIPTION_FILE, FORMAT, MadeStream, read_description
+from everytoken.provenance.indexes.stream_index import open_flat_index, open_stream_index
+from everytoken.shards import (
+    LEDGER_FILE,
+    ArtifactStore,
+    Built,
+    ShardsError,
+    Store,
+    artifact_ledger_text,
+    digests_in,
+    is_store,
+    read_any_ledger,
+    read_artifact_ledger,
+    scratch_folder,
+)
+from everytoken.tokens.chat_parameters import ChatParameters
+from everytoken.tokens.checks import Check, Level, checked
+from everytoken.tokens.errors import StreamError
+
+_DOCUMENTS = "everytoken.provenance.indexes.document_index.index_documents"
+_FUNCTIONS = {
+    _DOCUMENTS,
+    "everytoken.provenance.indexes.compact_index.index_compact_stream",
+    "everytoken.provenance.indexes.padded_index.index_padded_stream",
+    "everytoken.provenance.indexes.chat_index.index_chat_windows",
+    "everytoken.provenance.indexes.raw_shards_index.index_raw_shards",
+}
+_MEMORY = 1 << 28
+_HEADER = 128  # bytes of an array without entries, which cannot be mapped
+
+
+def is_index(folder: Path) -> bool:
+    """Return whether a folder holds an index, damaged or not."""
+    if not folder.is_dir() or not (folder / DESCRIPTION_FILE).exists():
+        return False
+    try:
+        return read_artifact_ledger(folder / LEDGER_FILE)["recipe"]["function"] in _FUNCTIONS
+    except (ShardsError, OSError):
+        return True  # its own check says what is wrong
+
+
+def stored_around(folder: Path) -> dict[str, Path]:
+    """Return by root digest what lies in the data folder (``<data>/<layer>/<dataset>``) that holds ``folder``."""
+    found: dict[str, Path] = {}
+    for path in sorted(folder.resolve().parents[1].glob(f"*/*/{LEDGER_FILE}")):
+        try:
+            found.setdefault(read_any_ledger(path.parent)["root_digest"], path.parent)
+        except (ShardsError, OSError):  # what needs it says that it is not there
+            continue
+    return found
+
+
+def index_checks(folder: Path, level: Level, stored: Mapping[str, Path]) -> Iterator[Check | str]:
+    """Yield the checks of an index; as text, why one could not be made.
+
+    Args:
+        folder: of the index, with its ledger.
+        level: at ``full`` it is made again and compared.
+        stored: folders of stores and artifacts, by root digest.
+    """
+    yield checked("index", lambda: _told(lambda: _opened(folder)))
+    if level == "full":
+        if missing := _missing(folder, stored):
+            yield f"index made again: not compared, as its data folder has no {', '.join(missing)} of its digest"
+        else:
+            yield checked("index made again", lambda: _told(lambda: _made_again(folder, stored)))
+
+
+def _told(run: Callable[[], dict[str, int]]) -> dict[str, int]:
+    try:
+        return run()
+    except ProvenanceError as error:
+        raise StreamError(str(error)) from error
+
+
+def _opened(folder: Path) -> dict[str, int]:
+    if read_artifact_ledger(folder / LEDGER_FILE)["recipe"]["function"] == _DOCUMENTS:
+        from everytoken.provenance.indexes.document_index import FORMAT as OF_DOCUMENTS
+
+        return {"documents": len(read_description(folder, OF_DOCUMENTS, "documents")[1])}
+    described, numbers = read_description(folder, FORMAT)
+    open_flat_index(folder) if described["kind"] == "flat" else open_stream_index(folder)
+    return {"documents": len(numbers)}
+
+
+def _made_again(folder: Path, stored: Mapping[str, Path]) -> dict[str, int]:
+    ledger = read_artifact_ledger(folder / LEDGER_FILE)
+    recipe = ledger["recipe"]
+    if recipe["function"] not in _FUNCTIONS:
+        raise ProvenanceError(f"{folder / LEDGER_FILE}: {recipe['function']} makes no index")
+    module, _, name = recipe["function"].rpartition(".")
+    function = getattr(importlib.import_module(module), name)
+    if function.__recipe_version__ != recipe["version"]:
+        raise ProvenanceError(
+            f"{folder} was made by version {recipe['version']} of {recipe['function']}, this is version "
+            f"{function.__recipe_version__}: run the pipeline that makes it again"
+        )
+    parameters = {key: _given(key, value, stored) for key, value in recipe["parameters"].items()}
+    if recipe["function"] == _DOCUMENTS:  # a mapping in a recipe has no order
+        splits = [split["name"] for split in ledger["statistics"]["splits"]]
+        parameters["documents"] = {name: parameters["documents"][name] for name in splits}
+    if "memory" in function.__recipe_unrecorded__:
+        parameters["memory"] = _MEMORY
+    with scratch_folder("everytoken-index") as again:
+        built: Built = function(again, **parameters)
+        if artifact_ledger_text(dict(built.statistics)) != artifact_ledger_text(ledger["statistics"]):
+            raise ProvenanceError(f"{folder / LEDGER_FILE}: made again, the index has other statistics")
+        for file in sorted(ledger["files"].keys() | {path.name for path in again.iterdir()}):
+            _require_same_bytes(folder / file, again / file)
+    return {"files as made again": len(ledger["files"])}
+
+
+def _missing(folder: Path, stored: Mapping[str, Path]) -> list[str]:
+    """Return the parameters of the index whose data is not there any more, as that of a stream before a take-down."""
+    try:
+        parameters = read_artifact_ledger(folder / LEDGER_FILE)["recipe"]["parameters"]
+    except (ShardsError, OSError):  # the check says so
+        return []
+    return [name for name, value in parameters.items() if not digests_in({"": value}) <= stored.keys()]
+
+
+def _given(name: str, value: Any, stored: Mapping[str, Path]) -> Any:
+    """Return a parameter of the recipe: stored data by its digest, all else as it is."""
+    if name == "chats":
+        return ChatParameters.model_validate(value)
+    if name == "order":
+        return tuple(value)
+    if not isinstance(value, dict):
+        return value
+    if set(value) != {"digest"}:
+        return {key: _given(key, item, stored) for key, item in value.items()}
+    found = stored[value["digest"]]
+    if is_store(found):
+        return Store(found).load()
+    artifact = ArtifactStore(found).load()
+    return MadeStream(artifact.root_digest, artifact.statistics) if name == "stream" else artifact
+
+
+def _require_same_bytes(found: Path, expected: Path) -> None:
+    if not (found.is_file() and expected.is_file()):
+        raise ProvenanceError(f"{found}: made again, the index {'has' if expected.is_file() else 'lacks'} this file")
+    if found.suffix != ".npy":
+        if found.read_bytes() != expected.read_bytes():
+            raise ProvenanceError(f"{found} is not what is made again: run the pipeline that makes the index")
+        return
+    wanted = np.load(expected, mmap_mode="r" if expected.stat().st_size > _HEADER else None)
+    held = map_array(found, len(wanted))
+    for start in range(0, len(wanted), 1 << 20):
+        one, other = held[start : start + (1 << 20)], wanted[start : start + (1 << 20)]
+        if (wrong := one != other).any():
+            at = int(np.argmax(wrong))
+            raise ProvenanceError(
+                f"{found}: entry {start + at:,} is {int(one[at]):,}, expected {int(other[at]):,}: run the pipeline "
+                "that makes the index"
+            )
+    if held.dtype != wanted.dtype:
+        raise ProvenanceError(f"{found} holds {held.dtype}, expected {wanted.dtype}")
