@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from everytoken.measurements import rate, utilisation
 from everytoken.models.parameters import ModelParameters
 from everytoken.shards import Artifact, Built, Recipe, Shards, file_sha256, versioned
 from everytoken.shards.announcements import announce
@@ -91,8 +92,9 @@ def train(
         Statistics: ``parameters`` (their number), ``parameters_sha256, steps, batch_size, seq_length, tokens,
         loss_tokens, skipped_steps, first_loss, final_loss, mean_loss_last_tenth`` (unweighted, of the last tenth of
         the steps), ``samples`` ([first, end) of the order of samples) and ``streams``: what was read of each.
-        Measured: ``seconds, tokens_per_second, tokens_per_second_by_step`` (as [step, tokens/s] pairs), ``mfu``,
-        what the bits depend on (torch, CPU, threads, precision), and ``segments``: which machine did which steps.
+        Measured: ``seconds, tokens_per_second, tokens_per_second_by_step`` (as [step, tokens/s] pairs), ``mfu`` (each
+        speed is None where it is not known), what the bits depend on (torch, CPU, threads, precision), and
+        ``segments``: which machine did which steps.
 
     Raises:
         TrainingError: a batch does not fit the model, or too many losses or gradients in a row are not finite.
@@ -159,7 +161,7 @@ def train(
         },
         measured={
             **speed.figures(),
-            "mfu": speed.mfu(new.flop_per_token(job.seq_length), _peak(training.execution, distribution)),
+            "mfu": speed.mfu(new.flop_per_token(job.seq_length), job),
             **describe_machine(training.execution),
             "checkpoint": {"step": finished.step, "sha256sums": finished.digest, "skipped": list(finished.skipped)},
             "segments": finished.state["segments"],
@@ -253,7 +255,7 @@ class _Speed:
         self._seconds.update({record.step: record.seconds for record in records})
         names = ("step", "loss", "lr", "grad_norm")
         rows = {name: [_number(getattr(record, name)) for record in records] for name in names}
-        rows["tokens_per_second"] = [round(self._tokens_per_step / record.seconds, 1) for record in records]
+        rows["tokens_per_second"] = [_rounded(rate(self._tokens_per_step, record.seconds), 1) for record in records]
         announce(rows)
 
     def figures(self) -> dict[str, Any]:
@@ -266,22 +268,38 @@ class _Speed:
         by_step = []
         for start in range(0, len(steps), stride):
             stretch = steps[start : start + stride]
-            rate = len(stretch) * self._tokens_per_step / sum(self._seconds[step] for step in stretch)
-            by_step.append([stretch[-1], round(rate, 1)])
-        overall = round(len(steps) * self._tokens_per_step / seconds, 1) if seconds else None
+            took = sum(self._seconds[step] for step in stretch)
+            by_step.append([stretch[-1], _rounded(rate(len(stretch) * self._tokens_per_step, took), 1)])
+        overall = _rounded(rate(len(steps) * self._tokens_per_step, seconds), 1)
         return {"seconds": round(seconds, 3), "tokens_per_second": overall, "tokens_per_second_by_step": by_step}
 
-    def mfu(self, flop_per_token: float, peak: float) -> float | None:
-        """Return which share of ``peak`` FLOP/s the steps of this process reached (model FLOP utilisation)."""
+    def mfu(self, flop_per_token: float, job: TrainingJob) -> float | None:
+        """Return which share of the machine's FLOP/s the steps of this process reached (model FLOP utilisation)."""
         overall = self.figures()["tokens_per_second"]
-        return None if overall is None else round(overall * flop_per_token / peak, 4)
+        if overall is None:
+            return None
+        reached, peak = overall * flop_per_token, _peak(job.training.execution, job.distribution)
+        share = utilisation(reached, peak)
+        if share is None and peak is not None:
+            logger.warning(
+                "MFU is not known: the steps reached %.3g FLOP/s, more than the %.3g of the matrix products that were "
+                "measured. Other work on this machine slowed those",
+                reached,
+                peak,
+            )
+        return _rounded(share, 4)
 
 
-def _peak(execution: ExecutionParameters, distribution: DistributionParameters) -> float:
-    """Return the FLOP/s of the products of all processes, from those of this one."""
+def _peak(execution: ExecutionParameters, distribution: DistributionParameters) -> float | None:
+    """Return the FLOP/s of the products of all processes, from those of this one; None where they are not known."""
     from everytoken.training.execution import matrix_peak
 
-    return matrix_peak(execution, distribution.device) * distribution.processes * distribution.nodes
+    peak = matrix_peak(execution, distribution.device)
+    return None if peak is None else peak * distribution.processes * distribution.nodes
+
+
+def _rounded(value: float | None, digits: int) -> float | None:
+    return None if value is None else round(value, digits)
 
 
 def _number(value: float) -> float | None:

@@ -9,6 +9,7 @@ Neither of them changes a bit of the training.
 from __future__ import annotations
 
 import logging
+import math
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -166,23 +167,28 @@ class _Session:
             eos_id=job.eos_id if job.data.document_mask else None,
             skipped_in_a_row=processes.same(past.skipped_in_a_row),
         )
-        peak = torch.tensor(
-            matrix_peak(job.training.execution, processes.device.type), dtype=torch.float64, device=processes.device
-        )
-        processes.add(peak)()
+        peak = self._peak()
         if processes.first:
             records = with_progress(
                 records,
                 first_step=past.steps,
                 steps=job.training.steps,
                 flop_per_token=self._flop_per_token,
-                peak=float(peak),
+                peak=peak,
             )
         for record in records:
             if processes.first:
                 past.history.append(record)
                 self._listeners.add(record)
             self._after(record.step)
+
+    def _peak(self) -> float | None:
+        """Return FLOP/s of matrix products of all processes together; None where one of them could not measure it."""
+        processes = self._processes
+        mine = matrix_peak(self._job.training.execution, processes.device.type)
+        peak = torch.tensor(math.nan if mine is None else mine, dtype=torch.float64, device=processes.device)
+        processes.add(peak)()
+        return None if peak.isnan() else float(peak)
 
     def _after(self, step: int) -> None:
         """Do what is due after a step."""
