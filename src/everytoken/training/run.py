@@ -1,7 +1,7 @@
-"""Train a job: here, or in processes that torch's launcher starts; go on from the newest checkpoint of the run.
+"""Train a job: here, or in several processes; go on from the newest checkpoint of the run.
 
-Several processes are started with torch's own launcher, in a process of its own (`everytoken.training.worker`). What
-they did comes back through files in the job's live folder: records as lines of JSON, and the error of a process that
+Several processes are started by a process of its own, which waits for them (`everytoken.training.worker`). What they
+did comes back through files in the job's live folder: records as lines of JSON, and the error of a process that
 failed. They end when this process ends, however it ends: they hold the other end of a pipe. Importing this loads no
 torch.
 """
@@ -37,7 +37,7 @@ JOB_FILE = "job.json"
 _TOLD = "processes_"  # how folders begin in which the processes of one launch tell
 
 _SECONDS_BETWEEN_LOOKS = 1.0
-_SECONDS_TO_END = 40.0  # torch's launcher gives a process 30 to end by itself
+_SECONDS_TO_END = 40.0  # everytoken.training.worker gives a process 30 to end by itself
 
 
 def run_job(job: TrainingJob, on_records: OnRecords, on_held_out: OnHeldOut | None = None) -> None:
@@ -103,7 +103,6 @@ def _remove_told(live_folder: Path) -> None:
 def _launch_here(job: TrainingJob, on_records: OnRecords, on_held_out: OnHeldOut | None) -> None:
     folder = Path(tempfile.mkdtemp(prefix=_TOLD, dir=job.live_folder))
     tail, listeners = Tail(folder / RECORDS_FILE), Listeners(on_records, on_held_out, seconds=math.inf)
-    # it sets a default for its children; ours comes from the job
     environment = os.environ | {"OMP_NUM_THREADS": str(job.training.execution.threads)}
     worker = [sys.executable, "-m", "everytoken.training.worker", str(job.live_folder / JOB_FILE)]
     command = [*worker, "--start", str(folder)]
