@@ -129,13 +129,24 @@ def _expect_finished(job: TrainingJob) -> None:
     if newest is not None and newest.step == job.training.steps:
         store.complete_mirror()
         return
-    distribution = job.distribution
-    path = shlex.quote(str((job.live_folder / JOB_FILE).resolve()))
     raise TrainingError(
-        f"{0 if newest is None else newest.step} of {job.training.steps} steps are done, and {distribution.nodes} "
-        "nodes cannot be started from one; run this on each node (srun does), then the same command again:\n"
-        f"torchrun --nnodes {distribution.nodes} --nproc-per-node {distribution.processes} --rdzv-backend c10d "
-        f"--rdzv-endpoint HOST:29500 --rdzv-id {job.run[:16]} -m everytoken.training.worker {path}"
+        f"{0 if newest is None else newest.step} of {job.training.steps} steps are done, and {job.distribution.nodes} "
+        f"nodes cannot be started from one; {nodes_command(job, job.live_folder / JOB_FILE)}\nthen the same command "
+        "again"
+    )
+
+
+def nodes_command(job: TrainingJob, path: Path) -> str:
+    """Return what to run on each of several machines, which all find the job at ``path``.
+
+    Their rendezvous is torch's static one: the one that it finds nodes with unpickles what anybody sends.
+    """
+    nodes, processes = job.distribution.nodes, job.distribution.processes
+    return (
+        f"run this on each of {nodes} machines in a network that is trusted, with HOST the first of them and N from 0 "
+        f"there to {nodes - 1} on the last:\n"
+        f"torchrun --nnodes {nodes} --nproc-per-node {processes} --node-rank N --master-addr HOST --master-port 29500 "
+        f"-m everytoken.training.worker {shlex.quote(str(path.resolve()))}"
     )
 
 
