@@ -29,6 +29,7 @@ from everytoken.training import (
 )
 from everytoken.training.artifacts import evaluate, generate_texts, prepare_job, train
 from everytoken.training.checkpoint import load_model, parameters_sha256
+from everytoken.training.errors import NonFiniteError
 from everytoken.training.execution import matrix_peak
 from everytoken.training.history import HISTORY
 from everytoken.training.parameters import PeriodicHeldOut
@@ -314,6 +315,26 @@ def test_evaluation_refuses_other_streams_than_those_of_the_training(tmp_path, i
     )
     with pytest.raises(TrainingError, match="streams and weights of the training"):
         ArtifactStore(tmp_path / "evaluation").save(planned)
+
+
+def test_a_model_that_diverged_at_its_last_step_is_named_with_its_loss_and_rate(tmp_path, inputs):
+    checkpoint = trained(tmp_path, inputs, steps=1, learning_rate=3e38, min_lr_ratio=1.0, warmup_steps=0)
+    generation = GenerationParameters(
+        seed=1, prompts=("to be",), max_new_tokens=5, temperature=0.0, top_k=None, execution=EXECUTION
+    )
+    texts = plan_artifact(
+        generate_texts, checkpoint=checkpoint, tokenizer=inputs["tokenizer"], eos_token=EOS, generation=generation
+    )
+    figures = plan_artifact(
+        evaluate,
+        checkpoint=checkpoint,
+        held_out=held_out(tmp_path),
+        evaluation=EvaluationParameters(batch_size=2, execution=EXECUTION),
+        **inputs,
+    )
+    for planned in (texts, figures):
+        with pytest.raises(NonFiniteError, match=r"Its last step, 0, had loss 5\.\d+ and learning rate 3e\+38; lower"):
+            ArtifactStore(tmp_path / "made").save(planned)
 
 
 def test_generated_texts_are_kept_with_their_prompts(tmp_path, inputs):

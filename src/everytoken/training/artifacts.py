@@ -8,7 +8,8 @@ import json
 import logging
 import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from everytoken.tokens import SpecialTokens, open_encoder, open_tokenizer, open_
 from everytoken.tokens.data_parameters import DataParameters
 from everytoken.tokens.given_streams import GivenFiles, path_of
 from everytoken.tokens.tokenizer import TOKENIZER_FILE
-from everytoken.training.errors import CheckpointError, TrainingError
+from everytoken.training.errors import LOWER_RATE, CheckpointError, NonFiniteError, TrainingError
 from everytoken.training.history import (
     HELD_OUT_FILE,
     HISTORY,
@@ -353,7 +354,8 @@ def evaluate(
             f"{checkpoint.statistics['loss_tokens']}; evaluate with the streams and weights of the training"
         )
     encoder = open_encoder(tokenizer, eos_token, special_tokens_in_text=special_tokens_in_text)
-    figures = bits_per_byte(model, encoder, held_out, unigram_bits(counts), evaluation)
+    with _of_training(checkpoint):
+        figures = bits_per_byte(model, encoder, held_out, unigram_bits(counts), evaluation)
     _write_json(folder / BITS_PER_BYTE_FILE, figures)
     return Built(statistics=figures, measured=describe_machine(evaluation.execution))
 
@@ -380,12 +382,26 @@ def generate_texts(
 
     model = load_model(_folder(checkpoint))
     encoder = open_encoder(tokenizer, eos_token, special_tokens_in_text="control")  # a prompt may name them
-    texts = [asdict(text) for text in generate(model, encoder, generation)]
+    with _of_training(checkpoint):
+        texts = [asdict(text) for text in generate(model, encoder, generation)]
     _write_json(folder / GENERATIONS_FILE, texts)
     return Built(
         statistics={"prompts": len(texts), "tokens": sum(len(text["tokens"]) for text in texts)},
         measured=describe_machine(generation.execution),
     )
+
+
+@contextmanager
+def _of_training(checkpoint: Artifact) -> Iterator[None]:
+    """Add to the error of a model that diverged how its training ended."""
+    try:
+        yield
+    except NonFiniteError as error:
+        last = read_records(checkpoint.path(HISTORY_FILE), StepRecord, HISTORY)[-1]
+        raise NonFiniteError(
+            f"{_folder(checkpoint)}: {error}. Its last step, {last.step}, had loss {last.loss:g} and learning rate "
+            f"{last.lr:g}; {LOWER_RATE}"
+        ) from error
 
 
 def _place(tokenizer: Artifact | GivenFiles) -> Artifact | Path:

@@ -32,7 +32,7 @@ from everytoken.training.checkpoint import (
 )
 from everytoken.training.checkpoints import Checkpoint, CheckpointStore
 from everytoken.training.distribution import Processes, these_processes
-from everytoken.training.errors import CheckpointError, TrainingError
+from everytoken.training.errors import LOWER_RATE, CheckpointError, NonFiniteError, TrainingError
 from everytoken.training.execution import describe_machine, execution, matrix_peak
 from everytoken.training.generation import generate
 from everytoken.training.held_out import HeldOutChunks, evaluate_held_out, read_held_out
@@ -260,6 +260,9 @@ class _Session:
                 eos_id=self._job.eos_id if self._job.data.document_mask else None,
             )
         if self._processes.first:
+            for record in records:
+                if not math.isfinite(record.nats):
+                    raise self._diverged(f"the loss on held-out documents of {record.source!r} is {record.nats}")
             self._past.held_out.extend(records)
             self._listeners.held_out(records)
             figures = ", ".join(f"{record.source} {record.bits_per_byte:.4f}" for record in records)
@@ -280,13 +283,26 @@ class _Session:
             parameters = GenerationParameters(
                 **samples.model_dump(exclude={"every_steps"}), execution=job.training.execution
             )
-            with self._not_compiled():
-                texts = [SampleRecord(step, text.prompt, text.text) for text in generate(model, encoder, parameters)]
+            try:
+                with self._not_compiled():
+                    texts = [
+                        SampleRecord(step, text.prompt, text.text) for text in generate(model, encoder, parameters)
+                    ]
+            except NonFiniteError as error:
+                raise self._diverged(str(error)) from error
             self._model.train()
             self._past.samples.extend(texts)
             for text in texts:
                 logger.info("after step %d: %r -> %r", step + 1, text.prompt, text.text)
         self._processes.wait()
+
+    def _diverged(self, found: str) -> NonFiniteError:
+        """Return the error of a run whose model computes what is not finite."""
+        last = self._past.history[-1]
+        return NonFiniteError(
+            f"after training step {last.step} of {self._job.training.steps}, with loss {last.loss:g} and learning rate "
+            f"{last.lr:g}: {found}. To train on, {LOWER_RATE}"
+        )
 
     def _check_prompts(self) -> None:
         """Raise now, not at the first sample, for a prompt that leaves no room in the model's context."""
