@@ -8,6 +8,7 @@ import json
 import logging
 import math
 import shutil
+from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -25,12 +26,11 @@ from everytoken.tokens.tokenizer import TOKENIZER_FILE
 from everytoken.training.errors import LOWER_RATE, CheckpointError, NonFiniteError, TrainingError
 from everytoken.training.history import (
     HELD_OUT_FILE,
-    HISTORY,
     HISTORY_FILE,
     SAMPLES_FILE,
     HeldOutRecord,
+    StepHistory,
     StepRecord,
-    read_records,
 )
 from everytoken.training.job import TrainingJob
 from everytoken.training.parameters import (
@@ -133,15 +133,15 @@ def train(
         )
     for name in (CONFIG_FILE, MODEL_FILE, HISTORY_FILE, HELD_OUT_FILE, SAMPLES_FILE):
         shutil.copyfile(finished.folder / name, folder / name)
-    history = read_records(folder / HISTORY_FILE, StepRecord, HISTORY)
+    history = StepHistory.read(folder / HISTORY_FILE)
     new = load_model(folder)
-    losses = [record.loss for record in history if not record.skipped]
-    if not losses:
+    losses = history.column("loss")[~history.column("skipped")]
+    if not len(losses):
         raise TrainingError(
             f"all {len(history)} steps were skipped, as losses or gradients were not finite: nothing was learned. "
             "Lower training.optimisation.learning_rate or training.model.init_std"
         )
-    last_tenth = losses[-max(1, len(losses) // 10) :]
+    last_tenth = losses[-max(1, len(losses) // 10) :].tolist()  # added one by one, not in pairs as numpy does
     windows = open_training_windows(job.streams, data, training.batch_size, job.seq_length)
     first, end = windows.samples_of_step(0)[0], windows.samples_of_step(training.steps - 1)[-1] + 1
     return Built(
@@ -151,11 +151,11 @@ def train(
             "steps": training.steps,
             "batch_size": training.batch_size,
             "seq_length": job.seq_length,
-            "tokens": history[-1].tokens,
-            "loss_tokens": sum(record.loss_tokens for record in history),
+            "tokens": history.last.tokens,
+            "loss_tokens": int(history.column("loss_tokens").sum()),
             "skipped_steps": len(history) - len(losses),
-            "first_loss": losses[0],
-            "final_loss": losses[-1],
+            "first_loss": float(losses[0]),
+            "final_loss": float(losses[-1]),
             "mean_loss_last_tenth": sum(last_tenth) / len(last_tenth),
             "samples": [int(first), int(end)],
             "streams": windows.ranges(int(first), int(end)),
@@ -249,11 +249,12 @@ class _Speed:
 
     def __init__(self, tokens_per_step: int) -> None:
         self._tokens_per_step = tokens_per_step
-        self._seconds: dict[int, float] = {}
+        self._steps, self._seconds = array("q"), array("d")
 
     def watch(self, records: Sequence[StepRecord]) -> None:
         """Take note of records as they come."""
-        self._seconds.update({record.step: record.seconds for record in records})
+        self._steps.extend(record.step for record in records)
+        self._seconds.extend(record.seconds for record in records)
         names = ("step", "loss", "lr", "grad_norm")
         rows = {name: [_number(getattr(record, name)) for record in records] for name in names}
         rows["tokens_per_second"] = [_rounded(rate(self._tokens_per_step, record.seconds), 1) for record in records]
@@ -263,13 +264,11 @@ class _Speed:
         """Return seconds of the steps of this process, tokens/s overall, and at most ``_MEASURED_POINTS`` pairs of
         [step, tokens/s]; none of a run that was finished already.
         """
-        steps = sorted(self._seconds)
-        seconds = sum(self._seconds.values())
+        steps, seconds = self._steps, sum(self._seconds)
         stride = max(1, -(-len(steps) // _MEASURED_POINTS))
         by_step = []
         for start in range(0, len(steps), stride):
-            stretch = steps[start : start + stride]
-            took = sum(self._seconds[step] for step in stretch)
+            stretch, took = steps[start : start + stride], sum(self._seconds[start : start + stride])
             by_step.append([stretch[-1], _rounded(rate(len(stretch) * self._tokens_per_step, took), 1)])
         overall = _rounded(rate(len(steps) * self._tokens_per_step, seconds), 1)
         return {"seconds": round(seconds, 3), "tokens_per_second": overall, "tokens_per_second_by_step": by_step}
@@ -397,7 +396,7 @@ def _of_training(checkpoint: Artifact) -> Iterator[None]:
     try:
         yield
     except NonFiniteError as error:
-        last = read_records(checkpoint.path(HISTORY_FILE), StepRecord, HISTORY)[-1]
+        last = StepHistory.read(checkpoint.path(HISTORY_FILE)).last
         raise NonFiniteError(
             f"{_folder(checkpoint)}: {error}. Its last step, {last.step}, had loss {last.loss:g} and learning rate "
             f"{last.lr:g}; {LOWER_RATE}"

@@ -39,13 +39,12 @@ from everytoken.training.held_out import HeldOutChunks, evaluate_held_out, read_
 from everytoken.training.history import (
     HELD_OUT,
     HELD_OUT_FILE,
-    HISTORY,
     HISTORY_FILE,
     SAMPLES,
     SAMPLES_FILE,
     HeldOutRecord,
     SampleRecord,
-    StepRecord,
+    StepHistory,
     read_records,
     write_records,
 )
@@ -67,18 +66,11 @@ class _Past:
     """What the steps before this session left; on ranks other than 0 the number of steps alone."""
 
     steps: int = 0
-    history: list[StepRecord] = field(default_factory=list)
+    history: StepHistory = field(default_factory=StepHistory)
     held_out: list[HeldOutRecord] = field(default_factory=list)
     samples: list[SampleRecord] = field(default_factory=list)
     segments: list[dict[str, Any]] = field(default_factory=list)
     folder: Path | None = None
-
-    @property
-    def skipped_in_a_row(self) -> int:
-        count = 0
-        while count < len(self.history) and self.history[-1 - count].skipped:
-            count += 1
-        return count
 
 
 def train_here(job: TrainingJob, listeners: Listeners) -> None:
@@ -120,7 +112,7 @@ def _past(job: TrainingJob, checkpoint: Checkpoint | None) -> _Past:
     logger.info("going on from %s: %d of %d steps are done", checkpoint.folder, checkpoint.step, job.training.steps)
     return _Past(
         checkpoint.step,
-        read_records(checkpoint.folder / HISTORY_FILE, StepRecord, HISTORY),
+        StepHistory.read(checkpoint.folder / HISTORY_FILE),
         read_records(checkpoint.folder / HELD_OUT_FILE, HeldOutRecord, HELD_OUT),
         read_records(checkpoint.folder / SAMPLES_FILE, SampleRecord, SAMPLES),
         state["segments"],
@@ -165,7 +157,7 @@ class _Session:
             module=self._module,
             processes=processes,
             eos_id=job.eos_id if job.data.document_mask else None,
-            skipped_in_a_row=processes.same(past.skipped_in_a_row),
+            skipped_in_a_row=processes.same(past.history.skipped_in_a_row),
         )
         peak = self._peak()
         if processes.first:
@@ -298,7 +290,7 @@ class _Session:
 
     def _diverged(self, found: str) -> NonFiniteError:
         """Return the error of a run whose model computes what is not finite."""
-        last = self._past.history[-1]
+        last = self._past.history.last
         return NonFiniteError(
             f"after training step {last.step} of {self._job.training.steps}, with loss {last.loss:g} and learning rate "
             f"{last.lr:g}: {found}. To train on, {LOWER_RATE}"
@@ -334,10 +326,10 @@ class _Session:
                 "run": job.run,
                 "job": job.content,
                 "step": done,
-                "tokens": past.history[-1].tokens,
+                "tokens": past.history.last.tokens,
                 "batch_size": job.training.batch_size,
                 "seq_length": job.seq_length,
-                "skipped_steps": sum(record.skipped for record in past.history),
+                "skipped_steps": int(past.history.column("skipped").sum()),
                 "segments": past.segments,
             }
             self._store.save(done, lambda folder: self._write_files(folder, model, optimizer), state)
@@ -369,7 +361,7 @@ class _Session:
             eos_id=job.eos_id,
         )
         write_config(folder, config)
-        write_records(folder / HISTORY_FILE, past.history, HISTORY)
+        past.history.write(folder / HISTORY_FILE)
         write_records(folder / HELD_OUT_FILE, past.held_out, HELD_OUT)
         write_records(folder / SAMPLES_FILE, past.samples, SAMPLES)
 
