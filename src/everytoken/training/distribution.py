@@ -233,7 +233,7 @@ def these_processes(parameters: DistributionParameters) -> Processes:
     return Processes(dist.get_rank(), dist.get_world_size(), parameters.strategy, device)
 
 
-def join(parameters: DistributionParameters, store: Path | None) -> None:
+def join(parameters: DistributionParameters, store: Path | None = None) -> None:
     """Join the other processes, as who the environment says: gloo on CPUs, nccl on GPUs.
 
     They meet at the file ``store``; None: at the server that torchrun names in the environment, on several machines.
