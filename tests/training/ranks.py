@@ -64,7 +64,12 @@ def scenario(folder, rank, world, strategy):
     (folder / f"{world}-{strategy}-{rank}.json").write_text(json.dumps(result))
 
 
+def refuse_pickles(*arguments):
+    raise AssertionError("what another process sent was to be unpickled")
+
+
 def work(folder, rank):
+    dist.distributed_c10d._tensor_to_object = refuse_pickles
     for world, strategy in WORLDS:
         if rank < world:
             store = f"file://{folder}/{world}-{strategy}.store"

@@ -14,7 +14,6 @@ from everytoken.training.optimizer_state import (
     flat_state,
     load_optimizer,
     load_optimizer_tensors,
-    nested_state,
     optimizer_tensors,
     save_optimizer,
 )
@@ -198,12 +197,3 @@ def test_torch_names_the_full_state_of_sharded_models_alike():
     full = get_optimizer_state_dict(model, optimizer, options=StateDictOptions(full_state_dict=True))["state"]
     ours = optimizer_tensors(optimizer, model)
     assert tensors_sha256({name: flat_state(full)[name] for name in ours}) == tensors_sha256(ours)
-    assert flat_state(nested_state(ours, "here")).keys() == ours.keys()
-
-
-def test_an_incomplete_state_does_not_become_nested():
-    model, optimizer = trained_pair()
-    tensors = optimizer_tensors(optimizer, model)
-    without(tensors)
-    with pytest.raises(CheckpointError, match=r"here: expected step, exp_avg, exp_avg_sq of 'norm\.weight', found"):
-        nested_state(tensors, "here")

@@ -1,5 +1,9 @@
 """The plan of a run: the numbers of the published runs come out, and sums are those of real models and checkpoints."""
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -153,6 +157,37 @@ def test_processes_share_the_batch_and_with_fsdp_the_state():
     assert shards.memory.total < copies.memory.total
     assert (alone.strategy, alone.host_memory, copies.host_memory) == ("alone", 0, 0)
     assert shards.host_memory == shards.checkpoint == 12 * 1_711_376_384
+
+
+def test_the_first_process_needs_most_in_a_step_or_while_it_gathers_a_checkpoint():
+    def peak(device, **changes):
+        return spp(MODEL_1_7B, 50_863, distribution={"processes": 8, "strategy": "fsdp", "device": device}, **changes)
+
+    host, device = peak("cpu", micro_batch_size=1, activation_checkpointing=True), peak("cuda", micro_batch_size=1)
+    state, embedding = 12 * 1_711_376_384, 4 * 49_152 * 2048
+    assert host.peak_memory == pytest.approx(state / 8 + state + embedding)
+    assert host.peak_memory > host.memory.total
+    assert device.peak_memory == device.memory.total
+    line = f"peak memory of the first process: {device.memory.total / 1e9:.3f} GB of its device, 20.537 GB of the host"
+    assert line in device.lines()
+    assert f"peak memory of the first process: {host.peak_memory / 1e9:.3f} GB" in host.lines()
+    alone = spp(MODEL_1_7B, 50_863)
+    assert f"peak memory of the first process: {alone.memory.total / 1e9:.3f} GB" in alone.lines()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux shows the peak of a process")
+def test_the_peak_of_the_first_process_is_what_it_takes_while_it_gathers(tmp_path):
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "MALLOC_MMAP_THRESHOLD_": "65536",  # what is freed is given back
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    subprocess.run([sys.executable, "-m", "tests.training.gathering", str(tmp_path)], env=environment, check=True)
+    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
+    assert 0.8 < first["measured"] / first["planned"] < 1.2
+    assert second["measured"] < 0.8 * first["measured"]
 
 
 def test_activation_checkpointing_and_smaller_micro_batches_save_activations_alone():

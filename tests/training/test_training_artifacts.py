@@ -2,6 +2,7 @@ import json
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -9,20 +10,27 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from everytoken.pipelines.training.nodes import describe_training, report_training
 from everytoken.shards import ArtifactStore, Built, Inline, Rows, Shards, Store, plan_artifact, versioned
 from everytoken.shards.announcements import listening
 from everytoken.tokens import WindowWriter
 from everytoken.tokens.data_parameters import DataParameters
 from everytoken.tokens.probe import library_record, probe_record
+from everytoken.tracking.flatten import flat_metrics
 from everytoken.training import (
     CheckpointParameters,
     DistributionParameters,
     EvaluationParameters,
     GenerationParameters,
     TrainingError,
+    execution,
+    loop,
+    session,
 )
 from everytoken.training.artifacts import evaluate, generate_texts, prepare_job, train
 from everytoken.training.checkpoint import load_model, parameters_sha256
+from everytoken.training.errors import NonFiniteError
+from everytoken.training.execution import matrix_peak
 from everytoken.training.history import HISTORY
 from everytoken.training.parameters import PeriodicHeldOut
 from tests.training.tiny import EOS, EXECUTION, LLAMA, SEQ, byte_encoder, training_parameters
@@ -171,6 +179,63 @@ def test_a_finished_training_is_collected_without_a_step(tmp_path, inputs):
     assert again.measured["seconds"] == 0 and again.measured["tokens_per_second"] is None
 
 
+def reported(checkpoint):
+    """Return what Kedro's nodes make of a checkpoint: report, metrics and history."""
+    report = describe_training(checkpoint)
+    json.dumps(report, allow_nan=False)
+    metrics, history, _ = report_training(checkpoint, report)
+    return report, flat_metrics("training", metrics, "training_metrics"), history
+
+
+def test_a_clock_that_does_not_move_ends_no_training(tmp_path, inputs, monkeypatch):
+    whole = trained(tmp_path, inputs, "a")
+    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: 5.0))
+    announced = []
+    with listening(announced.append):
+        still = trained(tmp_path, inputs, "b", runs="still")
+    assert {value for rows in announced for value in rows["tokens_per_second"]} == {None}
+    assert still.root_digest == whole.root_digest
+    assert still.measured["tokens_per_second"] is None and still.measured["mfu"] is None
+    assert still.measured["tokens_per_second_by_step"] == [[step, None] for step in range(6)]
+    report, metrics, history = reported(still)
+    assert report["measured"]["tokens_per_second"] is None
+    assert {name for name in metrics if "measured" in name} == {"training.measured_seconds"}
+    assert history["tokens_per_second"] == [None] * 6
+
+
+@pytest.mark.parametrize("peak", [1.0, None])
+def test_a_peak_that_is_too_low_or_unknown_ends_no_training_and_gives_no_mfu(
+    tmp_path, inputs, monkeypatch, caplog, peak
+):
+    whole = trained(tmp_path, inputs, "a")
+    for module in (execution, session):
+        monkeypatch.setattr(module, "matrix_peak", lambda *arguments: peak)
+    caplog.set_level("INFO")
+    slow = trained(tmp_path, inputs, "b", runs="slow")
+    assert slow.root_digest == whole.root_digest
+    assert slow.measured["mfu"] is None and slow.measured["tokens_per_second"] > 0
+    assert "MFU is not known: the steps reached " in caplog.text or peak is None
+    assert "MFU 1" not in caplog.text and "tokens/s" in caplog.text
+    _, metrics, _ = reported(slow)
+    assert {name for name in metrics if "measured" in name} == {
+        "training.measured_seconds",
+        "training.measured_tokens_per_second",
+    }
+
+
+def test_the_peak_is_of_one_product_at_least_however_slow_it_is():
+    assert matrix_peak.__wrapped__(EXECUTION, seconds=0.0) > 0
+
+
+def test_a_device_without_memory_for_the_products_has_no_peak(monkeypatch, caplog):
+    def full(*matrices):
+        raise torch.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(torch, "mm", full)
+    assert matrix_peak.__wrapped__(EXECUTION) is None
+    assert "so MFU is not known: out of memory" in caplog.text
+
+
 def test_a_training_says_which_windows_it_read(tmp_path, inputs):
     statistics = trained(tmp_path, inputs, data=DATA.model_copy(update={"replay": (3, 40)})).statistics
     assert statistics["samples"] == [0, 24]
@@ -250,6 +315,26 @@ def test_evaluation_refuses_other_streams_than_those_of_the_training(tmp_path, i
     )
     with pytest.raises(TrainingError, match="streams and weights of the training"):
         ArtifactStore(tmp_path / "evaluation").save(planned)
+
+
+def test_a_model_that_diverged_at_its_last_step_is_named_with_its_loss_and_rate(tmp_path, inputs):
+    checkpoint = trained(tmp_path, inputs, steps=1, learning_rate=3e38, min_lr_ratio=1.0, warmup_steps=0)
+    generation = GenerationParameters(
+        seed=1, prompts=("to be",), max_new_tokens=5, temperature=0.0, top_k=None, execution=EXECUTION
+    )
+    texts = plan_artifact(
+        generate_texts, checkpoint=checkpoint, tokenizer=inputs["tokenizer"], eos_token=EOS, generation=generation
+    )
+    figures = plan_artifact(
+        evaluate,
+        checkpoint=checkpoint,
+        held_out=held_out(tmp_path),
+        evaluation=EvaluationParameters(batch_size=2, execution=EXECUTION),
+        **inputs,
+    )
+    for planned in (texts, figures):
+        with pytest.raises(NonFiniteError, match=r"Its last step, 0, had loss 5\.\d+ and learning rate 3e\+38; lower"):
+            ArtifactStore(tmp_path / "made").save(planned)
 
 
 def test_generated_texts_are_kept_with_their_prompts(tmp_path, inputs):

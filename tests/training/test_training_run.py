@@ -279,6 +279,16 @@ def test_processes_tell_what_they_did_and_the_error_of_the_one_that_failed(input
     assert [record.skipped for record in history] == [record.skipped for record in records]
 
 
+@pytest.mark.parametrize("looks", ["samples", "held_out"])
+def test_a_run_that_diverged_says_after_which_step_with_which_loss_and_rate(inputs, tmp_path, looks):
+    look = LOOKS[looks].model_copy(update={"every_steps": 1})
+    job = tiny_job(inputs, tmp_path, learning_rate=3e38, warmup_steps=0, max_skipped_in_a_row=100, **{looks: look})
+    message = r"after training step 0 of 20, with loss 5\.\d+ and learning rate 2\.\d+e\+38: .*lower optimisation\."
+    with pytest.raises(NonFiniteError, match=message):
+        run(job)
+    assert newest(job) is None
+
+
 def test_a_changed_stream_ends_all_processes_and_leaves_nothing_of_what_they_told(inputs, tmp_path):
     shutil.copytree(inputs, tmp_path / "inputs")
     job = tiny_job(tmp_path / "inputs", tmp_path / "runs", processes=2, every_steps=2, steps=100_000)

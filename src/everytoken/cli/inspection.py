@@ -15,6 +15,7 @@ from typing import Literal
 import click
 
 from everytoken.cli.project import project
+from everytoken.measurements import rate
 
 
 @click.command()
@@ -96,11 +97,15 @@ def _verify_release(
     if full:
         read = (file for path in (release, *streams.values()) for file in path.rglob("*") if file.is_file())
         size = sum(file.stat().st_size for file in read)
-        seconds = time.monotonic() - begun
-        click.echo(f"read {size:,} bytes in {seconds:.2f} s ({size / seconds / 1e9:.2f} GB/s)")
+        click.echo(_read_line(size, time.monotonic() - begun))
     else:
         click.echo(f"sizes and a sample of seed {seed} only; --full reads every byte")
     _end(checks + len(faults), failed + len(faults), not_made)
+
+
+def _read_line(size: int, seconds: float) -> str:
+    speed = rate(size / 1e9, seconds)
+    return f"read {size:,} bytes in {seconds:.2f} s" + ("" if speed is None else f" ({speed:.2f} GB/s)")
 
 
 def _end(checks: int, failed: int, not_made: int = 0) -> None:
@@ -149,8 +154,7 @@ def _verify_stored(paths: tuple[Path, ...], env: str | None, full: bool) -> None
     if not stored and not failed:
         raise click.ClickException("there is nothing to verify: run the pipelines that make it (kedro run)")
     if full:
-        seconds = time.monotonic() - begun
-        click.echo(f"read {size:,} bytes in {seconds:.2f} s ({size / seconds / 1e9:.2f} GB/s)")
+        click.echo(_read_line(size, time.monotonic() - begun))
     else:
         click.echo("sizes and samples only; --full reads every byte")
     _end(checks, failed)

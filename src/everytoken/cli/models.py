@@ -71,6 +71,7 @@ def _write_job(env: str | None, given: dict[str, Any], pipeline: str, path: Path
 
     from everytoken.training.artifacts import prepare_job
     from everytoken.training.job import write_job
+    from everytoken.training.run import nodes_command
 
     path = path.resolve()
     if not path.parent.is_dir():
@@ -80,11 +81,9 @@ def _write_job(env: str | None, given: dict[str, Any], pipeline: str, path: Path
         planned = node.func(*(catalog.load(name) for name in node.inputs))
         job = prepare_job(**planned.recipe.parameters)
         write_job(path, job)
-    there = job.distribution
     return (
         f"{path}: run {job.run[:16]}, {job.training.steps} steps of {job.training.batch_size} windows, checkpoints in "
-        f"{job.folder}\non each of {there.nodes} machines: torchrun --nnodes {there.nodes} --nproc-per-node "
-        f"{there.processes} --rdzv-backend c10d --rdzv-endpoint HOST:29500 -m everytoken.training.worker {path}\n"
+        f"{job.folder}\n{nodes_command(job, path)}\n"
         "then, on one of them, the same command without --write-job: it finds the run finished, and records it"
     )
 

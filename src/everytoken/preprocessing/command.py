@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from everytoken.measurements import rate
 from everytoken.preprocessing.errors import PreprocessingError
 from everytoken.preprocessing.join import STREAM
 from everytoken.preprocessing.stream import Tokenization, Tokenized, tokenize
@@ -101,7 +102,8 @@ def _facts(done: Tokenized, workers: int) -> Iterator[str]:
     )
     yield f"engine  {measured['engine']} {measured['version']}{checked}"
     if done.made:
-        rate = size / 1e6 / done.seconds
-        yield f"rate    {rate:.1f} MB/s: {size / 1e6:,.1f} MB of text in {done.seconds:.1f} s, {workers} workers"
+        speed = rate(size / 1e6, done.seconds)
+        known = "" if speed is None else f"{speed:.1f} MB/s: "
+        yield f"rate    {known}{size / 1e6:,.1f} MB of text in {done.seconds:.1f} s, {workers} workers"
     else:
         yield f"rate    nothing to do: it is there, made from these files and parameters ({done.seconds:.1f} s)"

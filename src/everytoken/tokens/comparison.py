@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -17,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from everytoken.measurements import rate
 from everytoken.tokens.adversarial import adversarial_cases
 from everytoken.tokens.engines import REFERENCE, Engine, SpecialTokens
 from everytoken.tokens.errors import TokenizerError
@@ -229,7 +231,7 @@ def _speeds(reference: Engine, trials: Sequence[_Trial], labelled: Sequence[tupl
     megabytes = sum(len(text.encode()) for text in texts) / 1e6
     begin = perf_counter()
     ids, offsets = reference.encode(texts)
-    speeds = {reference.name: megabytes / (perf_counter() - begin)}
+    speeds = {reference.name: rate(megabytes, perf_counter() - begin)}
     labels = [f"{label}, encoded again in a batch of {len(texts)}" for label, _ in labelled]
     for trial in trials:
         seconds = []
@@ -238,8 +240,10 @@ def _speeds(reference: Engine, trials: Sequence[_Trial], labelled: Sequence[tupl
             trial.check(labels, texts, ids, offsets)
             seconds.append(perf_counter() - begin)
         if trial.difference is None:
-            speeds[trial.name] = megabytes / min(seconds)
-    return {"megabytes_per_second": speeds, "fastest": max(speeds, key=lambda name: speeds[name])}
+            speeds[trial.name] = rate(megabytes, min(seconds))
+    # where the clock saw no time pass, nothing is faster
+    fastest = max(speeds, key=lambda name: math.inf if (speed := speeds[name]) is None else speed)
+    return {"megabytes_per_second": speeds, "fastest": fastest}
 
 
 def _shown(data: bytes) -> str:

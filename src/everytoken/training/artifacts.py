@@ -8,11 +8,14 @@ import json
 import logging
 import math
 import shutil
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from everytoken.measurements import rate, utilisation
 from everytoken.models.parameters import ModelParameters
 from everytoken.shards import Artifact, Built, Recipe, Shards, file_sha256, versioned
 from everytoken.shards.announcements import announce
@@ -20,15 +23,14 @@ from everytoken.tokens import SpecialTokens, open_encoder, open_tokenizer, open_
 from everytoken.tokens.data_parameters import DataParameters
 from everytoken.tokens.given_streams import GivenFiles, path_of
 from everytoken.tokens.tokenizer import TOKENIZER_FILE
-from everytoken.training.errors import CheckpointError, TrainingError
+from everytoken.training.errors import LOWER_RATE, CheckpointError, NonFiniteError, TrainingError
 from everytoken.training.history import (
     HELD_OUT_FILE,
-    HISTORY,
     HISTORY_FILE,
     SAMPLES_FILE,
     HeldOutRecord,
+    StepHistory,
     StepRecord,
-    read_records,
 )
 from everytoken.training.job import TrainingJob
 from everytoken.training.parameters import (
@@ -91,8 +93,9 @@ def train(
         Statistics: ``parameters`` (their number), ``parameters_sha256, steps, batch_size, seq_length, tokens,
         loss_tokens, skipped_steps, first_loss, final_loss, mean_loss_last_tenth`` (unweighted, of the last tenth of
         the steps), ``samples`` ([first, end) of the order of samples) and ``streams``: what was read of each.
-        Measured: ``seconds, tokens_per_second, tokens_per_second_by_step`` (as [step, tokens/s] pairs), ``mfu``,
-        what the bits depend on (torch, CPU, threads, precision), and ``segments``: which machine did which steps.
+        Measured: ``seconds, tokens_per_second, tokens_per_second_by_step`` (as [step, tokens/s] pairs), ``mfu`` (each
+        speed is None where it is not known), what the bits depend on (torch, CPU, threads, precision), and
+        ``segments``: which machine did which steps.
 
     Raises:
         TrainingError: a batch does not fit the model, or too many losses or gradients in a row are not finite.
@@ -130,15 +133,15 @@ def train(
         )
     for name in (CONFIG_FILE, MODEL_FILE, HISTORY_FILE, HELD_OUT_FILE, SAMPLES_FILE):
         shutil.copyfile(finished.folder / name, folder / name)
-    history = read_records(folder / HISTORY_FILE, StepRecord, HISTORY)
+    history = StepHistory.read(folder / HISTORY_FILE)
     new = load_model(folder)
-    losses = [record.loss for record in history if not record.skipped]
-    if not losses:
+    losses = history.column("loss")[~history.column("skipped")]
+    if not len(losses):
         raise TrainingError(
             f"all {len(history)} steps were skipped, as losses or gradients were not finite: nothing was learned. "
             "Lower training.optimisation.learning_rate or training.model.init_std"
         )
-    last_tenth = losses[-max(1, len(losses) // 10) :]
+    last_tenth = losses[-max(1, len(losses) // 10) :].tolist()  # added one by one, not in pairs as numpy does
     windows = open_training_windows(job.streams, data, training.batch_size, job.seq_length)
     first, end = windows.samples_of_step(0)[0], windows.samples_of_step(training.steps - 1)[-1] + 1
     return Built(
@@ -148,18 +151,18 @@ def train(
             "steps": training.steps,
             "batch_size": training.batch_size,
             "seq_length": job.seq_length,
-            "tokens": history[-1].tokens,
-            "loss_tokens": sum(record.loss_tokens for record in history),
+            "tokens": history.last.tokens,
+            "loss_tokens": int(history.column("loss_tokens").sum()),
             "skipped_steps": len(history) - len(losses),
-            "first_loss": losses[0],
-            "final_loss": losses[-1],
+            "first_loss": float(losses[0]),
+            "final_loss": float(losses[-1]),
             "mean_loss_last_tenth": sum(last_tenth) / len(last_tenth),
             "samples": [int(first), int(end)],
             "streams": windows.ranges(int(first), int(end)),
         },
         measured={
             **speed.figures(),
-            "mfu": speed.mfu(new.flop_per_token(job.seq_length), _peak(training.execution, distribution)),
+            "mfu": speed.mfu(new.flop_per_token(job.seq_length), job),
             **describe_machine(training.execution),
             "checkpoint": {"step": finished.step, "sha256sums": finished.digest, "skipped": list(finished.skipped)},
             "segments": finished.state["segments"],
@@ -246,42 +249,57 @@ class _Speed:
 
     def __init__(self, tokens_per_step: int) -> None:
         self._tokens_per_step = tokens_per_step
-        self._seconds: dict[int, float] = {}
+        self._steps, self._seconds = array("q"), array("d")
 
     def watch(self, records: Sequence[StepRecord]) -> None:
         """Take note of records as they come."""
-        self._seconds.update({record.step: record.seconds for record in records})
+        self._steps.extend(record.step for record in records)
+        self._seconds.extend(record.seconds for record in records)
         names = ("step", "loss", "lr", "grad_norm")
         rows = {name: [_number(getattr(record, name)) for record in records] for name in names}
-        rows["tokens_per_second"] = [round(self._tokens_per_step / record.seconds, 1) for record in records]
+        rows["tokens_per_second"] = [_rounded(rate(self._tokens_per_step, record.seconds), 1) for record in records]
         announce(rows)
 
     def figures(self) -> dict[str, Any]:
         """Return seconds of the steps of this process, tokens/s overall, and at most ``_MEASURED_POINTS`` pairs of
         [step, tokens/s]; none of a run that was finished already.
         """
-        steps = sorted(self._seconds)
-        seconds = sum(self._seconds.values())
+        steps, seconds = self._steps, sum(self._seconds)
         stride = max(1, -(-len(steps) // _MEASURED_POINTS))
         by_step = []
         for start in range(0, len(steps), stride):
-            stretch = steps[start : start + stride]
-            rate = len(stretch) * self._tokens_per_step / sum(self._seconds[step] for step in stretch)
-            by_step.append([stretch[-1], round(rate, 1)])
-        overall = round(len(steps) * self._tokens_per_step / seconds, 1) if seconds else None
+            stretch, took = steps[start : start + stride], sum(self._seconds[start : start + stride])
+            by_step.append([stretch[-1], _rounded(rate(len(stretch) * self._tokens_per_step, took), 1)])
+        overall = _rounded(rate(len(steps) * self._tokens_per_step, seconds), 1)
         return {"seconds": round(seconds, 3), "tokens_per_second": overall, "tokens_per_second_by_step": by_step}
 
-    def mfu(self, flop_per_token: float, peak: float) -> float | None:
-        """Return which share of ``peak`` FLOP/s the steps of this process reached (model FLOP utilisation)."""
+    def mfu(self, flop_per_token: float, job: TrainingJob) -> float | None:
+        """Return which share of the machine's FLOP/s the steps of this process reached (model FLOP utilisation)."""
         overall = self.figures()["tokens_per_second"]
-        return None if overall is None else round(overall * flop_per_token / peak, 4)
+        if overall is None:
+            return None
+        reached, peak = overall * flop_per_token, _peak(job.training.execution, job.distribution)
+        share = utilisation(reached, peak)
+        if share is None and peak is not None:
+            logger.warning(
+                "MFU is not known: the steps reached %.3g FLOP/s, more than the %.3g of the matrix products that were "
+                "measured. Other work on this machine slowed those",
+                reached,
+                peak,
+            )
+        return _rounded(share, 4)
 
 
-def _peak(execution: ExecutionParameters, distribution: DistributionParameters) -> float:
-    """Return the FLOP/s of the products of all processes, from those of this one."""
+def _peak(execution: ExecutionParameters, distribution: DistributionParameters) -> float | None:
+    """Return the FLOP/s of the products of all processes, from those of this one; None where they are not known."""
     from everytoken.training.execution import matrix_peak
 
-    return matrix_peak(execution, distribution.device) * distribution.processes * distribution.nodes
+    peak = matrix_peak(execution, distribution.device)
+    return None if peak is None else peak * distribution.processes * distribution.nodes
+
+
+def _rounded(value: float | None, digits: int) -> float | None:
+    return None if value is None else round(value, digits)
 
 
 def _number(value: float) -> float | None:
@@ -335,7 +353,8 @@ def evaluate(
             f"{checkpoint.statistics['loss_tokens']}; evaluate with the streams and weights of the training"
         )
     encoder = open_encoder(tokenizer, eos_token, special_tokens_in_text=special_tokens_in_text)
-    figures = bits_per_byte(model, encoder, held_out, unigram_bits(counts), evaluation)
+    with _of_training(checkpoint):
+        figures = bits_per_byte(model, encoder, held_out, unigram_bits(counts), evaluation)
     _write_json(folder / BITS_PER_BYTE_FILE, figures)
     return Built(statistics=figures, measured=describe_machine(evaluation.execution))
 
@@ -362,12 +381,26 @@ def generate_texts(
 
     model = load_model(_folder(checkpoint))
     encoder = open_encoder(tokenizer, eos_token, special_tokens_in_text="control")  # a prompt may name them
-    texts = [asdict(text) for text in generate(model, encoder, generation)]
+    with _of_training(checkpoint):
+        texts = [asdict(text) for text in generate(model, encoder, generation)]
     _write_json(folder / GENERATIONS_FILE, texts)
     return Built(
         statistics={"prompts": len(texts), "tokens": sum(len(text["tokens"]) for text in texts)},
         measured=describe_machine(generation.execution),
     )
+
+
+@contextmanager
+def _of_training(checkpoint: Artifact) -> Iterator[None]:
+    """Add to the error of a model that diverged how its training ended."""
+    try:
+        yield
+    except NonFiniteError as error:
+        last = StepHistory.read(checkpoint.path(HISTORY_FILE)).last
+        raise NonFiniteError(
+            f"{_folder(checkpoint)}: {error}. Its last step, {last.step}, had loss {last.loss:g} and learning rate "
+            f"{last.lr:g}; {LOWER_RATE}"
+        ) from error
 
 
 def _place(tokenizer: Artifact | GivenFiles) -> Artifact | Path:

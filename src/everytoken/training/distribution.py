@@ -5,6 +5,9 @@ gradient is the sum over processes of the gradients of ``loss sum of my rows / c
 
 Tensors are gathered to, and spread from, the process of rank 0, which alone writes and reads checkpoints. They are
 whole there and carry the names of the plain model, so any number of processes with either strategy can go on from any.
+
+Processes send each other tensors alone, whose shapes both know: what arrives is never unpickled, as torch's functions
+for objects and for loading state dicts would do.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from inspect import signature
+from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
@@ -22,13 +26,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from everytoken.models.language_model import LanguageModel
-from everytoken.training.checkpoint import model_tensors
+from everytoken.training.checkpoint import check_tensors, model_tensors
 from everytoken.training.errors import TrainingError
 from everytoken.training.objective import Objective
 from everytoken.training.optimizer_state import (
     flat_state,
     load_optimizer_tensors,
-    nested_state,
     optimizer_tensors,
 )
 from everytoken.training.parameters import DistributionParameters
@@ -90,7 +93,6 @@ class Processes:
                 "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers": False
             }
             return DistributedDataParallel(objective.to(self.device), devices, gradient_as_bucket_view=True, **options)
-        from torch.distributed.checkpoint.state_dict import set_model_state_dict
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import FSDPModule, fully_shard
 
@@ -102,7 +104,7 @@ class Processes:
             # plain sums: the loss is divided already, and gloo has no other
             cast(FSDPModule, part).set_gradient_divide_factor(1.0)
             cast(FSDPModule, part).set_force_sum_reduction_for_comms(True)
-        set_model_state_dict(model, whole, options=_options(broadcast_from_rank0=True))
+        self._spread(whole, model_tensors(model), "the model of rank 0")
         return objective
 
     def settle(self, module: nn.Module, rows: int, seq_length: int) -> None:
@@ -159,9 +161,13 @@ class Processes:
         Every process must call it.
         """
         if self.strategy == "fsdp":
-            from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict
+            from torch.distributed.checkpoint.state_dict import (
+                StateDictOptions,
+                get_model_state_dict,
+                get_optimizer_state_dict,
+            )
 
-            options = _options(cpu_offload=True)
+            options = StateDictOptions(full_state_dict=True, strict=True, cpu_offload=True)
             tensors = [cast(dict[str, Tensor], get_model_state_dict(model, options=options))]
             if optimizer is not None:
                 _begin_state(optimizer)
@@ -182,23 +188,28 @@ class Processes:
         if self.strategy == "alone":
             load_optimizer_tensors(optimizer, model, tensors, where)
             return
-        from torch.distributed.checkpoint.state_dict import set_optimizer_state_dict
-
         _begin_state(optimizer)
-        state: dict[str, Any] = {}
-        if self.first:
-            names = {parameter: name for name, parameter in model.named_parameters()}
-            groups = [{**group, "params": [names[p] for p in group["params"]]} for group in optimizer.param_groups]
-            state = {"state": nested_state(tensors, where), "param_groups": groups}
-        set_optimizer_state_dict(model, optimizer, state, options=_options(broadcast_from_rank0=True))
+        self._spread(tensors, optimizer_tensors(optimizer, model), f"{where} does not fit the optimiser")
 
-    def same(self, value: Any) -> Any:
+    def _spread(self, whole: Mapping[str, Tensor], own: Mapping[str, Tensor], where: str) -> None:
+        """Copy what rank 0 has in ``whole`` into the tensors of each process, whole ones or shards, one by one."""
+        if self.first:
+            check_tensors(whole, own, where)
+        for name, tensor in own.items():
+            if self.first:
+                sent = whole[name].to(self.device).contiguous()
+            else:
+                sent = torch.empty(tensor.shape, dtype=tensor.dtype, device=self.device)
+            dist.broadcast(sent, src=0)
+            _copy(sent, tensor)
+
+    def same(self, value: int) -> int:
         """Return what rank 0 has as ``value``, in every process."""
         if self.size == 1:
             return value
-        box = [value]
-        dist.broadcast_object_list(box, src=0, device=self.device)
-        return box[0]
+        sent = torch.tensor(value, dtype=torch.int64, device=self.device)
+        dist.broadcast(sent, src=0)
+        return int(sent)
 
     def wait(self) -> None:
         """Wait until every process is here."""
@@ -222,11 +233,31 @@ def these_processes(parameters: DistributionParameters) -> Processes:
     return Processes(dist.get_rank(), dist.get_world_size(), parameters.strategy, device)
 
 
-def join(parameters: DistributionParameters) -> None:
-    """Join the processes that torchrun started (it sets the environment): gloo on CPUs, nccl on GPUs."""
+def join(parameters: DistributionParameters, store: Path | None = None) -> None:
+    """Join the other processes, as who the environment says: gloo on CPUs, nccl on GPUs.
+
+    They meet at the file ``store``; None: at the server that torchrun names in the environment, on several machines.
+    """
     if parameters.device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("gloo" if parameters.device == "cpu" else "nccl", timeout=_TIMEOUT)
+    place: dict[str, Any] = {}
+    if store is not None:
+        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        place = {"store": cast(Any, dist).FileStore(str(store), size), "rank": rank, "world_size": size}
+    dist.init_process_group("gloo" if parameters.device == "cpu" else "nccl", timeout=_TIMEOUT, **place)
+
+
+@torch.no_grad()
+def _copy(whole: Tensor, tensor: Tensor) -> None:
+    """Copy ``whole``, or where ``tensor`` is in shards this process's shard of it."""
+    if hasattr(tensor, "full_tensor"):
+        from torch.distributed.tensor import DTensor, distribute_tensor
+
+        sharded = cast(DTensor, tensor)
+        mine = distribute_tensor(whole, sharded.device_mesh, sharded.placements, src_data_rank=None)  # sends nothing
+        sharded.to_local().copy_(mine.to_local())
+    else:
+        tensor.copy_(whole)
 
 
 def _nothing() -> None:
@@ -243,11 +274,3 @@ def _begin_state(optimizer: torch.optim.AdamW) -> None:
                     "exp_avg": torch.zeros_like(parameter.detach()),
                     "exp_avg_sq": torch.zeros_like(parameter.detach()),
                 }
-
-
-def _options(*, cpu_offload: bool = False, broadcast_from_rank0: bool = False) -> Any:
-    from torch.distributed.checkpoint.state_dict import StateDictOptions
-
-    return StateDictOptions(
-        full_state_dict=True, strict=True, cpu_offload=cpu_offload, broadcast_from_rank0=broadcast_from_rank0
-    )

@@ -14,4 +14,11 @@ class CheckpointError(TrainingError):
 
 
 class NonFiniteError(TrainingError):
-    """The loss or the gradient of a step is infinite or not a number."""
+    """A loss, a gradient or what a model computes is infinite or not a number."""
+
+
+LOWER_RATE = (
+    "lower optimisation.learning_rate or lengthen optimisation.warmup_steps; a run is deterministic, so going on from "
+    "a checkpoint with the same parameters comes here again"
+)
+"""What to do about a run that diverged."""

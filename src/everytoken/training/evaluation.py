@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from everytoken.models.language_model import LanguageModel
 from everytoken.shards import Part
 from everytoken.tokens import DocumentEncoder
-from everytoken.training.errors import TrainingError
+from everytoken.training.errors import NonFiniteError, TrainingError
 from everytoken.training.execution import autocast, execution
 from everytoken.training.loop import ReadBatch
 from everytoken.training.loss import token_losses
@@ -111,7 +111,8 @@ def bits_per_byte(
 
     Raises:
         TrainingError: the tokenizer does not fit the model, a source is null, or the documents of a source
-        have no bytes.
+            have no bytes.
+        NonFiniteError: a loss is infinite or not a number.
     """
     tokenizer = encoder.tokenizer
     if tokenizer.vocab_size != model.vocab_size or len(token_bits) != model.vocab_size:
@@ -161,6 +162,11 @@ def _documents(
                 if source is None:
                     raise TrainingError(
                         f"held-out {part.name}: a document has no source; expected a string in every row"
+                    )
+                if not math.isfinite(nats[i]):
+                    raise NonFiniteError(
+                        f"held-out {part.name}: the loss of a document of {source!r} is {nats[i]}, expected a finite "
+                        "number: the training of this model diverged"
                     )
                 yield (
                     source,

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import platform
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from everytoken.measurements import processor_name, rate
 from everytoken.seeds import torch_generator
 from everytoken.training.parameters import ExecutionParameters
+
+logger = logging.getLogger(__name__)
 
 # torch replaces this module by an object whose attribute the type checker cannot see
 _settings: Any = torch.utils.deterministic
@@ -46,24 +48,42 @@ def autocast(parameters: ExecutionParameters, device_type: str = "cpu") -> Abstr
 
 
 @cache
-def matrix_peak(parameters: ExecutionParameters, device_type: str = "cpu", seconds: float = 0.2) -> float:
-    """Return FLOP/s of the fastest product of two square matrices that was seen in so many seconds.
+def matrix_peak(parameters: ExecutionParameters, device_type: str = "cpu", seconds: float = 0.2) -> float | None:
+    """Return FLOP/s of the fastest product of two square matrices in so many seconds, of one product at least.
 
-    A measurement: what a training step could reach at most. Cached, so a process measures once.
+    A measurement: what a training step could reach at most. None where the device cannot make the products, with a
+    warning. Cached, so a process measures once.
     """
-    size = 1024 if device_type == "cpu" else 8192
+    try:
+        return _matrix_peak(parameters, device_type, seconds)
+    except RuntimeError as error:  # of torch: no memory left next to the model, say
+        logger.warning("the peak of matrix products was not measured, so MFU is not known: %s", error)
+        return None
+
+
+def _matrix_peak(parameters: ExecutionParameters, device_type: str, seconds: float) -> float | None:
+    small, large = (256, 1024) if device_type == "cpu" else (1024, 8192)
     dtype = torch.bfloat16 if parameters.precision == "bfloat16" else torch.float32
+    with execution(parameters):
+        best = _fastest_product(small, dtype, device_type, 0.0)
+        # emulated bfloat16 takes 10 s for a large product: the small one is enough to know that it is slow
+        size = large if best * (large / small) ** 3 < 10 * seconds else small
+        if size == large:
+            best = _fastest_product(large, dtype, device_type, seconds)
+    return rate(2 * size**3, best)
+
+
+def _fastest_product(size: int, dtype: torch.dtype, device_type: str, seconds: float) -> float:
+    """Return the seconds of the fastest product of two square matrices in so many seconds, of one at least."""
     generator = torch_generator(0, "matrix peak")
     a, b = (torch.randn(size, size, generator=generator).to(device_type, dtype) for _ in range(2))
+    torch.mm(a, b)[0, 0].item()  # threads and kernels are made at the first
     best, ends = float("inf"), time.perf_counter() + seconds
-    with execution(parameters):
-        torch.mm(a, b)  # threads and kernels are made at the first
-        while time.perf_counter() < ends:
-            started = time.perf_counter()
-            product = torch.mm(a, b)
-            product[0, 0].item()  # waits for the device
-            best = min(best, time.perf_counter() - started)
-    return 2 * size**3 / best if best < float("inf") else 0.0
+    while best == float("inf") or time.perf_counter() < ends:
+        started = time.perf_counter()
+        torch.mm(a, b)[0, 0].item()  # waits for the device
+        best = min(best, time.perf_counter() - started)
+    return best
 
 
 def describe_machine(parameters: ExecutionParameters) -> dict[str, Any]:
@@ -78,19 +98,10 @@ def describe_machine(parameters: ExecutionParameters) -> dict[str, Any]:
         error = (a @ b - (a.double() @ b.double())).abs().max().item()
     return {
         "torch": torch.__version__,
-        "cpu": _cpu_name(),
+        "cpu": processor_name(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "threads": parameters.threads,
         "precision": parameters.precision,
         "matmul_precision": parameters.matmul_precision,
         "float32_matmul_error": error,
     }
-
-
-def _cpu_name() -> str:
-    information = Path("/proc/cpuinfo")
-    if information.is_file():
-        for line in information.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()

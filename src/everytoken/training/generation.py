@@ -16,7 +16,7 @@ from torch import Tensor
 from everytoken.models.language_model import LanguageModel
 from everytoken.seeds import torch_generator
 from everytoken.tokens import DocumentEncoder
-from everytoken.training.errors import TrainingError
+from everytoken.training.errors import NonFiniteError, TrainingError
 from everytoken.training.execution import autocast, execution
 from everytoken.training.parameters import GenerationParameters
 
@@ -36,7 +36,9 @@ class Generated:
 def generate(model: LanguageModel, encoder: DocumentEncoder, parameters: GenerationParameters) -> Iterator[Generated]:
     """Yield the continuation of each prompt, in order.
 
-    Raises ``TrainingError`` for a prompt that leaves no room in the model's context.
+    Raises:
+        TrainingError: a prompt leaves no room in the model's context.
+        NonFiniteError: what the model computes is not finite.
     """
     tokenizer = encoder.tokenizer
     for number, prompt in enumerate(parameters.prompts):
@@ -76,6 +78,11 @@ def generate_tokens(
     while len(drawn) < parameters.max_new_tokens:
         with autocast(parameters.execution):
             logits = model(new, cache)[0, -1]  # (vocab,)
+        if not logits.isfinite().all():
+            raise NonFiniteError(
+                f"after {len(context) + len(drawn)} tokens of a prompt and its continuation the model's logits are not "
+                "finite numbers: its training diverged"
+            )
         token = draw(logits.cpu(), parameters.temperature, parameters.top_k, generator)
         if token == eos_id:
             return tuple(drawn), "eos"

@@ -12,11 +12,12 @@ from everytoken.training.history import HeldOutRecord, Record, SampleRecord, Ste
 OnRecords = Callable[[Sequence[StepRecord]], None]
 OnHeldOut = Callable[[Sequence[HeldOutRecord]], None]
 
+_MOST_HELD = 1000
 _KINDS: dict[str, type[Record]] = {kind.__name__: kind for kind in (StepRecord, HeldOutRecord, SampleRecord)}
 
 
 class Listeners:
-    """Gives records on in batches, at most every ``seconds``; ``flush`` gives what is left.
+    """Gives records on in batches, every ``seconds`` or ``_MOST_HELD`` records; ``flush`` gives what is left.
 
     Args:
         on_records: gets step records.
@@ -32,7 +33,7 @@ class Listeners:
     def add(self, record: StepRecord) -> None:
         """Take a record, and give on what there is when it is time."""
         self._steps.append(record)
-        if time.monotonic() - self._last >= self._seconds:
+        if time.monotonic() - self._last >= self._seconds or len(self._steps) >= _MOST_HELD:
             self.flush()
 
     def held_out(self, records: Sequence[HeldOutRecord]) -> None:

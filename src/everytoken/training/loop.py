@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from everytoken.models.language_model import LanguageModel
 from everytoken.training.distribution import ALONE, Processes
-from everytoken.training.errors import NonFiniteError, TrainingError
+from everytoken.training.errors import LOWER_RATE, NonFiniteError, TrainingError
 from everytoken.training.execution import autocast
 from everytoken.training.history import StepRecord
 from everytoken.training.objective import Objective, document_numbers
@@ -131,9 +131,7 @@ def train_steps(
             raise NonFiniteError(
                 f"training step {step} of {parameters.steps}: loss {loss}, gradient norm {grad_norm}, expected finite "
                 f"numbers; {skipped_in_a_row} steps in a row were skipped, training.max_skipped_in_a_row = "
-                f"{parameters.max_skipped_in_a_row} are allowed. The learning rate was {lr:g}: lower "
-                "training.learning_rate or lengthen training.warmup_steps; a run is deterministic, so going on from "
-                "a checkpoint with the same parameters comes here again"
+                f"{parameters.max_skipped_in_a_row} are allowed. The learning rate was {lr:g}: {LOWER_RATE}"
             )
         yield StepRecord(
             step=step,

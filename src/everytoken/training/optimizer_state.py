@@ -76,20 +76,6 @@ def flat_state(state: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
     return {f"{kind}/{name}": kinds[kind] for name, kinds in state.items() for kind in _KINDS}
 
 
-def nested_state(tensors: Mapping[str, Tensor], where: str) -> dict[str, dict[str, Tensor]]:
-    """Return ``{p: {"step": ...}}`` for ``{"step/<p>": ...}``; raise ``CheckpointError`` if one of three is missing."""
-    state: dict[str, dict[str, Tensor]] = {}
-    for key, tensor in tensors.items():
-        kind, _, name = key.partition("/")
-        state.setdefault(name, {})[kind] = tensor
-    for name, kinds in state.items():
-        if set(kinds) != set(_KINDS):
-            raise CheckpointError(
-                f"{where}: expected {', '.join(_KINDS)} of {name!r}, found {', '.join(sorted(kinds))}"
-            )
-    return state
-
-
 def _parameters(optimizer: torch.optim.AdamW, model: nn.Module) -> Iterator[tuple[str, nn.Parameter, dict[str, Any]]]:
     """Yield name, parameter and parameter group of the optimiser's parameters, in the model's order."""
     groups = {parameter: group for group in optimizer.param_groups for parameter in group["params"]}

@@ -83,12 +83,14 @@ class Plan:
         parameters: numbers by kind.
         processes: that train together.
         strategy: how they share the model; "alone" for one.
+        device: where they compute.
         micro_batches: forward and backward passes of a process in a step.
         micro_batch: windows in the largest of them.
         tokens_per_step: predictions of a step, masked ones included.
         steps: of the optimiser.
         flop_per_token: forward and backward pass, without what activation checkpointing computes again.
         memory: of a process, in bytes.
+        largest_tensor: bytes of the embeddings or of a matrix, float32.
         host_memory: bytes beside it on the first process's machine while a checkpoint is gathered (FSDP).
         checkpoint: bytes of one.
         checkpoints: how many lie on disk at once at most, those in the mirror included.
@@ -98,12 +100,14 @@ class Plan:
     parameters: ParameterCounts
     processes: int
     strategy: str
+    device: str
     micro_batches: int
     micro_batch: int
     tokens_per_step: int
     steps: int
     flop_per_token: float
     memory: ProcessMemory
+    largest_tensor: int
     host_memory: int
     checkpoint: int
     checkpoints: int
@@ -118,6 +122,18 @@ class Plan:
     def flop(self) -> float:
         """Of the whole run."""
         return self.tokens * self.flop_per_token
+
+    @property
+    def peak_memory(self) -> int:
+        """Bytes of the first process at its worst moment, on its device.
+
+        That is a step, or with FSDP on CPUs, where host and device are one, the gathering of a checkpoint: its shards,
+        all tensors, and the largest once more while it is put together.
+        """
+        if not self.host_memory or self.device != "cpu":
+            return self.memory.total
+        shards = self.memory.parameters + self.memory.moments
+        return max(self.memory.total, shards + self.host_memory + self.largest_tensor)
 
     def lines(self) -> list[str]:
         """Return the plan as lines to print."""
@@ -144,12 +160,16 @@ class Plan:
             if self.host_memory
             else []
         )
+        where = ""
+        if self.device != "cpu":
+            where = f" of its device, {_gigabytes(self.host_memory)} of the host"
         return [
             f"a step of {of}: {self.micro_batches} micro-batch{'es' if self.micro_batches > 1 else ''} of at most "
             f"{self.micro_batch} windows",
             f"memory of {of}: {_gigabytes(self.memory.total)}",
             *(f"  {name}: {_gigabytes(number)}" for name, number in parts.items() if number),
             *gathered,
+            f"peak memory of the first process: {_gigabytes(self.peak_memory)}{where}",
         ]
 
     def _disk(self) -> list[str]:
@@ -222,6 +242,7 @@ def make_plan(
         parameters=counts,
         processes=processes,
         strategy=distribution.strategy if processes > 1 else "alone",
+        device=distribution.device,
         micro_batches=math.ceil(rows / micro_batch),
         micro_batch=micro_batch,
         tokens_per_step=training.batch_size * seq_length,
@@ -236,6 +257,7 @@ def make_plan(
             seq_length=seq_length,
             shards=processes if sharded else 1,
         ),
+        largest_tensor=_FLOAT32 * model.d_model * max(vocab_size, model.d_ff),
         host_memory=state if sharded else 0,
         checkpoint=state,
         checkpoints=_most_checkpoints(training.steps, checkpoints),

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from tqdm import tqdm
 
+from everytoken.measurements import rate, utilisation
 from everytoken.training.history import StepRecord
 
 logger = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ def with_progress(
         first_step: steps that are done.
         steps: steps of the run.
         flop_per_token: FLOP of forward and backward pass of a token, to show them as a share of ``peak`` (MFU).
-        peak: FLOP/s of matrix products that were measured, of all processes together.
+        peak: FLOP/s of matrix products that were measured, of all processes together; None where it is not known.
     """
     speed = _Speed(flop_per_token, peak)
     if sys.stderr.isatty():
@@ -66,7 +67,7 @@ class _Speed:
     """Tokens per second and MFU over the last stretch of steps; the first step is slower and does not count."""
 
     def __init__(self, flop_per_token: float | None, peak: float | None) -> None:
-        self._share = flop_per_token / peak if flop_per_token and peak else None
+        self._flop_per_token, self._peak = flop_per_token, peak
         self._read: int | None = None
         self.clear()
 
@@ -80,8 +81,9 @@ class _Speed:
         self._read = record.tokens
 
     def __str__(self) -> str:
-        """Return it as the end of a line; nothing while nothing was measured."""
-        if not self._seconds:
+        """Return it as the end of a line, without what is not known."""
+        speed = rate(self._tokens, self._seconds)
+        if speed is None:
             return ""
-        rate = self._tokens / self._seconds
-        return f", {rate:.0f} tokens/s" + (f", MFU {rate * self._share:.1%}" if self._share else "")
+        share = utilisation(speed * self._flop_per_token, self._peak) if self._flop_per_token else None
+        return f", {speed:.0f} tokens/s" + ("" if share is None else f", MFU {share:.1%}")

@@ -1,7 +1,7 @@
-"""Train a job: here, or in processes that torch's launcher starts; go on from the newest checkpoint of the run.
+"""Train a job: here, or in several processes; go on from the newest checkpoint of the run.
 
-Several processes are started with torch's own launcher, in a process of its own (`everytoken.training.worker`). What
-they did comes back through files in the job's live folder: records as lines of JSON, and the error of a process that
+Several processes are started by a process of its own, which waits for them (`everytoken.training.worker`). What they
+did comes back through files in the job's live folder: records as lines of JSON, and the error of a process that
 failed. They end when this process ends, however it ends: they hold the other end of a pipe. Importing this loads no
 torch.
 """
@@ -37,7 +37,7 @@ JOB_FILE = "job.json"
 _TOLD = "processes_"  # how folders begin in which the processes of one launch tell
 
 _SECONDS_BETWEEN_LOOKS = 1.0
-_SECONDS_TO_END = 40.0  # torch's launcher gives a process 30 to end by itself
+_SECONDS_TO_END = 40.0  # everytoken.training.worker gives a process 30 to end by itself
 
 
 def run_job(job: TrainingJob, on_records: OnRecords, on_held_out: OnHeldOut | None = None) -> None:
@@ -103,7 +103,6 @@ def _remove_told(live_folder: Path) -> None:
 def _launch_here(job: TrainingJob, on_records: OnRecords, on_held_out: OnHeldOut | None) -> None:
     folder = Path(tempfile.mkdtemp(prefix=_TOLD, dir=job.live_folder))
     tail, listeners = Tail(folder / RECORDS_FILE), Listeners(on_records, on_held_out, seconds=math.inf)
-    # it sets a default for its children; ours comes from the job
     environment = os.environ | {"OMP_NUM_THREADS": str(job.training.execution.threads)}
     worker = [sys.executable, "-m", "everytoken.training.worker", str(job.live_folder / JOB_FILE)]
     command = [*worker, "--start", str(folder)]
@@ -130,13 +129,24 @@ def _expect_finished(job: TrainingJob) -> None:
     if newest is not None and newest.step == job.training.steps:
         store.complete_mirror()
         return
-    distribution = job.distribution
-    path = shlex.quote(str((job.live_folder / JOB_FILE).resolve()))
     raise TrainingError(
-        f"{0 if newest is None else newest.step} of {job.training.steps} steps are done, and {distribution.nodes} "
-        "nodes cannot be started from one; run this on each node (srun does), then the same command again:\n"
-        f"torchrun --nnodes {distribution.nodes} --nproc-per-node {distribution.processes} --rdzv-backend c10d "
-        f"--rdzv-endpoint HOST:29500 --rdzv-id {job.run[:16]} -m everytoken.training.worker {path}"
+        f"{0 if newest is None else newest.step} of {job.training.steps} steps are done, and {job.distribution.nodes} "
+        f"nodes cannot be started from one; {nodes_command(job, job.live_folder / JOB_FILE)}\nthen the same command "
+        "again"
+    )
+
+
+def nodes_command(job: TrainingJob, path: Path) -> str:
+    """Return what to run on each of several machines, which all find the job at ``path``.
+
+    Their rendezvous is torch's static one: the one that it finds nodes with unpickles what anybody sends.
+    """
+    nodes, processes = job.distribution.nodes, job.distribution.processes
+    return (
+        f"run this on each of {nodes} machines in a network that is trusted, with HOST the first of them and N from 0 "
+        f"there to {nodes - 1} on the last:\n"
+        f"torchrun --nnodes {nodes} --nproc-per-node {processes} --node-rank N --master-addr HOST --master-port 29500 "
+        f"-m everytoken.training.worker {shlex.quote(str(path.resolve()))}"
     )
 
 

@@ -9,6 +9,7 @@ Neither of them changes a bit of the training.
 from __future__ import annotations
 
 import logging
+import math
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,20 +32,19 @@ from everytoken.training.checkpoint import (
 )
 from everytoken.training.checkpoints import Checkpoint, CheckpointStore
 from everytoken.training.distribution import Processes, these_processes
-from everytoken.training.errors import CheckpointError, TrainingError
+from everytoken.training.errors import LOWER_RATE, CheckpointError, NonFiniteError, TrainingError
 from everytoken.training.execution import describe_machine, execution, matrix_peak
 from everytoken.training.generation import generate
 from everytoken.training.held_out import HeldOutChunks, evaluate_held_out, read_held_out
 from everytoken.training.history import (
     HELD_OUT,
     HELD_OUT_FILE,
-    HISTORY,
     HISTORY_FILE,
     SAMPLES,
     SAMPLES_FILE,
     HeldOutRecord,
     SampleRecord,
-    StepRecord,
+    StepHistory,
     read_records,
     write_records,
 )
@@ -66,18 +66,11 @@ class _Past:
     """What the steps before this session left; on ranks other than 0 the number of steps alone."""
 
     steps: int = 0
-    history: list[StepRecord] = field(default_factory=list)
+    history: StepHistory = field(default_factory=StepHistory)
     held_out: list[HeldOutRecord] = field(default_factory=list)
     samples: list[SampleRecord] = field(default_factory=list)
     segments: list[dict[str, Any]] = field(default_factory=list)
     folder: Path | None = None
-
-    @property
-    def skipped_in_a_row(self) -> int:
-        count = 0
-        while count < len(self.history) and self.history[-1 - count].skipped:
-            count += 1
-        return count
 
 
 def train_here(job: TrainingJob, listeners: Listeners) -> None:
@@ -119,7 +112,7 @@ def _past(job: TrainingJob, checkpoint: Checkpoint | None) -> _Past:
     logger.info("going on from %s: %d of %d steps are done", checkpoint.folder, checkpoint.step, job.training.steps)
     return _Past(
         checkpoint.step,
-        read_records(checkpoint.folder / HISTORY_FILE, StepRecord, HISTORY),
+        StepHistory.read(checkpoint.folder / HISTORY_FILE),
         read_records(checkpoint.folder / HELD_OUT_FILE, HeldOutRecord, HELD_OUT),
         read_records(checkpoint.folder / SAMPLES_FILE, SampleRecord, SAMPLES),
         state["segments"],
@@ -164,25 +157,30 @@ class _Session:
             module=self._module,
             processes=processes,
             eos_id=job.eos_id if job.data.document_mask else None,
-            skipped_in_a_row=processes.same(past.skipped_in_a_row),
+            skipped_in_a_row=processes.same(past.history.skipped_in_a_row),
         )
-        peak = torch.tensor(
-            matrix_peak(job.training.execution, processes.device.type), dtype=torch.float64, device=processes.device
-        )
-        processes.add(peak)()
+        peak = self._peak()
         if processes.first:
             records = with_progress(
                 records,
                 first_step=past.steps,
                 steps=job.training.steps,
                 flop_per_token=self._flop_per_token,
-                peak=float(peak),
+                peak=peak,
             )
         for record in records:
             if processes.first:
                 past.history.append(record)
                 self._listeners.add(record)
             self._after(record.step)
+
+    def _peak(self) -> float | None:
+        """Return FLOP/s of matrix products of all processes together; None where one of them could not measure it."""
+        processes = self._processes
+        mine = matrix_peak(self._job.training.execution, processes.device.type)
+        peak = torch.tensor(math.nan if mine is None else mine, dtype=torch.float64, device=processes.device)
+        processes.add(peak)()
+        return None if peak.isnan() else float(peak)
 
     def _after(self, step: int) -> None:
         """Do what is due after a step."""
@@ -254,6 +252,9 @@ class _Session:
                 eos_id=self._job.eos_id if self._job.data.document_mask else None,
             )
         if self._processes.first:
+            for record in records:
+                if not math.isfinite(record.nats):
+                    raise self._diverged(f"the loss on held-out documents of {record.source!r} is {record.nats}")
             self._past.held_out.extend(records)
             self._listeners.held_out(records)
             figures = ", ".join(f"{record.source} {record.bits_per_byte:.4f}" for record in records)
@@ -274,13 +275,26 @@ class _Session:
             parameters = GenerationParameters(
                 **samples.model_dump(exclude={"every_steps"}), execution=job.training.execution
             )
-            with self._not_compiled():
-                texts = [SampleRecord(step, text.prompt, text.text) for text in generate(model, encoder, parameters)]
+            try:
+                with self._not_compiled():
+                    texts = [
+                        SampleRecord(step, text.prompt, text.text) for text in generate(model, encoder, parameters)
+                    ]
+            except NonFiniteError as error:
+                raise self._diverged(str(error)) from error
             self._model.train()
             self._past.samples.extend(texts)
             for text in texts:
                 logger.info("after step %d: %r -> %r", step + 1, text.prompt, text.text)
         self._processes.wait()
+
+    def _diverged(self, found: str) -> NonFiniteError:
+        """Return the error of a run whose model computes what is not finite."""
+        last = self._past.history.last
+        return NonFiniteError(
+            f"after training step {last.step} of {self._job.training.steps}, with loss {last.loss:g} and learning rate "
+            f"{last.lr:g}: {found}. To train on, {LOWER_RATE}"
+        )
 
     def _check_prompts(self) -> None:
         """Raise now, not at the first sample, for a prompt that leaves no room in the model's context."""
@@ -312,10 +326,10 @@ class _Session:
                 "run": job.run,
                 "job": job.content,
                 "step": done,
-                "tokens": past.history[-1].tokens,
+                "tokens": past.history.last.tokens,
                 "batch_size": job.training.batch_size,
                 "seq_length": job.seq_length,
-                "skipped_steps": sum(record.skipped for record in past.history),
+                "skipped_steps": int(past.history.column("skipped").sum()),
                 "segments": past.segments,
             }
             self._store.save(done, lambda folder: self._write_files(folder, model, optimizer), state)
@@ -347,7 +361,7 @@ class _Session:
             eos_id=job.eos_id,
         )
         write_config(folder, config)
-        write_records(folder / HISTORY_FILE, past.history, HISTORY)
+        past.history.write(folder / HISTORY_FILE)
         write_records(folder / HELD_OUT_FILE, past.held_out, HELD_OUT)
         write_records(folder / SAMPLES_FILE, past.samples, SAMPLES)
 

@@ -1,9 +1,12 @@
-"""One process of a distributed training, as torch's launcher starts it; and the start of several on this machine.
+"""One process of a distributed training; and the start of several on this machine.
 
-    torchrun --nproc-per-node 2 -m everytoken.training.worker JOB.json
+``--start FOLDER`` starts the job's processes on this machine, for `everytoken.training.run.launch`, which reads what
+they say from FOLDER. They find each other through a file in FOLDER, which is their user's alone, and talk over the
+loopback interface: nothing listens on another one.
 
-runs a job by hand, on several nodes with torchrun's own options. ``--start FOLDER`` starts the job's processes on this
-machine with that launcher, for `everytoken.training.run.launch`, which reads what they say from FOLDER.
+    torchrun --nnodes 2 --nproc-per-node 2 ... -m everytoken.training.worker JOB.json
+
+runs a job on several machines with torchrun's own options, in a network that is trusted.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import json
 import logging
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -20,6 +24,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import NoReturn
 
 from everytoken.models.errors import ModelsError
@@ -31,6 +36,11 @@ from everytoken.training.job import TrainingJob, read_job
 from everytoken.training.live import append_records
 from everytoken.training.run import RECORDS_FILE, run_job
 
+_SECONDS_BETWEEN_LOOKS = 0.1
+_SECONDS_TO_END = 30.0  # of a process that is told to end
+_STORE_FILE = "rendezvous"
+_INTERFACE = "lo0" if sys.platform == "darwin" else "lo"
+_LOOPBACK = {"GLOO_SOCKET_IFNAME": _INTERFACE, "NCCL_SOCKET_IFNAME": _INTERFACE}
 _EXPECTED = (TrainingError, TokensError, ModelsError, ShardsError)
 
 
@@ -52,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run_by_hand(job, rank)
     _end_with_stdin(lambda: os._exit(1))
     try:
-        _run(job, partial(append_records, options.tell / RECORDS_FILE))
+        _run(job, partial(append_records, options.tell / RECORDS_FILE), options.tell / _STORE_FILE)
     except BaseException as error:
         _tell(options.tell, rank, error)
         return 1
@@ -71,12 +81,12 @@ def _leave() -> NoReturn:
     os._exit(0)
 
 
-def _run(job: TrainingJob, on_records: Callable[[Sequence[Record]], None]) -> None:
+def _run(job: TrainingJob, on_records: Callable[[Sequence[Record]], None], store: Path | None) -> None:
     import torch.distributed as dist
 
     from everytoken.training.distribution import join
 
-    join(job.distribution)
+    join(job.distribution, store)
     run_job(job, on_records, on_records)
     dist.destroy_process_group()
 
@@ -86,7 +96,7 @@ def _run_by_hand(job: TrainingJob, rank: int) -> int:
         print("start this with torchrun; see --help", file=sys.stderr)
         return 2
     try:
-        _run(job, lambda records: None)
+        _run(job, lambda records: None, None)
     except _EXPECTED as error:
         print(f"{type(error).__name__}: {error} (in training process {rank})", file=sys.stderr)
         return 1
@@ -118,35 +128,49 @@ def _end_with_stdin(end: Callable[[], None]) -> None:
 
 
 def _start(job: TrainingJob, path: Path, folder: Path) -> int:
-    from torch.distributed.elastic.multiprocessing.api import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
-    logging.disable(logging.ERROR)  # of the launcher, in this process: what went wrong is told in one error
+    """Start this machine's processes and wait for them; the first that fails, or a signal, ends all."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _leave_by_signal)
     _end_with_stdin(lambda: os.kill(os.getpid(), signal.SIGTERM))
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=job.distribution.processes,
-        run_id=job.run[:16],
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
-        local_addr="localhost",
-        max_restarts=0,
-        monitor_interval=0.1,
-    )
+    command = [sys.executable, "-m", __spec__.name, str(path), "--tell", str(folder)]
+    size = job.distribution.processes
+    started: list[subprocess.Popen[bytes]] = []
     try:
-        elastic_launch(config, sys.executable)("-m", __spec__.name, str(path), "--tell", str(folder))
-    except ChildFailedError as error:
-        for rank, failure in error.failures.items():
-            told = (folder / f"error_{rank}.json").exists()  # then it died of something else on its way out
-            # SIGTERM is how the launcher ends the others
-            if not told and failure.exitcode < 0 and failure.exitcode != -signal.SIGTERM:
-                _write_error(folder, rank, "TrainingError", _ended_by(-failure.exitcode), expected=True)
-        return 1
-    except SignalException as error:  # it has ended its processes
-        return 128 + error.sigval
-    return 0
+        for rank in range(size):
+            names = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size)}
+            started.append(subprocess.Popen(command, env=os.environ | _LOOPBACK | names))
+        while not any(process.poll() for process in started):
+            if all(process.returncode == 0 for process in started):
+                return 0
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+        # once more: the one that failed first may have been looked at before it did, and the one that lost it after
+        ended = {rank: process.poll() for rank, process in enumerate(started)}
+    finally:
+        _end(started)
+    for rank, code in ended.items():
+        # one that told its error died of something else on its way out
+        if code is not None and code < 0 and not (folder / f"error_{rank}.json").exists():
+            _write_error(folder, rank, "TrainingError", _ended_by(-code), expected=True)
+    return 1
+
+
+def _leave_by_signal(number: int, frame: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
+def _end(started: Sequence[subprocess.Popen[bytes]]) -> None:
+    """End the processes that still run: by SIGTERM, and by SIGKILL those that do not end in time."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    for process in started:
+        process.terminate()
+    deadline = time.monotonic() + _SECONDS_TO_END
+    for process in started:
+        try:
+            process.wait(max(deadline - time.monotonic(), 0.0))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def _ended_by(number: int) -> str:

@@ -9,7 +9,6 @@ import importlib
 import importlib.metadata
 import json
 import os
-import platform
 import re
 import sys
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from everytoken.corpus.errors import ScoringError
+from everytoken.measurements import processor_name
 
 
 def require_device(device: str) -> None:
@@ -53,18 +53,10 @@ def environment_of(device: str, threads: int) -> str:
 
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("transformers", "tokenizers"))
     if device == "cpu":
-        named = f"cpu {_processor()} {torch.backends.cpu.get_cpu_capability()}, {threads} threads"
+        named = f"cpu {processor_name()} {torch.backends.cpu.get_cpu_capability()}, {threads} threads"
     else:
         named = f"{torch.cuda.get_device_name(device)}, CUDA {torch.version.cuda}"
     return f"{versions}, torch {torch.__version__}, {named}"
-
-
-def _processor() -> str:
-    try:
-        named = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
-    except OSError:
-        named = None
-    return named.group(1).strip() if named else platform.processor() or platform.machine()
 
 
 def load_model(folder: Path, name: str, dtype: str, code: str | None) -> tuple[Any, Any]:

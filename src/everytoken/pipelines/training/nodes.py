@@ -59,7 +59,8 @@ def report_training(
     numbers: dict[str, Any] = {name: value for name, value in description.items() if isinstance(value, int | float)}
     numbers["samples"] = dict(zip(("first", "end"), description["samples"], strict=True))
     numbers["streams"] = description["streams"]
-    speed = {f"measured_{name}": measured[name] for name in ("seconds", "tokens_per_second", "mfu") if measured[name]}
+    speeds = {f"measured_{name}": measured[name] for name in ("seconds", "tokens_per_second", "mfu")}
+    known = {name: value for name, value in speeds.items() if value is not None}
     series: dict[str, list[float | None]] = {"step": history["step"].tolist()}
     for name in ("loss", "lr", "grad_norm"):  # of a skipped step some are not finite, and no point of a curve
         series[name] = history[name].astype(object).where(~history["skipped"], None).tolist()
@@ -68,4 +69,4 @@ def report_training(
     for source, rows in pd.DataFrame(description["held_out"]).groupby("source") if description["held_out"] else []:
         by_step = dict(zip(rows["step"], rows["bits_per_byte"], strict=True))
         series[f"held_out_bits_per_byte.{source}"] = [by_step.get(step) for step in series["step"]]
-    return {**numbers, **speed}, series, training_figure(series)
+    return {**numbers, **known}, series, training_figure(series)
