@@ -165,7 +165,7 @@ def test_an_entry_changed_with_its_ledger_is_found_and_changes_no_answer(
 def test_no_edge_of_the_numbers_of_documents_shifts_them(
     made: TracedJob, intact: dict[str, Any], copy: Any, index: str, at: int
 ) -> None:
-    """A first entry of 1 shifted the numbers of documents in later parts, while their texts, and so all ids, were right."""
+    """A first entry of 1 shifted numbers in later parts, while all texts, and so all ids, were the right ones."""
     folder, places = copy(index)
     array = np.load(folder / "first_rows.npy")
     array[at] += np.uint64(1)
