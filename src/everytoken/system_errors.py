@@ -50,9 +50,9 @@ def _code_of(error: BaseException) -> int | None:
     """Return the number of the system's error; libraries that write files themselves say it in words alone."""
     if isinstance(error, OSError) and error.errno in _REMEDIES:
         return error.errno
-    text = str(error)
     is_library = type(error).__module__.split(".")[0] in ("duckdb", "_duckdb", "pyarrow", "safetensors_rust")
     if isinstance(error, ImportError | OSError) or is_library:
+        text = str(error)
         return next((code for code in _REMEDIES if os.strerror(code) in text), None)
     return None
 

@@ -121,6 +121,13 @@ def test_a_moved_folder_changes_no_digest_and_a_changed_byte_does(tmp_path: Path
     assert digests["one"] == digests["two"] != digests["three"]
 
 
+def test_a_part_knows_whether_others_read_its_file(planned: tuple[Path, ShardPlan]) -> None:
+    root, plan = planned
+    values, _ = part_values(plan, *sources_and_files(root, a=None, b=2))
+    found = {(value["shard"]["path"], value["shared"]) for value in values}
+    assert found == {("y.jsonl", False), ("w.jsonl", True), ("x.jsonl", True)}
+
+
 def test_a_file_that_is_gone_is_named(planned: tuple[Path, ShardPlan]) -> None:
     root, plan = planned
     (root / "b/x.jsonl").unlink()

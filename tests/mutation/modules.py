@@ -7,7 +7,7 @@ PRELOADED = ("numpy", "pyarrow.parquet", "pyarrow.compute", "pydantic", "orjson"
 
 LEFT_OUT = (
     *("killed", "process", "workers", "dying", "hash_seed", "engine", "memory_or", "bounded_memory", "blocks_stay"),
-    *("megatron_reads", "datatrove", "megatron_s_own", "saved_tensor", "full_disk", "mirror", "learn_to_repeat"),
+    *("megatron_reads", "datatrove", "megatron_s_own", "saved_tensor_is", "full_disk", "mirror", "learn_to_repeat"),
 )
 """Tests with these words in their names start processes, or take long: mutants do without them."""
 
@@ -31,7 +31,10 @@ MODULES: dict[str, list[str]] = {
     "corpus/selection/mixture.py": ["tests/corpus/selection/test_mixture.py"],
     "corpus/selection/mixed_parts.py": ["tests/corpus/selection/test_selected_parts.py"],
     "corpus/selection/quality.py": ["tests/corpus/selection/test_quality.py"],
-    "corpus/selection/duplicates.py": ["tests/corpus/selection/test_duplicates.py"],
+    "corpus/selection/duplicates.py": [
+        "tests/corpus/selection/test_duplicates.py",
+        "tests/corpus/selection/test_near_duplicates.py",
+    ],
     "tokens/encoding.py": ["tests/tokens/test_encoding.py", "tests/tokens/test_pieces.py"],
     "tokens/streams.py": ["tests/tokens/test_streams.py"],
     "tokens/windows.py": ["tests/tokens/test_windows.py"],

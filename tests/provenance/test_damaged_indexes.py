@@ -160,6 +160,22 @@ def test_an_entry_changed_with_its_ledger_is_found_and_changes_no_answer(
     require_no_other_answer(made, index, places, intact)
 
 
+@pytest.mark.parametrize("index", FILES)
+@pytest.mark.parametrize("at", [0, 1, -2, -1])
+def test_no_edge_of_the_numbers_of_documents_shifts_them(
+    made: TracedJob, intact: dict[str, Any], copy: Any, index: str, at: int
+) -> None:
+    """A first entry of 1 shifted numbers in later parts, while all texts, and so all ids, were the right ones."""
+    folder, places = copy(index)
+    array = np.load(folder / "first_rows.npy")
+    array[at] += np.uint64(1)
+    np.save(folder / "first_rows.npy", array)
+    record(folder, "first_rows.npy")
+    assert any("first_rows.npy" in fault for fault in faults(made, folder))
+    with pytest.raises(ProvenanceError, match=r"first_rows\.npy"):
+        answers(made, index, places)
+
+
 SLOW = {"chat_index", "raw_shards_index"}
 
 

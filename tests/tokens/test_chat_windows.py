@@ -459,3 +459,13 @@ def test_a_chat_without_a_turn_has_no_tokens_and_all_of_it_is_left_out(encoder: 
     assert (none.ids.tolist(), list(none.starts), list(none.ends)) == ([], [], [])
     assert none.left_out == len(encoder.encode(texts[:1]).values), "EOS before it is one of them"
     assert len(one.ids) == one.ends[-1] and one.left_out == 0
+
+
+def test_windows_are_copied_in_blocks_of_any_size(
+    tmp_path: Path, tokenizer: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given_chats = chats_in(tmp_path, CHATS)
+    whole = write(tmp_path / "whole", tokenizer, given_chats, 20)
+    for size in (1, 100, 130):
+        monkeypatch.setattr("everytoken.tokens.chat_windows._COPIED_BYTES", size)
+        assert write(tmp_path / str(size), tokenizer, given_chats, 20).root_digest == whole.root_digest

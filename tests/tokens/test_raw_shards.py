@@ -172,6 +172,7 @@ def test_a_vocabulary_that_does_not_fit_is_refused_before_anything_is_written(tm
     ("vocabulary", "message"),
     [
         ((3, 0), "a document of 'web' holds id 4, outside the vocabulary of 3"),
+        ((4, 0), "a document of 'web' holds id 4, outside the vocabulary of 4"),
         ((700, 5), "a document of 'web' ends in id 0, expected EOS 5"),
     ],
 )

@@ -347,3 +347,16 @@ def test_a_folder_of_saved_tensors_is_one_stream(tmp_path: Path, check: str) -> 
     windows = open_training_windows({"tensors": tmp_path}, data(check=check), 2, seq_length=9)
     assert windows.sizes == (11,)
     assert windows.read_batch(2)[0].tolist() == [list(range(first, first + 10)) for first in (36, 45)]
+
+
+@pytest.mark.parametrize("seq_length", [7, 8, 9, 16])
+def test_a_loss_mask_has_a_bit_for_each_prediction(tmp_path: Path, seq_length: int) -> None:
+    folder = windows_file(tmp_path / "made", np.full((3, seq_length + 1), 5, np.uint16))
+    rows = pack_mask(np.ones((3, seq_length), bool))
+    for check in ("sizes", "sampled", "full"):
+        np.save(folder / "loss_mask.npy", rows)
+        stream = open_window_stream(folder, check)
+        assert stream.loss_mask is not None and stream.loss_mask.tolist() == rows.tolist()
+        np.save(folder / "loss_mask.npy", np.pad(rows, ((0, 0), (0, 1))))
+        with pytest.raises(StreamError, match="expected uint8"):
+            open_window_stream(folder, check)

@@ -7,14 +7,26 @@ from collections.abc import Sequence
 from typing import Any
 
 from everytoken.datasets.artifact import ArtifactFolder
+from everytoken.shards import LEDGER_FILE, DamagedStore
 
 
 class ReleaseFolder(ArtifactFolder):
     """A release, see `everytoken.provenance.releases`."""
 
     def ledger_summary(self) -> dict[str, Any]:
-        """Return documents, bytes, and as root digest the SHA-256 of ``SHA256SUMS``: it stands for every byte."""
-        return {**super().ledger_summary(), "root_digest": self._store.load().statistics["sums_sha256"]}
+        """Return documents, bytes, and as root digest the SHA-256 of ``SHA256SUMS``: it stands for every byte.
+
+        Raises:
+            DamagedStore: the statistics of the ledger have another one than its record of the file.
+        """
+        ledger = self._store.load().ledger
+        found, said = ledger["files"]["SHA256SUMS"]["sha256"], ledger["statistics"]["sums_sha256"]
+        if found != said:
+            raise DamagedStore(
+                f"{self._store.root / LEDGER_FILE}: SHA256SUMS has the digest {found[:16]}, its statistics say "
+                f"{said[:16]}: it was edited. Run the release pipeline again"
+            )
+        return {**super().ledger_summary(), "root_digest": found}
 
     def is_made_from(self, root_digest: str, part_digests: Sequence[str]) -> bool:
         """Tell whether a dataset of this content is one of those that the release describes."""
