@@ -123,6 +123,16 @@ def test_a_model_of_ours_has_the_same_logits_and_greedy_tokens_in_transformers(t
     assert continued.tolist() == expected[:, : continued.shape[1]].tolist()
 
 
+def test_transformers_trains_the_embedding_of_eos_further(transformers, tmp_path):
+    write(tmp_path / "model", facts(tied=False), our_model(facts(tied=False)), tmp_path)
+    assert "pad_token_id" not in json.loads((tmp_path / "model" / "config.json").read_text())
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    ids = torch.tensor([[0, 3, 5, 0, 7]])  # 0 is EOS
+    theirs(input_ids=ids, labels=ids).loss.backward()
+    gradient = theirs.get_input_embeddings().weight.grad
+    assert (gradient[[0, 3, 5]].abs().sum(1) > 0).all()
+
+
 def test_the_tokenizer_of_an_export_is_that_of_training(transformers, folder, tmp_path):
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
     text = "Two  spaces,\n\nblank lines\t\r\n and é中."

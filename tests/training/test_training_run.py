@@ -1,3 +1,4 @@
+import json
 import logging
 import math
 import os
@@ -157,6 +158,36 @@ def test_nothing_is_saved_of_a_stream_that_was_changed_while_it_trained(inputs, 
     whole = tiny_job(inputs, tmp_path / "whole", steps=6, every_steps=2)
     run(whole)
     assert newest(job).digest == newest(whole).digest
+
+
+@pytest.mark.parametrize("file", ["compact/compact.bin", "annotated/annotated.bin", "annotated/token_lengths.npy"])
+def test_no_step_is_done_with_what_was_read_of_a_stream_that_was_cut(inputs, tmp_path, monkeypatch, file):
+    shutil.copytree(inputs, tmp_path / "inputs")
+    job, records = tiny_job(tmp_path / "inputs", tmp_path / "cut", steps=6, every_steps=2), []
+    path, read = tmp_path / "inputs" / "streams" / file, TrainingWindows.read
+
+    def cutting(self, samples):
+        batch = read(self, samples)
+        if samples[0] == 3 * 8:
+            os.truncate(path, path.stat().st_size // 2)
+        return batch
+
+    monkeypatch.setattr(TrainingWindows, "read", cutting)
+    with pytest.raises(TrainingError, match=rf"{path.name} was changed after.*Nothing was saved since step 2"):
+        run_job(job, records.extend)
+    assert [record.step for record in records] == [0, 1, 2]
+    assert newest(job).step == 2
+
+
+@pytest.mark.slow
+@pytest.mark.sensitive
+def test_a_stream_that_is_cut_at_any_moment_ends_the_run_with_its_name(inputs):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "tests.training.cut_streams", str(inputs), "50"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    ends = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(ends) == 50 and all(end["code"] not in (0, 99) for end in ends), ends
+    assert sum(f"{end['file']} was changed after" in end["message"] for end in ends) >= 49, ends
 
 
 @pytest.mark.parametrize(
@@ -340,6 +371,7 @@ def test_a_process_that_is_done_ends_well_whatever_threads_do_at_the_end_of_the_
 def test_memory_is_blamed_for_signal_9_alone():
     assert "memory" in _ended_by(9)
     assert "memory" not in _ended_by(6) and "signal 6" in _ended_by(6)
+    assert "a file of a stream was cut" in _ended_by(signal.SIGBUS)
 
 
 def test_a_line_of_progress_says_no_speed_before_one_was_measured(caplog):

@@ -271,7 +271,7 @@ def write_hugging_face(
 
     Args:
         folder: replaced when it is there already.
-        facts: ``eos_id`` must be given; it is EOS, BOS and padding, as in training.
+        facts: ``eos_id`` must be given; it is EOS and BOS, and padding where texts are generated or encoded.
         read: gives our tensors by our names (``model.state_dict().__getitem__``), float32.
         tokenizer: bytes of ``tokenizer.json``, copied as they are.
         eos_token: the token with the id ``eos_id``.
@@ -279,10 +279,11 @@ def write_hugging_face(
     """
     if facts.eos_id is None:
         raise ModelsError("an exported model needs an EOS id; a checkpoint's config.json has it")
-    special = {"bos_token_id": facts.eos_id, "eos_token_id": facts.eos_id, "pad_token_id": facts.eos_id}
+    special = {"bos_token_id": facts.eos_id, "eos_token_id": facts.eos_id}
     with atomic_folder(folder) as temporary:
         _write_json(temporary / CONFIG_FILE, {**_config(facts), **special})
-        _write_json(temporary / "generation_config.json", special)
+        # config.json names no padding: transformers would never train the embedding of that token again
+        _write_json(temporary / "generation_config.json", {**special, "pad_token_id": facts.eos_id})
         (temporary / TOKENIZER_FILE).write_bytes(tokenizer)
         _write_json(
             temporary / "tokenizer_config.json",

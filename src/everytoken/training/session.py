@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from everytoken.models.families import build_model, empty_model
@@ -151,7 +153,7 @@ class _Session:
         records = train_steps(
             self._model,
             self._optimizer,
-            lambda step: self._windows.read(self._windows.samples_of_step(step)[rows]),
+            lambda step: self._read(step, rows),
             job.training,
             first_step=past.steps,
             module=self._module,
@@ -173,6 +175,17 @@ class _Session:
                 past.history.append(record)
                 self._listeners.add(record)
             self._after(record.step)
+
+    def _read(self, step: int, rows: slice) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Return this process's rows of a batch, as the streams' files have them.
+
+        Files are mapped: of one that was cut before, reading would end in a bus error; of one that was cut meanwhile,
+        the rest of a page reads as zeros. So they are looked at before and after.
+        """
+        self._require_unchanged()
+        batch = self._windows.read(self._windows.samples_of_step(step)[rows])
+        self._require_unchanged()
+        return batch
 
     def _peak(self) -> float | None:
         """Return FLOP/s of matrix products of all processes together; None where one of them could not measure it."""
@@ -341,13 +354,16 @@ class _Session:
         change = self._files.change()
         seen = torch.tensor(float(change is not None), dtype=torch.float64, device=self._processes.device)
         self._processes.add(seen)()
-        if change is not None:
+        self._require_unchanged()
+        if seen:
+            self._processes.wait()  # for the end of the process that saw it, which says what it was
+
+    def _require_unchanged(self) -> None:
+        if (change := self._files.change()) is not None:
             raise TrainingError(
                 f"{change}. Nothing was saved since step {self._saved}: put the file back as it was and run the same "
                 "command again"
             )
-        if seen:
-            self._processes.wait()  # for the end of the process that saw it, which says what it was
 
     def _write_files(self, folder: Path, model: dict[str, Tensor], optimizer: dict[str, Tensor]) -> None:
         job, past = self._job, self._past

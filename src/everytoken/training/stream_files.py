@@ -1,11 +1,13 @@
 """The files of the streams as they were when a run began to read them: they are mapped, so it would train on changes.
 
-A file that was written to, replaced or taken away has another inode, size or time of change. Asking is one ``stat`` a
-file, so it is done before each checkpoint. Importing this loads no torch.
+A file that was written to, cut, replaced or taken away has another inode, size or time of change. Asking is one
+``stat`` a file, so it is done before and after each batch is read, and before each checkpoint. Importing this loads no
+torch.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +22,9 @@ class _Identity:
     modified: int  # ns
 
     @classmethod
-    def of(cls, path: Path) -> _Identity | None:
+    def of(cls, path: str) -> _Identity | None:
         try:
-            found = path.stat()
+            found = os.stat(path)  # noqa: PTH116 - a third of the time of Path.stat, twice a step
         except OSError:
             return None
         return cls(found.st_ino, found.st_size, found.st_mtime_ns)
@@ -32,7 +34,8 @@ class StreamFiles:
     """Remembers what the files of streams are now; make it before they are opened."""
 
     def __init__(self, streams: Mapping[str, Path]) -> None:
-        self._files = {file: _Identity.of(file) for path in streams.values() for file in files_read(path)}
+        names = [str(file) for path in streams.values() for file in files_read(path)]
+        self._files = {name: _Identity.of(name) for name in names}
 
     def change(self) -> str | None:
         """Return which file is not what it was, with expected and found; None when all are."""

@@ -177,6 +177,8 @@ def _ended_by(number: int) -> str:
     message = f"a training process was ended by signal {number}"
     if number == signal.SIGKILL:
         return f"{message}; when you did not send it, this often means that the memory was not enough"
+    if number == signal.SIGBUS:
+        return f"{message}; this often means that a file of a stream was cut while it was read"
     return f"{message}; see what it wrote to stderr"
 
 
