@@ -9,6 +9,7 @@ from everytoken.cli.exclusion import exclude
 from everytoken.cli.inspection import compare, diff, summary, verify
 from everytoken.cli.models import export, generate, import_model, plan, train
 from everytoken.cli.provenance import exposure, trace
+from everytoken.cli.tracking import tracking
 
 
 @click.group()
@@ -31,5 +32,6 @@ for command in (
     trace,
     exposure,
     exclude,
+    tracking,
 ):
     cli.add_command(command)

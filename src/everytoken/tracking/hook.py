@@ -13,8 +13,8 @@ metrics or artifact:
 a Plotly figure                        ``figures.html`` (works offline) and ``figures/<name>.json``
 =====================================  ==========================================================================
 
-A failure to track is an error and fails the run; only when a node has failed already does it become a note on
-that error.
+What cannot be recorded (a metric that is no number) is an error and fails the run; when a node has failed already it is
+a note on that error. A store that is lost during the run is neither: see `everytoken.tracking.sender`.
 """
 
 from __future__ import annotations
@@ -40,13 +40,14 @@ from .contents import NOTHING, contents, local_path
 from .errors import TrackingError
 from .flatten import flat_metrics, metric_points, plain
 from .parameters_read import parameters_read, refuse_unread
-from .reach import without_password
 from .run import TrackedRun
+from .sender import deliver
 from .signals import ExitWatch
-from .store import TrackingSettings, close_dead_runs, open_store, require_reachable
+from .store import TrackingSettings, close_dead_runs, open_store, prompt_answers, require_reachable
 
 logger = logging.getLogger(__name__)
 
+_SECONDS_FOR_EARLIER_RUNS = 20.0
 _FOLDERS = {"_report": "reports", "_samples": "samples", "_metadata": "metadata"}
 _SELECTION = (
     "tags",
@@ -69,7 +70,7 @@ class TrackingHook:
         self._run: TrackedRun | None = None
         self._watch: ExitWatch | None = None
         self._running: str | None = None  # the pipeline of the node that runs
-        self._listening = ExitStack()
+        self._while_open = ExitStack()
 
     @hook_impl
     def after_context_created(self, context: KedroContext) -> None:
@@ -142,17 +143,21 @@ class TrackingHook:
         assert context is not None, "Kedro creates the context before it runs"
         tree = parameters_read(pipeline, catalog)
         names = sorted(run_params["pipeline_names"] or ["__default__"])
-        store = open_store(context.project_path, tracking_settings(context))
-        close_dead_runs(store)
         self._watch = ExitWatch(self._killed)
         self._watch.start()
         try:
+            self._while_open.enter_context(prompt_answers())
+            store = open_store(context.project_path, tracking_settings(context))
+            for delivery in deliver(store, _SECONDS_FOR_EARLIER_RUNS):
+                logger.warning("Tracking: %s", delivery)
+            close_dead_runs(store)
             name = "+".join(names) if run_params["pipeline_names"] else _job(context)
             self._run = TrackedRun(store, name, _tags(context, run_params, names))
-            logger.info("Run %s is recorded in %s", self._run.id, without_password(store.uri))
+            logger.info("Run %s is recorded in %s", self._run.id, store.shown)
             self._run.log_parameters(tree)
             self._run.log_text(_requirements(), "requirements.txt")
-            self._listening.enter_context(listening(self._announced))
+            self._run.require_recorded()
+            self._while_open.enter_context(listening(self._announced))
         except Exception as error:  # Kedro calls on_pipeline_error only for what its runner raises
             self._fail(error)
             raise
@@ -202,7 +207,7 @@ class TrackingHook:
         """End the open run, if there is one, and leave no trace of it in the process."""
         run, watch = self._run, self._watch
         self._run = self._watch = None
-        self._listening.close()
+        self._while_open.close()
         try:
             if run is not None:
                 if reason:
