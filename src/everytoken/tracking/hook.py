@@ -207,13 +207,13 @@ class TrackingHook:
         """End the open run, if there is one, and leave no trace of it in the process."""
         run, watch = self._run, self._watch
         self._run = self._watch = None
-        self._while_open.close()
         try:
             if run is not None:
                 if reason:
                     run.set_tag("error", reason)
                 run.end(status)
         finally:
+            self._while_open.close()
             if watch is not None:
                 watch.stop()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import random
 import re
 import sqlite3
 import time
@@ -116,10 +115,10 @@ def persistent(call: Callable[[], T]) -> T:
         try:
             return call()
         except Exception:  # each kind of store has its own
-            time.sleep(0.05 * 2**attempt * random.uniform(0.5, 1.5))
+            time.sleep(0.05 * 2**attempt)
     return call()
 
 
 def reason(error: Exception) -> str:
-    """Return the first line of an error, without a password."""
-    return without_password((str(error).splitlines() or [type(error).__name__])[0])
+    """Return the beginning of an error, without a password."""
+    return without_password((str(error).splitlines() or [type(error).__name__])[0])[:160]
