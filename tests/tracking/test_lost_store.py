@@ -120,6 +120,7 @@ def test_what_a_killed_run_has_kept_is_delivered_and_the_run_is_marked_killed(lo
     go(lost)
     file = lost.folder / "mlflow.backlog" / f"{run}.jsonl"
     while '"training_plot"' not in file.read_text():
+        time.sleep(0.01)
         assert process.poll() is None, "its last record is written seconds before it ends"
     lost.end(process, signal.SIGKILL)
     moved.rename(database)
@@ -129,13 +130,21 @@ def test_what_a_killed_run_has_kept_is_delivered_and_the_run_is_marked_killed(lo
     assert len(MlflowClient(uri).get_metric_history(run, "training.loss")) == 1500
 
 
+def free_port() -> int:
+    """A port that no connection gets by itself: a server that is started again finds it free."""
+    first = 10_000 + os.getpid() % 20_000
+    for port in range(first, first + 100):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError(f"no port from {first} on is free")
+
+
 class Server:
     """A real MLflow server on loopback, that can be killed and started again."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self._port = free.getsockname()[1]
+        self._port = free_port()
         self.uri = f"http://127.0.0.1:{self._port}"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -229,7 +238,7 @@ def test_a_delivery_that_is_killed_and_repeated_by_two_at_once_sends_each_record
     for so_many in (1, 8000):
         process = start()
         while count() < so_many and process.poll() is None:
-            pass
+            time.sleep(0.01)
         assert lost.end(process, signal.SIGKILL) in (-signal.SIGKILL, 0)
     both = [start(), start()]
     assert [process.wait(120) for process in both] == [0, 0]

@@ -150,10 +150,11 @@ FILES = {
                     draw,
                     ["documents", "never_made", "params:sampling"],
                     ["sample", "sampling_metrics", "sampling_report"],
+                    name="draw",
                 ),
             ])
             training = Pipeline(
-                [Node(train, ["sample", "params:training"], ["training_history", "training_plot"])],
+                [Node(train, ["sample", "params:training"], ["training_history", "training_plot"], name="t", tags="late")],
                 namespace="training",
                 prefix_datasets_with_namespace=False,
             )

@@ -8,11 +8,12 @@ from everytoken.cli.documents import audit_scores, tokenize
 from everytoken.cli.exclusion import exclude
 from everytoken.cli.inspection import compare, diff, summary, verify
 from everytoken.cli.models import export, generate, import_model, plan, train
+from everytoken.cli.process import Commands
 from everytoken.cli.provenance import exposure, trace
 from everytoken.cli.tracking import tracking
 
 
-@click.group()
+@click.group(cls=Commands)
 def cli() -> None:
     """Language-model training data and models, exact to the token."""
 

@@ -85,7 +85,7 @@ class TrackingHook:
         assert self._context is not None, "Kedro creates the context before it runs"
         always = getattr(self._context.config_loader, "read_by_every_run", ())
         refuse_unread(run_params["runtime_params"], pipeline, always)
-        _refuse_parallel(run_params)
+        _refuse_options(run_params, pipeline, catalog)
         require_reachable(self._context.project_path, tracking_settings(self._context))
         result = yield
         self._close("KILLED", "interrupted; the process went on to another run")  # Ctrl-C in a notebook
@@ -238,12 +238,30 @@ def _job(context: KedroContext) -> str:
     return str(getattr(context.config_loader, "job", "__default__"))
 
 
-def _refuse_parallel(run_params: Mapping[str, Any]) -> None:
+def _refuse_options(run_params: Mapping[str, Any], pipeline: Pipeline, catalog: DataCatalog) -> None:
+    """Refuse options of Kedro with which a run would not be what it is recorded as."""
     if "ParallelRunner" in run_params["runner"]:
         raise TrackingError(
             "ParallelRunner runs nodes in processes of their own, which this run cannot see. Parallel work belongs "
             "inside a node, over parts: use the default runner."
         )
+    if "ThreadRunner" in run_params["runner"]:
+        raise TrackingError(
+            "ThreadRunner runs nodes at once that share generators and torch's threads, and curves would be recorded "
+            "for the wrong one. Parallel work belongs inside a node, over parts: use the default runner."
+        )
+    if run_params.get("only_missing_outputs"):
+        raise TrackingError(
+            "--only-missing-outputs takes any output that exists for the one that the parameters give, and the run "
+            "would be recorded with parameters that made nothing. Leave it out: what exists is compared by content, "
+            "and only what is missing or other is made."
+        )
+    for name in run_params.get("load_versions") or ():
+        if name not in pipeline.inputs() or getattr(catalog.get(name), "_version", None) is None:
+            raise TrackingError(
+                f"--load-versions names {name}, which this run does not read or which has no versions: it would change "
+                f"nothing. Leave it out."
+            )
 
 
 def _requirements() -> str:
@@ -269,7 +287,6 @@ def _tags(context: KedroContext, run_params: Mapping[str, Any], names: list[str]
         "kedro.run_id": run_params["run_id"],
         "kedro.runtime_params": json.dumps(plain(run_params["runtime_params"])),
         "kedro.selection": json.dumps(selection),
-        "kedro.only_missing_outputs": json.dumps(run_params["only_missing_outputs"]),
         "kedro.project": str(context.project_path),
         "working_folder": str(Path.cwd()),
         "version.python": platform.python_version(),
