@@ -154,7 +154,15 @@ FILES = {
                 ),
             ])
             training = Pipeline(
-                [Node(train, ["sample", "params:training"], ["training_history", "training_plot"], name="t", tags="late")],
+                [
+                    Node(
+                        train,
+                        ["sample", "params:training"],
+                        ["training_history", "training_plot"],
+                        name="t",
+                        tags="late",
+                    ),
+                ],
                 namespace="training",
                 prefix_datasets_with_namespace=False,
             )

@@ -25,8 +25,9 @@ class Commands(click.Group):
         if cmd_name == "run" and ctx.command is not self:
             from kedro.framework.cli.project import run
 
-            own = copy.copy(run)
-            own.callback = _interruptible()(run.callback)
+            own: click.Command = copy.copy(run)
+            assert own.callback is not None, "it is a command"
+            own.callback = _interruptible()(own.callback)
             return own
         return super().get_command(ctx, cmd_name)
 
