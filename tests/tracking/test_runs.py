@@ -224,6 +224,22 @@ def test_signals_end_runs_as_killed_and_the_dead_are_found(runs: Runs, toy: ToyP
     assert terminated.info.status == "KILLED" and terminated.data.tags["error"] == "SIGTERM"
 
 
+@pytest.mark.sensitive
+def test_ctrl_c_ends_a_project_with_our_commands_in_one_line_and_exit_code_130(runs: Runs, toy: ToyProject) -> None:
+    commands = toy.folder / "src/toy/cli.py"
+    commands.write_text("from everytoken.cli import cli\n")
+    try:
+        process = toy.asleep()
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate()
+    finally:
+        commands.unlink()
+    lines = output.splitlines()
+    assert process.returncode == 130 and lines[-1] == "Interrupted. The same command resumes."
+    assert "Traceback" not in output and "Aborted" not in output
+    assert runs.latest().info.status == "KILLED" and runs.latest().data.tags["error"] == "SIGINT"
+
+
 SESSIONS = """
 import os, signal
 from kedro.framework.session import KedroSession
