@@ -139,6 +139,32 @@ def free_port() -> int:
     raise AssertionError(f"no port from {first} on is free")
 
 
+@pytest.mark.slow
+def test_eight_runs_that_start_together_in_a_fresh_project_all_end_well(tmp_path: Path) -> None:
+    toy = ToyProject(tmp_path / "project")
+    catalog = (toy.folder / "conf/base/catalog.yml").read_text()
+    for number in range(8):  # two environments of equal content, each four times: in folders of their own
+        folder = toy.folder / f"conf/environment_{number}"
+        folder.mkdir()
+        (folder / "catalog.yml").write_text(
+            catalog.replace("data/", f"data/{number}/").replace(f"data/{number}/documents", "data/documents")
+        )
+        (folder / "parameters.yml").write_text(f"sampling: {{rate: 0.5, seed: {number % 2}}}\n")
+    started = [
+        Started(["kedro", "run", "--env", f"environment_{number}"], toy.folder, toy.environment) for number in range(8)
+    ]
+    ended = [process.run(600) for process in started]
+    assert [done.returncode for done in ended] == [0] * 8, [done.stdout for done in ended if done.returncode]
+    client = MlflowClient(f"sqlite:///{toy.folder}/mlflow.db")
+    experiment = client.get_experiment_by_name("toy")
+    assert experiment is not None
+    found = client.search_runs([experiment.experiment_id])
+    assert [run.info.status for run in found] == ["FINISHED"] * 8
+    assert all(run.inputs is not None and len(run.inputs.dataset_inputs) == 6 for run in found)
+    assert len({run.data.params["digest.sample"] for run in found}) == 2
+    assert not backlog(toy)
+
+
 class Server:
     """A real MLflow server on loopback, that can be killed and started again."""
 
