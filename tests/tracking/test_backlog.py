@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import resource
+import signal
 import socket
 import time
 from pathlib import Path
@@ -121,6 +123,26 @@ def test_a_file_that_is_recorded_again_takes_the_place_of_the_first(tmp_path: Pa
     assert [file.read_text() for file in kept.files.iterdir()] == ["two"]
     assert drained(kept) == [{"file": "figures.html"}] * 2
     assert not kept.files.exists()
+    kept.close()
+
+
+def test_records_that_the_disk_does_not_take_are_counted_and_end_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = resource.getrlimit(resource.RLIMIT_FSIZE)
+    kept = created(tmp_path, HEADER)
+    kept.append(points(0, 10))
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (600, full[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            kept.append(points(10, 100))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, full)
+        signal.signal(signal.SIGXFSZ, before)
+    kept.left_out["records"] += 1
+    kept.append({"end": "FINISHED", "time": 1})
+    assert drained(kept) == [points(0, 10), {"tags": {LEFT_OUT: "1 records"}}, {"end": "FINISHED", "time": 1}]
     kept.close()
 
 

@@ -71,6 +71,8 @@ class Backlog:
         Raises:
             OSError: the disk does not take it; the file is as before.
         """
+        if "end" in record and self.left_out:
+            self.append(self._told())
         os.ftruncate(self._descriptor, self._size)  # Ctrl-C may have come just before the size was noted
         self._size += _write(self._descriptor, _line(record), self._size)
         if self._size - self._checked > _CHECKED_EVERY:
@@ -82,7 +84,7 @@ class Backlog:
         size = source.stat().st_size
         if size > self._room() - self._size - self._file_bytes:
             self.left_out["files"] += 1
-            self.append({"tags": {LEFT_OUT: self._left_out_text()}})
+            self.append(self._told())
             return
         copy = self.files / name
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -168,7 +170,7 @@ class Backlog:
             for line in self._lines(self._sent, self._size):
                 size += _write(descriptor, self._thinned(line, seen) if thin else line, size)
             if thin:
-                size += _write(descriptor, _line({"tags": {LEFT_OUT: self._left_out_text()}}), size)
+                size += _write(descriptor, _line(self._told()), size)
             temporary.replace(self._path)
         except OSError:
             os.close(descriptor)
@@ -190,8 +192,9 @@ class Backlog:
         self.left_out["points"] += len(record["metrics"]) - len(kept)
         return _line({"metrics": kept}) if kept else b""
 
-    def _left_out_text(self) -> str:
-        return ", ".join(f"{count} {what}" for what, count in sorted(self.left_out.items()) if count)
+    def _told(self) -> Record:
+        counts = ", ".join(f"{count} {what}" for what, count in sorted(self.left_out.items()))
+        return {"tags": {LEFT_OUT: counts}}
 
 
 def created(root: Path, header: Header) -> Backlog:

@@ -49,7 +49,12 @@ class TrackedRun:
             raise TrackingError(f"{store.shown} takes no run: {reason(error)}. Run again when it does.") from error
         self.id: str = created.info.run_id
         self._store = store.shown
-        self._sender = Sender(store, self.id)
+        try:
+            self._sender = Sender(store, self.id)
+        except OSError as error:
+            raise TrackingError(
+                f"{store.backlogs}: no file can be written there: {error}. Make it writable."
+            ) from error
         self._lock = threading.RLock()
         self._digests: dict[str, str] = {}
         self._metric_owner: dict[str, str] = {}

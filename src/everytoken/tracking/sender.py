@@ -89,7 +89,7 @@ class Sender:
             while not self._backlog.is_empty and time.monotonic() < deadline:
                 before = self._delivered
                 self._changed.wait_for(
-                    lambda: self._backlog.is_empty or self._delivered > before,  # noqa: B023
+                    lambda: self._backlog.is_empty or self._closed or self._delivered > before,  # noqa: B023
                     _LAST_TRY_SECONDS if self._problem else _STALLED_SECONDS,
                 )
                 if self._delivered == before:
@@ -115,7 +115,7 @@ class Sender:
                 append()
             except OSError as error:  # no room on the disk, or the project folder is gone
                 if not self._backlog.left_out["records"]:
-                    logger.warning("Tracking: a record is left out, the backlog cannot be written: %s", error)
+                    logger.warning("Tracking: records are left out, as %s cannot be written: %s", FOLDER, error)
                 self._backlog.left_out["records"] += 1
             self._changed.notify_all()
             now = time.monotonic()
