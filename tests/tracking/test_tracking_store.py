@@ -39,7 +39,7 @@ def record():
     run = TrackedRun(open_store(Path(sys.argv[1]), settings), "race", {})
     run.log_points([("loss", step, 1.0) for step in range(2500)], "history")
     for number in range(20):
-        start.wait()  # equal content at once: each finds that it is not recorded yet
+        start.wait(60)  # equal content at once: each finds that it is not recorded yet; if one ends, all do
         run.log_dataset(f"dataset {number}", Contents("a" * 64, 1, 2), "output", "data/x")
     run.end("FINISHED")
 

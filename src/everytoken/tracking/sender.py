@@ -25,8 +25,8 @@ logger = logging.getLogger(__name__)
 
 _WAIT_SECONDS, _WAIT_WINDOW = 2.0, 60.0  # the run waits for the store so long, of so long
 _PAUSE_SECONDS = 5.0  # between tries of a lost store
-_STALLED_SECONDS = 5.0  # at the end of a run: nothing was sent for so long
-_END_SECONDS = 60.0
+_STALLED_SECONDS = 15.0  # at the end of a run: nothing was sent for so long
+_END_SECONDS = 300.0
 _LAST_TRY_SECONDS = 2.0  # at the end of a run whose store is lost
 
 
