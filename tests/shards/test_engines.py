@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from functools import partial
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,15 @@ def test_a_fork_of_a_process_that_had_workers_has_its_own() -> None:
 
 def test_a_worker_uses_one_core() -> None:
     assert results(Processes(1), environment, ["TOKENIZERS_PARALLELISM"]) == {"TOKENIZERS_PARALLELISM": "false"}
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="asks Linux for the signals of a process")
+def test_ctrl_c_does_not_reach_the_fork_server_not_even_while_it_imports() -> None:
+    assert results(Processes(1), square, [5]) == {5: 25}
+    server = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    fields = dict(line.split(":\t", 1) for line in Path(f"/proc/{server}/status").read_text().splitlines())
+    assert int(fields["SigBlk"], 16) & 1 << signal.SIGINT - 1, "blocked since before it began"
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ()), "and not blocked here"
 
 
 def test_functions_that_cannot_travel_end_the_run_and_hang_nothing() -> None:

@@ -224,6 +224,22 @@ def test_signals_end_runs_as_killed_and_the_dead_are_found(runs: Runs, toy: ToyP
     assert terminated.info.status == "KILLED" and terminated.data.tags["error"] == "SIGTERM"
 
 
+@pytest.mark.sensitive
+def test_ctrl_c_ends_a_project_with_our_commands_in_one_line_and_exit_code_130(runs: Runs, toy: ToyProject) -> None:
+    commands = toy.folder / "src/toy/cli.py"
+    commands.write_text("from everytoken.cli import cli\n")
+    try:
+        process = toy.asleep()
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate()
+    finally:
+        commands.unlink()
+    lines = output.splitlines()
+    assert process.returncode == 130 and lines[-1] == "Interrupted. The same command resumes."
+    assert "Traceback" not in output and "Aborted" not in output
+    assert runs.latest().info.status == "KILLED" and runs.latest().data.tags["error"] == "SIGINT"
+
+
 SESSIONS = """
 import os, signal
 from kedro.framework.session import KedroSession
@@ -262,6 +278,58 @@ def test_sessions_in_one_process_are_separate_runs_and_nothing_stays_behind(runs
     assert "fail -> the loss is a banana" in done.stdout
     what = "column loss, row 3: expected a number, found str 'much'"
     assert what in third.data.tags["error"] and what in done.stdout, "what cannot be recorded is an error"
+
+
+OPTIONS = """
+import os, shutil, sys
+from kedro.framework.session import KedroSession
+from kedro.framework.startup import bootstrap_project
+from kedro.runner import SequentialRunner, ThreadRunner
+from everytoken.tracking import TrackingError
+
+bootstrap_project(os.getcwd())
+shutil.copytree("conf", "other_conf", dirs_exist_ok=True)
+text = open("conf/base/parameters.yml").read()
+open("other_conf/base/parameters.yml", "w").write(text.replace("seed: 7", "seed: 70"))
+for conf, options in (
+    (None, dict(to_outputs=["sample"])),
+    (None, dict(to_nodes=["draw"])),
+    (None, dict(node_names=["draw"])),
+    ("other_conf", dict(pipeline_names=["sampling"])),
+    (None, dict(pipeline_names=["sampling"], runner=SequentialRunner(is_async=True))),
+    (None, dict(from_inputs=["sample"])),
+    (None, dict(from_nodes=["training.t"])),
+    (None, dict(tags=["late"])),
+    (None, dict(namespaces=["training"])),
+    (None, dict(only_missing_outputs=True)),
+    (None, dict(load_versions={"documents": "2026-01-01T00.00.00.000Z"})),
+    (None, dict(runner=ThreadRunner())),
+):
+    with KedroSession.create(conf_source=conf, runtime_params={}) as session:
+        try:
+            session.run(**options)
+        except TrackingError as error:
+            print("refused:", error)
+"""
+
+
+def test_options_that_choose_what_runs_are_recorded_with_what_ran_or_refused(runs: Runs, toy: ToyProject) -> None:
+    before = runs.count()
+    done = toy.python("-c", OPTIONS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    made = list(reversed(runs.all()[: runs.count() - before]))
+    sampling = {"sampling.rate", "sampling.seed"}
+    training = {key for key in made[-1].data.params if key.startswith("training.")}
+    assert len(training) == 5
+    for number, run in enumerate(made):
+        read = {key for key in run.data.params if not key.startswith("digest.")}
+        assert read == (sampling if number < 5 else training), run.data.tags["kedro.selection"]
+        assert run.info.status == "FINISHED" and run.data.params["digest.sample"]
+    assert [run.data.params["sampling.seed"] for run in made[:5]] == ["7", "7", "7", "70", "7"]
+    assert len(made) == 9
+    refused = [line for line in done.stdout.splitlines() if line.startswith("refused: ")]
+    for line, option in zip(refused, ("--only-missing-outputs", "--load-versions", "ThreadRunner"), strict=True):
+        assert option in line and ("Leave it out" in line or "use the default" in line)
 
 
 def test_kedro_without_a_run_loads_no_mlflow(toy: ToyProject) -> None:

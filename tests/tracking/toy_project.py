@@ -127,6 +127,12 @@ FILES = {
             if training.mode == "sleep":
                 Path("data/asleep").touch()
                 time.sleep(300)
+            if training.mode == "wait":
+                Path("data/asleep").touch()
+                while not Path("data/go").exists():
+                    time.sleep(0.05)
+                for step in range(2, 8):
+                    announce({"step": [step], "loss": [1 / (step + 1)]})
             losses = [1 / (step + 1) for step in range(1500)]
             if training.mode == "word":
                 losses[3] = "much"
@@ -144,10 +150,19 @@ FILES = {
                     draw,
                     ["documents", "never_made", "params:sampling"],
                     ["sample", "sampling_metrics", "sampling_report"],
+                    name="draw",
                 ),
             ])
             training = Pipeline(
-                [Node(train, ["sample", "params:training"], ["training_history", "training_plot"])],
+                [
+                    Node(
+                        train,
+                        ["sample", "params:training"],
+                        ["training_history", "training_plot"],
+                        name="t",
+                        tags="late",
+                    ),
+                ],
                 namespace="training",
                 prefix_datasets_with_namespace=False,
             )
@@ -190,12 +205,13 @@ class ToyProject:
             timeout=120,
         )
 
-    def asleep(self) -> Started:
-        """Start a run and return when its training node sleeps."""
+    def asleep(self, mode: str = "sleep", **environment: str) -> Started:
+        """Start a run and return when its training node sleeps; with mode "wait" until the file data/go is made."""
         marker = self.folder / "data" / "asleep"
         marker.unlink(missing_ok=True)
-        command = ["kedro", "run", "--pipelines", "training", "--params", "training.mode=sleep"]
-        process = Started(command, self.folder, self.environment)
+        (self.folder / "data" / "go").unlink(missing_ok=True)
+        command = ["kedro", "run", "--pipelines", "training", "--params", f"training.mode={mode}"]
+        process = Started(command, self.folder, {**self.environment, **environment})
         deadline = time.monotonic() + 60
         while not marker.exists():
             assert process.poll() is None and time.monotonic() < deadline

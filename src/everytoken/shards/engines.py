@@ -25,7 +25,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import forkserver, get_context, parent_process
+from multiprocessing import forkserver, get_context, parent_process, resource_tracker
 from multiprocessing.connection import wait as wait_for_end
 from types import ModuleType
 from typing import Any, Literal, Protocol
@@ -117,6 +117,17 @@ def _work(task: Task) -> Any:
     return _attempt(_function, task, ends_run=())  # an exit inside a part must not end the run as if all were well
 
 
+def _start_server() -> None:
+    """Start the fork server with SIGINT blocked, as Ctrl-C reaches it too: its imports would end in tracebacks."""
+    resource_tracker.ensure_running()  # which unblocks the signal if it has to start
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        with _main_hidden():
+            forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 @contextmanager
 def _main_hidden() -> Iterator[None]:
     """Let workers start without importing the parent's main module again.
@@ -156,6 +167,7 @@ class Processes:
     ) -> Iterator[Outcome]:
         """Run ``waiting`` until it is empty or a worker dies; then what was in flight goes to ``suspects``."""
         forkserver.set_forkserver_preload(_PRELOADED)
+        _start_server()
         pool = ProcessPoolExecutor(
             workers,
             mp_context=get_context("forkserver"),

@@ -13,8 +13,8 @@ metrics or artifact:
 a Plotly figure                        ``figures.html`` (works offline) and ``figures/<name>.json``
 =====================================  ==========================================================================
 
-A failure to track is an error and fails the run; only when a node has failed already does it become a note on
-that error.
+What cannot be recorded (a metric that is no number) is an error and fails the run; when a node has failed already it is
+a note on that error. A store that is lost during the run is neither: see `everytoken.tracking.sender`.
 """
 
 from __future__ import annotations
@@ -40,13 +40,14 @@ from .contents import NOTHING, contents, local_path
 from .errors import TrackingError
 from .flatten import flat_metrics, metric_points, plain
 from .parameters_read import parameters_read, refuse_unread
-from .reach import without_password
 from .run import TrackedRun
+from .sender import deliver
 from .signals import ExitWatch
-from .store import TrackingSettings, close_dead_runs, open_store, require_reachable
+from .store import TrackingSettings, close_dead_runs, open_store, prompt_answers, require_reachable
 
 logger = logging.getLogger(__name__)
 
+_SECONDS_FOR_EARLIER_RUNS = 20.0
 _FOLDERS = {"_report": "reports", "_samples": "samples", "_metadata": "metadata"}
 _SELECTION = (
     "tags",
@@ -69,7 +70,7 @@ class TrackingHook:
         self._run: TrackedRun | None = None
         self._watch: ExitWatch | None = None
         self._running: str | None = None  # the pipeline of the node that runs
-        self._listening = ExitStack()
+        self._while_open = ExitStack()
 
     @hook_impl
     def after_context_created(self, context: KedroContext) -> None:
@@ -84,7 +85,7 @@ class TrackingHook:
         assert self._context is not None, "Kedro creates the context before it runs"
         always = getattr(self._context.config_loader, "read_by_every_run", ())
         refuse_unread(run_params["runtime_params"], pipeline, always)
-        _refuse_parallel(run_params)
+        _refuse_options(run_params, pipeline, catalog)
         require_reachable(self._context.project_path, tracking_settings(self._context))
         result = yield
         self._close("KILLED", "interrupted; the process went on to another run")  # Ctrl-C in a notebook
@@ -142,17 +143,21 @@ class TrackingHook:
         assert context is not None, "Kedro creates the context before it runs"
         tree = parameters_read(pipeline, catalog)
         names = sorted(run_params["pipeline_names"] or ["__default__"])
-        store = open_store(context.project_path, tracking_settings(context))
-        close_dead_runs(store)
         self._watch = ExitWatch(self._killed)
         self._watch.start()
         try:
+            self._while_open.enter_context(prompt_answers())
+            store = open_store(context.project_path, tracking_settings(context))
+            for delivery in deliver(store, _SECONDS_FOR_EARLIER_RUNS):
+                logger.warning("Tracking: %s", delivery)
+            close_dead_runs(store)
             name = "+".join(names) if run_params["pipeline_names"] else _job(context)
             self._run = TrackedRun(store, name, _tags(context, run_params, names))
-            logger.info("Run %s is recorded in %s", self._run.id, without_password(store.uri))
+            logger.info("Run %s is recorded in %s", self._run.id, store.shown)
             self._run.log_parameters(tree)
             self._run.log_text(_requirements(), "requirements.txt")
-            self._listening.enter_context(listening(self._announced))
+            self._run.require_recorded()
+            self._while_open.enter_context(listening(self._announced))
         except Exception as error:  # Kedro calls on_pipeline_error only for what its runner raises
             self._fail(error)
             raise
@@ -202,13 +207,13 @@ class TrackingHook:
         """End the open run, if there is one, and leave no trace of it in the process."""
         run, watch = self._run, self._watch
         self._run = self._watch = None
-        self._listening.close()
         try:
             if run is not None:
                 if reason:
                     run.set_tag("error", reason)
                 run.end(status)
         finally:
+            self._while_open.close()
             if watch is not None:
                 watch.stop()
 
@@ -233,12 +238,30 @@ def _job(context: KedroContext) -> str:
     return str(getattr(context.config_loader, "job", "__default__"))
 
 
-def _refuse_parallel(run_params: Mapping[str, Any]) -> None:
+def _refuse_options(run_params: Mapping[str, Any], pipeline: Pipeline, catalog: DataCatalog) -> None:
+    """Refuse options of Kedro with which a run would not be what it is recorded as."""
     if "ParallelRunner" in run_params["runner"]:
         raise TrackingError(
             "ParallelRunner runs nodes in processes of their own, which this run cannot see. Parallel work belongs "
             "inside a node, over parts: use the default runner."
         )
+    if "ThreadRunner" in run_params["runner"]:
+        raise TrackingError(
+            "ThreadRunner runs nodes at once that share generators and torch's threads, and curves would be recorded "
+            "for the wrong one. Parallel work belongs inside a node, over parts: use the default runner."
+        )
+    if run_params.get("only_missing_outputs"):
+        raise TrackingError(
+            "--only-missing-outputs takes any output that exists for the one that the parameters give, and the run "
+            "would be recorded with parameters that made nothing. Leave it out: what exists is compared by content, "
+            "and only what is missing or other is made."
+        )
+    for name in run_params.get("load_versions") or ():
+        if name not in pipeline.inputs() or getattr(catalog.get(name), "_version", None) is None:
+            raise TrackingError(
+                f"--load-versions names {name}, which this run does not read or which has no versions: it would change "
+                f"nothing. Leave it out."
+            )
 
 
 def _requirements() -> str:
@@ -264,7 +287,6 @@ def _tags(context: KedroContext, run_params: Mapping[str, Any], names: list[str]
         "kedro.run_id": run_params["run_id"],
         "kedro.runtime_params": json.dumps(plain(run_params["runtime_params"])),
         "kedro.selection": json.dumps(selection),
-        "kedro.only_missing_outputs": json.dumps(run_params["only_missing_outputs"]),
         "kedro.project": str(context.project_path),
         "working_folder": str(Path.cwd()),
         "version.python": platform.python_version(),

@@ -1,11 +1,14 @@
-"""Can the store take runs? Asked once, before any work: MLflow itself retries for minutes and ends in tracebacks."""
+"""Whether the store takes runs, checked before any work: MLflow itself retries for minutes and ends in tracebacks."""
 
 from __future__ import annotations
 
 import contextlib
 import re
 import sqlite3
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import unquote
 
 from .errors import TrackingError
@@ -14,7 +17,10 @@ SQLITE = "sqlite:///"
 _SQLITE_AS_IT_IS = "sqlite+pysqlite:///"
 _SQLITE_PREFIXES = (SQLITE, _SQLITE_AS_IT_IS)
 
+T = TypeVar("T")
+
 _PROBE_SECONDS = 5.0
+_TRIES = 4
 _LOCK_SECONDS = 60.0  # another process may be writing
 
 
@@ -98,3 +104,21 @@ def _remedy(error: sqlite3.DatabaseError) -> str:
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return "Another process holds it: end that, and run again."
     return "Make the file and its folder writable and see that the disk is not full, or name another in mlflow.yml."
+
+
+def persistent(call: Callable[[], T]) -> T:
+    """Call again what failed, a few times within a second.
+
+    Two processes that write at once can both find that a row is missing and both insert it; one of them fails.
+    """
+    for attempt in range(1, _TRIES):
+        try:
+            return call()
+        except Exception:  # each kind of store has its own
+            time.sleep(0.05 * 2**attempt)
+    return call()
+
+
+def reason(error: Exception) -> str:
+    """Return the beginning of an error, without a password."""
+    return without_password((str(error).splitlines() or [type(error).__name__])[0])[:160]

@@ -1,34 +1,33 @@
 """One MLflow run: what may be written to it, and how it ends.
 
-Everything goes through ``MlflowClient`` with an explicit run id. There is no "active run" (MLflow's is global
-to a thread), so runs of several sessions in one process cannot mix.
+Everything goes through a `Sender` with an explicit run id. There is no "active run" (MLflow's is global to a thread),
+so runs of several sessions in one process cannot mix.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
 import threading
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from . import figures
 from .contents import Contents
 from .errors import TrackingError
 from .flatten import Point, flat_key, flat_parameters, shorten
+from .reach import reason
+from .sender import Sender
 from .store import Store
-
-if TYPE_CHECKING:
-    from mlflow.entities import Metric
 
 T = TypeVar("T")
 
 _PARAMETERS_A_BATCH = 100  # MLflow's own limits
 _METRICS_A_BATCH = 1000
+_OPENING_SECONDS = 60.0
 _TAG_LIMIT = 8000
 _DIGEST_LIMIT = 36  # of an MLflow dataset; the whole digest is a tag of the input
 _DIGEST_SHOWN = 16  # characters in the parameter digest.<dataset>
@@ -38,24 +37,43 @@ class TrackedRun:
     """A RUNNING run. Methods may be called from several threads of the process that opened it."""
 
     def __init__(self, store: Store, name: str, tags: Mapping[str, str]) -> None:
-        """Open the run. Tags longer than MLflow's 8,000 characters are cut with a mark."""
-        self._client = store.client
+        """Open the run. Tags longer than MLflow's 8,000 characters are cut with a mark.
+
+        Raises:
+            TrackingError: if the store does not take it.
+        """
         cut = {key: shorten(value, _TAG_LIMIT, "no artifact") for key, value in tags.items()}
-        created = self._client.create_run(store.experiment_id, run_name=name, tags=cut)
+        try:
+            created = store.client.create_run(store.experiment_id, run_name=name, tags=cut)
+        except Exception as error:  # each kind of store has its own
+            raise TrackingError(f"{store.shown} takes no run: {reason(error)}. Run again when it does.") from error
         self.id: str = created.info.run_id
+        self._store = store.shown
+        try:
+            self._sender = Sender(store, self.id)
+        except OSError as error:
+            raise TrackingError(
+                f"{store.backlogs}: no file can be written there: {error}. Make it writable."
+            ) from error
         self._lock = threading.RLock()
         self._digests: dict[str, str] = {}
         self._metric_owner: dict[str, str] = {}
         self._figures: dict[str, str] = {}
         self._series: dict[str, tuple[int, int]] = {}  # first and last step of each key that is recorded
 
+    def require_recorded(self) -> None:
+        """Check that the store has everything so far.
+
+        Raises:
+            TrackingError: if it has not within a minute.
+        """
+        if problem := self._sender.flush(_OPENING_SECONDS):
+            raise TrackingError(f"{self._store} does not take run {self.id}: {problem}. Run again when it does.")
+
     def log_parameters(self, tree: Mapping[str, Any]) -> None:
         """Record a plain nested mapping: flat parameters, and all of it as ``parameters.json``."""
-        from mlflow.entities import Param
-
-        pairs = [Param(key, text) for key, text in flat_parameters(tree).items()]
-        for batch in _batches(pairs, _PARAMETERS_A_BATCH):
-            self._client.log_batch(self.id, params=batch)
+        for batch in _batches(list(flat_parameters(tree).items()), _PARAMETERS_A_BATCH):
+            self._sender.put({"params": dict(batch)})
         self.log_text(json.dumps(tree, indent=2, ensure_ascii=False) + "\n", "parameters.json")
 
     def log_dataset(self, name: str, held: Contents, context: str, source: str) -> None:
@@ -64,8 +82,6 @@ class TrackedRun:
         Raises:
             TrackingError: if the dataset held something else when the run touched it before.
         """
-        from mlflow.entities import Dataset, DatasetInput, InputTag, Param
-
         with self._lock:
             known = self._digests.get(name)
             if known is not None and known != held.digest:
@@ -76,19 +92,19 @@ class TrackedRun:
             if known is not None:
                 return
             profile = {"num_rows": held.rows, "bytes": held.bytes}
-            dataset = Dataset(
-                name=name,
-                digest=held.digest[:_DIGEST_LIMIT],
-                source_type="local",
-                source=json.dumps({"uri": source}),
-                profile=json.dumps({key: value for key, value in profile.items() if value is not None}),
-            )
+            dataset = {
+                "name": name,
+                "digest": held.digest[:_DIGEST_LIMIT],
+                "source_type": "local",
+                "source": json.dumps({"uri": source}),
+                "profile": json.dumps({key: value for key, value in profile.items() if value is not None}),
+            }
             tags = {"mlflow.data.context": context, "digest": held.digest, "bytes": str(held.bytes)}
             if held.rows is not None:
                 tags["rows"] = str(held.rows)
-            self._client.log_inputs(self.id, [DatasetInput(dataset, [InputTag(key, tags[key]) for key in tags])])
+            self._sender.put({"dataset": dataset, "tags_of_dataset": tags})
             # a parameter too: MLflow's compare page shows no datasets
-            self._client.log_batch(self.id, params=[Param(flat_key("digest", name), held.digest[:_DIGEST_SHOWN])])
+            self._sender.put({"params": {flat_key("digest", name): held.digest[:_DIGEST_SHOWN]}})
             self._digests[name] = held.digest
 
     def log_metrics(self, values: Mapping[str, float], dataset: str) -> None:
@@ -117,8 +133,6 @@ class TrackedRun:
         Raises:
             TrackingError: if another dataset has already given one of the keys.
         """
-        from mlflow.entities import Metric
-
         with self._lock:
             for key in dict.fromkeys(key for key, _, _ in points):
                 owner = self._metric_owner.setdefault(key, dataset)
@@ -127,9 +141,8 @@ class TrackedRun:
                         f"metric {key}: both {owner} and {dataset} give it. Rename the key in one of them."
                     )
             now = int(time.time() * 1000)
-            metrics: list[Metric] = [Metric(key, value, now, step) for key, step, value in points]
-            for batch in _batches(metrics, _METRICS_A_BATCH):
-                self._client.log_batch(self.id, metrics=batch)
+            for batch in _batches([(key, value, now, step) for key, step, value in points], _METRICS_A_BATCH):
+                self._sender.put({"metrics": batch})
 
     def log_figure(self, name: str, figure: Any) -> None:
         """Record a Plotly figure: its JSON, and the page ``figures.html`` with all figures of the run so far."""
@@ -141,30 +154,32 @@ class TrackedRun:
     def log_file(self, name: str, path: Path, folder: str) -> None:
         """Record a file as ``<folder>/<name><its suffix>``, or a folder as ``<folder>/<name>/``."""
         if path.is_dir():
-            self._client.log_artifacts(self.id, str(path), f"{folder}/{name}")
-            return
-        with tempfile.TemporaryDirectory() as temporary:  # MLflow keeps the file's own name, and two may be report.json
-            renamed = Path(temporary, name + path.suffix)
-            shutil.copyfile(path, renamed)
-            self._client.log_artifact(self.id, str(renamed), folder)
+            for file in sorted(file for file in path.rglob("*") if file.is_file()):
+                self._sender.put_file(file, f"{folder}/{name}/{file.relative_to(path).as_posix()}")
+        else:
+            self._sender.put_file(path, f"{folder}/{name}{path.suffix}")
 
     def log_text(self, text: str, file: str) -> None:
         """Record a text as an artifact."""
-        self._client.log_text(self.id, text, file)
+        with tempfile.TemporaryDirectory() as temporary:
+            path = Path(temporary, "text")
+            path.write_text(text, encoding="utf-8")
+            self._sender.put_file(path, file)
 
     def set_tag(self, key: str, value: str) -> None:
         """Set one tag."""
-        self._client.set_tag(self.id, key, shorten(value, _TAG_LIMIT, "no artifact"))
+        self._sender.put({"tags": {key: shorten(value, _TAG_LIMIT, "no artifact")}})
 
     def log_error(self, error: BaseException) -> None:
         """Record why the run failed: the tag ``error`` and ``traceback.txt`` with all causes."""
         text = f"{type(error).__name__}: {error}"
-        self._client.set_tag(self.id, "error", shorten(text, _TAG_LIMIT, "traceback.txt"))
+        self._sender.put({"tags": {"error": shorten(text, _TAG_LIMIT, "traceback.txt")}})
         self.log_text("".join(traceback.format_exception(error)), "traceback.txt")
 
     def end(self, status: str) -> None:
-        """End the run as FINISHED, FAILED or KILLED."""
-        self._client.set_terminated(self.id, status)
+        """End the run as FINISHED, FAILED or KILLED; what the store does not have by now is left to a later process."""
+        self._sender.put({"end": status, "time": int(time.time() * 1000)})
+        self._sender.close()
 
 
 def _batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:

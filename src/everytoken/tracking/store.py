@@ -12,16 +12,18 @@ import contextlib
 import logging
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict
 
 from . import environment
+from .backlog import FOLDER, waiting
 from .errors import TrackingError
-from .reach import SQLITE, require_server, require_writable, sqlite_file, sqlite_uri, without_password
+from .reach import SQLITE, persistent, require_server, require_writable, sqlite_file, sqlite_uri, without_password
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 URI_VARIABLE = "MLFLOW_TRACKING_URI"
-_NO_TELEMETRY = "MLFLOW_DISABLE_TELEMETRY"
+_PROMPT = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "30"}
 _SERVERS = ("http:", "https:", "databricks")  # a server decides itself where its artifacts lie
 
 
@@ -45,11 +47,21 @@ class TrackingSettings(BaseModel):
 
 @dataclass(frozen=True)
 class Store:
-    """An open store: the client, its address, and the experiment that takes the runs."""
+    """An open store: the client, its address, and the experiment that takes the runs.
+
+    Attributes:
+        client: of MLflow.
+        uri: the address, with the password that may be in it.
+        shown: the address without it, relative to the project where the database lies in that.
+        experiment_id: of the experiment.
+        backlogs: folder of what runs could not deliver.
+    """
 
     client: MlflowClient
     uri: str
+    shown: str
     experiment_id: str
+    backlogs: Path
 
 
 def open_store(project: Path, settings: TrackingSettings) -> Store:
@@ -105,7 +117,14 @@ def _open(project: Path, settings: TrackingSettings, uri: str) -> Store:
             experiment_id = found.experiment_id
             if location and database and database.is_relative_to(project) and found.artifact_location != location:
                 _relocate(database, experiment_id, found.artifact_location, location, project / settings.artifacts)
-    return Store(client, uri, experiment_id)
+    return Store(client, uri, _shown(project, uri), experiment_id, project / FOLDER)
+
+
+def _shown(project: Path, uri: str) -> str:
+    database = sqlite_file(uri)
+    if database is not None and database.is_relative_to(project):
+        return f"{SQLITE}{database.relative_to(project).as_posix()}"
+    return without_password(uri)
 
 
 def tracking_uri(project: Path, settings: TrackingSettings) -> str:
@@ -124,9 +143,12 @@ def uri_origin() -> str:
 
 
 def close_dead_runs(store: Store) -> list[str]:
-    """Mark as KILLED every RUNNING run of this host whose process is gone, and return their ids."""
+    """Mark as KILLED every RUNNING run of this host whose process is gone, and return their ids.
+
+    Whatever became of a run with a backlog, the backlog says it.
+    """
     host = environment.machine()["host.name"]
-    dead = []
+    dead, told = [], {path.stem for path in waiting(store.backlogs)}
     page_token = None
     while True:
         page = store.client.search_runs(
@@ -134,34 +156,58 @@ def close_dead_runs(store: Store) -> list[str]:
             f"attributes.status = 'RUNNING' and tags.`host.name` = '{host}'",
             page_token=page_token,
         )
-        dead += [run.info.run_id for run in page if environment.is_dead(run.data.tags)]
+        dead += [run.info.run_id for run in page if run.info.run_id not in told and environment.is_dead(run.data.tags)]
         page_token = page.token
         if not page_token:
             break
     for run_id in dead:
-        store.client.set_tag(run_id, "error", "the process ended without a word (SIGKILL, out of memory or power)")
-        store.client.set_terminated(run_id, "KILLED")
+        why = "the process ended without a word (SIGKILL, out of memory or power)"
+        persistent(partial(store.client.set_tag, run_id, "error", why))  # others may close it at the same time
+        persistent(partial(store.client.set_terminated, run_id, "KILLED"))
         logger.warning("Run %s was left RUNNING by a process that is gone: marked KILLED", run_id)
     return dead
 
 
-def _import_mlflow() -> None:
-    before = os.environ.get(_NO_TELEMETRY)
-    os.environ[_NO_TELEMETRY] = "true"  # MLflow reads it when it is imported
+@contextlib.contextmanager
+def prompt_answers() -> Iterator[None]:
+    """Let MLflow fail within seconds where it would retry for minutes; what the environment sets holds."""
+    logger_of_errors = logging.getLogger("mlflow.store.db.utils")  # prints a traceback of each error that it raises
+    level = logger_of_errors.level
+    logger_of_errors.setLevel(logging.CRITICAL)
     try:
+        with _environment({name: value for name, value in _PROMPT.items() if name not in os.environ}):
+            yield
+    finally:
+        logger_of_errors.setLevel(level)
+
+
+@contextlib.contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _import_mlflow() -> None:
+    with _environment({"MLFLOW_DISABLE_TELEMETRY": "true"}):  # MLflow reads it when it is imported
         # imported here: it costs over a second, and `kedro --help` needs none of it
         import mlflow  # noqa: F401
-    finally:
-        if before is None:
-            del os.environ[_NO_TELEMETRY]
-        else:
-            os.environ[_NO_TELEMETRY] = before
 
 
 def _client(uri: str) -> MlflowClient:
     from mlflow import MlflowClient
 
-    return MlflowClient(uri)
+    if sqlite_file(uri) is None:
+        return MlflowClient(uri)
+    with _environment({"MLFLOW_SQLALCHEMYSTORE_POOLCLASS": "NullPool"}):  # a kept connection follows a moved file
+        return MlflowClient(uri)
 
 
 def _create_experiment(client: MlflowClient, name: str, location: str | None) -> str:

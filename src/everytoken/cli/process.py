@@ -1,0 +1,78 @@
+"""How a command begins and ends as a process: its logging in a subfolder of the project, Ctrl-C, errors of the system."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from everytoken.system_errors import explained
+
+_LOGGING = "KEDRO_LOGGING_CONFIG"
+
+
+class Commands(click.Group):
+    """Commands that log alike in every folder of a project, and that Ctrl-C ends with one line and exit code 130.
+
+    Kedro asks the group of a project for its commands first: ``kedro run`` ends in the same way.
+    """
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command; for Kedro its own ``run``, which else ends with exit code 1."""
+        if cmd_name == "run" and ctx.command is not self:
+            from kedro.framework.cli.project import run
+
+            own: click.Command = copy.copy(run)
+            assert own.callback is not None, "it is a command"
+            own.callback = _interruptible()(own.callback)
+            return own
+        return super().get_command(ctx, cmd_name)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        with _logging_of_the_project(), _interruptible(), _system_errors_in_words():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo("Interrupted. The same command resumes.", err=True)
+        raise SystemExit(130) from None
+
+
+@contextmanager
+def _system_errors_in_words() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        cause = error.__cause__ if isinstance(error, click.ClickException) else error
+        if cause is None or (told := explained(cause)) is None:
+            raise
+        raise click.ClickException(told) from error
+
+
+@contextmanager
+def _logging_of_the_project() -> Iterator[None]:
+    """Name the project's logging.yml to Kedro, which looks for it in the working directory alone."""
+    from everytoken.cli.project import project_folder
+
+    try:
+        config = project_folder() / "conf" / "logging.yml"
+    except click.ClickException:  # some commands need no project
+        config = Path()
+    if _LOGGING in os.environ or not config.is_file() or config.parents[1] == Path.cwd():
+        yield
+        return
+    os.environ[_LOGGING] = str(config)
+    try:
+        yield
+    finally:
+        os.environ.pop(_LOGGING, None)

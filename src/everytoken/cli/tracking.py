@@ -1,0 +1,44 @@
+"""The commands `everytoken tracking`: what became of the records of runs."""
+
+from __future__ import annotations
+
+import click
+
+from everytoken.cli.project import project
+
+
+@click.group()
+def tracking() -> None:
+    """Look after the records of runs in MLflow."""
+
+
+@tracking.command()
+@click.option("--env", default=None, help="Kedro environment, as for `kedro run --env`.")
+def deliver(env: str | None) -> None:
+    """Send MLflow what it could not take while runs were running; each record arrives once.
+
+    The exit code is 1 if records of a run that has ended are still kept.
+    """
+    from everytoken.tracking.backlog import FOLDER, waiting
+    from everytoken.tracking.errors import TrackingError
+    from everytoken.tracking.hook import tracking_settings
+    from everytoken.tracking.sender import deliver as deliver_to
+    from everytoken.tracking.store import close_dead_runs, open_store, prompt_answers
+
+    with project(env) as (context, _), prompt_answers():
+        if not waiting(context.project_path / FOLDER):
+            click.echo("nothing to deliver: MLflow has all records of all runs")
+            return
+        try:
+            store = open_store(context.project_path, tracking_settings(context))
+        except TrackingError as error:
+            raise click.ClickException(str(error)) from error
+        is_left = False
+        for delivery in deliver_to(store):
+            click.echo(str(delivery))
+            is_left |= delivery.left > 0
+        close_dead_runs(store)
+        for path in [] if is_left else waiting(store.backlogs):
+            click.echo(f"run {path.stem}: has not ended, or another process delivers its records")
+    if is_left:
+        raise SystemExit(1)

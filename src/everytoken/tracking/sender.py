@@ -1,0 +1,219 @@
+"""Records on their way to the store: sent by a thread, waited for a little, kept in a backlog where the store is lost.
+
+The run writes a record into its backlog and waits until the store has it, but for at most 2 seconds in any minute;
+nothing that the store does can end it. `deliver` sends what earlier runs could not.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .backlog import FOLDER, Header, Record, claimed, created, waiting
+from .reach import persistent, reason, sqlite_file
+
+if TYPE_CHECKING:
+    from .store import Store
+
+logger = logging.getLogger(__name__)
+
+_WAIT_SECONDS, _WAIT_WINDOW = 2.0, 60.0  # the run waits for the store so long, of so long
+_PAUSE_SECONDS = 5.0  # between tries of a lost store
+_STALLED_SECONDS = 15.0  # at the end of a run: nothing was sent for so long
+_END_SECONDS = 300.0
+_LAST_TRY_SECONDS = 2.0  # at the end of a run whose store is lost
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """What became of the backlog of one run.
+
+    Attributes:
+        run: its id.
+        sent: records that the store has now.
+        left: records that it does not have.
+        problem: why.
+    """
+
+    run: str
+    sent: int
+    left: int
+    problem: str
+
+    def __str__(self) -> str:
+        left = f", {self.left} kept: {self.problem}" if self.left else ""
+        return f"run {self.run}: {self.sent} records delivered{left}"
+
+
+class Sender:
+    """The way of one run's records to the store. Methods may be called from several threads."""
+
+    def __init__(self, store: Store, run_id: str) -> None:
+        """Create the backlog and start the thread."""
+        self._store, self._run_id = store, run_id
+        self._backlog = created(store.backlogs, Header(store.shown, run_id))
+        self._changed = threading.Condition()
+        self._waits: deque[tuple[float, float]] = deque()  # end and seconds of each wait of the last minute
+        self._problem = ""  # why the store is lost
+        self._closing = self._closed = False
+        self._delivered = 0
+        threading.Thread(target=self._work, name="tracking", daemon=True).start()
+
+    def put(self, record: Record) -> None:
+        """Send a record; return when the store has it, or the time that a run may wait is used up."""
+        self._put(lambda: self._backlog.append(record))
+
+    def put_file(self, source: Path, name: str) -> None:
+        """Send a copy of a file as the artifact ``name``."""
+        self._put(lambda: self._backlog.append_file(source, name))
+
+    def flush(self, seconds: float) -> str:
+        """Wait for all records, without counting it; return why some could not be sent, or ""."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._backlog.is_empty or self._problem, seconds)
+            self._waits.clear()
+            return "" if self._backlog.is_empty else self._problem or f"it did not answer within {seconds:.0f} s"
+
+    def close(self) -> None:
+        """Wait as long as records go out, then leave the rest in the backlog, and say so."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+            deadline = time.monotonic() + _END_SECONDS
+            while not self._backlog.is_empty and time.monotonic() < deadline:
+                before = self._delivered
+                self._changed.wait_for(
+                    lambda: self._backlog.is_empty or self._closed or self._delivered > before,  # noqa: B023
+                    _LAST_TRY_SECONDS if self._problem else _STALLED_SECONDS,
+                )
+                if self._delivered == before:
+                    break
+            self._closed = True
+            self._changed.notify_all()
+            left = self._backlog.records_left()
+            self._backlog.close()
+        if left:
+            logger.warning(
+                "Tracking: %s does not have %d records of run %s (%s). %s keeps them: the next run sends them, or "
+                "'everytoken tracking deliver' does",
+                self._store.shown,
+                left,
+                self._run_id,
+                self._problem or "it does not answer",
+                FOLDER,
+            )
+
+    def _put(self, append: Callable[[], None]) -> None:
+        with self._changed:
+            try:
+                append()
+            except OSError as error:  # no room on the disk, or the project folder is gone
+                if not self._backlog.left_out["records"]:
+                    logger.warning("Tracking: records are left out, as %s cannot be written: %s", FOLDER, error)
+                self._backlog.left_out["records"] += 1
+            self._changed.notify_all()
+            now = time.monotonic()
+            while self._waits and self._waits[0][0] < now - _WAIT_WINDOW:
+                self._waits.popleft()
+            allowed = _WAIT_SECONDS - sum(seconds for _, seconds in self._waits)
+            self._changed.wait_for(lambda: self._backlog.is_empty or self._problem, max(0.0, allowed))
+            self._waits.append((time.monotonic(), time.monotonic() - now))
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closing or not self._backlog.is_empty)
+                if self._closed or self._backlog.is_empty:
+                    return
+                record = self._backlog.next_record()
+            try:
+                persistent(lambda: send(self._store, self._run_id, record, self._backlog.files))  # noqa: B023
+            except Exception as error:  # MLflow, SQLAlchemy, requests and plugins each raise what they like
+                self._lost(error)
+                continue
+            with self._changed:
+                if self._closed:
+                    return
+                if self._problem:
+                    logger.warning("Tracking: %s takes records again", self._store.shown)
+                self._problem = ""
+                self._delivered += 1
+                self._backlog.sent()
+                self._changed.notify_all()
+
+    def _lost(self, error: Exception) -> None:
+        """Note why the store is lost, and pause; at the end of the run give up."""
+        with self._changed:
+            if not self._problem and not self._closing:
+                logger.warning(
+                    "Tracking: %s is lost (%s). The run continues and keeps its records in %s",
+                    self._store.shown,
+                    reason(error),
+                    FOLDER,
+                )
+            self._problem, self._closed = reason(error), self._closed or self._closing
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._closing, _PAUSE_SECONDS)
+
+
+def deliver(store: Store, seconds: float = float("inf")) -> Iterator[Delivery]:
+    """Send what runs that have ended could not; stop after ``seconds``. Safe to be killed, repeated, run twice.
+
+    A run that has not ended delivers its own, and what another process delivers is left to that.
+    """
+    deadline = time.monotonic() + seconds
+    for path in waiting(store.backlogs):
+        backlog = claimed(path)
+        if backlog is None:
+            continue
+        run, sent = backlog.header.run, 0
+        try:
+            problem = ""
+            if backlog.header.store != store.shown:
+                problem = f"they belong to {backlog.header.store}; run again with MLFLOW_TRACKING_URI set to that"
+            while not problem and not backlog.is_empty:
+                record = backlog.next_record()
+                persistent(lambda: send(store, run, record, backlog.files))  # noqa: B023
+                backlog.sent()
+                sent += 1
+                if time.monotonic() > deadline:
+                    problem = "a start waits no longer; run: everytoken tracking deliver"
+        except Exception as error:  # MLflow, SQLAlchemy, requests and plugins each raise what they like
+            problem = reason(error)
+        finally:
+            left = backlog.records_left()
+            backlog.close()
+        if sent or left:
+            yield Delivery(run, sent, left, problem)
+
+
+def send(store: Store, run_id: str, record: Record, files: Path) -> None:
+    """Give the store one record. What was sent before changes nothing."""
+    from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
+
+    database = sqlite_file(store.uri)
+    if database is not None and not database.exists():  # SQLite would create an empty one
+        raise FileNotFoundError(f"{database.name} is no longer in its folder")
+    client = store.client
+    if "metrics" in record:
+        client.log_batch(run_id, metrics=[Metric(*point) for point in record["metrics"]])
+    elif "params" in record:
+        client.log_batch(run_id, params=[Param(*pair) for pair in record["params"].items()])
+    elif "tags" in record:
+        client.log_batch(run_id, tags=[RunTag(*pair) for pair in record["tags"].items()])
+    elif "dataset" in record:
+        tags = [InputTag(*pair) for pair in record["tags_of_dataset"].items()]
+        client.log_inputs(run_id, [DatasetInput(Dataset(**record["dataset"]), tags)])
+    elif "file" in record:
+        file = files / record["file"]
+        if file.exists():  # else it was sent by a process that was killed before it could say so
+            folder = Path(record["file"]).parent.as_posix()
+            client.log_artifact(run_id, str(file), None if folder == "." else folder)
+    else:
+        client.set_terminated(run_id, record["end"], record["time"])

@@ -1,0 +1,68 @@
+"""Commands as processes: logging in a subfolder of the project, Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from everytoken.cli.process import Commands
+
+ROOT = Path(__file__).resolve().parents[1]
+LOGGED = """
+import logging, sys
+from kedro.framework.cli.cli import KedroCLI
+from kedro.framework.project import settings
+from kedro.utils import find_kedro_project
+from pathlib import Path
+KedroCLI(find_kedro_project(Path.cwd()))
+settings.HOOKS
+names = (None, "kedro", "kedro.io", "kedro.framework", "everytoken")
+print([type(handler).__name__ for handler in logging.getLogger().handlers])
+print([logging.getLogger(name).getEffectiveLevel() for name in names], sys.excepthook is sys.__excepthook__)
+"""
+
+
+def test_kedro_logs_the_same_in_a_subfolder() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "KEDRO_LOGGING_CONFIG"}
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", LOGGED], cwd=folder, env=environment, capture_output=True, text=True, check=True
+        ).stdout.splitlines()[-2:]
+        for folder in (ROOT, ROOT / "tests" / "vectors")
+    ]
+    assert said[0] == ["['StreamHandler']", "[30, 20, 30, 30, 20] True"]
+    assert said[1] == said[0]
+
+
+def test_a_command_names_the_logging_of_the_project_in_a_subfolder_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KEDRO_LOGGING_CONFIG", raising=False)
+
+    @click.group(cls=Commands)
+    def group() -> None: ...
+
+    @group.command()
+    def show() -> None:
+        click.echo(os.environ.get("KEDRO_LOGGING_CONFIG", "none"))
+
+    for folder, expected in ((ROOT, "none"), (ROOT / "tests", str(ROOT / "conf/logging.yml")), (Path("/"), "none")):
+        monkeypatch.chdir(folder)
+        assert CliRunner().invoke(group, ["show"]).output.strip() == expected
+    assert "KEDRO_LOGGING_CONFIG" not in os.environ
+
+
+def test_an_interrupted_command_says_one_line_and_exits_with_130() -> None:
+    @click.group(cls=Commands)
+    def group() -> None: ...
+
+    @group.command()
+    def work() -> None:
+        raise KeyboardInterrupt
+
+    done = CliRunner().invoke(group, ["work"])
+    assert (done.exit_code, done.output) == (130, "Interrupted. The same command resumes.\n")
