@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -37,6 +36,7 @@ from everytoken.training.progress import with_progress
 from everytoken.training.run import launch, run_job
 from everytoken.training.stream_files import StreamFiles
 from everytoken.training.worker import _ended_by
+from tests.shards.children import wait_until
 from tests.training.tiny import LLAMA, LOOKS, SEQ, file_digests, newest, stop_after, tiny_job, write_inputs
 
 
@@ -294,6 +294,7 @@ def test_several_nodes_are_told_how_to_be_started(inputs, tmp_path):
     assert read_job(job.live_folder / "job.json") == job
 
 
+@pytest.mark.sensitive
 def test_processes_tell_what_they_did_and_the_error_of_the_one_that_failed(inputs, tmp_path, capfd):
     job = tiny_job(
         inputs, tmp_path, processes=2, every_steps=1, learning_rate=1e30, warmup_steps=0, max_skipped_in_a_row=2
@@ -320,6 +321,7 @@ def test_a_run_that_diverged_says_after_which_step_with_which_loss_and_rate(inpu
     assert newest(job) is None
 
 
+@pytest.mark.sensitive
 def test_a_changed_stream_ends_all_processes_and_leaves_nothing_of_what_they_told(inputs, tmp_path):
     shutil.copytree(inputs, tmp_path / "inputs")
     job = tiny_job(tmp_path / "inputs", tmp_path / "runs", processes=2, every_steps=2, steps=100_000)
@@ -351,6 +353,7 @@ def test_two_launches_of_a_run_at_a_time_are_refused(inputs, tmp_path):
     assert (job.live_folder / "processes_of_the_other").exists()
 
 
+@pytest.mark.sensitive
 def test_a_process_that_is_done_ends_well_whatever_threads_do_at_the_end_of_the_interpreter(inputs, tmp_path):
     job = tiny_job(inputs, tmp_path / "runs", steps=3)
     write_job(tmp_path / "given.json", job)
@@ -388,6 +391,7 @@ def children(pid):
     return [line for line in listed.splitlines() if f"everytoken.training.worker {pid}" in line]
 
 
+@pytest.mark.sensitive
 def test_the_processes_end_with_the_one_that_started_them_and_one_process_can_go_on(inputs, tmp_path):
     job = tiny_job(inputs, tmp_path, processes=2, every_steps=2, steps=100_000)
     write_job(tmp_path / "given.json", job)
@@ -398,17 +402,12 @@ def test_the_processes_end_with_the_one_that_started_them_and_one_process_can_go
     parent = subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "given.json")])
     mine = job.live_folder / "job.json"
     try:
-        deadline = time.monotonic() + 120
-        while newest(job) is None and time.monotonic() < deadline:
-            time.sleep(0.1)
+        wait_until(lambda: newest(job) is not None, "no checkpoint was written")
         assert len(children(mine)) == 3
     finally:
         parent.send_signal(signal.SIGKILL)
         parent.wait()
-    deadline = time.monotonic() + 60
-    while children(mine) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert children(mine) == []
+    wait_until(lambda: not children(mine), "processes outlived the one that started them")
     done = newest(job).step
     with stop_after(done + 2):
         run(job)

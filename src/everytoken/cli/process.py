@@ -1,4 +1,4 @@
-"""How a command begins and ends as a process: its logging in a subfolder of the project, Ctrl-C, errors of the system."""
+"""How a command begins and ends as a process: logging, Ctrl-C, errors of the system."""
 
 from __future__ import annotations
 
