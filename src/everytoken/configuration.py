@@ -24,6 +24,7 @@ from kedro.pipeline.node import Node
 from omegaconf.errors import InterpolationKeyError
 
 from everytoken.pipeline_registry import JOBS, choose_job
+from everytoken.urls import SecretError, require_no_secrets
 
 if TYPE_CHECKING:
     from everytoken.provenance.releases.release import Release
@@ -131,6 +132,10 @@ class ConfigurationHook:
                 f"{str(error).splitlines()[0]} (environment {loader.env or 'local'!r}): globals.yml says model_size = "
                 f"{loader['globals']['model_size']!r}; give one of the names in conf/base/parameters_sizes.yml"
             ) from error
+        try:
+            require_no_secrets(parameters_of_files)
+        except SecretError as error:
+            raise ConfigurationError(str(error)) from None
         named = {name for name in parameters_of_files if not name.startswith("_")}  # templates for others to name
         _refuse(named - _of_command_line(loader), known, "the parameters", loader)
         self._project, self._data = Path(context.project_path), Path(loader["globals"]["data"])

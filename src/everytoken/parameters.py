@@ -6,9 +6,18 @@ The values are in ``conf/base/parameters_<pipeline>.yml``, other environments ch
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from everytoken.corpus.plan import PlanParameters
 from everytoken.corpus.reading.rows import ReadingLimits
@@ -32,6 +41,7 @@ from everytoken.tokens.engines import EngineName, SpecialTokens
 from everytoken.training.parameters import CheckpointParameters, DistributionParameters, GenerationParameters
 from everytoken.training.parameters import EvaluationParameters as HeldOutParameters
 from everytoken.training.parameters import TrainingParameters as OptimisationParameters
+from everytoken.validation import without_secrets
 
 __all__ = [
     "AnnotationParameters",
@@ -51,7 +61,15 @@ __all__ = [
 
 
 class _Parameters(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    @classmethod
+    def model_validate(cls, obj: Any, **how: Any) -> Self:
+        """Validate plain data; an error shows what it found, but no secret of it."""
+        try:
+            return super().model_validate(obj, **how)
+        except ValidationError as error:
+            raise without_secrets(error) from None
 
 
 class IngestionParameters(_Parameters):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import sqlite3
 from pathlib import Path
 from urllib.parse import unquote
+
+from everytoken.urls import redacted
 
 from .errors import TrackingError
 
@@ -41,7 +42,7 @@ def sqlite_file(uri: str) -> Path | None:
 
 def without_password(uri: str) -> str:
     """Return ``uri`` as it may be shown and logged."""
-    return re.sub(r"://([^:/@]*):[^@]*@", r"://\1:***@", uri)
+    return redacted(uri)
 
 
 def require_server(uri: str, origin: str) -> None:

@@ -16,6 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from everytoken.urls import Redaction, redacted
+
 from . import figures
 from .contents import Contents
 from .errors import TrackingError
@@ -40,7 +42,8 @@ class TrackedRun:
     def __init__(self, store: Store, name: str, tags: Mapping[str, str]) -> None:
         """Open the run. Tags longer than MLflow's 8,000 characters are cut with a mark."""
         self._client = store.client
-        cut = {key: shorten(value, _TAG_LIMIT, "no artifact") for key, value in tags.items()}
+        shown = Redaction().tree(tags)
+        cut = {key: shorten(value, _TAG_LIMIT, "no artifact") for key, value in shown.items()}
         created = self._client.create_run(store.experiment_id, run_name=name, tags=cut)
         self.id: str = created.info.run_id
         self._lock = threading.RLock()
@@ -53,6 +56,7 @@ class TrackedRun:
         """Record a plain nested mapping: flat parameters, and all of it as ``parameters.json``."""
         from mlflow.entities import Param
 
+        tree = Redaction().tree(tree)
         pairs = [Param(key, text) for key, text in flat_parameters(tree).items()]
         for batch in _batches(pairs, _PARAMETERS_A_BATCH):
             self._client.log_batch(self.id, params=batch)
@@ -80,7 +84,7 @@ class TrackedRun:
                 name=name,
                 digest=held.digest[:_DIGEST_LIMIT],
                 source_type="local",
-                source=json.dumps({"uri": source}),
+                source=json.dumps({"uri": redacted(source)}),
                 profile=json.dumps({key: value for key, value in profile.items() if value is not None}),
             )
             tags = {"mlflow.data.context": context, "digest": held.digest, "bytes": str(held.bytes)}
@@ -154,13 +158,13 @@ class TrackedRun:
 
     def set_tag(self, key: str, value: str) -> None:
         """Set one tag."""
-        self._client.set_tag(self.id, key, shorten(value, _TAG_LIMIT, "no artifact"))
+        self._client.set_tag(self.id, key, shorten(redacted(value), _TAG_LIMIT, "no artifact"))
 
     def log_error(self, error: BaseException) -> None:
         """Record why the run failed: the tag ``error`` and ``traceback.txt`` with all causes."""
-        text = f"{type(error).__name__}: {error}"
+        text = redacted(f"{type(error).__name__}: {error}")
         self._client.set_tag(self.id, "error", shorten(text, _TAG_LIMIT, "traceback.txt"))
-        self.log_text("".join(traceback.format_exception(error)), "traceback.txt")
+        self.log_text(redacted("".join(traceback.format_exception(error))), "traceback.txt")
 
     def end(self, status: str) -> None:
         """End the run as FINISHED, FAILED or KILLED."""

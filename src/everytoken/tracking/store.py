@@ -19,6 +19,9 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict
 
+from everytoken.redacted_output import redact_output
+from everytoken.urls import hide_secrets_of
+
 from . import environment
 from .errors import TrackingError
 from .reach import SQLITE, require_server, require_writable, sqlite_file, sqlite_uri, without_password
@@ -60,6 +63,8 @@ def open_store(project: Path, settings: TrackingSettings) -> Store:
         if the store cannot be reached, read or written.
     """
     uri = tracking_uri(project, settings)
+    hide_secrets_of(uri)
+    redact_output()
     _import_mlflow()
     require_server(uri, uri_origin())
     try:
@@ -82,8 +87,10 @@ def require_reachable(project: Path, settings: TrackingSettings) -> None:
     Raises:
         TrackingError: if it does not.
     """
+    uri = tracking_uri(project, settings)
+    hide_secrets_of(uri)
     _import_mlflow()
-    require_server(tracking_uri(project, settings), uri_origin())
+    require_server(uri, uri_origin())
 
 
 def _open(project: Path, settings: TrackingSettings, uri: str) -> Store:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NoReturn
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
@@ -17,6 +16,7 @@ from everytoken.corpus.upstreams.patterns import Pattern, is_safe, matches, part
 from everytoken.corpus.upstreams.remotes import UrlRemote
 from everytoken.corpus.upstreams.retries import FetchError
 from everytoken.shards import value_digest
+from everytoken.urls import is_url, require_bare_folder
 
 _SHOWN = 10
 
@@ -35,7 +35,7 @@ class PathUpstream(BaseModel):
             matches must be listed in it and have that digest, and every listed one that matches must be there.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     kind: Literal["path"]
     root: str
@@ -45,11 +45,7 @@ class PathUpstream(BaseModel):
     @field_validator("root")
     @classmethod
     def _without_secrets(cls, root: str) -> str:
-        if is_url(root) and urlsplit(root).password is not None:
-            raise ValueError(
-                "root has a password in its URL, and parameters are recorded: give credentials by the environment or "
-                "fsspec's configuration (~/.config/fsspec)"
-            )
+        require_bare_folder("root", root)
         return root
 
     @field_validator("checksums")
@@ -58,11 +54,6 @@ class PathUpstream(BaseModel):
         if checksums is not None and not is_safe(checksums):
             raise ValueError(f"checksums must be a path below root, such as SHA256SUMS, found {checksums!r}")
         return checksums
-
-
-def is_url(root: str) -> bool:
-    """Return whether ``root`` is for fsspec (chained URLs too) and not a folder of this machine."""
-    return "://" in root or "::" in root
 
 
 def find_path_files(name: str, upstream: PathUpstream, folder: Path) -> list[UpstreamFile]:

@@ -61,7 +61,7 @@ class Source(BaseModel):
         max_text_bytes: cap on the bytes (UTF-8) of its texts: the documents that fit, in plan order; or null.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     upstream: Upstream
     format: Kind | None

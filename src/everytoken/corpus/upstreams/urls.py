@@ -18,6 +18,7 @@ from everytoken.corpus.upstreams.fetch import Listed, Partial
 from everytoken.corpus.upstreams.patterns import is_safe
 from everytoken.corpus.upstreams.remotes import UrlRemote, write_all
 from everytoken.corpus.upstreams.retries import FetchError, Transient, retrying
+from everytoken.urls import GIVE_IT_BY
 
 _BLOCK = 1 << 20
 _READ_AHEAD = 8 << 20  # bytes of one request to the storage, held in memory
@@ -200,11 +201,26 @@ def _size_of(info: Mapping[str, Any]) -> int | None:
     return None if size is None else int(size)
 
 
+def _is_denied(cause: BaseException | None) -> bool:
+    """Return whether a web server wants another login, or one at all."""
+    return cause is not None and type(cause).__module__.startswith("aiohttp.") and _status(cause) in (401, 403, 407)
+
+
+def _status(cause: BaseException) -> int | None:
+    return getattr(cause, "status", None)
+
+
+def _denied(what: str, error: BaseException | None) -> FetchError:
+    return FetchError(
+        f"access to {what} is denied ({error})", f"Give fsspec credentials that may read it. {GIVE_IT_BY}."
+    )
+
+
 def _is_of_the_network(cause: BaseException | None) -> bool:
     """Return whether a web server was not reached, broke off, or asks to come again."""
     if cause is None or not (isinstance(cause, TimeoutError) or type(cause).__module__.startswith("aiohttp.")):
         return False
-    status = getattr(cause, "status", None)
+    status = _status(cause)
     return status is None or status in (408, 429) or status >= 500
 
 
@@ -222,14 +238,13 @@ def _explained(root: str, path: str | None) -> Iterator[None]:
             "Install it; for s3:// it is s3fs: pip install 'everytoken[s3]'.",
         ) from None
     except FileNotFoundError as error:
+        if _is_denied(error.__cause__):
+            raise _denied(what, error.__cause__) from None
         if _is_of_the_network(error.__cause__):  # fsspec says so of every failure to ask a web server
             raise Transient(f"{what}: {type(error.__cause__).__name__}: {error.__cause__}") from error
         raise FetchError(f"{what} is not there", "Check upstream.root, or make the list of files again.") from None
     except PermissionError as error:
-        raise FetchError(
-            f"access to {what} is denied ({error})",
-            "Give fsspec credentials that may read it, by its configuration or environment (for s3: AWS_*).",
-        ) from None
+        raise _denied(what, error) from None
     except (ValueError, NotImplementedError) as error:
         raise FetchError(
             f"{what} cannot be read ({type(error).__name__}: {error})", "Check upstream.root: its protocol and form."
@@ -237,4 +252,6 @@ def _explained(root: str, path: str | None) -> Iterator[None]:
     except Exception as error:  # each storage has exceptions of its own, most of them of the network
         if type(error).__name__ in ("NoCredentialsError", "PartialCredentialsError", "ProfileNotFound"):
             raise FetchError(f"{what}: {error}", "Set the credentials in the environment (for s3: AWS_*).") from None
+        if _is_denied(error):
+            raise _denied(what, error) from None
         raise Transient(f"{what}: {type(error).__name__}: {error}") from error
