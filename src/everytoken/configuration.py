@@ -175,11 +175,13 @@ class ReplayHook:
 
     @hook_impl(tryfirst=True)
     def before_pipeline_run(self) -> None:
-        """Look for the release, and for the note in the data folder."""
+        """Look for the release, compare its checksums, and look for the note in the data folder."""
         release = None if self._loader is None else self._loader.replayed_release()
         if release is not None and self._loader is not None:
             from everytoken.provenance.replay.replayed_release import keep_to_release
+            from everytoken.provenance.replay.whole import require_whole
 
+            require_whole(release)
             keep_to_release(self._project / self._loader["globals"]["data"], release)
 
 

@@ -240,6 +240,23 @@ def is_public_address(address: ipaddress.IPv4Address | ipaddress.IPv6Address) ->
     return address.is_global and not address.is_multicast
 
 
+def is_named_by(url: str, named: str) -> bool:
+    """Return whether a URL is ``named`` or below it; chained ones and other protocols are compared as they are."""
+    one, other = _split(url), _split(named)
+    if ".." in unquote(url).replace("\\", "/").split("/") or one is None or other is None:
+        return False
+    if "::" in url or "::" in named or one.scheme.lower() not in _WEB:
+        return url == named or url.startswith(f"{named.rstrip('/')}/")
+    if _server(one) != _server(other):
+        return False
+    return f"{one.path}/".startswith(f"{other.path.rstrip('/')}/")
+
+
+def _server(parts: Any) -> tuple[str, str, int]:
+    scheme = parts.scheme.lower()
+    return scheme, (parts.hostname or "").rstrip("."), parts.port or (443 if scheme == "https" else 80)
+
+
 def is_web_link(url: str) -> bool:
     """Return whether a page may link to ``url``: http(s), with a host, and nothing that ends a link or a tag."""
     parts = _split(url)

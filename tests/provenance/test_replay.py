@@ -118,7 +118,7 @@ class Replay(Build):
 def replay(folder: Path, release: Path, own: Mapping[str, Any], *, upto: str = "streams", **how: Any) -> Replay:
     """Replay a release (or a published manifest, with the parameters ``own``) into ``folder``."""
     workers = how.pop("workers", {})
-    given = {"release": str(release), "upstreams": None, "allow": [], "memory": 1 << 27, **how}
+    given = {"release": str(release), "upstreams": None, "allow": [], "allow_roots": [], "memory": 1 << 27, **how}
     given["verification"] = {"full": True, "documents": 10, "seed": 42}
     plain = {name.removeprefix("params:"): one.model_dump(mode="json") for name, one in own.items()}
     environment = {**plain, "replay": given}
@@ -531,7 +531,7 @@ def test_a_mixture_with_documents_that_were_taken_down_is_replayed_without_their
 
 
 def test_a_path_without_a_manifest_stops_before_anything_is_read(made: Build, tmp_path: Path) -> None:
-    given: dict[str, Any] = {"release": str(tmp_path), "upstreams": None, "allow": [], "memory": 1}
+    given: dict[str, Any] = {"release": str(tmp_path), "upstreams": None, "allow": [], "allow_roots": [], "memory": 1}
     given["verification"] = {"full": True, "documents": 1, "seed": 1}
     own = own_parameters(made.folder.parent / "texts")
     with pytest.raises(ProvenanceError, match=rf"{tmp_path} is neither a release .* nor a manifest"):
@@ -541,7 +541,13 @@ def test_a_path_without_a_manifest_stops_before_anything_is_read(made: Build, tm
 def test_parameters_that_would_give_other_rows_are_refused(made: Build, tmp_path: Path) -> None:
     with pytest.raises(ProvenanceError, match=r"ingestion.dedup.exact is True, the release .* with False"):
         own = own_parameters(made.folder.parent / "texts")
-        given: dict[str, Any] = {"release": str(release_path(made)), "upstreams": None, "allow": [], "memory": 1}
+        given: dict[str, Any] = {
+            "release": str(release_path(made)),
+            "upstreams": None,
+            "allow": [],
+            "allow_roots": [],
+            "memory": 1,
+        }
         checked = {"full": True, "documents": 1, "seed": 1}
         find_upstreams(ReplayParameters.model_validate({**given, "verification": checked}), own["ingestion"])
 
@@ -758,7 +764,10 @@ def test_kedro_run_replays_in_a_project_that_has_only_the_release(made: Build, t
         shutil.copytree(ROOT / name, project / name, ignore=shutil.ignore_patterns("*.pyc.*", "*.egg-info"))
     with (project / "conf/replay/globals.yml").open("a") as settings:
         settings.write("engine: {kind: inline}\n")  # to start workers would take most of the time
-    given = f"replay.release={release_path(made)},tokenization.engine=tokenizers,tokenization.certificate.cases=1"
+    root = f"ingestion.sources.pieces.upstream.root={made.folder.parent / 'texts'}"
+    given = (
+        f"replay.release={release_path(made)},tokenization.engine=tokenizers,tokenization.certificate.cases=1,{root}"
+    )
     arguments = ["run", "--env", "replay", "--params", given]
     environment = {**os.environ, "MLFLOW_TRACKING_URI": "", "DO_NOT_TRACK": "1"}
     done = run_kedro(arguments, folder=project, environment=environment, timeout=240)

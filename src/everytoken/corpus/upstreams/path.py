@@ -18,6 +18,9 @@ from everytoken.corpus.upstreams.retries import FetchError
 from everytoken.shards import value_digest
 from everytoken.urls import is_url, require_bare_folder
 
+NOT_PUBLISHED = "(not published)"
+"""The root, in a release, of a source that has no public address."""
+
 _SHOWN = 10
 
 
@@ -56,7 +59,9 @@ class PathUpstream(BaseModel):
         return checksums
 
 
-def find_path_files(name: str, upstream: PathUpstream, folder: Path) -> list[UpstreamFile]:
+def find_path_files(
+    name: str, upstream: PathUpstream, folder: Path, named: tuple[str, ...] | None = None
+) -> list[UpstreamFile]:
     """Return the files of a source, sorted by relative POSIX path; none of them is fetched.
 
     Links to files are files. Links to folders are never followed: one that the pattern could reach into is an error.
@@ -65,16 +70,23 @@ def find_path_files(name: str, upstream: PathUpstream, folder: Path) -> list[Ups
         name: of the source.
         upstream: which files.
         folder: for everything that is fetched; the place of files behind a URL is ``path/<digest of the URL>`` in it.
+        named: None, or the roots beyond which no private address and no plain http is reached.
 
     Raises:
         UpstreamError: no file matches, what matches cannot be read as a file, the folder is not there, or the
             checksum file lacks a file or is malformed.
     """
     root = upstream.root
+    if root == NOT_PUBLISHED:
+        raise UpstreamError(
+            f"source {name!r} has no public address: the release does not say where its files were. Give the folder or "
+            f"URL that has them, by --params ingestion.sources.{name}.upstream.root=PATH (everytoken verify: --root "
+            f"{name}=PATH)."
+        )
     if root.startswith("file://"):
         root = root.removeprefix("file://")
     if is_url(root):
-        return _find_remote(name, upstream, folder)
+        return _find_remote(name, upstream, folder, named)
     return _find_local(name, upstream, Path(root))
 
 
@@ -98,17 +110,17 @@ def _find_local(name: str, upstream: PathUpstream, root: Path) -> list[UpstreamF
     return [UpstreamFile(name, path, found[path], None, pins.get(path)) for path in sorted(found)]
 
 
-def _find_remote(name: str, upstream: PathUpstream, folder: Path) -> list[UpstreamFile]:
+def _find_remote(name: str, upstream: PathUpstream, folder: Path, named: tuple[str, ...] | None) -> list[UpstreamFile]:
     from everytoken.corpus.upstreams import urls  # fsspec is imported where it is used
 
     pattern = parts_of(upstream.pattern)
     pins: dict[str, str] = {}
     try:
-        listed = urls.list_folder(upstream.root)
+        listed = urls.list_folder(upstream.root, named)
         found = {path: told for path, told in listed.items() if matches(parts_of(path), pattern)}
         if upstream.checksums is not None:
             found.pop(upstream.checksums, None)
-            pins = _pins(name, upstream, urls.read_whole(upstream.root, upstream.checksums), found)
+            pins = _pins(name, upstream, urls.read_whole(upstream.root, upstream.checksums, named), found)
     except FetchError as error:
         raise UpstreamError(f"source {name!r}: {error}") from None
     _require_files(name, upstream, upstream.root, found)
@@ -121,7 +133,7 @@ def _find_remote(name: str, upstream: PathUpstream, folder: Path) -> list[Upstre
             None,
             pins.get(path),
             found[path].size,
-            UrlRemote(root=upstream.root, version=found[path].version or ""),
+            UrlRemote(root=upstream.root, version=found[path].version or "", named=named),
         )
         for path in sorted(found)
     ]

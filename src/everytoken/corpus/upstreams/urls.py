@@ -39,8 +39,12 @@ _TELLS = (
 _TIMES = ("LastModified", "last_modified", "Last-Modified", "mtime", "modified", "updated", "created")
 
 
-def list_folder(root: str) -> dict[str, Listed]:
+def list_folder(root: str, named: tuple[str, ...] | None = None) -> dict[str, Listed]:
     """Return all files below ``root`` by relative path, with size and version.
+
+    Args:
+        root: the folder.
+        named: None, or the roots beyond which no private address and no plain http is reached.
 
     Raises:
         FetchError: the folder cannot be listed, or lists a name that would not stay below it.
@@ -48,7 +52,7 @@ def list_folder(root: str) -> dict[str, Listed]:
 
     def ask() -> dict[str, Any]:
         with _explained(root, None):
-            filesystem, base = _opened(root)
+            filesystem, base = _opened(root, named)
             found: dict[str, Any] = filesystem.find(base, withdirs=False, detail=True)
             for place, info in found.items():
                 if info.get("size") is None or not version_of(info):  # web servers list names alone
@@ -87,12 +91,12 @@ def version_of(info: Mapping[str, Any]) -> str:
     return ""
 
 
-def read_whole(root: str, path: str) -> bytes:
-    """Return the bytes of a small file."""
+def read_whole(root: str, path: str, named: tuple[str, ...] | None = None) -> bytes:
+    """Return the bytes of a small file; ``named`` as in `list_folder`."""
 
     def ask() -> bytes:
         with _explained(root, path):
-            filesystem, base = _opened(root)
+            filesystem, base = _opened(root, named)
             content: bytes = filesystem.cat_file(_join(base, path))
             return content
 
@@ -106,7 +110,7 @@ def download(remote: UrlRemote, path: str, size: int | None, stream: Partial) ->
     or gives no ranges of bytes is asked for the whole file, and what came before is given up.
     """
     with _explained(remote.root, path):
-        filesystem, base = _opened(remote.root)
+        filesystem, base = _opened(remote.root, remote.named)
         place = _join(base, path)
         _require_listed_version(filesystem, place, remote, size)
         in_ranges = size is not None or not _is_web(filesystem)  # fsspec seeks in no web file of unknown size
@@ -186,8 +190,13 @@ def _require_listed_version(filesystem: Any, place: str, remote: UrlRemote, size
         )
 
 
-def _opened(root: str) -> tuple[fsspec.AbstractFileSystem, str]:
-    filesystem, base = url_to_fs(root)
+def _opened(root: str, named: tuple[str, ...] | None) -> tuple[fsspec.AbstractFileSystem, str]:
+    guard: dict[str, Any] = {}
+    if named is not None and "::" not in root and root.lower().startswith(("http://", "https://")):
+        from everytoken.corpus.upstreams.guarded_web import client_of  # aiohttp takes its time to load
+
+        guard["get_client"] = client_of(named)
+    filesystem, base = url_to_fs(root, **guard)
     filesystem.invalidate_cache()  # what another run listed some time ago is not what is there
     return filesystem, base.rstrip("/")
 

@@ -7,7 +7,6 @@ is free.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases.release import SUMS_FILE
+from everytoken.provenance.releases.untrusted import parse_object, read_bounded, require_inside, require_path
 from everytoken.provenance.verification.file_threads import Hashing
 from everytoken.provenance.verification.findings import require_equal, require_none
 from everytoken.seeds import numpy_generator
@@ -42,7 +42,7 @@ def read_sums(folder: Path) -> dict[str, str]:
     """
     path = folder / SUMS_FILE
     sums: dict[str, str] = {}
-    *lines, rest = path.read_bytes().decode("utf-8", "surrogateescape").split("\n")
+    *lines, rest = read_bounded(path).decode("utf-8", "surrogateescape").split("\n")
     if rest:
         raise ProvenanceError(f"{path}: expected a newline at the end, found {rest[:80]!r}")
     last = ""
@@ -53,6 +53,7 @@ def read_sums(folder: Path) -> dict[str, str]:
         parts = PurePosixPath(name).parts
         if not parts or name != PurePosixPath(name).as_posix() or parts[0] == "/" or ".." in parts or "\\" in name:
             raise ProvenanceError(f"{path} line {number}: expected a path inside the release, found {name!r}")
+        require_path(name, f"{path} line {number}")
         if name <= last:
             raise ProvenanceError(f"{path} line {number}: expected paths in order, found {name!r} after {last!r}")
         sums[name], last = digest, name
@@ -65,9 +66,9 @@ def read_canonical_ledger(path: Path) -> dict[str, Any]:
     Raises:
         ProvenanceError: it is none, was edited, or is written in another way.
     """
-    content = path.read_bytes()
+    content = read_bounded(path)
     try:
-        ledger: dict[str, Any] = json.loads(content)
+        ledger = parse_object(content, str(path))
         summed = artifact_checksum(ledger)
         said = ledger["checksum"]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -95,6 +96,9 @@ def check_sums(folder: Path) -> str:
     """``SHA256SUMS`` is in its form, lists what is there, and nothing else is there."""
     sums = read_sums(folder)
     missing = [f"{folder / name} is missing: {AGAIN}" for name in sums if not (folder / name).is_file()]
+    for listed in sums:
+        if (folder / listed).is_file():
+            require_inside(folder, listed)
     unlisted, hidden = [], 0
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
