@@ -288,7 +288,7 @@ class _Guarded(BaseHTTPRequestHandler):
 @pytest.fixture
 def server() -> Iterator[str]:
     with ThreadingHTTPServer(("127.0.0.1", 0), _Guarded) as one:
-        threading.Thread(target=one.serve_forever, daemon=True).start()
+        threading.Thread(target=one.serve_forever, args=(0.02,), daemon=True).start()
         yield f"http://127.0.0.1:{one.server_address[1]}/texts"
         one.shutdown()
 

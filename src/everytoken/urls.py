@@ -242,12 +242,12 @@ def is_public_address(address: ipaddress.IPv4Address | ipaddress.IPv6Address) ->
 
 def is_named_by(url: str, named: str) -> bool:
     """Return whether a URL is ``named`` or below it; chained ones and other protocols are compared as they are."""
-    one, other = _split(url), _split(named)
-    if ".." in unquote(url).replace("\\", "/").split("/") or one is None or other is None:
+    if ".." in unquote(url).replace("\\", "/").split("/"):
         return False
-    if "::" in url or "::" in named or one.scheme.lower() not in _WEB:
+    one, other = _split(url), _split(named)
+    if "::" in url or "::" in named or one is None or one.scheme.lower() not in _WEB:
         return url == named or url.startswith(f"{named.rstrip('/')}/")
-    if _server(one) != _server(other):
+    if other is None or _server(one) != _server(other):
         return False
     return f"{one.path}/".startswith(f"{other.path.rstrip('/')}/")
 

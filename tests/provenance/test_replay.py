@@ -606,6 +606,56 @@ def test_a_published_manifest_gives_the_streams_of_its_documents(made: Build, tm
     assert again["verification_metrics"]["checks"] == 0
 
 
+def contradicting(path: Path, **values: Any) -> None:
+    """Give the first row of a file of a manifest other values."""
+    table = pq.read_table(path)
+    rows = table.to_pylist()
+    rows[0] |= values
+    pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), path)
+
+
+@pytest.mark.parametrize(
+    ("split", "values", "rule"),
+    [
+        ("annotated", {"has_annotation": False}, "has_annotation is False in the split annotated"),
+        ("unannotated", {"has_annotation": True}, "has_annotation is True in the split unannotated"),
+        ("annotated", {"safety_score": 0, "is_bad": True}, "is_bad is not whether safety_score is at least"),
+        ("unannotated", {"safety_score": 5, "is_bad": False}, "is_bad is not whether safety_score is at least"),
+        ("unannotated", {"safety_score": 6, "is_bad": True}, "safety_score is none of 0 to 5"),
+    ],
+)
+def test_a_manifest_that_contradicts_itself_is_refused_before_anything_is_read_unless_it_is_allowed(
+    made: Build, tmp_path: Path, split: str, values: dict[str, Any], rule: str
+) -> None:
+    manifest = publish(made, tmp_path / "manifest")
+    contradicting(sorted((manifest / split).glob("*.parquet"))[0], **values)
+    own, folder = parameters_of(made.folder.parent / "texts", **SMALL), tmp_path / "data"
+    with pytest.raises(ProvenanceError) as caught:
+        replay(folder, manifest, own, upto="documents")
+    message = str(caught.value)
+    assert message.startswith("contradictory: ") and f"1 rows: {rule}" in message and f"{split} document 0" in message
+    assert "--params replay.allow=contradictory" in message
+    listed = folder / "02_intermediate/manifest_contradictions/contradictions.parquet"
+    (row,) = pq.read_table(listed).to_pylist()
+    assert str(listed) in message and row["rule"].startswith(rule) and row["number"] == 0 and row["split"] == split
+    assert not (folder / "02_intermediate/upstream_documents").exists(), "nothing was read"
+    allowed = replay(folder, manifest, own, upto="documents", allow=["contradictory"])
+    assert allowed["replay_metrics"]["contradictory"] == 1
+    assert allowed["replay_report"]["contradictions"]["first"][0]["rule"].startswith(rule)
+
+
+def test_an_address_that_two_rows_of_a_release_have_is_a_contradiction(made: Build, tmp_path: Path) -> None:
+    release = Path(shutil.copytree(release_path(made), tmp_path / "release", copy_function=shutil.copy))
+    parts = [release / f"corpus-manifest/{split}/part_00001.parquet" for split in ("annotated", "unannotated")]
+    first = pq.read_table(parts[0]).to_pylist()[0]
+    contradicting(parts[1], **{name: first[name] for name in ("source", "shard_index", "row")})
+    boundaries = json.loads((release / "file_boundaries.json").read_text())
+    boundaries["unannotated"]["parts"][1]["sha256"] = hashlib.sha256(parts[1].read_bytes()).hexdigest()
+    (release / "file_boundaries.json").write_text(json.dumps(boundaries))
+    with pytest.raises(ProvenanceError, match=r"contradictory: .*1 rows: its address is that of an earlier row"):
+        replay(tmp_path / "data", release, own_parameters(made.folder.parent / "texts"), upto="documents")
+
+
 def test_a_manifest_may_have_ids_of_any_kind_and_nothing_that_is_no_manifest(tmp_path: Path) -> None:
     ids = [uuid.UUID(int=7), None]
     rows = {"safety_score": [0, 3], "is_bad": [False, True], "has_annotation": [False, True]}

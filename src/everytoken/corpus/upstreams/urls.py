@@ -247,6 +247,8 @@ def _explained(root: str, path: str | None) -> Iterator[None]:
             "Install it; for s3:// it is s3fs: pip install 'everytoken[s3]'.",
         ) from None
     except FileNotFoundError as error:
+        if isinstance(error.__cause__, FetchError):  # `guarded_web` refused a request that fsspec sent
+            raise error.__cause__ from None
         if _is_denied(error.__cause__):
             raise _denied(what, error.__cause__) from None
         if _is_of_the_network(error.__cause__):  # fsspec says so of every failure to ask a web server

@@ -1,7 +1,8 @@
 """What a replay found, and a refusal of what is missing unless it is allowed.
 
 Kinds that ``replay.allow`` can name: ``moved`` (a file or pin of the upstream is another one), ``gone``, ``changed``
-and ``ambiguous`` (see `everytoken.provenance.replay.match`), ``contradictory`` (see `.contradictions`). The report is written before anything is refused.
+and ``ambiguous`` (see `everytoken.provenance.replay.match`), ``contradictory`` (see
+`everytoken.provenance.replay.contradictions`). The report is written before anything is refused.
 """
 
 from __future__ import annotations

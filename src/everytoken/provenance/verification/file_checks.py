@@ -15,7 +15,13 @@ import numpy as np
 
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases.release import SUMS_FILE
-from everytoken.provenance.releases.untrusted import parse_object, read_bounded, require_inside, require_path
+from everytoken.provenance.releases.untrusted import (
+    parse_object,
+    read_bounded,
+    require_inside,
+    require_path,
+    require_regular,
+)
 from everytoken.provenance.verification.file_threads import Hashing
 from everytoken.provenance.verification.findings import require_equal, require_none
 from everytoken.seeds import numpy_generator
@@ -120,6 +126,7 @@ def check_ledger(folder: Path, sums: Mapping[str, str]) -> str:
         return f"there is none: {SUMS_FILE} alone says what the files are"
     ledger = read_canonical_ledger(path)
     files = ledger["files"]
+    require_regular(folder / SUMS_FILE)
     faults = []
     if (found := file_sha256(folder / SUMS_FILE)) != files.get(SUMS_FILE, {}).get("sha256"):
         faults.append(f"{folder / SUMS_FILE}: its SHA-256 is {found[:16]}, the ledger has another")

@@ -26,6 +26,7 @@ from everytoken.provenance.releases.release import (
     Release,
     open_release,
 )
+from everytoken.provenance.releases.untrusted import require_regular
 from everytoken.provenance.verification.consistency_checks import (
     check_plan,
     check_recipe,
@@ -212,7 +213,7 @@ def _folders(path: Path) -> Iterator[Path]:
 
 def _opened(folder: Path, into: list[Release]) -> str:
     for name in (RECIPE_FILE, UPSTREAM_FILE, BOUNDARIES_FILE, SUMS_FILE, STREAMS_FILE):
-        (folder / name).open("rb").close()
+        require_regular(folder / name)
     release = open_release(folder)
     streams = described_streams(release)  # of a file that may be damaged too
     into.append(release)
