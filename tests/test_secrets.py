@@ -42,6 +42,7 @@ PLAIN = "Tr0ub4dor-and-3-{}"
 URLS = {
     "user and password": "https://me:{}@host.example/texts",
     "token as user": "https://{}@host.example/texts",
+    "short token and no password": "https://{}:@host.example/texts",
     "token and a dummy password": "https://{}:x-oauth-basic@host.example/texts",
     "token": "https://host.example/texts?token={}",
     "sig": "https://host.example/texts?sv=2024-01-01&sig={}&se=2027",
@@ -166,7 +167,9 @@ def test_log_records_are_redacted_and_others_stay(caplog: pytest.LogCaptureFixtu
     assert not found_in(
         {SECRETS["token"].encode(), SECRETS["user and password"].encode()}, [("", caplog.text.encode())]
     )
-    assert "https://host.example/texts?token=*** of 3" in caplog.text and "ValueError: https://***@host" in caplog.text
+    assert (
+        "https://host.example/texts?token=*** of 3" in caplog.text and "ValueError: https://me:***@host" in caplog.text
+    )
     assert caplog.records[1].args == ("a", 3)
 
 
@@ -229,7 +232,7 @@ def test_a_run_and_its_record_show_no_secret_of_parameters_command_and_environme
             path.write_text(path.read_text().replace(old, new))
     done = run_kedro(["run", "--params", given], folder=toy.folder, environment=environment, timeout=120)
     assert (done.returncode != 0) == fails, done.stdout
-    assert ("cannot read https://***@host.example/texts" in done.stdout) == fails, done.stdout
+    assert ("cannot read https://me:***@host.example/texts" in done.stdout) == fails, done.stdout
     looked = [("printed", done.stdout.encode()), *contents(toy.folder / "data"), *contents(toy.folder / "mlartifacts")]
     looked.append(("database", (toy.folder / "mlflow.db").read_bytes()))
     assert b"host.example/texts?token=***" in looked[-1][1]

@@ -51,6 +51,8 @@ _PUBLIC_SCHEMES = frozenset(
 _PRIVATE_NAMES = ("local", "localhost", "internal", "intranet", "lan", "home", "corp", "private", "test", "invalid")
 
 _SHORTEST = 8  # characters of what is looked for by its value: a shorter one is part of too many words
+_LONGEST_NAME = 16  # characters of a user from which it is taken for a token
+_NO_PASSWORD = frozenset({"", "x", "x-oauth-basic", "x-token-auth", "oauth2", "token", "anonymous"})
 _RANDOM = 20  # characters from which a value of a query that has letters and digits is taken for a token
 
 _SCHEME = r"(?P<scheme>[A-Za-z][A-Za-z0-9+.\-]*)"
@@ -280,8 +282,12 @@ def _without_secrets(text: str, found: list[str]) -> str:
     def user(match: re.Match[str]) -> str:
         if match["user"] in ("", HIDDEN):
             return match.group()
-        found.extend(_of_user(match["user"]))
-        return f"{match['start']}{HIDDEN}@"
+        if match["user"].endswith(f":{HIDDEN}"):
+            return match.group()
+        secrets = _of_user(match["user"])
+        found.extend(secrets)
+        name = match["user"].partition(":")[0]
+        return f"{match['start']}{HIDDEN}@" if name in secrets else f"{match['start']}{name}:{HIDDEN}@"
 
     def other(match: re.Match[str]) -> str:
         scheme, password = match["scheme"].lower(), match["password"]
@@ -335,9 +341,12 @@ def _looks_random(value: str) -> bool:
 
 
 def _of_user(user: str) -> list[str]:
-    """Return the secrets of what stands before a host; a user alone is a token."""
-    name, colon, password = user.partition(":")
-    return [one for one in ((password or name,) if colon else (name,)) if one]
+    """Return the secrets of what stands before a host: a user that is alone, long, or with no real password is a
+    token.
+    """
+    name, _, password = user.partition(":")
+    is_token = len(name) >= _LONGEST_NAME or password.lower() in _NO_PASSWORD
+    return [one for one in ((name, password) if is_token else (password,)) if one]
 
 
 def _of_query(query: str) -> list[str]:
