@@ -406,7 +406,7 @@ class ReplayParameters(_Parameters):
 
     release: str
     upstreams: dict[str, Upstream] | None
-    allow: tuple[Literal["moved", "gone", "changed", "ambiguous", "contradictory"], ...]
+    allow: tuple[Literal["contradictory", "moved", "gone", "changed", "ambiguous"], ...]
     allow_roots: tuple[str, ...]
     memory: PositiveInt
     verification: VerificationParameters

@@ -248,7 +248,8 @@ def _licences(licences: Mapping[str, Licence], rescued: Mapping[str, Mapping[str
     lines = []
     for source in sorted(licences):
         licence, texts = licences[source], sum(of_split.get(source, 0) for of_split in rescued.values())
-        link = f"[{_text(licence.name)}]({_target(licence.url)})"
+        label = _plain(licence.name).replace("[", "\\[").replace("]", "\\]")
+        link = f"[{label}]({_target(licence.url)})"
         lines.append([source, link, _text(licence.attribution), f"{texts:,}"])
     return (
         "## Licences and attribution\n\n"

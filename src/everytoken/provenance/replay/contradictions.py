@@ -80,12 +80,21 @@ def find_contradictions(
     Raises:
         ProvenanceError: a file is not the one that was listed, or is no manifest.
     """
-    total = sum(value[split]["rows"] for value in values for split in value if value[split] is not None)
+    total, addressed = _counted(values)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".addresses-") as scratch:
-        repeats = _repeats(values, total, memory, Path(scratch)) if is_used_once and total else None
+        repeats = _repeats(values, total, memory, Path(scratch)) if is_used_once and addressed else None
         rows = Rows(CONTRADICTIONS, _found(values, threshold, repeats))
         written = write_rows(rows, folder / CONTRADICTIONS_FILE)
     return Built({"rows": total, "rules": dict(written.statistics)})
+
+
+def _counted(values: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+    """Return how many rows there are, counted and not as somebody says, and how many of them have an address."""
+    rows = addressed = 0
+    for _, _, _, batch in _numbered(values):
+        rows += batch.num_rows
+        addressed += batch.num_rows - batch.column("source").null_count
+    return rows, addressed
 
 
 def _repeats(values: Sequence[Mapping[str, Any]], total: int, memory: int, folder: Path) -> Integers:
