@@ -20,8 +20,9 @@ from urllib.parse import quote
 import pytest
 from pydantic import ValidationError
 
+from everytoken.corpus.errors import UpstreamError
 from everytoken.corpus.upstreams.retries import FetchError, Transient
-from everytoken.corpus.upstreams.source import PathUpstream
+from everytoken.corpus.upstreams.source import PathUpstream, find_files
 from everytoken.parameters import ReplayParameters
 from everytoken.redacted_output import redact_output
 from everytoken.urls import (
@@ -263,13 +264,13 @@ class _Guarded(BaseHTTPRequestHandler):
         ).encode()
         for number in range(2)
     }
-    token = "header/token+of-the-server-88"
+    token: ClassVar[str | None] = "header/token+of-the-server-88"
 
     def do_HEAD(self) -> None:
         self.do_GET()
 
     def do_GET(self) -> None:
-        if self.headers.get("Authorization") != f"Bearer {self.token}":
+        if self.token is not None and self.headers.get("Authorization") != f"Bearer {self.token}":
             self.send_error(401)
             return
         listing = "".join(f'<a href="{name}">{name}</a>' for name in self.files).encode()
@@ -331,6 +332,22 @@ def project_with(folder: Path, root: str) -> Path:
 
 
 @pytest.mark.sensitive
+def test_a_server_that_lists_signed_names_is_refused_where_they_match(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = SECRETS["amazon"]
+    signed = {f"/texts/b.jsonl?X-Amz-Signature={secret}": b"x", "/texts/a.jsonl": b"x"}
+    monkeypatch.setattr(_Guarded, "files", signed)
+    monkeypatch.setattr(_Guarded, "token", None)
+    plain = PathUpstream(kind="path", root=server, pattern="*.jsonl", checksums=None)
+    assert [file.path for file in find_files("web", plain, tmp_path)] == ["a.jsonl"]
+    every = PathUpstream(kind="path", root=server, pattern="**", checksums=None)
+    with pytest.raises(UpstreamError, match=r"lists 'b.jsonl\?X-Amz-Signature=\*\*\*', a name with a token") as caught:
+        find_files("web", every, tmp_path)
+    assert not found_in(forms(secret), [("", str(caught.value).encode())])
+
+
+@pytest.mark.sensitive
 @pytest.mark.slow
 def test_the_remedy_gives_a_token_that_is_nowhere_and_the_refusal_writes_nothing(server: str, tmp_path: Path) -> None:
     project = project_with(tmp_path / "project", server)
@@ -343,7 +360,7 @@ def test_the_remedy_gives_a_token_that_is_nowhere_and_the_refusal_writes_nothing
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads((project / "data/mine/01_raw/upstream_files.json").read_text())["web"][1]["path"] == "a1.jsonl"
     printed = [("printed", (done.stdout + done.stderr).encode())]
-    assert not found_in(forms(_Guarded.token), [*printed, *contents(project)])
+    assert not found_in(forms(str(_Guarded.token)), [*printed, *contents(project)])
 
     shutil.rmtree(project / "data")
     denied = run_kedro(arguments, folder=project, environment={**environment, "FSSPEC_HTTP": "{}"}, timeout=240)

@@ -16,7 +16,7 @@ from everytoken.corpus.upstreams.patterns import Pattern, is_safe, matches, part
 from everytoken.corpus.upstreams.remotes import UrlRemote
 from everytoken.corpus.upstreams.retries import FetchError
 from everytoken.shards import value_digest
-from everytoken.urls import is_url, require_bare_folder
+from everytoken.urls import is_url, redacted, require_bare_folder, secrets_in
 
 NOT_PUBLISHED = "(not published)"
 """The root, in a release, of a source that has no public address."""
@@ -124,6 +124,12 @@ def _find_remote(name: str, upstream: PathUpstream, folder: Path, named: tuple[s
     except FetchError as error:
         raise UpstreamError(f"source {name!r}: {error}") from None
     _require_files(name, upstream, upstream.root, found)
+    if signed := [path for path in found if upstream.root.lower().startswith("http") and secrets_in(f"/{path}")]:
+        raise UpstreamError(
+            f"source {name!r}: {upstream.root} lists {redacted(f'/{signed[0]}')[1:]!r}, a name with a token in it, and "
+            f"names are recorded. Set upstream.root to a place that lists plain names, or upstream.pattern to names "
+            f"without a query."
+        )
     place = folder / "path" / value_digest(upstream.root)[:16]
     return [
         UpstreamFile(
