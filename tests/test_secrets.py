@@ -231,7 +231,7 @@ def test_a_run_and_its_record_show_no_secret_of_parameters_command_and_environme
         ):
             path = toy.folder / name
             path.write_text(path.read_text().replace(old, new))
-    done = run_kedro(["run", "--params", given], folder=toy.folder, environment=environment, timeout=120)
+    done = run_kedro(["run", "--params", given], folder=toy.folder, environment=environment, timeout=300)
     assert (done.returncode != 0) == fails, done.stdout
     assert ("cannot read https://me:***@host.example/texts" in done.stdout) == fails, done.stdout
     looked = [("printed", done.stdout.encode()), *contents(toy.folder / "data"), *contents(toy.folder / "mlartifacts")]
@@ -247,7 +247,7 @@ def test_a_run_and_its_record_show_no_secret_of_parameters_command_and_environme
 def test_a_store_that_cannot_be_opened_shows_no_password(tmp_path: Path, address: str) -> None:
     toy, secret = ToyProject(tmp_path / "toy"), "p%40ss-word%2F-of-the-store"
     environment = {**toy.environment, "MLFLOW_TRACKING_URI": address.format(secret)}
-    done = run_kedro(["run"], folder=toy.folder, environment=environment, timeout=120)
+    done = run_kedro(["run"], folder=toy.folder, environment=environment, timeout=300)
     assert done.returncode != 0 and "TrackingError" in done.stdout
     looked = [("printed", done.stdout.encode()), *contents(toy.folder / "data")]
     assert not found_in(forms(secret), looked)
@@ -363,13 +363,13 @@ def test_the_remedy_gives_a_token_that_is_nowhere_and_the_refusal_writes_nothing
     assert not found_in(forms(str(_Guarded.token)), [*printed, *contents(project)])
 
     shutil.rmtree(project / "data")
-    denied = run_kedro(arguments, folder=project, environment={**environment, "FSSPEC_HTTP": "{}"}, timeout=240)
+    denied = run_kedro(arguments, folder=project, environment={**environment, "FSSPEC_HTTP": "{}"}, timeout=300)
     assert denied.returncode != 0 and "is denied (401" in denied.stdout and "Give fsspec credentials" in denied.stdout
 
     before = sorted((project / "data").rglob("*"))
     root = server.replace("http://", f"http://{SECRETS['token as user']}@")
     given = f"ingestion.sources.web.upstream.root={root}"
-    done = run_kedro([*arguments, "--params", given], folder=project, environment=environment, timeout=240)
+    done = run_kedro([*arguments, "--params", given], folder=project, environment=environment, timeout=300)
     assert done.returncode != 0 and "ingestion.sources.web.upstream.root has a password in its URL" in done.stdout
     asked = run_everytoken(
         ["plan", "--env", "mine", "--params", given], folder=project, environment=environment, timeout=240

@@ -442,6 +442,7 @@ def test_an_address_that_is_not_named_is_never_asked(
     assert servers[0].asked == []
 
 
+@pytest.mark.sensitive
 def test_an_upstream_that_is_not_guarded_is_read_as_before(servers: list[Any], tmp_path: Path) -> None:
     upstream = PathUpstream(kind="path", root=servers[0].url, pattern="*.jsonl", checksums=None)
     (file,) = find_files("web", upstream, tmp_path)
