@@ -87,6 +87,7 @@ def test_a_secret_in_a_url_is_found_and_not_shown(kind: str, is_encoded: bool) -
         "kedro run --params subsampling.seed=7,tokenization.eos_token=</s>",
         "<|endoftext|> costs 5 & more; a=b",
         "s3://bucket/prefix",
+        "Basic information about a bearer of good news",
     ],
 )
 def test_what_is_no_secret_is_shown(text: str) -> None:
@@ -145,6 +146,8 @@ def test_secrets_of_the_environment_and_of_fsspec_are_hidden(monkeypatch: pytest
         shown = redacted(" ".join([f"b'Bearer {secret}\\n'", *spelled, "and more"]))
         assert not found_in(forms(secret), [("", shown.encode())])
         assert shown.endswith(" and more")
+    assert redacted("Authorization: Basic bWU6c2VjcmV0MQ== sent") == "Authorization: Basic *** sent"
+    assert redacted("Authorization: Bearer abc.def-123") == "Authorization: Bearer ***"
     monkeypatch.setenv("SOME_TOKEN", "short")
     assert redacted("a short word") == "a short word", "a short value is part of too many words"
 

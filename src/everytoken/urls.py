@@ -64,7 +64,7 @@ _QUERY = re.compile(r"(?P<start>[?&;#])(?P<name>[A-Za-z0-9%_.\-\[\]]{1,80})=(?P<
 _FRAGMENT = re.compile(
     r"(?P<url>[A-Za-z][A-Za-z0-9+.\-]*://[^\s#'\"<>|]+)#(?P<value>[^\s/'\"<>|)\],=]+)(?![^\s'\"<>|)]*=)"
 )
-_HEADER = re.compile(r"\b(?P<kind>Basic|Bearer)\s+(?!\*\*\*)[A-Za-z0-9+/=._~\-]{8,}", re.I)
+_HEADER = re.compile(r"\b(?P<kind>Basic|Bearer)\s+(?=\S*[0-9=])[A-Za-z0-9+/=._~\-]{8,}", re.I)
 _KNOWN_TOKEN = re.compile(
     r"\b(hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w\-]{16,}|xox[abp]-[\w\-]{10,}"
     r"|sk-[A-Za-z0-9_\-]{20,}|dapi[0-9a-f]{32}|pypi-[\w\-]{20,})"
