@@ -25,6 +25,7 @@ from omegaconf.errors import InterpolationKeyError
 
 from everytoken.pipeline_registry import JOBS, choose_job
 from everytoken.system_errors import SystemTrouble, explained
+from everytoken.urls import SecretError, require_no_secrets
 
 if TYPE_CHECKING:
     from everytoken.provenance.releases.release import Release
@@ -132,6 +133,10 @@ class ConfigurationHook:
                 f"{str(error).splitlines()[0]} (environment {loader.env or 'local'!r}): globals.yml says model_size = "
                 f"{loader['globals']['model_size']!r}; give one of the names in conf/base/parameters_sizes.yml"
             ) from error
+        try:
+            require_no_secrets(parameters_of_files)
+        except SecretError as error:
+            raise ConfigurationError(str(error)) from None
         named = {name for name in parameters_of_files if not name.startswith("_")}  # templates for others to name
         _refuse(named - _of_command_line(loader), known, "the parameters", loader)
         self._project, self._data = Path(context.project_path), Path(loader["globals"]["data"])
@@ -181,11 +186,13 @@ class ReplayHook:
 
     @hook_impl(tryfirst=True)
     def before_pipeline_run(self) -> None:
-        """Look for the release, and for the note in the data folder."""
+        """Look for the release, compare its checksums, and look for the note in the data folder."""
         release = None if self._loader is None else self._loader.replayed_release()
         if release is not None and self._loader is not None:
             from everytoken.provenance.replay.replayed_release import keep_to_release
+            from everytoken.provenance.replay.whole import require_whole
 
+            require_whole(release)
             keep_to_release(self._project / self._loader["globals"]["data"], release)
 
 

@@ -6,9 +6,18 @@ The values are in ``conf/base/parameters_<pipeline>.yml``, other environments ch
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from everytoken.corpus.plan import PlanParameters
 from everytoken.corpus.reading.rows import ReadingLimits
@@ -24,7 +33,8 @@ from everytoken.corpus.upstreams.pins import UNKNOWN_REVISION, commit, find_comm
 from everytoken.corpus.upstreams.source import Source, Upstream
 from everytoken.kinds import keys_of_the_chosen_kind
 from everytoken.models.parameters import ModelParameters
-from everytoken.provenance.releases.parameters import Licence
+from everytoken.provenance.releases.parameters import Licence, Origin, WebLink
+from everytoken.provenance.replay.parameters import listed_roots
 from everytoken.tokens.canary.parameters import CanaryParameters
 from everytoken.tokens.chat_parameters import ChatParameters
 from everytoken.tokens.data_parameters import DataParameters
@@ -32,6 +42,7 @@ from everytoken.tokens.engines import EngineName, SpecialTokens
 from everytoken.training.parameters import CheckpointParameters, DistributionParameters, GenerationParameters
 from everytoken.training.parameters import EvaluationParameters as HeldOutParameters
 from everytoken.training.parameters import TrainingParameters as OptimisationParameters
+from everytoken.validation import without_secrets
 
 __all__ = [
     "AnnotationParameters",
@@ -51,7 +62,15 @@ __all__ = [
 
 
 class _Parameters(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    @classmethod
+    def model_validate(cls, obj: Any, **how: Any) -> Self:
+        """Validate plain data; an error shows what it found, but no secret of it."""
+        try:
+            return super().model_validate(obj, **how)
+        except ValidationError as error:
+            raise without_secrets(error) from None
 
 
 class IngestionParameters(_Parameters):
@@ -350,13 +369,15 @@ class ReleaseParameters(_Parameters):
     ``pretty_name``: title of its card. ``languages``: of the documents, as the Hugging Face hub knows them: ISO 639
     codes, ``code``, ``multilingual``. ``homepage``: where the project is that rebuilds it, a URL, or null. ``memory``:
     bytes for grouping ids; changes time, never a byte. ``licences``: of each source; those of others are not looked at.
+    ``sources``: of each source without a public address its ``homepage``, or ``public: false``.
     """
 
     pretty_name: str
     languages: tuple[Annotated[str, Field(pattern=r"^([a-z]{2,3}|code|multilingual)$")], ...]
-    homepage: Annotated[str, Field(pattern=r"^https?://\S+$")] | None
+    homepage: WebLink | None
     memory: PositiveInt
     licences: dict[str, Licence]
+    sources: dict[str, Origin]
 
 
 class VerificationParameters(_Parameters):
@@ -378,12 +399,15 @@ class ReplayParameters(_Parameters):
     its files; null for those of ``ingestion.sources``. ``allow``: what may be amiss with the upstream: files or pins
     that are others (``moved``), documents that are ``gone`` or ``changed``, ids with several texts (``ambiguous``);
     a list, or, as commas separate ``--params``, a string with + or | between them.
+    ``allow_roots``: folders of this machine and URLs that the release may name although they are local, private or
+    plain http; a list, or a string with | between them.
     ``memory``: bytes for finding documents by id; changes time, never a byte. ``verification``: of the streams.
     """
 
     release: str
     upstreams: dict[str, Upstream] | None
-    allow: tuple[Literal["moved", "gone", "changed", "ambiguous"], ...]
+    allow: tuple[Literal["contradictory", "moved", "gone", "changed", "ambiguous"], ...]
+    allow_roots: tuple[str, ...]
     memory: PositiveInt
     verification: VerificationParameters
 
@@ -391,3 +415,8 @@ class ReplayParameters(_Parameters):
     @classmethod
     def _split(cls, value: Any) -> Any:
         return re.split(r"\s*[+|]\s*", value.strip()) if isinstance(value, str) else value
+
+    @field_validator("allow_roots", mode="before")
+    @classmethod
+    def _split_roots(cls, value: Any) -> Any:
+        return listed_roots(value)

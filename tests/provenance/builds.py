@@ -182,6 +182,7 @@ def release_of(made: Build) -> Release:
             "homepage": None,
             "memory": 1 << 26,
             "licences": {"pieces": {**_LICENCE, "text": "rescue"}},
+            "sources": {"pieces": {"homepage": "https://docs.python.org/3/"}},
         }
     )
     withheld = release_nodes.list_withheld_ids(made["scored_documents"], made["exclusions"])

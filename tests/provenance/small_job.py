@@ -138,7 +138,11 @@ class SmallJob:
         chosen["release"] |= {
             "licences": {
                 name: {**_LICENCE, "attribution": f"By those who wrote {name}.", "text": texts[name]} for name in texts
-            }
+            },
+            "sources": {
+                "articles": {"homepage": "https://articles.example/all"},
+                **{name: {"public": False} for name in ("notes", "open")},
+            },
         }
         for path, value in changes.items():
             place: Any = chosen

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import getpass
 import hashlib
 import json
 import logging
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -26,14 +28,16 @@ from hypothesis import strategies as st
 from kedro.config import OmegaConfigLoader
 from kedro.io import DatasetError
 from kedro.pipeline import Pipeline
+from pydantic import ValidationError
 
 from everytoken.parameters import IngestionParameters, ReleaseParameters, SubsamplingParameters, TokenizationParameters
 from everytoken.pipelines import annotation, canary, ingestion, packing, release, subsampling, tokenization
 from everytoken.pipelines.release.nodes import report_release
 from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.releases.card import scores_section, size_category, yaml_head
+from everytoken.provenance.releases.card import dataset_card, scores_section, size_category, yaml_head
 from everytoken.provenance.releases.manifest import MANIFEST, MOST_ID_CHARACTERS, shows_text
-from everytoken.provenance.releases.parameters import Licence
+from everytoken.provenance.releases.parameters import Homepage, Licence
+from everytoken.provenance.releases.published import published
 from everytoken.provenance.releases.release import SPLITS, Release, open_release
 from everytoken.provenance.releases.rescue import find_shared_ids
 from everytoken.provenance.releases.window_checksums import window_checksums, write_window_checksums
@@ -44,6 +48,8 @@ from everytoken.summary import summary_lines
 from everytoken.tokens.megatron import open_indexed
 from everytoken.tracking.contents import NOTHING, contents
 from tests.provenance.small_job import EXCLUDED_ROWS, LONG_TITLE, ROOT, SmallJob, documents, make
+from tests.secret_forms import contents as contents_of
+from tests.secret_forms import found_in
 
 GRAM = 50
 
@@ -266,7 +272,8 @@ def test_the_recipe_gives_the_parameters_and_digests_back(job: SmallJob, release
         ("subsampling", SubsamplingParameters),
         ("tokenization", TokenizationParameters),
     ):
-        assert model.model_validate(released.parameters(name)) == job.catalog.load(f"params:{name}")
+        made_with = job.catalog.load(f"params:{name}").model_dump(mode="json")
+        assert model.model_validate(released.parameters(name)).model_dump(mode="json") == published(made_with)
     assert set(recipe["parameters"]) == {"ingestion", "annotation", "subsampling", "tokenization", "canary", "packing"}
     for name in (
         "documents",
@@ -397,9 +404,9 @@ def test_the_card_names_every_source_its_licence_and_how_to_rebuild(job: SmallJo
     assert "kedro run --env replay --params replay.release=" in card and "sha256sum -c SHA256SUMS" in card
     assert "everytoken verify" in card and "| `text_hash` | uint64 |" in card
     assert "Excluded documents: 3." in card and "Withheld ids in the manifest: 4;" in card
-    assert str(job.folder) not in card.replace(str(job.folder / "upstream"), ""), (
-        "but for what the user gave as upstream"
-    )
+    assert "3 sources without a public address (articles, notes, open)" in card
+    assert "`articles` has no public address: see [its page](https://articles.example/all)." in card
+    assert "`notes` has no public address: it is not public." in card
 
 
 def card_head(job: SmallJob) -> dict[str, Any]:
@@ -534,6 +541,91 @@ def test_a_source_without_a_known_licence_stops_the_release(
     changes = {"release.licences.notes": None if licence is None else {**known, **licence}}
     with pytest.raises(ProvenanceError, match=message):
         SmallJob(job.folder, changes=changes).run(release)
+
+
+def test_nothing_of_the_machine_is_in_a_release(job: SmallJob) -> None:
+    """Neither folder nor host nor user: not in the bytes of any file, and not in what parquet has compressed."""
+    places = {str(job.folder), str(job.folder.parent), str(ROOT), f"{Path.home()}/"}
+    host = {f"//{platform.node()}", platform.node()} if len(platform.node()) > 5 else {f"//{platform.node()}"}
+    wanted = {*places, *host, f"/{getpass.getuser()}/"}
+    assert not found_in([one.encode() for one in wanted], contents_of(job.release))
+    for name, source in open_release(job.release).upstream["sources"].items():
+        assert source["upstream"]["root"] == "(not published)"
+        assert (source.get("homepage"), source.get("public")) == (
+            ("https://articles.example/all", None) if name == "articles" else (None, False)
+        )
+
+
+def test_the_same_release_wherever_the_files_lie(job: SmallJob, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "of somebody else"
+    shutil.copytree(job.folder / "upstream", elsewhere / "upstream")
+    made = ("withheld_ids", "annotated_manifest", "unannotated_manifest", "held_out_manifest", "release")
+    shutil.copytree(job.data, elsewhere / "data", ignore=shutil.ignore_patterns(*made), copy_function=os.link)
+    other = SmallJob(elsewhere)
+    other.run(release)
+    assert (other.release / "SHA256SUMS").read_bytes() == (job.release / "SHA256SUMS").read_bytes()
+
+
+def test_a_source_without_a_public_address_stops_the_release_unless_it_is_said_to_be_one(job: SmallJob) -> None:
+    with pytest.raises(ProvenanceError) as caught:
+        SmallJob(job.folder, changes={"release.sources.open": None, "release.sources.notes": None}).run(release)
+    message = str(caught.value)
+    assert message.startswith("source 'notes' has no public address") and "(and so for open)" in message
+    assert "release.sources.notes.homepage" in message and "release.sources.notes.public to false" in message
+
+
+@pytest.mark.parametrize(
+    ("key", "place", "is_kept"),
+    [
+        *(
+            ("root", place, False)
+            for place in ("/a/b", "a/b", "~/x", "file:///x", "http://10.0.0.1/x", "sftp://me@h/x")
+        ),
+        *(("root", place, True) for place in ("https://a.example/x", "s3://bucket/x")),
+        *(("path", place, False) for place in ("/a", "../a", "a/../../b", "C:\\Users\\me", "\\\\host\\share", "~me/x")),
+        *(("fetched", place, True) for place in ("data/01_raw", "a..b/c")),
+        ("text_column", "/text", True),
+        ("anything", f"{Path.home()}/x", False),
+    ],
+)
+def test_a_place_of_the_machine_is_not_published(key: str, place: str, is_kept: bool) -> None:
+    value = {"a": [{"kind": "path", key: place}]}
+    assert published(value) == (value if is_kept else {"a": [{"kind": "path", key: "(not published)"}]})
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["javascript:alert(1)", "data:text/html,x", "https://a.b/<x>", "file:///etc/passwd", "https://t0ken@a.b/x", ""],
+)
+def test_a_licence_and_a_homepage_are_links_to_the_web_without_a_secret(url: str) -> None:
+    licence = {"name": "MIT", "spdx": "MIT", "url": url, "attribution": "By x.", "text": "none"}
+    with pytest.raises(ValidationError):
+        Licence.model_validate(licence)
+    with pytest.raises(ValidationError):
+        Homepage.model_validate({"homepage": url})
+
+
+def test_the_card_has_no_link_and_no_tag_but_to_the_web(job: SmallJob) -> None:
+    said = "[a](javascript:alert(1)) <script>x</script> [b](https://b.example) [c]: data:text/html,x"
+    given = Licence(name="M](javascript:x)", spdx="MIT", url="https://a.b/x)", attribution=said, text="none")
+    card = dataset_card(
+        pretty_name="<img src=x onerror=y>",
+        languages=["en"],
+        homepage=None,
+        licences={"notes": given},
+        recipe=open_release(job.release).recipe,
+        upstream=open_release(job.release).upstream,
+        by_split={
+            split: {**dict.fromkeys(("rows", "tokens", "without_id", "withheld", "excluded"), 0), "by_source": {}}
+            for split in SPLITS
+        },
+        rescued={split: {} for split in SPLITS},
+        classifications={"classifications": 0, "by_address": 0, "by_use": 0, "withheld": 0},
+        streams={},
+    ).split("---\n", 2)[2]
+    assert "<script" not in card and "<img" not in card and "[b](https://b.example)" in card
+    assert "\\[a](javascript:" in card and "\\[c]: data:" in card and "https://a.b/x%29)" in card
+    assert "[M](javascript" not in card
 
 
 @pytest.mark.parametrize(

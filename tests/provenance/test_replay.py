@@ -118,7 +118,7 @@ class Replay(Build):
 def replay(folder: Path, release: Path, own: Mapping[str, Any], *, upto: str = "streams", **how: Any) -> Replay:
     """Replay a release (or a published manifest, with the parameters ``own``) into ``folder``."""
     workers = how.pop("workers", {})
-    given = {"release": str(release), "upstreams": None, "allow": [], "memory": 1 << 27, **how}
+    given = {"release": str(release), "upstreams": None, "allow": [], "allow_roots": [], "memory": 1 << 27, **how}
     given["verification"] = {"full": True, "documents": 10, "seed": 42}
     plain = {name.removeprefix("params:"): one.model_dump(mode="json") for name, one in own.items()}
     environment = {**plain, "replay": given}
@@ -375,7 +375,7 @@ def test_another_document_at_an_address_is_a_changed_one_only_where_ids_cannot_t
 
 
 def test_kinds_that_are_allowed_can_be_one_string() -> None:
-    given: dict[str, Any] = {"release": "", "upstreams": None, "memory": 1}
+    given: dict[str, Any] = {"release": "", "upstreams": None, "allow_roots": [], "memory": 1}
     given["verification"] = {"full": True, "documents": 1, "seed": 1}
     for text, kinds in {
         "moved": ("moved",),
@@ -490,9 +490,7 @@ def test_a_release_that_is_not_whole_is_refused(made: Build, tmp_path: Path) -> 
     content = bytearray(part.read_bytes())
     content[len(content) // 2] ^= 1
     part.write_bytes(content)
-    from everytoken.shards import PartsFailed
-
-    with pytest.raises(PartsFailed, match=r"annotated/part_00001.parquet has SHA-256 .*, expected "):
+    with pytest.raises(ProvenanceError, match=r"annotated/part_00001.parquet has SHA-256 .*, expected "):
         replay(tmp_path / "data", release, own_parameters(made.folder.parent / "texts"))
 
 
@@ -531,7 +529,7 @@ def test_a_mixture_with_documents_that_were_taken_down_is_replayed_without_their
 
 
 def test_a_path_without_a_manifest_stops_before_anything_is_read(made: Build, tmp_path: Path) -> None:
-    given: dict[str, Any] = {"release": str(tmp_path), "upstreams": None, "allow": [], "memory": 1}
+    given: dict[str, Any] = {"release": str(tmp_path), "upstreams": None, "allow": [], "allow_roots": [], "memory": 1}
     given["verification"] = {"full": True, "documents": 1, "seed": 1}
     own = own_parameters(made.folder.parent / "texts")
     with pytest.raises(ProvenanceError, match=rf"{tmp_path} is neither a release .* nor a manifest"):
@@ -541,7 +539,13 @@ def test_a_path_without_a_manifest_stops_before_anything_is_read(made: Build, tm
 def test_parameters_that_would_give_other_rows_are_refused(made: Build, tmp_path: Path) -> None:
     with pytest.raises(ProvenanceError, match=r"ingestion.dedup.exact is True, the release .* with False"):
         own = own_parameters(made.folder.parent / "texts")
-        given: dict[str, Any] = {"release": str(release_path(made)), "upstreams": None, "allow": [], "memory": 1}
+        given: dict[str, Any] = {
+            "release": str(release_path(made)),
+            "upstreams": None,
+            "allow": [],
+            "allow_roots": [],
+            "memory": 1,
+        }
         checked = {"full": True, "documents": 1, "seed": 1}
         find_upstreams(ReplayParameters.model_validate({**given, "verification": checked}), own["ingestion"])
 
@@ -598,6 +602,56 @@ def test_a_published_manifest_gives_the_streams_of_its_documents(made: Build, tm
     assert counts["rescued"] > 10 and counts["by_split"]["annotated"]["by_id"] > 5
     again.run(verification_pipeline(), "08_reporting")
     assert again["verification_metrics"]["checks"] == 0
+
+
+def contradicting(path: Path, **values: Any) -> None:
+    """Give the first row of a file of a manifest other values."""
+    table = pq.read_table(path)
+    rows = table.to_pylist()
+    rows[0] |= values
+    pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), path)
+
+
+@pytest.mark.parametrize(
+    ("split", "values", "rule"),
+    [
+        ("annotated", {"has_annotation": False}, "has_annotation is False in the split annotated"),
+        ("unannotated", {"has_annotation": True}, "has_annotation is True in the split unannotated"),
+        ("annotated", {"safety_score": 0, "is_bad": True}, "is_bad is not whether safety_score is at least"),
+        ("unannotated", {"safety_score": 5, "is_bad": False}, "is_bad is not whether safety_score is at least"),
+        ("unannotated", {"safety_score": 6, "is_bad": True}, "safety_score is none of 0 to 5"),
+    ],
+)
+def test_a_manifest_that_contradicts_itself_is_refused_before_anything_is_read_unless_it_is_allowed(
+    made: Build, tmp_path: Path, split: str, values: dict[str, Any], rule: str
+) -> None:
+    manifest = publish(made, tmp_path / "manifest")
+    contradicting(sorted((manifest / split).glob("*.parquet"))[0], **values)
+    own, folder = parameters_of(made.folder.parent / "texts", **SMALL), tmp_path / "data"
+    with pytest.raises(ProvenanceError) as caught:
+        replay(folder, manifest, own, upto="documents")
+    message = str(caught.value)
+    assert message.startswith("contradictory: ") and f"1 rows: {rule}" in message and f"{split} document 0" in message
+    assert "--params replay.allow=contradictory" in message
+    listed = folder / "02_intermediate/manifest_contradictions/contradictions.parquet"
+    (row,) = pq.read_table(listed).to_pylist()
+    assert str(listed) in message and row["rule"].startswith(rule) and row["number"] == 0 and row["split"] == split
+    assert not (folder / "02_intermediate/upstream_documents").exists(), "nothing was read"
+    allowed = replay(folder, manifest, own, upto="documents", allow=["contradictory"])
+    assert allowed["replay_metrics"]["contradictory"] == 1
+    assert allowed["replay_report"]["contradictions"]["first"][0]["rule"].startswith(rule)
+
+
+def test_an_address_that_two_rows_of_a_release_have_is_a_contradiction(made: Build, tmp_path: Path) -> None:
+    release = Path(shutil.copytree(release_path(made), tmp_path / "release", copy_function=shutil.copy))
+    parts = [release / f"corpus-manifest/{split}/part_00001.parquet" for split in ("annotated", "unannotated")]
+    first = pq.read_table(parts[0]).to_pylist()[0]
+    contradicting(parts[1], **{name: first[name] for name in ("source", "shard_index", "row")})
+    boundaries = json.loads((release / "file_boundaries.json").read_text())
+    boundaries["unannotated"]["parts"][1]["sha256"] = hashlib.sha256(parts[1].read_bytes()).hexdigest()
+    (release / "file_boundaries.json").write_text(json.dumps(boundaries))
+    with pytest.raises(ProvenanceError, match=r"contradictory: .*1 rows: its address is that of an earlier row"):
+        replay(tmp_path / "data", release, own_parameters(made.folder.parent / "texts"), upto="documents")
 
 
 def test_a_manifest_may_have_ids_of_any_kind_and_nothing_that_is_no_manifest(tmp_path: Path) -> None:
@@ -759,7 +813,10 @@ def test_kedro_run_replays_in_a_project_that_has_only_the_release(made: Build, t
         shutil.copytree(ROOT / name, project / name, ignore=shutil.ignore_patterns("*.pyc.*", "*.egg-info"))
     with (project / "conf/replay/globals.yml").open("a") as settings:
         settings.write("engine: {kind: inline}\n")  # to start workers would take most of the time
-    given = f"replay.release={release_path(made)},tokenization.engine=tokenizers,tokenization.certificate.cases=1"
+    root = f"ingestion.sources.pieces.upstream.root={made.folder.parent / 'texts'}"
+    given = (
+        f"replay.release={release_path(made)},tokenization.engine=tokenizers,tokenization.certificate.cases=1,{root}"
+    )
     arguments = ["run", "--env", "replay", "--params", given]
     environment = {**os.environ, "MLFLOW_TRACKING_URI": "", "DO_NOT_TRACK": "1"}
     done = run_kedro(arguments, folder=project, environment=environment, timeout=600)

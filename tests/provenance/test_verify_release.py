@@ -43,13 +43,14 @@ def copy(made: Build, tmp_path: Path) -> Path:
     shutil.copytree(made.folder / "08_reporting/release", tmp_path / "release")
     for name in ("annotated_stream", "compact_stream"):
         shutil.copytree(made.folder / "05_model_input" / name, tmp_path / "streams" / name)
+    (tmp_path / "texts").symlink_to(made.folder.parent / "texts")
     return tmp_path
 
 
 def checks(copy: Path, *, full: bool = True, streams: bool = True, upstream: bool = False) -> list[Check]:
     given = {name: copy / f"streams/{name}_stream" for name in ("annotated", "compact") if streams}
-    fetched = copy / "fetched" if upstream else None
-    return release_checks(copy / "release", given, full=full, documents=4, seed=1, upstream=fetched)
+    fetched, roots = copy / "fetched" if upstream else None, {"pieces": str(copy / "texts")}
+    return release_checks(copy / "release", given, full=full, documents=4, seed=1, upstream=fetched, roots=roots)
 
 
 def faults(found: list[Check]) -> dict[str, str]:
@@ -340,7 +341,8 @@ def test_documents_that_were_taken_down_keep_their_place_and_have_no_text(made: 
     other = build(tmp_path / "data", made.folder.parent / "texts", subsampling__exclude=listed)
     streams = {name: other.folder / f"05_model_input/{name}_stream" for name in ("annotated", "compact")}
     released = release_of(other)
-    found = release_checks(released, streams, full=True, documents=200, seed=1, upstream=tmp_path / "fetched")
+    fetched, roots = tmp_path / "fetched", {"pieces": str(made.folder.parent / "texts")}
+    found = release_checks(released, streams, full=True, documents=200, seed=1, upstream=fetched, roots=roots)
     assert not faults(found)
     said = {check.name: check.text for check in found}
     assert ", 2 taken down" in said["manifest"]

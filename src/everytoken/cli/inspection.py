@@ -52,8 +52,22 @@ def summary(env: str | None) -> None:
     show_default=True,
     help="With --upstream: folder for files that are fetched.",
 )
+@click.option(
+    "--root",
+    "roots",
+    multiple=True,
+    metavar="SOURCE=PLACE",
+    help="With --upstream: folder or URL of a source, where the release names none, or one that is not public.",
+)
 def verify(
-    paths: tuple[Path, ...], env: str | None, full: bool, count: int, seed: int, upstream: bool, files: Path
+    paths: tuple[Path, ...],
+    env: str | None,
+    full: bool,
+    count: int,
+    seed: int,
+    upstream: bool,
+    files: Path,
+    roots: tuple[str, ...],
 ) -> None:
     """Check that streams, their indexes, raw shards, tokenizers and stores of tokens are what was written.
 
@@ -68,7 +82,7 @@ def verify(
     if paths and env is not None:
         raise click.UsageError("--env chooses what is checked when no PATH is given: give one of them")
     if paths and is_meant_as_release(paths[0]):
-        _verify_release(paths[0], paths[1:], full, count, seed, files if upstream else None)
+        _verify_release(paths[0], paths[1:], full, count, seed, files if upstream else None, _by_source(roots))
         return
     if upstream:
         raise click.UsageError("--upstream is for a release: give its folder as the first path")
@@ -76,7 +90,13 @@ def verify(
 
 
 def _verify_release(
-    release: Path, paths: tuple[Path, ...], full: bool, count: int, seed: int, upstream: Path | None
+    release: Path,
+    paths: tuple[Path, ...],
+    full: bool,
+    count: int,
+    seed: int,
+    upstream: Path | None,
+    roots: dict[str, str],
 ) -> None:
     from everytoken.provenance.releases.release import open_release
     from everytoken.provenance.verification.findings import Finding, fault_lines
@@ -87,7 +107,8 @@ def _verify_release(
     for fault in faults:
         click.echo("\n".join(fault_lines(fault)))
     checks = failed = not_made = 0
-    for check in each_release_check(release, streams, full=full, documents=count, seed=seed, upstream=upstream):
+    found = each_release_check(release, streams, full=full, documents=count, seed=seed, upstream=upstream, roots=roots)
+    for check in found:
         is_made = not isinstance(check, Finding) or check.is_made
         said = f"{check.name}: {check.text}"
         click.echo(f"{'ok  ' if is_made else '--  '}  {said}" if check.ok else "\n".join(fault_lines(said)))
@@ -106,6 +127,12 @@ def _verify_release(
 def _read_line(size: int, seconds: float) -> str:
     speed = rate(size / 1e9, seconds)
     return f"read {size:,} bytes in {seconds:.2f} s" + ("" if speed is None else f" ({speed:.2f} GB/s)")
+
+
+def _by_source(roots: tuple[str, ...]) -> dict[str, str]:
+    if wrong := [one for one in roots if not all(one.partition("=")[::2])]:
+        raise click.BadParameter(f"{wrong[0]!r}: expected SOURCE=PLACE", param_hint="--root")
+    return {name: place for name, _, place in (one.partition("=") for one in roots)}
 
 
 def _end(checks: int, failed: int, not_made: int = 0) -> None:

@@ -11,7 +11,9 @@ from typing import Any
 
 import click
 
+from everytoken.redacted_output import redact_output
 from everytoken.system_errors import explained
+from everytoken.urls import redacted
 
 _LOGGING = "KEDRO_LOGGING_CONFIG"
 
@@ -35,7 +37,8 @@ class Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
-        with _logging_of_the_project(), _interruptible(), _system_errors_in_words():
+        redact_output()
+        with _logging_of_the_project(), _interruptible(), _without_secrets(), _system_errors_in_words():
             return super().invoke(ctx)
 
 
@@ -46,6 +49,15 @@ def _interruptible() -> Iterator[None]:
     except KeyboardInterrupt:
         click.echo("Interrupted. The same command resumes.", err=True)
         raise SystemExit(130) from None
+
+
+@contextmanager
+def _without_secrets() -> Iterator[None]:
+    try:
+        yield
+    except click.ClickException as error:
+        error.message = redacted(error.message)  # type: ignore[misc]  # each kind of it says more than its message
+        raise
 
 
 @contextmanager

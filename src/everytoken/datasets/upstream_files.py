@@ -10,14 +10,14 @@ from typing import Any
 from kedro.io import AbstractDataset
 from kedro_datasets._typing import JSONPreview
 
-from everytoken.corpus.upstreams.source import MayBeGone, Upstream, UpstreamFile, find_files
+from everytoken.corpus.upstreams.source import Guarded, MayBeGone, Upstream, UpstreamFile, find_files
 from everytoken.shards import value_digest, write_text
 
 Files = dict[str, list[UpstreamFile]]
 _SHOWN = 20
 
 
-class UpstreamFiles(AbstractDataset[Mapping[str, Upstream | MayBeGone], Files]):
+class UpstreamFiles(AbstractDataset[Mapping[str, Upstream | Guarded | MayBeGone], Files]):
     """The list of the files of each source, in JSON; it names places of this machine and holds no secrets.
 
     Args:
@@ -32,7 +32,7 @@ class UpstreamFiles(AbstractDataset[Mapping[str, Upstream | MayBeGone], Files]):
         self._files = Path(files)
         self.metadata = metadata
 
-    def save(self, data: Mapping[str, Upstream | MayBeGone]) -> None:
+    def save(self, data: Mapping[str, Upstream | Guarded | MayBeGone]) -> None:
         """List the files of each source (a wheel is fetched for it) and write the list, sorted by source and path."""
         self._files.mkdir(parents=True, exist_ok=True)
         listed = {name: [file.to_json() for file in find_files(name, data[name], self._files)] for name in sorted(data)}

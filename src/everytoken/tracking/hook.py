@@ -33,6 +33,7 @@ from kedro.io import DataCatalog, MemoryDataset
 from kedro.pipeline import Node, Pipeline
 from pydantic import ValidationError
 
+from everytoken.redacted_output import redact_output
 from everytoken.shards.announcements import Rows, listening
 
 from . import environment, figures
@@ -65,6 +66,7 @@ class TrackingHook:
     """Record every run: one instance in ``HOOKS``, and ``mlflow`` in the config patterns of ``settings.py``."""
 
     def __init__(self) -> None:
+        redact_output()
         self._context: KedroContext | None = None
         self._catalog: DataCatalog | None = None
         self._run: TrackedRun | None = None

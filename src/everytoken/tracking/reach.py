@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import unquote
+
+from everytoken.urls import redacted
 
 from .errors import TrackingError
 
@@ -47,7 +48,7 @@ def sqlite_file(uri: str) -> Path | None:
 
 def without_password(uri: str) -> str:
     """Return ``uri`` as it may be shown and logged."""
-    return re.sub(r"://([^:/@]*):[^@]*@", r"://\1:***@", uri)
+    return redacted(uri)
 
 
 def require_server(uri: str, origin: str) -> None:

@@ -15,6 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from everytoken.urls import Redaction, redacted
+
 from . import figures
 from .contents import Contents
 from .errors import TrackingError
@@ -42,7 +44,8 @@ class TrackedRun:
         Raises:
             TrackingError: if the store does not take it.
         """
-        cut = {key: shorten(value, _TAG_LIMIT, "no artifact") for key, value in tags.items()}
+        shown = Redaction().tree(tags)
+        cut = {key: shorten(value, _TAG_LIMIT, "no artifact") for key, value in shown.items()}
         try:
             created = store.client.create_run(store.experiment_id, run_name=name, tags=cut)
         except Exception as error:  # each kind of store has its own
@@ -72,6 +75,7 @@ class TrackedRun:
 
     def log_parameters(self, tree: Mapping[str, Any]) -> None:
         """Record a plain nested mapping: flat parameters, and all of it as ``parameters.json``."""
+        tree = Redaction().tree(tree)
         for batch in _batches(list(flat_parameters(tree).items()), _PARAMETERS_A_BATCH):
             self._sender.put({"params": dict(batch)})
         self.log_text(json.dumps(tree, indent=2, ensure_ascii=False) + "\n", "parameters.json")
@@ -96,7 +100,7 @@ class TrackedRun:
                 "name": name,
                 "digest": held.digest[:_DIGEST_LIMIT],
                 "source_type": "local",
-                "source": json.dumps({"uri": source}),
+                "source": json.dumps({"uri": redacted(source)}),
                 "profile": json.dumps({key: value for key, value in profile.items() if value is not None}),
             }
             tags = {"mlflow.data.context": context, "digest": held.digest, "bytes": str(held.bytes)}
@@ -168,13 +172,13 @@ class TrackedRun:
 
     def set_tag(self, key: str, value: str) -> None:
         """Set one tag."""
-        self._sender.put({"tags": {key: shorten(value, _TAG_LIMIT, "no artifact")}})
+        self._sender.put({"tags": {key: shorten(redacted(value), _TAG_LIMIT, "no artifact")}})
 
     def log_error(self, error: BaseException) -> None:
         """Record why the run failed: the tag ``error`` and ``traceback.txt`` with all causes."""
-        text = f"{type(error).__name__}: {error}"
+        text = redacted(f"{type(error).__name__}: {error}")
         self._sender.put({"tags": {"error": shorten(text, _TAG_LIMIT, "traceback.txt")}})
-        self.log_text("".join(traceback.format_exception(error)), "traceback.txt")
+        self.log_text(redacted("".join(traceback.format_exception(error))), "traceback.txt")
 
     def end(self, status: str) -> None:
         """End the run as FINISHED, FAILED or KILLED; what the store does not have by now is left to a later process."""

@@ -20,6 +20,9 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict
 
+from everytoken.redacted_output import redact_output
+from everytoken.urls import hide_secrets_of
+
 from . import environment
 from .backlog import FOLDER, waiting
 from .errors import TrackingError
@@ -72,6 +75,8 @@ def open_store(project: Path, settings: TrackingSettings) -> Store:
         if the store cannot be reached, read or written.
     """
     uri = tracking_uri(project, settings)
+    hide_secrets_of(uri)
+    redact_output()
     _import_mlflow()
     require_server(uri, uri_origin())
     try:
@@ -94,8 +99,10 @@ def require_reachable(project: Path, settings: TrackingSettings) -> None:
     Raises:
         TrackingError: if it does not.
     """
+    uri = tracking_uri(project, settings)
+    hide_secrets_of(uri)
     _import_mlflow()
-    require_server(tracking_uri(project, settings), uri_origin())
+    require_server(uri, uri_origin())
 
 
 def _open(project: Path, settings: TrackingSettings, uri: str) -> Store:

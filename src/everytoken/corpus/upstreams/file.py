@@ -139,7 +139,7 @@ class UpstreamFile(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """Return what `from_json` takes; it says where the file is on this machine, and holds no secrets."""
-        remote = None if self.remote is None else self.remote.model_dump(mode="json")
+        remote = None if self.remote is None else self.remote.model_dump(mode="json", exclude_none=True)
         return {**self._asdict(), "location": str(self.location), "remote": remote}
 
     @classmethod

@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NoReturn
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
@@ -17,6 +16,10 @@ from everytoken.corpus.upstreams.patterns import Pattern, is_safe, matches, part
 from everytoken.corpus.upstreams.remotes import UrlRemote
 from everytoken.corpus.upstreams.retries import FetchError
 from everytoken.shards import value_digest
+from everytoken.urls import is_url, redacted, require_bare_folder, secrets_in
+
+NOT_PUBLISHED = "(not published)"
+"""The root, in a release, of a source that has no public address."""
 
 _SHOWN = 10
 
@@ -35,7 +38,7 @@ class PathUpstream(BaseModel):
             matches must be listed in it and have that digest, and every listed one that matches must be there.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     kind: Literal["path"]
     root: str
@@ -45,11 +48,7 @@ class PathUpstream(BaseModel):
     @field_validator("root")
     @classmethod
     def _without_secrets(cls, root: str) -> str:
-        if is_url(root) and urlsplit(root).password is not None:
-            raise ValueError(
-                "root has a password in its URL, and parameters are recorded: give credentials by the environment or "
-                "fsspec's configuration (~/.config/fsspec)"
-            )
+        require_bare_folder("root", root)
         return root
 
     @field_validator("checksums")
@@ -60,12 +59,9 @@ class PathUpstream(BaseModel):
         return checksums
 
 
-def is_url(root: str) -> bool:
-    """Return whether ``root`` is for fsspec (chained URLs too) and not a folder of this machine."""
-    return "://" in root or "::" in root
-
-
-def find_path_files(name: str, upstream: PathUpstream, folder: Path) -> list[UpstreamFile]:
+def find_path_files(
+    name: str, upstream: PathUpstream, folder: Path, named: tuple[str, ...] | None = None
+) -> list[UpstreamFile]:
     """Return the files of a source, sorted by relative POSIX path; none of them is fetched.
 
     Links to files are files. Links to folders are never followed: one that the pattern could reach into is an error.
@@ -74,16 +70,23 @@ def find_path_files(name: str, upstream: PathUpstream, folder: Path) -> list[Ups
         name: of the source.
         upstream: which files.
         folder: for everything that is fetched; the place of files behind a URL is ``path/<digest of the URL>`` in it.
+        named: None, or the roots beyond which no private address and no plain http is reached.
 
     Raises:
         UpstreamError: no file matches, what matches cannot be read as a file, the folder is not there, or the
             checksum file lacks a file or is malformed.
     """
     root = upstream.root
+    if root == NOT_PUBLISHED:
+        raise UpstreamError(
+            f"source {name!r} has no public address: the release does not say where its files were. Give the folder or "
+            f"URL that has them, by --params ingestion.sources.{name}.upstream.root=PATH (everytoken verify: --root "
+            f"{name}=PATH)."
+        )
     if root.startswith("file://"):
         root = root.removeprefix("file://")
     if is_url(root):
-        return _find_remote(name, upstream, folder)
+        return _find_remote(name, upstream, folder, named)
     return _find_local(name, upstream, Path(root))
 
 
@@ -107,20 +110,26 @@ def _find_local(name: str, upstream: PathUpstream, root: Path) -> list[UpstreamF
     return [UpstreamFile(name, path, found[path], None, pins.get(path)) for path in sorted(found)]
 
 
-def _find_remote(name: str, upstream: PathUpstream, folder: Path) -> list[UpstreamFile]:
+def _find_remote(name: str, upstream: PathUpstream, folder: Path, named: tuple[str, ...] | None) -> list[UpstreamFile]:
     from everytoken.corpus.upstreams import urls  # fsspec is imported where it is used
 
     pattern = parts_of(upstream.pattern)
     pins: dict[str, str] = {}
     try:
-        listed = urls.list_folder(upstream.root)
+        listed = urls.list_folder(upstream.root, named)
         found = {path: told for path, told in listed.items() if matches(parts_of(path), pattern)}
         if upstream.checksums is not None:
             found.pop(upstream.checksums, None)
-            pins = _pins(name, upstream, urls.read_whole(upstream.root, upstream.checksums), found)
+            pins = _pins(name, upstream, urls.read_whole(upstream.root, upstream.checksums, named), found)
     except FetchError as error:
         raise UpstreamError(f"source {name!r}: {error}") from None
     _require_files(name, upstream, upstream.root, found)
+    if signed := [path for path in found if upstream.root.lower().startswith("http") and secrets_in(f"/{path}")]:
+        raise UpstreamError(
+            f"source {name!r}: {upstream.root} lists {redacted(f'/{signed[0]}')[1:]!r}, a name with a token in it, and "
+            f"names are recorded. Set upstream.root to a place that lists plain names, or upstream.pattern to names "
+            f"without a query."
+        )
     place = folder / "path" / value_digest(upstream.root)[:16]
     return [
         UpstreamFile(
@@ -130,7 +139,7 @@ def _find_remote(name: str, upstream: PathUpstream, folder: Path) -> list[Upstre
             None,
             pins.get(path),
             found[path].size,
-            UrlRemote(root=upstream.root, version=found[path].version or ""),
+            UrlRemote(root=upstream.root, version=found[path].version or "", named=named),
         )
         for path in sorted(found)
     ]

@@ -24,13 +24,17 @@ class HubRemote(BaseModel):
 
 
 class UrlRemote(BaseModel):
-    """A folder that fsspec opens, and which version of the file the listing showed (`urls.version_of`)."""
+    """A folder that fsspec opens, and which version of the file the listing showed (`urls.version_of`).
+
+    ``named``: None, or the roots beyond which no private address and no plain http is reached.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["url"] = "url"
     root: str
     version: str
+    named: tuple[str, ...] | None = None
 
 
 Remote = HubRemote | UrlRemote

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from everytoken.corpus.errors import UpstreamError
+from everytoken.urls import redacted
 
 ATTEMPTS = 6  # in a row without a byte; with the waits below half a minute, which a restarted server needs
 LONGEST_WAIT = 310.0  # seconds; the hub counts requests in windows of five minutes and asks to wait for the next one
@@ -26,8 +27,8 @@ class FetchError(UpstreamError):
     """A remote file or listing cannot be had; trying again as things are would not help."""
 
     def __init__(self, reason: str, remedy: str) -> None:
-        super().__init__(f"{reason}. {remedy}")
-        self.reason, self.remedy = reason, remedy
+        self.reason, self.remedy = redacted(reason), redacted(remedy)  # libraries quote URLs with their signatures
+        super().__init__(f"{self.reason}. {self.remedy}")
 
     def __reduce__(self) -> tuple[type[FetchError], tuple[str, str]]:
         return FetchError, (self.reason, self.remedy)
@@ -37,8 +38,8 @@ class Transient(Exception):
     """An attempt failed in a way that often passes; ``wait`` is how many seconds the server asks to wait, or None."""
 
     def __init__(self, reason: str, wait: float | None = None) -> None:
-        super().__init__(reason)
-        self.reason, self.wait = reason, wait
+        self.reason, self.wait = redacted(reason), wait
+        super().__init__(self.reason)
 
 
 def retrying(attempt: Callable[[], _T], progress: Callable[[], int] = lambda: 0) -> _T:

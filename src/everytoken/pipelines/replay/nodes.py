@@ -4,27 +4,37 @@ from pathlib import Path
 from typing import Any
 
 from everytoken.corpus.plan import ShardPlan
-from everytoken.corpus.upstreams.source import MayBeGone, Upstream, UpstreamFile
+from everytoken.corpus.upstreams.source import Guarded, MayBeGone, Upstream, UpstreamFile
 from everytoken.parameters import IngestionParameters, ReplayParameters, SubsamplingParameters
 from everytoken.pipelines.ingestion.nodes import plan_shards, read_documents
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases.release import SPLITS, open_release
+from everytoken.provenance.replay.contradictions import CONTRADICTORY, find_contradictions, require_consistent
 from everytoken.provenance.replay.locate import locate_part
 from everytoken.provenance.replay.manifest_files import is_release, manifest_parts, require_manifest, rescue_files
 from everytoken.provenance.replay.match import match_rows
 from everytoken.provenance.replay.moved import cover_moved_files, released_plan
 from everytoken.provenance.replay.parameters import require_released
-from everytoken.provenance.replay.report import MOVED, replay_report, require_allowed, require_unmoved
+from everytoken.provenance.replay.report import MOVED, allowing, replay_report, require_allowed, require_unmoved
 from everytoken.provenance.replay.restore import find_tombstones, restore_part
+from everytoken.provenance.replay.roots import guarded_upstreams
 from everytoken.shards import Artifact, Shards, plan_artifact
 
 
-def find_upstreams(replay: ReplayParameters, ingestion: IngestionParameters) -> dict[str, Upstream | MayBeGone]:
-    """Return where each source is read: its own upstream, or the other place that the replay is given.
+def find_upstreams(
+    replay: ReplayParameters, ingestion: IngestionParameters
+) -> dict[str, Upstream | Guarded | MayBeGone]:
+    """Return where each source is read: its own upstream, or the other place that the replay is given; say so.
 
     Where files may have moved, all of a source may be gone: its documents are looked for in the rest then.
     """
-    upstreams = _upstreams(replay, ingestion)
+    folder = Path(replay.release)
+    upstreams = guarded_upstreams(
+        _upstreams(replay, ingestion),
+        replay.upstreams or {},
+        open_release(folder) if is_release(folder) else None,
+        replay.allow_roots,
+    )
     if MOVED in replay.allow and is_release(Path(replay.release)):
         return {name: MayBeGone(upstream) for name, upstream in upstreams.items()}
     return dict(upstreams)
@@ -41,6 +51,22 @@ def _upstreams(replay: ReplayParameters, ingestion: IngestionParameters) -> dict
             f"replay.upstreams names {unknown}, the sources are {sorted(ingestion.active_sources)}. Correct the names"
         )
     return {name: given.get(name, source.upstream) for name, source in ingestion.active_sources.items()}
+
+
+def check_manifest(
+    replay: ReplayParameters, ingestion: IngestionParameters, subsampling: SubsamplingParameters
+) -> Artifact:
+    """Find the rows of the manifest that contradict themselves, the file that they are in, or each other."""
+    parts = manifest_parts(Path(replay.release))
+    mixture = ingestion.mixture
+    return plan_artifact(
+        find_contradictions,
+        values=parts.values,
+        digests=[part.digest for part in parts],
+        threshold=subsampling.annotation_threshold,
+        is_used_once=mixture is None or all(times == 1 for times in mixture.allow_repeat.values()),
+        memory=replay.memory,
+    )
 
 
 def take_plan(
@@ -62,10 +88,15 @@ def read_released_documents(
     plan: ShardPlan,
     files: dict[str, list[UpstreamFile]],
     moved: list[dict[str, Any]],
+    contradictions: Artifact,
     replay: ReplayParameters,
     ingestion: IngestionParameters,
 ) -> Shards:
-    """Read the documents of the planned shards as ingestion does; what has moved stops here unless that is allowed."""
+    """Read the documents of the planned shards as ingestion does.
+
+    What has moved, and a manifest that contradicts itself, stops here unless that is allowed.
+    """
+    require_consistent(contradictions, replay.allow, allowing([CONTRADICTORY], replay.allow))
     require_unmoved(moved, replay.allow, "the dataset upstream_changes")
     return read_documents(plan, files, ingestion)
 
@@ -90,10 +121,14 @@ def match_documents(located: Shards, documents: Shards, replay: ReplayParameters
 
 
 def report_replay(
-    located: Shards, matches: Artifact, moved: list[dict[str, Any]], replay: ReplayParameters
+    located: Shards,
+    matches: Artifact,
+    moved: list[dict[str, Any]],
+    contradictions: Artifact,
+    replay: ReplayParameters,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Count the rows by where they were found; list what is missing."""
-    return replay_report(located, matches, moved, Path(replay.release))
+    return replay_report(located, matches, moved, contradictions, Path(replay.release))
 
 
 def restore_splits(

@@ -3,6 +3,7 @@
 from kedro.pipeline import Node, Pipeline
 
 from everytoken.pipelines.replay.nodes import (
+    check_manifest,
     find_exclusions,
     find_upstreams,
     locate_documents,
@@ -22,10 +23,16 @@ def create_pipeline() -> Pipeline:
     return Pipeline(
         [
             Node(find_upstreams, _PARAMETERS, "upstream_files", name="find_upstreams"),
+            Node(
+                check_manifest,
+                [*_PARAMETERS, "params:subsampling"],
+                "manifest_contradictions",
+                name="check_manifest",
+            ),
             Node(take_plan, ["upstream_files", *_PARAMETERS], ["shard_plan", "upstream_changes"], name="take_plan"),
             Node(
                 read_released_documents,
-                ["shard_plan", "upstream_files", "upstream_changes", *_PARAMETERS],
+                ["shard_plan", "upstream_files", "upstream_changes", "manifest_contradictions", *_PARAMETERS],
                 "upstream_documents",
                 name="read_released_documents",
             ),
@@ -43,7 +50,10 @@ def create_pipeline() -> Pipeline:
             ),
             Node(
                 report_replay,
-                ["located_documents", "document_matches", "upstream_changes", "params:replay"],
+                [
+                    *("located_documents", "document_matches", "upstream_changes", "manifest_contradictions"),
+                    "params:replay",
+                ],
                 ["replay_metrics", "replay_report"],
                 name="report_replay",
             ),

@@ -5,6 +5,7 @@ It is a function of what the release holds: no date, no host, no path of a machi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,9 +15,13 @@ import yaml
 from everytoken.corpus.scoring.classifications import BY_ADDRESS, BY_ID, BY_USE
 from everytoken.provenance.releases.manifest import MANIFEST, MOST_ID_CHARACTERS
 from everytoken.provenance.releases.parameters import Licence
+from everytoken.provenance.releases.published import not_public
 from everytoken.provenance.releases.release import SPLITS
 from everytoken.provenance.releases.rescue import TEXT_RESCUE
 from everytoken.shards.table_digests import type_name
+from everytoken.urls import is_web_link
+
+_LINK = re.compile(r"\[[^\]]*\](\(\s*|:\s*)(?P<url>[^)\s]*)")
 
 # identifiers of the hub where they are not the SPDX identifier in small letters
 _HUB_LICENCES = {"ODC-By-1.0": "odc-by", "GFDL-1.3-or-later": "gfdl"}
@@ -81,7 +86,7 @@ def dataset_card(
             sum(counts["rows"] for counts in by_split.values()),
             _configs(by_split, rescued, classifications),
         ),
-        _what_it_is(pretty_name, recipe["versions"]["everytoken"], homepage, by_split, streams),
+        _what_it_is(pretty_name, recipe["versions"]["everytoken"], homepage, by_split, streams, upstream),
         _counts(by_split, rescued),
         scores_section(recipe),
         _licences(licences, rescued),
@@ -165,16 +170,26 @@ def _what_it_is(
     homepage: str | None,
     by_split: Mapping[str, Mapping[str, Any]],
     streams: Mapping[str, Mapping[str, Any]],
+    upstream: Mapping[str, Any],
 ) -> str:
     documents = sum(counts["rows"] for counts in by_split.values())
-    project = f"[everytoken]({homepage})" if homepage else "everytoken"
+    project = f"[everytoken]({_target(homepage)})" if homepage else "everytoken"
     return (
-        f"# {pretty_name}\n\n"
+        f"# {_text(pretty_name)}\n\n"
         f"Everything that is needed to rebuild a corpus of {documents:,} documents and its token streams "
-        f"({', '.join(streams)}) exactly, without its text: which documents of public datasets, in which order, what "
-        "was decided about each, and digests to check every byte that is rebuilt. The text is read from the upstreams."
+        f"({', '.join(streams)}) exactly, without its text: which documents of {_datasets(upstream['sources'])}, in "
+        "which order, what was decided about each, and digests to check every byte that is rebuilt. The text is read "
+        "from the upstreams."
         f"\n\nIt was made by, and is rebuilt with, {project} {version}, a [Kedro](https://kedro.org) project."
     )
+
+
+def _datasets(sources: Mapping[str, Mapping[str, Any]]) -> str:
+    private = not_public(sources)
+    if not private:
+        return "public datasets"
+    named = f"{len(private):,} sources without a public address ({', '.join(private)})"
+    return named if len(private) == len(sources) else f"public datasets and of {named}"
 
 
 def scores_section(recipe: Mapping[str, Any]) -> str:
@@ -233,7 +248,9 @@ def _licences(licences: Mapping[str, Licence], rescued: Mapping[str, Mapping[str
     lines = []
     for source in sorted(licences):
         licence, texts = licences[source], sum(of_split.get(source, 0) for of_split in rescued.values())
-        lines.append([source, f"[{licence.name}]({licence.url})", licence.attribution, f"{texts:,}"])
+        label = _plain(licence.name).replace("[", "\\[").replace("]", "\\]")
+        link = f"[{label}]({_target(licence.url)})"
+        lines.append([source, link, _text(licence.attribution), f"{texts:,}"])
     return (
         "## Licences and attribution\n\n"
         "What is said of the documents of a source is published under the licence of that source, and its notice must "
@@ -251,7 +268,33 @@ def _pins(upstream: Mapping[str, Any]) -> str:
         "## Upstreams\n\n"
         + _table(["source", "kind", "pinned", "files"], lines)
         + "\n\n`upstream.json` has the path and digest of each file, and the order in which the shards were read."
+        + "".join(_without_address(upstream["sources"]))
     )
+
+
+def _without_address(sources: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Say of each source without a public address where it is from, and how it is replayed."""
+    for name in not_public(sources):
+        homepage = sources[name].get("homepage")
+        where = f"see [its page]({_target(homepage)})" if homepage else "it is not public"
+        yield (
+            f"\n\n`{name}` has no public address: {where}. Who has its files names their folder to rebuild it: "
+            f"`--params ingestion.sources.{name}.upstream.root=FOLDER`."
+        )
+
+
+def _text(text: str) -> str:
+    """Return text of the parameters as Markdown that has no tag, and no link but to the web."""
+    return _LINK.sub(lambda found: found.group() if is_web_link(found["url"]) else f"\\{found.group()}", _plain(text))
+
+
+def _plain(text: str) -> str:
+    return text.replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _target(url: str) -> str:
+    """Return a URL as the target of a link: nothing in it ends the link."""
+    return url.replace("(", "%28").replace(")", "%29")
 
 
 def _pinned(pin: Mapping[str, Any]) -> str:

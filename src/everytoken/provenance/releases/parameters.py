@@ -1,14 +1,46 @@
-"""What may be published of a source: its licence, and whether its text may be part of a release."""
+"""What may be published of a source: its licence, whether its text may be part of a release, and where it is from."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, field_validator
+
+from everytoken.urls import is_web_link, require_no_secret
 
 UNKNOWN = "???"
 
 TextPolicy = Literal["none", "rescue", "all"]
+
+
+def _link(url: str) -> str:
+    require_no_secret("the link", url)
+    if not is_web_link(url):
+        raise ValueError(f"a link that is published must be a http:// or https:// URL, found {url!r}")
+    return url
+
+
+WebLink = Annotated[str, AfterValidator(_link)]
+"""A URL that a card may link to."""
+
+
+class Homepage(BaseModel):
+    """The page where anybody finds the files of a source that were read from a place without a public address."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    homepage: WebLink
+
+
+class NotPublic(BaseModel):
+    """A source whose files nobody else may have."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    public: Literal[False]
+
+
+Origin = Homepage | NotPublic
 
 
 class Licence(BaseModel):
@@ -30,6 +62,11 @@ class Licence(BaseModel):
     url: str
     attribution: str
     text: TextPolicy
+
+    @field_validator("url")
+    @classmethod
+    def _is_a_link(cls, url: str) -> str:
+        return url if url == UNKNOWN else _link(url)
 
     @property
     def is_known(self) -> bool:

@@ -15,9 +15,11 @@ from typing import Any
 
 import everytoken
 from everytoken.corpus.plan import PlanParameters, ShardPlan
+from everytoken.corpus.upstreams.path import NOT_PUBLISHED
 from everytoken.corpus.upstreams.source import Source
 from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.releases.parameters import Licence
+from everytoken.provenance.releases.parameters import Licence, NotPublic, Origin
+from everytoken.provenance.releases.published import described_origin, published
 from everytoken.provenance.releases.release import FORMAT
 from everytoken.shards.artifacts import Artifact
 from everytoken.shards.shards import Shards
@@ -105,13 +107,13 @@ def recipe_of(parameters: Mapping[str, Any], stages: Mapping[str, Stored], token
     """Return what ``recipe.json`` says.
 
     Args:
-        parameters: of each pipeline, as plain data.
+        parameters: of each pipeline, as plain data; places of this machine are left out.
         stages: every stored dataset of the job, by name.
         tokenizer: of the streams.
     """
     return {
         "format": FORMAT,
-        "parameters": dict(parameters),
+        "parameters": published(parameters),
         "versions": versions(),
         "tokenizer": {**asdict(tokenizer_facts(tokenizer)), "dtype": tokenizer_facts(tokenizer).dtype.name},
         "datasets": {name: _said_of(stage) for name, stage in stages.items()},
@@ -144,18 +146,29 @@ def _said_of(stage: Stored) -> dict[str, Any]:
     return {"root_digest": ledger.root_digest, "rows": ledger.rows, "bytes": ledger.bytes, "parts": len(ledger.parts)}
 
 
-def upstream_of(sources: Mapping[str, Source], licences: Mapping[str, Licence], plan: ShardPlan) -> dict[str, Any]:
-    """Return what ``upstream.json`` says: of each source pin, licence and files of the plan; and the plan."""
+def upstream_of(
+    sources: Mapping[str, Source], licences: Mapping[str, Licence], origins: Mapping[str, Origin], plan: ShardPlan
+) -> dict[str, Any]:
+    """Return what ``upstream.json`` says: of each source pin, licence and files of the plan; and the plan.
+
+    Of a source without a public address it has no root, but ``homepage``, or ``public`` (false).
+    """
     files: dict[str, dict[int, dict[str, Any]]] = {name: {} for name in sorted(sources)}
     for shard in plan["shards"]:
         kept = ("shard_index", "path", "digest")
         files[shard["source"]][shard["shard_index"]] = {key: shard[key] for key in kept}  # type: ignore[literal-required]
     described = {
         name: {
-            "upstream": sources[name].upstream.model_dump(mode="json"),
+            "upstream": _pin(sources[name], origins.get(name)),
+            **described_origin(origins.get(name)),
             "licence": licences[name].model_dump(mode="json"),
             "files": [of_source[index] for index in sorted(of_source)],
         }
         for name, of_source in files.items()
     }
     return {"sources": described, "plan": dict(plan)}
+
+
+def _pin(source: Source, origin: Origin | None) -> dict[str, Any]:
+    pin: dict[str, Any] = published(source.upstream.model_dump(mode="json"))
+    return {**pin, "root": NOT_PUBLISHED} if "root" in pin and isinstance(origin, NotPublic) else pin

@@ -7,13 +7,21 @@ says what is in it). To open one reads its JSON files alone; whether its bytes a
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from everytoken.provenance.errors import ProvenanceError
+from everytoken.provenance.releases.untrusted import (
+    parse_object,
+    read_bounded,
+    require_boundaries,
+    require_path,
+    require_recipe,
+    require_streams,
+    require_upstream,
+)
 from everytoken.shards.digests import file_sha256
 from everytoken.shards.errors import DamagedStore
 from everytoken.shards.parts import StoredPart
@@ -71,7 +79,9 @@ class Release:
     @cached_property
     def streams(self) -> dict[str, Any]:
         """``verification/streams.json``: by stream root_digest, statistics and files."""
-        return _json(self.path, STREAMS_FILE)
+        streams = _json(self.path, STREAMS_FILE)
+        require_streams(streams, str(self.path / STREAMS_FILE))
+        return streams
 
     def parameters(self, name: str) -> dict[str, Any]:
         """Return the parameters of a pipeline, as plain data that its model validates.
@@ -130,28 +140,27 @@ def open_release(path: Path) -> Release:
         raise ProvenanceError(
             f"{path / RECIPE_FILE} has format {recipe.get('format')!r}, this version reads {FORMAT!r}. {_WHAT_IT_IS}"
         )
-    return Release(path, recipe, _json(path, UPSTREAM_FILE), _json(path, BOUNDARIES_FILE), _sums(path))
+    upstream, boundaries = _json(path, UPSTREAM_FILE), _json(path, BOUNDARIES_FILE)
+    require_recipe(recipe, str(path / RECIPE_FILE))
+    require_upstream(upstream, str(path / UPSTREAM_FILE))
+    require_boundaries(boundaries, SPLITS, str(path / BOUNDARIES_FILE))
+    return Release(path, recipe, upstream, boundaries, _sums(path))
 
 
 def _json(folder: Path, name: str) -> dict[str, Any]:
     try:
-        data = json.loads((folder / name).read_text(encoding="utf-8"))
+        return parse_object(read_bounded(folder / name), str(folder / name))
     except (OSError, ValueError) as error:
         raise ProvenanceError(
             f"{folder / name} cannot be read ({error}): the release is not whole. Copy it again."
         ) from error
-    if not isinstance(data, dict):
-        raise ProvenanceError(
-            f"{folder / name} holds a {type(data).__name__}, expected an object. Copy the release again."
-        )
-    return data
 
 
 def _sums(folder: Path) -> dict[str, str]:
     """Read what ``sha256sum`` reads: digest, two spaces, path."""
     path = folder / SUMS_FILE
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_bounded(path).decode("utf-8").splitlines()
     except (OSError, ValueError) as error:
         raise ProvenanceError(f"{path} cannot be read ({error}): the release is not whole. Copy it again.") from error
     sums: dict[str, str] = {}
@@ -159,5 +168,5 @@ def _sums(folder: Path) -> dict[str, str]:
         digest, gap, name = line[:64], line[64:66], line[66:]
         if gap != "  " or not name or set(digest) - set("0123456789abcdef"):
             raise ProvenanceError(f"{path} line {number} is {line[:100]!r}, expected a SHA-256, two spaces and a path")
-        sums[name] = digest
+        sums[require_path(name, f"{path} line {number}")] = digest
     return sums

@@ -9,7 +9,6 @@ document in its split (``global_row``). Which of the two a folder is, is told by
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +29,7 @@ from everytoken.provenance.releases.release import (
     SPLITS,
     open_release,
 )
+from everytoken.provenance.releases.untrusted import parse_object, read_bounded
 from everytoken.shards.digests import file_sha256, value_digest
 from everytoken.shards.parts import BATCH_ROWS
 from everytoken.shards.shards import Shards
@@ -227,10 +227,10 @@ def _check_boundaries(folder: Path, found: Mapping[str, Mapping[str, Mapping[str
     try:
         told = {
             split: [(Path(part["name"]).stem, part["first_row"], part["rows"]) for part in boundaries["parts"]]
-            for split, boundaries in json.loads(path.read_text(encoding="utf-8")).items()
+            for split, boundaries in parse_object(read_bounded(path), str(path)).items()
             if split in SPLITS
         }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ProvenanceError):
         logger.warning("%s has another form than expected: documents are numbered in the order of names", path)
         return
     for split, parts in told.items():

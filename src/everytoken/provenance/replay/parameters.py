@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases.release import TOKENIZER_PATH, Release, open_release
 from everytoken.provenance.replay.manifest_files import is_release
+from everytoken.provenance.replay.roots import is_readable, without_foreign_places
 
 RELEASED = ("ingestion", "subsampling", "tokenization", "packing", "canary")
 """Pipelines whose parameters decide the bytes of a replay; the last two only where the release has their stream."""
@@ -53,7 +54,8 @@ def with_released_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return parameters in which those of `RELEASED` are those of the release that ``replay.release`` names.
 
     Those of a pipeline of which the release has none (raw shards that were not released) stay, and those that change
-    no byte (`_OF_THE_MACHINE`). The tokenizer is the file in the release.
+    no byte (`_OF_THE_MACHINE`). The tokenizer is the file in the release. Places that are not read unasked are those
+    of ``parameters`` (`everytoken.provenance.replay.roots`).
 
     Args:
         parameters: of an environment, plain data by pipeline.
@@ -61,14 +63,19 @@ def with_released_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ProvenanceError: see `named_release`.
     """
-    release = named_release(parameters)
+    release, allowed = named_release(parameters), listed_roots(parameters["replay"].get("allow_roots", ()))
     told = [name for name in RELEASED if name in release.recipe["parameters"]]
-    return {**parameters, **{name: _released(release, name, parameters.get(name, {})) for name in told}}
+    return {**parameters, **{name: _released(release, name, parameters.get(name, {}), allowed) for name in told}}
 
 
-def _released(release: Release, name: str, own: Mapping[str, Any]) -> dict[str, Any]:
+def listed_roots(value: Any) -> Any:
+    """Return ``replay.allow_roots`` as a list, which a command line gives as one string with | between them."""
+    return [one.strip() for one in value.split("|") if one.strip()] if isinstance(value, str) else value
+
+
+def _released(release: Release, name: str, own: Mapping[str, Any], allowed: Collection[str]) -> dict[str, Any]:
     kept = {key: own[key] for key in _OF_THE_MACHINE.get(name, ()) if key in own}
-    released = {**release.parameters(name), **kept}
+    released = {**without_foreign_places(release.parameters(name), own, allowed), **kept}
     if name == "tokenization":
         path = str(release.path / TOKENIZER_PATH)
         released["tokenizer"] = {"kind": "file", "path": path, "sha256": release.recipe["tokenizer"]["sha256"]}
@@ -88,6 +95,10 @@ def require_released(release: Release, name: str, found: Mapping[str, Any]) -> N
     """
     expected = {**release.parameters(name), **{key: found.get(key) for key in _OF_THE_MACHINE.get(name, ())}}
     for path, told, own in _differences(expected, dict(found), name):
+        if path.endswith(".root") and not is_readable(str(told), ()):  # the user's, see `without_foreign_places`
+            continue
+        if path.endswith(".path"):
+            continue
         raise ProvenanceError(
             f"{path} is {own!r}, the release {release.path} was made with {told!r}: other rows would be read. Run with "
             "--env replay, which takes the parameters of the release, and do not set this one"

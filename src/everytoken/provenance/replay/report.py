@@ -1,7 +1,8 @@
 """What a replay found, and a refusal of what is missing unless it is allowed.
 
 Kinds that ``replay.allow`` can name: ``moved`` (a file or pin of the upstream is another one), ``gone``, ``changed``
-and ``ambiguous`` (see `everytoken.provenance.replay.match`). The report is written before anything is refused.
+and ``ambiguous`` (see `everytoken.provenance.replay.match`), ``contradictory`` (see
+`everytoken.provenance.replay.contradictions`). The report is written before anything is refused.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from everytoken.corpus.statistics import add_statistics
 from everytoken.provenance.addresses import spelled_address
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases.release import open_release
+from everytoken.provenance.replay.contradictions import CONTRADICTORY, contradictions_report
 from everytoken.provenance.replay.manifest_files import is_release
 from everytoken.provenance.replay.match import FAULTS, FAULTS_FILE, OUTCOMES
 from everytoken.provenance.replay.moved import RENAMED
@@ -58,11 +60,11 @@ def require_unmoved(moved: Sequence[Mapping[str, Any]], allowed: Collection[str]
         f"{MOVED}: {len(moved):,} files or pins of the upstream are not the released ones: {lines}"
         f"{'; ...' if len(moved) > _SHOWN else ''}. All are in {where}. Pin the released revision, give the source "
         f"another place (replay.upstreams, a mirror), or let every row be compared by its hash: "
-        f"{_allowing([MOVED], allowed)}"
+        f"{allowing([MOVED], allowed)}"
     )
 
 
-def _allowing(kinds: Sequence[str], allowed: Collection[str]) -> str:
+def allowing(kinds: Sequence[str], allowed: Collection[str]) -> str:
     """Return how more kinds are allowed beside those that are."""
     both = [*dict.fromkeys([*allowed, *kinds])]
     return f"--params replay.allow={'+'.join(both)}, or in parameters_replay.yml replay.allow: [{', '.join(both)}]"
@@ -77,7 +79,11 @@ def _moved_line(change: Mapping[str, Any]) -> str:
 
 
 def replay_report(
-    located: Shards, matches: Artifact, moved: Sequence[Mapping[str, Any]], folder: Path
+    located: Shards,
+    matches: Artifact,
+    moved: Sequence[Mapping[str, Any]],
+    contradictions: Artifact,
+    folder: Path,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Check that every row of the manifest has an outcome; return counts, and the report with the first faults.
 
@@ -85,6 +91,7 @@ def replay_report(
         located: of `everytoken.provenance.replay.locate.locate_part`.
         matches: of `everytoken.provenance.replay.match.match_rows`.
         moved: of `everytoken.provenance.replay.moved.released_plan`.
+        contradictions: of `everytoken.provenance.replay.contradictions.find_contradictions`.
         folder: of the release or manifest.
 
     Raises:
@@ -99,12 +106,14 @@ def replay_report(
         _require_conserved(split, by_split[split], matches)
     names = ("rows", "excluded", "at_address", *OUTCOMES)
     total = {name: sum(counted.get(name, 0) for counted in by_split.values()) for name in names}
-    metrics = {**total, MOVED: len(moved), "by_split": by_split}
+    contradictory = contradictions_report(contradictions)
+    metrics = {**total, MOVED: len(moved), CONTRADICTORY: contradictory["rows"], "by_split": by_split}
     logger.info("%s: %s", release_name(folder), found_line(metrics))
     report = {
         "release": {"path": str(folder), "digest": open_release(folder).digest if is_release(folder) else None},
         "rows": metrics,
         "moved": list(moved),
+        "contradictions": contradictory,
         "faults": {"in": f"{matches.folder}/{FAULTS_FILE}", "first": _first_faults(matches)},
     }
     return metrics, report
@@ -176,7 +185,7 @@ def require_allowed(report: Mapping[str, Any], allowed: Collection[str]) -> None
     raise ProvenanceError(
         f"of {report['rows']['rows']:,} documents of the manifest the upstream cannot give all: {counts}. "
         f"{'First: ' + _fault_line(first[0]) + '. ' if first else ''}All are in {report['faults']['in']}. {remedies}. "
-        f"Or go on without them: {_allowing(kinds, allowed)} ({consequences})"
+        f"Or go on without them: {allowing(kinds, allowed)} ({consequences})"
     )
 
 

@@ -15,6 +15,12 @@ import numpy as np
 
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases.release import SUMS_FILE
+from everytoken.provenance.releases.untrusted import (
+    read_bounded,
+    require_inside,
+    require_path,
+    require_regular,
+)
 from everytoken.provenance.verification.file_threads import Hashing
 from everytoken.provenance.verification.findings import require_equal, require_none
 from everytoken.seeds import numpy_generator
@@ -41,7 +47,7 @@ def read_sums(folder: Path) -> dict[str, str]:
     """
     path = folder / SUMS_FILE
     sums: dict[str, str] = {}
-    *lines, rest = path.read_bytes().decode("utf-8", "surrogateescape").split("\n")
+    *lines, rest = read_bounded(path).decode("utf-8", "surrogateescape").split("\n")
     if rest:
         raise ProvenanceError(f"{path}: expected a newline at the end, found {rest[:80]!r}")
     last = ""
@@ -52,6 +58,7 @@ def read_sums(folder: Path) -> dict[str, str]:
         parts = PurePosixPath(name).parts
         if not parts or name != PurePosixPath(name).as_posix() or parts[0] == "/" or ".." in parts or "\\" in name:
             raise ProvenanceError(f"{path} line {number}: expected a path inside the release, found {name!r}")
+        require_path(name, f"{path} line {number}")
         if name <= last:
             raise ProvenanceError(f"{path} line {number}: expected paths in order, found {name!r} after {last!r}")
         sums[name], last = digest, name
@@ -64,11 +71,11 @@ def read_canonical_ledger(path: Path) -> dict[str, Any]:
     Raises:
         ProvenanceError: it is none, was edited, or is written in another way.
     """
+    content = read_bounded(path)
     try:
         ledger = read_artifact_ledger(path)
     except ShardsError as error:
         raise ProvenanceError(str(error)) from error
-    content = path.read_bytes()
     written = artifact_ledger_text(ledger).encode()
     if written != content:
         at = next((i for i, (a, b) in enumerate(zip(written, content, strict=False)) if a != b), len(written))
@@ -90,6 +97,9 @@ def check_sums(folder: Path) -> str:
     """``SHA256SUMS`` is in its form, lists what is there, and nothing else is there."""
     sums = read_sums(folder)
     missing = [f"{folder / name} is missing: {AGAIN}" for name in sums if not (folder / name).is_file()]
+    for listed in sums:
+        if (folder / listed).is_file():
+            require_inside(folder, listed)
     unlisted, hidden = [], 0
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
@@ -111,6 +121,7 @@ def check_ledger(folder: Path, sums: Mapping[str, str]) -> str:
         return f"there is none: {SUMS_FILE} alone says what the files are"
     ledger = read_canonical_ledger(path)
     files = ledger["files"]
+    require_regular(folder / SUMS_FILE)
     faults = []
     if (found := file_sha256(folder / SUMS_FILE)) != files.get(SUMS_FILE, {}).get("sha256"):
         faults.append(f"{folder / SUMS_FILE}: its SHA-256 is {found[:16]}, the ledger has another")

@@ -26,6 +26,7 @@ from everytoken.provenance.releases.release import (
     Release,
     open_release,
 )
+from everytoken.provenance.releases.untrusted import require_regular
 from everytoken.provenance.verification.consistency_checks import (
     check_plan,
     check_recipe,
@@ -68,9 +69,13 @@ def release_checks(
     documents: int,
     seed: int,
     upstream: Path | None = None,
+    roots: Mapping[str, str] | None = None,
 ) -> list[Check]:
     """Return all findings of `each_release_check`."""
-    return list(each_release_check(release, streams, full=full, documents=documents, seed=seed, upstream=upstream))
+    checks = each_release_check(
+        release, streams, full=full, documents=documents, seed=seed, upstream=upstream, roots=roots
+    )
+    return list(checks)
 
 
 def each_release_check(
@@ -81,6 +86,7 @@ def each_release_check(
     documents: int,
     seed: int,
     upstream: Path | None = None,
+    roots: Mapping[str, str] | None = None,
 ) -> Iterator[Check]:
     """Check a release, and streams against it; findings come when they are there.
 
@@ -92,6 +98,7 @@ def each_release_check(
             documents that are read again.
         seed: of which these are.
         upstream: folder for fetched files, to read documents again from upstream; None: that is not done.
+        roots: by source where its files are, where the release does not say it or names a place that is not public.
     """
     folder, sampled = release if isinstance(release, Path) else release.path, None if full else documents
     with Hashing() as hashing:
@@ -100,7 +107,8 @@ def each_release_check(
         opened: list[Release] = []
         yield finding("release", lambda: _opened(folder, opened), missing)
         if opened:
-            yield from _opened_checks(opened[0], streams, sampled, documents, seed, upstream, hashing, missing)
+            texts = None if upstream is None else partial(Upstream, opened[0], upstream, roots or {})
+            yield from _opened_checks(opened[0], streams, sampled, documents, seed, texts, hashing, missing)
 
 
 def _opened_checks(
@@ -109,7 +117,7 @@ def _opened_checks(
     sampled: int | None,
     documents: int,
     seed: int,
-    upstream: Path | None,
+    upstream: Callable[[], Upstream] | None,
     hashing: Hashing,
     missing: Mapping[Path, str],
 ) -> Iterator[Check]:
@@ -123,7 +131,7 @@ def _opened_checks(
     with WindowDocuments(release) as held:
         made: list[Upstream] = []
         if upstream is not None:
-            opening = finding("upstream", lambda: _open_upstream(release, upstream, made), missing)
+            opening = finding("upstream", lambda: _open_upstream(upstream, made), missing)
             if not made:
                 yield opening
         texts = made[0] if made else None
@@ -205,15 +213,15 @@ def _folders(path: Path) -> Iterator[Path]:
 
 def _opened(folder: Path, into: list[Release]) -> str:
     for name in (RECIPE_FILE, UPSTREAM_FILE, BOUNDARIES_FILE, SUMS_FILE, STREAMS_FILE):
-        (folder / name).open("rb").close()
+        require_regular(folder / name)
     release = open_release(folder)
     streams = described_streams(release)  # of a file that may be damaged too
     into.append(release)
     return f"{release.recipe['format']}, digest {release.digest}, streams {', '.join(streams) or 'none'}"
 
 
-def _open_upstream(release: Release, folder: Path, into: list[Upstream]) -> str:
-    into.append(Upstream(release, folder))
+def _open_upstream(opening: Callable[[], Upstream], into: list[Upstream]) -> str:
+    into.append(opening())
     return ""
 
 

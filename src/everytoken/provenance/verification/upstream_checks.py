@@ -11,16 +11,19 @@ import numpy as np
 from everytoken.corpus.plan import list_all_shards
 from everytoken.corpus.reading.rows import ReadingLimits
 from everytoken.corpus.upstreams.checksums import algorithm_of
-from everytoken.corpus.upstreams.source import Source, UpstreamFile, find_files
+from everytoken.corpus.upstreams.path import NOT_PUBLISHED, PathUpstream
+from everytoken.corpus.upstreams.source import Guarded, Source, UpstreamFile, find_files
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.questions.upstream_text import read_documents_at
 from everytoken.provenance.releases.release import SPLITS, TOKENIZER_PATH, Release
+from everytoken.provenance.replay.roots import is_readable
 from everytoken.provenance.text_hashes import text_hash
 from everytoken.provenance.verification.findings import require_equal, require_none
 from everytoken.provenance.verification.manifest_rows import drawn_numbers, longest_content, named_document, record_of
 from everytoken.provenance.verification.window_documents import SPLIT_OF, WindowDocuments
 from everytoken.provenance.verification.window_faults import first_change
 from everytoken.tokens.encoding import DocumentEncoder, open_encoder
+from everytoken.urls import shown
 
 
 class Upstream:
@@ -29,12 +32,15 @@ class Upstream:
     Args:
         release: the release.
         folder: for files that are fetched, as ``data/01_raw`` of a run.
+        roots: by source where its files are, of the user; a place that the release names is read if it is public.
     """
 
-    def __init__(self, release: Release, folder: Path) -> None:
-        self._release, self._folder = release, folder
+    def __init__(self, release: Release, folder: Path, roots: Mapping[str, str]) -> None:
+        self._release, self._folder, self._roots = release, folder, dict(roots)
         sources = release.parameters("ingestion")["sources"]
         self._sources = {name: Source.model_validate(one) for name, one in sources.items() if one is not None}
+        if unknown := sorted(set(roots) - set(self._sources)):
+            raise ProvenanceError(f"--root names {unknown}, the release has the sources {sorted(self._sources)}")
         self._files: dict[str, list[UpstreamFile]] = {}
 
     @cached_property
@@ -74,7 +80,7 @@ class Upstream:
             return
         if source not in self._sources:
             raise ProvenanceError(f"the release has no parameters of the source {source!r}")
-        files = find_files(source, self._sources[source].upstream, self._folder)
+        files = find_files(source, self._upstream(source), self._folder)
         for file in self._release.upstream["sources"][source]["files"]:
             number = file["shard_index"]
             path = files[number].path if number < len(files) else None
@@ -82,6 +88,20 @@ class Upstream:
             if (told := files[number].pinned) is not None and algorithm_of(told) == algorithm_of(file["digest"]):
                 require_equal(f"upstream of {source}: digest of {path}", told, file["digest"])
         self._files[source] = files
+
+    def _upstream(self, source: str) -> Guarded:
+        upstream, root = self._sources[source].upstream, self._roots.get(source)
+        if not isinstance(upstream, PathUpstream):
+            return Guarded(upstream, ())
+        if root is not None:
+            moved = PathUpstream.model_validate({**upstream.model_dump(mode="json"), "root": root})
+            return Guarded(moved, (root,))
+        if upstream.root != NOT_PUBLISHED and not is_readable(upstream.root, ()):
+            raise ProvenanceError(
+                f"source {source!r}: the release names {shown(upstream.root)!r}, a place of a machine, a private "
+                f"address or plain http, which is not read unasked. If you trust it: --root {source}=PLACE"
+            )
+        return Guarded(upstream, ())
 
     def listed(self, count_rows: bool) -> str:
         """Return how many files the upstreams list; they must be those that the plan was made of.
