@@ -192,7 +192,7 @@ class ToyProject:
 
     def kedro(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run ``kedro run`` to its end; both outputs are in ``stdout``."""
-        return run_kedro(["run", *arguments], folder=self.folder, environment=self.environment, timeout=120)
+        return run_kedro(["run", *arguments], folder=self.folder, environment=self.environment, timeout=600)
 
     def python(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run Python in the project."""
@@ -202,7 +202,7 @@ class ToyProject:
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
         )
 
     def asleep(self, mode: str = "sleep", **environment: str) -> Started:
