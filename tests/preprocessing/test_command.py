@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -24,6 +22,7 @@ from tests.preprocessing.files import (
     write,
     write_tokenizer,
 )
+from tests.shards.children import wait_until_empty
 
 
 @pytest.fixture(scope="module")
@@ -71,21 +70,34 @@ def test_errors_are_one_message(tmp_path: Path, tokenizer: Path) -> None:
     assert ran.exit_code == 1 and "--max-tokens is 'many'; give a number from 2 to 2147483647, or none" in ran.output
 
 
+KILLED = """
+import os, signal
+from everytoken.cli import cli
+from everytoken.shards import Processes
+
+run = Processes.run
+
+def killed_after_the_first_part(self, function, tasks):
+    for outcome in run(self, function, tasks):
+        os.kill(os.getpid(), signal.SIGKILL)
+        yield outcome
+
+Processes.run = killed_after_the_first_part
+cli()
+"""
+
+
+@pytest.mark.sensitive
 def test_a_killed_run_goes_on(tmp_path: Path, tokenizer: Path) -> None:
     files = [write(tmp_path / f"in/{i}.jsonl", texts(6000, i)) for i in range(12)]
     out = tmp_path / "out"
     given = command(files, out, tokenizer, "--workers", "2", "--engine", "tokenizers")
-    running = subprocess.Popen([sys.executable, "-c", "from everytoken.cli import cli; cli()", *given])
-    parts = tmp_path / "out.parts"
-    until = time.monotonic() + 60
-    while not list(parts.glob("[!.]*/ledger.json")) and running.poll() is None and time.monotonic() < until:
-        time.sleep(0.01)
-    os.kill(running.pid, signal.SIGKILL)
-    running.wait()
+    running = subprocess.Popen([sys.executable, "-c", KILLED, *given], start_new_session=True)
+    assert running.wait() == -signal.SIGKILL
+    wait_until_empty(running.pid, "workers outlived their parent")
     assert not out.exists(), "killed before the end"
-    kept = {path: path.stat().st_mtime_ns for path in parts.glob("[!.]*/ledger.json")}
+    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "out.parts").glob("[!.]*/ledger.json")}
     assert kept
-    time.sleep(0.3)  # workers end with their parent
     seen: dict[Path, int] = {}
 
     class Watching:

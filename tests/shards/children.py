@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
+PATIENCE = 180.0  # seconds: a deadline is there for what hangs, and a busy machine is slow
 _IMPORTED = [
     "pandas",
     "pyarrow.pandas_compat",
@@ -33,19 +34,29 @@ class Nursery:
     """Gives birth to children, one at a time."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
+        self._process, self._child = process, 0
 
     def start(self, **job: Any) -> int:
-        """Start a job (see `_run`) and return the process id of the child."""
-        assert self._process.stdin and self._process.stdout
-        self._process.stdin.write(json.dumps(job) + "\n")
-        self._process.stdin.flush()
-        return int(self._process.stdout.readline())
+        """Start a job (see `_run`) and return the process id of the child, which leads a group of its own.
+
+        Both can be signalled until `end` is called: a child that has ended stays a zombie for so long.
+        """
+        if self._child:  # a test that failed left it
+            os.killpg(self._child, signal.SIGKILL)
+            self.end()
+        self._child = int(self._ask(json.dumps(job)))
+        return self._child
 
     def end(self) -> int:
         """Wait for the child and return its exit code, negative for a signal."""
-        assert self._process.stdout
-        return os.waitstatus_to_exitcode(int(self._process.stdout.readline()))
+        self._child = 0
+        return os.waitstatus_to_exitcode(int(self._ask("end")))
+
+    def _ask(self, line: str) -> str:
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+        return self._process.stdout.readline()
 
 
 @contextmanager
@@ -74,12 +85,17 @@ def group_members(group: int) -> list[int]:
     return found
 
 
-def seconds_until_empty(group: int, limit: float) -> float:
-    """Wait until no process of the group lives; return how long that took, or ``limit``."""
-    start = time.monotonic()
-    while group_members(group) and time.monotonic() - start < limit:
+def wait_until(condition: Callable[[], object], message: str, seconds: float = PATIENCE) -> None:
+    """Wait until the condition holds; a test that waited for so long in vain fails with the message."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"{message} (waited {seconds:.0f} s)"
         time.sleep(0.01)
-    return min(time.monotonic() - start, limit)
+
+
+def wait_until_empty(group: int, message: str) -> None:
+    """Wait until no process of the group lives."""
+    wait_until(lambda: not group_members(group), message)
 
 
 _EVENTS = {"open", "os.rename", "os.remove", "os.rmdir", "os.mkdir"}
@@ -129,7 +145,10 @@ def _run(job: dict[str, Any]) -> None:
 
 
 def serve(run: Callable[[dict[str, Any]], None]) -> None:
-    """Read jobs, one a line; fork a child for each, which runs it and, if the job says so, dies at an operation."""
+    """Read jobs, one a line; fork a child for each, which runs it and, if the job says so, dies at an operation.
+
+    A second line asks for the end of the child: until then its number is nobody else's.
+    """
     for line in sys.stdin:
         job = json.loads(line)
         child = os.fork()
@@ -148,7 +167,10 @@ def serve(run: Callable[[dict[str, Any]], None]) -> None:
                 code = 130
             finally:
                 os._exit(code)
+        os.setpgid(child, child)  # as shells do, in both: the group exists before anybody signals it
         print(child, flush=True)
+        if not sys.stdin.readline():  # the tests have ended
+            os.killpg(child, signal.SIGKILL)
         print(os.waitpid(child, 0)[1], flush=True)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,13 @@ import pytest
 from everytoken.seeds import python_random
 from everytoken.shards import ArtifactStore, Store
 from tests.shards import children
-from tests.shards.children import Nursery, nursery, seconds_until_empty
+from tests.shards.children import PATIENCE, Nursery, nursery, wait_until, wait_until_empty
 from tests.shards.folders import content
 
+pytestmark = pytest.mark.sensitive
+
 KINDS = ["shards", "sifted", "artifact"]
+LONG = "1000"  # seconds of a part: longer than a test waits for the end of its run
 
 
 @pytest.fixture(scope="module")
@@ -90,21 +93,18 @@ def test_killed_at_fifty_random_moments(kind: str, births: Nursery, tmp_path: Pa
     """Resumed after each kill; whenever a run comes to its end, the next one is of another plan."""
     trial = Trial(kind, tmp_path)
     moments = python_random(20, kind)
-    plan, kills, whole = 0, 0, 0
-    for _ in range(400):
+    plan, kills, whole, longest = 0, 0, 0, trial.seconds * 0.7
+    while kills < 50:
         child = births.start(kind=kind, root=str(trial.root), plan=plan, environment={"TEST_SECONDS": "0.002"})
-        time.sleep(moments.uniform(0, trial.seconds * 0.7))
-        with suppress(ProcessLookupError):  # it has come to its end
-            os.killpg(child, signal.SIGKILL)
+        time.sleep(moments.uniform(0, longest))
+        os.killpg(child, signal.SIGKILL)
         killed = births.end() != 0
         kills += killed
         whole += trial.check_never_wrong()
         if not killed:
             trial.check_finished(plan)
             plan = (plan + 1) % 4
-        if kills == 50:
-            break
-    assert kills == 50
+        longest *= 1.02 if killed else 0.9  # about one run in six ends by itself, on any machine
     children.save(kind, trial.root, plan, 0)
     trial.check_finished(plan)
 
@@ -114,28 +114,23 @@ def test_killed_while_workers_run(births: Nursery, tmp_path: Path) -> None:
     trial = Trial("shards", tmp_path)
     moments = python_random(20, "processes")
     kills = 0
-    for round_number in range(40):
+    for round_number in itertools.count():
         job = {"root": str(trial.root), "plan": round_number % 2, "environment": {"TEST_SECONDS": "0.3"}}
         child = births.start(kind="shards", workers=2, **job)
         time.sleep(moments.uniform(0.0, 1.2))
-        with suppress(ProcessLookupError):  # it has come to its end
-            (os.kill if round_number % 2 else os.killpg)(child, signal.SIGKILL)
+        (os.kill if round_number % 2 else os.killpg)(child, signal.SIGKILL)
         kills += births.end() != 0
         # A worker that is still importing ends when it has done so: before its first part, but after a second or two.
-        assert seconds_until_empty(child, 20.0) < 10.0, "a worker outlived its parent"
+        wait_until_empty(child, "a worker outlived its parent")
         trial.check_never_wrong()
         if kills == 8:
             break
-    assert kills == 8
     children.save("shards", trial.root, 0, 2)
     trial.check_finished(0)
 
 
 def wait_for_lines(path: Path, count: int) -> None:
-    deadline = time.monotonic() + 20
-    while not (path.exists() and len(path.read_text().split()) >= count):
-        assert time.monotonic() < deadline, "the parts did not start"
-        time.sleep(0.01)
+    wait_until(lambda: path.exists() and len(path.read_text().split()) >= count, "the parts did not start")
 
 
 @pytest.mark.parametrize(
@@ -146,15 +141,15 @@ def test_a_signal_ends_long_parts_at_once(
     births: Nursery, tmp_path: Path, number: signal.Signals, to_group: bool
 ) -> None:
     side = tmp_path / "ran.txt"
-    environment = {"TEST_SECONDS": "60", "TEST_RAN": str(side)}
+    environment = {"TEST_SECONDS": LONG, "TEST_RAN": str(side)}
     child = births.start(kind="shards", root=str(tmp_path / "s"), plan=0, workers=2, environment=environment)
     wait_for_lines(side, 2)
     start = time.monotonic()
     (os.killpg if to_group else os.kill)(child, number)
     code = births.end()
     assert code == (130 if number == signal.SIGINT else -signal.SIGTERM)
-    assert seconds_until_empty(child, 10.0) < 2.0, "workers outlived the run"
-    assert time.monotonic() - start < 2.0
+    wait_until_empty(child, "workers outlived the run")
+    assert time.monotonic() - start < PATIENCE, "the run waited for its parts"
     children.save("shards", tmp_path / "s", 0, 0)
     children.save("shards", tmp_path / "undisturbed", 0, 0)
     assert content(tmp_path / "s") == content(tmp_path / "undisturbed")
@@ -163,14 +158,14 @@ def test_a_signal_ends_long_parts_at_once(
 def test_an_interrupt_while_workers_start_does_not_hang(births: Nursery, tmp_path: Path) -> None:
     moments = python_random(20, "start")
     for _ in range(6):
-        environment = {"TEST_SECONDS": "60"}
+        environment = {"TEST_SECONDS": LONG}
         child = births.start(kind="shards", root=str(tmp_path / "s"), plan=0, workers=3, environment=environment)
         time.sleep(moments.uniform(0.03, 0.6))
         start = time.monotonic()
         os.killpg(child, signal.SIGINT)
         births.end()
-        assert time.monotonic() - start < 2.0
-        assert seconds_until_empty(child, 5.0) < 2.0
+        assert time.monotonic() - start < PATIENCE, "the run waited for its parts"
+        wait_until_empty(child, "workers outlived the run")
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGRTMIN"), reason="the kernel's help is Linux's")
@@ -184,4 +179,4 @@ def test_no_worker_outlives_its_parent_even_while_it_holds_the_interpreter_lock(
     time.sleep(0.2)
     os.kill(child, signal.SIGKILL)
     births.end()
-    assert seconds_until_empty(child, 5.0) < 2.0
+    wait_until_empty(child, "the worker outlived its parent")

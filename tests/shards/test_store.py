@@ -323,6 +323,7 @@ def test_parts_outlive_runs_with_other_parameters_that_fail(
         store.load()
 
 
+@pytest.mark.sensitive
 def test_a_dying_worker_costs_one_part_and_is_named(tmp_path: Path, ran: Ran, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEST_DIE", "part_00002")
     with pytest.raises(PartsFailed) as caught:

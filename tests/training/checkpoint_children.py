@@ -35,7 +35,7 @@ def _run(job: dict[str, Any]) -> None:
     if "hold" in job:
         with store.writing():
             Path(job["hold"]).touch()
-            time.sleep(60)
+            time.sleep(1000)  # until it is killed
     newest = store.newest()
     done = newest.step if newest else 0
     for step in range(done + 10, done + 10 + 10 * job["saves"], 10):

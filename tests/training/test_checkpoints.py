@@ -20,7 +20,7 @@ from everytoken.seeds import python_random
 from everytoken.training import checkpoint_folder
 from everytoken.training.checkpoints import Checkpoint, CheckpointStore
 from everytoken.training.errors import CheckpointError
-from tests.shards.children import Nursery, group_members, nursery
+from tests.shards.children import Nursery, nursery, wait_until
 from tests.shards.folders import content
 from tests.training.checkpoint_children import save, write_files
 
@@ -514,18 +514,19 @@ def test_temporaries_of_killed_saves_go_at_the_next_one(tmp_path: Path) -> None:
     assert steps(tmp_path / "run") == [10, 20]
 
 
+# Processes
+
+
 @pytest.fixture(scope="module")
 def births() -> Iterator[Nursery]:
     with nursery("tests.training.checkpoint_children") as found:
         yield found
 
 
+@pytest.mark.sensitive
 def test_a_second_process_is_refused_until_the_first_ends(births: Nursery, tmp_path: Path) -> None:
     child = births.start(root=str(tmp_path), mirror=False, hold=str(tmp_path / "held"))
-    deadline = time.monotonic() + 20
-    while not (tmp_path / "held").exists():
-        assert time.monotonic() < deadline, "the child did not start"
-        time.sleep(0.005)
+    wait_until((tmp_path / "held").exists, "the child did not start")
     with pytest.raises(CheckpointError, match="run: another process trains this run"):
         save(store_of(tmp_path), 10)
     os.kill(child, signal.SIGKILL)
@@ -551,6 +552,7 @@ def digests(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, int], st
     return digest
 
 
+@pytest.mark.sensitive
 @pytest.mark.parametrize("damaged", [False, True], ids=["new, with a mirror", "replaces a damaged one"])
 def test_killed_before_any_operation_on_files(
     births: Nursery, tmp_path: Path, damaged: bool, digests: Callable[[int, int], str]
@@ -584,6 +586,7 @@ def test_killed_before_any_operation_on_files(
     assert found == {(20, "run"), (30, "run")}
 
 
+@pytest.mark.sensitive
 def test_killed_at_fifty_random_moments(births: Nursery, tmp_path: Path, digests: Callable[[int, int], str]) -> None:
     """A process that resumes and saves, killed again and again: never back behind a checkpoint that was whole."""
     size = 50_000
@@ -591,25 +594,25 @@ def test_killed_at_fifty_random_moments(births: Nursery, tmp_path: Path, digests
     start = time.monotonic()
     save(store_of(tmp_path, mirror=True), 20, size)
     seconds = time.monotonic() - start
-    moments = python_random(20, "checkpoints")
+    moments, longest = python_random(20, "checkpoints"), 3 * seconds
     last, kills, advances = 20, 0, 0
-    for _ in range(300):
+    while kills < 50:
         child = births.start(root=str(tmp_path), saves=3, size=size, mirror=True)
-        time.sleep(moments.uniform(0, 3 * seconds))
-        if group_members(child):
-            os.kill(child, signal.SIGKILL)
-        kills += births.end() != 0
+        time.sleep(moments.uniform(0, longest))
+        os.kill(child, signal.SIGKILL)
+        killed = births.end() != 0
+        kills += killed
+        longest *= 1.02 if killed else 0.9  # about one process in six ends by itself, on any machine
         left = newest(store_of(tmp_path, mirror=True))
         assert last <= left.step <= last + 30
         assert left.digest == digests(left.step, size)
         advances += left.step > last
         last = left.step
-        if kills == 50:
-            break
-    assert kills == 50
     assert advances > 5
     save(store_of(tmp_path, mirror=True), last + 10, size)
-    assert steps(tmp_path / "run") == steps(tmp_path / "mirror") == [last, last + 10]
+    assert steps(tmp_path / "run") == [last, last + 10]
+    save(store_of(tmp_path, mirror=True), last + 20, size)  # the last kill may have come before the copy of its step
+    assert steps(tmp_path / "run") == steps(tmp_path / "mirror") == [last + 10, last + 20]
 
 
 def test_the_state_file_says_its_step(tmp_path: Path) -> None:
