@@ -1,6 +1,7 @@
 # make run   set up the environment, run the whole default job on real text, print what came out
 # make test  lint, types, tests
 # make slow  the tests that take minutes: mutations, many kills
+# make busy  the tests that depend on time, 20 times (N=20) while two loops keep the cores busy
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -12,7 +13,7 @@ COMPILE := $(BIN)/python -m compileall -qq -j 0
 export DO_NOT_TRACK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 
-.PHONY: run test unit slow lint lock clean
+.PHONY: run test unit slow busy lint lock clean
 
 run: $(VENV)/installed
 	$(BIN)/kedro run
@@ -29,6 +30,17 @@ unit: $(VENV)/installed-test
 slow: $(VENV)/installed-test
 	@$(COMPILE) src tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow
+
+N ?= 20
+busy: $(VENV)/installed-test
+	@$(COMPILE) src tests
+	@trap 'kill $$loops' EXIT; trap 'exit 130' INT TERM; passed=0; \
+	for loop in 1 2; do sh -c 'while :; do :; done' & loops="$$loops $$!"; done; \
+	for round in $$(seq $(N)); do \
+	  $(BIN)/python -m pytest -n 2 --dist loadfile -m 'sensitive and not slow' && passed=$$((passed + 1)); \
+	  echo "round $$round of $(N): $$passed passed"; \
+	done; \
+	test $$passed = $(N)
 
 lint: $(VENV)/installed-test
 	$(BIN)/ruff check

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +12,11 @@ import pytest
 from backports import zstd
 
 from everytoken.seeds import python_random
-from tests.corpus.upstreams.hub_server import Fault, Hub, serve_hub
+from tests.corpus.upstreams.hub_server import Fault, Hub, serve_hub, sizes_of_partials
+from tests.shards.children import wait_until
 from tests.test_run import Project, made, read_addresses
+
+pytestmark = pytest.mark.sensitive
 
 FILES, ROWS = 6, 40
 TOKEN = "hf_a_secret_that_must_not_be_written_anywhere"
@@ -58,12 +60,14 @@ def test_the_recipe_is_read_from_the_hub_and_a_killed_run_fetches_only_the_rest(
     project = Project(tmp_path / "killed")
     parameters = f"ingestion.plan.n_shards=5,ingestion.plan.expect_shards={FILES}"
     process = project.start(*RECIPE, parameters, HF_ENDPOINT=hub.url, HF_TOKEN=TOKEN)
-    deadline = time.monotonic() + 120
     making = project.folder / "data/spp/02_intermediate/upstream_documents/.making"
-    while hub.faults["storage"] or len(list(making.glob("part_*.json"))) < 2:
-        assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.02)
-    time.sleep(0.3)  # for what was sent to reach the disk
+
+    def two_are_made_and_two_are_broken() -> bool:
+        assert process.poll() is None
+        broken = sizes_of_partials(project.folder / "data/01_raw")
+        return broken == [150_000] * 2 and len(list(making.glob("part_*.json"))) == 2
+
+    wait_until(two_are_made_and_two_are_broken, "the downloads did not stall")
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     hub.released.set()

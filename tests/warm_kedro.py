@@ -100,7 +100,7 @@ class Started:
         assert self.returncode is not None
         return subprocess.CompletedProcess(self._command, self.returncode, output, errors)
 
-    def communicate(self, timeout: float = 240) -> tuple[str, str]:
+    def communicate(self, timeout: float = 600) -> tuple[str, str]:
         """Wait for the end, and return what it wrote to both outputs; both in the first if they are one."""
         self.wait(timeout)
         with self._output as output, self._errors as errors:

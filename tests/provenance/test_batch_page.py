@@ -127,7 +127,7 @@ def test_a_browser_shows_the_tokens_as_text(tokenizer: DocumentTokenizer, tmp_pa
         [str(CHROMIUM), *options, f"--user-data-dir={tmp_path}/profile", "--dump-dom", f"file://{tmp_path}/batch.html"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     page = run.stdout
     assert "<title>step 4</title>" in page, run.stderr

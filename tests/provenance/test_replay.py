@@ -668,6 +668,7 @@ t.replay(folder, release, t.own_parameters(texts), upto="documents")
 """
 
 
+@pytest.mark.sensitive
 def test_a_replay_that_was_killed_goes_on_to_the_same_documents(made: Build, replayed: Replay, tmp_path: Path) -> None:
     texts = made.folder.parent / "texts"
     arguments = [str(tmp_path / "data"), str(release_path(made)), str(texts)]
@@ -761,7 +762,7 @@ def test_kedro_run_replays_in_a_project_that_has_only_the_release(made: Build, t
     given = f"replay.release={release_path(made)},tokenization.engine=tokenizers,tokenization.certificate.cases=1"
     arguments = ["run", "--env", "replay", "--params", given]
     environment = {**os.environ, "MLFLOW_TRACKING_URI": "", "DO_NOT_TRACK": "1"}
-    done = run_kedro(arguments, folder=project, environment=environment, timeout=240)
+    done = run_kedro(arguments, folder=project, environment=environment, timeout=600)
     assert done.returncode == 0, done.stdout
     streams = {
         name: ArtifactStore(project / "data/replay/05_model_input" / name).load().root_digest
@@ -777,6 +778,6 @@ def test_kedro_run_replays_in_a_project_that_has_only_the_release(made: Build, t
 
     before = {path: path.stat().st_mtime_ns for path in (project / "data").rglob("*")}
     arguments = ["run", "--env", "replay", "--pipelines", "tokenization", "--params", "replay.release=not/there"]
-    done = run_kedro(arguments, folder=project, environment=environment, timeout=240)
+    done = run_kedro(arguments, folder=project, environment=environment, timeout=600)
     assert done.returncode == 1 and "not/there, which is no folder: it is no release" in done.stdout
     assert {path: path.stat().st_mtime_ns for path in (project / "data").rglob("*")} == before

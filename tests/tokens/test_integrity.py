@@ -468,6 +468,7 @@ def test_a_stream_of_another_size_than_its_ledger_says_is_not_opened(copied: Pat
         open_window_stream(copied / "compact")
 
 
+@pytest.mark.sensitive
 def test_opening_a_huge_stream_takes_no_longer_than_a_small_one(tmp_path: Path) -> None:
     count = 3_000_000  # windows of 4,098 bytes: a sparse file of 12 GB
     with WindowWriter(tmp_path / "stream", 2049, np.uint16) as writer:
@@ -477,10 +478,10 @@ def test_opening_a_huge_stream_takes_no_longer_than_a_small_one(tmp_path: Path) 
     np.save(tmp_path / "token_lengths.npy", np.zeros(count, "<i4"))
     seconds = []
     for _ in range(5):
-        begun = time.perf_counter()
+        begun = time.process_time()  # not of the clock: another process may have the core
         assert len(open_window_stream(tmp_path)) == count
-        seconds.append(time.perf_counter() - begun)
-    assert min(seconds) < 0.05
+        seconds.append(time.process_time() - begun)
+    assert min(seconds) < 0.25, "the whole file was read: that takes seconds"
 
 
 def test_the_sample_has_both_ends_and_is_the_same_every_time() -> None:

@@ -21,6 +21,8 @@ from everytoken.tokens.vocabulary import load_hub_tokenizer
 from tests.corpus.upstreams.hub_server import COMMIT, Fault, Hub, serve_hub
 from tests.tokens.corpora import EOS, documents, small_tokenizer, stored
 
+pytestmark = pytest.mark.sensitive
+
 TEXTS = [
     "the cat sat on the mat",
     "le café noir et le café crème",

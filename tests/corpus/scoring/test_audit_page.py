@@ -19,8 +19,11 @@ import pytest
 from everytoken.corpus.scoring.audit import CLASS_NAMES
 from everytoken.corpus.scoring.audit_page import MAX_CHARACTERS, label_page
 from everytoken.corpus.scoring.audit_report import read_labels
+from tests.shards.children import PATIENCE, wait_until
 
 websockets = pytest.importorskip("websockets.sync.client", reason="the browser is driven over a web socket")
+
+pytestmark = pytest.mark.sensitive
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DIGEST = "ab" * 32
@@ -58,7 +61,7 @@ class Page:
         session = {} if self._session is None else {"sessionId": self._session}
         self._socket.send(json.dumps({"id": number, "method": method, "params": params, **session}))
         while True:
-            message = json.loads(self._socket.recv(timeout=20))
+            message = json.loads(self._socket.recv(timeout=PATIENCE))
             if message.get("id") == number:
                 assert "error" not in message, message
                 result: dict[str, Any] = message["result"]
@@ -67,10 +70,8 @@ class Page:
 
     def open(self, path: Path) -> None:
         self.call("Page.navigate", url=path.as_uri())
-        deadline = time.monotonic() + 20
-        while self.evaluate("document.readyState + location.protocol") != "completefile:":
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        state = "document.readyState + location.protocol"
+        wait_until(lambda: self.evaluate(state) == "completefile:", "the page does not open")
 
     def evaluate(self, expression: str) -> Any:
         result = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
@@ -112,16 +113,13 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     )
     try:
         told = folder / "profile/DevToolsActivePort"
-        deadline = time.monotonic() + 30
-        while not (told.exists() and len(told.read_text().splitlines()) == 2):
-            assert process.poll() is None and time.monotonic() < deadline, "Chromium does not start"
-            time.sleep(0.02)
+        wait_until(lambda: told.exists() and len(told.read_text().splitlines()) == 2, "Chromium does not start")
         port, path = told.read_text().splitlines()
         with websockets.connect(f"ws://127.0.0.1:{port}{path}", max_size=None) as socket:
             yield Page(socket, folder)
     finally:
         os.killpg(process.pid, signal.SIGKILL)
-        process.wait(timeout=30)
+        process.wait()
 
 
 @pytest.fixture
@@ -177,7 +175,7 @@ def test_labels_by_key_and_mouse_are_kept_and_saved(page: Page, folder: Path) ->
     page.press("u")
     assert page.text("#text") == "document 3", "the next without a label, from the start again"
     page.press("ArrowLeft")
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE
     while page.text("#count") != "4 labelled" or page.text("#text") != "document 3":
         assert time.monotonic() < deadline, "labels stay when the page is opened again"
         page.open(folder / "label.html")  # in another process, which may be faster than the writing of the first one
@@ -186,10 +184,7 @@ def test_labels_by_key_and_mouse_are_kept_and_saved(page: Page, folder: Path) ->
     saved = folder / "labels.jsonl"
     page.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(folder))
     page.click("#save")
-    deadline = time.monotonic() + 20
-    while not saved.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(saved.exists, "the labels were not saved")
     assert read_labels(saved, len(texts), DIGEST) == {1: 3, 2: None, 3: 5, 5: 2}
     opened(page, folder, texts, "c" * 64)
     assert page.text("#count") == "0 labelled", "labels belong to a sample"

@@ -25,6 +25,8 @@ from tests.corpus.scoring.small_models import (
 )
 from tests.corpus.upstreams.hub_server import COMMIT, Fault, Hub, serve_hub
 
+pytestmark = pytest.mark.sensitive
+
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:

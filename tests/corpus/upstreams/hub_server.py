@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, NamedTuple
 
 COMMIT = "689a3ea2d8217e64d73a5058913fa43ad15e81aa"
@@ -83,6 +84,15 @@ class Hub:
                 entry |= {"lfs": {"oid": sha256, "size": len(content), "pointerSize": 134}, "oid": "1" * 40}
             entries.append(entry)
         return self.listed(entries)
+
+
+def sizes_of_partials(folder: Path) -> list[int]:
+    """Return the sizes of what downloads have stored so far."""
+    sizes = []
+    for path in folder.rglob("*.partial"):
+        with suppress(FileNotFoundError):  # it was whole meanwhile
+            sizes.append(path.stat().st_size)
+    return sizes
 
 
 @contextmanager
@@ -205,7 +215,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body[:sent])
         if fault.stalls:
             self.wfile.flush()
-            self.hub.released.wait(30)
+            self.hub.released.wait(1000)  # the end of the test releases it
         if sent < len(body):
             self.close_connection = True
             if fault.reset:

@@ -308,6 +308,7 @@ def bucket(s3_server: str, monkeypatch: pytest.MonkeyPatch, waits: list[float], 
     s3fs.S3FileSystem.clear_instance_cache()
 
 
+@pytest.mark.sensitive
 def test_a_bucket_is_listed_and_fetched(bucket: Any, tmp_path: Path) -> None:
     files = find_files("s", path_source("s3://texts/dolma").upstream, tmp_path)
     assert [(file.path, file.size) for file in files] == [(name, len(ROWS[name])) for name in NAMES]
@@ -317,6 +318,7 @@ def test_a_bucket_is_listed_and_fetched(bucket: Any, tmp_path: Path) -> None:
     assert b"s3cret" not in stored + json.dumps([file.to_json() for file in files]).encode()
 
 
+@pytest.mark.sensitive
 def test_an_object_that_changed_or_is_gone_is_noticed(bucket: Any, tmp_path: Path) -> None:
     files = find_files("s", path_source("s3://texts/dolma").upstream, tmp_path)
     files[2].open().close()
@@ -330,6 +332,7 @@ def test_an_object_that_changed_or_is_gone_is_noticed(bucket: Any, tmp_path: Pat
         files[2].open()
 
 
+@pytest.mark.sensitive
 def test_a_large_object_with_a_checksum_is_resumed_by_the_next_run(
     bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -359,6 +362,7 @@ def test_a_large_object_with_a_checksum_is_resumed_by_the_next_run(
     assert partials(tmp_path) == []
 
 
+@pytest.mark.sensitive
 def test_a_bucket_that_is_not_there_and_denied_access_are_named(
     bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

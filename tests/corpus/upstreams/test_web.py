@@ -87,6 +87,9 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
+pytestmark = pytest.mark.sensitive
+
+
 @pytest.fixture
 def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
     monkeypatch.setattr(retries, "pause", lambda _: None)
