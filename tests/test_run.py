@@ -577,6 +577,7 @@ def test_kedro_viz_builds(project: Project, files: dict[str, bytes]) -> None:
     ]
 
 
+@pytest.mark.sensitive
 def test_the_notebook_runs(project: Project, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     import nbformat
     from nbclient import NotebookClient
@@ -585,7 +586,9 @@ def test_the_notebook_runs(project: Project, files: dict[str, bytes], monkeypatc
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         notebook = nbformat.read(path, as_version=4)
         assert all(not cell.get("outputs") for cell in notebook.cells), f"{path.name}: commit it without outputs"
-        NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(project.folder)}}).execute()
+        NotebookClient(
+            notebook, timeout=600, startup_timeout=600, resources={"metadata": {"path": str(project.folder)}}
+        ).execute()
 
 
 def test_the_python_of_the_guide_runs(project: Project, files: dict[str, bytes]) -> None:

@@ -263,6 +263,7 @@ def test_several_nodes_are_told_how_to_be_started(inputs, tmp_path):
     assert read_job(job.live_folder / "job.json") == job
 
 
+@pytest.mark.sensitive
 def test_processes_tell_what_they_did_and_the_error_of_the_one_that_failed(inputs, tmp_path, capfd):
     job = tiny_job(
         inputs, tmp_path, processes=2, every_steps=1, learning_rate=1e30, warmup_steps=0, max_skipped_in_a_row=2
@@ -279,6 +280,7 @@ def test_processes_tell_what_they_did_and_the_error_of_the_one_that_failed(input
     assert [record.skipped for record in history] == [record.skipped for record in records]
 
 
+@pytest.mark.sensitive
 def test_a_changed_stream_ends_all_processes_and_leaves_nothing_of_what_they_told(inputs, tmp_path):
     shutil.copytree(inputs, tmp_path / "inputs")
     job = tiny_job(tmp_path / "inputs", tmp_path / "runs", processes=2, every_steps=2, steps=100_000)
@@ -310,6 +312,7 @@ def test_two_launches_of_a_run_at_a_time_are_refused(inputs, tmp_path):
     assert (job.live_folder / "processes_of_the_other").exists()
 
 
+@pytest.mark.sensitive
 def test_a_process_that_is_done_ends_well_whatever_threads_do_at_the_end_of_the_interpreter(inputs, tmp_path):
     job = tiny_job(inputs, tmp_path / "runs", steps=3)
     write_job(tmp_path / "given.json", job)
