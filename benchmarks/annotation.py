@@ -241,7 +241,7 @@ def join_rates(folder: Path, entries: int, rows: int, memory: int) -> None:
         write_table(folder / f"tables/{k}.parquet", np.arange(k * each, (k + 1) * each), numpy_generator(3, k))
         for k in range(4)
     ]
-    documents = write_keys(folder / "keys", rows, entries * 11 // 10, 100_000)
+    documents = write_keys(folder / "keys", rows, entries * 11 // 10, min(rows, 100_000))
     (folder / "bare").mkdir()
     bare, bare_peak = alone(bare_join, folder / "bare", documents, files, memory)
     shutil.rmtree(folder / "bare")

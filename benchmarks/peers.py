@@ -21,10 +21,12 @@ Systems (``--only`` takes a list):
 - ``bare``: ``encode_batch_fast`` of the tokenizers library alone in 2 processes; its wall time is that of the encoding,
   without start, reading and taking the ids out.
 - ``read``: the reading of everytoken in 2 processes, the texts written as bytes: no tokenizer.
-- ``gpt2-fast``, ``gpt2-gigatoken`` (with ``--gpt2``): the same two on GPT-2's tokenizer. Megatron-LM's
-  preprocess_data_fast.py is in no package, so its steps are done here by what is: gigatoken encodes the files, awkward
-  appends EOS, and megatron-core's IndexedDatasetBuilder writes the stream (one document after the other; the script has
-  a parallel writer that megatron-core on PyPI lacks: the time without writing is shown).
+- ``gpt2-fast``, ``gpt2-gigatoken`` (with ``--gpt2``): ``fast`` on GPT-2's tokenizer, and the steps of Megatron-LM's
+  tools/preprocess_data_fast.py: gigatoken encodes the files, and ``IndexedDatasetBuilder.add_documents`` writes all
+  documents, EOS included, as one flat array. megatron-core 0.16.1, the newest on PyPI, has no ``add_documents`` yet:
+  its builder then gets the same flat array from here (`add_flat`). ``PYTHONPATH=CHECKOUT`` of Megatron-LM takes theirs.
+  ``megatron.core`` imports torch, so two ratios are printed: of the whole processes, and of ours with its imports to
+  theirs without.
 
 Special tokens that a text spells become tokens here (``control``), as in the other systems. In the end the bytes of all
 streams of a tokenizer are compared, and each .idx with what it says.
@@ -273,8 +275,7 @@ def _read(paths: Sequence[Path], out: Path, path_of_tokenizer: Path, told: Any) 
 
 
 def run_gigatoken(corpus: Path, out: Path, tokenizer: Path) -> None:
-    """What Megatron-LM's preprocess_data_fast.py does, in its order."""
-    import awkward as ak
+    """What Megatron-LM's preprocess_data_fast.py does, in its order; the last line is the seconds without imports."""
     import gigatoken
     from megatron.core.datasets.indexed_dataset import DType, IndexedDatasetBuilder
 
@@ -284,15 +285,35 @@ def run_gigatoken(corpus: Path, out: Path, tokenizer: Path) -> None:
     eos = {token["content"]: token["id"] for token in json.loads(tokenizer.read_bytes())["added_tokens"]}[EOS]
     source = gigatoken.JsonlFileSource([str(path) for path in sorted(corpus.iterdir())], field="text")
     documents = opened.encode_files(source)
-    ends = ak.singletons(ak.Array(np.full(len(documents), eos, np.uint32)))
-    documents = ak.concatenate([documents, ends], axis=1)
     writing = time.perf_counter()
-    builder = IndexedDatasetBuilder(str(out / "documents.bin"), dtype=DType.optimal_dtype(opened.vocab_size))
-    for document in documents:
-        ids = ak.to_numpy(document)
-        builder.add_document(ids, [len(ids)])
+    dtype = DType.optimal_dtype(opened.vocab_size)
+    builder = IndexedDatasetBuilder(str(out / "documents.bin"), dtype=dtype)
+    if hasattr(builder, "add_documents"):
+        builder.add_documents(documents, eod_token=eos)
+    else:
+        import awkward as ak
+
+        add_flat(builder, np.asarray(ak.flatten(documents)), np.asarray(ak.num(documents, axis=1)), eos)
     builder.finalize(str(out / "documents.idx"))
-    print(f"encoding {writing - begin:.2f} s, writing {time.perf_counter() - writing:.2f} s")
+    end = time.perf_counter()
+    print(f"encoding {writing - begin:.2f} s, writing {end - writing:.2f} s")
+    print(end - begin)
+
+
+def add_flat(builder: Any, ids: np.ndarray, lengths: np.ndarray, eos: int) -> None:
+    """Add documents, each with EOS at its end, by one write, as ``add_documents`` of Megatron-LM does.
+
+    Args:
+        builder: an ``IndexedDatasetBuilder``.
+        ids: token ids of all documents (tokens,).
+        lengths: tokens of each document (documents,).
+        eos: the id that ends each document.
+    """
+    flat = np.insert(ids.astype(builder.dtype), np.cumsum(lengths), eos)
+    builder.data_file.write(flat.tobytes())
+    first = len(builder.sequence_lengths)
+    builder.sequence_lengths.extend((lengths + 1).tolist())
+    builder.document_indices.extend(range(first + 1, first + len(lengths) + 1))
 
 
 RUNS = {"datatrove": run_datatrove, "bare": run_bare, "read": run_read, "gpt2-gigatoken": run_gigatoken}
@@ -411,8 +432,14 @@ def show(runs: dict[str, list[Run]], size: int) -> None:
         bare = statistics.median(float(run.said) for run in runs["bare"])
         print(f"reference: {statistics.median(run.wall for run in runs['reference']) / bare:.3f} of the bare encoding")
     if {"gpt2-fast", "gpt2-gigatoken"} <= set(runs):
-        ours, theirs = (statistics.median(run.wall for run in runs[key]) for key in ("gpt2-fast", "gpt2-gigatoken"))
-        print(f"gpt2-fast: {theirs / ours:.1f} times as fast as gpt2-gigatoken ({runs['gpt2-gigatoken'][-1].said})")
+        pairs = list(zip(runs["gpt2-gigatoken"], runs["gpt2-fast"], strict=True))
+        whole = [theirs.wall / ours.wall for theirs, ours in pairs]
+        bare = [float(theirs.said) / ours.wall for theirs, ours in pairs]
+        for ratios, of in ((whole, "gpt2-gigatoken"), (bare, "gpt2-gigatoken without its imports")):
+            print(
+                f"gpt2-fast: {statistics.median(ratios):.2f} times as fast as {of}, "
+                f"{min(ratios):.2f} to {max(ratios):.2f} in the rounds"
+            )
 
 
 def same(folder: Path, systems: Sequence[str]) -> None:

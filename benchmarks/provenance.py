@@ -1,13 +1,13 @@
 """How long it takes to say where a token came from, in a run of 10^9 windows, and what its indexes cost.
 
-``python benchmarks/provenance.py [million windows] [folder]``: a compact stream with 81 % of the windows (2,049 tokens,
-documents of log-normal length, 759 tokens on average, in parts of 25,000 rows) and an annotated stream with the rest;
+``python benchmarks/provenance.py [million windows] [folder] [documents]``: a compact stream with 81 % of the windows
+(2,049 tokens, documents of log-normal length, 759 on average, 25,000 a part) and an annotated stream with the rest;
 their indexes are made by the functions of the pipelines from lengths that are made up, and have their full size on
 disk: 22 GB for 1,000 million windows. They are deleted at the end. A run of batches of 960 reads one and a half epochs.
 
 - *trace*: a random sequence of a random step -> its window -> documents, each with part and row.
 - *exposure*: a random document -> its windows -> every sample and step of the run that read them.
-- *find*: a random id -> its documents, whose records are looked at; in an index of `_FOUND` documents in parquet.
+- *find*: a random id -> its documents, whose records are looked at; in an index of ``documents`` (5,000,000).
 
 Every line is a process of its own: it makes an index, or asks once, after the files were dropped from the page cache
 (``cold``), or a thousand times. ``start`` is the process with all its imports and the opening of the indexes. Peak
@@ -48,7 +48,6 @@ from everytoken.tokens import DataParameters, SampleOrder
 
 SEQ_LENGTH, SEED, BATCH_SIZE, BLOCK, ROWS = 2048, 42, 960, 26_202_563, 25_000  # of the published corpus: its block
 COMPACT_SHARE, EPOCHS, QUESTIONS = 0.81, 1.5, 1000
-_FOUND = 5_000_000
 _BASE = 1 << 20
 
 
@@ -140,7 +139,7 @@ def make_documents(folder: Path, count: int) -> dict[str, Any]:
     return {"documents": shards.rows, "seconds": time.perf_counter() - begin}
 
 
-def ask(folder: Path, what: str, questions: int, begun: float) -> dict[str, float]:
+def ask(folder: Path, what: str, questions: int, count: int, begun: float) -> dict[str, float]:
     """Answer random questions in this process."""
     if what == "find":
         shards = pickle.loads((folder / "documents.pickle").read_bytes())
@@ -163,7 +162,7 @@ def ask(folder: Path, what: str, questions: int, begun: float) -> dict[str, floa
     for _ in range(questions):
         begin = time.perf_counter()
         if what == "find":
-            answers += len(found.find_id(f"{int(generator.integers(_FOUND // ROWS * ROWS)):032x}"))
+            answers += len(found.find_id(f"{int(generator.integers(count // ROWS * ROWS)):032x}"))
         elif what == "trace":
             step, sequence = int(generator.integers(samples // BATCH_SIZE)), int(generator.integers(BATCH_SIZE))
             streams, windows = order.locate(order.samples_of_step(step)[sequence : sequence + 1])
@@ -219,16 +218,18 @@ def report(result: dict[str, Any]) -> None:
 
 def main() -> None:
     if sys.argv[1:2] == ["ask"]:
-        report(ask(Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]), float(sys.argv[5])))
+        report(ask(Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]), int(sys.argv[5]), float(sys.argv[6])))
         return
     if sys.argv[1:2] == ["make"]:
         folder, kind = Path(sys.argv[2]), sys.argv[3]
-        report(make_documents(folder, _FOUND) if kind == "documents" else make_stream(folder, kind, int(sys.argv[4])))
+        count = int(sys.argv[4])
+        report(make_documents(folder, count) if kind == "documents" else make_stream(folder, kind, count))
         return
     windows = int(float(sys.argv[1] if len(sys.argv) > 1 else 1000) * 1e6)
+    documents = int(sys.argv[3]) if len(sys.argv) > 3 else 5_000_000
     with tempfile.TemporaryDirectory(dir=sys.argv[2] if len(sys.argv) > 2 else None) as name:
         folder = Path(name)
-        needed, free = windows * 24 + _FOUND * 150, shutil.disk_usage(folder).free
+        needed, free = windows * 24 + documents * 150, shutil.disk_usage(folder).free
         if free < needed:
             sys.exit(f"{folder} has {free / 1e9:.0f} GB free, {needed / 1e9:.0f} GB are needed: give fewer windows")
         print(
@@ -236,7 +237,7 @@ def main() -> None:
             f"{'million/s':>11}{'writes':>8}{'peak MB':>9}"
         )
         for kind in ("compact", "annotated", "documents"):
-            of = measured("make", folder, kind, windows)
+            of = measured("make", folder, kind, documents if kind == "documents" else windows)
             sizes = {path.stem: path.stat().st_size for path in (folder / kind).iterdir()}
             of_windows, total = sum(sizes[file] for file in _WINDOW_MAPS[kind]), sum(sizes.values())
             written = plain_write(folder, min(total, 1 << 30)) * max(1, total / (1 << 30))
@@ -254,7 +255,7 @@ def main() -> None:
             for questions in (1, QUESTIONS):
                 if questions == 1:
                     forget(folder)
-                result = measured("ask", folder, what, questions, time.time())
+                result = measured("ask", folder, what, questions, documents, time.time())
                 label = f"{what}, {'cold' if questions == 1 else f'{questions} times'}"
                 print(
                     f"{label:<18}{result['answers']:>9.1f}{result['start']:>9.2f}{1e3 * result['median']:>11.3f}"

@@ -185,7 +185,8 @@ def text_rates(texts: list[str], folder: Path) -> None:
 
 def row_rates(rows: int, folder: Path) -> None:
     """Print what depends on the number of rows alone."""
-    documents = write_documents(folder / "rows", [PART_ROWS] * (rows // PART_ROWS))
+    each = min(PART_ROWS, -(-rows // len(WEIGHTS)))  # no source without a part
+    documents = write_documents(folder / "rows", [min(each, rows - start) for start in range(0, rows, each)])
     reading = seconds(lambda: [deque(part.batches(["text_sha256"]), maxlen=0) for part in documents])
     for memory in (200, 600):
         taken, peak = alone(exact, documents, memory << 20)
@@ -218,9 +219,10 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--folder", type=Path, default=None)
     given = parser.parse_args()
-    sizes = [[int(size) for size in numpy_generator(3, i).lognormal(8, 1, int(w * 1e6))] for i, w in enumerate(WEIGHTS)]
+    counts = [int(weight * given.rows / 10) for weight in WEIGHTS]
+    sizes = [[int(size) for size in numpy_generator(3, i).lognormal(8, 1, count)] for i, count in enumerate(counts)]
     taken = seconds(lambda: deque(interleave(sizes, list(map(sum, sizes))), maxlen=0))
-    line("interleave, 7 sources", f"{taken:.2f} us/document", "")
+    line("interleave, 7 sources", f"{taken / sum(counts) * 1e6:.2f} us/document", "")
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
         text_rates(articles(given.wheel), Path(folder))
         row_rates(given.rows, Path(folder))

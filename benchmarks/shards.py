@@ -1,6 +1,6 @@
 """What the shard store costs: writing text rows beside bare pyarrow, and the overhead of a part.
 
-    python benchmarks/shards.py [folder]
+    python benchmarks/shards.py [folder] [thousand rows of text] [parts of one row]
 
 Prints a small table. Figures are medians of three runs in one process, so that ratios can be compared between machines.
 """
@@ -26,10 +26,9 @@ from everytoken.shards.writing import ROW_GROUP_ROWS, write_rows
 
 SCHEMA = pa.schema([("id", pa.large_string()), ("text", pa.large_string()), ("row", pa.int64())])
 MEGABYTE = 1e6
-PARTS = 300
 
 
-def text_batches(count: int = 32, rows: int = 1000) -> list[pa.RecordBatch]:
+def text_batches(count: int, rows: int = 1000) -> list[pa.RecordBatch]:
     """Return batches of documents of about 4 kB, of words that compress as English does (to about a third)."""
     generator = numpy_generator(42)
     letters = "etaoinshrdlucmfwypvbgk"
@@ -90,8 +89,8 @@ def report(name: str, value: float, unit: str, remark: str = "") -> None:
     print(f"{name:<44}{value:>9.1f} {unit:<11}{remark}")
 
 
-def measure_writing(folder: Path) -> None:
-    batches = text_batches()
+def measure_writing(folder: Path, thousands: int) -> None:
+    batches = text_batches(thousands)
     size = sum(batch.nbytes for batch in batches) / MEGABYTE
     path = folder / "p.parquet"
     bare = seconds(lambda: bare_write(batches, folder / "bare.parquet"))
@@ -109,26 +108,27 @@ def measure_writing(folder: Path) -> None:
     report("batches() of a stored part", size / read, "MB/s")
 
 
-def measure_parts(folder: Path) -> None:
+def measure_parts(folder: Path, parts: int) -> None:
     from benchmarks import shards as here  # workers and recipes know the function by its module
 
-    planned = Shards.from_values(list(range(PARTS)), [str(i) for i in range(PARTS)]).map(here.tiny_part)
-    print(f"\n{PARTS} parts of one row")
+    planned = Shards.from_values(list(range(parts)), [str(i) for i in range(parts)]).map(here.tiny_part)
+    print(f"\n{parts} parts of one row")
     for name, engine in (("inline", Inline()), ("processes, 2 workers", Processes(2))):
         store = Store(folder / name)
         start = time.perf_counter()
         store.save(planned, engine)
-        report(name, (time.perf_counter() - start) / PARTS * 1000, "ms a part", "fsync of file, record and folders")
+        report(name, (time.perf_counter() - start) / parts * 1000, "ms a part", "fsync of file, record and folders")
         again = seconds(lambda store=store, engine=engine: store.save(planned, engine))  # type: ignore[misc]
-        report(f"{name}, nothing to do", again / PARTS * 1000, "ms a part")
+        report(f"{name}, nothing to do", again / parts * 1000, "ms a part")
 
 
 def main() -> None:
     folder = Path(tempfile.mkdtemp(dir=sys.argv[1] if len(sys.argv) > 1 else None))
+    thousands, parts = (int(given) for given in [*sys.argv[2:], *("32", "300")[max(0, len(sys.argv) - 2) :]])
     sys.path.insert(0, str(Path(__file__).parents[1]))
     try:
-        measure_writing(folder)
-        measure_parts(folder)
+        measure_writing(folder, thousands)
+        measure_parts(folder, parts)
     finally:
         shutil.rmtree(folder)
 

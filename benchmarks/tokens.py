@@ -1,6 +1,7 @@
 """How fast documents become tokens, with each engine that is installed and proven, beside the bare engine.
 
-Text: the Python standard library's own sources. ``python benchmarks/tokens.py [megabytes]`` prints a table.
+Text: the Python standard library's own sources. ``python benchmarks/tokens.py [megabytes] [texts]`` prints a
+table; texts are those of a proof, 100,000 of them if it is not given.
 """
 
 from __future__ import annotations
@@ -76,6 +77,7 @@ def line(what: str, size: int, seconds: float, note: str = "") -> None:
 
 def main() -> None:
     wanted = float(sys.argv[1]) * 1e6 if len(sys.argv) > 1 else 12e6
+    cases = int(sys.argv[2]) if len(sys.argv) > 2 else 100_000
     names: list[str] = []
     size = 0
     for path in sorted(Path(sysconfig.get_paths()["stdlib"]).rglob("*.py")):
@@ -102,13 +104,13 @@ def main() -> None:
             reference=reference_version(),
             special_tokens_in_text="literal",
             samples=[documents],
-            cases=100_000,
+            cases=cases,
             documents=100,
             seed=42,
         )
         seconds, certificate = timed(lambda: ArtifactStore(folder / "certificate").save(planned))
         proven = [name for name, engine in certificate.statistics["engines"].items() if engine["equal"]]
-        line(f"proof of {', '.join(installed_engines()) or 'no engine'}", 0, seconds, "100,000 texts")
+        line(f"proof of {', '.join(installed_engines()) or 'no engine'}", 0, seconds, f"{cases:,} texts")
 
         for name in [REFERENCE, *proven]:
             bare = open_engine(name, open_tokenizer(tokenizer, EOS).content, "literal")

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from benchmarks.peers import add_flat
 from everytoken.tokens import ShuffleError, StreamError, WindowWriter, megatron, open_indexed
 
 
@@ -156,3 +157,20 @@ def test_sequences_of_several_lengths_are_no_windows(tmp_path: Path) -> None:
     (tmp_path / "s.idx").write_bytes(bytes(index))
     with pytest.raises(StreamError, match="not all one length"):
         open_indexed(tmp_path / "s").windows()
+
+
+def test_documents_written_at_once_are_those_written_one_by_one(tmp_path: Path) -> None:
+    """What ``peers.py`` gives Megatron's builder is what the builder makes of the same documents."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it says that there is no GPU
+        indexed = importlib.import_module("megatron.core.datasets.indexed_dataset")
+    texts = [np.array(ids, np.uint32) for ids in ([5, 6, 7], [], [8], [9, 10])]
+    at_once, one_by_one = (indexed.IndexedDatasetBuilder(str(tmp_path / f"{i}.bin"), dtype=np.uint16) for i in range(2))
+    add_flat(at_once, np.concatenate(texts[:2]), np.array([3, 0]), 4)
+    add_flat(at_once, np.concatenate(texts[2:]), np.array([1, 2]), 4)
+    for ids in texts:
+        one_by_one.add_document([*ids, 4], [len(ids) + 1])
+    for number, builder in enumerate((at_once, one_by_one)):
+        builder.finalize(str(tmp_path / f"{number}.idx"))
+    for suffix in (".bin", ".idx"):
+        assert (tmp_path / f"0{suffix}").read_bytes() == (tmp_path / f"1{suffix}").read_bytes()
