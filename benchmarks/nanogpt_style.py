@@ -131,7 +131,9 @@ def get_batch(data: np.memmap, config: Config, generator: np.random.Generator) -
     return x, y
 
 
-def train(config: Config, tokens: Path, dtype: np.dtype[np.generic], *, bfloat16: bool) -> Iterator[float]:
+def train(
+    config: Config, tokens: Path, dtype: np.dtype[np.generic], *, bfloat16: bool, compiled: bool
+) -> Iterator[float]:
     """Do one optimiser step each time the next loss is asked for; threads and product precision are the caller's."""
     data = np.memmap(tokens, dtype=dtype, mode="r")
     generator = numpy_generator(0)
@@ -142,10 +144,11 @@ def train(config: Config, tokens: Path, dtype: np.dtype[np.generic], *, bfloat16
     ]
     optimizer = torch.optim.AdamW(groups, lr=config.learning_rate, betas=(0.9, 0.95), fused=True)
     model.train()
+    run = torch.compile(model) if compiled else model
     while True:
         x, y = get_batch(data, config, generator)
         with torch.autocast("cpu", dtype=torch.bfloat16) if bfloat16 else nullcontext():
-            loss = model(x, y)
+            loss = run(x, y)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

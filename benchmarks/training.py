@@ -2,6 +2,7 @@
 
     python benchmarks/training.py                                  # the demo model, three precisions, batch 4, 8 and 16
     python benchmarks/training.py --threads 1 --batch-sizes 4
+    python benchmarks/training.py --compile-plain --modes medium   # the plain loop at its best: torch.compile
 
 Both loops do a step in turn, in one process, with the same threads, precision and shape: ours is
 ``training.loop.train_steps`` fed by ``tokens.open_training_windows``, with deterministic algorithms and all checks; the
@@ -121,7 +122,13 @@ def compare(mode: str, batch_size: int, folder: Path, options: argparse.Namespac
         batch_size=batch_size,
         learning_rate=3e-3,
     )
-    plain = train(config, folder / "tokens.bin", np.dtype("<u2"), bfloat16=precision == "bfloat16")
+    plain = train(
+        config,
+        folder / "tokens.bin",
+        np.dtype("<u2"),
+        bfloat16=precision == "bfloat16",
+        compiled=options.compile_plain,
+    )
     torch.set_num_threads(options.threads)
     torch.set_float32_matmul_precision(matmul_precision)
     peak = matrix_peak.__wrapped__(machine, seconds=1.0)  # before and after: a busy machine shows less of it
@@ -151,7 +158,8 @@ def main() -> None:
     parser.add_argument("--modes", nargs="+", choices=list(MODES), default=list(MODES))
     parser.add_argument("--batch-sizes", nargs="+", type=int, default=[4, 8, 16])
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--compile", action="store_true", help="compile our layers (not the plain loop's)")
+    parser.add_argument("--compile", action="store_true", help="compile our layers")
+    parser.add_argument("--compile-plain", action="store_true", help="compile the model of the plain loop")
     parser.add_argument("--seq-length", type=int, default=256)
     parser.add_argument("--vocab-size", type=int, default=8192)
     parser.add_argument("--d-model", type=int, default=192)
