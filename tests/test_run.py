@@ -559,7 +559,9 @@ def test_a_mixture_is_interleaved_and_reported(tmp_path: Path) -> None:
 def test_every_store_has_a_preview(project: Project, files: dict[str, bytes]) -> None:
     from everytoken.datasets import ShardStore
 
-    for ledger in sorted((project.folder / "data/test").rglob("ledger.json")):
+    ledgers = sorted((project.folder / "data/test").rglob("ledger.json"))
+    assert ledgers
+    for ledger in ledgers:
         if "parts" in json.loads(ledger.read_text()):
             preview = ShardStore(filepath=str(ledger.parent), engine={"kind": "inline", "workers": 1}).preview()
             assert json.dumps(preview), "kedro-viz sends it as JSON"
@@ -593,7 +595,9 @@ def test_the_notebook_runs(project: Project, files: dict[str, bytes], monkeypatc
     from nbclient import NotebookClient
 
     monkeypatch.setenv("KEDRO_ENV", "test")
-    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+    paths = sorted((ROOT / "notebooks").glob("*.ipynb"))
+    assert paths
+    for path in paths:
         notebook = nbformat.read(path, as_version=4)
         assert all(not cell.get("outputs") for cell in notebook.cells), f"{path.name}: commit it without outputs"
         NotebookClient(
