@@ -3,4 +3,4 @@
 that anyone can rebuild every document and every token of every batch, and can ask of any token where it came from.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
