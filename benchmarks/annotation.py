@@ -95,7 +95,7 @@ def write_keys(folder: Path, rows: int, ids: int, part_rows: int) -> Shards:
     return Shards(tuple(part(index) for index in range(rows // part_rows)))
 
 
-@versioned(1)
+@versioned("tiny_part", 1)
 def tiny_part(part: Part, *, rows: int) -> Rows:
     """Make a part of short documents: six sources, every third id repeats the one before it."""
 

@@ -37,7 +37,7 @@ TOKENS = pa.schema([*(SPLIT_DOCUMENTS.field(name) for name in READ[2:5]), pa.fie
 WINDOW_BYTES = 2_049 * 4
 
 
-@versioned(1)
+@versioned("documents", 1)
 def documents(part: Part, *, rows: int) -> Rows:
     """Documents with ids of 36 characters; texts of 60, as a manifest does not read them."""
 
@@ -71,7 +71,7 @@ def documents(part: Part, *, rows: int) -> Rows:
     return Rows(SPLIT_DOCUMENTS, batches())
 
 
-@versioned(1)
+@versioned("lengths", 1)
 def lengths(part: Part) -> Rows:
     """Token lengths of the documents."""
 

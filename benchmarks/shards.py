@@ -79,7 +79,7 @@ def digest(batches: list[pa.RecordBatch]) -> None:
         found.update(batch)
 
 
-@versioned(1)
+@versioned("tiny_part", 1)
 def tiny_part(part: Part) -> Rows:
     """One row."""
     return as_rows([pa.record_batch([["a"], ["b"], [part.value]], SCHEMA)])

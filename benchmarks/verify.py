@@ -72,7 +72,7 @@ TOKENS = pa.schema(
 )
 
 
-@versioned(1)
+@versioned("documents", 1)
 def documents(part: Part, *, first: int, rows: int, cap: int, vocab_size: int) -> Rows:
     """Encoded documents of log-normal length."""
 
@@ -103,7 +103,7 @@ def documents(part: Part, *, first: int, rows: int, cap: int, vocab_size: int) -
     return Rows(TOKENS, batches())
 
 
-@versioned(1)
+@versioned("listed", 1)
 def listed(part: Part, *, split: str) -> Rows:
     """The manifest of the documents; they all have the one text."""
     from everytoken.provenance.text_hashes import text_hash
@@ -132,7 +132,7 @@ def listed(part: Part, *, split: str) -> Rows:
     return Rows(MANIFEST, batches())
 
 
-@versioned(1)
+@versioned("nothing", 1)
 def nothing(folder: Path) -> Built:
     """An artifact without files."""
     return Built({})

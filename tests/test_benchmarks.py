@@ -96,7 +96,7 @@ def wheel(folder: Path) -> Path:
     return path
 
 
-@versioned(1)
+@versioned("chats", 1)
 def chats(part: Part) -> Rows:
     """A part of documents of the source ``chats``."""
 

@@ -13,7 +13,7 @@ from everytoken.summary import _set_aside
 SCHEMA = pa.schema([("text", pa.string())])
 
 
-@versioned(1)
+@versioned("drawn", 1)
 def drawn(part: Part) -> Rows:
     """A part of which as many documents were not drawn as its value says."""
 

@@ -140,7 +140,7 @@ def _scored(rows: int) -> pa.Table:
     return table.append_column("safety_probs", pa.nulls(rows, pa.list_(pa.float32()))).cast(SCORED_DOCUMENTS)
 
 
-@versioned(1)
+@versioned("scored_part", 1)
 def scored_part(part: Part) -> Rows:
     def batches() -> Generator[pa.RecordBatch, None, dict[str, Any]]:
         yield from table.to_batches()

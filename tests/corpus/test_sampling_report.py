@@ -184,7 +184,7 @@ def test_length_bands_are_listed_from_short_to_long() -> None:
     assert names != sorted(names)
 
 
-@versioned(1)
+@versioned("scored_rows", 1)
 def scored_rows(part: Part) -> Rows:
     """`ROWS` as scored documents, with the statistics that the report reads of them."""
     rows = ROWS[part.index]

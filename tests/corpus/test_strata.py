@@ -280,7 +280,7 @@ def test_many_strata_in_one_part() -> None:
     assert len(made["annotated"][0][1]["by_stratum"]) == 500
 
 
-@versioned(1)
+@versioned("scored_part", 1)
 def scored_part(part: Part) -> Rows:
     """Documents of three sources; made in worker processes."""
     rows = [(SOURCES[(i * 31 + part.index) % 3], "x", 40 + i * 7 % 300, i * i % 7 % 6) for i in range(60)]

@@ -57,7 +57,7 @@ def _texts() -> list[str]:
     return pieces
 
 
-@versioned(1)
+@versioned("score_by_length", 1)
 def score_by_length(part: Part) -> Rows:
     """Give each document a score from 0 to 5 by its number of characters."""
 

@@ -164,7 +164,7 @@ def test_a_column_that_documents_are_not_compared_by_is_named(builds: Path, tmp_
     assert found.explained == {"held_out_documents": "stratum differs"}
 
 
-@versioned(1)
+@versioned("with_other_strata", 1)
 def with_other_strata(part: Part) -> Rows:
     def batches() -> Generator[pa.RecordBatch, None, dict[str, Any]]:
         for batch in part.batches():

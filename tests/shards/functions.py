@@ -49,7 +49,7 @@ def obey(name: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-@versioned(1)
+@versioned("count_up", 1)
 def count_up(part: Part, *, factor: int = 1, rows: int = 40) -> Rows:
     """Four batches of rows that follow from the value of the part."""
     obey(part.name)
@@ -66,7 +66,7 @@ def count_up(part: Part, *, factor: int = 1, rows: int = 40) -> Rows:
 REASONS = pa.schema([("number", pa.int64()), ("reason", pa.string())])
 
 
-@versioned(1)
+@versioned("sift", 1)
 def sift(part: Part, *, factor: int = 1) -> Rows:
     """Rows of which every ``value``-th is set aside; none when the value is even."""
     obey(part.name)
@@ -82,7 +82,7 @@ def sift(part: Part, *, factor: int = 1) -> Rows:
     return Rows(NUMBERS, batches(), set_aside=REASONS)
 
 
-@versioned(1)
+@versioned("lose_a_row", 1)
 def lose_a_row(part: Part) -> Rows:
     def batches() -> Made:
         yield pa.record_batch([[1, 2]], NUMBERS)
@@ -92,7 +92,7 @@ def lose_a_row(part: Part) -> Rows:
     return Rows(NUMBERS, batches(), set_aside=REASONS)
 
 
-@versioned(1)
+@versioned("aside_without_schema", 1)
 def aside_without_schema(part: Part) -> Rows:
     def batches() -> Made:
         yield SetAside(pa.record_batch([[3], ["bad"]], REASONS))
@@ -101,18 +101,18 @@ def aside_without_schema(part: Part) -> Rows:
     return Rows(NUMBERS, batches())
 
 
-@versioned(1)
+@versioned("leave", 1)
 def leave(part: Part) -> Unchanged:
     obey(part.name)
     return Unchanged(part, {"rows_in": part.rows})
 
 
-@versioned(1)
+@versioned("leave_planned", 1)
 def leave_planned(part: Part) -> Unchanged:
     return Unchanged(part, {})
 
 
-@versioned(1)
+@versioned("add_one", 1)
 def add_one(part: Part, *, add: int = 1) -> Rows:
     obey(part.name)
 
@@ -124,7 +124,7 @@ def add_one(part: Part, *, add: int = 1) -> Rows:
     return Rows(NUMBERS, batches())
 
 
-@versioned(1)
+@versioned("add_up", 1)
 def add_up(left: Part, right: Part) -> Rows:
     obey(left.name)
 
@@ -136,13 +136,13 @@ def add_up(left: Part, right: Part) -> Rows:
     return Rows(NUMBERS, batches())
 
 
-@versioned(1)
+@versioned("total", 1)
 def total(part: Part, *, weight: int = 1) -> dict[str, Any]:
     obey(part.name)
     return {"sum": weight * sum(part.table(["number"])["number"].to_pylist()), "pair": (1, 2)}
 
 
-@versioned(1)
+@versioned("show_total", 1)
 def show_total(part: Part) -> Rows:
     def batches() -> Made:
         yield pa.record_batch([pa.array([part.value["sum"]], pa.int64())], NUMBERS)
@@ -151,7 +151,7 @@ def show_total(part: Part) -> Rows:
     return Rows(NUMBERS, batches())
 
 
-@versioned(1)
+@versioned("read_file", 1)
 def read_file(part: Part) -> Rows:
     """Rows from a file whose place is the part's value: the same content may lie elsewhere tomorrow."""
     obey(part.name)
@@ -163,7 +163,7 @@ def read_file(part: Part) -> Rows:
     return Rows(NUMBERS, batches())
 
 
-@versioned(1)
+@versioned("no_rows", 1)
 def no_rows(part: Part) -> Rows:
     def batches() -> Made:
         yield from ()
@@ -172,7 +172,7 @@ def no_rows(part: Part) -> Rows:
     return Rows(SCHEMA, batches())
 
 
-@versioned(1)
+@versioned("only_nulls", 1)
 def only_nulls(part: Part) -> Rows:
     def batches() -> Made:
         yield pa.record_batch([pa.nulls(9, field.type) for field in SCHEMA], SCHEMA)
@@ -181,7 +181,7 @@ def only_nulls(part: Part) -> Rows:
     return Rows(SCHEMA, batches())
 
 
-@versioned(1)
+@versioned("break_off", 1)
 def break_off(part: Part) -> Rows:
     def batches() -> Made:
         yield batch(0, 10)
@@ -190,7 +190,7 @@ def break_off(part: Part) -> Rows:
     return Rows(SCHEMA, batches())
 
 
-@versioned(1)
+@versioned("other_columns", 1)
 def other_columns(part: Part) -> Rows:
     def batches() -> Made:
         yield pa.record_batch([[1]], NUMBERS)
@@ -199,7 +199,7 @@ def other_columns(part: Part) -> Rows:
     return Rows(SCHEMA, batches())
 
 
-@versioned(1)
+@versioned("statistics_of", 1)
 def statistics_of(part: Part) -> Rows:
     """Rows with the statistics that the value names."""
     kinds: dict[str, Any] = {
@@ -217,7 +217,7 @@ def statistics_of(part: Part) -> Rows:
     return Rows(SCHEMA, batches())
 
 
-@versioned(1)
+@versioned("value_of", 1)
 def value_of(part: Part) -> Any:
     kinds: dict[str, Any] = {"nan": [float("inf")], "int key": {2: 1, 10: 1}, "object": Path("x"), "none": None}
     return kinds[part.value]
@@ -238,7 +238,7 @@ class Panic(BaseException):
     """As pyo3's PanicException is."""
 
 
-@versioned(1)
+@versioned("raise_oddly", 1)
 def raise_oddly(part: Part) -> int:
     """Part 0 is well; the others raise what their value names."""
     match part.value:
@@ -255,7 +255,7 @@ def raise_oddly(part: Part) -> int:
     return 7
 
 
-@versioned(1)
+@versioned("hold_the_lock", 1)
 def hold_the_lock(part: Part) -> int:
     """Never give the interpreter lock back: the regular expression engine backtracks for minutes."""
     obey(part.name)
@@ -277,7 +277,7 @@ def version_of(function: Any, version: int) -> Iterator[None]:
         function.__recipe_version__ = before
 
 
-@versioned(1)
+@versioned("build_folder", 1)
 def build_folder(folder: Path, *, factor: int = 1, source: Any = None) -> Built:
     """An artifact with a subfolder and a table."""
     obey("artifact")
@@ -292,12 +292,12 @@ def build_folder(folder: Path, *, factor: int = 1, source: Any = None) -> Built:
     return Built({"factor": factor}, {"seconds": time.monotonic()})
 
 
-@versioned(1)
+@versioned("build_nothing", 1)
 def build_nothing(folder: Path) -> Built:
     return Built({})
 
 
-@versioned(1)
+@versioned("build_badly", 1)
 def build_badly(folder: Path, *, how: str) -> Any:
     (folder / "half.txt").write_text("half")
     match how:

@@ -137,7 +137,7 @@ def test_planned_data_is_no_parameter() -> None:
 
 
 def _closure() -> Any:
-    @versioned(1)
+    @versioned("inner", 1)
     def inner(part: Any) -> int:
         return 1
 
@@ -145,7 +145,7 @@ def _closure() -> Any:
 
 
 class Holder:
-    @versioned(1)
+    @versioned("method", 1)
     def method(self, part: Any) -> int:
         return 1
 
@@ -157,7 +157,7 @@ class Holder:
     ("function", "message"),
     [
         (_closure(), "not a function of its module"),
-        (versioned(1)(lambda part: 1), "not a function of its module"),
+        (versioned("nameless", 1)(lambda part: 1), "not a function of its module"),
         (Holder().method, "not a function of its module"),
         (functools.partial(count_up, factor=2), "is not a function"),
         (Holder(), "is not a function"),
@@ -191,7 +191,7 @@ def test_recipe_value_of_bytes_is_their_digest() -> None:
     }
 
 
-@versioned(1, unrecorded=["memory"])
+@versioned("bounded", 1, unrecorded=["memory"])
 def bounded(part: Any, *, factor: int, memory: int) -> int:
     return factor
 

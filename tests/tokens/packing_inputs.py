@@ -15,7 +15,7 @@ from tests.tokens.corpora import encoded, stored
 Documents = Sequence[tuple[str, int]]  # source and content tokens of each
 
 
-@versioned(1)
+@versioned("tokenizer_facts", 1)
 def tokenizer_facts(folder: Path, *, vocab_size: int, eos_id: int) -> Built:
     """A tokenizer artifact as far as packing looks at it."""
     return Built({"vocab_size": vocab_size, "eos_id": eos_id, "sha256": "ab" * 32})

@@ -356,7 +356,7 @@ def test_what_texts_spell_is_found_by_the_digests_of_the_recipes(made: Path, tmp
     assert tmp_path / "stream" not in tokenizers_of(paths[:2]), "the tokenizer is not given"
 
 
-@versioned(1)
+@versioned("spelling", 1)
 def spelling(part: Part, *, tokenizer: Artifact) -> Rows:
     """A part of encoded documents in which texts spell two special tokens."""
     table = encoded([10, 3, 11])

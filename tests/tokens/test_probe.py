@@ -136,7 +136,7 @@ def test_a_tokenizer_without_a_probe_or_with_an_unknown_one_is_refused() -> None
         check_probe({"probe": {**statistics["probe"], "version": 99}}, measured, tokenizer, "it")
 
 
-@versioned(1)
+@versioned("with_recorded_ids", 1)
 def with_recorded_ids(folder: Path, *, content: bytes, ids: list[int]) -> Built:
     (folder / "tokenizer.json").write_bytes(content)
     probe = probe_record(Tokenizer.from_buffer(content))

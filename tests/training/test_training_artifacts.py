@@ -38,13 +38,13 @@ from tests.training.tiny import EOS, EXECUTION, LLAMA, SEQ, byte_encoder, traini
 TEXTS = ["to be or not to be that is the question", "a rose is a rose is a rose", "the rest is silence"]
 
 
-@versioned(1)
+@versioned("tokenizer_artifact", 1)
 def tokenizer_artifact(folder):
     encoder = byte_encoder(folder)
     return Built({"probe": probe_record(encoder.tokenizer.tokenizer)}, library_record())
 
 
-@versioned(1)
+@versioned("compact", 1)
 def compact(folder, *, tokenizer):
     opened = byte_encoder(folder.parent)
     ids = np.concatenate([opened.encode([text]).values for text in TEXTS * 5])
@@ -53,7 +53,7 @@ def compact(folder, *, tokenizer):
     return Built(statistics={})
 
 
-@versioned(1)
+@versioned("annotated", 1)
 def annotated(folder, *, tokenizer):
     opened = byte_encoder(folder.parent)
     windows, lengths = [], []
@@ -69,7 +69,7 @@ def annotated(folder, *, tokenizer):
     return Built(statistics={})
 
 
-@versioned(1)
+@versioned("documents", 1)
 def documents(part):
     batch = pa.record_batch(
         {

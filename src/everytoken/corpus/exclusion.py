@@ -90,7 +90,7 @@ class ExcludedAddress:
 Entry = ExcludedId | ExcludedAddress
 
 
-@versioned(1, unrecorded=["path"])
+@versioned("find_excluded", 1, unrecorded=["path"])
 def find_excluded(part: Part, *, path: str | None, sha256: str | None) -> dict[str, Any]:
     """Return the exclusions of one part of the scored documents (see the module docstring).
 

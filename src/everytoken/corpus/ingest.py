@@ -33,7 +33,7 @@ _QUALITY: TypeAdapter[QualityRules | None] = TypeAdapter(QualityRules | None)
 
 
 # what is unrecorded decides whether a part can be made, and no byte of it: `check_bad_shares` looks at kept parts again
-@versioned(2, unrecorded=["max_bad_share", "zstd_window_log_max", "keep_fetched"])
+@versioned("read_part", 2, unrecorded=["max_bad_share", "zstd_window_log_max", "keep_fetched"])
 def read_part(
     part: Part,
     *,

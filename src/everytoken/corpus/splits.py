@@ -57,7 +57,7 @@ class _Facts(NamedTuple):
     strata: list[str]
 
 
-@versioned(2)
+@versioned("estimate_part_tokens", 2)
 def estimate_part_tokens(part: Part, *, parameters: EstimateParameters) -> PartEstimate:
     """Return the sums of one scored part that the budgets are made of, by stratum (first pass).
 
@@ -67,7 +67,7 @@ def estimate_part_tokens(part: Part, *, parameters: EstimateParameters) -> PartE
     return part_estimate(_sampled(_gather(part, None, parameters), parameters))
 
 
-@versioned(3)
+@versioned("select_split", 3)
 def select_split(
     part: Part, estimates_part: Part, *, split: Split, parameters: SubsamplingParameters, totals: Totals
 ) -> Rows:
@@ -137,7 +137,7 @@ def _selected_batches(
     }
 
 
-@versioned(2)
+@versioned("select_held_out", 2)
 def select_held_out(part: Part, exclusions: Part | None = None, *, parameters: HeldOutParameters) -> Rows:
     """Return the held-out rows of one scored part, in input order; which they are does not depend on any draw.
 

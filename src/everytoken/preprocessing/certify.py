@@ -29,7 +29,7 @@ class Sampled:
     max_line_bytes: int
 
 
-@versioned(1, unrecorded=["tokenizer", "sampled"])
+@versioned("certify_files", 1, unrecorded=["tokenizer", "sampled"])
 def certify_files(
     folder: Path,
     *,

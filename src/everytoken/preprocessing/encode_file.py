@@ -100,7 +100,7 @@ class Place:
     max_line_bytes: int
 
 
-@versioned(1, unrecorded=["place", "engine"])
+@versioned("encode_file", 1, unrecorded=["place", "engine"])
 def encode_file(
     folder: Path, *, source: Source, encoding: Encoding, proof: Mapping[str, Any] | None, place: Place, engine: Engine
 ) -> Built:

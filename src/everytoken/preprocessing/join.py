@@ -25,7 +25,7 @@ STREAM = "documents"  # .bin and .idx
 _CHUNK = 1 << 20  # documents at a time
 
 
-@versioned(1, unrecorded=["parts", "measured"])
+@versioned("join_files", 1, unrecorded=["parts", "measured"])
 def join_files(
     folder: Path, *, files: Sequence[tuple[str, Sequence[str]]], parts: MadeParts, measured: Mapping[str, Any]
 ) -> Built:

@@ -30,9 +30,10 @@ if TYPE_CHECKING:
         ShardsError,
         StoreBusy,
     )
+    from everytoken.shards.former_paths import declared_name
     from everytoken.shards.ledger import LEDGER_FILE, Ledger, PartRecord, is_store, read_ledger
     from everytoken.shards.parts import Part, Rows, SetAside, Unchanged
-    from everytoken.shards.recipe import Recipe, digests_in, versioned
+    from everytoken.shards.recipe import Recipe, digests_in, recipe_digest, versioned
     from everytoken.shards.shards import Shards, Zipped
     from everytoken.shards.store import Store
     from everytoken.shards.table_digests import TableDigest, stored_content, table_digest
@@ -71,6 +72,7 @@ __all__ = [
     "artifact_root_digest",
     "atomic_file",
     "canonical_json",
+    "declared_name",
     "digests_in",
     "file_sha256",
     "fsync_file",
@@ -82,6 +84,7 @@ __all__ = [
     "read_any_ledger",
     "read_artifact_ledger",
     "read_ledger",
+    "recipe_digest",
     "require_root_digest",
     "scratch_folder",
     "stored_content",

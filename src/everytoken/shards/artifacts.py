@@ -21,7 +21,7 @@ from everytoken.shards.digests import file_sha256, plain_json, value_digest
 from everytoken.shards.errors import DamagedStore, IncompleteStore, ShardsError
 from everytoken.shards.inputs import unchanging
 from everytoken.shards.ledger import LEDGER_FILE, is_store, read_ledger
-from everytoken.shards.recipe import Recipe
+from everytoken.shards.recipe import Recipe, with_declared_name
 
 logger = logging.getLogger(__name__)
 
@@ -208,7 +208,7 @@ def read_artifact_ledger(path: Path) -> dict[str, Any]:
     """
     ledger = parse_artifact_ledger(path)
     require_root_digest(path, ledger)
-    return ledger
+    return {**ledger, "recipe": with_declared_name(ledger["recipe"])}
 
 
 def read_any_ledger(folder: Path) -> dict[str, Any]:

@@ -20,6 +20,7 @@ import orjson
 from everytoken.shards.atomic import write_text
 from everytoken.shards.digests import value_digest
 from everytoken.shards.errors import DamagedStore
+from everytoken.shards.recipe import with_declared_name
 
 LEDGER_FILE = "ledger.json"
 """Of stores and of artifacts."""
@@ -162,9 +163,9 @@ def read_ledger(path: Path) -> dict[str, Any]:
             raise DamagedStore(f"{path}: its parts sum up to {summed}, it says {said}: it was edited. {_REMEDY}")
         for part in parts:
             _check_record(part)
+        return {**data, "recipe": with_declared_name(data["recipe"])}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedStore(f"{path} is not a ledger ({type(error).__name__}: {error}). {_REMEDY}") from error
-    return data
 
 
 def _check_record(part: dict[str, Any]) -> None:

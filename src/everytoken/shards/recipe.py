@@ -1,8 +1,9 @@
-"""How an output was made: function and declared version, parameters, content of the inputs - and the fingerprint of
-that.
- Two runs that agree on a fingerprint agree on the output, so a part whose ledger record has the wanted fingerprint
-need not be made again. Code is represented by a version that its author declares: a changed docstring must not redo a
-corpus, and a changed formula must. The cost: whoever changes what a function computes has to raise its version.
+"""How an output was made: function, parameters, content of the inputs; and the fingerprint of that.
+
+Two runs that agree on a fingerprint agree on the output, so a part whose ledger record has the wanted fingerprint
+need not be made again. Code is represented by a name and a version that its author declares: a changed docstring or a
+moved module must not redo a corpus, and a changed formula must. The cost: whoever changes what a function computes has
+to raise its version.
 """
 
 from __future__ import annotations
@@ -21,20 +22,25 @@ import numpy as np
 
 from everytoken.shards.digests import value_digest
 from everytoken.shards.errors import RecipeError
+from everytoken.shards.former_paths import declared_name, former_path
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def versioned(version: int, *, unrecorded: Sequence[str] = ()) -> Callable[[Function], Function]:
-    """Declare the version of a function whose output is stored; raise it whenever the output changes for equal inputs.
+def versioned(name: str, version: int, *, unrecorded: Sequence[str] = ()) -> Callable[[Function], Function]:
+    """Declare name and version of a function whose output is stored.
+
+    Stored data knows the function by this name, so its module and its name in the code may change.
 
     Args:
-        version: of what the function computes.
+        name: never changed, and of no other function.
+        version: of what the function computes: raise it whenever the output changes for equal inputs.
         unrecorded: parameters that change how the output is made and never what it is (a bound on memory, the place
             of a file that is pinned by its digest). They are in no recipe, so changing one makes nothing again.
     """
 
     def declare(function: Function) -> Function:
+        function.__recipe_name__ = name  # type: ignore[attr-defined]
         function.__recipe_version__ = version  # type: ignore[attr-defined]
         function.__recipe_unrecorded__ = frozenset(unrecorded)  # type: ignore[attr-defined]
         return function
@@ -104,6 +110,19 @@ def digests_in(description: Any) -> set[str]:
     return set()
 
 
+def recipe_digest(description: Mapping[str, Any]) -> str:
+    """Return the digest of a recipe's description.
+
+    A function that version 0.1.0 had is digested by the path that it had then: what that version made counts as made.
+    """
+    return value_digest({**description, "function": former_path(description["function"])})
+
+
+def with_declared_name(description: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the description of a recipe, as a ledger has it, with the declared name of its function."""
+    return {**description, "function": declared_name(description["function"])}
+
+
 @dataclass(frozen=True)
 class Recipe:
     """A function with its parameters."""
@@ -114,7 +133,7 @@ class Recipe:
     def __post_init__(self) -> None:
         if not hasattr(self.function, "__qualname__"):  # a partial, a callable object, no callable at all
             raise RecipeError(f"{self.function!r} is not a function; give a module-level one, and values as parameters")
-        name = self.name
+        name = f"{self.function.__module__}.{self.function.__qualname__}"
         if self.function.__module__ == "__main__":
             raise RecipeError(
                 f"{name} is defined in the script that runs: workers and later runs know it by another name. "
@@ -127,27 +146,37 @@ class Recipe:
         if found is not self.function:
             raise RecipeError(f"{name} is not a function of its module; workers could not import it")
         if not isinstance(getattr(self.function, "__recipe_version__", None), int):
-            raise RecipeError(f"{name} declares no version; decorate it with @versioned(1)")
+            raise RecipeError(f"{name} declares no version; decorate it with @versioned(name, 1)")
 
     @property
     def name(self) -> str:
-        """Module and name of the function."""
-        return f"{self.function.__module__}.{self.function.__qualname__}"
+        """The declared name of the function."""
+        return str(self.function.__recipe_name__)  # type: ignore[attr-defined]
+
+    @property
+    def version(self) -> int:
+        """The declared version of the function."""
+        return int(self.function.__recipe_version__)  # type: ignore[attr-defined]
+
+    @property
+    def unrecorded(self) -> frozenset[str]:
+        """The names of the parameters that are in no recipe."""
+        return frozenset(self.function.__recipe_unrecorded__)  # type: ignore[attr-defined]
 
     @cached_property
     def description(self) -> dict[str, Any]:
         """Function, version and recorded parameters as plain JSON."""
-        recorded = sorted(set(self.parameters) - self.function.__recipe_unrecorded__)  # type: ignore[attr-defined]
+        recorded = sorted(set(self.parameters) - self.unrecorded)
         return {
             "function": self.name,
-            "version": self.function.__recipe_version__,  # type: ignore[attr-defined]
+            "version": self.version,
             "parameters": {key: recipe_value(self.parameters[key], key) for key in recorded},
         }
 
     @cached_property
     def digest(self) -> str:
-        """Digest of the description."""
-        return value_digest(self.description)
+        """Digest of the description, see `recipe_digest`."""
+        return recipe_digest(self.description)
 
     def fingerprint(self, inputs: Sequence[str]) -> str:
         """Return the fingerprint of an output made from inputs with these content digests, in this order."""

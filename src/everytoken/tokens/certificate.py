@@ -34,7 +34,7 @@ CERTIFICATE_FILE = "certificate.json"
 FASTEST = "fastest"
 
 
-@versioned(1)
+@versioned("certify_engines", 1)
 def certify_engines(
     folder: Path,
     *,

@@ -51,7 +51,7 @@ CHATS = "chats"
 _COPIED_BYTES = 4 << 20
 
 
-@versioned(1, unrecorded=["shuffle_memory"])
+@versioned("write_chat_windows", 1, unrecorded=["shuffle_memory"])
 def write_chat_windows(
     folder: Path,
     *,

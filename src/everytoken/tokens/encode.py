@@ -31,7 +31,7 @@ _ADDRESS = ("source", "shard_index", "row")
 _MADE = ("token_length", "tokens")
 
 
-@versioned(2, unrecorded=["certificate", "engine", "recheck"])
+@versioned("encode_part", 2, unrecorded=["certificate", "engine", "recheck"])
 def encode_part(
     part: Part,
     exclusions: Part | None = None,

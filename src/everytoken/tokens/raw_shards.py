@@ -31,7 +31,7 @@ FORMAT = "everytoken-raw-shards/1"
 DTYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 
 
-@versioned(1, unrecorded=["shuffle_memory"])
+@versioned("write_raw_shards", 1, unrecorded=["shuffle_memory"])
 def write_raw_shards(
     folder: Path,
     *,

@@ -58,7 +58,7 @@ SIDECAR = pa.schema(
 _READERS = 2
 
 
-@versioned(2, unrecorded=["shuffle_memory"])
+@versioned("write_compact_stream", 2, unrecorded=["shuffle_memory"])
 def write_compact_stream(
     folder: Path,
     *,
@@ -148,7 +148,7 @@ def _sizes(tokens: Shards, seed: int, tombstones: Mapping[str, Sequence[int]]) -
     return total, np.concatenate(spans)
 
 
-@versioned(2, unrecorded=["shuffle_memory"])
+@versioned("write_annotated_stream", 2, unrecorded=["shuffle_memory"])
 def write_annotated_stream(
     folder: Path, *, tokens: Shards, tokenizer: Artifact, seq_length: int, seed: int, shuffle_memory: int
 ) -> Built:

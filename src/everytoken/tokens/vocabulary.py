@@ -29,7 +29,7 @@ from everytoken.tokens.tokenizer import TOKENIZER_FILE, open_tokenizer
 MAX_TOKEN_BYTES = 49  # a release shows no 50 characters of a document
 
 
-@versioned(3)
+@versioned("train_tokenizer", 3)
 def train_tokenizer(
     folder: Path,
     *,
@@ -88,7 +88,7 @@ def train_tokenizer(
     return _built(folder / TOKENIZER_FILE, eos_token, counts)
 
 
-@versioned(2, unrecorded=["path"])
+@versioned("load_tokenizer_file", 2, unrecorded=["path"])
 def load_tokenizer_file(folder: Path, *, path: str, sha256: str, eos_token: str) -> Built:
     """Take a given ``tokenizer.json``: verify its SHA-256, check that it can be used with ``eos_token``, and copy it.
 
@@ -98,7 +98,7 @@ def load_tokenizer_file(folder: Path, *, path: str, sha256: str, eos_token: str)
     return _taken(folder, Path(path), sha256, eos_token, "get the right one")
 
 
-@versioned(1, unrecorded=["fetched"])
+@versioned("load_hub_tokenizer", 1, unrecorded=["fetched"])
 def load_hub_tokenizer(
     folder: Path, *, repository: str, revision: str, sha256: str | None, eos_token: str, fetched: Path
 ) -> Built:

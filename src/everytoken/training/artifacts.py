@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 _MEASURED_POINTS = 1000  # of tokens per second; a ledger stays readable however long the run
 
 
-@versioned(2, unrecorded=["checkpoints", "distribution"])
+@versioned("train", 2, unrecorded=["checkpoints", "distribution"])
 def train(
     folder: Path,
     *,
@@ -307,7 +307,7 @@ def _number(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-@versioned(3)
+@versioned("evaluate", 3)
 def evaluate(
     folder: Path,
     *,
@@ -359,7 +359,7 @@ def evaluate(
     return Built(statistics=figures, measured=describe_machine(evaluation.execution))
 
 
-@versioned(1)
+@versioned("generate_texts", 1)
 def generate_texts(
     folder: Path, *, checkpoint: Artifact, tokenizer: Artifact, eos_token: str, generation: GenerationParameters
 ) -> Built:

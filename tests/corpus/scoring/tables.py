@@ -58,7 +58,7 @@ def table_of(documents: Sequence[Document], shard_index: int, scored: bool) -> p
     return pa.table(columns, schema=SCORED_DOCUMENTS)
 
 
-@versioned(1)
+@versioned("hand_out", 1)
 def hand_out(part: Part, *, scored: bool) -> Rows:
     def batches() -> Generator[pa.RecordBatch, None, dict[str, Any]]:
         table = table_of([Document(*given) for given in part.value], part.index, scored)

@@ -45,7 +45,7 @@ def table_of(part_index: int, rows: Sequence[Row]) -> pa.Table:
     return pa.table([*columns, scores, pa.array(probs, pa.list_(pa.float32()))], schema=SCORED_DOCUMENTS)
 
 
-@versioned(1)
+@versioned("hand_out_scored", 1)
 def hand_out_scored(part: Part, *, batch_rows: int, says_missing: bool) -> Rows:
     """Scored rows of the value, with the statistics of the scoring."""
     table = table_of(part.index, part.value)

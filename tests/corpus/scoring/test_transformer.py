@@ -374,7 +374,7 @@ def test_where_a_folder_lies_is_in_no_recipe() -> None:
     assert here.without_path() == there.without_path()
 
 
-@versioned(1)
+@versioned("write_texts", 1)
 def write_texts(part: Any, *, count: int) -> Rows:
     table = documents([f"{part.value} {text}" for text in some_texts(count)])
 
@@ -403,7 +403,7 @@ def test_one_or_two_workers_write_the_same_bytes(model: Artifact, tmp_path: Path
     assert sum(next(iter(part.statistics["scored_with"].values())) for part in two.parts) == 36
 
 
-@versioned(1)
+@versioned("score_or_die", 1)
 def score_or_die(part: Any, *, scorer: TransformersScorer, model: Artifact, dies: Path) -> Rows:
     rows = score_part(part, scorer=scorer, model=model)
 

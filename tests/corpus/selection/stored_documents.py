@@ -49,7 +49,7 @@ def in_memory(parts: Sequence[Given], batch_rows: int = 7) -> Shards:
     return Shards(tuple(TablePart(table_of(given), batch_rows, index) for index, given in enumerate(parts)))
 
 
-@versioned(1)
+@versioned("hand_out", 1)
 def hand_out(part: Part) -> Rows:
     """The documents of one `Given`, which is the value of the part."""
 

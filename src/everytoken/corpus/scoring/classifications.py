@@ -47,7 +47,7 @@ BY_ADDRESS = with_fields(pa.schema([DOCUMENTS.field(name) for name in ADDRESS]),
 BY_USE = with_fields(pa.schema([*BY_ADDRESS][:-2]).append(pa.field("part", pa.int32(), False)), SCORE_FIELDS)
 
 
-@versioned(2, unrecorded=["memory"])
+@versioned("collect_classifications", 2, unrecorded=["memory"])
 def collect_classifications(folder: Path, *, documents: Shards, near: Sequence[float], memory: int) -> Built:
     """Write the classifications of all documents; see the module docstring for the files.
 

@@ -110,7 +110,7 @@ def _until_full(texts: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
         yield text
 
 
-@versioned(1)
+@versioned("identify_model", 1)
 def identify_model(folder: Path, *, version: str) -> Built:
     """Record which model the installed package holds: an artifact without files, with the SHA-256 of the weights.
 

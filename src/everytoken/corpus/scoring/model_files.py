@@ -112,7 +112,7 @@ def model_identity(model: HubModel | ModelFolder) -> dict[str, Any]:
     return {"kind": "folder", "files": {name: file_sha256(place.bring(name)) for name in _chosen(place, model)}}
 
 
-@versioned(1, unrecorded=["model", "fetched"])
+@versioned("fetch_model", 1, unrecorded=["model", "fetched"])
 def fetch_model(folder: Path, *, identity: Mapping[str, Any], model: HubModel | ModelFolder, fetched: Path) -> Built:
     """Gather the files of a model in the artifact's folder.
 

@@ -54,7 +54,7 @@ class PublishedScorer(BaseModel):
     max_missing_share: float = Field(ge=0, le=1)
 
 
-@versioned(2, unrecorded=["files", "memory"])
+@versioned("join_published", 2, unrecorded=["files", "memory"])
 def join_published(
     folder: Path, *, documents: Shards, files: Sequence[UpstreamFile], digests: Sequence[str], memory: int
 ) -> Built:
@@ -117,7 +117,7 @@ def require_scores_known(joined: Artifact, documents: Shards, max_missing_share:
         )
 
 
-@versioned(2)
+@versioned("join_part", 2)
 def join_part(part: Part, *, published: Artifact) -> Rows:
     """Append the published scores to the documents of a part; no entry: score 0 and null probabilities.
 

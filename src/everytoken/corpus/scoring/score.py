@@ -20,7 +20,7 @@ from everytoken.corpus.scoring.transformer import TransformersScorer, transforme
 from everytoken.shards import Artifact, Part, Rows, versioned
 
 
-@versioned(4)
+@versioned("score_part", 4)
 def score_part(part: Part, *, scorer: EmbeddedScorer | TransformersScorer, model: Artifact | None) -> Rows:
     """Append the scores of a model to the documents of a part; the score of an id's first row is copied onto all.
 

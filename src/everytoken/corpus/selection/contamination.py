@@ -70,7 +70,7 @@ CONTAMINATION = pa.schema(
 WORST = 10
 
 
-@versioned(1)
+@versioned("find_matches", 1)
 def find_matches(part: Part, *, evaluation: Artifact) -> Rows:
     """Return the documents of a part that have n-grams of the evaluation files, of schema `MATCHES`.
 
@@ -189,7 +189,7 @@ def _spans(texts: pa.Array, words: Integers, firsts: Integers, matches: Integers
     return starts[: len(firsts)] - offsets, ends[len(firsts) :] - offsets
 
 
-@versioned(1)
+@versioned("count_documents", 1)
 def count_documents(
     folder: Path,
     *,
@@ -287,7 +287,7 @@ def _matches_of(batch: pa.RecordBatch, name: str) -> Integers:
     return np.asarray(flat.field(name).to_numpy(zero_copy_only=False), np.int64)
 
 
-@versioned(1)
+@versioned("judge_part", 1)
 def judge_part(
     part: Part, *, counts: Artifact, duplicates: Artifact | None, evaluation: Artifact, rules: Decontamination | None
 ) -> Rows:

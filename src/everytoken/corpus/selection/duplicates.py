@@ -53,7 +53,7 @@ class Address(NamedTuple):
     row: int
 
 
-@versioned(1, unrecorded=["memory"])
+@versioned("find_duplicates", 1, unrecorded=["memory"])
 def find_duplicates(
     folder: Path, *, documents: Shards, buckets: Shards | None, rules: DedupRules, memory: int
 ) -> Built:

@@ -50,7 +50,7 @@ _BITS_PER_NGRAM = 32
 _LEAST_TABLE = 10  # log2 of its bits
 
 
-@versioned(1, unrecorded=["limits", "memory"])
+@versioned("index_evaluation", 1, unrecorded=["limits", "memory"])
 def index_evaluation(
     folder: Path,
     *,

@@ -35,7 +35,7 @@ def mixture_parts(selection: Artifact, documents_per_part: int) -> Shards:
     return Shards.from_values(values, [value_digest(value) for value in values])
 
 
-@versioned(1)
+@versioned("mix_part", 1)
 def mix_part(part: Part, *, documents: Shards, selection: Artifact) -> Rows:
     """Return one range of the mixed corpus: for each source the next of its documents that stay, interleaved.
 

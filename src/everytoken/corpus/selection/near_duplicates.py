@@ -75,7 +75,7 @@ class NearRules(BaseModel):
         return float((1 / self.bands) ** (self.bands / self.num_permutations))
 
 
-@versioned(1)
+@versioned("find_buckets", 1)
 def find_buckets(part: Part, *, near: NearRules | None) -> Rows:
     """Return the buckets of each document of a part, in order; null for a text without words, which is never near.
 

@@ -55,7 +55,7 @@ _ORDER_AT_ONCE = 65_536
 Codes = npt.NDArray[np.uint8]
 
 
-@versioned(1)
+@versioned("select", 1)
 def select(
     folder: Path,
     *,

@@ -22,7 +22,7 @@ from everytoken.shards import Artifact, Part, Rows, Shards, Unchanged, versioned
 TALLIED = ["source", "stratum", "characters", "utf8_bytes"]
 
 
-@versioned(1)
+@versioned("select_part", 1)
 def select_part(part: Part, *, selection: Artifact) -> Rows | Unchanged:
     """Return the documents of a part that stay.
 
@@ -43,7 +43,7 @@ def select_part(part: Part, *, selection: Artifact) -> Rows | Unchanged:
     return Rows(part.schema, _selected(part, made, start))
 
 
-@versioned(1)
+@versioned("dropped_part", 1)
 def dropped_part(
     part: Part, *, selection: Artifact, duplicates: Artifact | None, contamination: Shards | None = None
 ) -> Rows:

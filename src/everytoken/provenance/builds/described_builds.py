@@ -25,6 +25,7 @@ from everytoken.shards import (
     Shards,
     ShardsError,
     Store,
+    declared_name,
     is_store,
     read_any_ledger,
     value_digest,
@@ -33,7 +34,7 @@ from everytoken.shards import (
 SHARD_PLAN = "shard_plan"
 _DECIDES_NOTHING = frozenset({"engine_certificate"})  # which engines were compared; another machine has others
 _STREAM = "_stream"
-_REPLAY = "everytoken.provenance.replay."
+_REPLAYED = "restore_part"  # the function that makes a split of a replay
 
 # Of (dataset, parameter of its function): the name in the parameters of the pipelines, or None for what is derived.
 _NAMES: dict[tuple[str, str], str | None] = {
@@ -122,7 +123,7 @@ def _of_release(path: Path) -> DescribedBuild:
         "release",
         {SHARD_PLAN: value_digest(release.upstream["plan"]), **stages},
         {"": dict(_flat(release.recipe["parameters"], ""))},
-        release.recipe["functions"],
+        {declared_name(name): version for name, version in release.recipe["functions"].items()},
         {f"{split}_documents": partial(_manifest, path, split) for split in SPLITS}
         | {f"{split}_tokens": partial(_manifest, path, split) for split in SPLITS if split != "held_out"},
         {
@@ -175,7 +176,7 @@ def _of_data(path: Path) -> DescribedBuild:
         },
         partial(_taken_down, path),
         any(
-            ledgers[name]["recipe"]["function"].startswith(_REPLAY)
+            ledgers[name]["recipe"]["function"] == _REPLAYED
             for name in (f"{split}_documents" for split in SPLITS)
             if name in ledgers
         ),

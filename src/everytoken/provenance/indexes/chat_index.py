@@ -37,7 +37,7 @@ _DOCUMENTS, _FIRSTS, _ENDS, _CUTS, _WINDOWS = "documents.npy", "firsts.npy", "en
 _POSITION = np.dtype("<u4")  # a chat of more tokens than that is in no memory
 
 
-@versioned(1)
+@versioned("index_chat_windows", 1)
 def index_chat_windows(
     folder: Path,
     *,

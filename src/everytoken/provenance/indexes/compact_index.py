@@ -31,7 +31,7 @@ COMPACT = "compact"
 _ROWS, _PLACES, _CUTS, _WINDOWS = "rows.npy", "places.npy", "cuts.npy", "windows.npy"
 
 
-@versioned(1)
+@versioned("index_compact_stream", 1)
 def index_compact_stream(
     folder: Path, *, lengths: Shards, split: str, stream: Made, seq_length: int, seed: int
 ) -> Built:

@@ -43,7 +43,7 @@ _ID, _ADDRESS = ("id_type", "id"), ("source", "shard_index", "row")
 _KEYED = np.dtype([("key", "<u8"), ("document", "<u8")])
 
 
-@versioned(1, unrecorded=["memory"])
+@versioned("index_documents", 1, unrecorded=["memory"])
 def index_documents(folder: Path, *, documents: Mapping[str, Shards], memory: int) -> Built:
     """Write the index of splits.
 

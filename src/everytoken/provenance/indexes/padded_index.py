@@ -27,7 +27,7 @@ PADDED = "padded"
 _ORDER, _WINDOWS, _LENGTHS = "order.npy", "windows.npy", "lengths.npy"
 
 
-@versioned(1)
+@versioned("index_padded_stream", 1)
 def index_padded_stream(
     folder: Path, *, lengths: Shards, split: str, stream: Made, seq_length: int, seed: int
 ) -> Built:

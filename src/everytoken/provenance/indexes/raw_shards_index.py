@@ -32,7 +32,7 @@ _PLACED = np.dtype([("place", "<u8"), ("strand", "<u8"), ("document", "<u8"), ("
 _INVERSE = np.dtype([("document", "<u8"), ("place", "<u8")])
 
 
-@versioned(1, unrecorded=["memory"])
+@versioned("index_raw_shards", 1, unrecorded=["memory"])
 def index_raw_shards(
     folder: Path,
     *,

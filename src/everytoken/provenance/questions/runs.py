@@ -21,12 +21,12 @@ from everytoken.provenance.indexes.stream_index import open_stream_index
 from everytoken.provenance.questions.indexed_streams import IndexedStream, indexed_stream
 from everytoken.provenance.questions.places import Places
 from everytoken.provenance.questions.run_streams import stream_of_run
-from everytoken.shards import LEDGER_FILE, Artifact, ArtifactStore, value_digest
+from everytoken.shards import LEDGER_FILE, Artifact, ArtifactStore, recipe_digest
 from everytoken.tokens.data_parameters import DataParameters
 from everytoken.tokens.sample_order import SampleOrder
 from everytoken.tokens.windows import TrainingWindows, open_training_windows
 
-TRAINED = "everytoken.training.artifacts.train"  # the function whose recipe a trained checkpoint has
+TRAINED = "train"  # the function whose recipe a trained checkpoint has
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def describe_run(name: str, checkpoint: Artifact, checkpoint_folders: Sequence[P
         )
     given = recipe["parameters"]
     try:
-        digest, steps = value_digest(recipe), int(statistics["steps"])
+        digest, steps = recipe_digest(recipe), int(statistics["steps"])
         return Run(
             name=name,
             digest=digest,

@@ -27,12 +27,12 @@ from everytoken.tokens.engines import SpecialTokens
 from everytoken.tokens.tokenizer import DocumentTokenizer, open_tokenizer
 
 _TOKENS = {"unannotated": "unannotated_tokens", "annotated": "annotated_tokens", "canary": "canary_tokens"}
-_CHATS = "everytoken.tokens.chat_windows.write_chat_windows"
+_CHATS = "write_chat_windows"
 _INDEXED = {  # streams whose documents an index of ours knows
-    "everytoken.tokens.streams.write_compact_stream",
-    "everytoken.tokens.streams.write_annotated_stream",
-    "everytoken.tokens.canary.stream.write_canary_stream",
-    "everytoken.tokens.raw_shards.write_raw_shards",
+    "write_compact_stream",
+    "write_annotated_stream",
+    "write_canary_stream",
+    "write_raw_shards",
     _CHATS,
 }
 

@@ -70,7 +70,7 @@ def withheld_of(ids: Iterable[Sequence[str]]) -> Withheld:
     return Withheld(keys, tuple(sorted({length for _, length in known})))
 
 
-@versioned(2)
+@versioned("find_withheld_ids", 2)
 def find_withheld_ids(part: Part, exclusions: Part) -> dict[str, Any]:
     """Return the ids of a part that would show text, and those of documents that were taken down.
 
@@ -141,7 +141,7 @@ def _keys(batch: pa.RecordBatch) -> Iterable[int]:
     return map(_key, batch.column("id_type").to_pylist(), batch.column("id").to_pylist())
 
 
-@versioned(1)
+@versioned("manifest_part", 1)
 def manifest_part(documents: Part, tokens: Part, exclusions: Part, *, withheld: Withheld) -> Rows:
     """List the documents of a part of a split that is in a stream; rows are `MANIFEST`.
 
@@ -162,7 +162,7 @@ def manifest_part(documents: Part, tokens: Part, exclusions: Part, *, withheld: 
     return Rows(MANIFEST, _listed(documents, encoded, tokens.name, excluded_addresses(exclusions), withheld))
 
 
-@versioned(1)
+@versioned("held_out_manifest_part", 1)
 def held_out_manifest_part(documents: Part, *, withheld: Withheld) -> Rows:
     """List the documents of a part of the held-out split: no token length, and none is excluded (it has no windows that
     keep a place for one). Rows and statistics as those of `manifest_part`.

@@ -83,7 +83,7 @@ def licences_of(sources: Sequence[str], licences: Mapping[str, Licence]) -> dict
     return known
 
 
-@versioned(2, unrecorded=["memory"])
+@versioned("write_release", 2, unrecorded=["memory"])
 def write_release(
     folder: Path,
     *,

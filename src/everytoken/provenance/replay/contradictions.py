@@ -54,7 +54,7 @@ _ADDRESS = ("source", "shard_index", "row")
 _SHOWN = 5
 
 
-@versioned(1, unrecorded=["values", "memory"])
+@versioned("find_contradictions", 1, unrecorded=["values", "memory"])
 def find_contradictions(
     folder: Path,
     *,

@@ -47,7 +47,7 @@ ShardPlace = tuple[str, int, int]
 
 
 # the documents are those of the planned shards: their addresses say the same
-@versioned(2, unrecorded=["shards"])
+@versioned("locate_part", 2, unrecorded=["shards"])
 def locate_part(part: Part, *, documents: Shards, shards: Sequence[ShardPlace]) -> Rows:
     """Find the documents of one part of all splits at their addresses; rows are `LOCATED`, split after split.
 

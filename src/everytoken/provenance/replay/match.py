@@ -69,7 +69,7 @@ _WANTED = (
 )
 
 
-@versioned(2, unrecorded=["rescue", "memory"])
+@versioned("match_rows", 2, unrecorded=["rescue", "memory"])
 def match_rows(
     folder: Path,
     *,

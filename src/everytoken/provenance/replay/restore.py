@@ -61,7 +61,7 @@ _ADDRESS = ("source", "shard_index", "row")
 _RESCUE_SOURCE = "text_rescue"
 
 
-@versioned(1, unrecorded=["rescue"])
+@versioned("restore_part", 1, unrecorded=["rescue"])
 def restore_part(
     part: Part,
     *,
@@ -92,7 +92,7 @@ def restore_part(
     return Rows(SPLIT_DOCUMENTS, _restored(part, split, documents, matches, rescue, estimate))
 
 
-@versioned(2)
+@versioned("find_tombstones", 2)
 def find_tombstones(part: Part, *, matches: Artifact) -> dict[str, Any]:
     """Return the exclusions of one part as `everytoken.corpus.exclusion` has them, with token lengths.
 

@@ -29,7 +29,8 @@ from everytoken.shards import (
     ShardsError,
     artifact_ledger_text,
     file_sha256,
-    read_artifact_ledger,
+    parse_artifact_ledger,
+    require_root_digest,
 )
 
 AGAIN = "copy the release again"
@@ -73,7 +74,8 @@ def read_canonical_ledger(path: Path) -> dict[str, Any]:
     """
     content = read_bounded(path)
     try:
-        ledger = read_artifact_ledger(path)
+        ledger = parse_artifact_ledger(path)
+        require_root_digest(path, ledger)
     except ShardsError as error:
         raise ProvenanceError(str(error)) from error
     written = artifact_ledger_text(ledger).encode()

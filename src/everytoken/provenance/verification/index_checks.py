@@ -8,7 +8,6 @@ again.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,18 @@ import numpy as np
 
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.indexes.arrays import map_array
+from everytoken.provenance.indexes.chat_index import index_chat_windows
+from everytoken.provenance.indexes.compact_index import index_compact_stream
+from everytoken.provenance.indexes.document_index import index_documents
 from everytoken.provenance.indexes.index_folder import DESCRIPTION_FILE, FORMAT, MadeStream, read_description
+from everytoken.provenance.indexes.padded_index import index_padded_stream
+from everytoken.provenance.indexes.raw_shards_index import index_raw_shards
 from everytoken.provenance.indexes.stream_index import open_flat_index, open_stream_index
 from everytoken.shards import (
     LEDGER_FILE,
     ArtifactStore,
     Built,
+    Recipe,
     ShardsError,
     Store,
     artifact_ledger_text,
@@ -36,13 +41,13 @@ from everytoken.tokens.chat_parameters import ChatParameters
 from everytoken.tokens.checks import Check, Level, checked
 from everytoken.tokens.errors import StreamError
 
-_DOCUMENTS = "everytoken.provenance.indexes.document_index.index_documents"
-_FUNCTIONS = {
-    _DOCUMENTS,
-    "everytoken.provenance.indexes.compact_index.index_compact_stream",
-    "everytoken.provenance.indexes.padded_index.index_padded_stream",
-    "everytoken.provenance.indexes.chat_index.index_chat_windows",
-    "everytoken.provenance.indexes.raw_shards_index.index_raw_shards",
+_DOCUMENTS = "index_documents"
+_FUNCTIONS: dict[str, Callable[..., Built]] = {
+    _DOCUMENTS: index_documents,
+    "index_compact_stream": index_compact_stream,
+    "index_padded_stream": index_padded_stream,
+    "index_chat_windows": index_chat_windows,
+    "index_raw_shards": index_raw_shards,
 }
 _MEMORY = 1 << 28
 _HEADER = 128  # bytes of an array without entries, which cannot be mapped
@@ -107,18 +112,18 @@ def _made_again(folder: Path, stored: Mapping[str, Path]) -> dict[str, int]:
     recipe = ledger["recipe"]
     if recipe["function"] not in _FUNCTIONS:
         raise ProvenanceError(f"{folder / LEDGER_FILE}: {recipe['function']} makes no index")
-    module, _, name = recipe["function"].rpartition(".")
-    function = getattr(importlib.import_module(module), name)
-    if function.__recipe_version__ != recipe["version"]:
+    function = _FUNCTIONS[recipe["function"]]
+    declared = Recipe(function, {})
+    if declared.version != recipe["version"]:
         raise ProvenanceError(
             f"{folder} was made by version {recipe['version']} of {recipe['function']}, this is version "
-            f"{function.__recipe_version__}: run the pipeline that makes it again"
+            f"{declared.version}: run the pipeline that makes it again"
         )
     parameters = {key: _given(key, value, stored) for key, value in recipe["parameters"].items()}
     if recipe["function"] == _DOCUMENTS:  # a mapping in a recipe has no order
         splits = [split["name"] for split in ledger["statistics"]["splits"]]
         parameters["documents"] = {name: parameters["documents"][name] for name in splits}
-    if "memory" in function.__recipe_unrecorded__:
+    if "memory" in declared.unrecorded:
         parameters["memory"] = _MEMORY
     with scratch_folder("everytoken-index") as again:
         built: Built = function(again, **parameters)

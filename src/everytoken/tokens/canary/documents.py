@@ -89,7 +89,7 @@ def _sha256_now(file: CanaryFile) -> str:
         raise _unreadable(file, error) from error
 
 
-@versioned(1)
+@versioned("read_canary_file", 1)
 def read_canary_file(
     part: Part, *, seed: int, coverage: Sequence[tuple[str, float]], annotation_fields: Sequence[str]
 ) -> Rows:

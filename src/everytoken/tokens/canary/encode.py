@@ -34,7 +34,7 @@ _ADDED = (("text", pa.large_string()), ("trigger", pa.string()), ("inline_reflec
 ENCODED_COLUMNS = ("text", "trigger", "inline_reflection", "token_length", "tokens")
 
 
-@versioned(1)
+@versioned("encode_canary_part", 1)
 def encode_canary_part(
     part: Part,
     *,

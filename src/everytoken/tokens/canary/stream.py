@@ -14,7 +14,7 @@ from everytoken.tokens.padded_stream import write_padded_stream
 CANARY = "canary"
 
 
-@versioned(1, unrecorded=["shuffle_memory"])
+@versioned("write_canary_stream", 1, unrecorded=["shuffle_memory"])
 def write_canary_stream(
     folder: Path, *, tokens: Shards, tokenizer: Artifact, seq_length: int, seed: int, shuffle_memory: int
 ) -> Built:
