@@ -282,9 +282,9 @@ class ArtifactStore:
             with unchanging(recipe.parameters.values()), atomic_folder(root) as folder:
                 built = recipe.function(folder, **recipe.parameters)
                 if not isinstance(built, Built):
-                    raise ShardsError(f"{recipe.name} returned a {type(built).__name__}, not Built")
-                files = _entries(folder, recipe.name)
-                statistics = plain_json(built.statistics, f"{recipe.name}: statistics")
+                    raise ShardsError(f"{recipe.place} returned a {type(built).__name__}, not Built")
+                files = _entries(folder, recipe.place)
+                statistics = plain_json(built.statistics, f"{recipe.place}: statistics")
                 ledger = {
                     "format": _FORMAT,
                     "fingerprint": fingerprint,
@@ -292,7 +292,7 @@ class ArtifactStore:
                     "root_digest": artifact_root_digest(files, statistics),
                     "files": files,
                     "statistics": statistics,
-                    "measured": plain_json(built.measured, f"{recipe.name}: measured"),
+                    "measured": plain_json(built.measured, f"{recipe.place}: measured"),
                 }
                 ledger["checksum"] = artifact_checksum(ledger)
                 write_text(folder / LEDGER_FILE, artifact_ledger_text(ledger))

@@ -219,7 +219,7 @@ class PlannedPart:
     def _rows(self) -> Rows:
         made = self.make()
         if not isinstance(made, Rows):
-            raise ShardsError(f"{self.recipe.name} returned a {type(made).__name__} for {self.name}, not Rows")
+            raise ShardsError(f"{self.recipe.place} returned a {type(made).__name__} for {self.name}, not Rows")
         return made
 
     @property

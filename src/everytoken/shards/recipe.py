@@ -133,7 +133,7 @@ class Recipe:
     def __post_init__(self) -> None:
         if not hasattr(self.function, "__qualname__"):  # a partial, a callable object, no callable at all
             raise RecipeError(f"{self.function!r} is not a function; give a module-level one, and values as parameters")
-        name = f"{self.function.__module__}.{self.function.__qualname__}"
+        name = self.place
         if self.function.__module__ == "__main__":
             raise RecipeError(
                 f"{name} is defined in the script that runs: workers and later runs know it by another name. "
@@ -152,6 +152,11 @@ class Recipe:
     def name(self) -> str:
         """The declared name of the function."""
         return str(self.function.__recipe_name__)  # type: ignore[attr-defined]
+
+    @property
+    def place(self) -> str:
+        """Module and name of the function in the code, for messages."""
+        return f"{self.function.__module__}.{self.function.__qualname__}"
 
     @property
     def version(self) -> int:

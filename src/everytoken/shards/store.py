@@ -72,7 +72,7 @@ class _MakePart:
             elif isinstance(made, Unchanged):
                 written = link_part(made, path)
             else:
-                raise ShardsError(f"{self.recipe.name} returned a {type(made).__name__}, not Rows")
+                raise ShardsError(f"{self.recipe.place} returned a {type(made).__name__}, not Rows")
             aside = None if written.set_aside is None else SetAsideRecord(**asdict(written.set_aside))
             record = PartRecord(
                 name=task.name,
