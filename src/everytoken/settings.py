@@ -14,6 +14,22 @@ from kedro.utils import find_kedro_project
 from everytoken.configuration import ConfigurationHook, JobConfigLoader, ReplayHook, SystemErrorHook
 from everytoken.tracking import TrackingHook
 
+
+def _log_as_in_the_project_folder() -> None:
+    """Configure logging by ``conf/logging.yml``, which Kedro finds in the working directory alone."""
+    project = find_kedro_project(Path.cwd())
+    file = None if project is None else project / "conf" / "logging.yml"
+    if file is None or not file.exists() or os.environ.get("KEDRO_LOGGING_CONFIG"):
+        return
+    ours = yaml.safe_load(file.read_text(encoding="utf-8"))
+    if LOGGING.data != ours:
+        LOGGING.configure(ours)
+        logging.captureWarnings(False)  # what Kedro's own handler has switched on
+        sys.excepthook = sys.__excepthook__
+
+
+_log_as_in_the_project_folder()  # before the hooks: they wrap what prints errors
+
 CONFIG_LOADER_CLASS = JobConfigLoader
 CONFIG_LOADER_ARGS = {
     "base_env": "base",
@@ -26,18 +42,4 @@ CONFIG_LOADER_ARGS = {
 HOOKS = (ConfigurationHook(), ReplayHook(), TrackingHook(), SystemErrorHook())
 DISABLE_HOOKS_FOR_PLUGINS = ("kedro_mlflow",)
 
-
-def _log_as_in_the_project_folder() -> None:
-    """Configure logging by ``conf/logging.yml``, which Kedro finds in the working directory alone."""
-    project = find_kedro_project(Path.cwd())
-    if project is None or os.environ.get("KEDRO_LOGGING_CONFIG"):
-        return
-    ours = yaml.safe_load((project / "conf" / "logging.yml").read_text(encoding="utf-8"))
-    if LOGGING.data != ours:
-        LOGGING.configure(ours)
-        logging.captureWarnings(False)  # what Kedro's own handler has switched on
-        sys.excepthook = sys.__excepthook__
-
-
-_log_as_in_the_project_folder()
 atexit.register(gc.freeze)  # else the collector walks through all that was imported before the process ends: seconds
