@@ -57,7 +57,7 @@ PLAN = {"seed": SEED, "offset": 0, "n_shards": PARTS, "expect_shards": PARTS}
 UPSTREAM = {"kind": "path", "root": "texts", "pattern": "*.jsonl", "checksums": None}
 TEXT = "a document of a benchmark, whose text is the same for all"
 EOS = "<|endoftext|>"
-LICENCE = Licence(name="none", spdx="CC0-1.0", url="", attribution="", text="none")
+LICENCE = Licence(name="none", spdx="CC0-1.0", url="https://example.org", attribution="", text="none")
 TOKENS = pa.schema(
     [
         *(

@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+_OPEN_FILES = 4096
 _FOLDERS = "choose another folder (globals.yml: data, or the option of the command)"
 _AGAIN = "run the same command again: what is whole is kept"
 
@@ -77,9 +78,10 @@ def _rights(place: Path) -> str:
 
 def _open_files(_: Path) -> str:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    beyond = f", which beyond {hard:,} only the administrator can" if 0 <= hard < _OPEN_FILES else ""
     return (
-        f"This process may have {soft:,} files open at a time. Raise that in the shell (ulimit -n 4096; at most "
-        f"{hard:,} without the administrator), and {_AGAIN}"
+        f"This process may have {soft:,} files open at a time. Raise that in the shell (ulimit -n {_OPEN_FILES}"
+        f"{beyond}), and {_AGAIN}"
     )
 
 

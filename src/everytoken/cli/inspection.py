@@ -69,11 +69,11 @@ def verify(
     files: Path,
     roots: tuple[str, ...],
 ) -> None:
-    """Check that streams, their indexes, raw shards, tokenizers and stores of tokens are what was written.
+    """Check that documents, streams, indexes, raw shards, tokenizers and models are what was written.
 
     PATHS are their folders, folders that hold such folders, or prefixes of .bin and .idx; without any, what the
-    environment has of tokenization, canary, packing and provenance, and the windows of chats. With --full an index is
-    made again and compared. One line a check; the exit code is 1 when one does not hold.
+    environment has made. With --full an index is made again and compared. One line a check; the exit code is 1 when one
+    does not hold.
 
     Where the first path is a release, it is checked itself, and the streams in the other paths against it.
     """
@@ -257,12 +257,12 @@ def _stages_in_order() -> list[str]:
 
 
 def _stored_by_environment(env: str | None) -> list[tuple[str, Path]]:
-    """Return name and folder of what tokenization, canary and packing make, of all indexes, and of chat windows."""
+    """Return name and folder of every store and artifact but the release and what a replay makes."""
     from kedro.framework.project import pipelines
 
     with project(env) as (context, catalog):
-        whole = ("tokenization", "canary", "packing", "provenance")
-        nodes = [node for name in whole for node in pipelines[name].nodes]
-        names = [name for node in nodes for name in node.outputs if hasattr(catalog.get(name), "ledger_summary")]
-        names += ["chat_windows", "chat_index"]
+        left_out = ("__default__", "release", "replay")
+        nodes = [node for name in pipelines if name not in left_out for node in pipelines[name].nodes]
+        outputs = dict.fromkeys(output for node in nodes for output in node.outputs)
+        names = [name for name in outputs if hasattr(catalog.get(name), "ledger_summary")]
         return [(name, Path(context.config_loader["catalog"][name]["filepath"])) for name in names]

@@ -90,8 +90,9 @@ class TrackedRun:
             known = self._digests.get(name)
             if known is not None and known != held.digest:
                 raise TrackingError(
-                    f"dataset {name} changed during the run: SHA-256 {known} before, {held.digest} now. Something else "
-                    f"writes to it, or two datasets share its place; give each its own."
+                    f"dataset {name} changed during the run: SHA-256 {known} before, {held.digest} now. Another "
+                    f"'kedro run' in this data folder made it again (give each run its own: globals.yml: data), or two "
+                    f"datasets of the catalog share its place (give each its own)."
                 )
             if known is not None:
                 return

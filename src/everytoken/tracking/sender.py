@@ -175,8 +175,12 @@ def deliver(store: Store, seconds: float = float("inf")) -> Iterator[Delivery]:
         run, sent = backlog.header.run, 0
         try:
             problem = ""
-            if backlog.header.store != store.shown:
-                problem = f"they belong to {backlog.header.store}; run again with MLFLOW_TRACKING_URI set to that"
+            if not _has(store, run):
+                problem = (
+                    f"they belong to {backlog.header.store}, and {store.shown} does not know the run; deliver with "
+                    f"MLFLOW_TRACKING_URI set to where that store is now, or delete {path.name} and "
+                    f"{backlog.files.name} in {FOLDER} to give these records up"
+                )
             while not problem and not backlog.is_empty:
                 record = backlog.next_record()
                 persistent(lambda: send(store, run, record, backlog.files))  # noqa: B023
@@ -191,6 +195,19 @@ def deliver(store: Store, seconds: float = float("inf")) -> Iterator[Delivery]:
             backlog.close()
         if sent or left:
             yield Delivery(run, sent, left, problem)
+
+
+def _has(store: Store, run_id: str) -> bool:
+    """Return whether a store has a run; its id is known nowhere else, so the address may have changed since."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        store.client.get_run(run_id)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        return False
+    return True
 
 
 def send(store: Store, run_id: str, record: Record, files: Path) -> None:
