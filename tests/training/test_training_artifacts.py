@@ -227,6 +227,12 @@ def test_the_peak_is_of_one_product_at_least_however_slow_it_is():
     assert matrix_peak.__wrapped__(EXECUTION, seconds=0.0) > 0
 
 
+def test_the_peak_is_not_known_where_the_clock_stands_still(monkeypatch):
+    monkeypatch.setattr(execution, "time", SimpleNamespace(perf_counter=lambda: 5.0))
+    monkeypatch.setattr(torch, "mm", lambda a, b: torch.ones(1, 1))
+    assert matrix_peak.__wrapped__(EXECUTION) is None
+
+
 def test_a_device_without_memory_for_the_products_has_no_peak(monkeypatch, caplog):
     def full(*matrices):
         raise torch.OutOfMemoryError("out of memory")

@@ -2,6 +2,7 @@ import json
 import logging
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -309,6 +310,14 @@ def test_processes_tell_what_they_did_and_the_error_of_the_one_that_failed(input
     assert newest(job).state["skipped_steps"] == 2  # the third is the error, and comes again when the run goes on
     history = rows(newest(job), HISTORY_FILE, StepRecord, HISTORY)
     assert [record.skipped for record in history] == [record.skipped for record in records]
+
+
+def test_a_run_that_ends_on_skipped_steps_says_so(inputs, tmp_path, caplog):
+    run(tiny_job(inputs, tmp_path / "right"))
+    assert "updated nothing" not in caplog.text
+    job = tiny_job(inputs, tmp_path / "wrong", learning_rate=1e30, warmup_steps=0, max_skipped_in_a_row=100)
+    run(job)
+    assert re.search(r"the last \d+ of 20 steps updated nothing, .* may have diverged\. Lower ", caplog.text)
 
 
 @pytest.mark.parametrize("looks", ["samples", "held_out"])

@@ -175,6 +175,14 @@ class _Session:
                 past.history.append(record)
                 self._listeners.add(record)
             self._after(record.step)
+        if processes.first and (skipped := past.history.skipped_in_a_row):
+            logger.warning(
+                "the last %d of %d steps updated nothing, as loss or gradients were no finite numbers: the run may "
+                "have diverged. %s",
+                skipped,
+                job.training.steps,
+                f"{LOWER_RATE[0].upper()}{LOWER_RATE[1:]}",
+            )
 
     def _read(self, step: int, rows: slice) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Return this process's rows of a batch, as the streams' files have them.

@@ -29,6 +29,9 @@ class _Identity:
             return None
         return cls(found.st_ino, found.st_size, found.st_mtime_ns)
 
+    def __str__(self) -> str:
+        return f"{self.size:,} bytes (inode {self.inode}, written at {self.modified / 1e9:.3f} s)"
+
 
 class StreamFiles:
     """Remembers what the files of streams are now; make it before they are opened."""
@@ -41,5 +44,6 @@ class StreamFiles:
         """Return which file is not what it was, with expected and found; None when all are."""
         for path, expected in self._files.items():
             if (found := _Identity.of(path)) != expected:
-                return f"{path} was changed after training began to read it: expected {expected}, found {found}"
+                now = found or "no file"
+                return f"{path} was changed after training began to read it: expected {expected}, found {now}"
         return None
