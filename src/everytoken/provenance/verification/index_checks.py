@@ -64,7 +64,7 @@ def is_index(folder: Path) -> bool:
 
 
 def stored_around(folder: Path) -> dict[str, Path]:
-    """Return by root digest what lies in the data folder (``<data>/<layer>/<dataset>``) that holds ``folder``."""
+    """Return what the data folder (``<data>/<layer>/<dataset>``) around ``folder`` holds, by root digest."""
     found: dict[str, Path] = {}
     for path in sorted(folder.resolve().parents[1].glob(f"*/*/{LEDGER_FILE}")):
         try:
