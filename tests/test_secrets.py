@@ -11,9 +11,11 @@ import subprocess
 import sys
 import textwrap
 import threading
+import traceback
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import ClassVar
 from urllib.parse import quote
 
@@ -22,11 +24,14 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 import everytoken.parameters
+from everytoken import urls
 from everytoken.corpus.errors import UpstreamError
 from everytoken.corpus.upstreams.retries import FetchError, Transient
 from everytoken.corpus.upstreams.source import PathUpstream, find_files
 from everytoken.parameters import ReplayParameters
 from everytoken.redacted_output import redact_output
+from everytoken.tracking.errors import TrackingError
+from everytoken.tracking.hook import tracking_settings
 from everytoken.urls import (
     Redaction,
     SecretError,
@@ -69,6 +74,12 @@ OF_FOLDERS = {
 ROOTS = {**URLS, **OF_FOLDERS}
 SECRETS = {kind: PLAIN.format(f"{number:04}") for number, kind in enumerate(ROOTS)}
 PLANTED = {kind: url.format(SECRETS[kind]) for kind, url in ROOTS.items()}
+
+
+@pytest.fixture(autouse=True)
+def nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget what other tests were refused: by its value it would be hidden here."""
+    monkeypatch.setattr(urls, "_told", set())
 
 
 @pytest.mark.parametrize("kind", URLS)
@@ -362,8 +373,22 @@ def test_a_run_and_its_record_show_no_secret_of_parameters_command_and_environme
         assert not found_in(forms(secret), looked)
 
 
+def test_a_mistake_in_the_settings_of_tracking_shows_no_secret() -> None:
+    conf = {"mlflow": {"experiment": "toy", "tracking_uri": [f"https://user:{'x' * 60}/KpLm3Rt@127.0.0.1/d"]}}
+    with pytest.raises(TrackingError, match=r"mlflow\.yml: ") as caught:
+        tracking_settings(SimpleNamespace(config_loader=conf))  # type: ignore[arg-type]
+    assert "KpLm3Rt" not in "".join(traceback.format_exception(caught.value))
+
+
 @pytest.mark.parametrize(
-    "address", ["http://me:{}@127.0.0.1:1", "postgresql://me:{}@127.0.0.1:1/runs", "oracle://{}@h/r"]
+    "address",
+    [
+        "http://me:{}@127.0.0.1:1",
+        "http://me:{}/x#y@127.0.0.1:1",
+        "postgresql://me:{}@127.0.0.1:1/runs",
+        "postgresql://me:it's {}@127.0.0.1:1/runs",
+        "oracle://{}@h/r",
+    ],
 )
 def test_a_store_that_cannot_be_opened_shows_no_password(tmp_path: Path, address: str) -> None:
     toy, secret = ToyProject(tmp_path / "toy"), "p%40ss-word%2F-of-the-store"
