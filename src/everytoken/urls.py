@@ -54,7 +54,7 @@ _LONGEST_NAME = 16  # characters of a user from which it is taken for a token
 _NO_PASSWORD = frozenset({"", "x", "x-oauth-basic", "x-token-auth", "oauth2", "token", "anonymous"})
 
 _SCHEME = r"(?P<scheme>[A-Za-z][A-Za-z0-9+.\-]{0,30})"
-_PORT = r"\d*(?:[/?#\s,;'\"]|$)"
+_PORT = r"\d{1,5}(?:[/?#\s,;]|$)"
 # a password may have what ends a host, in a text that is one URL also spaces and quotes, and ends at the last @
 _USER = re.compile(
     rf"(?P<start>(?:{_SCHEME}:|(?<![\w+.\-:/]))//)"
