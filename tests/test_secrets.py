@@ -11,21 +11,29 @@ import subprocess
 import sys
 import textwrap
 import threading
+import traceback
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import ClassVar
 from urllib.parse import quote
 
 import pytest
-from pydantic import ValidationError
+import yaml
+from pydantic import BaseModel, ValidationError
 
+import everytoken.parameters
+from everytoken import urls
 from everytoken.corpus.errors import UpstreamError
 from everytoken.corpus.upstreams.retries import FetchError, Transient
 from everytoken.corpus.upstreams.source import PathUpstream, find_files
 from everytoken.parameters import ReplayParameters
 from everytoken.redacted_output import redact_output
+from everytoken.tracking.errors import TrackingError
+from everytoken.tracking.hook import tracking_settings
 from everytoken.urls import (
+    Redaction,
     SecretError,
     is_public_host,
     is_web_link,
@@ -52,16 +60,26 @@ URLS = {
     "access_token": "https://host.example/texts?page=2&access_token={}",
     "api_key": "https://host.example/texts?api_key={}",
     "encoded name": "https://host.example/texts?%74oken={}",
-    "unknown name": "https://host.example/texts?u=abcdefghijkl{}",
     "fragment": "https://host.example/texts#access_token={}",
-    "bare fragment": "https://host.example/texts#{}",
     "chained": "simplecache::https://{}@host.example/texts",
     "of a driver": "postgresql+psycopg2://me:{}#/@host.example/runs",
     "of another protocol": "ftp://me:{}@host.example/texts",
     "without a protocol": "//me:{}@host.example/texts",
 }
-SECRETS = {kind: PLAIN.format(f"{number:04}") for number, kind in enumerate(URLS)}
-PLANTED = {kind: url.format(SECRETS[kind]) for kind, url in URLS.items()}
+# nothing says that these are secrets: only the URL of a folder is refused for them, elsewhere they may be sections
+OF_FOLDERS = {
+    "unknown name": "https://host.example/texts?u=abcdefghijkl{}",
+    "bare fragment": "https://host.example/texts#{}",
+}
+ROOTS = {**URLS, **OF_FOLDERS}
+SECRETS = {kind: PLAIN.format(f"{number:04}") for number, kind in enumerate(ROOTS)}
+PLANTED = {kind: url.format(SECRETS[kind]) for kind, url in ROOTS.items()}
+
+
+@pytest.fixture(autouse=True)
+def nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget what other tests were refused: by its value it would be hidden here."""
+    monkeypatch.setattr(urls, "_told", set())
 
 
 @pytest.mark.parametrize("kind", URLS)
@@ -88,16 +106,139 @@ def test_a_secret_in_a_url_is_found_and_not_shown(kind: str, is_encoded: bool) -
         "<|endoftext|> costs 5 & more; a=b",
         "s3://bucket/prefix",
         "Basic information about a bearer of good news",
+        "https://host/x?revision=0123456789abcdef0123456789abcdef01234567",
+        "https://host/x?versionId=3sL4kqtJlcpXroDTDmJ.rmSpXd3dIbrHY_MTRCxf3vjVBH40Nr8X8gdRQBpUMLUo",
+        f"https://host/x.whl#sha256={'0123456789abcdef' * 4}",
+        "https://arxiv.org/html/2406.17557#S3.SS2.SSS1.p1.1.m1.1",
+        "https://en.wikipedia.org/wiki/X#History_of_the_2nd_edition_2020",
+        "https://github.com/o/r#readme-for-version-2-and-later",
+        "https://host/x?title=Foo_bar_baz_2020_edition&doi=10.5281/zenodo.1234567890123",
+        "https://host/x?code=en&key=country&session=2019&policy=open&pass=second_round&key=country_code_2020",
+        "https://host/x?max_tokens=12345678&oauth_signature_method=HMAC-SHA1&keywords=abc123def456",
+        "//nas@home/share",
+        "sk-learn-pipeline-of-models-v2",
+        "<|user|>//x@y",
+        "http://127.0.0.1:5000 is up, write to me@example.org",
+        "https://host:8080/scope/@other/a@b",
+        "http://[::1]:5000/a@b",
+        "ssh://git@host:22/a@b",
+        "{'a': 'https://host:1', 'b': 'me@example.org'}",
+        "https://example.org: it was read by me@example.org",
     ],
 )
-def test_what_is_no_secret_is_shown(text: str) -> None:
+def test_what_is_no_secret_is_shown(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")  # has the text in it
     assert redacted(text) == text and not secrets_in(text)
+    require_no_secrets({"note": text, text: 1})
 
 
-@pytest.mark.parametrize("kind", [*URLS, "storage option", "nested"])
+@pytest.mark.parametrize("between", ["/", "#", "?", "?a=", " ", "'", '"', "@", "|", "<", "::", ",", "/ # ?'\"@"])
+@pytest.mark.parametrize("scheme", ["http", "https", "postgresql", "simplecache::https", "mysql+pymysql", "s3"])
+def test_a_password_may_have_what_ends_a_host(scheme: str, between: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = ("KpLm3Rt-w0rd", "q9Zt-of-the-end")
+    url = f"{scheme}://user:{between.join(ends)}@127.0.0.1/x.jsonl"
+    wanted = {form for one in ends for form in forms(one)}
+    assert secrets_in(url) and not found_in(wanted, [("", redacted(url).encode())])
+    assert not found_in(wanted, [("", json.dumps(Redaction().tree({"a": [url], url: 1})).encode())])
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", url)
+    said = f"cannot open {url!r} {json.dumps(url)}: 'KpLm3Rt-w0rd' is no port, in GET {ends[1]}@127.0.0.1/x.jsonl"
+    assert not found_in(forms(ends[0]), [("", redacted(said).encode())])
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    monkeypatch.setattr(sys, "argv", ["kedro", "run", "--params", f"a.path={url}"])
+    assert not found_in(forms(ends[0]), [("", redacted(said).encode())])
+    with pytest.raises(SecretError) as caught:
+        require_no_secrets({"canary": {"path": url}})
+    assert str(caught.value).startswith("canary.path") and not found_in(wanted, [("", str(caught.value).encode())])
+    with pytest.raises(SecretError) as caught:
+        require_no_secrets({"canary": {url: 1}})
+    assert not found_in(wanted, [("", str(caught.value).encode())])
+
+
+@pytest.mark.parametrize(
+    "password",
+    [
+        "KpLm3Rt/q",
+        "12345678/KpLm3Rt",
+        "/a/KpLm3Rt",
+        "'KpLm3Rt",
+        "12'KpLm3Rt",
+        "aVeryLongPassword-KpLm3Rt/q" * 5,
+        "a b?'c\"KpLm3Rt",
+    ],
+)
+def test_pydantic_never_cuts_through_a_secret(password: str) -> None:
+    url = f"https://user:{password}@127.0.0.1/d"
+    for given in ({"memory": url}, {"upstreams": url}, {url: "x"}, {"upstreams": {"web": {url: url}}}):
+        with pytest.raises(ValidationError) as caught:
+            ReplayParameters.model_validate(given)
+        assert "KpLm3Rt" not in str(caught.value) + repr(caught.value)
+
+
+SECRET_KEYS = (
+    "db_password user_password my_token aws_secret_access_key wandb_api_key X-Api-Key pwd pass jwt sas ssh_key "
+    "github_pat secretKey accessKey clientSecret apiToken authToken token API_KEY dbPassword refresh-token "
+    "connection_string PGPASSWORD secrets cookie signature password1 hfToken storage_options.secret"
+)
+
+
+@pytest.mark.parametrize("key", SECRET_KEYS.split())
+def test_a_key_that_is_named_as_a_secret_is_refused(key: str) -> None:
+    with pytest.raises(SecretError, match="looks like a secret") as caught:
+        require_no_secrets({"a": [{key: "hunter2-Hunter2"}]})
+    assert "unter2" not in str(caught.value)
+
+
+def test_no_key_of_the_project_is_refused() -> None:
+    def keys(value: object) -> Iterator[str]:
+        if isinstance(value, dict):
+            yield from map(str, value)
+        for one in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+            yield from keys(one)
+
+    files = sorted((ROOT / "conf").rglob("*.yml"))
+    names = {key for file in files for key in keys(yaml.safe_load(file.read_text(encoding="utf-8")))}
+    fields = {
+        name
+        for model in vars(everytoken.parameters).values()
+        if isinstance(model, type) and issubclass(model, BaseModel)
+        for name in model.model_fields
+    }
+    assert len(files) > 5 and "eos_token" in names | fields
+    plain = {"eos_token", "special_tokens", "tokenizer", "max_tokens", "chars_per_token", "text_key", "key", "monkey"}
+    for name in names | fields | plain:
+        require_no_secrets({name: "v2-of-Models/x1"})
+    require_no_secrets({"user_token": "<|user|>", "token": "word", "pass": "second"})
+
+
+@pytest.mark.parametrize("name", ["PGPASSWORD", "MYSQL_PWD", "DB_PASS", "GITHUB_PAT", "WANDB_API_KEY", "MY_SECRET"])
+def test_a_variable_that_is_named_as_a_secret_is_hidden(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "hunters hunters")
+    assert redacted("it is 'hunters hunters'") == "it is '***'"
+
+
+@pytest.mark.parametrize(
+    "start",
+    ["AKIA", "ASIA", "AIza", "sk_live_", "npm_", "glsa_", "whsec_", "ya29.", "sk-", "sk-ant-api03-", "SG.", "eyJ"],
+)
+def test_a_token_that_stands_alone_is_known_by_its_start(start: str) -> None:
+    rest = "0123456789ABCDEF" if start in ("AKIA", "ASIA") else "AbCdEfGhIj0123456789AbCdEfGhIj0123456789"
+    token = start + rest + {"SG.": f".{rest}", "eyJ": f".eyJ{rest}.{rest}"}.get(start, "")
+    assert redacted(f"it says '{token}' is wrong") == "it says '***' is wrong"
+    with pytest.raises(SecretError):
+        require_no_secrets({"note": [token]})
+
+
+def test_after_a_refusal_short_words_are_still_shown() -> None:
+    for url in ("s3://bucket@host/x", "https://me:word@host/x"):
+        with pytest.raises(SecretError):
+            require_no_secrets({"root": url})
+    assert redacted("a word of the bucket") == "a word of the bucket"
+
+
+@pytest.mark.parametrize("kind", [*ROOTS, "storage option", "nested"])
 def test_a_parameter_with_a_secret_is_refused_by_its_name_and_never_shown(kind: str) -> None:
     secret, key = SECRETS.get(kind, PLAIN.format("option")), "sources.web.upstream.root"
-    if kind in URLS:
+    if kind in ROOTS:
         upstream: dict[str, object] = {"root": PLANTED[kind]}
     else:
         key = f"sources.web.upstream.storage_options{'.client.0' if kind == 'nested' else ''}.secret_access_key"
@@ -110,7 +251,7 @@ def test_a_parameter_with_a_secret_is_refused_by_its_name_and_never_shown(kind: 
     assert not found_in(forms(secret), [("", message.encode())])
 
 
-@pytest.mark.parametrize("kind", [kind for kind in URLS if kind != "without a protocol"])
+@pytest.mark.parametrize("kind", [kind for kind in ROOTS if kind != "without a protocol"])
 def test_pydantic_shows_no_secret_of_a_root(kind: str) -> None:
     given = {"kind": "path", "root": PLANTED[kind], "pattern": "*", "checksums": None}
     for model, value in ((PathUpstream, given), (ReplayParameters, {"upstreams": {"web": given}})):
@@ -217,7 +358,7 @@ def test_a_run_and_its_record_show_no_secret_of_parameters_command_and_environme
     toy = PlantedProject(tmp_path / "toy")
     subprocess.run(["git", "init", "-q", str(toy.folder)], check=True)
     subprocess.run(["git", "-C", str(toy.folder), "remote", "add", "origin", PLANTED["token as user"]], check=True)
-    value = " ".join(url for kind, url in PLANTED.items() if "," not in url)
+    value = " ".join(PLANTED[kind] for kind in URLS)
     token = "hf_" + "0123456789abcdefghij"
     environment = {
         **toy.environment,
@@ -240,12 +381,26 @@ def test_a_run_and_its_record_show_no_secret_of_parameters_command_and_environme
     looked = [("printed", done.stdout.encode()), *contents(toy.folder / "data"), *contents(toy.folder / "mlartifacts")]
     looked.append(("database", (toy.folder / "mlflow.db").read_bytes()))
     assert b"host.example/texts?token=***" in looked[-1][1]
-    for secret in [*SECRETS.values(), token, "proxypass-77", "aws/secret+key-22"]:
+    for secret in [*(SECRETS[kind] for kind in URLS), token, "proxypass-77", "aws/secret+key-22"]:
         assert not found_in(forms(secret), looked)
 
 
+def test_a_mistake_in_the_settings_of_tracking_shows_no_secret() -> None:
+    conf = {"mlflow": {"experiment": "toy", "tracking_uri": [f"https://user:{'x' * 60}/KpLm3Rt@127.0.0.1/d"]}}
+    with pytest.raises(TrackingError, match=r"mlflow\.yml: ") as caught:
+        tracking_settings(SimpleNamespace(config_loader=conf))  # type: ignore[arg-type]
+    assert "KpLm3Rt" not in "".join(traceback.format_exception(caught.value))
+
+
 @pytest.mark.parametrize(
-    "address", ["http://me:{}@127.0.0.1:1", "postgresql://me:{}@127.0.0.1:1/runs", "oracle://{}@h/r"]
+    "address",
+    [
+        "http://me:{}@127.0.0.1:1",
+        "http://me:{}/x#y@127.0.0.1:1",
+        "postgresql://me:{}@127.0.0.1:1/runs",
+        "postgresql://me:it's {}@127.0.0.1:1/runs",
+        "oracle://{}@h/r",
+    ],
 )
 def test_a_store_that_cannot_be_opened_shows_no_password(tmp_path: Path, address: str) -> None:
     toy, secret = ToyProject(tmp_path / "toy"), "p%40ss-word%2F-of-the-store"
@@ -254,6 +409,27 @@ def test_a_store_that_cannot_be_opened_shows_no_password(tmp_path: Path, address
     assert done.returncode != 0 and "TrackingError" in done.stdout
     looked = [("printed", done.stdout.encode()), *contents(toy.folder / "data")]
     assert not found_in(forms(secret), looked)
+
+
+def test_what_kedro_viz_writes_of_a_run_that_fails_has_no_secret(tmp_path: Path) -> None:
+    toy, secret = ToyProject(tmp_path / "toy"), SECRETS["user and password"]
+    nodes = toy.folder / "src/toy/nodes.py"
+    raised = f"OSError(28, 'no space left for {PLANTED['user and password']}')"
+    text = nodes.read_text(encoding="utf-8")
+    marked = '    if training.mode == "fail":\n'
+    assert marked in text
+    nodes.write_text(text.replace(marked, f"    if training.mode == 'normal':\n        raise {raised}\n{marked}"))
+    settings = toy.folder / "src/toy/settings.py"
+    hooks = settings.read_text(encoding="utf-8")
+    settings.write_text(
+        f"{hooks}\nfrom everytoken.configuration import SystemErrorHook\nHOOKS = (*HOOKS, SystemErrorHook())\n"
+    )
+    done = run_kedro(["run"], folder=toy.folder, environment=toy.environment, timeout=300)
+    assert done.returncode != 0
+    events = json.loads((toy.folder / ".viz/kedro_pipeline_events.json").read_text(encoding="utf-8"))
+    assert {"on_node_error", "on_pipeline_error"} <= {event["event"] for event in events}
+    assert "https://me:***@host.example" in json.dumps(events)
+    assert not found_in(forms(secret), [("printed", done.stdout.encode()), *contents(toy.folder / ".viz")])
 
 
 class _Guarded(BaseHTTPRequestHandler):

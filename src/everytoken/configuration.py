@@ -10,8 +10,9 @@ documents that is in force in the data folder is taken where the parameters name
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +22,13 @@ from kedro.framework.hooks import hook_impl
 from kedro.io import DataCatalog
 from kedro.pipeline import Pipeline
 from kedro.pipeline.node import Node
+from kedro.utils import find_kedro_project
 from omegaconf.errors import InterpolationKeyError
 
 from everytoken.pipeline_registry import JOBS, choose_job
+from everytoken.shards.atomic import write_text
 from everytoken.system_errors import SystemTrouble, explained
-from everytoken.urls import SecretError, require_no_secrets
+from everytoken.urls import Redaction, SecretError, require_no_secrets
 
 if TYPE_CHECKING:
     from everytoken.provenance.releases.release import Release
@@ -162,13 +165,39 @@ class ConfigurationHook:
 
 
 class SystemErrorHook:
-    """Ends a run that the operating system stopped with what to do about it."""
+    """Ends a run that the operating system stopped with what to do about it, and redacts what kedro-viz keeps of it."""
 
-    @hook_impl(trylast=True)
-    def on_pipeline_error(self, error: Exception) -> None:
+    @hook_impl(wrapper=True)
+    def on_node_error(self) -> Iterator[None]:
+        """Redact the error that kedro-viz has just written."""
+        try:
+            return (yield)
+        finally:
+            _redact_events()
+
+    @hook_impl(wrapper=True)
+    def on_pipeline_error(self, error: Exception) -> Iterator[None]:
         """Say it in words, after all other hooks have looked at the error itself."""
+        try:
+            yield
+        finally:
+            _redact_events()
         if (told := explained(error)) is not None:
             raise SystemTrouble(told) from error
+
+
+def _redact_events() -> None:
+    """Write the events of the run again without secrets: kedro-viz keeps the text of each error as it is."""
+    project = find_kedro_project(Path.cwd())
+    file = None if project is None else project / ".viz" / "kedro_pipeline_events.json"
+    if file is None or not file.exists():
+        return
+    try:
+        events = json.loads(file.read_text(encoding="utf-8"))
+        if (shown := Redaction().tree(events)) != events:
+            write_text(file, json.dumps(shown, indent=2))
+    except (OSError, ValueError) as error:  # the run has failed already, and of that it is told
+        logger.warning("%s may show secrets, delete it: it cannot be redacted (%s)", file, error)
 
 
 class ReplayHook:

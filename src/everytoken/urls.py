@@ -26,25 +26,24 @@ GIVE_IT_BY = (
     '{"trust_env": true}}\'; for s3:// the variables AWS_*; for the Hugging Face hub HF_TOKEN'
 )
 
-_SECRET_NAME = re.compile(
-    r"(^|[_.\-])(token|secrets?|sig|signature|password|passwd|passphrase|pwd|pass|auth|authorization|jwt|sas|session|"
-    r"credentials?|cookie|code|policy|(api|access|account|private|secret|shared|signing|subscription|storage|function|auth)?"
-    r"[_\-]?key)($|[_.\-])|^x-(amz|goog)-|(token|secret|signature|password|apikey|accesskey|secretkey)$",
-    re.IGNORECASE,
+# what the last word of a name says of a value; of the second kind if the value is no plain word
+_SECRET_WORD = re.compile(
+    r".*(password|passwd|passphrase|secret|apikey|accesskey|secretkey|authtoken|accesstoken|apitoken|connectionstring)s?"
+    r"|(secrets|pwd|sas|sig|signature|authorization|cookies?|credentials?|jwt)"
 )
-_SECRET_VARIABLE = re.compile(
-    r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|API_?KEY|ACCESS_KEY|SECRET_KEY|PRIVATE_KEY|ACCOUNT_KEY|CREDENTIALS?"
-    r"|AUTHORIZATION|CONNECTION_STRING|SAS)$"
+_PERHAPS_SECRET_WORD = re.compile(r"token|pass|pat|auth")
+_PERHAPS_SECRET_IN_QUERY = re.compile(r"code|key|policy|session")
+_SECRET_PAIR = re.compile(
+    r"(api|access|account|private|secret|shared|signing|subscription|storage|function|auth|ssh|encryption|master)_key"
+    r"|connection_string"
 )
-_SECRET_KEY = re.compile(
-    r"(token|(access|auth|api|hf|bearer|private|refresh|sas|session|security)[_\-]token|password|passwd|passphrase|secret|"
-    r"client[_\-]secret|api[_\-]?key|(access|secret|account|private|storage|shared)[_\-]key|secret[_\-]access[_\-]key|"
-    r"connection[_\-]string|authorization|signature|cookie|credentials?)",
-    re.IGNORECASE,
+_NO_SECRET_TOKEN = frozenset(
+    {"eos", "bos", "pad", "unk", "mask", "sep", "cls", "end", "start", "stop", "special", "per"}
 )
 # users of these name a container, or an account that is logged into by a key
 _NAMED_USERS = frozenset({"abfs", "abfss", "wasb", "wasbs", "ssh", "sftp", "git+ssh", "ftp", "hdfs", "webhdfs"})
 _WEB = frozenset({"http", "https"})
+_WEB_USERS = frozenset({"", *_WEB, "git+http", "git+https", "ws", "wss"})
 _PUBLIC_SCHEMES = frozenset(
     {"https", "http", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "hf", "oss", "r2"}
 )
@@ -53,21 +52,23 @@ _PRIVATE_NAMES = ("local", "localhost", "internal", "intranet", "lan", "home", "
 _SHORTEST = 8  # characters of what is looked for by its value: a shorter one is part of too many words
 _LONGEST_NAME = 16  # characters of a user from which it is taken for a token
 _NO_PASSWORD = frozenset({"", "x", "x-oauth-basic", "x-token-auth", "oauth2", "token", "anonymous"})
-_RANDOM = 20  # characters from which a value of a query that has letters and digits is taken for a token
 
-_SCHEME = r"(?P<scheme>[A-Za-z][A-Za-z0-9+.\-]*)"
-_WEB_USER = re.compile(
-    r"(?P<start>(?<![\w+.\-])(?:https?|git\+https?|wss?)://|(?<![\w+.\-:/])//)(?P<user>[^\s/?#'\"<>|]*)@", re.I
+_SCHEME = r"(?P<scheme>[A-Za-z][A-Za-z0-9+.\-]{0,30})"
+_PORT = r"\d{1,5}(?:[/?#\s,;]|$)"
+# a password may have what ends a host, in a text that is one URL also spaces and quotes, and ends at the last @
+_USER = re.compile(
+    rf"(?P<start>(?:{_SCHEME}:|(?<![\w+.\-:/]))//)"
+    rf"(?P<user>[^\s/?#:'\"<>|\[\]]*)(?P<password>:(?!{_PORT})(?:(?!://)[^\s'\"<>|])*)?@"
 )
-_OTHER_USER = re.compile(rf"(?P<start>{_SCHEME}://)(?P<user>[^\s/:@'\"<>|]*)(?P<password>:[^\s'\"<>|]*)?@")
+_WHOLE = re.compile(rf"(?P<start>{_SCHEME}://)(?P<user>[^/?#:\[\]\n]*)(?P<password>:(?!{_PORT})\S(?:(?!://).)*)@")
+_NEXT_OF_CHAIN = re.compile(r"::(?=[A-Za-z][A-Za-z0-9+.\-]*://)")
 _QUERY = re.compile(r"(?P<start>[?&;#])(?P<name>[A-Za-z0-9%_.\-\[\]]{1,80})=(?P<value>[^\s&;#'\"<>|)\],]+)")
-_FRAGMENT = re.compile(
-    r"(?P<url>[A-Za-z][A-Za-z0-9+.\-]*://[^\s#'\"<>|]+)#(?P<value>[^\s/'\"<>|)\],=]+)(?![^\s'\"<>|)]*=)"
-)
 _HEADER = re.compile(r"\b(?P<kind>Basic|Bearer)\s+(?=\S*[0-9=])[A-Za-z0-9+/=._~\-]{8,}", re.I)
 _KNOWN_TOKEN = re.compile(
     r"\b(hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w\-]{16,}|xox[abp]-[\w\-]{10,}"
-    r"|sk-[A-Za-z0-9_\-]{20,}|dapi[0-9a-f]{32}|pypi-[\w\-]{20,})"
+    r"|sk-(?=[\w\-]*[0-9])(?:(?=[\w\-]*[A-Z])[\w\-]{20,}|[a-z0-9]{20,})|dapi[0-9a-f]{32}|pypi-[\w\-]{20,}"
+    r"|(?:AKIA|ASIA)[A-Z0-9]{16}\b|AIza[\w\-]{30,}|eyJ[\w\-]{8,}\.eyJ[\w\-]{8,}(?:\.[\w\-]*)?|[sr]k_(?:live|test)_\w{16,}"
+    r"|npm_[A-Za-z0-9]{30,}|glsa_\w{20,}|SG\.[\w\-]{16,}\.[\w\-]{16,}|whsec_[\w+/=]{16,}|ya29\.[\w\-]{16,})"
 )
 
 _told: set[str] = set()
@@ -85,7 +86,7 @@ def is_url(place: str) -> bool:
 def shown(url: str) -> str:
     """Return a URL without user, query and fragment: enough to know which is meant."""
     bare = re.sub(r"[?#][^:]*(?=::|$)", "", url) if is_url(url) else url
-    return redacted(_OTHER_USER.sub(lambda found: f"{found['start']}", bare) if "@" in bare else bare)
+    return redacted(_USER.sub(lambda found: found["start"], bare) if "@" in bare else bare)
 
 
 def secrets_in(text: str) -> list[str]:
@@ -106,7 +107,7 @@ def require_no_secret(what: str, text: str) -> None:
         SecretError: it has one; the secret is hidden from all that is shown from now on.
     """
     if found := secrets_in(text):
-        hide(found)
+        hide([*found, *_secrets_of_use(text)])
         raise SecretError(f"{what} has a password in its URL, or a token: {redacted(text)}. {GIVE_IT_BY}")
 
 
@@ -141,7 +142,8 @@ def require_no_secrets(parameters: Any, where: str = "") -> None:
     if isinstance(parameters, Mapping):
         for key, value in parameters.items():
             path = f"{where}.{key}" if where else str(key)
-            if isinstance(value, str) and value and _SECRET_KEY.fullmatch(str(key)):
+            require_no_secret(f"a key of {where or 'the parameters'}", str(key))
+            if isinstance(value, str) and value and names_secret(str(key), value):
                 hide([value])
                 raise SecretError(f"{path} looks like a secret: {HIDDEN}. {GIVE_IT_BY}")
             require_no_secrets(value, path)
@@ -155,8 +157,8 @@ def require_no_secrets(parameters: Any, where: str = "") -> None:
 
 
 def hide(secrets: Iterable[str]) -> None:
-    """Let `redacted` replace these in this process, wherever they are."""
-    _told.update(secret for secret in secrets if len(secret) >= _SHORTEST // 2)
+    """Let `redacted` replace these in this process, wherever they are; a short one is part of too many words."""
+    _told.update(secret for secret in secrets if len(secret) >= _SHORTEST)
 
 
 def hide_secrets_of(url: str) -> None:
@@ -280,70 +282,62 @@ def _without_secrets(text: str, found: list[str]) -> str:
     """Return ``text`` with each secret of a URL replaced; add those to ``found``."""
 
     def user(match: re.Match[str]) -> str:
-        if match["user"] in ("", HIDDEN):
+        scheme, name, password = (match["scheme"] or "").lower(), match["user"], (match["password"] or "")[1:]
+        if password.partition("@")[0] == HIDDEN or (name in ("", HIDDEN) and not password):
             return match.group()
-        if match["user"].endswith(f":{HIDDEN}"):
+        if match["password"] is None and (not scheme or scheme in _NAMED_USERS):
             return match.group()
-        secrets = _of_user(match["user"])
+        secrets = [password or name] if scheme not in _WEB_USERS else _of_user(f"{name}:{password}")
         found.extend(secrets)
-        name = match["user"].partition(":")[0]
         return f"{match['start']}{HIDDEN}@" if name in secrets else f"{match['start']}{name}:{HIDDEN}@"
 
-    def other(match: re.Match[str]) -> str:
-        scheme, password = match["scheme"].lower(), match["password"]
-        if scheme in _WEB or match["user"] == HIDDEN or (not match["user"] and not password):
-            return match.group()
-        if password is None:
-            if scheme in _NAMED_USERS:
-                return match.group()
-            found.append(match["user"])
-            return f"{match['start']}{HIDDEN}@"
-        if password == f":{HIDDEN}":
-            return match.group()
-        found.append(password[1:])
-        return f"{match['start']}{match['user']}:{HIDDEN}@"
-
     def query(match: re.Match[str]) -> str:
-        if match["value"] == HIDDEN or not _is_secret(match["name"], match["value"]):
+        if match["value"] == HIDDEN or not names_secret(match["name"], match["value"], in_query=True):
             return match.group()
         found.append(match["value"])
         return f"{match['start']}{match['name']}={HIDDEN}"
-
-    def fragment(match: re.Match[str]) -> str:
-        if match["value"] == HIDDEN or not _looks_random(match["value"]):
-            return match.group()
-        found.append(match["value"])
-        return f"{match['url']}#{HIDDEN}"
 
     def token(match: re.Match[str]) -> str:
         found.append(match.group())
         return HIDDEN
 
-    if "@" in text:
-        text = _WEB_USER.sub(user, text)
-        if "://" in text:
-            text = _OTHER_USER.sub(other, text)
+    if "@" in text and "//" in text:
+        text = "::".join(
+            _WHOLE.sub(user, one, count=1) if _WHOLE.match(one) else one for one in _NEXT_OF_CHAIN.split(text)
+        )
+        text = _USER.sub(user, text)
     if "=" in text:
         text = _QUERY.sub(query, text)
-    if "#" in text:
-        text = _FRAGMENT.sub(fragment, text)
     text = _HEADER.sub(lambda match: f"{match['kind']} {HIDDEN}", text)
     return _KNOWN_TOKEN.sub(token, text)
 
 
-def _is_secret(name: str, value: str) -> bool:
-    return _SECRET_NAME.search(unquote(name)) is not None or _looks_random(value)
+def names_secret(name: str, value: str | None = None, *, in_query: bool = False) -> bool:
+    """Return whether a key, a variable or a parameter of a query is named as a secret is, and its value may be one.
+
+    Args:
+        name: in any case and with any separators.
+        value: None: not known.
+        in_query: the value is in the query of a URL, where names as ``key`` and ``code`` are for tokens too.
+    """
+    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", unquote(name)).lower()
+    words = re.split(r"[^a-z0-9]+", spaced.strip("[]_.-0123456789"))
+    last, before = words[-1], words[-2] if len(words) > 1 else ""
+    if _SECRET_WORD.fullmatch(last) or _SECRET_PAIR.fullmatch(f"{before}_{last}"):
+        return True
+    if last == "token" and before in _NO_SECRET_TOKEN:
+        return False
+    is_perhaps = _PERHAPS_SECRET_WORD.fullmatch(last) or (in_query and _PERHAPS_SECRET_IN_QUERY.fullmatch(last))
+    return bool(is_perhaps) and (value is None or _may_be_token(unquote(value)))
 
 
-def _looks_random(value: str) -> bool:
-    bare = unquote(value)
-    return len(bare) >= _RANDOM and re.search(r"[0-9]", bare) is not None and re.search(r"[A-Za-z]", bare) is not None
+def _may_be_token(value: str) -> bool:
+    is_plain = all(re.fullmatch(r"[A-Za-z]?[a-z]*|[A-Z]+|[0-9]+", word) for word in re.split(r"[_.\- ]", value))
+    return len(value) >= _SHORTEST and not is_plain and not re.search(r"[<>\[\]\s]", value.strip())
 
 
 def _of_user(user: str) -> list[str]:
-    """Return the secrets of what stands before a host: a user that is alone, long, or with no real password is a
-    token.
-    """
+    """Return the secrets of what is before a host: a user that is alone, long, or without a password is a token."""
     name, _, password = user.partition(":")
     is_token = len(name) >= _LONGEST_NAME or password.lower() in _NO_PASSWORD
     return [one for one in ((name, password) if is_token else (password,)) if one]
@@ -354,9 +348,13 @@ def _of_query(query: str) -> list[str]:
     return [value for name, value in pairs if value] or ([query] if query else [])
 
 
-def _secrets_of_use(url: str) -> list[str]:
-    """Return the secrets of one URL, also of a driver's that takes more characters in a password than the web does."""
-    found = secrets_in(url)
+def _secrets_of_use(text: str) -> list[str]:
+    """Return the secrets of a variable or an argument with a URL in it, and what a library quotes of each."""
+    found = secrets_in(text)
+    for match in _WHOLE.finditer(text):
+        password = match["password"][1:]
+        found += [password, *(password[: at.start()] for at in re.finditer("@", password))]
+        found += re.split(r"[/?#:,|<>\s'\"]", password.partition("@")[0])
     return [*found, *map(unquote, found)]
 
 
@@ -364,7 +362,7 @@ def _known() -> set[str]:
     """Return the secrets that this process was given: by its environment, its command line, and fsspec's settings."""
     known = set(_told)
     for name, value in os.environ.items():
-        if _SECRET_VARIABLE.search(name.upper()) and not value.startswith(("/", "./", "~")):
+        if names_secret(name) and not value.startswith(("/", "./", "~")):
             known.update({value, value.strip()})
         elif "://" in value:
             known.update(_secrets_of_use(value))
@@ -376,7 +374,7 @@ def _known() -> set[str]:
     settings = sys.modules.get("fsspec.config")
     if settings is not None:
         known.update(_leaves_with_secrets(settings.conf))
-    return {one for one in known if len(one) >= _SHORTEST or one in _told}
+    return {one for one in known if len(one) >= _SHORTEST}
 
 
 def _json(text: str) -> Any:
@@ -393,7 +391,7 @@ def _leaves_with_secrets(value: Any, name: str = "") -> Iterator[str]:
     elif isinstance(value, list | tuple):
         for one in value:
             yield from _leaves_with_secrets(one, name)
-    elif isinstance(value, str) and name and _SECRET_NAME.search(name):
+    elif isinstance(value, str) and names_secret(name, in_query=True):
         yield value
         yield from value.split()[1:]  # Bearer ...
 

@@ -19,7 +19,7 @@ def without_secrets(error: ValidationError) -> ValidationError:
     details = [
         InitErrorDetails(
             type=PydanticCustomError(one["type"], redaction.text(one["msg"])),
-            loc=one["loc"],
+            loc=tuple(redaction.text(key) if isinstance(key, str) else key for key in one["loc"]),
             input=_shown(one["input"], one["type"], redaction),
         )
         for one in error.errors(include_url=False, include_context=False)

@@ -44,7 +44,7 @@ def obey(name: str) -> None:
             file.write(f"{name}\n")
     time.sleep(float(os.environ.get("TEST_SECONDS", "0")))
     if name in os.environ.get("TEST_FAIL", "").split():
-        raise ValueError(f"{name} does not like this")
+        raise ValueError(f"{name} does not like this{os.environ.get('TEST_SAYS', '')}")
     if name in os.environ.get("TEST_DIE", "").split():
         os.kill(os.getpid(), signal.SIGKILL)
 

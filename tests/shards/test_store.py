@@ -296,6 +296,19 @@ def test_a_failing_part_costs_no_other_and_is_mended_alone(
     assert content(tmp_path / "s") == content(tmp_path / "fresh")
 
 
+@pytest.mark.parametrize("engine", [Inline(), Processes(1)], ids=["inline", "processes"])
+def test_the_traceback_that_is_kept_has_no_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: Inline | Processes
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "a-token-of-the-hub-1")
+    monkeypatch.setenv("TEST_FAIL", "part_00000")
+    monkeypatch.setenv("TEST_SAYS", ": https://me:KpLm3Rt/q9@host.example a-token-of-the-hub-1")
+    with pytest.raises(PartsFailed):
+        Store(tmp_path / "s").save(given(1).map(count_up), engine)
+    kept = (tmp_path / "s" / ".making" / "part_00000.error.txt").read_text()
+    assert "ValueError: part_00000 does not like this: https://me:***@host.example ***" in kept
+
+
 def test_parts_outlive_runs_with_other_parameters_that_fail(
     tmp_path: Path, ran: Ran, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

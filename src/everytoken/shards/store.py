@@ -35,6 +35,7 @@ from everytoken.shards.progress import progress
 from everytoken.shards.recipe import Recipe
 from everytoken.shards.shards import Shards
 from everytoken.shards.writing import link_part, set_aside_path, write_rows
+from everytoken.urls import redacted
 
 logger = logging.getLogger(__name__)
 
@@ -284,7 +285,7 @@ class Store:
             for task, outcome in progress(outcomes, len(todo), self.root.name):
                 if isinstance(outcome, Failure):
                     failures[task.name] = outcome
-                    write_text(self._making / f"{task.name}.error.txt", outcome.traceback)
+                    write_text(self._making / f"{task.name}.error.txt", redacted(outcome.traceback))
                     logger.error("%s/%s failed: %s", self.root, task.name, outcome.error)
                 else:
                     made[task.name] = outcome

@@ -35,6 +35,7 @@ from pydantic import ValidationError
 
 from everytoken.redacted_output import redact_output
 from everytoken.shards.announcements import Rows, listening
+from everytoken.validation import without_secrets
 
 from . import environment, figures
 from .contents import NOTHING, contents, local_path
@@ -232,7 +233,7 @@ def tracking_settings(context: KedroContext) -> TrackingSettings:
     try:
         return TrackingSettings.model_validate(conf)
     except ValidationError as error:
-        raise TrackingError(f"mlflow.yml: {error}") from error
+        raise TrackingError(f"mlflow.yml: {without_secrets(error)}") from None
 
 
 def _job(context: KedroContext) -> str:
