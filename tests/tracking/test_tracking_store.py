@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -81,6 +83,74 @@ def test_four_processes_at_once_create_one_store(raced: str, store: Store) -> No
     for run in runs:
         assert len(store.client.get_metric_history(run.info.run_id, "loss")) == 2500
         assert run.inputs is not None and len(run.inputs.dataset_inputs) == 5
+
+
+KILLED = """
+import os
+import signal
+import sys
+from pathlib import Path
+import mlflow  # once, before the forks
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
+from everytoken.tracking.store import TrackingSettings, open_store
+
+settings = TrackingSettings(experiment="toy", tracking_uri="sqlite:///mlflow.db", artifacts="mlartifacts")
+
+def create_until(statement, number):
+    begun = 0
+
+    @event.listens_for(Engine, "before_cursor_execute")
+    def count(connection, cursor, sql, *_):
+        nonlocal begun
+        begun += sql.lstrip().upper().startswith(("CREATE", "ALTER", "INSERT"))
+        if begun == statement:
+            os.kill(os.getpid(), number)
+
+    open_store(Path(sys.argv[1]), settings)
+
+for statement, number in ((2, signal.SIGKILL), (40, signal.SIGKILL), (120, signal.SIGTERM)):
+    child = os.fork()
+    if child == 0:
+        create_until(statement, number)
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+@pytest.mark.sensitive
+def test_a_kill_while_the_database_is_created_leaves_none_half_made(tmp_path: Path, toy: ToyProject) -> None:
+    project = tmp_path / "a%20b"
+    project.mkdir()
+    killed = toy.python("-c", KILLED, str(project))
+    assert killed.stdout.splitlines()[-3:] == ["-9", "-9", "-15"], killed
+    database = project / "mlflow.db"
+    assert database.stat().st_size == 0
+    assert list((project / "mlflow.db.tmp").iterdir()), "it was killed while it created"
+    run = TrackedRun(open_store(project, SETTINGS), "after", {})
+    run.end("FINISHED")
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        assert connection.execute("SELECT run_uuid, status FROM runs").fetchall() == [(run.id, "FINISHED")]
+    assert {file.name for file in project.iterdir()} == {"mlflow.db", "mlflow.db.lock"}
+
+
+def test_a_database_that_an_older_version_left_half_made_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    from mlflow.store.db.utils import InitialBase, create_sqlalchemy_engine
+
+    database = tmp_path / "mlflow.db"
+    engine = create_sqlalchemy_engine(f"sqlite:///{database}")
+    InitialBase.metadata.create_all(engine)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE experiment_tags (key TEXT)")  # of a migration that was killed
+    engine.dispose()
+    with pytest.raises(TrackingError, match=r"mlflow\.db: .* ended before it was complete.* move it away or delete it"):
+        open_store(tmp_path, SETTINGS)
+    for _ in range(2):  # it is deleted in the same process too
+        database.unlink()
+        run = TrackedRun(open_store(tmp_path, SETTINGS), "here", {})
+        run.end("FINISHED")
+        with contextlib.closing(sqlite3.connect(database)) as connection:
+            assert connection.execute("SELECT run_uuid FROM runs").fetchall() == [(run.id,)]
 
 
 def test_a_dataset_that_changes_during_the_run_is_refused(store: Store) -> None:
