@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import sqlite3
 import subprocess
@@ -15,9 +16,11 @@ from kedro.pipeline import Node, Pipeline
 from mlflow import MlflowClient
 
 from everytoken.tracking import TrackingError, TrackingHook, environment
+from everytoken.tracking.backlog import FOLDER, Header, created
 from everytoken.tracking.contents import Contents
 from everytoken.tracking.parameters_read import refuse_unread
 from everytoken.tracking.run import TrackedRun
+from everytoken.tracking.sender import deliver
 from everytoken.tracking.store import Store, TrackingSettings, open_store
 from tests.shards.children import wait_until
 from tests.tracking.toy_project import ToyProject
@@ -151,6 +154,79 @@ def test_a_database_that_an_older_version_left_half_made_is_refused_with_the_way
         run.end("FINISHED")
         with contextlib.closing(sqlite3.connect(database)) as connection:
             assert connection.execute("SELECT run_uuid FROM runs").fetchall() == [(run.id,)]
+
+
+def kept_of(store: Store, *records: dict[str, object]) -> tuple[str, Path]:
+    """A run, and its backlog as a kill leaves it."""
+    run = store.client.create_run(store.experiment_id).info.run_id
+    kept = created(store.backlogs, Header(store.shown, run))
+    for record in records:
+        kept.append(record)
+    os.close(kept._descriptor)
+    return run, store.backlogs / f"{run}.jsonl"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"junk\n",
+        b"junk",
+        bytes(5000),
+        bytes(50) + b"\n",
+        b"\xff\xfe\n",
+        b'{"store": 1, "run": "a"}\n',
+        b"[" * 99_999 + b"\n",
+        None,
+    ],
+)
+def test_a_file_that_is_no_backlog_is_named_and_blocks_no_other(store: Store, content: bytes | None) -> None:
+    run, path = kept_of(store, {"tags": {"a": "b"}})
+    bad = store.backlogs / "0.jsonl"
+    bad.mkdir() if content is None else bad.write_bytes(content)
+    first, second = deliver(store)
+    assert first.left is None and f"{FOLDER}/0.jsonl cannot be delivered" in str(first)
+    assert "Move the file out of the folder, or delete it" in str(first)
+    assert (second.run, second.sent, second.left) == (run, 1, 0) and not path.exists()
+    assert content is None or bad.read_bytes() == content
+    bad.rmdir() if content is None else bad.unlink()
+    assert not list(deliver(store))
+
+
+def test_a_backlog_of_a_newer_version_is_delivered_by_an_older_one(store: Store) -> None:
+    run, path = kept_of(store, {"tags": {"a": "b"}})
+    header, rest = path.read_bytes().split(b"\n", 1)
+    path.write_bytes(json.dumps({**json.loads(header), "more": 1}).encode() + b"\n" + rest)
+    assert [str(delivery) for delivery in deliver(store)] == [f"run {run}: 1 records delivered"]
+
+
+@pytest.mark.parametrize("line", ["junk", "\0\0", "[]", "5", '{"unknown": 1}', '{"metrics": 5}', '{"metrics": [5]}'])
+def test_a_bad_line_is_named_and_what_comes_before_it_is_delivered(store: Store, line: str) -> None:
+    run, path = kept_of(store, {"tags": {"a": "b"}}, {"metrics": [["loss", 1.0, 1, 1]]})
+    with path.open("a") as file:
+        file.write(line + "\n" + '{"tags": {"c": "d"}}\n')
+    (delivery,) = deliver(store)
+    assert (delivery.sent, delivery.left) == (2, 2)
+    assert f"{FOLDER}/{path.name}, line 2: no record of a run: " in delivery.problem
+    found = store.client.get_run(run).data
+    assert (found.tags["a"], found.metrics["loss"]) == ("b", 1.0) and "c" not in found.tags
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([lines[0], *lines[2:]]))  # as the message says
+    assert [str(delivery) for delivery in deliver(store)] == [f"run {run}: 1 records delivered"]
+    assert store.client.get_run(run).data.tags["c"] == "d"
+
+
+@pytest.mark.parametrize("name", ["../outside", "/etc/hostname", "a/../../../outside", "link", "..", ".", "a\0b"])
+def test_a_backlog_uploads_only_what_its_own_folder_contains(store: Store, name: str, project: Path) -> None:
+    run, path = kept_of(store, {"file": name})
+    files = path.with_suffix(".files")
+    files.mkdir()
+    for outside in (store.backlogs / "outside", project / "outside"):
+        outside.write_text("secret")
+    (files / "link").symlink_to(project / "outside")
+    (delivery,) = deliver(store)
+    assert (delivery.sent, delivery.left) == (0, 1) and ", line 2: no record of a run" in delivery.problem
+    assert not store.client.list_artifacts(run)
+    shutil.rmtree(store.backlogs)
 
 
 def test_a_dataset_that_changes_during_the_run_is_refused(store: Store) -> None:

@@ -6,6 +6,7 @@ nothing that the store does can end it. `deliver` sends what earlier runs could 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .backlog import FOLDER, Header, Record, claimed, created, waiting
+from .backlog import FOLDER, Backlog, DamagedBacklog, Header, Record, claimed, created, waiting
 from .reach import persistent, reason, sqlite_file
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ _PAUSE_SECONDS = 5.0  # between tries of a lost store
 _STALLED_SECONDS = 15.0  # at the end of a run: nothing was sent for so long
 _END_SECONDS = 300.0
 _LAST_TRY_SECONDS = 2.0  # at the end of a run whose store is lost
+_AWAY = "Move the file out of the folder, or delete it, to give its records up"
 
 
 @dataclass(frozen=True)
@@ -37,16 +39,18 @@ class Delivery:
     Attributes:
         run: its id.
         sent: records that the store has now.
-        left: records that it does not have.
+        left: records that it does not have; None if its file cannot be read.
         problem: why.
     """
 
     run: str
     sent: int
-    left: int
+    left: int | None
     problem: str
 
     def __str__(self) -> str:
+        if self.left is None:
+            return self.problem
         left = f", {self.left} kept: {self.problem}" if self.left else ""
         return f"run {self.run}: {self.sent} records delivered{left}"
 
@@ -96,9 +100,15 @@ class Sender:
                     break
             self._closed = True
             self._changed.notify_all()
-            left = self._backlog.records_left()
-            self._backlog.close()
-        if left:
+            left, kept = self._backlog.records_left(), True
+            try:
+                self._backlog.close()
+            except OSError as error:
+                kept = self._backlog.is_on_disk
+                logger.warning("Tracking: %s cannot be written at the end of run %s: %s", FOLDER, self._run_id, error)
+        if not kept:
+            logger.warning("Tracking: %d records of run %s are lost: neither has them", left, self._run_id)
+        elif left:
             logger.warning(
                 "Tracking: %s does not have %d records of run %s (%s). %s keeps them: the next run sends them, or "
                 "'everytoken tracking deliver' does",
@@ -169,32 +179,44 @@ def deliver(store: Store, seconds: float = float("inf")) -> Iterator[Delivery]:
     """
     deadline = time.monotonic() + seconds
     for path in waiting(store.backlogs):
-        backlog = claimed(path)
-        if backlog is None:
-            continue
-        run, sent = backlog.header.run, 0
         try:
-            problem = ""
-            if not _has(store, run):
-                problem = (
-                    f"they belong to {backlog.header.store}, and {store.shown} does not know the run; deliver with "
-                    f"MLFLOW_TRACKING_URI set to where that store is now, or delete {path.name} and "
-                    f"{backlog.files.name} in {FOLDER} to give these records up"
-                )
-            while not problem and not backlog.is_empty:
-                record = backlog.next_record()
-                persistent(lambda: send(store, run, record, backlog.files))  # noqa: B023
-                backlog.sent()
-                sent += 1
-                if time.monotonic() > deadline:
-                    problem = "a start waits no longer; run: everytoken tracking deliver"
-        except Exception as error:  # MLflow, SQLAlchemy, requests and plugins each raise what they like
-            problem = reason(error)
-        finally:
-            left = backlog.records_left()
+            backlog = claimed(path)
+        except (DamagedBacklog, OSError) as error:
+            yield Delivery(path.stem, 0, None, f"{FOLDER}/{path.name} cannot be delivered: {error}. {_AWAY}")
+            continue
+        if backlog is not None:
+            delivery = _delivered(store, backlog, path.name, deadline)
+            if delivery.sent or delivery.left:
+                yield delivery
+
+
+def _delivered(store: Store, backlog: Backlog, name: str, deadline: float) -> Delivery:
+    run, sent, problem = backlog.header.run, 0, ""
+    try:
+        if not _has(store, run):
+            problem = (
+                f"they belong to {backlog.header.store}, and {store.shown} does not know the run; deliver with "
+                f"MLFLOW_TRACKING_URI set to where that store is now, or delete {name} and "
+                f"{backlog.files.name} in {FOLDER} to give these records up"
+            )
+        while not problem and not backlog.is_empty:
+            record = backlog.next_record()
+            persistent(lambda: send(store, run, record, backlog.files))  # noqa: B023
+            backlog.sent()
+            sent += 1
+            if time.monotonic() > deadline:
+                problem = "a start waits no longer; run: everytoken tracking deliver"
+    except DamagedBacklog as error:
+        with contextlib.suppress(OSError):  # then the lines that were sent stay, and count
+            backlog.cut()
+        problem = f"{FOLDER}/{name}, line {backlog.line}: {error}. Delete the line to deliver what follows. {_AWAY}"
+    except Exception as error:  # MLflow, SQLAlchemy, requests and plugins each raise what they like
+        problem = reason(error)
+    finally:
+        left = backlog.records_left()
+        with contextlib.suppress(OSError):  # what was sent stays, and may be sent twice
             backlog.close()
-        if sent or left:
-            yield Delivery(run, sent, left, problem)
+    return Delivery(run, sent, left, problem)
 
 
 def _has(store: Store, run_id: str) -> bool:
