@@ -16,7 +16,8 @@ from kedro.pipeline import Node, Pipeline
 from mlflow import MlflowClient
 
 from everytoken.tracking import TrackingError, TrackingHook, environment
-from everytoken.tracking.backlog import FOLDER, Header, created
+from everytoken.tracking import sender as sender_module
+from everytoken.tracking.backlog import FOLDER, LEFT_OUT, Header, created
 from everytoken.tracking.contents import Contents
 from everytoken.tracking.parameters_read import refuse_unread
 from everytoken.tracking.run import TrackedRun
@@ -227,6 +228,69 @@ def test_a_backlog_uploads_only_what_its_own_folder_contains(store: Store, name:
     assert (delivery.sent, delivery.left) == (0, 1) and ", line 2: no record of a run" in delivery.problem
     assert not store.client.list_artifacts(run)
     shutil.rmtree(store.backlogs)
+
+
+@pytest.mark.sensitive
+@pytest.mark.parametrize("blocked", [False, True])
+def test_a_backlog_folder_that_is_removed_ends_no_run(
+    store: Store, project: Path, blocked: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = TrackedRun(store, "removed", {})
+    run.set_tag("before", "1")
+    moved = (project / "mlflow.db").rename(project / "elsewhere.db")
+    run.set_tag("lost", "1")
+    shutil.rmtree(store.backlogs)
+    if blocked:
+        store.backlogs.write_text("no folder")
+    run.end("FINISHED")
+    moved.rename(project / "mlflow.db")
+    if blocked:
+        assert f"{FOLDER} cannot be written at the end of run {run.id}" in caplog.text
+        assert f"2 records of run {run.id} are lost" in caplog.text
+        store.backlogs.unlink()
+    else:
+        assert [str(delivery) for delivery in deliver(store)] == [f"run {run.id}: 2 records delivered"]
+        found = store.client.get_run(run.id)
+        assert found.info.status == "FINISHED" and found.data.tags["lost"] == "1"
+
+
+def test_a_run_whose_backlog_cannot_be_created_is_failed_with_the_reason(store: Store) -> None:
+    store.backlogs.write_text("no folder")
+    with pytest.raises(TrackingError, match=r"mlflow\.backlog: the run cannot begin: .*File exists"):
+        TrackedRun(store, "no backlog", {})
+    store.backlogs.unlink()
+    found = store.client.search_runs([store.experiment_id], "attributes.run_name = 'no backlog'")
+    assert [run.info.status for run in found] == ["FAILED"]
+    assert "the run cannot begin" in found[0].data.tags["error"]
+
+
+@pytest.mark.sensitive
+def test_what_the_backlog_cannot_take_is_sent_at_once_and_counted_when_that_fails_too(
+    store: Store, project: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sender_module, "_WAIT_SECONDS", 120.0)  # a busy machine is slow
+    monkeypatch.setattr(sender_module, "_PAUSE_SECONDS", 0.0)
+    run = TrackedRun(store, "full", {})
+    kept = run._sender._backlog
+    unwritable = os.open(kept._path, os.O_RDONLY)
+    os.dup2(unwritable, kept._descriptor)
+    kept.files.write_text("no folder")
+    run.set_tag("a", "b")
+    run.log_text("text", "folder/page.html")
+    assert store.client.get_run(run.id).data.tags["a"] == "b"
+    moved = (project / "mlflow.db").rename(project / "elsewhere.db")
+    run.set_tag("lost", "1")
+    moved.rename(project / "mlflow.db")
+    run.end("FINISHED")
+    os.close(unwritable)
+    found = store.client.get_run(run.id)
+    assert found.info.status == "FINISHED" and "lost" not in found.data.tags
+    assert found.data.tags[LEFT_OUT] == "1 records"
+    assert [file.path for file in store.client.list_artifacts(run.id, "folder")] == ["folder/page.html"]
+    page = project / "mlartifacts" / run.id / "artifacts/folder/page.html"
+    assert page.read_text() == "text" and not page.is_symlink()
+    assert "records are sent without being kept" in caplog.text and "records are left out" in caplog.text
+    kept.files.unlink()
 
 
 def test_a_dataset_that_changes_during_the_run_is_refused(store: Store) -> None:

@@ -81,7 +81,7 @@ class Backlog:
             OSError: the disk does not take it; the file is as before.
         """
         if "end" in record and self.left_out:
-            self.append(self._told())
+            self.append(self.told())
         os.ftruncate(self._descriptor, self._size)  # Ctrl-C may have come just before the size was noted
         self._size += _write(self._descriptor, _line(record), self._size)
         if self._size - self._checked > _CHECKED_EVERY:
@@ -93,13 +93,17 @@ class Backlog:
         size = source.stat().st_size
         if size > self._room() - self._size - self._file_bytes:
             self.left_out["files"] += 1
-            self.append(self._told())
+            self.append(self.told())
             return
         copy = self.files / name
         copy.parent.mkdir(parents=True, exist_ok=True)
         temporary = copy.with_name(f".{copy.name}.tmp")  # the sender may be reading the earlier one
-        shutil.copyfile(source, temporary)
-        temporary.replace(copy)
+        try:
+            shutil.copyfile(source, temporary)
+            temporary.replace(copy)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
         self._file_bytes += size
         self.append({"file": name})
 
@@ -221,7 +225,7 @@ class Backlog:
             for line in self._lines(self._sent, self._size):
                 size += _write(descriptor, self._thinned(line, seen) if thin else line, size)
             if thin:
-                size += _write(descriptor, _line(self._told()), size)
+                size += _write(descriptor, _line(self.told()), size)
             temporary.replace(self._path)
         except OSError:
             os.close(descriptor)
@@ -243,7 +247,8 @@ class Backlog:
         self.left_out["points"] += len(record["metrics"]) - len(kept)
         return _line({"metrics": kept}) if kept else b""
 
-    def _told(self) -> Record:
+    def told(self) -> Record:
+        """Return the tag that counts what was left out."""
         counts = ", ".join(f"{count} {what}" for what, count in sorted(self.left_out.items()))
         return {"tags": {LEFT_OUT: counts}}
 
