@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import signal
 import socket
 import time
@@ -79,6 +80,41 @@ def test_what_is_sent_is_cut_off_when_the_rest_is_left(tmp_path: Path) -> None:
     kept.close()
     again = claimed(waiting(tmp_path)[0])
     assert again is not None and drained(again) == [{"tags": {"b": "2"}}]
+    again.close()
+
+
+def test_what_is_left_is_written_again_when_the_folder_was_removed(tmp_path: Path) -> None:
+    kept = created(tmp_path / "b", HEADER)
+    for record in ({"tags": {"a": "1"}}, {"tags": {"b": "2"}}):
+        kept.append(record)
+    kept.next_record()
+    kept.sent()
+    shutil.rmtree(tmp_path / "b")
+    kept.close()
+    again = claimed(waiting(tmp_path / "b")[0])
+    assert again is not None and drained(again) == [{"tags": {"b": "2"}}]
+    again.close()
+
+
+@pytest.mark.sensitive
+def test_a_disk_that_does_not_take_the_rest_at_the_end_ends_no_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    dead = "http://127.0.0.1:1"
+    sender = Sender(Store(MlflowClient(dead), dead, dead, "1", tmp_path), HEADER.run)
+    with sender._changed:  # its thread waits
+        for record in ({"tags": {"a": "1"}}, {"tags": {"b": "2"}}):
+            sender._backlog.append(record)
+        sender._backlog.next_record()
+        sender._backlog.sent()
+        sender._problem, sender._closed = "it is lost", True
+    (tmp_path / f"{HEADER.run}.tmp").mkdir()  # where the rest is written to
+    sender.close()
+    assert f"mlflow.backlog cannot be written at the end of run {HEADER.run}" in caplog.text
+    assert "mlflow.backlog keeps them" in caplog.text
+    (tmp_path / f"{HEADER.run}.tmp").rmdir()
+    again = claimed(waiting(tmp_path)[0])
+    assert again is not None and drained(again) == [{"tags": {"a": "1"}}, {"tags": {"b": "2"}}]
     again.close()
 
 

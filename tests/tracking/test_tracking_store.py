@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -13,9 +16,12 @@ from kedro.pipeline import Node, Pipeline
 from mlflow import MlflowClient
 
 from everytoken.tracking import TrackingError, TrackingHook, environment
+from everytoken.tracking import sender as sender_module
+from everytoken.tracking.backlog import FOLDER, LEFT_OUT, Header, created
 from everytoken.tracking.contents import Contents
 from everytoken.tracking.parameters_read import refuse_unread
 from everytoken.tracking.run import TrackedRun
+from everytoken.tracking.sender import deliver
 from everytoken.tracking.store import Store, TrackingSettings, open_store
 from tests.shards.children import wait_until
 from tests.tracking.toy_project import ToyProject
@@ -81,6 +87,210 @@ def test_four_processes_at_once_create_one_store(raced: str, store: Store) -> No
     for run in runs:
         assert len(store.client.get_metric_history(run.info.run_id, "loss")) == 2500
         assert run.inputs is not None and len(run.inputs.dataset_inputs) == 5
+
+
+KILLED = """
+import os
+import signal
+import sys
+from pathlib import Path
+import mlflow  # once, before the forks
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
+from everytoken.tracking.store import TrackingSettings, open_store
+
+settings = TrackingSettings(experiment="toy", tracking_uri="sqlite:///mlflow.db", artifacts="mlartifacts")
+
+def create_until(statement, number):
+    begun = 0
+
+    @event.listens_for(Engine, "before_cursor_execute")
+    def count(connection, cursor, sql, *_):
+        nonlocal begun
+        begun += sql.lstrip().upper().startswith(("CREATE", "ALTER", "INSERT"))
+        if begun == statement:
+            os.kill(os.getpid(), number)
+
+    open_store(Path(sys.argv[1]), settings)
+
+for statement, number in ((2, signal.SIGKILL), (40, signal.SIGKILL), (120, signal.SIGTERM)):
+    child = os.fork()
+    if child == 0:
+        create_until(statement, number)
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+@pytest.mark.sensitive
+def test_a_kill_while_the_database_is_created_leaves_none_half_made(tmp_path: Path, toy: ToyProject) -> None:
+    project = tmp_path / "a%20b"
+    project.mkdir()
+    killed = toy.python("-c", KILLED, str(project))
+    assert killed.stdout.splitlines()[-3:] == ["-9", "-9", "-15"], killed
+    database = project / "mlflow.db"
+    assert database.stat().st_size == 0
+    assert list((project / "mlflow.db.tmp").iterdir()), "it was killed while it created"
+    run = TrackedRun(open_store(project, SETTINGS), "after", {})
+    run.end("FINISHED")
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        assert connection.execute("SELECT run_uuid, status FROM runs").fetchall() == [(run.id, "FINISHED")]
+    assert {file.name for file in project.iterdir()} == {"mlflow.db", "mlflow.db.lock"}
+
+
+def test_a_database_that_an_older_version_left_half_made_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    from mlflow.store.db.utils import InitialBase, create_sqlalchemy_engine
+
+    database = tmp_path / "mlflow.db"
+    engine = create_sqlalchemy_engine(f"sqlite:///{database}")
+    InitialBase.metadata.create_all(engine)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE experiment_tags (key TEXT)")  # of a migration that was killed
+    engine.dispose()
+    with pytest.raises(TrackingError, match=r"mlflow\.db: .* ended before it was complete.* move it away or delete it"):
+        open_store(tmp_path, SETTINGS)
+    for _ in range(2):  # it is deleted in the same process too
+        database.unlink()
+        run = TrackedRun(open_store(tmp_path, SETTINGS), "here", {})
+        run.end("FINISHED")
+        with contextlib.closing(sqlite3.connect(database)) as connection:
+            assert connection.execute("SELECT run_uuid FROM runs").fetchall() == [(run.id,)]
+
+
+def kept_of(store: Store, *records: dict[str, object]) -> tuple[str, Path]:
+    """A run, and its backlog as a kill leaves it."""
+    run = store.client.create_run(store.experiment_id).info.run_id
+    kept = created(store.backlogs, Header(store.shown, run))
+    for record in records:
+        kept.append(record)
+    os.close(kept._descriptor)
+    return run, store.backlogs / f"{run}.jsonl"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"junk\n",
+        b"junk",
+        bytes(5000),
+        bytes(50) + b"\n",
+        b"\xff\xfe\n",
+        b'{"store": 1, "run": "a"}\n',
+        b"[" * 99_999 + b"\n",
+        None,
+    ],
+)
+def test_a_file_that_is_no_backlog_is_named_and_blocks_no_other(store: Store, content: bytes | None) -> None:
+    run, path = kept_of(store, {"tags": {"a": "b"}})
+    bad = store.backlogs / "0.jsonl"
+    bad.mkdir() if content is None else bad.write_bytes(content)
+    first, second = deliver(store)
+    assert first.left is None and f"{FOLDER}/0.jsonl cannot be delivered" in str(first)
+    assert "Move the file out of the folder, or delete it" in str(first)
+    assert (second.run, second.sent, second.left) == (run, 1, 0) and not path.exists()
+    assert content is None or bad.read_bytes() == content
+    bad.rmdir() if content is None else bad.unlink()
+    assert not list(deliver(store))
+
+
+def test_a_backlog_of_a_newer_version_is_delivered_by_an_older_one(store: Store) -> None:
+    run, path = kept_of(store, {"tags": {"a": "b"}})
+    header, rest = path.read_bytes().split(b"\n", 1)
+    path.write_bytes(json.dumps({**json.loads(header), "more": 1}).encode() + b"\n" + rest)
+    assert [str(delivery) for delivery in deliver(store)] == [f"run {run}: 1 records delivered"]
+
+
+@pytest.mark.parametrize("line", ["junk", "\0\0", "[]", "5", '{"unknown": 1}', '{"metrics": 5}', '{"metrics": [5]}'])
+def test_a_bad_line_is_named_and_what_comes_before_it_is_delivered(store: Store, line: str) -> None:
+    run, path = kept_of(store, {"tags": {"a": "b"}}, {"metrics": [["loss", 1.0, 1, 1]]})
+    with path.open("a") as file:
+        file.write(line + "\n" + '{"tags": {"c": "d"}}\n')
+    (delivery,) = deliver(store)
+    assert (delivery.sent, delivery.left) == (2, 2)
+    assert f"{FOLDER}/{path.name}, line 2: no record of a run: " in delivery.problem
+    found = store.client.get_run(run).data
+    assert (found.tags["a"], found.metrics["loss"]) == ("b", 1.0) and "c" not in found.tags
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([lines[0], *lines[2:]]))  # as the message says
+    assert [str(delivery) for delivery in deliver(store)] == [f"run {run}: 1 records delivered"]
+    assert store.client.get_run(run).data.tags["c"] == "d"
+
+
+@pytest.mark.parametrize("name", ["../outside", "/etc/hostname", "a/../../../outside", "link", "..", ".", "a\0b"])
+def test_a_backlog_uploads_only_what_its_own_folder_contains(store: Store, name: str, project: Path) -> None:
+    run, path = kept_of(store, {"file": name})
+    files = path.with_suffix(".files")
+    files.mkdir()
+    for outside in (store.backlogs / "outside", project / "outside"):
+        outside.write_text("secret")
+    (files / "link").symlink_to(project / "outside")
+    (delivery,) = deliver(store)
+    assert (delivery.sent, delivery.left) == (0, 1) and ", line 2: no record of a run" in delivery.problem
+    assert not store.client.list_artifacts(run)
+    shutil.rmtree(store.backlogs)
+
+
+@pytest.mark.sensitive
+@pytest.mark.parametrize("blocked", [False, True])
+def test_a_backlog_folder_that_is_removed_ends_no_run(
+    store: Store, project: Path, blocked: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = TrackedRun(store, "removed", {})
+    run.set_tag("before", "1")
+    moved = (project / "mlflow.db").rename(project / "elsewhere.db")
+    run.set_tag("lost", "1")
+    shutil.rmtree(store.backlogs)
+    if blocked:
+        store.backlogs.write_text("no folder")
+    run.end("FINISHED")
+    moved.rename(project / "mlflow.db")
+    if blocked:
+        assert f"{FOLDER} cannot be written at the end of run {run.id}" in caplog.text
+        assert f"2 records of run {run.id} are lost" in caplog.text
+        store.backlogs.unlink()
+    else:
+        assert [str(delivery) for delivery in deliver(store)] == [f"run {run.id}: 2 records delivered"]
+        found = store.client.get_run(run.id)
+        assert found.info.status == "FINISHED" and found.data.tags["lost"] == "1"
+
+
+def test_a_run_whose_backlog_cannot_be_created_is_failed_with_the_reason(store: Store) -> None:
+    store.backlogs.write_text("no folder")
+    with pytest.raises(TrackingError, match=r"mlflow\.backlog: the run cannot begin: .*File exists"):
+        TrackedRun(store, "no backlog", {})
+    store.backlogs.unlink()
+    found = store.client.search_runs([store.experiment_id], "attributes.run_name = 'no backlog'")
+    assert [run.info.status for run in found] == ["FAILED"]
+    assert "the run cannot begin" in found[0].data.tags["error"]
+
+
+@pytest.mark.sensitive
+def test_what_the_backlog_cannot_take_is_sent_at_once_and_counted_when_that_fails_too(
+    store: Store, project: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sender_module, "_WAIT_SECONDS", 120.0)  # a busy machine is slow
+    monkeypatch.setattr(sender_module, "_PAUSE_SECONDS", 0.0)
+    run = TrackedRun(store, "full", {})
+    kept = run._sender._backlog
+    unwritable = os.open(kept._path, os.O_RDONLY)
+    os.dup2(unwritable, kept._descriptor)
+    kept.files.write_text("no folder")
+    run.set_tag("a", "b")
+    run.log_text("text", "folder/page.html")
+    assert store.client.get_run(run.id).data.tags["a"] == "b"
+    moved = (project / "mlflow.db").rename(project / "elsewhere.db")
+    run.set_tag("lost", "1")
+    moved.rename(project / "mlflow.db")
+    run.end("FINISHED")
+    os.close(unwritable)
+    found = store.client.get_run(run.id)
+    assert found.info.status == "FINISHED" and "lost" not in found.data.tags
+    assert found.data.tags[LEFT_OUT] == "1 records"
+    assert [file.path for file in store.client.list_artifacts(run.id, "folder")] == ["folder/page.html"]
+    page = project / "mlartifacts" / run.id / "artifacts/folder/page.html"
+    assert page.read_text() == "text" and not page.is_symlink()
+    assert "records are sent without being kept" in caplog.text and "records are left out" in caplog.text
+    kept.files.unlink()
 
 
 def test_a_dataset_that_changes_during_the_run_is_refused(store: Store) -> None:

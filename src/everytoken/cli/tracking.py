@@ -36,7 +36,7 @@ def deliver(env: str | None) -> None:
         is_left = False
         for delivery in deliver_to(store):
             click.echo(str(delivery))
-            is_left |= delivery.left > 0
+            is_left |= delivery.left != 0
         close_dead_runs(store)
         for path in [] if is_left else waiting(store.backlogs):
             click.echo(f"run {path.stem}: has not ended, or another process delivers its records")

@@ -34,6 +34,10 @@ _POINTS_A_BATCH = 1000  # MLflow's own limit
 Record = dict[str, Any]
 
 
+class DamagedBacklog(Exception):
+    """A file, or a line of it, that no run has written so."""
+
+
 @dataclass(frozen=True)
 class Header:
     """Where the records belong: the address of the store as it may be shown, and the id of the run."""
@@ -65,6 +69,11 @@ class Backlog:
         """Whether the store has every record."""
         return self._sent == self._size
 
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether the file is still in its folder."""
+        return self._path.exists()
+
     def append(self, record: Record) -> None:
         """Keep one record until it is sent; thin the series if there is no more room.
 
@@ -72,7 +81,7 @@ class Backlog:
             OSError: the disk does not take it; the file is as before.
         """
         if "end" in record and self.left_out:
-            self.append(self._told())
+            self.append(self.told())
         os.ftruncate(self._descriptor, self._size)  # Ctrl-C may have come just before the size was noted
         self._size += _write(self._descriptor, _line(record), self._size)
         if self._size - self._checked > _CHECKED_EVERY:
@@ -84,25 +93,35 @@ class Backlog:
         size = source.stat().st_size
         if size > self._room() - self._size - self._file_bytes:
             self.left_out["files"] += 1
-            self.append(self._told())
+            self.append(self.told())
             return
         copy = self.files / name
         copy.parent.mkdir(parents=True, exist_ok=True)
         temporary = copy.with_name(f".{copy.name}.tmp")  # the sender may be reading the earlier one
-        shutil.copyfile(source, temporary)
-        temporary.replace(copy)
+        try:
+            shutil.copyfile(source, temporary)
+            temporary.replace(copy)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
         self._file_bytes += size
         self.append({"file": name})
 
     def next_record(self) -> Record:
-        """Return what is to be sent next; points of many records are one."""
+        """Return what is to be sent next; points of many records are one.
+
+        Raises:
+            DamagedBacklog: the next line is no record.
+        """
         lines = self._lines(self._sent, self._size)
         line = next(lines)
-        record: Record = json.loads(line)
+        record = self._record(line)
+        if record is None:
+            raise DamagedBacklog(f"no record of a run: {line[:40]!r}")
         end = self._sent + len(line)
         if "metrics" in record:
             for line in lines:
-                more = json.loads(line).get("metrics", ())
+                more = (self._record(line) or {}).get("metrics", ())
                 if not 0 < len(more) <= _POINTS_A_BATCH - len(record["metrics"]):
                     break
                 record["metrics"] += more
@@ -120,20 +139,56 @@ class Backlog:
             shutil.rmtree(self.files, ignore_errors=True)
             self._file_bytes = 0
 
+    @property
+    def line(self) -> int:
+        """The number of the line that is sent next."""
+        return sum(1 for _ in self._lines(0, self._sent)) + 1
+
     def records_left(self) -> int:
         """Return how many records the store does not have."""
         return sum(1 for _ in self._lines(self._sent, self._size))
 
+    def cut(self) -> None:
+        """Cut off what was sent; write the rest again if the file was removed.
+
+        Raises:
+            OSError: the disk does not take it; a file that is there stays as it is.
+        """
+        if self._sent > self._start or not _is_file_of(self._path, self._descriptor):
+            self._path.parent.mkdir(exist_ok=True)
+            self._rewrite(thin=False)
+
     def close(self) -> None:
-        """Release the backlog: an empty one is removed, of any other the records that were not sent stay."""
-        if self.is_empty:
+        """Release the backlog: an empty one is removed, of any other the records that were not sent stay.
+
+        Raises:
+            OSError: as `cut`; it is released all the same.
+        """
+        try:
+            if not self.is_empty:
+                self.cut()
+                return
             self._path.unlink(missing_ok=True)
             shutil.rmtree(self.files, ignore_errors=True)
             with contextlib.suppress(OSError):  # others are in it
                 self._path.parent.rmdir()
-        elif self._sent > self._start:
-            self._rewrite(thin=False)
-        os.close(self._descriptor)
+        finally:
+            os.close(self._descriptor)
+
+    def _record(self, line: bytes) -> Record | None:
+        """Return the record of a line, or None if it is none that `everytoken.tracking.sender.send` takes."""
+        record: Record = _parsed(line)
+        match record:
+            case {"metrics": list(points)}:
+                return record if all(map(_is_point, points)) else None
+            case {"params": dict()} | {"tags": dict()} | {"end": str(), "time": int()}:
+                return record
+            case {"dataset": dict(), "tags_of_dataset": dict()}:
+                return record
+            case {"file": str(name)} if "\0" not in name:
+                own = self.files.parent.resolve() / self.files.name  # nothing else is uploaded
+                return record if own in (self.files / name).resolve().parents else None
+        return None
 
     def _lines(self, start: int, end: int) -> Iterator[bytes]:
         """Yield the complete lines from one offset to another."""
@@ -150,7 +205,7 @@ class Backlog:
         mine = self._size + self._file_bytes
         held = 0
         for file in self._path.parent.rglob("*"):
-            with contextlib.suppress(FileNotFoundError):  # another process has delivered it
+            with contextlib.suppress(OSError):  # another process has delivered it, or it is none of ours
                 held += file.stat().st_size if file.is_file() else 0
         return _LIMIT - max(0, held - mine)
 
@@ -170,7 +225,7 @@ class Backlog:
             for line in self._lines(self._sent, self._size):
                 size += _write(descriptor, self._thinned(line, seen) if thin else line, size)
             if thin:
-                size += _write(descriptor, _line(self._told()), size)
+                size += _write(descriptor, _line(self.told()), size)
             temporary.replace(self._path)
         except OSError:
             os.close(descriptor)
@@ -192,7 +247,8 @@ class Backlog:
         self.left_out["points"] += len(record["metrics"]) - len(kept)
         return _line({"metrics": kept}) if kept else b""
 
-    def _told(self) -> Record:
+    def told(self) -> Record:
+        """Return the tag that counts what was left out."""
         counts = ", ".join(f"{count} {what}" for what, count in sorted(self.left_out.items()))
         return {"tags": {LEFT_OUT: counts}}
 
@@ -218,7 +274,12 @@ def waiting(root: Path) -> list[Path]:
 
 
 def claimed(path: Path) -> Backlog | None:
-    """Return the backlog of a run that has ended; None if a process holds it, or if it is delivered already."""
+    """Return the backlog of a run that has ended; None if a process holds it, or if it is delivered already.
+
+    Raises:
+        DamagedBacklog: it has no header; nothing in it is changed.
+        OSError: it cannot be opened, read and written.
+    """
     try:
         descriptor = os.open(path, os.O_RDWR)
     except FileNotFoundError:
@@ -228,17 +289,43 @@ def claimed(path: Path) -> Backlog | None:
     except BlockingIOError:
         os.close(descriptor)
         return None
-    if not _is_file_of(path, descriptor):
-        os.close(descriptor)
-        return None
-    path.with_suffix(".tmp").unlink(missing_ok=True)  # of a rewriting that was killed
-    os.ftruncate(descriptor, _whole_lines(descriptor))  # a run that was killed may leave half a line
+    header = None
+    try:
+        if _is_file_of(path, descriptor):
+            header, start = _opened(path, descriptor)
+    finally:
+        if header is None:
+            os.close(descriptor)
+    return None if header is None else Backlog(path, descriptor, header, start)
+
+
+def _opened(path: Path, descriptor: int) -> tuple[Header | None, int]:
+    """Return the header and its length, and cut off half a line; None if a kill came first: then it is removed."""
     first, newline, _ = os.pread(descriptor, _BLOCK, 0).partition(b"\n")
-    if not newline:  # killed before it could write anything
+    begin = b'{"store": "'
+    if not newline and (first.startswith(begin) or begin.startswith(first)):
         path.unlink()
-        os.close(descriptor)
+        return None, 0
+    match _parsed(first):
+        case {"store": str(store), "run": str(run)} if newline:  # a newer version may say more
+            path.with_suffix(".tmp").unlink(missing_ok=True)  # of a rewriting that was killed
+            os.ftruncate(descriptor, _whole_lines(descriptor))  # a run that was killed may leave half a line
+            return Header(store, run), len(first) + 1
+    raise DamagedBacklog(f"line 1 does not name a store and a run: {first[:40]!r}")
+
+
+def _parsed(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):  # no JSON, no UTF-8
         return None
-    return Backlog(path, descriptor, Header(**json.loads(first)), len(first) + 1)
+
+
+def _is_point(value: Any) -> bool:
+    match value:
+        case [str(), int() | float(), int(), int()]:
+            return True
+    return False
 
 
 def _whole_lines(descriptor: int) -> int:

@@ -6,6 +6,7 @@ so runs of several sessions in one process cannot mix.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import tempfile
 import threading
@@ -54,10 +55,12 @@ class TrackedRun:
         self._store = store.shown
         try:
             self._sender = Sender(store, self.id)
-        except OSError as error:
-            raise TrackingError(
-                f"{store.backlogs}: no file can be written there: {error}. Make it writable."
-            ) from error
+        except (OSError, RuntimeError) as error:  # no file, or no thread
+            text = f"{store.backlogs}: the run cannot begin: {error}. Make room there, and make it writable."
+            with contextlib.suppress(Exception):  # else the next run marks it
+                store.client.set_tag(self.id, "error", redacted(text))
+                store.client.set_terminated(self.id, "FAILED")
+            raise TrackingError(text) from error
         self._lock = threading.RLock()
         self._digests: dict[str, str] = {}
         self._metric_owner: dict[str, str] = {}

@@ -1,12 +1,16 @@
 """Records on their way to the store: sent by a thread, waited for a little, kept in a backlog where the store is lost.
 
 The run writes a record into its backlog and waits until the store has it, but for at most 2 seconds in any minute;
-nothing that the store does can end it. `deliver` sends what earlier runs could not.
+nothing that the store does can end it.
+A record that the backlog cannot take is sent within the same time or left out.
+`deliver` sends what earlier runs could not.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import tempfile
 import threading
 import time
 from collections import deque
@@ -15,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .backlog import FOLDER, Header, Record, claimed, created, waiting
+from .backlog import FOLDER, Backlog, DamagedBacklog, Header, Record, claimed, created, waiting
 from .reach import persistent, reason, sqlite_file
 
 if TYPE_CHECKING:
@@ -28,6 +32,7 @@ _PAUSE_SECONDS = 5.0  # between tries of a lost store
 _STALLED_SECONDS = 15.0  # at the end of a run: nothing was sent for so long
 _END_SECONDS = 300.0
 _LAST_TRY_SECONDS = 2.0  # at the end of a run whose store is lost
+_AWAY = "Move the file out of the folder, or delete it, to give its records up"
 
 
 @dataclass(frozen=True)
@@ -37,18 +42,29 @@ class Delivery:
     Attributes:
         run: its id.
         sent: records that the store has now.
-        left: records that it does not have.
+        left: records that it does not have; None if its file cannot be read.
         problem: why.
     """
 
     run: str
     sent: int
-    left: int
+    left: int | None
     problem: str
 
     def __str__(self) -> str:
+        if self.left is None:
+            return self.problem
         left = f", {self.left} kept: {self.problem}" if self.left else ""
         return f"run {self.run}: {self.sent} records delivered{left}"
+
+
+@dataclass(eq=False)
+class _Unkept:
+    """A record that the backlog cannot take, and its file: sent while the run waits, else left out."""
+
+    record: Record
+    file: Path | None = None
+    is_taken: bool = False
 
 
 class Sender:
@@ -60,25 +76,29 @@ class Sender:
         self._backlog = created(store.backlogs, Header(store.shown, run_id))
         self._changed = threading.Condition()
         self._waits: deque[tuple[float, float]] = deque()  # end and seconds of each wait of the last minute
+        self._unkept: deque[_Unkept] = deque()
         self._problem = ""  # why the store is lost
+        self._warned: set[str] = set()
         self._closing = self._closed = False
         self._delivered = 0
         threading.Thread(target=self._work, name="tracking", daemon=True).start()
 
     def put(self, record: Record) -> None:
         """Send a record; return when the store has it, or the time that a run may wait is used up."""
-        self._put(lambda: self._backlog.append(record))
+        self._put(lambda: self._backlog.append(record), _Unkept(record))
 
     def put_file(self, source: Path, name: str) -> None:
         """Send a copy of a file as the artifact ``name``."""
-        self._put(lambda: self._backlog.append_file(source, name))
+        self._put(lambda: self._backlog.append_file(source, name), _Unkept({"file": name}, source))
 
     def flush(self, seconds: float) -> str:
         """Wait for all records, without counting it; return why some could not be sent, or ""."""
         with self._changed:
-            self._changed.wait_for(lambda: self._backlog.is_empty or self._problem, seconds)
+            self._changed.wait_for(lambda: self._has_all() or self._problem, seconds)
             self._waits.clear()
-            return "" if self._backlog.is_empty else self._problem or f"it did not answer within {seconds:.0f} s"
+            if self._backlog.left_out["records"]:
+                return f"{FOLDER} cannot be written, and records could not be sent without it"
+            return "" if self._has_all() else self._problem or f"it did not answer within {seconds:.0f} s"
 
     def close(self) -> None:
         """Wait as long as records go out, then leave the rest in the backlog, and say so."""
@@ -86,19 +106,27 @@ class Sender:
             self._closing = True
             self._changed.notify_all()
             deadline = time.monotonic() + _END_SECONDS
-            while not self._backlog.is_empty and time.monotonic() < deadline:
+            while not self._has_all() and time.monotonic() < deadline:
                 before = self._delivered
                 self._changed.wait_for(
-                    lambda: self._backlog.is_empty or self._closed or self._delivered > before,  # noqa: B023
+                    lambda: self._has_all() or self._closed or self._delivered > before,  # noqa: B023
                     _LAST_TRY_SECONDS if self._problem else _STALLED_SECONDS,
                 )
                 if self._delivered == before:
                     break
             self._closed = True
             self._changed.notify_all()
-            left = self._backlog.records_left()
-            self._backlog.close()
-        if left:
+            for unkept in list(self._unkept):
+                self._leave_out(unkept)
+            left, kept = self._backlog.records_left(), True
+            try:
+                self._backlog.close()
+            except OSError as error:
+                kept = self._backlog.is_on_disk
+                logger.warning("Tracking: %s cannot be written at the end of run %s: %s", FOLDER, self._run_id, error)
+        if not kept:
+            logger.warning("Tracking: %d records of run %s are lost: neither has them", left, self._run_id)
+        elif left:
             logger.warning(
                 "Tracking: %s does not have %d records of run %s (%s). %s keeps them: the next run sends them, or "
                 "'everytoken tracking deliver' does",
@@ -109,32 +137,59 @@ class Sender:
                 FOLDER,
             )
 
-    def _put(self, append: Callable[[], None]) -> None:
+    def _has_all(self) -> bool:
+        return self._backlog.is_empty and not self._unkept
+
+    def _put(self, append: Callable[[], None], unkept: _Unkept) -> None:
         with self._changed:
             try:
                 append()
             except OSError as error:  # no room on the disk, or the project folder is gone
-                if not self._backlog.left_out["records"]:
-                    logger.warning("Tracking: records are left out, as %s cannot be written: %s", FOLDER, error)
-                self._backlog.left_out["records"] += 1
+                self._warn(f"{FOLDER} cannot be written ({error}): records are sent without being kept")
+                if "end" in unkept.record and self._backlog.left_out:
+                    self._unkept.append(_Unkept(self._backlog.told()))
+                self._unkept.append(unkept)
             self._changed.notify_all()
             now = time.monotonic()
             while self._waits and self._waits[0][0] < now - _WAIT_WINDOW:
                 self._waits.popleft()
             allowed = _WAIT_SECONDS - sum(seconds for _, seconds in self._waits)
-            self._changed.wait_for(lambda: self._backlog.is_empty or self._problem, max(0.0, allowed))
+            self._changed.wait_for(
+                lambda: unkept not in self._unkept and (self._has_all() or self._problem), max(0.0, allowed)
+            )
             self._waits.append((time.monotonic(), time.monotonic() - now))
+            if unkept in self._unkept and not unkept.is_taken and "end" not in unkept.record:  # `close` waits for that
+                self._leave_out(unkept)
+
+    def _leave_out(self, unkept: _Unkept) -> None:
+        self._unkept.remove(unkept)
+        self._backlog.left_out["records"] += 1
+        if self._backlog.left_out["records"] == 1:
+            self._warn(f"records are left out: neither {self._store.shown} nor {FOLDER} takes them")
+
+    def _warn(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            logger.warning("Tracking: %s", text)
 
     def _work(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._closing or not self._backlog.is_empty)
-                if self._closed or self._backlog.is_empty:
+                self._changed.wait_for(lambda: self._closing or not self._has_all())
+                if self._closed or self._has_all():
                     return
-                record = self._backlog.next_record()
+                unkept = self._unkept[0] if self._backlog.is_empty else None
+                if unkept is not None:
+                    unkept.is_taken = True
             try:
-                persistent(lambda: send(self._store, self._run_id, record, self._backlog.files))  # noqa: B023
+                if unkept is not None:
+                    self._send_unkept(unkept)
+                else:
+                    self._send_next()
             except Exception as error:  # MLflow, SQLAlchemy, requests and plugins each raise what they like
+                with self._changed:
+                    if unkept is not None and unkept in self._unkept:  # `close` gives up before a slow store does
+                        self._leave_out(unkept)
                 self._lost(error)
                 continue
             with self._changed:
@@ -144,8 +199,29 @@ class Sender:
                     logger.warning("Tracking: %s takes records again", self._store.shown)
                 self._problem = ""
                 self._delivered += 1
-                self._backlog.sent()
+                if unkept is not None:
+                    self._unkept.remove(unkept)
+                else:
+                    self._backlog.sent()
                 self._changed.notify_all()
+
+    def _send_next(self) -> None:
+        with self._changed:
+            record = self._backlog.next_record()
+        persistent(lambda: send(self._store, self._run_id, record, self._backlog.files))
+
+    def _send_unkept(self, unkept: _Unkept) -> None:
+        def attempt() -> None:
+            if unkept.file is not None and not unkept.file.exists():  # `send` would take it for one that was sent
+                raise FileNotFoundError(f"{unkept.record['file']} was removed before it was sent")
+            send(self._store, self._run_id, unkept.record, Path(temporary))
+
+        with tempfile.TemporaryDirectory() as temporary:
+            if unkept.file is not None:
+                link = Path(temporary, unkept.record["file"])
+                link.parent.mkdir(parents=True, exist_ok=True)
+                link.symlink_to(unkept.file.absolute())  # the artifact has the name of the link
+            persistent(attempt)
 
     def _lost(self, error: Exception) -> None:
         """Note why the store is lost, and pause; at the end of the run give up."""
@@ -169,32 +245,44 @@ def deliver(store: Store, seconds: float = float("inf")) -> Iterator[Delivery]:
     """
     deadline = time.monotonic() + seconds
     for path in waiting(store.backlogs):
-        backlog = claimed(path)
-        if backlog is None:
-            continue
-        run, sent = backlog.header.run, 0
         try:
-            problem = ""
-            if not _has(store, run):
-                problem = (
-                    f"they belong to {backlog.header.store}, and {store.shown} does not know the run; deliver with "
-                    f"MLFLOW_TRACKING_URI set to where that store is now, or delete {path.name} and "
-                    f"{backlog.files.name} in {FOLDER} to give these records up"
-                )
-            while not problem and not backlog.is_empty:
-                record = backlog.next_record()
-                persistent(lambda: send(store, run, record, backlog.files))  # noqa: B023
-                backlog.sent()
-                sent += 1
-                if time.monotonic() > deadline:
-                    problem = "a start waits no longer; run: everytoken tracking deliver"
-        except Exception as error:  # MLflow, SQLAlchemy, requests and plugins each raise what they like
-            problem = reason(error)
-        finally:
-            left = backlog.records_left()
+            backlog = claimed(path)
+        except (DamagedBacklog, OSError) as error:
+            yield Delivery(path.stem, 0, None, f"{FOLDER}/{path.name} cannot be delivered: {error}. {_AWAY}")
+            continue
+        if backlog is not None:
+            delivery = _delivered(store, backlog, path.name, deadline)
+            if delivery.sent or delivery.left:
+                yield delivery
+
+
+def _delivered(store: Store, backlog: Backlog, name: str, deadline: float) -> Delivery:
+    run, sent, problem = backlog.header.run, 0, ""
+    try:
+        if not _has(store, run):
+            problem = (
+                f"they belong to {backlog.header.store}, and {store.shown} does not know the run; deliver with "
+                f"MLFLOW_TRACKING_URI set to where that store is now, or delete {name} and "
+                f"{backlog.files.name} in {FOLDER} to give these records up"
+            )
+        while not problem and not backlog.is_empty:
+            record = backlog.next_record()
+            persistent(lambda: send(store, run, record, backlog.files))  # noqa: B023
+            backlog.sent()
+            sent += 1
+            if time.monotonic() > deadline:
+                problem = "a start waits no longer; run: everytoken tracking deliver"
+    except DamagedBacklog as error:
+        with contextlib.suppress(OSError):  # then the lines that were sent stay, and count
+            backlog.cut()
+        problem = f"{FOLDER}/{name}, line {backlog.line}: {error}. Delete the line to deliver what follows. {_AWAY}"
+    except Exception as error:  # MLflow, SQLAlchemy, requests and plugins each raise what they like
+        problem = reason(error)
+    finally:
+        left = backlog.records_left()
+        with contextlib.suppress(OSError):  # what was sent stays, and may be sent twice
             backlog.close()
-        if sent or left:
-            yield Delivery(run, sent, left, problem)
+    return Delivery(run, sent, left, problem)
 
 
 def _has(store: Store, run_id: str) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shutil
 import sqlite3
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, ConfigDict
 
 from everytoken.redacted_output import redact_output
+from everytoken.shards.atomic import fsync_file, fsync_folder
 from everytoken.urls import hide_secrets_of
 
 from . import environment
@@ -89,9 +91,14 @@ def open_store(project: Path, settings: TrackingSettings) -> Store:
         raise
     except Exception as error:  # MLflow, SQLAlchemy, drivers and plugins each raise what they like
         said = without_password((str(error).splitlines() or [""])[0].rstrip("."))
+        if (database := sqlite_file(uri)) and _is_half_made(database):
+            raise TrackingError(
+                f"{database}: the process that created this database ended before it was complete: {said}. "
+                f"It contains no run: move it away or delete it, and the next run creates a complete one."
+            ) from error
         raise TrackingError(
             f"{without_password(uri)}, from {uri_origin()}: MLflow cannot open it: {type(error).__name__}: {said}. "
-            f"Correct the address (sqlite:///mlflow.db, or the http:// of a server), or mend what it names: file and "
+            f"Correct the address (sqlite:///mlflow.db, or the http:// of a server), or fix what it names: file and "
             f"folder have to be writable, a damaged database to be replaced by a backup or moved away, one of another "
             f"MLflow version to be upgraded with 'mlflow db upgrade'."
         ) from error
@@ -215,10 +222,44 @@ def _import_mlflow() -> None:
 def _client(uri: str) -> MlflowClient:
     from mlflow import MlflowClient
 
-    if sqlite_file(uri) is None:
+    database = sqlite_file(uri)
+    if database is None:
         return MlflowClient(uri)
     with _environment({"MLFLOW_SQLALCHEMYSTORE_POOLCLASS": "NullPool"}):  # a kept connection follows a moved file
+        if database.stat().st_size == 0:
+            _create(database)
         return MlflowClient(uri)
+
+
+def _create(database: Path) -> None:
+    """Let MLflow create its tables in a temporary folder, then take the file: a kill leaves no half-made database."""
+    from mlflow.store.tracking import DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    place = database.resolve()  # a link stays one
+    folder = place.with_name(place.name + ".tmp")  # a folder: SQLite puts its journals next to the file
+    shutil.rmtree(folder, ignore_errors=True)  # of a creation that was killed; we hold the lock
+    folder.mkdir()
+    try:
+        new = folder / place.name
+        # without MLflow's registry, which keeps one store for each address for ever
+        SqlAlchemyStore(sqlite_uri(new, ""), DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH)  # type: ignore[no-untyped-call]
+        fsync_file(new)
+        new.replace(place)
+        fsync_folder(place.parent)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_half_made(database: Path) -> bool:
+    """Return whether MLflow began to create its tables, but did not come to the end, where it adds an experiment."""
+    if not database.is_file():
+        return False
+    try:
+        with contextlib.closing(sqlite3.connect(database, timeout=60)) as connection:
+            return bool(connection.execute("SELECT count(*) FROM experiments").fetchone()[0] == 0)
+    except sqlite3.Error:  # no database of MLflow
+        return False
 
 
 def _create_experiment(client: MlflowClient, name: str, location: str | None) -> str:
