@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 
 from everytoken.preprocessing.errors import FileError
 from everytoken.preprocessing.lines import Lines, read_texts
+from tests.memory import traced_peak
 from tests.preprocessing.files import lines_of, packed, texts, whole
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
@@ -157,9 +157,6 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     with zstd.open(path, "wb") as file:
         for _ in range(60):
             file.write(lines_of(["some text " * 100] * 1000))  # 60 MB
-    tracemalloc.start()
-    count = sum(len(batch.texts) for batch in read_texts(whole(path)))
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
+    count, peak = traced_peak(lambda: sum(len(batch.texts) for batch in read_texts(whole(path))))
     assert count == 60_000
     assert peak < 12 << 20

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from everytoken.tokens.flat_tokens import FlatTokens, open_tokens
 from everytoken.tokens.integrity import require, verify
 from everytoken.tokens.raw_shards import write_raw_shards
 from everytoken.tokens.strands import places
+from tests.memory import traced_peak
 from tests.shards.folders import content
 from tests.tokens.corpora import encoded, stored, tokenizer_of
 from tests.tokens.packing_inputs import MIXED, Documents, datasets, pack, table, tables, tokenizer
@@ -302,18 +302,21 @@ def test_a_slice_inside_a_shard_is_a_view_and_nothing_is_read_to_open(tmp_path: 
         file.truncate(4 << 40)  # a sparse file of 4 TiB: over 2**31 tokens and bytes
         file.seek((4 << 40) - 400)
         file.write(np.arange(100, dtype="<u4").tobytes())
-    tracemalloc.start()
-    tokens = open_tokens(tmp_path / "raw.bin", dtype="uint32")
-    assert len(tokens) == 1 << 40
-    assert np.shares_memory(tokens[100:200], tokens.segments[0])
-    assert tokens[-3:].tolist() == [97, 98, 99]
-    last = tokens.windows(100)
-    assert (
-        last.read(np.array([len(last) - 1]))[0, -3:].tolist()
-        == tokens[len(last) * 100 - 2 : len(last) * 100 + 1].tolist()
-    )
-    assert tracemalloc.get_traced_memory()[1] < 1 << 20
-    tracemalloc.stop()
+
+    def look() -> tuple[bool, list[list[int]]]:
+        tokens = open_tokens(tmp_path / "raw.bin", dtype="uint32")
+        assert len(tokens) == 1 << 40
+        last = tokens.windows(100)
+        ends = [
+            tokens[-3:],
+            last.read(np.array([len(last) - 1]))[0, -3:],
+            tokens[len(last) * 100 - 2 : len(last) * 100 + 1],
+        ]
+        return np.shares_memory(tokens[100:200], tokens.segments[0]), [end.tolist() for end in ends]
+
+    (is_view, (end, last_window, last_tokens)), peak = traced_peak(look)
+    assert is_view and end == [97, 98, 99] and last_window == last_tokens
+    assert peak < 1 << 20
 
 
 def test_megatron_streams_and_torch_tensors_are_told_by_content(tmp_path: Path) -> None:

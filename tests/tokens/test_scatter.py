@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import tempfile
-import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 from everytoken.seeds import numpy_generator
 from everytoken.tokens import ShuffleError
 from everytoken.tokens.scatter import RowScatter
+from tests.memory import traced_peak
 
 
 def scattered(path: Path, rows: np.ndarray, position: np.ndarray, memory: int, pieces: int, before: bytes) -> bytes:
@@ -52,14 +52,15 @@ def test_memory_is_what_was_given_and_17_bytes_a_row(tmp_path: Path) -> None:
     memory, count = 4 << 20, 20_000
     position = numpy_generator(0).permutation(count)
     rows = np.zeros((100, 1000), "<u2")
-    tracemalloc.start()
-    with (tmp_path / "rows").open("w+b") as file:
-        scatter = RowScatter(file, position, 1000, rows.dtype, memory)
-        for _ in range(count // 100):
-            scatter.add(rows)
-        scatter.finish()
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
+
+    def scatter_all() -> None:
+        with (tmp_path / "rows").open("w+b") as file:
+            scatter = RowScatter(file, position, 1000, rows.dtype, memory)
+            for _ in range(count // 100):
+                scatter.add(rows)
+            scatter.finish()
+
+    _, peak = traced_peak(scatter_all)
     assert (tmp_path / "rows").stat().st_size == 40_000_000
     assert peak < memory + 17 * count + (1 << 18)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 from everytoken.corpus.selection import grouping
 from everytoken.corpus.selection.grouping import Integers, distinct, find_repeats
 from everytoken.seeds import numpy_generator
+from tests.memory import traced_peak
 
 
 def digests(numbers: Integers) -> Integers:
@@ -75,12 +75,7 @@ def test_memory_is_bounded_also_when_all_rows_are_equal(tmp_path: Path, differen
             numbers = generator.integers(0, different, 8_000)
             yield np.arange(start, start + 8_000), np.repeat(digests(numbers), 2, axis=1)
 
-    tracemalloc.start()
-    try:
-        repeats = find_repeats(batches(), 4, 1_000_000, 1_000_000, 4 << 20, tmp_path)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+    repeats, peak = traced_peak(lambda: find_repeats(batches(), 4, 1_000_000, 1_000_000, 4 << 20, tmp_path))
     assert peak < 2 * (4 << 20), "the bound, and as much again for what is sorted and copied"
     assert len(repeats) >= 1_000_000 - different
     assert (repeats[:, 1] < repeats[:, 0]).all()
