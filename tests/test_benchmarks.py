@@ -61,15 +61,6 @@ TINY = {
     "verify.py": ["--documents", "2000", "--rounds", "1"],
 }
 SCRIPTS = sorted(path.name for path in FOLDER.glob("*.py"))
-SLOW = {
-    "annotation.py",
-    "provenance.py",
-    "release.py",
-    "scoring.py",
-    "streams.py",
-    "tokens.py",
-    "verify.py",
-}  # 5 s CPU up
 
 
 @pytest.fixture(scope="module")
@@ -121,9 +112,8 @@ def test_every_script_has_a_tiny_run() -> None:
     assert sorted(TINY) == SCRIPTS
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in SCRIPTS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCRIPTS)
 def test_a_benchmark_runs(name: str, inputs: dict[str, str], tmp_path: Path) -> None:
     given = [{**inputs, "FOLDER": str(tmp_path)}.get(argument, argument) for argument in TINY[name]]
     environment = {**os.environ, "TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"}

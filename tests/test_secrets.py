@@ -411,6 +411,7 @@ def test_a_store_that_cannot_be_opened_shows_no_password(tmp_path: Path, address
     assert not found_in(forms(secret), looked)
 
 
+@pytest.mark.slow
 def test_what_kedro_viz_writes_of_a_run_that_fails_has_no_secret(tmp_path: Path) -> None:
     toy, secret = ToyProject(tmp_path / "toy"), SECRETS["user and password"]
     nodes = toy.folder / "src/toy/nodes.py"

@@ -31,6 +31,8 @@ from everytoken.tokens.checks import Check
 from everytoken.tokens.integrity import verify
 from tests.provenance.traced_job import TracedJob, make
 
+pytestmark = pytest.mark.slow
+
 SEQ = 64
 STREAM_OF = {
     "compact_index": ("compact", "compact_stream"),

@@ -23,7 +23,7 @@ from everytoken.tracking.store import TrackingSettings, open_store
 from tests.tracking.toy_project import ToyProject
 from tests.warm_kedro import Started, run_everytoken
 
-pytestmark = pytest.mark.sensitive
+pytestmark = [pytest.mark.sensitive, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +139,6 @@ def free_port() -> int:
     raise AssertionError(f"no port from {first} on is free")
 
 
-@pytest.mark.slow
 def test_eight_runs_that_start_together_in_a_fresh_project_all_end_well(tmp_path: Path) -> None:
     toy = ToyProject(tmp_path / "project")
     catalog = (toy.folder / "conf/base/catalog.yml").read_text()
@@ -208,7 +207,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     server.kill()
 
 
-@pytest.mark.slow
 def test_a_server_that_dies_and_comes_back(lost: ToyProject, server: Server) -> None:
     address = {"MLFLOW_TRACKING_URI": server.uri}
     process = lost.asleep("wait", **address)
@@ -228,7 +226,6 @@ def test_a_server_that_dies_and_comes_back(lost: ToyProject, server: Server) -> 
     require_complete(server.uri, MlflowClient(server.uri).get_run(run))
 
 
-@pytest.mark.slow
 def test_a_run_whose_server_is_back_before_it_ends_delivers_all_by_itself(lost: ToyProject, server: Server) -> None:
     process = lost.asleep("wait", MLFLOW_TRACKING_URI=server.uri)
     run = newest(server.uri).info.run_id

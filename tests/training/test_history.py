@@ -68,6 +68,7 @@ for steps in (1_000, 100_000):
 """
 
 
+@pytest.mark.slow
 def test_the_memory_of_a_hundred_thousand_steps_is_within_20_megabytes_of_that_of_a_thousand(tmp_path):
     write_inputs(tmp_path)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
