@@ -5,7 +5,7 @@ are cut off, so the file of a healthy run is empty and is removed at its end. Ev
 sent twice: MLflow keeps one point of equal key, step, time and value, one value of a parameter or tag, one file.
 
 Line 1 says which store and run; each further line is a JSON object with one of ``metrics`` ([key, value, time, step]),
-``params``, ``tags``, ``dataset``, ``file`` (its content lies in ``<run id>.files/``) and ``end``. Whoever holds the
+``params``, ``tags``, ``dataset``, ``file`` (its content is in ``<run id>.files/``) and ``end``. Whoever holds the
 lock (``flock``) of the file delivers it: the run itself, and after its death whoever comes first.
 """
 

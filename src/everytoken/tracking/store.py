@@ -61,7 +61,7 @@ class Store:
     Attributes:
         client: of MLflow.
         uri: the address, with the password that may be in it.
-        shown: the address without it, relative to the project where the database lies in that.
+        shown: the address without it, relative to the project where it contains the database.
         experiment_id: of the experiment.
         backlogs: folder of what runs could not deliver.
     """

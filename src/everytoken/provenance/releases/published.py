@@ -79,7 +79,7 @@ def _place(source: Source) -> str:
 
 
 def described_origin(origin: Origin | None) -> dict[str, Any]:
-    """Return what ``upstream.json`` says of where a source is from, beside its pin; nothing of most."""
+    """Return what ``upstream.json`` says of where a source is from, next to its pin; nothing of most."""
     if origin is None:
         return {}
     return {"homepage": origin.homepage} if isinstance(origin, Homepage) else {"public": False}
