@@ -8,16 +8,19 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import TypeVar
 
+import cloudpickle
+
 T = TypeVar("T")
 
 
 def traced_peak(work: Callable[[], T]) -> tuple[T, int]:
     """Return what ``work`` returns, and the most bytes that it took.
 
-    It runs in a fork: in this process, what threads of other tests take would be counted too.
+    It runs in a process of its own. In this one, and in a fork of it, the peak also has what other threads take, and
+    what Python takes to enlarge the tables that the tests before have filled.
     """
-    receiver, sender = get_context("fork").Pipe(duplex=False)
-    child = get_context("fork").Process(target=_trace, args=(work, sender))
+    receiver, sender = get_context("spawn").Pipe(duplex=False)
+    child = get_context("spawn").Process(target=_trace, args=(cloudpickle.dumps(work), sender))
     child.start()
     sender.close()
     try:
@@ -27,7 +30,8 @@ def traced_peak(work: Callable[[], T]) -> tuple[T, int]:
     return result, peak
 
 
-def _trace(work: Callable[[], object], sender: Connection) -> None:
+def _trace(pickled_work: bytes, sender: Connection) -> None:
+    work = cloudpickle.loads(pickled_work)
     tracemalloc.start()
     result = work()
     peak = tracemalloc.get_traced_memory()[1]
