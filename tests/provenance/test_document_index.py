@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from everytoken.outofcore.external_sort import ExternalSort
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.indexes import hashes
 from everytoken.provenance.indexes.document_index import DocumentPlace, index_documents, open_document_index
-from everytoken.provenance.indexes.external_sort import ExternalSort
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Shards
 from tests.tokens.corpora import file_bytes, stored

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from tokenizers import Tokenizer
 
+from everytoken.outofcore.row_scatter import RowScatter
 from everytoken.tokens import (
     StreamError,
     megatron,
@@ -22,7 +23,6 @@ from everytoken.tokens import (
     write_annotated_stream,
     write_compact_stream,
 )
-from everytoken.tokens.scatter import RowScatter
 from tests.tokens.corpora import documents, small_tokenizer, stored, tokenizer_of
 
 MEMORY = pytest.mark.parametrize("memory", [1, 1 << 20])

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from benchmarks.peers import add_flat
-from everytoken.tokens import ShuffleError, StreamError, WindowWriter, megatron, open_indexed
+from everytoken.outofcore.errors import ShuffleError
+from everytoken.tokens import StreamError, WindowWriter, megatron, open_indexed
 
 
 def write(prefix: Path, windows: np.ndarray, kind: Any, pieces: int = 2) -> None:

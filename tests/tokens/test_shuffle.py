@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everytoken.seeds import numpy_generator
-from everytoken.tokens import ShuffleError, destinations, in_order
+from everytoken.outofcore.errors import ShuffleError
+from everytoken.outofcore.shuffle import destinations, in_order
 
 SCHEMA = pa.schema(
     [

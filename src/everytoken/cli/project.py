@@ -50,6 +50,7 @@ def known_errors() -> tuple[type[Exception], ...]:
     from everytoken.configuration import ConfigurationError
     from everytoken.corpus.errors import CorpusError
     from everytoken.models.errors import ModelsError
+    from everytoken.outofcore.errors import ShuffleError
     from everytoken.provenance.errors import ProvenanceError
     from everytoken.shards.errors import ShardsError
     from everytoken.tokens.errors import TokensError
@@ -62,6 +63,7 @@ def known_errors() -> tuple[type[Exception], ...]:
         ModelsError,
         ProvenanceError,
         ShardsError,
+        ShuffleError,
         TokensError,
         TrackingError,
         TrainingError,

@@ -9,12 +9,11 @@ if TYPE_CHECKING:
     from everytoken.tokens.encode import encode_part
     from everytoken.tokens.encoding import DocumentEncoder, Encoded, open_encoder
     from everytoken.tokens.engines import SpecialTokens, installed_engines
-    from everytoken.tokens.errors import ShuffleError, StreamError, TokenizerError, TokensError
+    from everytoken.tokens.errors import StreamError, TokenizerError, TokensError
     from everytoken.tokens.interleave import SppSchedule, later_shares, window_of_sample
     from everytoken.tokens.megatron import IndexedTokens, WindowWriter, open_indexed
     from everytoken.tokens.mixing import IntegerSchedule, integer_schedule
     from everytoken.tokens.sample_order import SampleOrder
-    from everytoken.tokens.shuffle import destinations, in_order
     from everytoken.tokens.streams import write_annotated_stream, write_compact_stream
     from everytoken.tokens.tokenizer import DocumentTokenizer, open_tokenizer, token_dtype
     from everytoken.tokens.vocabulary import load_tokenizer_file, train_tokenizer
@@ -30,7 +29,6 @@ __all__ = [
     "IndexedTokens",
     "IntegerSchedule",
     "SampleOrder",
-    "ShuffleError",
     "SpecialTokens",
     "SppSchedule",
     "StreamError",
@@ -40,9 +38,7 @@ __all__ = [
     "WeightsFrom",
     "WindowStream",
     "WindowWriter",
-    "destinations",
     "encode_part",
-    "in_order",
     "installed_engines",
     "integer_schedule",
     "later_shares",

@@ -33,6 +33,8 @@ from typing import Any
 import numpy as np
 
 from everytoken.corpus.exclusion import excluded_addresses
+from everytoken.outofcore.row_scatter import RowScatter
+from everytoken.outofcore.shuffle import destinations
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Artifact, Built, Shards, versioned
 from everytoken.tokens.chat_documents import REASONS, chats_of
@@ -43,8 +45,6 @@ from everytoken.tokens.encoding import DocumentEncoder, open_encoder
 from everytoken.tokens.errors import StreamError
 from everytoken.tokens.loss_mask import LOSS_MASK_FILE, mask_bytes, pack_mask
 from everytoken.tokens.megatron import WindowWriter, stored_dtype
-from everytoken.tokens.scatter import RowScatter
-from everytoken.tokens.shuffle import destinations
 
 CHATS = "chats"
 

@@ -11,9 +11,5 @@ class TokenizerError(TokensError):
     """A tokenizer cannot be trained or used, or it loses more text than is allowed."""
 
 
-class ShuffleError(TokensError):
-    """Rows and the order that they should get do not belong together."""
-
-
 class StreamError(TokensError):
     """A token stream, or what it is to be made from, is not what it should be."""

@@ -20,8 +20,8 @@ from typing import Any, BinaryIO, Self
 
 import numpy as np
 
+from everytoken.outofcore.row_scatter import RowScatter
 from everytoken.tokens.errors import StreamError
-from everytoken.tokens.scatter import RowScatter
 
 _MAGIC = b"MMIDIDX\x00\x00"
 _VERSION = 1
@@ -78,7 +78,7 @@ class WindowWriter:
 
     @contextmanager
     def shuffled(self, position: np.ndarray, memory: int) -> Iterator[Callable[[np.ndarray], None]]:
-        """Append windows in another order than they come in, see `everytoken.tokens.scatter`.
+        """Append windows in another order than they come in, see `everytoken.outofcore.row_scatter`.
 
         The block gets a function to call with windows of shape (n, window), again and again; window i of all those
         becomes window ``position[i]`` of what is appended.

@@ -2,8 +2,8 @@
 
 Window i holds document ``permutation[i]`` of all documents in part and row order: content, EOS, then EOS as padding.
 ``token_lengths.npy`` and ``sidecar.parquet`` have row i for window i. Windows are shuffled in the file
-(`everytoken.tokens.scatter`), sidecar rows, which are of any size, beside it (`everytoken.tokens.shuffle`): in bounded
-memory, and the bytes do not depend on the bound.
+(`everytoken.outofcore.row_scatter`), sidecar rows, which are of any size, beside it (`everytoken.outofcore.shuffle`):
+in bounded memory, and the bytes do not depend on the bound.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from everytoken.outofcore.shuffle import destinations, in_order
 from everytoken.seeds import numpy_generator
 from everytoken.shards.atomic import fsync_file
 from everytoken.shards.parts import Part, Rows
@@ -26,7 +27,6 @@ from everytoken.tokens.documents import TokenizerFacts, checked_batches, require
 from everytoken.tokens.megatron import WindowWriter
 from everytoken.tokens.padding import padded
 from everytoken.tokens.readahead import read_ahead
-from everytoken.tokens.shuffle import destinations, in_order
 
 TOKEN_LENGTHS_FILE = "token_lengths.npy"
 SIDECAR_FILE = "sidecar.parquet"

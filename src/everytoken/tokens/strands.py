@@ -6,7 +6,7 @@ has the *place* ``floor(2**60 * c / T)``; all documents are written by (place, s
 always comes from the strand of which the smallest share is written. Wherever the flow is cut, a strand is never more
 than one document ahead of the share that all have reached, and never behind it: that is the round robin in proportion.
 
-Memory is bounded by ``shuffle_memory``. A part is read once: it is put in order (`everytoken.tokens.shuffle`), one
+Memory is bounded by ``shuffle_memory``. A part is read once: it is put in order (`everytoken.outofcore.shuffle`), one
 source after the other, into a temporary file a source, from which the strands are merged batch by batch. A file is
 gone when its strand has read it, so on disk are the parts that some strand has begun and another has not ended: few,
 where sources lie mixed in all parts; at worst all tokens.
@@ -25,10 +25,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from everytoken.outofcore.shuffle import destinations, in_order
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Part, Shards
 from everytoken.tokens.errors import StreamError
-from everytoken.tokens.shuffle import destinations, in_order
 
 ORDER = (
     "Documents of one source of one dataset: parts in plan order, in a part by "

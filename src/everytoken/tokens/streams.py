@@ -9,8 +9,8 @@ document i of a shuffled part is its row ``permutation[i]``.
 Annotated stream: one document a window (`everytoken.tokens.padded_stream`).
 
 All shuffles are exact permutations in bounded memory: documents in `everytoken.tokens.documents`, windows in
-`everytoken.tokens.scatter`. The bytes do not depend on the bound. Parts are read ahead in `_READERS` threads, because
-to decode parquet takes longer than all else.
+`everytoken.outofcore.row_scatter`. The bytes do not depend on the bound. Parts are read ahead in `_READERS` threads,
+because to decode parquet takes longer than all else.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from everytoken.outofcore.shuffle import destinations
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Artifact, Built, Shards, versioned
 from everytoken.tokens.documents import (
@@ -37,7 +38,6 @@ from everytoken.tokens.loss_mask import LOSS_MASK_FILE
 from everytoken.tokens.megatron import WindowWriter, stored_dtype
 from everytoken.tokens.padded_stream import write_padded_stream
 from everytoken.tokens.readahead import read_ahead
-from everytoken.tokens.shuffle import destinations
 from everytoken.tokens.tombstones import MaskedWindows, mask_statistics, spans_in_order
 
 COMPACT, ANNOTATED = "compact", "annotated"

@@ -285,8 +285,8 @@ def test_same_bytes_for_any_number_of_workers_and_any_memory(tmp_path: Path) -> 
 
 
 def test_an_index_larger_than_its_memory_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("everytoken.corpus.selection.grouping._LEAST_BLOCK", 1 << 10)
-    monkeypatch.setattr("everytoken.corpus.selection.grouping._SLICE", 100)
+    monkeypatch.setattr("everytoken.outofcore.grouping._LEAST_BLOCK", 1 << 10)
+    monkeypatch.setattr("everytoken.outofcore.grouping._SLICE", 100)
     monkeypatch.setattr(evaluation_index, "BLOCK_BYTES", 300)
     random = python_random(4)
     given_file = questions(tmp_path / "e.jsonl", [" ".join(random.choices("abcdefgh", k=300)) for _ in range(9)])

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everytoken.corpus.selection import grouping
-from everytoken.corpus.selection.grouping import Integers, distinct, find_repeats
+from everytoken.outofcore import grouping
+from everytoken.outofcore.grouping import Integers, distinct, find_repeats
 from everytoken.seeds import numpy_generator
 from tests.memory import traced_peak
 

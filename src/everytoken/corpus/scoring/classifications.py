@@ -34,7 +34,7 @@ from everytoken.corpus.documents import DOCUMENTS, N_CLASSES, SCORE_FIELDS, with
 from everytoken.corpus.scoring.distinct import Floats, Integers
 from everytoken.corpus.scoring.score_tables import ADDRESS
 from everytoken.corpus.selection.duplicates import between
-from everytoken.corpus.selection.grouping import find_repeats
+from everytoken.outofcore.grouping import find_repeats
 from everytoken.shards import Built, Shards, versioned
 
 FILE_ROWS = 5_000_000

@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from everytoken.corpus.database import open_database
 from everytoken.corpus.documents import DOCUMENTS
 from everytoken.corpus.errors import ScoringError
 from everytoken.corpus.upstreams.file import UpstreamFile
+from everytoken.outofcore.database import open_database
 from everytoken.shards import Shards
 
 if TYPE_CHECKING:

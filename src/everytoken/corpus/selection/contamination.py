@@ -27,9 +27,9 @@ from everytoken.corpus.errors import SelectionError
 from everytoken.corpus.selection.duplicates import Duplicates, between, load_mapped
 from everytoken.corpus.selection.evaluation_files import Decontamination
 from everytoken.corpus.selection.evaluation_ngrams import EvaluationNgrams
-from everytoken.corpus.selection.grouping import begins, slices
 from everytoken.corpus.selection.words import BLOCK_BYTES, Block, Integers, runs, word_spans
 from everytoken.corpus.statistics import as_written
+from everytoken.outofcore.grouping import begins, slices
 from everytoken.shards import Artifact, Built, Part, Rows, Shards, versioned
 
 COUNTS, FOUND, STARTS = "documents.npy", "examples_found.npy", "starts.npy"

@@ -2,7 +2,7 @@
 
 Documents are numbered by *position*: 0, 1, ... over the rows of all parts in plan order. Equal SHA-256 of the UTF-8
 text means equal text, so no text is read. The grouping is done on disk, in the artifact's own temporary folder and
-within a bound on memory, see `everytoken.corpus.selection.grouping`; whatever the bound, the same positions come out,
+within a bound on memory, see `everytoken.outofcore.grouping`; whatever the bound, the same positions come out,
 sorted.
 """
 
@@ -22,8 +22,8 @@ import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict
 
 from everytoken.corpus.errors import SelectionError
-from everytoken.corpus.selection.grouping import Integers, distinct, find_repeats
 from everytoken.corpus.selection.near_duplicates import BUCKET_BYTES, NearRules
+from everytoken.outofcore.grouping import Integers, distinct, find_repeats
 from everytoken.shards import Artifact, Built, Shards, canonical_json, versioned, write_text
 
 DUPLICATES, NEAR_DUPLICATES, FIRSTS, SOURCES = "duplicates.npy", "near_duplicates.npy", "firsts.npy", "sources.json"

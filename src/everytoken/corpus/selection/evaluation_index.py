@@ -1,7 +1,7 @@
 """Making the index of `everytoken.corpus.selection.evaluation_ngrams`, out of core.
 
 Nothing is held that grows with the files: places go to disk as they are read, repeats are found by
-`everytoken.corpus.selection.grouping`, the distinct n-grams are spread over ranges of hashes and each range is sorted.
+`everytoken.outofcore.grouping`, the distinct n-grams are spread over ranges of hashes and each range is sorted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ from everytoken.corpus.selection.evaluation_ngrams import (
     WORDS,
     mapped,
 )
-from everytoken.corpus.selection.grouping import Scatter, begins, block_rows, find_repeats, slices
 from everytoken.corpus.selection.words import (
     BLOCK_BYTES,
     PADDING,
@@ -44,6 +43,7 @@ from everytoken.corpus.selection.words import (
     normalised,
     same_bytes,
 )
+from everytoken.outofcore.grouping import Scatter, begins, block_rows, find_repeats, slices
 from everytoken.shards import Built, canonical_json, versioned, write_text
 
 _BITS_PER_NGRAM = 32

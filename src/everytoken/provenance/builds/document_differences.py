@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from everytoken.corpus.database import open_database
+from everytoken.outofcore.database import open_database
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases.manifest import WITHHELD
 from everytoken.provenance.text_hashes import text_hashes

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from everytoken.outofcore.external_sort import ExternalSort
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.indexes.arrays import ArrayWriter, map_array, smallest_type
 from everytoken.provenance.indexes.document_numbers import (
@@ -29,7 +30,6 @@ from everytoken.provenance.indexes.document_numbers import (
     require_rows,
     write_numbers,
 )
-from everytoken.provenance.indexes.external_sort import ExternalSort
 from everytoken.provenance.indexes.hashes import hash_of_address, hash_of_id, hashes_of_addresses, hashes_of_ids
 from everytoken.provenance.indexes.index_folder import DESCRIPTION_FILE, folder_of, read_description
 from everytoken.provenance.indexes.spans import require_consistent

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from everytoken.corpus.selection.duplicates import between
-from everytoken.corpus.selection.grouping import find_repeats
+from everytoken.outofcore.grouping import find_repeats
 from everytoken.provenance.releases.parameters import TextPolicy
 from everytoken.shards.parts import Part, Rows
 from everytoken.shards.shards import Shards

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from everytoken.corpus.documents import N_CLASSES
 from everytoken.corpus.selection.duplicates import between
-from everytoken.corpus.selection.grouping import find_repeats
+from everytoken.outofcore.grouping import find_repeats
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.replay.manifest_files import read_manifest
 from everytoken.shards.artifacts import Artifact, Built

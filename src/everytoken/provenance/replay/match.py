@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from everytoken.corpus.database import open_database
+from everytoken.outofcore.database import open_database
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases.release import SPLITS
 from everytoken.provenance.replay.faults import (

@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from everytoken.tokens.errors import ShuffleError
+from everytoken.outofcore.errors import ShuffleError
 
 _MOST_BUCKETS = 128  # open files at a time
 _OUTPUT_BYTES = 4 << 20
