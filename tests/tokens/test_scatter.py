@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from everytoken.outofcore.errors import ShuffleError
 from everytoken.outofcore.row_scatter import RowScatter
 from everytoken.seeds import numpy_generator
-from everytoken.outofcore.errors import ShuffleError
 from tests.memory import traced_peak
 
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everytoken.seeds import numpy_generator
 from everytoken.outofcore.errors import ShuffleError
 from everytoken.outofcore.shuffle import destinations, in_order
+from everytoken.seeds import numpy_generator
 
 SCHEMA = pa.schema(
     [

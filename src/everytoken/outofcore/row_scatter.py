@@ -16,8 +16,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from everytoken.outofcore.shuffle import destinations, require_permutation
 from everytoken.outofcore.errors import ShuffleError
+from everytoken.outofcore.shuffle import destinations, require_permutation
 
 _COPIED_BYTES = 4 << 20
 
