@@ -36,7 +36,7 @@ def test_kedro_logs_the_same_in_a_subfolder() -> None:
         ).stdout.splitlines()[-2:]
         for folder in (ROOT, ROOT / "tests" / "vectors")
     ]
-    assert said[0] == ["['StreamHandler']", "[30, 20, 30, 30, 20] everytoken.redacted_output"]
+    assert said[0] == ["['StreamHandler']", "[30, 20, 30, 30, 20] everytoken.redaction.output"]
     assert said[1] == said[0]
 
 

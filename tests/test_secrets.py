@@ -24,15 +24,13 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 import everytoken.parameters
-from everytoken import urls
 from everytoken.corpus.errors import UpstreamError
 from everytoken.corpus.upstreams.retries import FetchError, Transient
 from everytoken.corpus.upstreams.source import PathUpstream, find_files
 from everytoken.parameters import ReplayParameters
-from everytoken.redacted_output import redact_output
-from everytoken.tracking.errors import TrackingError
-from everytoken.tracking.hook import tracking_settings
-from everytoken.urls import (
+from everytoken.redaction import urls
+from everytoken.redaction.output import redact_output
+from everytoken.redaction.urls import (
     Redaction,
     SecretError,
     is_public_host,
@@ -42,6 +40,8 @@ from everytoken.urls import (
     require_no_secrets,
     secrets_in,
 )
+from everytoken.tracking.errors import TrackingError
+from everytoken.tracking.hook import tracking_settings
 from tests.secret_forms import contents, forms, found_in
 from tests.tracking.toy_project import ToyProject
 from tests.warm_kedro import run_everytoken, run_kedro
@@ -322,7 +322,7 @@ def test_log_records_are_redacted_and_others_stay(caplog: pytest.LogCaptureFixtu
 def test_an_error_that_nobody_catches_is_printed_without_the_secrets_of_its_causes(how: str) -> None:
     script = f"""
         import threading
-        from everytoken.redacted_output import redact_output
+        from everytoken.redaction.output import redact_output
         redact_output()
         def fail():
             try:

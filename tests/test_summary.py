@@ -7,8 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from everytoken.cli.summary import _set_aside
 from everytoken.shards import Part, Rows, Shards, Store, make_engine, versioned
-from everytoken.summary import _set_aside
 
 SCHEMA = pa.schema([("text", pa.string())])
 

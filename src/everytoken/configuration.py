@@ -26,9 +26,9 @@ from kedro.utils import find_kedro_project
 from omegaconf.errors import InterpolationKeyError
 
 from everytoken.pipeline_registry import JOBS, choose_job
+from everytoken.redaction.urls import Redaction, SecretError, require_no_secrets
 from everytoken.shards.atomic import write_text
 from everytoken.system_errors import SystemTrouble, explained
-from everytoken.urls import Redaction, SecretError, require_no_secrets
 
 if TYPE_CHECKING:
     from everytoken.provenance.releases.release import Release

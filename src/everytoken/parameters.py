@@ -31,10 +31,11 @@ from everytoken.corpus.selection.evaluation_files import Decontamination
 from everytoken.corpus.selection.mixture import MixtureParameters
 from everytoken.corpus.upstreams.pins import UNKNOWN_REVISION, commit, find_commit, repository_id
 from everytoken.corpus.upstreams.source import Source, Upstream
-from everytoken.kinds import keys_of_the_chosen_kind
 from everytoken.models.parameters import ModelParameters
 from everytoken.provenance.releases.parameters import Licence, Origin, WebLink
 from everytoken.provenance.replay.parameters import listed_roots
+from everytoken.redaction.validation import without_secrets
+from everytoken.tagged_unions import keys_of_the_chosen_kind
 from everytoken.tokens.canary.parameters import CanaryParameters
 from everytoken.tokens.chat_parameters import ChatParameters
 from everytoken.tokens.data_parameters import DataParameters
@@ -42,7 +43,6 @@ from everytoken.tokens.engines import EngineName, SpecialTokens
 from everytoken.training.parameters import CheckpointParameters, DistributionParameters, GenerationParameters
 from everytoken.training.parameters import EvaluationParameters as HeldOutParameters
 from everytoken.training.parameters import TrainingParameters as OptimisationParameters
-from everytoken.validation import without_secrets
 
 __all__ = [
     "AnnotationParameters",

@@ -19,8 +19,8 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from everytoken.address import parsed_address, spelled_address
 from everytoken.cli import cli
-from everytoken.provenance.addresses import parsed_address, spelled_address
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.indexes.document_numbers import DocumentPlace
 from everytoken.provenance.indexes.stream_index import MadeStream, index_padded_stream

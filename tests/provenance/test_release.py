@@ -30,6 +30,7 @@ from kedro.io import DatasetError
 from kedro.pipeline import Pipeline
 from pydantic import ValidationError
 
+from everytoken.cli.summary import summary_lines
 from everytoken.parameters import IngestionParameters, ReleaseParameters, SubsamplingParameters, TokenizationParameters
 from everytoken.pipelines import annotation, canary, ingestion, packing, release, subsampling, tokenization
 from everytoken.pipelines.release.nodes import report_release
@@ -44,7 +45,6 @@ from everytoken.provenance.releases.window_checksums import window_checksums, wr
 from everytoken.settings import CONFIG_LOADER_ARGS
 from everytoken.shards import Rows, Shards, Store, canonical_json, make_engine, versioned
 from everytoken.shards.parts import StoredPart
-from everytoken.summary import summary_lines
 from everytoken.tokens.megatron import open_indexed
 from everytoken.tracking.contents import NOTHING, contents
 from tests.provenance.small_job import EXCLUDED_ROWS, LONG_TITLE, ROOT, SmallJob, documents, make

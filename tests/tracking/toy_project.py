@@ -91,7 +91,7 @@ FILES = {
         from pathlib import Path
         import plotly.graph_objects as go
         from pydantic import BaseModel, ConfigDict
-        from everytoken.shards.announcements import announce
+        from everytoken.live_metrics import announce
 
 
         class Strict(BaseModel):

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from everytoken.live_metrics import listening
 from everytoken.pipelines.training.nodes import describe_training, report_training
 from everytoken.shards import ArtifactStore, Built, Inline, Rows, Shards, Store, plan_artifact, versioned
-from everytoken.shards.announcements import listening
 from everytoken.tokens import WindowWriter
 from everytoken.tokens.data_parameters import DataParameters
 from everytoken.tokens.probe import library_record, probe_record

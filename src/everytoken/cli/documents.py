@@ -33,11 +33,11 @@ def audit_scores(
     """
     from kedro.io.core import DatasetError
 
+    from everytoken.cli.summary import reason_of
     from everytoken.corpus.errors import CorpusError
     from everytoken.corpus.scoring.audit import PAGE_FILE, AuditParameters, audit_lines, draw_audit, write_audit
     from everytoken.corpus.scoring.audit_report import REPORT_FILE, report_labels, report_lines
     from everytoken.shards import ShardsError
-    from everytoken.summary import reason_of
 
     if labels is not None and (per_class is not None or seed is not None):
         raise click.UsageError("--labels reports on an audit that is drawn already: --seed and --per-class do nothing")

@@ -11,9 +11,9 @@ from typing import Any
 
 import click
 
-from everytoken.redacted_output import redact_output
+from everytoken.redaction.output import redact_output
+from everytoken.redaction.urls import redacted
 from everytoken.system_errors import explained
-from everytoken.urls import redacted
 
 _LOGGING = "KEDRO_LOGGING_CONFIG"
 

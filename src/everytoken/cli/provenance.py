@@ -270,9 +270,9 @@ def _upstream_texts(
     project: _Project, traced: list[TracedSequence], position: int | None
 ) -> dict[Address, UpstreamDocument]:
     """Return the texts of the traced documents as their upstreams have them; each must be what was read then."""
+    from everytoken.address import spelled_address
     from everytoken.corpus.upstreams.source import UpstreamFile
     from everytoken.parameters import IngestionParameters
-    from everytoken.provenance.addresses import spelled_address
     from everytoken.provenance.errors import ProvenanceError
     from everytoken.provenance.questions.upstream_text import read_documents_at
 
@@ -323,7 +323,7 @@ def _given(streams: tuple[str, ...]) -> dict[str, Path]:
 
 
 def _address(value: str) -> tuple[str, int, int]:
-    from everytoken.provenance.addresses import parsed_address
+    from everytoken.address import parsed_address
 
     if (found := parsed_address(value)) is None:
         raise click.BadParameter(f"{value!r}: expected SOURCE/FILE/ROW, as web/0/17", param_hint="--address")

@@ -19,8 +19,8 @@ from typing import Any
 from everytoken.shards.atomic import atomic_folder, lock_folder, remove_temporaries, sole_writer, write_text
 from everytoken.shards.digests import file_sha256, plain_json, value_digest
 from everytoken.shards.errors import DamagedStore, IncompleteStore, ShardsError
-from everytoken.shards.inputs import unchanging
 from everytoken.shards.ledger import LEDGER_FILE, is_store, read_ledger
+from everytoken.shards.locked_inputs import unchanging
 from everytoken.shards.recipe import Recipe, with_declared_name
 
 logger = logging.getLogger(__name__)

@@ -24,18 +24,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from everytoken.redaction.urls import redacted
 from everytoken.shards.atomic import remove_temporaries, sole_writer, write_text
 from everytoken.shards.digests import file_sha256, plain_json, value_digest
 from everytoken.shards.engines import Engine
 from everytoken.shards.errors import DamagedStore, Failure, IncompleteStore, PartsFailed, ShardsError
-from everytoken.shards.inputs import reading, stored_in, unchanging
 from everytoken.shards.ledger import LEDGER_FILE, Ledger, PartRecord, SetAsideRecord
+from everytoken.shards.locked_inputs import reading, stored_in, unchanging
 from everytoken.shards.parts import PlannedPart, Rows, StoredPart, Unchanged, ValuePart
 from everytoken.shards.progress import progress
 from everytoken.shards.recipe import Recipe
 from everytoken.shards.shards import Shards
 from everytoken.shards.writing import link_part, set_aside_path, write_rows
-from everytoken.urls import redacted
 
 logger = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from everytoken.exports import exports
+from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
     from everytoken.tokens.data_parameters import DataParameters, WeightsFrom

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from everytoken.kinds import keys_of_the_chosen_kind
+from everytoken.tagged_unions import keys_of_the_chosen_kind
 
 
 class _Parameters(BaseModel):

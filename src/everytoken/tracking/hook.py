@@ -7,7 +7,7 @@ metrics or artifact:
 =====================================  ==========================================================================
 ``<x>_metrics``                        (nested) dict of numbers: metrics ``x.key``
 ``<x>_history``                        DataFrame or dict of lists with ``step``: metric series ``x.column``; what is
-                                       announced while a node of pipeline x runs (`everytoken.shards.announcements`) is
+                                       announced while a node of pipeline x runs (`everytoken.live_metrics`) is
                                        recorded at once, under the same keys
 ``*_report *_samples *_metadata``      its file: artifacts ``reports/ samples/ metadata/``
 a Plotly figure                        ``figures.html`` (works offline) and ``figures/<name>.json``
@@ -33,9 +33,9 @@ from kedro.io import DataCatalog, MemoryDataset
 from kedro.pipeline import Node, Pipeline
 from pydantic import ValidationError
 
-from everytoken.redacted_output import redact_output
-from everytoken.shards.announcements import Rows, listening
-from everytoken.validation import without_secrets
+from everytoken.live_metrics import Rows, listening
+from everytoken.redaction.output import redact_output
+from everytoken.redaction.validation import without_secrets
 
 from . import environment, figures
 from .contents import NOTHING, contents, local_path

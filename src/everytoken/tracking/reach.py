@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import unquote
 
-from everytoken.urls import redacted
+from everytoken.redaction.urls import redacted
 
 from .errors import TrackingError
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from everytoken.urls import Redaction, redacted
+from everytoken.redaction.urls import Redaction, redacted
 
 from . import figures
 from .contents import Contents

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict
 
-from everytoken.redacted_output import redact_output
+from everytoken.redaction.output import redact_output
+from everytoken.redaction.urls import hide_secrets_of
 from everytoken.shards.atomic import fsync_file, fsync_folder
-from everytoken.urls import hide_secrets_of
 
 from . import environment
 from .backlog import FOLDER, waiting

@@ -15,10 +15,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from everytoken.live_metrics import announce
 from everytoken.measurements import rate, utilisation
 from everytoken.models.parameters import ModelParameters
 from everytoken.shards import Artifact, Built, Recipe, Shards, file_sha256, versioned
-from everytoken.shards.announcements import announce
 from everytoken.tokens import SpecialTokens, open_encoder, open_tokenizer, open_training_windows
 from everytoken.tokens.data_parameters import DataParameters
 from everytoken.tokens.given_streams import GivenFiles, path_of

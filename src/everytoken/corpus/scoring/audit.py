@@ -38,7 +38,7 @@ from everytoken.corpus.scoring.audit_page import label_page
 from everytoken.corpus.scoring.distinct import distinct_rows, first_of_ids
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Part, Shards, write_text
-from everytoken.shards.inputs import reading, stored_in, unchanging
+from everytoken.shards.locked_inputs import reading, stored_in, unchanging
 
 FORMAT = "everytoken-audit/1"
 CLASS_NAMES = ("safe", "minimal", "mild", "moderate", "significant", "severe")  # of the published classifier

@@ -1,6 +1,6 @@
 """The page on which people label an audit: one file of HTML that asks no network and shows texts as texts.
 
-The documents enter the page as text nodes only (`everytoken.pages`).
+The documents enter the page as text nodes only (`everytoken.html_pages`).
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from everytoken.pages import page_with
+from everytoken.html_pages import page_with
 
 MAX_CHARACTERS = 20_000  # of a document
 MAX_PAGE_CHARACTERS = 20_000_000  # of all documents

@@ -23,8 +23,8 @@ from everytoken.corpus.errors import ScoringError
 from everytoken.corpus.upstreams.hub_model import HubRepository
 from everytoken.corpus.upstreams.pins import commit, find_commit, repository_id
 from everytoken.corpus.upstreams.retries import FetchError
-from everytoken.kinds import keys_of_the_chosen_kind
 from everytoken.shards import Built, file_sha256, value_digest, versioned
+from everytoken.tagged_unions import keys_of_the_chosen_kind
 
 _CONFIG, _TOKENIZER = "config.json", "tokenizer.json"
 _WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"

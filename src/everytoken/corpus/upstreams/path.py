@@ -15,8 +15,8 @@ from everytoken.corpus.upstreams.file import UpstreamFile
 from everytoken.corpus.upstreams.patterns import Pattern, is_safe, matches, parts_of
 from everytoken.corpus.upstreams.remotes import UrlRemote
 from everytoken.corpus.upstreams.retries import FetchError
+from everytoken.redaction.urls import is_url, redacted, require_bare_folder, secrets_in
 from everytoken.shards import value_digest
-from everytoken.urls import is_url, redacted, require_bare_folder, secrets_in
 
 NOT_PUBLISHED = "(not published)"
 """The root, in a release, of a source that has no public address."""

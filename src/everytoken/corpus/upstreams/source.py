@@ -17,7 +17,7 @@ from everytoken.corpus.upstreams.file import FileStatus, UpstreamFile, damage_na
 from everytoken.corpus.upstreams.hub import HubUpstream, find_hub_files
 from everytoken.corpus.upstreams.path import PathUpstream, find_path_files
 from everytoken.corpus.upstreams.wheels import WheelUpstream, fetch_wheel
-from everytoken.kinds import keys_of_the_chosen_kind
+from everytoken.tagged_unions import keys_of_the_chosen_kind
 
 __all__ = [
     "FileStatus",

@@ -17,8 +17,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, StringConstraints
 
 from everytoken.corpus.errors import UpstreamError
+from everytoken.redaction.urls import redacted
 from everytoken.shards import file_sha256, fsync_file, fsync_folder
-from everytoken.urls import redacted
 
 # neither can be read by pip as an option or as a second requirement
 _Project = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from everytoken.provenance.addresses import spelled_address
+from everytoken.address import spelled_address
 from everytoken.provenance.builds.diff import ABSENT, BuildDifferences
 from everytoken.provenance.builds.document_differences import DocumentDifference, DocumentDifferences
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from everytoken.provenance.addresses import spelled_address
+from everytoken.address import spelled_address
 from everytoken.provenance.questions.exposure import Exposure, Held, Reads
 from everytoken.provenance.questions.exposure_questions import Answer
 from everytoken.provenance.questions.phrases import (

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from everytoken.pages import page_with
+from everytoken.html_pages import page_with
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.questions.document_records import DocumentRecord
 from everytoken.provenance.questions.token_texts import bytes_of_token, decoded

@@ -17,7 +17,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from everytoken.provenance.addresses import spelled_address
+from everytoken.address import spelled_address
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.questions.places import Places, store_head
 from everytoken.shards import LEDGER_FILE, Ledger

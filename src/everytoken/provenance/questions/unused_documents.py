@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from everytoken.provenance.addresses import spelled_address
+from everytoken.address import spelled_address
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.questions.document_records import CANARY, STORES, DocumentRecords
 from everytoken.provenance.questions.places import Places, store_head

@@ -18,8 +18,8 @@ from everytoken.provenance.releases.parameters import Licence
 from everytoken.provenance.releases.published import not_public
 from everytoken.provenance.releases.release import SPLITS
 from everytoken.provenance.releases.rescue import TEXT_RESCUE
+from everytoken.redaction.urls import is_web_link
 from everytoken.shards.table_digests import type_name
-from everytoken.urls import is_web_link
 
 _LINK = re.compile(r"\[[^\]]*\](\(\s*|:\s*)(?P<url>[^)\s]*)")
 

@@ -14,7 +14,7 @@ from everytoken.corpus.upstreams.path import NOT_PUBLISHED, PathUpstream
 from everytoken.corpus.upstreams.source import Source
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases.parameters import Homepage, Origin
-from everytoken.urls import is_url, names_public_place
+from everytoken.redaction.urls import is_url, names_public_place
 
 _PLACES = frozenset({"path", "root", "folder", "fetched", "file", "directory"})
 

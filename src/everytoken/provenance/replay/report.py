@@ -14,8 +14,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from everytoken.address import spelled_address
 from everytoken.corpus.statistics import add_statistics
-from everytoken.provenance.addresses import spelled_address
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases.release import open_release
 from everytoken.provenance.replay.contradictions import CONTRADICTORY, contradictions_report

@@ -17,7 +17,7 @@ from everytoken.corpus.upstreams.path import NOT_PUBLISHED, PathUpstream
 from everytoken.corpus.upstreams.source import Guarded, HubUpstream, Upstream
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases.release import Release
-from everytoken.urls import is_named_by, is_url, names_public_place, shown
+from everytoken.redaction.urls import is_named_by, is_url, names_public_place, shown
 
 logger = logging.getLogger(__name__)
 

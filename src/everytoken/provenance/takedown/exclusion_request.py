@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from everytoken.address import parsed_address, spelled_address
 from everytoken.corpus.exclusion import Entry, ExcludedAddress, ExcludedId, ExclusionParameters, read_list
-from everytoken.provenance.addresses import parsed_address, spelled_address
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.indexes.document_index import DocumentIndex
 from everytoken.provenance.indexes.document_numbers import DocumentPlace

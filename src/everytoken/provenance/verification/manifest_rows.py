@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from everytoken.provenance.addresses import spelled_address
+from everytoken.address import spelled_address
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases.release import SPLITS, Release
 from everytoken.seeds import numpy_generator

@@ -22,8 +22,8 @@ from everytoken.provenance.verification.findings import require_equal, require_n
 from everytoken.provenance.verification.manifest_rows import drawn_numbers, longest_content, named_document, record_of
 from everytoken.provenance.verification.window_documents import SPLIT_OF, WindowDocuments
 from everytoken.provenance.verification.window_faults import first_change
+from everytoken.redaction.urls import shown
 from everytoken.tokens.encoding import DocumentEncoder, open_encoder
-from everytoken.urls import shown
 
 
 class Upstream:

@@ -9,7 +9,7 @@ import traceback
 from types import TracebackType
 from typing import Any
 
-from everytoken.urls import redacted
+from everytoken.redaction.urls import redacted
 
 
 def redact_output() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from everytoken.urls import HIDDEN, Redaction
+from everytoken.redaction.urls import HIDDEN, Redaction
 
 
 def without_secrets(error: ValidationError) -> ValidationError:

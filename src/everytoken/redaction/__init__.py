@@ -1,0 +1,1 @@
+"""Secrets kept out of parameters, messages and logs."""
