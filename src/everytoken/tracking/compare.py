@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .errors import TrackingError
-from .flatten import flatten, parameter_text
+from everytoken.tracking.flatten import flatten, parameter_text
 from .store import Store, TrackingSettings, open_store
 
 if TYPE_CHECKING:
