@@ -1,6 +1,6 @@
 """Run tracking: every ``kedro run`` is an MLflow run that can be compared by any parameter, seed and dataset digest."""
 
-from .errors import TrackingError
-from .hook import TrackingHook
+from everytoken.tracking.errors import TrackingError
+from everytoken.tracking.hook import TrackingHook
 
 __all__ = ["TrackingError", "TrackingHook"]

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .errors import TrackingError
+from everytoken.tracking.errors import TrackingError
 from everytoken.tracking.flatten import flatten, parameter_text
-from .store import Store, TrackingSettings, open_store
+from everytoken.tracking.store import Store, TrackingSettings, open_store
 
 if TYPE_CHECKING:
     from mlflow.entities import Run

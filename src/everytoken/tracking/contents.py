@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .errors import TrackingError
+from everytoken.tracking.errors import TrackingError
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from .errors import TrackingError
+from everytoken.tracking.errors import TrackingError
 
 KEY_LIMIT = 250  # mlflow.utils.validation.MAX_ENTITY_KEY_LENGTH
 VALUE_LIMIT = 6000  # MAX_PARAM_VAL_LENGTH: MLflow itself would cut without a mark

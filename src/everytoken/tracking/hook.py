@@ -36,16 +36,15 @@ from pydantic import ValidationError
 from everytoken.live_metrics import Rows, listening
 from everytoken.redaction.output import redact_output
 from everytoken.redaction.validation import without_secrets
-
-from . import environment, figures
-from .contents import NOTHING, contents, local_path
-from .errors import TrackingError
-from .flatten import flat_metrics, metric_points, plain
-from .parameters_read import parameters_read, refuse_unread
-from .run import TrackedRun
-from .sender import deliver
-from .signals import ExitWatch
-from .store import TrackingSettings, close_dead_runs, open_store, prompt_answers, require_reachable
+from everytoken.tracking import environment, figures
+from everytoken.tracking.contents import NOTHING, contents, local_path
+from everytoken.tracking.errors import TrackingError
+from everytoken.tracking.flatten import flat_metrics, metric_points, plain
+from everytoken.tracking.parameters_read import parameters_read, refuse_unread
+from everytoken.tracking.run import TrackedRun
+from everytoken.tracking.sender import deliver
+from everytoken.tracking.signals import ExitWatch
+from everytoken.tracking.store import TrackingSettings, close_dead_runs, open_store, prompt_answers, require_reachable
 
 logger = logging.getLogger(__name__)
 

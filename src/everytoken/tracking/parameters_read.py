@@ -13,8 +13,8 @@ from typing import Any
 from kedro.io import DataCatalog
 from kedro.pipeline import Pipeline
 
-from .errors import TrackingError
-from .flatten import plain
+from everytoken.tracking.errors import TrackingError
+from everytoken.tracking.flatten import plain
 
 _PREFIX = "params:"
 

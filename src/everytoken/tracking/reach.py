@@ -11,8 +11,7 @@ from typing import TypeVar
 from urllib.parse import unquote
 
 from everytoken.redaction.urls import redacted
-
-from .errors import TrackingError
+from everytoken.tracking.errors import TrackingError
 
 SQLITE = "sqlite:///"
 _SQLITE_AS_IT_IS = "sqlite+pysqlite:///"

@@ -8,9 +8,9 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .compare import RecordedRun, read_run
-from .errors import TrackingError
-from .store import Store, TrackingSettings, open_store
+from everytoken.tracking.compare import RecordedRun, read_run
+from everytoken.tracking.errors import TrackingError
+from everytoken.tracking.store import Store, TrackingSettings, open_store
 
 if TYPE_CHECKING:
     from mlflow.entities import Run

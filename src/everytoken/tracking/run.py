@@ -17,14 +17,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from everytoken.redaction.urls import Redaction, redacted
-
-from . import figures
-from .contents import Contents
-from .errors import TrackingError
-from .flatten import Point, flat_key, flat_parameters, shorten
-from .reach import reason
-from .sender import Sender
-from .store import Store
+from everytoken.tracking import figures
+from everytoken.tracking.contents import Contents
+from everytoken.tracking.errors import TrackingError
+from everytoken.tracking.flatten import Point, flat_key, flat_parameters, shorten
+from everytoken.tracking.reach import reason
+from everytoken.tracking.sender import Sender
+from everytoken.tracking.store import Store
 
 T = TypeVar("T")
 

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .backlog import FOLDER, Backlog, DamagedBacklog, Header, Record, claimed, created, waiting
-from .reach import persistent, reason, sqlite_file
+from everytoken.tracking.backlog import FOLDER, Backlog, DamagedBacklog, Header, Record, claimed, created, waiting
+from everytoken.tracking.reach import persistent, reason, sqlite_file
 
 if TYPE_CHECKING:
-    from .store import Store
+    from everytoken.tracking.store import Store
 
 logger = logging.getLogger(__name__)
 

@@ -24,11 +24,18 @@ from pydantic import BaseModel, ConfigDict
 from everytoken.redaction.output import redact_output
 from everytoken.redaction.urls import hide_secrets_of
 from everytoken.shards.atomic import fsync_file, fsync_folder
-
-from . import environment
-from .backlog import FOLDER, waiting
-from .errors import TrackingError
-from .reach import SQLITE, persistent, require_server, require_writable, sqlite_file, sqlite_uri, without_password
+from everytoken.tracking import environment
+from everytoken.tracking.backlog import FOLDER, waiting
+from everytoken.tracking.errors import TrackingError
+from everytoken.tracking.reach import (
+    SQLITE,
+    persistent,
+    require_server,
+    require_writable,
+    sqlite_file,
+    sqlite_uri,
+    without_password,
+)
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
