@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict
 
 from everytoken.tracking import TrackingError
-from everytoken.tracking.flatten import (
+from everytoken.tracking.mlflow_keys import (
     flat_key,
     flat_metrics,
     flat_parameters,

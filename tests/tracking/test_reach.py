@@ -18,7 +18,7 @@ from kedro.io import DataCatalog, MemoryDataset
 from kedro.pipeline import Node, Pipeline
 from mlflow import MlflowClient
 
-from everytoken.tracking import TrackingError, TrackingHook, reach
+from everytoken.tracking import TrackingError, TrackingHook, store_health
 from everytoken.tracking.run import TrackedRun
 from everytoken.tracking.store import TrackingSettings, open_store
 
@@ -109,7 +109,7 @@ def test_a_dead_server_of_mlflow_yml_is_refused_before_other_hooks_begin(tmp_pat
 
 
 def test_a_server_that_accepts_and_says_nothing_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reach, "_PROBE_SECONDS", 0.3)
+    monkeypatch.setattr(store_health, "_PROBE_SECONDS", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(TrackingError, match="no MLflow server answers"):
@@ -119,18 +119,18 @@ def test_a_server_that_accepts_and_says_nothing_is_refused(tmp_path: Path, monke
 def test_a_server_out_of_order_is_refused_and_one_that_wants_a_login_is_not(
     answering: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reach, "_PROBE_SECONDS", 180.0)  # a busy machine answers late
+    monkeypatch.setattr(store_health, "_PROBE_SECONDS", 180.0)  # a busy machine answers late
     with pytest.raises(TrackingError, match="out of order, HTTP 503"):
-        reach.require_server(answering(503), "here")
+        store_health.require_server(answering(503), "here")
     for status in (200, 401, 404):
-        reach.require_server(answering(status), "here")
+        store_health.require_server(answering(status), "here")
 
 
 def test_a_password_in_the_address_is_not_shown() -> None:
     with pytest.raises(TrackingError, match=r"^http://me:\*\*\*@127\.0\.0\.1:1, from here") as caught:
-        reach.require_server("http://me:secret@127.0.0.1:1", "here")
+        store_health.require_server("http://me:secret@127.0.0.1:1", "here")
     assert "secret" not in str(caught.value)
-    assert reach.without_password("sqlite:////a:b/c@d.db") == "sqlite:////a:b/c@d.db"
+    assert store_health.without_password("sqlite:////a:b/c@d.db") == "sqlite:////a:b/c@d.db"
 
 
 def test_a_damaged_database_is_refused_at_once_with_the_way_out(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_a_read_only_database_is_refused_although_it_could_be_opened(made: Path,
 
 def test_the_check_of_a_database_leaves_every_byte(made: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copy(made / "mlflow.db", tmp_path))
-    reach.require_writable(copy)
+    store_health.require_writable(copy)
     assert copy.read_bytes() == (made / "mlflow.db").read_bytes()
     assert list(tmp_path.iterdir()) == [copy]
 

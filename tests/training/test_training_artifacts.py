@@ -16,7 +16,7 @@ from everytoken.shards import ArtifactStore, Built, Inline, Rows, Shards, Store,
 from everytoken.tokens import WindowWriter
 from everytoken.tokens.data_parameters import DataParameters
 from everytoken.tokens.probe import library_record, probe_record
-from everytoken.tracking.flatten import flat_metrics
+from everytoken.tracking.mlflow_keys import flat_metrics
 from everytoken.training import (
     CheckpointParameters,
     DistributionParameters,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from everytoken.tracking.errors import TrackingError
-from everytoken.tracking.flatten import flatten, parameter_text
+from everytoken.tracking.mlflow_keys import flatten, parameter_text
 from everytoken.tracking.store import Store, TrackingSettings, open_store
 
 if TYPE_CHECKING:

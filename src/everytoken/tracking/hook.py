@@ -39,7 +39,7 @@ from everytoken.redaction.validation import without_secrets
 from everytoken.tracking import environment, figures
 from everytoken.tracking.contents import NOTHING, contents, local_path
 from everytoken.tracking.errors import TrackingError
-from everytoken.tracking.flatten import flat_metrics, metric_points, plain
+from everytoken.tracking.mlflow_keys import flat_metrics, metric_points, plain
 from everytoken.tracking.parameters_read import parameters_read, refuse_unread
 from everytoken.tracking.run import TrackedRun
 from everytoken.tracking.sender import deliver

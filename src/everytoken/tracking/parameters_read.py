@@ -14,7 +14,7 @@ from kedro.io import DataCatalog
 from kedro.pipeline import Pipeline
 
 from everytoken.tracking.errors import TrackingError
-from everytoken.tracking.flatten import plain
+from everytoken.tracking.mlflow_keys import plain
 
 _PREFIX = "params:"
 

@@ -20,10 +20,10 @@ from everytoken.redaction.urls import Redaction, redacted
 from everytoken.tracking import figures
 from everytoken.tracking.contents import Contents
 from everytoken.tracking.errors import TrackingError
-from everytoken.tracking.flatten import Point, flat_key, flat_parameters, shorten
-from everytoken.tracking.reach import reason
+from everytoken.tracking.mlflow_keys import Point, flat_key, flat_parameters, shorten
 from everytoken.tracking.sender import Sender
 from everytoken.tracking.store import Store
+from everytoken.tracking.store_health import reason
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from everytoken.tracking.backlog import FOLDER, Backlog, DamagedBacklog, Header, Record, claimed, created, waiting
-from everytoken.tracking.reach import persistent, reason, sqlite_file
+from everytoken.tracking.store_health import persistent, reason, sqlite_file
 
 if TYPE_CHECKING:
     from everytoken.tracking.store import Store

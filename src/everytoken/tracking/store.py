@@ -27,7 +27,7 @@ from everytoken.shards.atomic import fsync_file, fsync_folder
 from everytoken.tracking import environment
 from everytoken.tracking.backlog import FOLDER, waiting
 from everytoken.tracking.errors import TrackingError
-from everytoken.tracking.reach import (
+from everytoken.tracking.store_health import (
     SQLITE,
     persistent,
     require_server,
