@@ -25,10 +25,10 @@ from typing import Any
 
 from backports import zstd
 
-from everytoken.corpus.ingest import read_part
-from everytoken.corpus.plan import PlanParameters, make_plan, part_values
+from everytoken.corpus.ingestion.ingest import read_part
+from everytoken.corpus.ingestion.plan import PlanParameters, make_plan, part_values
+from everytoken.corpus.ingestion.source import Source, find_files
 from everytoken.corpus.reading.rows import ReadingLimits
-from everytoken.corpus.upstreams.source import Source, find_files
 from everytoken.seeds import python_random
 from everytoken.shards import Processes, Shards, Store
 

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from everytoken.corpus.plan import PlanParameters, shard_order
+from everytoken.corpus.ingestion.plan import PlanParameters, shard_order
 from everytoken.provenance.builds.document_differences import compare_documents
 from everytoken.provenance.releases.manifest import MANIFEST, withheld_of
 from everytoken.provenance.releases.parameters import Licence

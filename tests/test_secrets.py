@@ -25,8 +25,8 @@ from pydantic import BaseModel, ValidationError
 
 import everytoken.parameters
 from everytoken.corpus.errors import UpstreamError
+from everytoken.corpus.ingestion.source import PathUpstream, find_files
 from everytoken.corpus.upstreams.retries import FetchError, Transient
-from everytoken.corpus.upstreams.source import PathUpstream, find_files
 from everytoken.parameters import ReplayParameters
 from everytoken.redaction import urls
 from everytoken.redaction.output import redact_output

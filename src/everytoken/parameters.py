@@ -19,7 +19,8 @@ from pydantic import (
     model_validator,
 )
 
-from everytoken.corpus.plan import PlanParameters
+from everytoken.corpus.ingestion.plan import PlanParameters
+from everytoken.corpus.ingestion.source import Source, Upstream
 from everytoken.corpus.reading.rows import ReadingLimits
 from everytoken.corpus.sampling import SubsamplingParameters
 from everytoken.corpus.scoring.audit import AuditParameters
@@ -30,7 +31,6 @@ from everytoken.corpus.selection.duplicates import DedupRules
 from everytoken.corpus.selection.evaluation_files import Decontamination
 from everytoken.corpus.selection.mixture import MixtureParameters
 from everytoken.corpus.upstreams.pins import UNKNOWN_REVISION, commit, find_commit, repository_id
-from everytoken.corpus.upstreams.source import Source, Upstream
 from everytoken.models.parameters import ModelParameters
 from everytoken.provenance.releases.parameters import Licence, Origin, WebLink
 from everytoken.provenance.replay.parameters import listed_roots

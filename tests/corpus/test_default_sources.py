@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from everytoken.corpus.plan import make_plan, part_values
-from everytoken.corpus.upstreams.source import Source, find_files
+from everytoken.corpus.ingestion.plan import make_plan, part_values
+from everytoken.corpus.ingestion.source import Source, find_files
 from tests.corpus.part_tables import collect
 from tests.corpus.reading.read_rows import LIMITS
 from tests.corpus.test_ingest import read_rows_of

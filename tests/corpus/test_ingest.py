@@ -17,14 +17,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from everytoken.corpus import ingest
 from everytoken.corpus.documents import DOCUMENTS, MAX_BATCH_BYTES, MAX_BATCH_ROWS
 from everytoken.corpus.errors import RowError, SelectionError
-from everytoken.corpus.ingest import check_bad_shares, read_part
-from everytoken.corpus.plan import make_plan, part_values
-from everytoken.corpus.selection.quality import QualityRules
+from everytoken.corpus.ingestion import ingest
+from everytoken.corpus.ingestion.ingest import check_bad_shares, read_part
+from everytoken.corpus.ingestion.plan import make_plan, part_values
+from everytoken.corpus.ingestion.quality import QualityRules
+from everytoken.corpus.ingestion.source import find_files
 from everytoken.corpus.statistics import add_statistics
-from everytoken.corpus.upstreams.source import find_files
 from everytoken.seeds import python_random
 from everytoken.shards import Inline, PartsFailed, Rows, SetAside, Shards, Store, write_rows
 from tests.corpus.part_tables import collect, collect_all, value_part

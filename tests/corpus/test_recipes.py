@@ -10,7 +10,7 @@ import pytest
 from kedro.config import OmegaConfigLoader
 
 from everytoken.corpus.errors import UpstreamError
-from everytoken.corpus.upstreams.source import find_files
+from everytoken.corpus.ingestion.source import find_files
 from everytoken.parameters import IngestionParameters
 from everytoken.settings import CONFIG_LOADER_ARGS
 

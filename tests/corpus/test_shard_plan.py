@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from everytoken.corpus.errors import PlanError, RowError, UpstreamError
-from everytoken.corpus.plan import PlanParameters, ShardPlan, make_plan, part_values, shard_order
+from everytoken.corpus.ingestion.plan import PlanParameters, ShardPlan, make_plan, part_values, shard_order
+from everytoken.corpus.ingestion.source import Source, UpstreamFile, find_files
 from everytoken.corpus.reading.rows import ReadingLimits
-from everytoken.corpus.upstreams.source import Source, UpstreamFile, find_files
 from tests.corpus.upstreams.test_source import path_source
 
 LIMITS = ReadingLimits(max_row_bytes=1 << 20, zstd_window_log_max=27)

@@ -19,8 +19,8 @@ from kedro.pipeline import Pipeline
 
 from everytoken import parameters as models
 from everytoken.corpus.documents import SCORED_DOCUMENTS
+from everytoken.corpus.ingestion.source import find_files
 from everytoken.corpus.scoring.classifications import collect_classifications
-from everytoken.corpus.upstreams.source import find_files
 from everytoken.pipelines.ingestion.pipeline import create_pipeline as ingestion
 from everytoken.pipelines.release import nodes as release_nodes
 from everytoken.pipelines.subsampling.pipeline import create_pipeline as subsampling

@@ -16,8 +16,8 @@ from click.testing import CliRunner
 
 from everytoken.cli import cli
 from everytoken.corpus.errors import UpstreamError
+from everytoken.corpus.ingestion.source import Guarded, PathUpstream, find_files
 from everytoken.corpus.upstreams.retries import FetchError
-from everytoken.corpus.upstreams.source import Guarded, PathUpstream, find_files
 from everytoken.parameters import IngestionParameters, ReplayParameters
 from everytoken.pipelines.replay.nodes import find_upstreams
 from everytoken.provenance.errors import ProvenanceError

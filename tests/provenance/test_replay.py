@@ -27,7 +27,7 @@ from pydantic import ValidationError
 from everytoken.configuration import ReplayHook
 from everytoken.corpus.errors import UpstreamError
 from everytoken.corpus.exclusion import ExcludedId, write_list
-from everytoken.corpus.upstreams.source import HubUpstream
+from everytoken.corpus.ingestion.source import HubUpstream
 from everytoken.parameters import (
     IngestionParameters,
     PackingParameters,

@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, normalizers
 
-from everytoken.corpus.upstreams.source import UpstreamFile
+from everytoken.corpus.ingestion.source import UpstreamFile
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.questions.character_spans import locate_chat, locate_document
 from everytoken.provenance.questions.document_records import DocumentRecord, DocumentRecords

@@ -271,7 +271,7 @@ def _upstream_texts(
 ) -> dict[Address, UpstreamDocument]:
     """Return the texts of the traced documents as their upstreams have them; each must be what was read then."""
     from everytoken.address import spelled_address
-    from everytoken.corpus.upstreams.source import UpstreamFile
+    from everytoken.corpus.ingestion.source import UpstreamFile
     from everytoken.parameters import IngestionParameters
     from everytoken.provenance.errors import ProvenanceError
     from everytoken.provenance.questions.upstream_text import read_documents_at

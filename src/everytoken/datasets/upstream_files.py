@@ -10,7 +10,7 @@ from typing import Any
 from kedro.io import AbstractDataset
 from kedro_datasets._typing import JSONPreview
 
-from everytoken.corpus.upstreams.source import Guarded, MayBeGone, Upstream, UpstreamFile, find_files
+from everytoken.corpus.ingestion.source import Guarded, MayBeGone, Upstream, UpstreamFile, find_files
 from everytoken.shards import value_digest, write_text
 
 Files = dict[str, list[UpstreamFile]]

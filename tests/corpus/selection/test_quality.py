@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from everytoken.corpus.errors import SelectionError
-from everytoken.corpus.selection.quality import (
+from everytoken.corpus.ingestion.quality import (
     CharacterCounts,
     QualityRules,
     check_keep_rates,

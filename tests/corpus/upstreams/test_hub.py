@@ -19,9 +19,9 @@ import pytest
 from pydantic import ValidationError
 
 from everytoken.corpus.errors import PlanError, RowError, UpstreamError
-from everytoken.corpus.plan import make_plan
+from everytoken.corpus.ingestion.plan import make_plan
+from everytoken.corpus.ingestion.source import HubUpstream, Source, UpstreamFile, find_files
 from everytoken.corpus.upstreams import hub_client, retries
-from everytoken.corpus.upstreams.source import HubUpstream, Source, UpstreamFile, find_files
 from tests.corpus.test_shard_plan import LIMITS, plan_parameters
 from tests.corpus.upstreams.hub_server import COMMIT, Fault, Hub, serve_hub, sizes_of_partials
 from tests.corpus.upstreams.test_source import source_of

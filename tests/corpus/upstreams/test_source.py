@@ -12,8 +12,8 @@ import pytest
 from pydantic import ValidationError
 
 from everytoken.corpus.errors import RowError, UpstreamError
+from everytoken.corpus.ingestion.source import Source, UpstreamFile, find_files
 from everytoken.corpus.upstreams.patterns import matches
-from everytoken.corpus.upstreams.source import Source, UpstreamFile, find_files
 from everytoken.corpus.upstreams.wheels import WheelUpstream, fetch_wheel
 from everytoken.datasets import UpstreamFiles
 

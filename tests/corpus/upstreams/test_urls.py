@@ -11,9 +11,9 @@ import pytest
 from pydantic import ValidationError
 
 from everytoken.corpus.errors import RowError, UpstreamError
-from everytoken.corpus.plan import make_plan
+from everytoken.corpus.ingestion.plan import make_plan
+from everytoken.corpus.ingestion.source import UpstreamFile, find_files
 from everytoken.corpus.upstreams import retries, urls
-from everytoken.corpus.upstreams.source import UpstreamFile, find_files
 from tests.corpus.test_shard_plan import LIMITS, plan_parameters
 from tests.corpus.upstreams.test_source import path_source
 

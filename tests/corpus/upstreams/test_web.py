@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from everytoken.corpus.errors import RowError
-from everytoken.corpus.plan import make_plan
+from everytoken.corpus.ingestion.plan import make_plan
+from everytoken.corpus.ingestion.source import Source, UpstreamFile, find_files
 from everytoken.corpus.upstreams import retries, urls
-from everytoken.corpus.upstreams.source import Source, UpstreamFile, find_files
 from everytoken.datasets import UpstreamFiles
 from tests.corpus.test_shard_plan import LIMITS, plan_parameters
 from tests.corpus.upstreams.test_source import path_source

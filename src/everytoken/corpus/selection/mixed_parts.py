@@ -48,8 +48,8 @@ def mix_part(part: Part, *, documents: Shards, selection: Artifact) -> Rows:
         selection: from `everytoken.corpus.selection.select`, with a mixture.
 
     Returns:
-        Statistics as those of `everytoken.corpus.ingest.read_part`, nothing set aside, and ``first_uses``: documents by
-        source that are used here for the first time.
+        Statistics as those of `everytoken.corpus.ingestion.ingest.read_part`, nothing set aside, and ``first_uses``:
+        documents by source that are used here for the first time.
     """
     return Rows(documents.parts[0].schema, _mixed(part.value, documents, selection))
 

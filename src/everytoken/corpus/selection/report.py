@@ -13,7 +13,7 @@ def read_counts(statistics: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, 
     """Return rows_in, kept and set_aside by reason of each source, sorted by name.
 
     Args:
-        statistics: of the parts of `everytoken.corpus.ingest.read_part`, each of one source.
+        statistics: of the parts of `everytoken.corpus.ingestion.ingest.read_part`, each of one source.
     """
     counts: dict[str, dict[str, Any]] = {}
     for part in statistics:

@@ -31,7 +31,7 @@ def select_part(part: Part, *, selection: Artifact) -> Rows | Unchanged:
         selection: from `select`.
 
     Returns:
-        The part itself where all stay. Statistics as those of `everytoken.corpus.ingest.read_part`.
+        The part itself where all stay. Statistics as those of `everytoken.corpus.ingestion.ingest.read_part`.
     """
     made = Selection(selection)
     start = made.first_position(part)
@@ -180,7 +180,7 @@ def _left(batch: pa.RecordBatch, codes: Codes, details: list[str | None]) -> pa.
 
 
 class Tally:
-    """Counts of what stays and what does not, in the form of `everytoken.corpus.ingest.read_part`."""
+    """Counts of what stays and what does not, in the form of `everytoken.corpus.ingestion.ingest.read_part`."""
 
     def __init__(self) -> None:
         self._set_aside: Counter[str] = Counter()

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 from plotly.graph_objects import Figure
 
+from everytoken.corpus.ingestion.source import Upstream, UpstreamFile
 from everytoken.corpus.scoring.classifications import collect_classifications
 from everytoken.corpus.scoring.embedded import EmbeddedScorer, identify_model
 from everytoken.corpus.scoring.model_files import fetch_model, model_identity
@@ -16,7 +17,6 @@ from everytoken.corpus.scoring.report import score_table
 from everytoken.corpus.scoring.score import score_part
 from everytoken.corpus.scoring.transformer import TransformersScorer, require_fit
 from everytoken.corpus.statistics import add_statistics
-from everytoken.corpus.upstreams.source import Upstream, UpstreamFile
 from everytoken.parameters import AnnotationParameters, SubsamplingParameters
 from everytoken.reports import score_figure
 from everytoken.shards import Artifact, Shards, plan_artifact

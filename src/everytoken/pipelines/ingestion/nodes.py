@@ -6,20 +6,20 @@ from typing import Any
 import pandas as pd
 from plotly.graph_objects import Figure
 
-from everytoken.corpus.ingest import check_bad_shares, read_part
-from everytoken.corpus.plan import ShardPlan, make_plan, part_values
+from everytoken.corpus.ingestion.ingest import check_bad_shares, read_part
+from everytoken.corpus.ingestion.plan import ShardPlan, make_plan, part_values
+from everytoken.corpus.ingestion.quality import check_keep_rates
+from everytoken.corpus.ingestion.source import Upstream, UpstreamFile
 from everytoken.corpus.selection.contamination import count_documents, find_matches, judge_part
 from everytoken.corpus.selection.contamination_report import contamination_metrics, contamination_report
 from everytoken.corpus.selection.duplicates import find_duplicates
 from everytoken.corpus.selection.evaluation_index import index_evaluation
 from everytoken.corpus.selection.mixed_parts import mix_part, mixture_parts
 from everytoken.corpus.selection.near_duplicates import find_buckets
-from everytoken.corpus.selection.quality import check_keep_rates
 from everytoken.corpus.selection.report import read_counts, require_documents, selection_table
 from everytoken.corpus.selection.select import select
 from everytoken.corpus.selection.selected_parts import check_conservation, dropped_part, select_part
 from everytoken.corpus.statistics import add_statistics
-from everytoken.corpus.upstreams.source import Upstream, UpstreamFile
 from everytoken.parameters import IngestionParameters
 from everytoken.reports import ingestion_figure
 from everytoken.shards import Artifact, Shards, plan_artifact

@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from everytoken.corpus.plan import ShardPlan
+from everytoken.corpus.ingestion.plan import ShardPlan
 from everytoken.parameters import IngestionParameters, ReleaseParameters
 from everytoken.pipelines.release.job import (
     making_nodes,

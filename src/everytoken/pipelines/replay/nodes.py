@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from everytoken.corpus.plan import ShardPlan
-from everytoken.corpus.upstreams.source import Guarded, MayBeGone, Upstream, UpstreamFile
+from everytoken.corpus.ingestion.plan import ShardPlan
+from everytoken.corpus.ingestion.source import Guarded, MayBeGone, Upstream, UpstreamFile
 from everytoken.parameters import IngestionParameters, ReplayParameters, SubsamplingParameters
 from everytoken.pipelines.ingestion.nodes import plan_shards, read_documents
 from everytoken.provenance.errors import ProvenanceError

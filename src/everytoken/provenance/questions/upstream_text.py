@@ -12,10 +12,10 @@ from contextlib import closing
 from typing import NamedTuple
 
 from everytoken.corpus.errors import BadRow
+from everytoken.corpus.ingestion.source import Source, UpstreamFile
 from everytoken.corpus.reading.readers import iterate_rows
 from everytoken.corpus.reading.rows import Reading, ReadingLimits, Row, UnreadableRow
 from everytoken.corpus.rendering.renderers import RENDERERS
-from everytoken.corpus.upstreams.source import Source, UpstreamFile
 from everytoken.provenance.errors import ProvenanceError
 
 Address = tuple[str, int, int]  # source, shard_index, row
@@ -38,7 +38,7 @@ def read_documents_at(
 
     Args:
         sources: by name; how their files are read.
-        files: of each source, sorted by path as `everytoken.corpus.upstreams.source.find_files` gives them: number
+        files: of each source, sorted by path as `everytoken.corpus.ingestion.source.find_files` gives them: number
             ``shard_index`` is the file of an address.
         addresses: each may come more than once.
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
+from everytoken.corpus.ingestion.source import Source
 from everytoken.corpus.upstreams.path import NOT_PUBLISHED, PathUpstream
-from everytoken.corpus.upstreams.source import Source
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases.parameters import Homepage, Origin
 from everytoken.redaction.urls import is_url, names_public_place

@@ -14,9 +14,9 @@ from dataclasses import asdict
 from typing import Any
 
 import everytoken
-from everytoken.corpus.plan import PlanParameters, ShardPlan
+from everytoken.corpus.ingestion.plan import PlanParameters, ShardPlan
+from everytoken.corpus.ingestion.source import Source
 from everytoken.corpus.upstreams.path import NOT_PUBLISHED
-from everytoken.corpus.upstreams.source import Source
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases.parameters import Licence, NotPublic, Origin
 from everytoken.provenance.releases.published import described_origin, published

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from everytoken.corpus.ingestion.source import Guarded, HubUpstream, Upstream
 from everytoken.corpus.upstreams.path import NOT_PUBLISHED, PathUpstream
-from everytoken.corpus.upstreams.source import Guarded, HubUpstream, Upstream
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases.release import Release
 from everytoken.redaction.urls import is_named_by, is_url, names_public_place, shown

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from everytoken.corpus.plan import PlanParameters, shard_order
+from everytoken.corpus.ingestion.plan import PlanParameters, shard_order
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.questions.run_streams import DATASETS
 from everytoken.provenance.releases.release import (

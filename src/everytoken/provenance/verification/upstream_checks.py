@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from everytoken.corpus.plan import list_all_shards
+from everytoken.corpus.ingestion.plan import list_all_shards
+from everytoken.corpus.ingestion.source import Guarded, Source, UpstreamFile, find_files
 from everytoken.corpus.reading.rows import ReadingLimits
 from everytoken.corpus.upstreams.checksums import algorithm_of
 from everytoken.corpus.upstreams.path import NOT_PUBLISHED, PathUpstream
-from everytoken.corpus.upstreams.source import Guarded, Source, UpstreamFile, find_files
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.questions.upstream_text import read_documents_at
 from everytoken.provenance.releases.release import SPLITS, TOKENIZER_PATH, Release

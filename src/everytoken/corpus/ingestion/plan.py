@@ -19,9 +19,9 @@ from typing import Any, TypedDict
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt
 
 from everytoken.corpus.errors import PlanError
+from everytoken.corpus.ingestion.source import Source, UpstreamFile
 from everytoken.corpus.reading.readers import count_rows, format_of
 from everytoken.corpus.reading.rows import ReadingLimits
-from everytoken.corpus.upstreams.source import Source, UpstreamFile
 from everytoken.seeds import python_random
 from everytoken.shards import value_digest
 

@@ -17,12 +17,12 @@ from pydantic import TypeAdapter
 
 from everytoken.corpus.documents import DOCUMENTS, SET_ASIDE, BatchBuilder
 from everytoken.corpus.errors import BAD_ROW_REASONS, BadRow, RowError, SelectionError
+from everytoken.corpus.ingestion.quality import QualityRules, rejection
+from everytoken.corpus.ingestion.source import FileStatus, UpstreamFile
 from everytoken.corpus.reading.readers import iterate_rows
 from everytoken.corpus.reading.rows import Reading, ReadingLimits, Row, UnreadableRow
 from everytoken.corpus.rendering.renderers import RENDERERS, Document, first_identifier
-from everytoken.corpus.selection.quality import QualityRules, rejection
 from everytoken.corpus.statistics import as_written
-from everytoken.corpus.upstreams.source import FileStatus, UpstreamFile
 from everytoken.shards import Part, Rows, SetAside, versioned
 
 MAX_STRATA = 1_000
@@ -46,7 +46,7 @@ def read_part(
     """Read the documents of one planned shard, in file order; a file that is not here yet is fetched first.
 
     Args:
-        part: its ``value`` is one of `everytoken.corpus.plan.part_values`.
+        part: its ``value`` is one of `everytoken.corpus.ingestion.plan.part_values`.
         min_chars: documents with fewer code points are set aside.
         max_row_bytes: see `ReadingLimits`.
         max_bad_share: the part fails when more than this share of its rows is bad.

@@ -10,9 +10,9 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt
 
 from everytoken.corpus.errors import NoFilesError
+from everytoken.corpus.ingestion.quality import QualityRules
 from everytoken.corpus.reading.rows import Kind, Reading
 from everytoken.corpus.rendering.renderers import Renderer
-from everytoken.corpus.selection.quality import QualityRules
 from everytoken.corpus.upstreams.file import FileStatus, UpstreamFile, damage_named
 from everytoken.corpus.upstreams.hub import HubUpstream, find_hub_files
 from everytoken.corpus.upstreams.path import PathUpstream, find_path_files
