@@ -23,12 +23,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from everytoken.corpus.dedup.duplicates import DedupRules, find_duplicates
+from everytoken.corpus.dedup.near_duplicates import NearRules, find_buckets
 from everytoken.corpus.documents import DOCUMENTS
 from everytoken.corpus.ingestion.quality import QualityRules, count_characters, rejection
-from everytoken.corpus.selection.duplicates import DedupRules, find_duplicates
 from everytoken.corpus.selection.mixed_parts import mix_part, mixture_parts
 from everytoken.corpus.selection.mixture import MixtureParameters, interleave
-from everytoken.corpus.selection.near_duplicates import NearRules, find_buckets
 from everytoken.corpus.selection.select import select
 from everytoken.corpus.selection.selected_parts import select_part
 from everytoken.seeds import numpy_generator

@@ -19,6 +19,7 @@ from pydantic import (
     model_validator,
 )
 
+from everytoken.corpus.dedup.duplicates import DedupRules
 from everytoken.corpus.ingestion.plan import PlanParameters
 from everytoken.corpus.ingestion.source import Source, Upstream
 from everytoken.corpus.reading.rows import ReadingLimits
@@ -27,7 +28,6 @@ from everytoken.corpus.scoring.audit import AuditParameters
 from everytoken.corpus.scoring.embedded import EmbeddedScorer
 from everytoken.corpus.scoring.published import PublishedScorer
 from everytoken.corpus.scoring.transformer import TransformersScorer
-from everytoken.corpus.selection.duplicates import DedupRules
 from everytoken.corpus.selection.evaluation_files import Decontamination
 from everytoken.corpus.selection.mixture import MixtureParameters
 from everytoken.corpus.upstreams.pins import UNKNOWN_REVISION, commit, find_commit, repository_id

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from everytoken.corpus.dedup.duplicates import DedupRules, Duplicates, between, find_duplicates
 from everytoken.corpus.errors import SelectionError
-from everytoken.corpus.selection.duplicates import DedupRules, Duplicates, between, find_duplicates
 from everytoken.shards import Artifact, Shards, plan_artifact
 from tests.corpus.selection.stored_documents import Given, in_memory, made, stored
 from tests.shards.folders import content

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
+from everytoken.corpus.dedup.duplicates import DedupRules, Duplicates, find_duplicates
+from everytoken.corpus.dedup.near_duplicates import BUCKETS, NearRules, buckets_of, find_buckets
 from everytoken.corpus.errors import SelectionError
-from everytoken.corpus.selection.duplicates import DedupRules, Duplicates, find_duplicates
-from everytoken.corpus.selection.near_duplicates import BUCKETS, NearRules, buckets_of, find_buckets
 from everytoken.seeds import python_random
 from everytoken.shards import Artifact, Processes, Shards, plan_artifact
 from tests.corpus.part_tables import TablePart, collect
@@ -106,7 +106,7 @@ def test_case_and_punctuation_are_no_difference_and_words_are() -> None:
 
 def test_a_long_text_is_hashed_a_few_shingles_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     at_once = buckets_of(text_of(1), NEAR)
-    monkeypatch.setattr("everytoken.corpus.selection.near_duplicates._SHINGLES_AT_ONCE", 7)
+    monkeypatch.setattr("everytoken.corpus.dedup.near_duplicates._SHINGLES_AT_ONCE", 7)
     assert buckets_of(text_of(1), NEAR) == at_once
 
 

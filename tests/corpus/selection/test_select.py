@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from everytoken.corpus.dedup.duplicates import DedupRules, find_duplicates
 from everytoken.corpus.errors import SelectionError
-from everytoken.corpus.selection.duplicates import DedupRules, find_duplicates
 from everytoken.corpus.selection.mixture import MixtureParameters
 from everytoken.corpus.selection.select import REASONS, Selection, select
 from everytoken.shards import Artifact, Shards, plan_artifact

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from everytoken.corpus.dedup.duplicates import DedupRules, find_duplicates
 from everytoken.corpus.documents import SET_ASIDE
 from everytoken.corpus.errors import SelectionError
-from everytoken.corpus.selection.duplicates import DedupRules, find_duplicates
 from everytoken.corpus.selection.mixed_parts import mix_part, mixture_parts
 from everytoken.corpus.selection.mixture import MixtureParameters
 from everytoken.corpus.selection.select import REASONS, select

@@ -30,10 +30,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from everytoken.corpus.dedup.duplicates import between
 from everytoken.corpus.documents import DOCUMENTS, N_CLASSES, SCORE_FIELDS, with_fields
 from everytoken.corpus.scoring.distinct import Floats, Integers
 from everytoken.corpus.scoring.score_tables import ADDRESS
-from everytoken.corpus.selection.duplicates import between
 from everytoken.outofcore.grouping import find_repeats
 from everytoken.shards import Built, Shards, versioned
 

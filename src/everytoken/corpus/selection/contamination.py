@@ -22,9 +22,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from everytoken.corpus.dedup.duplicates import Duplicates, between, load_mapped
 from everytoken.corpus.documents import DOCUMENTS
 from everytoken.corpus.errors import SelectionError
-from everytoken.corpus.selection.duplicates import Duplicates, between, load_mapped
 from everytoken.corpus.selection.evaluation_files import Decontamination
 from everytoken.corpus.selection.evaluation_ngrams import EvaluationNgrams
 from everytoken.corpus.selection.words import BLOCK_BYTES, Block, Integers, runs, word_spans

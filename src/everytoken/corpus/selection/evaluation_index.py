@@ -17,9 +17,9 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from everytoken.corpus.dedup.duplicates import between
 from everytoken.corpus.errors import SelectionError
 from everytoken.corpus.reading.rows import ReadingLimits
-from everytoken.corpus.selection.duplicates import between
 from everytoken.corpus.selection.evaluation_files import EvaluationFile, read_examples
 from everytoken.corpus.selection.evaluation_ngrams import (
     BEGINS,

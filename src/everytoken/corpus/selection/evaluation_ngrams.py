@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from everytoken.corpus.selection.duplicates import load_mapped
+from everytoken.corpus.dedup.duplicates import load_mapped
 from everytoken.corpus.selection.words import Block, Bytes, Hashes, Integers, same_bytes
 from everytoken.shards import Artifact
 

@@ -28,9 +28,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from everytoken.corpus.dedup.duplicates import Duplicates, between, load_mapped
 from everytoken.corpus.errors import SelectionError
 from everytoken.corpus.selection.contamination import contaminated_rows
-from everytoken.corpus.selection.duplicates import Duplicates, between, load_mapped
 from everytoken.corpus.selection.mixture import (
     Integers,
     MixtureParameters,
@@ -74,7 +74,7 @@ def select(
     Args:
         folder: of the artifact.
         documents: with columns source, characters, utf8_bytes; each part is of one source.
-        duplicates: `everytoken.corpus.selection.duplicates.find_duplicates` of these documents, or None to keep them.
+        duplicates: `everytoken.corpus.dedup.duplicates.find_duplicates` of these documents, or None to keep them.
         max_text_bytes: payload cap by source; null for none.
         mixture: the recipe, or None to keep everything.
         contamination: parts of `everytoken.corpus.selection.contamination.judge_part` of these documents, or None to

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from everytoken.corpus.selection.duplicates import between
+from everytoken.corpus.dedup.duplicates import between
 from everytoken.outofcore.grouping import find_repeats
 from everytoken.provenance.releases.parameters import TextPolicy
 from everytoken.shards.parts import Part, Rows

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from everytoken.corpus.dedup.duplicates import between
 from everytoken.corpus.documents import N_CLASSES
-from everytoken.corpus.selection.duplicates import between
 from everytoken.outofcore.grouping import find_repeats
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.replay.manifest_files import read_manifest
