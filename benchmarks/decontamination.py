@@ -25,11 +25,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from everytoken.corpus.decontamination.contamination import find_matches
+from everytoken.corpus.decontamination.evaluation_files import EvaluationFile
+from everytoken.corpus.decontamination.evaluation_index import index_evaluation
 from everytoken.corpus.documents import DOCUMENTS
 from everytoken.corpus.reading.rows import ReadingLimits
-from everytoken.corpus.selection.contamination import find_matches
-from everytoken.corpus.selection.evaluation_files import EvaluationFile
-from everytoken.corpus.selection.evaluation_index import index_evaluation
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Artifact, ArtifactStore, Rows, plan_artifact
 from everytoken.shards.parts import StoredPart

@@ -19,6 +19,7 @@ from pydantic import (
     model_validator,
 )
 
+from everytoken.corpus.decontamination.evaluation_files import Decontamination
 from everytoken.corpus.dedup.duplicates import DedupRules
 from everytoken.corpus.ingestion.plan import PlanParameters
 from everytoken.corpus.ingestion.source import Source, Upstream
@@ -28,7 +29,6 @@ from everytoken.corpus.scoring.audit import AuditParameters
 from everytoken.corpus.scoring.embedded import EmbeddedScorer
 from everytoken.corpus.scoring.published import PublishedScorer
 from everytoken.corpus.scoring.transformer import TransformersScorer
-from everytoken.corpus.selection.evaluation_files import Decontamination
 from everytoken.corpus.selection.mixture import MixtureParameters
 from everytoken.corpus.upstreams.pins import UNKNOWN_REVISION, commit, find_commit, repository_id
 from everytoken.models.parameters import ModelParameters

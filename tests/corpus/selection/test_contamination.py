@@ -21,14 +21,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from everytoken.corpus.decontamination import evaluation_index, words
+from everytoken.corpus.decontamination.contamination import count_documents, find_matches, judge_part
+from everytoken.corpus.decontamination.evaluation_files import Decontamination, EvaluationFile, read_examples
+from everytoken.corpus.decontamination.evaluation_index import index_evaluation
+from everytoken.corpus.decontamination.report import contamination_report
 from everytoken.corpus.dedup.duplicates import DedupRules, find_duplicates
 from everytoken.corpus.errors import SelectionError
 from everytoken.corpus.reading.rows import ReadingLimits
-from everytoken.corpus.selection import evaluation_index, words
-from everytoken.corpus.selection.contamination import count_documents, find_matches, judge_part
-from everytoken.corpus.selection.contamination_report import contamination_report
-from everytoken.corpus.selection.evaluation_files import Decontamination, EvaluationFile, read_examples
-from everytoken.corpus.selection.evaluation_index import index_evaluation
 from everytoken.corpus.selection.select import REASONS, Selection, select
 from everytoken.corpus.selection.selected_parts import check_conservation, dropped_part, select_part
 from everytoken.seeds import python_random

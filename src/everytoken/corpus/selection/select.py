@@ -3,7 +3,7 @@
 In this order, a document is set aside
 
 - as ``duplicate`` or ``near_duplicate`` of an earlier one;
-- as ``contaminated``: it holds n-grams of evaluation files (`everytoken.corpus.selection.contamination`);
+- as ``contaminated``: it holds n-grams of evaluation files (`everytoken.corpus.decontamination.contamination`);
 - as ``beyond_payload_cap`` of its source: what stays is the longest prefix, in plan order, of the documents left whose
   UTF-8 bytes sum to at most ``max_text_bytes``. It ends at a document: the first that does not fit and all after it go,
   also shorter ones that would;
@@ -28,9 +28,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from everytoken.corpus.decontamination.contamination import contaminated_rows
 from everytoken.corpus.dedup.duplicates import Duplicates, between, load_mapped
 from everytoken.corpus.errors import SelectionError
-from everytoken.corpus.selection.contamination import contaminated_rows
 from everytoken.corpus.selection.mixture import (
     Integers,
     MixtureParameters,
@@ -77,8 +77,8 @@ def select(
         duplicates: `everytoken.corpus.dedup.duplicates.find_duplicates` of these documents, or None to keep them.
         max_text_bytes: payload cap by source; null for none.
         mixture: the recipe, or None to keep everything.
-        contamination: parts of `everytoken.corpus.selection.contamination.judge_part` of these documents, or None to
-            keep what is contaminated.
+        contamination: parts of `everytoken.corpus.decontamination.contamination.judge_part` of these documents, or
+            None to keep what is contaminated.
 
     Returns:
         Statistics: ``by_source`` with rows_in, kept, set_aside by reason, characters and utf8_bytes of what stays;

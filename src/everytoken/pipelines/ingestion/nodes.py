@@ -6,15 +6,15 @@ from typing import Any
 import pandas as pd
 from plotly.graph_objects import Figure
 
+from everytoken.corpus.decontamination.contamination import count_documents, find_matches, judge_part
+from everytoken.corpus.decontamination.evaluation_index import index_evaluation
+from everytoken.corpus.decontamination.report import contamination_metrics, contamination_report
 from everytoken.corpus.dedup.duplicates import find_duplicates
 from everytoken.corpus.dedup.near_duplicates import find_buckets
 from everytoken.corpus.ingestion.ingest import check_bad_shares, read_part
 from everytoken.corpus.ingestion.plan import ShardPlan, make_plan, part_values
 from everytoken.corpus.ingestion.quality import check_keep_rates
 from everytoken.corpus.ingestion.source import Upstream, UpstreamFile
-from everytoken.corpus.selection.contamination import count_documents, find_matches, judge_part
-from everytoken.corpus.selection.contamination_report import contamination_metrics, contamination_report
-from everytoken.corpus.selection.evaluation_index import index_evaluation
 from everytoken.corpus.selection.mixed_parts import mix_part, mixture_parts
 from everytoken.corpus.selection.report import read_counts, require_documents, selection_table
 from everytoken.corpus.selection.select import select

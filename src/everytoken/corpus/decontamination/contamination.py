@@ -1,11 +1,11 @@
 """Contamination: which documents hold n-grams of evaluation files, where, and of which examples.
 
 In three steps. `find_matches` looks at the text of every document, part by part: the n-grams of it that the files have
-(`everytoken.corpus.selection.evaluation_ngrams`, exact). `count_documents` counts over the whole corpus in how many
-documents each of these n-grams is. `judge_part` leaves out those that are in more than ``max_documents`` (GPT-3 ignored
-"13-grams that matched more than 10 training documents, as inspection showed the majority of these to contain common
-cultural phrases, legal boilerplate, or similar", Brown et al. 2020, appendix C), and says of each document that has any
-left how many, which share of its n-grams, and where the first is.
+(`everytoken.corpus.decontamination.evaluation_ngrams`, exact). `count_documents` counts over the whole corpus in how
+many documents each of these n-grams is. `judge_part` leaves out those that are in more than ``max_documents`` (GPT-3
+ignored "13-grams that matched more than 10 training documents, as inspection showed the majority of these to contain
+common cultural phrases, legal boilerplate, or similar", Brown et al. 2020, appendix C), and says of each document that
+has any left how many, which share of its n-grams, and where the first is.
 
 Documents that are dropped as duplicates count nowhere: a text that is copied eleven times is in one document. GPT-3 cut
 200 characters around a match out of the document; here documents are dropped whole or stay whole.
@@ -22,12 +22,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from everytoken.corpus.decontamination.evaluation_files import Decontamination
+from everytoken.corpus.decontamination.evaluation_ngrams import EvaluationNgrams
+from everytoken.corpus.decontamination.words import BLOCK_BYTES, Block, Integers, runs, word_spans
 from everytoken.corpus.dedup.duplicates import Duplicates, between, load_mapped
 from everytoken.corpus.documents import DOCUMENTS
 from everytoken.corpus.errors import SelectionError
-from everytoken.corpus.selection.evaluation_files import Decontamination
-from everytoken.corpus.selection.evaluation_ngrams import EvaluationNgrams
-from everytoken.corpus.selection.words import BLOCK_BYTES, Block, Integers, runs, word_spans
 from everytoken.corpus.statistics import as_written
 from everytoken.outofcore.grouping import begins, slices
 from everytoken.shards import Artifact, Built, Part, Rows, Shards, versioned
@@ -76,7 +76,7 @@ def find_matches(part: Part, *, evaluation: Artifact) -> Rows:
 
     Args:
         part: documents, with columns text, source, shard_index, row, id.
-        evaluation: from `everytoken.corpus.selection.evaluation_index.index_evaluation`.
+        evaluation: from `everytoken.corpus.decontamination.evaluation_index.index_evaluation`.
 
     Returns:
         Statistics: ``rows`` of the part, ``ngrams`` of all its documents, ``matching`` documents.

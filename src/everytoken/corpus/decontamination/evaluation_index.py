@@ -1,4 +1,4 @@
-"""Making the index of `everytoken.corpus.selection.evaluation_ngrams`, out of core.
+"""Making the index of `everytoken.corpus.decontamination.evaluation_ngrams`, out of core.
 
 Nothing is held that grows with the files: places go to disk as they are read, repeats are found by
 `everytoken.outofcore.grouping`, the distinct n-grams are spread over ranges of hashes and each range is sorted.
@@ -17,11 +17,8 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from everytoken.corpus.dedup.duplicates import between
-from everytoken.corpus.errors import SelectionError
-from everytoken.corpus.reading.rows import ReadingLimits
-from everytoken.corpus.selection.evaluation_files import EvaluationFile, read_examples
-from everytoken.corpus.selection.evaluation_ngrams import (
+from everytoken.corpus.decontamination.evaluation_files import EvaluationFile, read_examples
+from everytoken.corpus.decontamination.evaluation_ngrams import (
     BEGINS,
     EXAMPLES,
     FILES,
@@ -33,7 +30,7 @@ from everytoken.corpus.selection.evaluation_ngrams import (
     WORDS,
     mapped,
 )
-from everytoken.corpus.selection.words import (
+from everytoken.corpus.decontamination.words import (
     BLOCK_BYTES,
     PADDING,
     Block,
@@ -43,6 +40,9 @@ from everytoken.corpus.selection.words import (
     normalised,
     same_bytes,
 )
+from everytoken.corpus.dedup.duplicates import between
+from everytoken.corpus.errors import SelectionError
+from everytoken.corpus.reading.rows import ReadingLimits
 from everytoken.outofcore.grouping import Scatter, begins, block_rows, find_repeats, slices
 from everytoken.shards import Built, canonical_json, versioned, write_text
 

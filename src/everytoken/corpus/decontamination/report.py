@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from everytoken.corpus.selection.contamination import worst_of
+from everytoken.corpus.decontamination.contamination import worst_of
 from everytoken.corpus.statistics import add_statistics
 from everytoken.shards import Artifact, Shards
 
@@ -14,11 +14,12 @@ def contamination_report(contamination: Shards, counts: Artifact) -> dict[str, A
     """Return the report, or {} where nothing was looked for.
 
     ``ngrams``: distinct ones ``found`` in the corpus, and ``ignored`` of these. ``by_evaluation``: of each file the
-    counts of `everytoken.corpus.selection.contamination.count_documents`, and the documents whose first match is of it.
-    ``by_source``: documents that match, and those contaminated. ``worst``: the documents with most matching n-grams.
+    counts of `everytoken.corpus.decontamination.contamination.count_documents`, and the documents whose first match is
+    of it. ``by_source``: documents that match, and those contaminated. ``worst``: the documents with most matching
+    n-grams.
 
     Args:
-        contamination: stored parts of `everytoken.corpus.selection.contamination.judge_part`.
+        contamination: stored parts of `everytoken.corpus.decontamination.contamination.judge_part`.
         counts: that they were made with.
     """
     files = counts.statistics["files"]

@@ -7,7 +7,7 @@ never taken for each other.
 
 A search reads a bit table first (32 to 64 bits an n-gram, so about one n-gram of ordinary text in forty goes on) and
 then a few pages of the array. Bytes on disk: 36 to 40 a distinct n-gram, 16 a repeated one, 8 an example, and the
-words. `everytoken.corpus.selection.evaluation_index` makes the files.
+words. `everytoken.corpus.decontamination.evaluation_index` makes the files.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from everytoken.corpus.decontamination.words import Block, Bytes, Hashes, Integers, same_bytes
 from everytoken.corpus.dedup.duplicates import load_mapped
-from everytoken.corpus.selection.words import Block, Bytes, Hashes, Integers, same_bytes
 from everytoken.shards import Artifact
 
 WORDS, FILES, EXAMPLES = "words.bin", "files.json", "examples.npy"

@@ -1,0 +1,1 @@
+"""Decontamination: documents that contain word n-grams of evaluation sets."""
