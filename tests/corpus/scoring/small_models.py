@@ -12,8 +12,8 @@ import torch
 import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 
-from everytoken.corpus.scoring.distinct import Floats, TextScorer
 from everytoken.corpus.scoring.model_files import ModelFolder, fetch_model, model_identity
+from everytoken.corpus.scoring.one_score_per_id import Floats, TextScorer
 from everytoken.corpus.scoring.transformer import TransformersScorer
 from everytoken.seeds import python_random
 from everytoken.shards import Artifact, ArtifactStore, plan_artifact

@@ -23,7 +23,7 @@ from everytoken.corpus.scoring.audit_report import (
     report_lines,
     weighted_proportion,
 )
-from everytoken.corpus.scoring.distinct import distinct_rows, first_of_ids
+from everytoken.corpus.scoring.one_score_per_id import distinct_rows, first_of_ids
 from everytoken.corpus.scoring.score import ClassCounts
 from everytoken.seeds import numpy_generator
 from everytoken.shards import DamagedStore, Part, Rows, Shards, value_digest, versioned

@@ -35,7 +35,7 @@ from everytoken import __version__
 from everytoken.corpus.documents import N_CLASSES
 from everytoken.corpus.errors import ScoringError
 from everytoken.corpus.scoring.audit_page import label_page
-from everytoken.corpus.scoring.distinct import distinct_rows, first_of_ids
+from everytoken.corpus.scoring.one_score_per_id import distinct_rows, first_of_ids
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Part, Shards, write_text
 from everytoken.shards.locked_inputs import reading, stored_in, unchanging

@@ -29,7 +29,7 @@ from everytoken.corpus.dedup.duplicates import load_mapped
 from everytoken.corpus.documents import N_CLASSES, SCORE_FIELDS, with_fields
 from everytoken.corpus.errors import ScoringError
 from everytoken.corpus.ingestion.source import Upstream
-from everytoken.corpus.scoring.distinct import distinct_rows, first_of_ids
+from everytoken.corpus.scoring.one_score_per_id import distinct_rows, first_of_ids
 from everytoken.corpus.scoring.score import ClassCounts, probability_lists
 from everytoken.corpus.scoring.score_tables import BATCH_ROWS, check_entries, connected, group_tables, matches
 from everytoken.corpus.upstreams.file import UpstreamFile

@@ -31,9 +31,9 @@ from pydantic import BaseModel, ConfigDict, PositiveInt, field_validator
 
 from everytoken.corpus.documents import N_CLASSES
 from everytoken.corpus.errors import ScoringError
-from everytoken.corpus.scoring.distinct import Floats, Scored, TextScorer
 from everytoken.corpus.scoring.loading import environment_of, load_model, read_json, require_device
 from everytoken.corpus.scoring.model_files import Model, ModelFolder
+from everytoken.corpus.scoring.one_score_per_id import Floats, Scored, TextScorer
 from everytoken.shards import Artifact
 
 _MULTIPLE = 32  # of padded lengths: 64 shapes up to 2,048 tokens
