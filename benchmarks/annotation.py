@@ -25,10 +25,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from everytoken.corpus.documents import DOCUMENTS, N_CLASSES
-from everytoken.corpus.sampling import SubsamplingParameters, totals_of
+from everytoken.corpus.sampling.formulas import SubsamplingParameters, totals_of
+from everytoken.corpus.sampling.splits import estimate_part_tokens, select_held_out, select_split
 from everytoken.corpus.scoring.classifications import collect_classifications
 from everytoken.corpus.scoring.published import join_part, join_published
-from everytoken.corpus.splits import estimate_part_tokens, select_held_out, select_split
 from everytoken.corpus.upstreams.file import UpstreamFile
 from everytoken.seeds import numpy_generator
 from everytoken.shards import ArtifactStore, Part, Rows, Shards, Store, file_sha256, plan_artifact, versioned

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from everytoken.corpus.documents import DOCUMENTS
-from everytoken.corpus.held_out import HeldOutParameters
+from everytoken.corpus.sampling.held_out import HeldOutParameters
 from everytoken.provenance.releases.manifest import MANIFEST
 from everytoken.provenance.releases.release import SPLITS
 from everytoken.provenance.replay.locate import locate_part

@@ -24,7 +24,7 @@ from everytoken.corpus.dedup.duplicates import DedupRules
 from everytoken.corpus.ingestion.plan import PlanParameters
 from everytoken.corpus.ingestion.source import Source, Upstream
 from everytoken.corpus.reading.rows import ReadingLimits
-from everytoken.corpus.sampling import SubsamplingParameters
+from everytoken.corpus.sampling.formulas import SubsamplingParameters
 from everytoken.corpus.scoring.audit import AuditParameters
 from everytoken.corpus.scoring.embedded import EmbeddedScorer
 from everytoken.corpus.scoring.published import PublishedScorer

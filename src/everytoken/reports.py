@@ -84,7 +84,7 @@ def mixture_figure(strata: Sequence[Mapping[str, Any]]) -> go.Figure:
     sources and strata the largest first, by their share before or of what is drawn; beyond `_MOST_SHOWN` they are one.
 
     Args:
-        strata: lines of `everytoken.corpus.sampling_report.strata_table`.
+        strata: lines of `everytoken.corpus.sampling.report.strata_table`.
     """
     panels = {group: lines for group in _PANELS if (lines := [line for line in strata if line["group"] == group])}
     titles = [_PANELS[group][0] for group in panels]

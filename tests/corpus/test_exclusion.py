@@ -21,8 +21,8 @@ from everytoken.corpus.exclusion import (
     read_list,
     write_list,
 )
-from everytoken.corpus.sampling_report import amounts_by_score, check_conservation
-from everytoken.corpus.splits import select_held_out
+from everytoken.corpus.sampling.report import amounts_by_score, check_conservation
+from everytoken.corpus.sampling.splits import select_held_out
 from everytoken.shards import Inline, Part, Rows, Shards, Store, versioned
 from everytoken.shards.recipe import recipe_value
 from tests.corpus.part_tables import TablePart, collect, documents, value_part

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from everytoken.corpus.held_out import held_out_rows
-from everytoken.corpus.sampling import (
+from everytoken.corpus.sampling.formulas import (
     SampledRows,
     SubsamplingParameters,
     draw_rows,
@@ -22,6 +21,7 @@ from everytoken.corpus.sampling import (
     part_estimate,
     totals_of,
 )
+from everytoken.corpus.sampling.held_out import held_out_rows
 from everytoken.seeds import uniform_hash
 from tests.corpus.part_tables import documents
 

@@ -11,8 +11,8 @@ import yaml
 from kedro_datasets.pandas import CSVDataset
 
 from everytoken.corpus.errors import SamplingError
-from everytoken.corpus.sampling import SubsamplingParameters, totals_of
-from everytoken.corpus.sampling_report import (
+from everytoken.corpus.sampling.formulas import SubsamplingParameters, totals_of
+from everytoken.corpus.sampling.report import (
     SPLITS,
     amounts_by_score,
     amounts_by_stratum,
@@ -21,7 +21,7 @@ from everytoken.corpus.sampling_report import (
     metadata,
     strata_table,
 )
-from everytoken.corpus.splits import estimate_part_tokens
+from everytoken.corpus.sampling.splits import estimate_part_tokens
 from everytoken.corpus.statistics import add_statistics
 from everytoken.pipelines.subsampling.nodes import (
     draw_annotated,

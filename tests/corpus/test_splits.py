@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from everytoken.corpus.documents import SPLIT_DOCUMENTS
 from everytoken.corpus.errors import SamplingError
-from everytoken.corpus.sampling import SubsamplingParameters, totals_of
-from everytoken.corpus.splits import Split, estimate_part_tokens, select_held_out, select_split
+from everytoken.corpus.sampling.formulas import SubsamplingParameters, totals_of
+from everytoken.corpus.sampling.splits import Split, estimate_part_tokens, select_held_out, select_split
 from everytoken.corpus.statistics import add_statistics
 from tests.corpus.part_tables import TablePart, collect, scored, value_part
 from tests.corpus.test_sampling import subsampling

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from everytoken.corpus.errors import SamplingError
-from everytoken.corpus.sampling import SubsamplingParameters, totals_of
-from everytoken.corpus.splits import estimate_part_tokens, select_split
-from everytoken.corpus.strata import Strata
+from everytoken.corpus.sampling.formulas import SubsamplingParameters, totals_of
+from everytoken.corpus.sampling.splits import estimate_part_tokens, select_split
+from everytoken.corpus.sampling.strata import Strata
 from everytoken.shards import Part, Rows, Shards, Store, make_engine, versioned
 from tests.corpus.part_tables import TablePart, scored
 from tests.corpus.test_sampling import subsampling

@@ -36,7 +36,7 @@ def test_no_two_functions_have_one_name() -> None:
 def test_names_and_former_paths_are_one_to_one() -> None:
     for name in declared():
         assert declared_name(former_path(name)) == name
-    assert former_path("select_split") == "everytoken.corpus.splits.select_split"
+    assert former_path("select_split") == "everytoken.corpus.sampling.splits.select_split"
     assert former_path("younger") == declared_name("younger") == "younger"
 
 

@@ -7,8 +7,8 @@ import pandas as pd
 from plotly.graph_objects import Figure
 
 from everytoken.corpus.exclusion import find_excluded
-from everytoken.corpus.sampling import totals_of
-from everytoken.corpus.sampling_report import (
+from everytoken.corpus.sampling.formulas import totals_of
+from everytoken.corpus.sampling.report import (
     amounts_by_score,
     amounts_by_stratum,
     check_conservation,
@@ -16,7 +16,7 @@ from everytoken.corpus.sampling_report import (
     rows_by_score,
     strata_table,
 )
-from everytoken.corpus.splits import estimate_part_tokens, select_held_out, select_split
+from everytoken.corpus.sampling.splits import estimate_part_tokens, select_held_out, select_split
 from everytoken.corpus.statistics import add_statistics
 from everytoken.parameters import SubsamplingParameters
 from everytoken.reports import mixture_figure

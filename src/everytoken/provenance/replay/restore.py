@@ -25,8 +25,8 @@ import pyarrow.compute as pc
 from everytoken.corpus.dedup.duplicates import between, load_mapped
 from everytoken.corpus.documents import DOCUMENTS, MAX_BATCH_BYTES, MAX_BATCH_ROWS, SPLIT_DOCUMENTS
 from everytoken.corpus.exclusion import DEFAULT_REASON
-from everytoken.corpus.held_out import HeldOutParameters
-from everytoken.corpus.sampling import estimated_tokens, sum_tokens
+from everytoken.corpus.sampling.formulas import estimated_tokens, sum_tokens
+from everytoken.corpus.sampling.held_out import HeldOutParameters
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases.manifest import WITHHELD
 from everytoken.provenance.releases.release import SPLITS

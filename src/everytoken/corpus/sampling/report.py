@@ -11,7 +11,7 @@ import pyarrow as pa
 
 import everytoken
 from everytoken.corpus.errors import SamplingError
-from everytoken.corpus.sampling import PartEstimate, SubsamplingParameters, Totals, part_budgets
+from everytoken.corpus.sampling.formulas import PartEstimate, SubsamplingParameters, Totals, part_budgets
 from everytoken.corpus.statistics import add_statistics
 
 Amounts = Mapping[str, float]
@@ -35,7 +35,8 @@ def amounts_by_score(sums: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[tu
     """Return the amounts of each of `SPLITS` by (source, safety score), as they were drawn: with what is excluded.
 
     Args:
-        sums: summed statistics of the parts of annotated, unannotated and held_out, see `everytoken.corpus.splits`.
+        sums: summed statistics of the parts of annotated, unannotated and held_out, see
+            `everytoken.corpus.sampling.splits`.
     """
     nested = {split: total.get("by_score", {}) for split, total in sums.items()}
     nested["held_out"] = add_statistics([nested["held_out"], sums["held_out"].get("excluded_by_score", {})])
@@ -55,7 +56,7 @@ def amounts_by_stratum(
 
     Args:
         sums: as for `amounts_by_score`.
-        totals: from `everytoken.corpus.sampling.totals_of`; the held-out split itself knows no strata.
+        totals: from `everytoken.corpus.sampling.formulas.totals_of`; the held-out split itself knows no strata.
         parameters: of the run.
     """
     if parameters.strata is None:
@@ -133,9 +134,9 @@ def metadata(
 
     Args:
         parameters: of the run.
-        totals: from `everytoken.corpus.sampling.totals_of`.
+        totals: from `everytoken.corpus.sampling.formulas.totals_of`.
         estimates: of the parts, in part order.
-        splits: for each split the statistics of its parts, in part order (see `everytoken.corpus.splits`).
+        splits: for each split the statistics of its parts, in part order (see `everytoken.corpus.sampling.splits`).
     """
     by_split = {split: _split_counts(parts) for split, parts in sorted(splits.items())}
     drawn = [by_split[split] for split in ("annotated", "unannotated")]

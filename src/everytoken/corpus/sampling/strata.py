@@ -1,7 +1,7 @@
 """Strata beside the score: which stratum a document is in, and how much of each is drawn. The formulas.
 
-With A_k and B_k the estimated tokens above and below of stratum k (see `everytoken.corpus.sampling`), T_k = A_k + B_k,
-and shares w_k that sum to 1::
+With A_k and B_k the estimated tokens above and below of stratum k (see `everytoken.corpus.sampling.formulas`), T_k =
+A_k + B_k, and shares w_k that sum to 1::
 
     budget  = target_tokens if given, but at most min over w_k > 0 of T_k / w_k, which is the most that the shares allow
     scale_k = w_k * budget / T_k          (0 where w_k is 0, at most 1)

@@ -6,7 +6,7 @@ rows of part p and stratum k above and below, and A_k = sum_p a_pk, B_k = sum_p 
 
     matched_k        = min(A_k, B_k)
     annotation_ratio = sum_k (A_k + matched_k) / T
-    scale_k          = of `everytoken.corpus.strata`
+    scale_k          = of `everytoken.corpus.sampling.strata`
     below_pk         = matched_k * scale_k * (b_pk / B_k)          (0 when B_k is 0)
     annotated_pk     = a_pk * scale_k + below_pk
     unannotated_pk   = b_pk * scale_k - below_pk
@@ -34,9 +34,9 @@ from pydantic import Field, FiniteFloat
 from everytoken.corpus.documents import N_CLASSES
 from everytoken.corpus.errors import SamplingError
 from everytoken.corpus.exclusion import ExclusionParameters
-from everytoken.corpus.held_out import HeldOutParameters
+from everytoken.corpus.sampling.held_out import HeldOutParameters
+from everytoken.corpus.sampling.strata import Shortfall, Strata, scales_of
 from everytoken.corpus.statistics import add_statistics
-from everytoken.corpus.strata import Shortfall, Strata, scales_of
 from everytoken.seeds import numpy_generator
 from everytoken.shards.recipe import UNRECORDED
 

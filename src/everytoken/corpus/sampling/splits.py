@@ -18,8 +18,7 @@ import pyarrow as pa
 from everytoken.corpus.documents import MAX_BATCH_ROWS, N_CLASSES, SPLIT_FIELDS, with_fields
 from everytoken.corpus.errors import SamplingError
 from everytoken.corpus.exclusion import Address, excluded_addresses, excluded_rows
-from everytoken.corpus.held_out import HeldOutParameters, held_out_rows
-from everytoken.corpus.sampling import (
+from everytoken.corpus.sampling.formulas import (
     EstimateParameters,
     Flags,
     Floats,
@@ -35,7 +34,8 @@ from everytoken.corpus.sampling import (
     require_scores,
     sum_tokens,
 )
-from everytoken.corpus.strata import EVERYTHING, Strata
+from everytoken.corpus.sampling.held_out import HeldOutParameters, held_out_rows
+from everytoken.corpus.sampling.strata import EVERYTHING, Strata
 from everytoken.shards import Part, Rows, versioned
 
 Split = Literal["annotated", "unannotated"]
