@@ -27,7 +27,7 @@ from everytoken.tokens.adversarial import adversarial_texts
 from everytoken.tokens.comparison import compare_engines
 from everytoken.tokens.engines import REFERENCE, Engine, installed_engines, open_engine, reference_version
 from everytoken.tokens.guard import open_guarded
-from everytoken.tokens.tokenizer import DocumentTokenizer
+from everytoken.tokens.tokenizer.document_tokenizer import DocumentTokenizer
 
 EOS = "<|endoftext|>"
 POLICY = "literal"

@@ -21,7 +21,7 @@ from everytoken.provenance.questions.trace import TracedSpan, TracedWindow
 from everytoken.provenance.questions.traced_steps import TracedSequence
 from everytoken.seeds import numpy_generator
 from everytoken.tokens import open_tokenizer
-from everytoken.tokens.tokenizer import DocumentTokenizer
+from everytoken.tokens.tokenizer.document_tokenizer import DocumentTokenizer
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 EOS = "<|endoftext|>"

@@ -32,7 +32,7 @@ from everytoken.tokens.chats import encode_chats
 from everytoken.tokens.engines import open_engine
 from everytoken.tokens.given_streams import given_files
 from everytoken.tokens.megatron import WindowWriter, index_header
-from everytoken.tokens.tokenizer import DocumentTokenizer
+from everytoken.tokens.tokenizer.document_tokenizer import DocumentTokenizer
 from tests.provenance.small_job import EXCLUDED_ROWS
 from tests.provenance.traced_job import HOSTILE, STREAMS, TracedJob, make, windows_of
 

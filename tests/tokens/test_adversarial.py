@@ -9,7 +9,7 @@ import pytest
 from everytoken.tokens import TokenizerError
 from everytoken.tokens.adversarial import FAMILIES, adversarial_cases, adversarial_texts, family_sizes
 from everytoken.tokens.code_points import BLANKS
-from everytoken.tokens.tokenizer import byte_symbols
+from everytoken.tokens.tokenizer.document_tokenizer import byte_symbols
 from tests.tokens.corpora import EOS
 
 ADDED = ["<|start|>", "   ", "|||PHONE|||"]

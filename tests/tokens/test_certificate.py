@@ -20,7 +20,7 @@ from everytoken.tokens.adversarial import adversarial_cases, family_sizes
 from everytoken.tokens.certificate import certify_engines, chosen_engine, compare_engines, sample_documents
 from everytoken.tokens.engines import REFERENCE, installed_engines, reference_version
 from everytoken.tokens.guard import open_guarded
-from everytoken.tokens.tokenizer import DocumentTokenizer, open_tokenizer
+from everytoken.tokens.tokenizer.document_tokenizer import DocumentTokenizer, open_tokenizer
 from tests.shared_assets import shared_folder
 from tests.tokens.corpora import EOS, documents, small_tokenizer, stored
 

@@ -38,7 +38,7 @@ from everytoken.tokens.documents import TokenizerFacts
 from everytoken.tokens.integrity import check_stream
 from everytoken.tokens.loss_mask import LOSS_MASK_FILE, open_loss_mask, pack_mask, unpack_mask
 from everytoken.tokens.megatron import open_indexed
-from everytoken.tokens.tokenizer import TOKENIZER_FILE, byte_symbols
+from everytoken.tokens.tokenizer.document_tokenizer import TOKENIZER_FILE, byte_symbols
 from tests.tokens.corpora import EOS, documents, file_bytes, small_tokenizer, stored
 
 ROOT = Path(__file__).resolve().parents[2]

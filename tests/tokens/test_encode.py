@@ -14,7 +14,7 @@ from everytoken.tokens import TokenizerError, encode_part, installed_engines, lo
 from everytoken.tokens.certificate import certify_engines, proof_of
 from everytoken.tokens.engines import reference_version
 from everytoken.tokens.recheck import Recheck
-from everytoken.tokens.tokenizer import byte_symbols
+from everytoken.tokens.tokenizer.document_tokenizer import byte_symbols
 from tests.tokens.corpora import EOS, documents, run, small_tokenizer, stored
 
 TEXTS = [

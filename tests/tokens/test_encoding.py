@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from everytoken.tokens import DocumentEncoder, Encoded, TokenizerError, encoding, open_encoder
 from everytoken.tokens.encoding import SpelledSpecialToken
-from everytoken.tokens.tokenizer import byte_symbols
+from everytoken.tokens.tokenizer.document_tokenizer import byte_symbols
 from tests.tokens.corpora import EOS, small_tokenizer
 
 TEXTS = [
@@ -196,7 +196,7 @@ def test_long_texts_are_encoded_in_pieces_with_the_same_ids(trained: DocumentEnc
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(encoding, "PIECE_CHARACTERS", 20)
         patch.setattr(encoding, "_COUNTED_IDS", 7)
-        patch.setattr("everytoken.tokens.pieces.pieces.__defaults__", (20,))
+        patch.setattr("everytoken.tokens.tokenizer.pieces.pieces.__defaults__", (20,))
         found = trained.encode(texts, 1000)
     for name, value in vars(expected).items():
         assert np.array_equal(value, vars(found)[name]), name

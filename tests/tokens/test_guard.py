@@ -11,7 +11,7 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 from everytoken.tokens import TokenizerError, engines
 from everytoken.tokens.engines import REFERENCE, installed_engines
 from everytoken.tokens.guard import open_guarded
-from everytoken.tokens.tokenizer import DocumentTokenizer, byte_symbols, open_tokenizer
+from everytoken.tokens.tokenizer.document_tokenizer import DocumentTokenizer, byte_symbols, open_tokenizer
 from tests.tokens.corpora import EOS
 
 LOSSY = ["plain", ".\x1d.", "", "plain .. text", "\x1d", "a\x1d", "é"]

@@ -11,7 +11,7 @@ import pytest
 from tokenizers import Tokenizer, processors
 
 from everytoken.tokens import DocumentEncoder, Encoded, open_encoder
-from everytoken.tokens.probe import PROBE_TEXT, probe_record
+from everytoken.tokens.tokenizer.probe import PROBE_TEXT, probe_record
 from tests.shared_assets import shared_folder
 from tests.tokens.corpora import EOS
 

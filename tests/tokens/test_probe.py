@@ -15,7 +15,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from everytoken.shards import Artifact, Built, plan_artifact, versioned
 from everytoken.shards.artifacts import ArtifactStore
 from everytoken.tokens import TokenizerError, load_tokenizer_file, open_tokenizer
-from everytoken.tokens.probe import PROBE_TEXT, check_probe, library_record, probe_ids, probe_record
+from everytoken.tokens.tokenizer.probe import PROBE_TEXT, check_probe, library_record, probe_ids, probe_record
 from tests.tokens.corpora import EOS
 
 ROOT = Path(__file__).resolve().parents[2]

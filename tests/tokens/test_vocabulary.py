@@ -16,8 +16,8 @@ from everytoken.corpus.upstreams import retries
 from everytoken.parameters import GivenTokenizer, HubTokenizer
 from everytoken.shards import Artifact, ArtifactStore, file_sha256, plan_artifact
 from everytoken.tokens import TokenizerError, load_tokenizer_file, open_tokenizer, train_tokenizer
-from everytoken.tokens.probe import PROBE_VERSION, probe_ids
-from everytoken.tokens.vocabulary import load_hub_tokenizer
+from everytoken.tokens.tokenizer.probe import PROBE_VERSION, probe_ids
+from everytoken.tokens.tokenizer.sources import load_hub_tokenizer
 from tests.corpus.upstreams.hub_server import COMMIT, Fault, Hub, serve_hub
 from tests.tokens.corpora import EOS, documents, small_tokenizer, stored
 

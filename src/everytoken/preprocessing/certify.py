@@ -14,7 +14,7 @@ from everytoken.shards.artifacts import Built
 from everytoken.shards.recipe import versioned
 from everytoken.tokens.comparison import compare_engines
 from everytoken.tokens.engines import SpecialTokens
-from everytoken.tokens.tokenizer import open_tokenizer
+from everytoken.tokens.tokenizer.document_tokenizer import open_tokenizer
 
 _SAMPLED_FILES = 16
 _SAMPLED_CHARACTERS = 1 << 21

@@ -25,8 +25,8 @@ from everytoken.tokens.encoding import DocumentEncoder, Encoded, SpelledSpecialT
 from everytoken.tokens.engines import SpecialTokens
 from everytoken.tokens.errors import TokenizerError
 from everytoken.tokens.megatron import stored_dtype
-from everytoken.tokens.probe import probe_record
-from everytoken.tokens.tokenizer import DocumentTokenizer
+from everytoken.tokens.tokenizer.document_tokenizer import DocumentTokenizer
+from everytoken.tokens.tokenizer.probe import probe_record
 
 TOKENS_FILE, LENGTHS_FILE = "tokens.bin", "lengths.bin"
 

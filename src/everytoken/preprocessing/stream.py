@@ -35,8 +35,8 @@ from everytoken.shards.errors import DamagedStore, Failure, StoreBusy
 from everytoken.shards.progress import progress
 from everytoken.tokens.certificate import FASTEST, chosen_engine, proof_of
 from everytoken.tokens.engines import REFERENCE, SpecialTokens, installed_engines, reference_version
-from everytoken.tokens.probe import library_record
 from everytoken.tokens.recheck import Recheck
+from everytoken.tokens.tokenizer.probe import library_record
 
 logger = logging.getLogger(__name__)
 

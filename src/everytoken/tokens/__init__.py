@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from everytoken.tokens.mixing import IntegerSchedule, integer_schedule
     from everytoken.tokens.sample_order import SampleOrder
     from everytoken.tokens.streams import write_annotated_stream, write_compact_stream
-    from everytoken.tokens.tokenizer import DocumentTokenizer, open_tokenizer, token_dtype
-    from everytoken.tokens.vocabulary import load_tokenizer_file, train_tokenizer
+    from everytoken.tokens.tokenizer.document_tokenizer import DocumentTokenizer, open_tokenizer, token_dtype
+    from everytoken.tokens.tokenizer.sources import load_tokenizer_file, train_tokenizer
     from everytoken.tokens.windows import TrainingWindows, WindowStream, open_training_windows, open_window_stream
 
 __getattr__, __dir__ = exports(__name__, __file__)

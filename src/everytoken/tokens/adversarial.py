@@ -42,7 +42,7 @@ from everytoken.tokens.code_points import (
     ZEROS,
 )
 from everytoken.tokens.errors import TokenizerError
-from everytoken.tokens.tokenizer import byte_symbols
+from everytoken.tokens.tokenizer.document_tokenizer import byte_symbols
 
 _CHARACTERS_A_TEXT = 24
 _ITEMS_A_TEXT = 8

@@ -26,7 +26,7 @@ from everytoken.tokens.adversarial import family_sizes
 from everytoken.tokens.comparison import compare_engines
 from everytoken.tokens.engines import REFERENCE, SpecialTokens
 from everytoken.tokens.errors import TokenizerError
-from everytoken.tokens.tokenizer import open_tokenizer
+from everytoken.tokens.tokenizer.document_tokenizer import open_tokenizer
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from everytoken.tokens.adversarial import adversarial_cases
 from everytoken.tokens.engines import REFERENCE, Engine, SpecialTokens
 from everytoken.tokens.errors import TokenizerError
 from everytoken.tokens.guard import check_cut, open_guarded
-from everytoken.tokens.tokenizer import DocumentTokenizer
+from everytoken.tokens.tokenizer.document_tokenizer import DocumentTokenizer
 
 logger = logging.getLogger(__name__)
 

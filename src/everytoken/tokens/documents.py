@@ -16,7 +16,7 @@ from everytoken.outofcore.shuffle import destinations, in_order
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Artifact, Part, Shards
 from everytoken.tokens.errors import StreamError
-from everytoken.tokens.tokenizer import token_dtype
+from everytoken.tokens.tokenizer.document_tokenizer import token_dtype
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from everytoken.tokens.encoding import DocumentEncoder, Encoded, SpelledSpecialT
 from everytoken.tokens.engines import SpecialTokens
 from everytoken.tokens.errors import TokenizerError
 from everytoken.tokens.recheck import EngineDiffers, Recheck, Rechecker
-from everytoken.tokens.tokenizer import open_tokenizer
+from everytoken.tokens.tokenizer.document_tokenizer import open_tokenizer
 from everytoken.tokens.tombstones import STATISTIC, buried_of
 
 _NEEDED = ("text", "source")

@@ -26,8 +26,8 @@ from everytoken.shards.artifacts import Artifact
 from everytoken.tokens.engines import REFERENCE, Engine, SpecialTokens
 from everytoken.tokens.errors import TokenizerError
 from everytoken.tokens.guard import check_cut, open_guarded
-from everytoken.tokens.pieces import PIECE_CHARACTERS, pieces
-from everytoken.tokens.tokenizer import DocumentTokenizer, open_tokenizer
+from everytoken.tokens.tokenizer.document_tokenizer import DocumentTokenizer, open_tokenizer
+from everytoken.tokens.tokenizer.pieces import PIECE_CHARACTERS, pieces
 
 # Bounds memory: the reference keeps about 100 bytes a token beside the ids. Smaller batches leave its cores idle.
 _ENCODE_CHARACTERS = 2 << 20

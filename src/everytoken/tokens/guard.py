@@ -23,7 +23,7 @@ import orjson
 from everytoken.tokens import engines
 from everytoken.tokens.engines import REFERENCE, Engine, SpecialTokens
 from everytoken.tokens.errors import TokenizerError
-from everytoken.tokens.tokenizer import DocumentTokenizer
+from everytoken.tokens.tokenizer.document_tokenizer import DocumentTokenizer
 
 _NORMAL_FORMS = {"NFC", "NFD", "NFKC", "NFKD"}
 _IN_UTF8 = {*range(0xC0), *range(0xC2, 0xF5)}

@@ -51,7 +51,7 @@ from everytoken.tokens.megatron import with_name
 from everytoken.tokens.raw_checks import raw_checks
 from everytoken.tokens.raw_shards import MANIFEST_FILE
 from everytoken.tokens.stream_checks import stream_checks
-from everytoken.tokens.tokenizer import TOKENIZER_FILE, open_tokenizer
+from everytoken.tokens.tokenizer.document_tokenizer import TOKENIZER_FILE, open_tokenizer
 
 __all__ = [
     "LEDGER_FILE",

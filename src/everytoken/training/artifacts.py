@@ -22,7 +22,7 @@ from everytoken.shards import Artifact, Built, Recipe, Shards, file_sha256, vers
 from everytoken.tokens import SpecialTokens, open_encoder, open_tokenizer, open_training_windows
 from everytoken.tokens.data_parameters import DataParameters
 from everytoken.tokens.given_streams import GivenFiles, path_of
-from everytoken.tokens.tokenizer import TOKENIZER_FILE
+from everytoken.tokens.tokenizer.document_tokenizer import TOKENIZER_FILE
 from everytoken.training.errors import LOWER_RATE, CheckpointError, NonFiniteError, TrainingError
 from everytoken.training.history import (
     HELD_OUT_FILE,

@@ -15,8 +15,8 @@ from everytoken.tokens.engines import REFERENCE, installed_engines, reference_ve
 from everytoken.tokens.recheck import Recheck
 from everytoken.tokens.report import length_histograms, tokenization_figure, tokenization_summary, tokenization_table
 from everytoken.tokens.streams import SIDECAR, write_annotated_stream, write_compact_stream
+from everytoken.tokens.tokenizer.sources import load_hub_tokenizer, load_tokenizer_file, train_tokenizer
 from everytoken.tokens.tombstones import tombstones_of
-from everytoken.tokens.vocabulary import load_hub_tokenizer, load_tokenizer_file, train_tokenizer
 
 ADDRESS = ("id", "source", "shard_index", "row")
 SIDECAR_COLUMNS = tuple("id" if name == "doc_id" else name for name in SIDECAR.names if name != "token_length")

@@ -23,7 +23,7 @@ from everytoken.provenance.questions.token_texts import bytes_of_token, decoded
 from everytoken.provenance.questions.trace import TracedSpan
 from everytoken.provenance.questions.traced_steps import TracedSequence
 from everytoken.shards import write_text
-from everytoken.tokens.tokenizer import DocumentTokenizer
+from everytoken.tokens.tokenizer.document_tokenizer import DocumentTokenizer
 
 _TEMPLATE = "batch_page.html"
 

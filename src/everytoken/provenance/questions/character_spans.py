@@ -24,8 +24,8 @@ from tokenizers import Tokenizer
 
 from everytoken.tokens.chats import Spans
 from everytoken.tokens.engines import SpecialTokens
-from everytoken.tokens.pieces import pieces
-from everytoken.tokens.tokenizer import DocumentTokenizer
+from everytoken.tokens.tokenizer.document_tokenizer import DocumentTokenizer
+from everytoken.tokens.tokenizer.pieces import pieces
 
 
 @dataclass(frozen=True, eq=False)

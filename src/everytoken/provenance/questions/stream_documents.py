@@ -24,7 +24,7 @@ from everytoken.shards import LEDGER_FILE, Artifact, ArtifactStore
 from everytoken.tokens.chat_documents import said_in
 from everytoken.tokens.chat_parameters import ChatParameters
 from everytoken.tokens.engines import SpecialTokens
-from everytoken.tokens.tokenizer import DocumentTokenizer, open_tokenizer
+from everytoken.tokens.tokenizer.document_tokenizer import DocumentTokenizer, open_tokenizer
 
 _TOKENS = {"unannotated": "unannotated_tokens", "annotated": "annotated_tokens", "canary": "canary_tokens"}
 _CHATS = "write_chat_windows"

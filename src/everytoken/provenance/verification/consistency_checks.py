@@ -27,7 +27,7 @@ from everytoken.provenance.verification.findings import require_equal, require_n
 from everytoken.provenance.verification.window_documents import SPLIT_OF
 from everytoken.shards import artifact_root_digest, canonical_json
 from everytoken.tokens.megatron import HEADER_BYTES, stored_dtype
-from everytoken.tokens.tokenizer import open_tokenizer, token_dtype
+from everytoken.tokens.tokenizer.document_tokenizer import open_tokenizer, token_dtype
 
 
 def described_streams(release: Release) -> dict[str, Any]:

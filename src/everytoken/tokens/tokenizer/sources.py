@@ -5,8 +5,8 @@ Training is deterministic: the library counts words in parallel but chooses merg
 pair, so neither the number of threads nor hash seeds can show in the file. Tests compare the bytes.
 
 Statistics of every tokenizer have the SHA-256 of its file and the ids that the library gives for a fixed text
-(`everytoken.tokens.probe`); its measurements have the library and its version. They do not say where it came from: the
-same file from a folder and from the hub is one tokenizer, and nothing is encoded again.
+(`everytoken.tokens.tokenizer.probe`); its measurements have the library and its version. They do not say where it came
+from: the same file from a folder and from the hub is one tokenizer, and nothing is encoded again.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from everytoken.corpus.upstreams.pins import UNKNOWN_REVISION, find_commit
 from everytoken.corpus.upstreams.retries import FetchError
 from everytoken.shards import Built, Shards, versioned
 from everytoken.tokens.errors import TokenizerError
-from everytoken.tokens.probe import library_record, probe_record
-from everytoken.tokens.tokenizer import TOKENIZER_FILE, open_tokenizer
+from everytoken.tokens.tokenizer.document_tokenizer import TOKENIZER_FILE, open_tokenizer
+from everytoken.tokens.tokenizer.probe import library_record, probe_record
 
 MAX_TOKEN_BYTES = 49  # a release shows no 50 characters of a document
 
