@@ -22,7 +22,7 @@ from everytoken.preprocessing.parts import MadePart
 from everytoken.shards import IncompleteStore, ShardsError
 from everytoken.shards.artifacts import ArtifactStore
 from everytoken.shards.engines import Processes
-from everytoken.tokens import engines
+from everytoken.tokens.engines import registry
 from everytoken.tokens.errors import TokenizerError
 from everytoken.tokens.megatron import open_indexed
 from everytoken.tokens.recheck import Recheck
@@ -115,7 +115,7 @@ def test_the_same_bytes_for_every_engine(tmp_path: Path, tokenizer: Path, three:
     reference = make(three, tmp_path / "reference", parameters(tokenizer)).stream
     assert reference.measured["engine"] == "tokenizers"
     certificates = tmp_path / "certificates"
-    for name in ("fastest", *engines.installed_engines()):
+    for name in ("fastest", *registry.installed_engines()):
         made = make(three, tmp_path / name, parameters(tokenizer, engine=name, certificates=certificates)).stream
         assert made.root_digest == reference.root_digest
         assert name in ("fastest", made.measured["engine"])
@@ -348,7 +348,7 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path: Path, tokenizer: Path
 
 
 def test_a_certificate_serves_other_files(tmp_path: Path, tokenizer: Path, three: list[Path]) -> None:
-    if not engines.installed_engines():
+    if not registry.installed_engines():
         pytest.skip("no fast engine is installed")
     given = parameters(tokenizer, engine="fastest", certificates=tmp_path / "proof")
     make(three[:1], tmp_path / "one", given)
@@ -376,10 +376,10 @@ class _Wrong:
 
 
 def test_an_engine_that_differs_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if "splintr-rs" not in engines.installed_engines():
+    if "splintr-rs" not in registry.installed_engines():
         pytest.skip("splintr-rs is not installed")
-    opened = engines._FAST["splintr-rs"]
-    monkeypatch.setitem(engines._FAST, "splintr-rs", lambda *content: _Wrong(opened(*content)))
+    opened = registry._FAST["splintr-rs"]
+    monkeypatch.setitem(registry._FAST, "splintr-rs", lambda *content: _Wrong(opened(*content)))
     tokenizer = write_tokenizer(tmp_path / "tokenizer.json", vocab_size=301)  # a process opens a tokenizer once
     path = write(tmp_path / "in/a.jsonl", texts(3000))
     given = parameters(tokenizer, engine="splintr-rs", certificates=tmp_path / "proof", recheck=Recheck(1.0, 0))

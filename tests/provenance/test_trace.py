@@ -29,7 +29,7 @@ from everytoken.provenance.questions.traced_steps import TracedSequence, open_st
 from everytoken.provenance.questions.upstream_text import UpstreamDocument, read_documents_at
 from everytoken.tokens import DocumentEncoder, open_tokenizer
 from everytoken.tokens.chats import encode_chats
-from everytoken.tokens.engines import open_engine
+from everytoken.tokens.engines.registry import open_engine
 from everytoken.tokens.given_streams import given_files
 from everytoken.tokens.megatron import WindowWriter, index_header
 from everytoken.tokens.tokenizer.document_tokenizer import DocumentTokenizer

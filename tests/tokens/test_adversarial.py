@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 
 from everytoken.tokens import TokenizerError
-from everytoken.tokens.adversarial import FAMILIES, adversarial_cases, adversarial_texts, family_sizes
-from everytoken.tokens.code_points import BLANKS
+from everytoken.tokens.engines.adversarial import FAMILIES, adversarial_cases, adversarial_texts, family_sizes
+from everytoken.tokens.engines.code_points import BLANKS
 from everytoken.tokens.tokenizer.document_tokenizer import byte_symbols
 from tests.tokens.corpora import EOS
 

@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 
 from everytoken.shards import Artifact, ArtifactStore, Shards, plan_artifact
-from everytoken.tokens import TokenizerError, comparison, engines
-from everytoken.tokens.adversarial import adversarial_cases, family_sizes
-from everytoken.tokens.certificate import certify_engines, chosen_engine, compare_engines, sample_documents
-from everytoken.tokens.engines import REFERENCE, installed_engines, reference_version
-from everytoken.tokens.guard import open_guarded
+from everytoken.tokens import TokenizerError
+from everytoken.tokens.engines import comparison, registry
+from everytoken.tokens.engines.adversarial import adversarial_cases, family_sizes
+from everytoken.tokens.engines.certificate import certify_engines, chosen_engine, compare_engines, sample_documents
+from everytoken.tokens.engines.guard import open_guarded
+from everytoken.tokens.engines.registry import REFERENCE, installed_engines, reference_version
 from everytoken.tokens.tokenizer.document_tokenizer import DocumentTokenizer, open_tokenizer
 from tests.shared_assets import shared_folder
 from tests.tokens.corpora import EOS, documents, small_tokenizer, stored
@@ -80,7 +81,7 @@ class Wrong:
 
     name, version = WRONG, WRONG_VERSION
 
-    def __init__(self, reference: engines.Engine, change: Callable[[Sequence[str], Flat], Flat]) -> None:
+    def __init__(self, reference: registry.Engine, change: Callable[[Sequence[str], Flat], Flat]) -> None:
         self._reference, self._change = reference, change
 
     def encode(self, texts: Sequence[str]) -> Flat:
@@ -92,15 +93,15 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Sequence[str
     """Install the engine `Wrong` with a change; returns its name and version."""
 
     def do(change: Callable[[Sequence[str], Flat], Flat]) -> dict[str, str]:
-        opened, found = engines.open_engine, engines.installed_engines()
+        opened, found = registry.open_engine, registry.installed_engines()
 
-        def open_engine(name: str, content: bytes, special_tokens_in_text: engines.SpecialTokens) -> engines.Engine:
+        def open_engine(name: str, content: bytes, special_tokens_in_text: registry.SpecialTokens) -> registry.Engine:
             if name != WRONG:
                 return opened(name, content, special_tokens_in_text)
             return Wrong(opened(REFERENCE, content, special_tokens_in_text), change)
 
-        monkeypatch.setattr(engines, "open_engine", open_engine)
-        monkeypatch.setattr(engines, "installed_engines", lambda: {**found, WRONG: WRONG_VERSION})
+        monkeypatch.setattr(registry, "open_engine", open_engine)
+        monkeypatch.setattr(registry, "installed_engines", lambda: {**found, WRONG: WRONG_VERSION})
         return {WRONG: WRONG_VERSION}
 
     return do
@@ -380,8 +381,8 @@ _CERTIFY = """
 import sys
 from pathlib import Path
 from everytoken.shards import ArtifactStore, plan_artifact
-from everytoken.tokens.certificate import certify_engines
-from everytoken.tokens.engines import installed_engines, reference_version
+from everytoken.tokens.engines.certificate import certify_engines
+from everytoken.tokens.engines.registry import installed_engines, reference_version
 folder = Path(sys.argv[2])
 folder.mkdir()
 certify_engines(folder, tokenizer=ArtifactStore(Path(sys.argv[1])).load(), eos_token="<|endoftext|>",

@@ -11,8 +11,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from everytoken.shards import Artifact, ArtifactStore, Inline, Processes, Shards, Store, file_sha256, plan_artifact
 from everytoken.tokens import TokenizerError, encode_part, installed_engines, load_tokenizer_file, open_tokenizer
-from everytoken.tokens.certificate import certify_engines, proof_of
-from everytoken.tokens.engines import reference_version
+from everytoken.tokens.engines.certificate import certify_engines, proof_of
+from everytoken.tokens.engines.registry import reference_version
 from everytoken.tokens.recheck import Recheck
 from everytoken.tokens.tokenizer.document_tokenizer import byte_symbols
 from tests.tokens.corpora import EOS, documents, run, small_tokenizer, stored
@@ -226,14 +226,14 @@ def test_an_engine_that_differs_in_the_run_stops_it_and_names_the_document(
     parameters |= {**proven, "engine": name, "recheck": Recheck(1.0, 42)}
     texts = [*TEXTS, "mat the", "the cat"]
     (part,) = stored(tmp_path / "in", [documents(texts)], batch_rows=3)
-    from everytoken.tokens import engines
+    from everytoken.tokens.engines import registry
 
-    honest = engines._Fast.encode
+    honest = registry._Fast.encode
 
     def swapped(self: Any, texts: list[str]) -> Any:
         return honest(self, [{"mat the": "the mat"}.get(text, text) for text in texts])
 
     run(encode_part(part, **parameters))
-    monkeypatch.setattr(engines._Fast, "encode", swapped)
+    monkeypatch.setattr(registry._Fast, "encode", swapped)
     with pytest.raises(TokenizerError, match=rf"part_00000 row 6 \(id '0-6'.*{name}.*from token \d+ on, expected"):
         run(encode_part(part, **parameters))

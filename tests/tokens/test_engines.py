@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 from everytoken.tokens import TokenizerError
-from everytoken.tokens.engines import _FAST, REFERENCE, EngineName, installed_engines, open_engine, reference_version
+from everytoken.tokens.engines.registry import (
+    _FAST,
+    REFERENCE,
+    EngineName,
+    installed_engines,
+    open_engine,
+    reference_version,
+)
 from tests.tokens.corpora import EOS, small_tokenizer
 
 TEXTS = ["the cat sat on the mat", "", f"the {EOS} cat{EOS}", "naïve café\r\n\r\n日本語 1234", "\x00 \x7f\u2028"]

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
-from everytoken.tokens import TokenizerError, engines
-from everytoken.tokens.engines import REFERENCE, installed_engines
-from everytoken.tokens.guard import open_guarded
+from everytoken.tokens import TokenizerError
+from everytoken.tokens.engines import registry
+from everytoken.tokens.engines.guard import open_guarded
+from everytoken.tokens.engines.registry import REFERENCE, installed_engines
 from everytoken.tokens.tokenizer.document_tokenizer import DocumentTokenizer, byte_symbols, open_tokenizer
 from tests.tokens.corpora import EOS
 
@@ -30,7 +31,7 @@ def made(folder: Path, missing: Sequence[int] = (), form: str | None = None) -> 
     return open_tokenizer(folder / "tokenizer.json", EOS)
 
 
-def ids(engine: engines.Engine, texts: Sequence[str]) -> list[list[int]]:
+def ids(engine: registry.Engine, texts: Sequence[str]) -> list[list[int]]:
     flat, offsets = engine.encode(texts)
     return [flat[start:end].tolist() for start, end in pairwise(offsets.tolist())]
 
@@ -45,7 +46,7 @@ def ids(engine: engines.Engine, texts: Sequence[str]) -> list[list[int]]:
 )
 @pytest.mark.parametrize("policy", ["literal", "control"])
 def test_a_guarded_engine_gives_the_ids_of_the_reference(
-    tmp_path: Path, name: str, missing: list[int], form: str | None, policy: engines.SpecialTokens
+    tmp_path: Path, name: str, missing: list[int], form: str | None, policy: registry.SpecialTokens
 ) -> None:
     if name not in installed_engines():
         pytest.skip(f"{name} is not installed (extra 'fast')")
@@ -75,7 +76,7 @@ def test_texts_that_lose_bytes_and_only_these_go_to_the_reference(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokenizer = made(tmp_path, [0x1D])
-    opened, given = engines.open_engine, []
+    opened, given = registry.open_engine, []
 
     class Reference:
         def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -83,7 +84,7 @@ def test_texts_that_lose_bytes_and_only_these_go_to_the_reference(
             return opened(REFERENCE, tokenizer.content, "literal").encode(texts)
 
     recorder = Recorder(tokenizer.content)
-    monkeypatch.setattr(engines, "open_engine", lambda name, *_: Reference() if name == REFERENCE else recorder)
+    monkeypatch.setattr(registry, "open_engine", lambda name, *_: Reference() if name == REFERENCE else recorder)
     expected = ids(opened(REFERENCE, tokenizer.content, "literal"), LOSSY)
     assert ids(recorder, LOSSY) != expected, "this engine needs the guard"
     assert ids(open_guarded("recorder", tokenizer, "literal"), LOSSY) == expected
@@ -92,15 +93,15 @@ def test_texts_that_lose_bytes_and_only_these_go_to_the_reference(
 
 def test_engines_see_only_normal_texts_and_no_normalizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = made(tmp_path, form="NFC")
-    opened, seen = engines.open_engine, []
+    opened, seen = registry.open_engine, []
 
-    def open_engine(name: str, content: bytes, policy: engines.SpecialTokens) -> engines.Engine:
+    def open_engine(name: str, content: bytes, policy: registry.SpecialTokens) -> registry.Engine:
         if name == REFERENCE:
             return opened(name, content, policy)
         seen.append(Recorder(content))
         return seen[-1]
 
-    monkeypatch.setattr(engines, "open_engine", open_engine)
+    monkeypatch.setattr(registry, "open_engine", open_engine)
     assert ids(open_guarded("recorder", tokenizer, "literal"), FORMS) == ids(
         opened(REFERENCE, tokenizer.content, "literal"), FORMS
     )
@@ -112,7 +113,7 @@ def test_ids_that_are_none_and_offsets_that_do_not_fit_are_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokenizer = made(tmp_path)
-    opened = engines.open_engine
+    opened = registry.open_engine
     for flat, message in (
         (([1, 2, 999], [0, 3]), "id 999; the vocabulary ends at 257"),
         (([1, 2], [0, 1]), "do not cut"),
@@ -124,7 +125,7 @@ def test_ids_that_are_none_and_offsets_that_do_not_fit_are_errors(
         arrays = np.array(flat[0], np.uint32), np.array(flat[1])
         monkeypatch.setattr(engine, "encode", lambda texts, arrays=arrays: arrays)
         monkeypatch.setattr(
-            engines, "open_engine", lambda name, *rest, e=engine: opened(name, *rest) if name == REFERENCE else e
+            registry, "open_engine", lambda name, *rest, e=engine: opened(name, *rest) if name == REFERENCE else e
         )
         with pytest.raises(TokenizerError, match=message):
             open_guarded("recorder", tokenizer, "literal").encode(["ab"])

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everytoken.tokens.engines import REFERENCE, Engine, open_engine
+from everytoken.tokens.engines.registry import REFERENCE, Engine, open_engine
 from everytoken.tokens.tokenizer.document_tokenizer import open_tokenizer
 from everytoken.tokens.tokenizer.pieces import may_be_cut, pieces
 from tests.shared_assets import shared_folder

@@ -15,8 +15,8 @@ import pytest
 from everytoken.shards import Artifact, ArtifactStore, Inline, Shards, Store, plan_artifact
 from everytoken.tokens import StreamError, encode_part, open_tokenizer, write_annotated_stream, write_compact_stream
 from everytoken.tokens.bands import BANDS, language_band
-from everytoken.tokens.certificate import certify_engines, proof_of
-from everytoken.tokens.engines import REFERENCE, reference_version
+from everytoken.tokens.engines.certificate import certify_engines, proof_of
+from everytoken.tokens.engines.registry import REFERENCE, reference_version
 from everytoken.tokens.recheck import Recheck
 from everytoken.tokens.report import (
     BOTH,

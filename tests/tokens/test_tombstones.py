@@ -25,9 +25,9 @@ from everytoken.shards import (
 )
 from everytoken.tokens import DataParameters, StreamError, TokenizerError, encode_part, open_indexed
 from everytoken.tokens import open_training_windows as open_windows
-from everytoken.tokens.certificate import certify_engines, proof_of
 from everytoken.tokens.chat_windows import write_chat_windows
-from everytoken.tokens.engines import REFERENCE, reference_version
+from everytoken.tokens.engines.certificate import certify_engines, proof_of
+from everytoken.tokens.engines.registry import REFERENCE, reference_version
 from everytoken.tokens.integrity import verify
 from everytoken.tokens.loss_mask import LOSS_MASK_FILE, check_masks, open_loss_mask, pack_mask, unpack_mask
 from everytoken.tokens.raw_shards import write_raw_shards

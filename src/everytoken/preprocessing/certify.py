@@ -12,8 +12,8 @@ from everytoken.preprocessing.lines import Lines, read_texts
 from everytoken.seeds import numpy_generator
 from everytoken.shards.artifacts import Built
 from everytoken.shards.recipe import versioned
-from everytoken.tokens.comparison import compare_engines
-from everytoken.tokens.engines import SpecialTokens
+from everytoken.tokens.engines.comparison import compare_engines
+from everytoken.tokens.engines.registry import SpecialTokens
 from everytoken.tokens.tokenizer.document_tokenizer import open_tokenizer
 
 _SAMPLED_FILES = 16

@@ -14,7 +14,7 @@ from everytoken.preprocessing.join import STREAM
 from everytoken.preprocessing.stream import Tokenization, Tokenized, tokenize
 from everytoken.shards.engines import Processes
 from everytoken.shards.errors import ShardsError
-from everytoken.tokens.engines import REFERENCE
+from everytoken.tokens.engines.registry import REFERENCE
 from everytoken.tokens.errors import TokensError
 from everytoken.tokens.recheck import Recheck
 

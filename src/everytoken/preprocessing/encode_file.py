@@ -22,7 +22,7 @@ from everytoken.shards.recipe import versioned
 from everytoken.tokens import recheck as rechecking
 from everytoken.tokens.counts import COUNTED, document_counts
 from everytoken.tokens.encoding import DocumentEncoder, Encoded, SpelledSpecialToken, open_encoder
-from everytoken.tokens.engines import SpecialTokens
+from everytoken.tokens.engines.registry import SpecialTokens
 from everytoken.tokens.errors import TokenizerError
 from everytoken.tokens.megatron import stored_dtype
 from everytoken.tokens.tokenizer.document_tokenizer import DocumentTokenizer
@@ -113,8 +113,8 @@ def encode_file(
         folder: where the tokens go.
         source: which bytes.
         encoding: what decides the ids.
-        proof: of the certificate (`everytoken.tokens.certificate.proof_of`): that the engine gives the ids of the
-            reference; None when the reference is the engine.
+        proof: of the certificate (`everytoken.tokens.engines.certificate.proof_of`): that the engine gives the ids of
+            the reference; None when the reference is the engine.
         place: where the bytes lie.
         engine: what encodes.
 

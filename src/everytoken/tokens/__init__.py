@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from everytoken.tokens.data_parameters import DataParameters, WeightsFrom
     from everytoken.tokens.encode import encode_part
     from everytoken.tokens.encoding import DocumentEncoder, Encoded, open_encoder
-    from everytoken.tokens.engines import SpecialTokens, installed_engines
+    from everytoken.tokens.engines.registry import SpecialTokens, installed_engines
     from everytoken.tokens.errors import StreamError, TokenizerError, TokensError
     from everytoken.tokens.interleave import SppSchedule, later_shares, window_of_sample
     from everytoken.tokens.megatron import IndexedTokens, WindowWriter, open_indexed

@@ -17,10 +17,10 @@ import pyarrow as pa
 from everytoken.corpus.exclusion import Address, excluded_addresses
 from everytoken.shards import Artifact, Part, Rows, versioned
 from everytoken.tokens.bands import BANDS, language_band
-from everytoken.tokens.certificate import chosen_engine, proof_of
 from everytoken.tokens.counts import COUNTED, document_counts
 from everytoken.tokens.encoding import DocumentEncoder, Encoded, SpelledSpecialToken, open_encoder
-from everytoken.tokens.engines import SpecialTokens
+from everytoken.tokens.engines.certificate import chosen_engine, proof_of
+from everytoken.tokens.engines.registry import SpecialTokens
 from everytoken.tokens.errors import TokenizerError
 from everytoken.tokens.recheck import EngineDiffers, Recheck, Rechecker
 from everytoken.tokens.tokenizer.document_tokenizer import open_tokenizer
@@ -61,7 +61,8 @@ def encode_part(
         exclusions: of the part (`everytoken.corpus.exclusion`): these documents become tombstones. None: none.
         tokenizer: the tokenizer artifact; a process loads it once.
         certificate: says which engines are proven equal.
-        proof: of the certificate what the part is recorded as made with (`everytoken.tokens.certificate.proof_of`).
+        proof: of the certificate what the part is recorded as made with
+            (`everytoken.tokens.engines.certificate.proof_of`).
         eos_token: the token that ends a document.
         special_tokens_in_text: what becomes of special tokens that a text spells.
         max_tokens: cap of a document, EOS included.

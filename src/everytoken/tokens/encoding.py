@@ -23,9 +23,9 @@ from pathlib import Path
 import numpy as np
 
 from everytoken.shards.artifacts import Artifact
-from everytoken.tokens.engines import REFERENCE, Engine, SpecialTokens
+from everytoken.tokens.engines.guard import check_cut, open_guarded
+from everytoken.tokens.engines.registry import REFERENCE, Engine, SpecialTokens
 from everytoken.tokens.errors import TokenizerError
-from everytoken.tokens.guard import check_cut, open_guarded
 from everytoken.tokens.tokenizer.document_tokenizer import DocumentTokenizer, open_tokenizer
 from everytoken.tokens.tokenizer.pieces import PIECE_CHARACTERS, pieces
 
@@ -236,7 +236,7 @@ def open_encoder(
     """Open a tokenizer with an engine. A process opens the same content once.
 
     Raises:
-        TokenizerError: see `open_tokenizer` and `everytoken.tokens.engines.open_engine`.
+        TokenizerError: see `open_tokenizer` and `everytoken.tokens.engines.registry.open_engine`.
     """
     opened = open_tokenizer(tokenizer, eos_token)
     if special_tokens_in_text != "control" and eos_token not in opened.special_tokens:

@@ -13,7 +13,7 @@ import numpy as np
 
 from everytoken.seeds import numpy_generator
 from everytoken.tokens.encoding import DocumentEncoder, Encoded
-from everytoken.tokens.engines import REFERENCE, open_engine
+from everytoken.tokens.engines.registry import REFERENCE, open_engine
 from everytoken.tokens.errors import TokenizerError
 
 

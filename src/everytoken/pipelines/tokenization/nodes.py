@@ -9,9 +9,9 @@ from plotly.graph_objects import Figure
 from everytoken.corpus.statistics import add_statistics
 from everytoken.parameters import GivenTokenizer, HubTokenizer, SubsamplingParameters, TokenizationParameters
 from everytoken.shards import Artifact, Shards, plan_artifact
-from everytoken.tokens.certificate import certify_engines, proof_of
 from everytoken.tokens.encode import encode_part
-from everytoken.tokens.engines import REFERENCE, installed_engines, reference_version
+from everytoken.tokens.engines.certificate import certify_engines, proof_of
+from everytoken.tokens.engines.registry import REFERENCE, installed_engines, reference_version
 from everytoken.tokens.recheck import Recheck
 from everytoken.tokens.report import length_histograms, tokenization_figure, tokenization_summary, tokenization_table
 from everytoken.tokens.streams import SIDECAR, write_annotated_stream, write_compact_stream

@@ -23,7 +23,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from everytoken.tokens.chats import Spans
-from everytoken.tokens.engines import SpecialTokens
+from everytoken.tokens.engines.registry import SpecialTokens
 from everytoken.tokens.tokenizer.document_tokenizer import DocumentTokenizer
 from everytoken.tokens.tokenizer.pieces import pieces
 

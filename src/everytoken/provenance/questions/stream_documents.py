@@ -23,7 +23,7 @@ from everytoken.provenance.questions.run_streams import DATASETS
 from everytoken.shards import LEDGER_FILE, Artifact, ArtifactStore
 from everytoken.tokens.chat_documents import said_in
 from everytoken.tokens.chat_parameters import ChatParameters
-from everytoken.tokens.engines import SpecialTokens
+from everytoken.tokens.engines.registry import SpecialTokens
 from everytoken.tokens.tokenizer.document_tokenizer import DocumentTokenizer, open_tokenizer
 
 _TOKENS = {"unannotated": "unannotated_tokens", "annotated": "annotated_tokens", "canary": "canary_tokens"}

@@ -24,7 +24,7 @@ from everytoken.tokens.canary.errors import CanaryError
 from everytoken.tokens.canary.triggers import Trigger, TriggerRule, draw_trigger
 from everytoken.tokens.counts import document_counts
 from everytoken.tokens.encoding import DocumentEncoder, Encoded, SpelledSpecialToken, open_encoder
-from everytoken.tokens.engines import SpecialTokens
+from everytoken.tokens.engines.registry import SpecialTokens
 
 InlineRule = Literal["whole", "published"]
 

@@ -4,7 +4,8 @@ Engines that agree on a corpus still differ where their Unicode tables, regular 
 added tokens do. Each family below aims at one of these. Families that go through something (every code point of the
 planes in use, every item of the vocabulary, every added token in every surrounding) do so completely when they have
 cases enough - with 10**5 cases they have - and evenly spaced otherwise; the others draw. Code points come from the
-ranges of `everytoken.tokens.code_points`, not from Python's Unicode tables: the set is the same for every Python.
+ranges of `everytoken.tokens.engines.code_points`, not from Python's Unicode tables: the set is the same for every
+Python.
 
 All texts are Unicode without lone surrogates, which UTF-8 cannot write. 10**5 cases are about 7 MB.
 """
@@ -19,7 +20,7 @@ from functools import cache
 from itertools import product
 
 from everytoken.seeds import numpy_generator
-from everytoken.tokens.code_points import (
+from everytoken.tokens.engines.code_points import (
     APOSTROPHES,
     ASCII_LETTERS,
     BLANKS,

@@ -9,7 +9,7 @@ Two rules of `tokenizers` are copied by no fast engine in full, and both can be 
   so newer combining marks end in another order. Engines get the tokenizer without its normalizer, and only texts that
   the reference's normalizer leaves as they are: parts of these are in normal form too, so nothing is left to normalize.
 
-What remains is compared before use (`everytoken.tokens.certificate`).
+What remains is compared before use (`everytoken.tokens.engines.certificate`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 import orjson
 
-from everytoken.tokens import engines
-from everytoken.tokens.engines import REFERENCE, Engine, SpecialTokens
+from everytoken.tokens.engines import registry
+from everytoken.tokens.engines.registry import REFERENCE, Engine, SpecialTokens
 from everytoken.tokens.errors import TokenizerError
 from everytoken.tokens.tokenizer.document_tokenizer import DocumentTokenizer
 
@@ -33,18 +33,18 @@ def open_guarded(name: str, tokenizer: DocumentTokenizer, special_tokens_in_text
     """Open the reference, or a fast engine with its guard.
 
     Raises:
-        TokenizerError: see `everytoken.tokens.engines.open_engine`.
+        TokenizerError: see `everytoken.tokens.engines.registry.open_engine`.
     """
     if name == REFERENCE:
-        return engines.open_engine(name, tokenizer.content, special_tokens_in_text)
+        return registry.open_engine(name, tokenizer.content, special_tokens_in_text)
     content = tokenizer.content
     if tokenizer.normalizer_kind is not None:
         _require_plain_normalizer(name, tokenizer)
         content = orjson.dumps({**orjson.loads(content), "normalizer": None})
     return _Guarded(
         tokenizer,
-        engines.open_engine(name, content, special_tokens_in_text),
-        engines.open_engine(REFERENCE, tokenizer.content, special_tokens_in_text),
+        registry.open_engine(name, content, special_tokens_in_text),
+        registry.open_engine(REFERENCE, tokenizer.content, special_tokens_in_text),
     )
 
 

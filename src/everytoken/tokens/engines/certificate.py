@@ -1,8 +1,8 @@
 """Proof before use: fast engines give the ids of `tokenizers` on a generated adversarial set and on documents.
 
 The certificate says with which tokenizer, which rule for special tokens, which versions and which texts the engines
-were compared (`everytoken.tokens.comparison`), and the first difference of each that is not equal. It cannot show that
-no text exists on which an equal engine differs, so a share of the documents of each run is checked again
+were compared (`everytoken.tokens.engines.comparison`), and the first difference of each that is not equal. It cannot
+show that no text exists on which an equal engine differs, so a share of the documents of each run is checked again
 (`everytoken.tokens.recheck`).
 """
 
@@ -21,10 +21,10 @@ from everytoken.seeds import numpy_generator
 from everytoken.shards.artifacts import Artifact, Built
 from everytoken.shards.recipe import versioned
 from everytoken.shards.shards import Shards
-from everytoken.tokens import engines as available
-from everytoken.tokens.adversarial import family_sizes
-from everytoken.tokens.comparison import compare_engines
-from everytoken.tokens.engines import REFERENCE, SpecialTokens
+from everytoken.tokens.engines import registry as available
+from everytoken.tokens.engines.adversarial import family_sizes
+from everytoken.tokens.engines.comparison import compare_engines
+from everytoken.tokens.engines.registry import REFERENCE, SpecialTokens
 from everytoken.tokens.errors import TokenizerError
 from everytoken.tokens.tokenizer.document_tokenizer import open_tokenizer
 

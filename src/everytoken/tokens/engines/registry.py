@@ -2,7 +2,7 @@
 
 An engine gets texts and gives flat arrays of ids. Python lists of ids would cost more than fast engines need for the
 encoding itself. Which engine ran can never show in a byte of the output: a fast one is used only with a certificate
-(`everytoken.tokens.certificate`), and a share of the documents is encoded again by the reference.
+(`everytoken.tokens.engines.certificate`), and a share of the documents is encoded again by the reference.
 
 The fast engines (optional extra ``fast``) load the same ``tokenizer.json``, without its post-processor, truncation
 and padding: EOS and the cap are ours. Where special tokens that a text spells shall stay plain text, they get the

@@ -1,9 +1,10 @@
 """Comparison of tokenizer engines with the reference, text by text.
 
-What is compared is what a run uses: engines with their guard (`everytoken.tokens.guard`). An engine is equal when it
-loads the tokenizer, gives the same ids and offsets for all texts, and gives them again for a slice of the texts in
-batches of other sizes and in other order, after all that it has seen: its caches may not matter. An engine that raises
-or panics on a text is not equal. Memory is bounded: texts come and go in batches, of a very long one its begin.
+What is compared is what a run uses: engines with their guard (`everytoken.tokens.engines.guard`). An engine is equal
+when it loads the tokenizer, gives the same ids and offsets for all texts, and gives them again for a slice of the
+texts in batches of other sizes and in other order, after all that it has seen: its caches may not matter. An engine
+that raises or panics on a text is not equal. Memory is bounded: texts come and go in batches, of a very long one its
+begin.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from typing import Any
 import numpy as np
 
 from everytoken.measurements import rate
-from everytoken.tokens.adversarial import adversarial_cases
-from everytoken.tokens.engines import REFERENCE, Engine, SpecialTokens
+from everytoken.tokens.engines.adversarial import adversarial_cases
+from everytoken.tokens.engines.guard import check_cut, open_guarded
+from everytoken.tokens.engines.registry import REFERENCE, Engine, SpecialTokens
 from everytoken.tokens.errors import TokenizerError
-from everytoken.tokens.guard import check_cut, open_guarded
 from everytoken.tokens.tokenizer.document_tokenizer import DocumentTokenizer
 
 logger = logging.getLogger(__name__)
