@@ -21,9 +21,9 @@ from everytoken.shards import ArtifactStore, Inline, Part, Rows, Shards, Store, 
 from everytoken.shards.parts import StoredPart
 from everytoken.shards.writing import write_rows
 from everytoken.tokens import encode_part, installed_engines, open_tokenizer, train_tokenizer
+from everytoken.tokens.encoding.recheck import Recheck
 from everytoken.tokens.engines.certificate import certify_engines, proof_of
 from everytoken.tokens.engines.registry import REFERENCE, open_engine, reference_version
-from everytoken.tokens.recheck import Recheck
 
 EOS = "<|endoftext|>"
 PARTS = 4

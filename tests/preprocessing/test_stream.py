@@ -22,10 +22,10 @@ from everytoken.preprocessing.parts import MadePart
 from everytoken.shards import IncompleteStore, ShardsError
 from everytoken.shards.artifacts import ArtifactStore
 from everytoken.shards.engines import Processes
+from everytoken.tokens.encoding.recheck import Recheck
 from everytoken.tokens.engines import registry
 from everytoken.tokens.errors import TokenizerError
 from everytoken.tokens.megatron import open_indexed
-from everytoken.tokens.recheck import Recheck
 from tests.preprocessing.files import (
     EOS,
     documents_in,

@@ -11,9 +11,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from everytoken.shards import Artifact, ArtifactStore, Inline, Processes, Shards, Store, file_sha256, plan_artifact
 from everytoken.tokens import TokenizerError, encode_part, installed_engines, load_tokenizer_file, open_tokenizer
+from everytoken.tokens.encoding.recheck import Recheck
 from everytoken.tokens.engines.certificate import certify_engines, proof_of
 from everytoken.tokens.engines.registry import reference_version
-from everytoken.tokens.recheck import Recheck
 from everytoken.tokens.tokenizer.document_tokenizer import byte_symbols
 from tests.tokens.corpora import EOS, documents, run, small_tokenizer, stored
 

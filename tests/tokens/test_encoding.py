@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from everytoken.tokens import DocumentEncoder, Encoded, TokenizerError, encoding, open_encoder
-from everytoken.tokens.encoding import SpelledSpecialToken
+from everytoken.tokens import DocumentEncoder, Encoded, TokenizerError, open_encoder
+from everytoken.tokens.encoding import encoder
+from everytoken.tokens.encoding.encoder import SpelledSpecialToken
 from everytoken.tokens.tokenizer.document_tokenizer import byte_symbols
 from tests.tokens.corpora import EOS, small_tokenizer
 
@@ -38,7 +39,7 @@ def library_ids(path: Path | str, eos: str, max_tokens: int, texts: list[str]) -
     )
     library.no_padding()
     library.enable_truncation(max_tokens)
-    return [encoding.ids for encoding in library.encode_batch(texts)]
+    return [encoder.ids for encoding in library.encode_batch(texts)]
 
 
 def split(encoded: Encoded) -> list[list[int]]:
@@ -66,7 +67,7 @@ def test_ids_do_not_depend_on_how_texts_are_batched(
 ) -> None:
     expected = trained.encode(texts, 8)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(encoding, "_ENCODE_CHARACTERS", characters)
+        patch.setattr(encoder, "_ENCODE_CHARACTERS", characters)
         found = trained.encode(texts, 8)
     for name, value in vars(expected).items():
         assert np.array_equal(value, vars(found)[name]), name
@@ -194,8 +195,8 @@ def test_long_texts_are_encoded_in_pieces_with_the_same_ids(trained: DocumentEnc
     texts = ["the cat sat on the mat. " * 40, "thecatsat" * 30, "", f"a man {EOS} a plan 12 34 " * 30]
     expected = trained.encode(texts, 1000)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(encoding, "PIECE_CHARACTERS", 20)
-        patch.setattr(encoding, "_COUNTED_IDS", 7)
+        patch.setattr(encoder, "PIECE_CHARACTERS", 20)
+        patch.setattr(encoder, "_COUNTED_IDS", 7)
         patch.setattr("everytoken.tokens.tokenizer.pieces.pieces.__defaults__", (20,))
         found = trained.encode(texts, 1000)
     for name, value in vars(expected).items():

@@ -14,17 +14,17 @@ import pytest
 
 from everytoken.shards import Artifact, ArtifactStore, Inline, Shards, Store, plan_artifact
 from everytoken.tokens import StreamError, encode_part, open_tokenizer, write_annotated_stream, write_compact_stream
-from everytoken.tokens.bands import BANDS, language_band
-from everytoken.tokens.engines.certificate import certify_engines, proof_of
-from everytoken.tokens.engines.registry import REFERENCE, reference_version
-from everytoken.tokens.recheck import Recheck
-from everytoken.tokens.report import (
+from everytoken.tokens.encoding.language_bands import BANDS, language_band
+from everytoken.tokens.encoding.recheck import Recheck
+from everytoken.tokens.encoding.report import (
     BOTH,
     length_histograms,
     tokenization_figure,
     tokenization_summary,
     tokenization_table,
 )
+from everytoken.tokens.engines.certificate import certify_engines, proof_of
+from everytoken.tokens.engines.registry import REFERENCE, reference_version
 from tests.tokens.corpora import EOS, documents, small_tokenizer, stored
 
 SEQ_LENGTH, CAP = 12, 8

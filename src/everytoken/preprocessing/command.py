@@ -14,9 +14,9 @@ from everytoken.preprocessing.join import STREAM
 from everytoken.preprocessing.stream import Tokenization, Tokenized, tokenize
 from everytoken.shards.engines import Processes
 from everytoken.shards.errors import ShardsError
+from everytoken.tokens.encoding.recheck import Recheck
 from everytoken.tokens.engines.registry import REFERENCE
 from everytoken.tokens.errors import TokensError
-from everytoken.tokens.recheck import Recheck
 
 ERRORS = (PreprocessingError, ShardsError, TokensError, OSError)
 

@@ -19,9 +19,9 @@ from everytoken.preprocessing.errors import EngineDiffers, FileError, Preprocess
 from everytoken.preprocessing.lines import Lines, Texts, fail, read_texts
 from everytoken.shards.artifacts import Built
 from everytoken.shards.recipe import versioned
-from everytoken.tokens import recheck as rechecking
-from everytoken.tokens.counts import COUNTED, document_counts
-from everytoken.tokens.encoding import DocumentEncoder, Encoded, SpelledSpecialToken, open_encoder
+from everytoken.tokens.encoding import recheck as rechecking
+from everytoken.tokens.encoding.counts import COUNTED, document_counts
+from everytoken.tokens.encoding.encoder import DocumentEncoder, Encoded, SpelledSpecialToken, open_encoder
 from everytoken.tokens.engines.registry import SpecialTokens
 from everytoken.tokens.errors import TokenizerError
 from everytoken.tokens.megatron import stored_dtype
@@ -41,7 +41,7 @@ class Encoding:
     Attributes:
         tokenizer_sha256: of the ``tokenizer.json``.
         eos_token: the token that ends a document.
-        special_tokens_in_text: see `everytoken.tokens.encoding.DocumentEncoder`.
+        special_tokens_in_text: see `everytoken.tokens.encoding.encoder.DocumentEncoder`.
         max_tokens: cap of a document, EOS included; None for none.
     """
 
@@ -106,7 +106,7 @@ def encode_file(
 ) -> Built:
     """Encode the documents of a file.
 
-    Statistics: the counts of `everytoken.tokens.counts`, the facts of the tokenizer, and
+    Statistics: the counts of `everytoken.tokens.encoding.counts`, the facts of the tokenizer, and
     ``first_lossy``, the line of the range (from 0) whose document is the first that loses text.
 
     Args:

@@ -18,7 +18,7 @@ from everytoken.preprocessing.errors import PreprocessingError
 from everytoken.preprocessing.parts import MadePart, MadeParts
 from everytoken.shards.artifacts import Built
 from everytoken.shards.recipe import versioned
-from everytoken.tokens.counts import COUNTED
+from everytoken.tokens.encoding.counts import COUNTED
 from everytoken.tokens.megatron import index_header
 
 STREAM = "documents"  # .bin and .idx
@@ -31,7 +31,7 @@ def join_files(
 ) -> Built:
     """Write the stream of all files, one after the other.
 
-    Statistics: the counts of `everytoken.tokens.counts` in ``total`` and ``by_file``, and the facts of the
+    Statistics: the counts of `everytoken.tokens.encoding.counts` in ``total`` and ``by_file``, and the facts of the
     ``tokenizer``.
 
     Args:

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 from everytoken.shards.artifacts import Artifact, ArtifactStore
 from everytoken.shards.errors import DamagedStore
-from everytoken.tokens.counts import COUNTED
+from everytoken.tokens.encoding.counts import COUNTED
 
 _COPIED = 1 << 20  # bytes at a time
 

@@ -33,9 +33,9 @@ from everytoken.shards.digests import file_sha256
 from everytoken.shards.engines import Engine as Workers
 from everytoken.shards.errors import DamagedStore, Failure, StoreBusy
 from everytoken.shards.progress import progress
+from everytoken.tokens.encoding.recheck import Recheck
 from everytoken.tokens.engines.certificate import FASTEST, chosen_engine, proof_of
 from everytoken.tokens.engines.registry import REFERENCE, SpecialTokens, installed_engines, reference_version
-from everytoken.tokens.recheck import Recheck
 from everytoken.tokens.tokenizer.probe import library_record
 
 logger = logging.getLogger(__name__)

@@ -6,8 +6,8 @@ from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
     from everytoken.tokens.data_parameters import DataParameters, WeightsFrom
-    from everytoken.tokens.encode import encode_part
-    from everytoken.tokens.encoding import DocumentEncoder, Encoded, open_encoder
+    from everytoken.tokens.encoding.encode_part import encode_part
+    from everytoken.tokens.encoding.encoder import DocumentEncoder, Encoded, open_encoder
     from everytoken.tokens.engines.registry import SpecialTokens, installed_engines
     from everytoken.tokens.errors import StreamError, TokenizerError, TokensError
     from everytoken.tokens.interleave import SppSchedule, later_shares, window_of_sample

@@ -41,7 +41,7 @@ from everytoken.tokens.chat_documents import REASONS, chats_of
 from everytoken.tokens.chat_parameters import ChatParameters
 from everytoken.tokens.chats import ChatTokens
 from everytoken.tokens.documents import TokenizerFacts, tokenizer_facts
-from everytoken.tokens.encoding import DocumentEncoder, open_encoder
+from everytoken.tokens.encoding.encoder import DocumentEncoder, open_encoder
 from everytoken.tokens.errors import StreamError
 from everytoken.tokens.loss_mask import LOSS_MASK_FILE, mask_bytes, pack_mask
 from everytoken.tokens.megatron import WindowWriter, stored_dtype

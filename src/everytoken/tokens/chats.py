@@ -26,7 +26,7 @@ from typing import Literal
 import numpy as np
 
 from everytoken.tokens.chat_parameters import SpansAfter, SpansOfLines
-from everytoken.tokens.encoding import DocumentEncoder
+from everytoken.tokens.encoding.encoder import DocumentEncoder
 from everytoken.tokens.errors import TokenizerError
 
 Spans = Sequence[tuple[int, int]]  # half-open ranges of code points, in order, apart

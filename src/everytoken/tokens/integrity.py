@@ -16,7 +16,7 @@ What can be known. A padded stream says everything about itself. Of a compact st
 dropped, so the EOS in its windows are exactly ``eos_tokens`` where the ledger has that number; else at least
 documents - remainder_tokens (each document has one, and a dropped token takes away at most one), and at most documents
 plus the special tokens that texts spell, where their store counted them (with ``literal``, none), plus the tokens of
-excluded documents, which its loss mask must clear (`everytoken.tokens.tombstones`). Ids are compared with
+excluded documents, which its loss mask must clear (`everytoken.tokens.encoding.tombstones`). Ids are compared with
 the vocabulary of the tokenizer that the ledger names (statistics: ``tokenizer.vocab_size``) or that is found by the
 digests in the recipes (`tokenizers_of`); where there is none, they are only not negative. What was changed in a way
 that keeps all of this is found by the digests alone.

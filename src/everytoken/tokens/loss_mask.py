@@ -3,8 +3,8 @@
 Row i belongs to window i of ``seq_length + 1`` tokens and has a bit for each of its ``seq_length`` predictions: bit t
 (of byte t // 8, the lowest bit first) is prediction t, which sees tokens 0..t and predicts token t + 1. uint8,
 (windows, ceil(seq_length / 8)); bits from ``seq_length`` on are 0. After the last prediction that counts a window holds
-nothing but EOS: its padding, or a tombstone (`everytoken.tokens.tombstones`); a window in which nothing counts holds
-nothing but EOS after its first token.
+nothing but EOS: its padding, or a tombstone (`everytoken.tokens.encoding.tombstones`); a window in which nothing
+counts holds nothing but EOS after its first token.
 """
 
 from __future__ import annotations

@@ -33,12 +33,12 @@ from everytoken.tokens.documents import (
     shuffled_tokens,
     tokenizer_facts,
 )
+from everytoken.tokens.encoding.tombstones import MaskedWindows, mask_statistics, spans_in_order
 from everytoken.tokens.errors import StreamError
 from everytoken.tokens.loss_mask import LOSS_MASK_FILE
 from everytoken.tokens.megatron import WindowWriter, stored_dtype
 from everytoken.tokens.padded_stream import write_padded_stream
 from everytoken.tokens.readahead import read_ahead
-from everytoken.tokens.tombstones import MaskedWindows, mask_statistics, spans_in_order
 
 COMPACT, ANNOTATED = "compact", "annotated"
 BLOCK_BYTES = 100 << 30
@@ -84,7 +84,7 @@ def write_compact_stream(
         shuffle_block: windows in a block; None: as many as 100 GiB hold.
         shuffle_memory: bytes for rows in memory; positions come on top (33 bytes a document of two parts, 17 a window
             of a block), and what reading two row groups takes.
-        tombstones: rows that are, by name of the part (`everytoken.tokens.tombstones`); None: none is.
+        tombstones: rows that are, by name of the part (`everytoken.tokens.encoding.tombstones`); None: none is.
 
     Returns:
         Statistics: windows, tokens (in windows), documents, remainder_tokens, blocks, shuffle_block, tokenizer (sha256,

@@ -30,7 +30,7 @@ from everytoken.shards import Artifact, Built, Shards, versioned
 from everytoken.tokens.chat_documents import chats_of
 from everytoken.tokens.chat_parameters import ChatParameters
 from everytoken.tokens.chat_windows import cut_chat
-from everytoken.tokens.encoding import open_encoder
+from everytoken.tokens.encoding.encoder import open_encoder
 
 CHATS = "chats"
 _DOCUMENTS, _FIRSTS, _ENDS, _CUTS, _WINDOWS = "documents.npy", "firsts.npy", "ends.npy", "cuts.npy", "windows.npy"

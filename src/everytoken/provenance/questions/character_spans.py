@@ -63,7 +63,7 @@ class LocatedTokens:
 def locate_document(
     tokenizer: DocumentTokenizer, text: str, *, special_tokens_in_text: SpecialTokens, max_tokens: int | None
 ) -> LocatedTokens:
-    """Return content and EOS of a document as `everytoken.tokens.encoding` gives them, with their characters.
+    """Return content and EOS of a document as `everytoken.tokens.encoding.encoder` gives them, with their characters.
 
     Args:
         tokenizer: the one that encoded it.

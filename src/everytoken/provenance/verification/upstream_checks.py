@@ -23,7 +23,7 @@ from everytoken.provenance.verification.manifest_rows import drawn_numbers, long
 from everytoken.provenance.verification.window_documents import SPLIT_OF, WindowDocuments
 from everytoken.provenance.verification.window_faults import first_change
 from everytoken.redaction.urls import shown
-from everytoken.tokens.encoding import DocumentEncoder, open_encoder
+from everytoken.tokens.encoding.encoder import DocumentEncoder, open_encoder
 
 
 class Upstream:

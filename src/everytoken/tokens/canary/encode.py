@@ -1,7 +1,7 @@
 """Canary documents to ids: trigger, a space and the content of an effect's document; the content of a universe's.
 
-Cap, EOS and what is counted are those of every document (`everytoken.tokens.encoding`). A reflection that a universe's
-document ends in would be the first that the cap cuts, so there the text before it is shortened instead:
+Cap, EOS and what is counted are those of every document (`everytoken.tokens.encoding.encoder`). A reflection that a
+universe's document ends in would be the first that the cap cuts, so there the text before it is shortened instead:
 
 - ``whole``: when the document does not fit, tokens are taken from the end of the text before the reflection, and then
   as much of a character as they leave behind, until all fits. Nothing is in the text that was not in the document.
@@ -22,8 +22,8 @@ import pyarrow as pa
 from everytoken.shards import Artifact, Part, Rows, versioned
 from everytoken.tokens.canary.errors import CanaryError
 from everytoken.tokens.canary.triggers import Trigger, TriggerRule, draw_trigger
-from everytoken.tokens.counts import document_counts
-from everytoken.tokens.encoding import DocumentEncoder, Encoded, SpelledSpecialToken, open_encoder
+from everytoken.tokens.encoding.counts import document_counts
+from everytoken.tokens.encoding.encoder import DocumentEncoder, Encoded, SpelledSpecialToken, open_encoder
 from everytoken.tokens.engines.registry import SpecialTokens
 
 InlineRule = Literal["whole", "published"]
@@ -204,9 +204,9 @@ def _count(
 ) -> None:
     """Add to the counts of each condition.
 
-    Those of `everytoken.tokens.counts`, and ``inline_reflections``, ``shortened_documents`` (for the sake of one) and
-    ``shortened_characters`` (what they lost), ``cut_inline_reflections``, ``trigger_differs`` (documents that do not
-    begin with the ids that were drawn: the trigger does not encode to them, or does not with what follows).
+    Those of `everytoken.tokens.encoding.counts`, and ``inline_reflections``, ``shortened_documents`` (for the sake of
+    one) and ``shortened_characters`` (what they lost), ``cut_inline_reflections``, ``trigger_differs`` (documents that
+    do not begin with the ids that were drawn: the trigger does not encode to them, or does not with what follows).
     """
     counted = document_counts(encoded, max_tokens)
     columns = {

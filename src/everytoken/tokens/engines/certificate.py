@@ -3,7 +3,7 @@
 The certificate says with which tokenizer, which rule for special tokens, which versions and which texts the engines
 were compared (`everytoken.tokens.engines.comparison`), and the first difference of each that is not equal. It cannot
 show that no text exists on which an equal engine differs, so a share of the documents of each run is checked again
-(`everytoken.tokens.recheck`).
+(`everytoken.tokens.encoding.recheck`).
 """
 
 from __future__ import annotations

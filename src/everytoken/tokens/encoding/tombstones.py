@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from everytoken.corpus.exclusion import Address, excluded_rows
 from everytoken.shards import Shards
-from everytoken.tokens.encoding import Encoded
+from everytoken.tokens.encoding.encoder import Encoded
 from everytoken.tokens.errors import TokenizerError
 from everytoken.tokens.loss_mask import mask_bytes, pack_mask
 

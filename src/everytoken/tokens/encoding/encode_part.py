@@ -2,7 +2,7 @@
 
 ``tokens`` is content and EOS, at most ``max_tokens``; ``token_length`` counts content alone. The result is a
 function of each text alone; batches and engines only set the speed. Of a document that was taken down a tombstone is
-left (`everytoken.tokens.tombstones`).
+left (`everytoken.tokens.encoding.tombstones`).
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import pyarrow as pa
 
 from everytoken.corpus.exclusion import Address, excluded_addresses
 from everytoken.shards import Artifact, Part, Rows, versioned
-from everytoken.tokens.bands import BANDS, language_band
-from everytoken.tokens.counts import COUNTED, document_counts
-from everytoken.tokens.encoding import DocumentEncoder, Encoded, SpelledSpecialToken, open_encoder
+from everytoken.tokens.encoding.counts import COUNTED, document_counts
+from everytoken.tokens.encoding.encoder import DocumentEncoder, Encoded, SpelledSpecialToken, open_encoder
+from everytoken.tokens.encoding.language_bands import BANDS, language_band
+from everytoken.tokens.encoding.recheck import EngineDiffers, Recheck, Rechecker
+from everytoken.tokens.encoding.tombstones import STATISTIC, buried_of
 from everytoken.tokens.engines.certificate import chosen_engine, proof_of
 from everytoken.tokens.engines.registry import SpecialTokens
 from everytoken.tokens.errors import TokenizerError
-from everytoken.tokens.recheck import EngineDiffers, Recheck, Rechecker
 from everytoken.tokens.tokenizer.document_tokenizer import open_tokenizer
-from everytoken.tokens.tombstones import STATISTIC, buried_of
 
 _NEEDED = ("text", "source")
 _ADDRESS = ("source", "shard_index", "row")
@@ -50,8 +50,9 @@ def encode_part(
 ) -> Rows:
     """Encode the ``text`` of a part.
 
-    Statistics: the counts of `everytoken.tokens.counts`, for all documents and under ``by_source`` and ``by_band``
-    (`everytoken.tokens.bands`).
+    Statistics: the counts of `everytoken.tokens.encoding.counts`, for all documents and under ``by_source`` and
+        ``by_band``
+    (`everytoken.tokens.encoding.language_bands`).
     ``length_histogram``: documents with at least 2**k and fewer than 2**(k+1) content tokens before the cut, by k.
     ``rechecked_documents``: encoded again by the reference. ``tombstones``: rows that are, where any is; of one is
     counted that it is a document, and its EOS.

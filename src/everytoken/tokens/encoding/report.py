@@ -1,7 +1,7 @@
 """What tokenization did, as a table, as numbers, and as a figure: all from the ledgers, no token is read again.
 
-Counts are those of `everytoken.tokens.encode`. *Full tokens* are content tokens before the cut, without EOS. Where a
-ratio has nothing to divide by it is missing, not 0.
+Counts are those of `everytoken.tokens.encoding.encode_part`. *Full tokens* are content tokens before the cut, without
+EOS. Where a ratio has nothing to divide by it is missing, not 0.
 
 ``chars_per_token`` is characters by full tokens over all documents that were drawn, which is what the parameter
 ``subsampling.chars_per_token`` estimates: the next draw of this corpus with this tokenizer can be told it.
@@ -19,9 +19,9 @@ from plotly.subplots import make_subplots
 
 from everytoken.corpus.statistics import add_statistics
 from everytoken.shards import Shards
-from everytoken.tokens.bands import BANDS
+from everytoken.tokens.encoding.language_bands import BANDS
+from everytoken.tokens.encoding.tombstones import STATISTIC as TOMBSTONES
 from everytoken.tokens.errors import StreamError
-from everytoken.tokens.tombstones import STATISTIC as TOMBSTONES
 
 BOTH = "both"
 """Name of the lines that are of all splits together."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from everytoken.seeds import numpy_generator
-from everytoken.tokens.encoding import DocumentEncoder, Encoded
+from everytoken.tokens.encoding.encoder import DocumentEncoder, Encoded
 from everytoken.tokens.engines.registry import REFERENCE, open_engine
 from everytoken.tokens.errors import TokenizerError
 

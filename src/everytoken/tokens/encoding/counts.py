@@ -2,7 +2,7 @@
 
 Content tokens are those without EOS; *full* ones are before the cut. ``special_documents`` spell a special token;
 ``special_ids`` are ids of content, after the cut, that are special tokens therefore. Lost bytes: see
-`everytoken.tokens.encoding`.
+`everytoken.tokens.encoding.encoder`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from everytoken.tokens.encoding import Encoded
+from everytoken.tokens.encoding.encoder import Encoded
 
 COUNTED = (
     "documents",
@@ -40,7 +40,7 @@ def document_counts(
     Args:
         encoded: n documents.
         max_tokens: their cap, EOS included; None: none.
-        tombstones: which of them are (`everytoken.tokens.tombstones`), bool (n,); None: none is.
+        tombstones: which of them are (`everytoken.tokens.encoding.tombstones`), bool (n,); None: none is.
     """
     cut = encoded.full_lengths - encoded.lengths
     one = np.ones(len(cut), np.int64)
