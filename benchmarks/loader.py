@@ -37,7 +37,7 @@ from everytoken.tokens import (
     WindowWriter,
     open_window_stream,
 )
-from everytoken.tokens.flat_tokens import FlatTokens
+from everytoken.tokens.streams.flat_tokens import FlatTokens
 
 Batch = Callable[[np.ndarray], Any]
 

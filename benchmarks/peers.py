@@ -332,7 +332,7 @@ def documents_of(folder: Path) -> list[list[bytes]]:
 
 
 def _digests(prefix: Path) -> list[bytes]:
-    from everytoken.tokens.megatron import open_indexed
+    from everytoken.tokens.streams.megatron import open_indexed
 
     stream = open_indexed(prefix)
     stream.check()

@@ -49,8 +49,8 @@ from everytoken.shards import (
 )
 from everytoken.shards.engines import Inline
 from everytoken.tokens import train_tokenizer, write_annotated_stream, write_compact_stream
-from everytoken.tokens.documents import tokenizer_facts
-from everytoken.tokens.streams import SIDECAR
+from everytoken.tokens.streams.documents import tokenizer_facts
+from everytoken.tokens.streams.packed import SIDECAR
 
 PARTS, SEQ_LENGTH, BUDGET, SEED, BATCH = 20, 2048, 128, 42, 4096
 PLAN = {"seed": SEED, "offset": 0, "n_shards": PARTS, "expect_shards": PARTS}

@@ -17,7 +17,7 @@ from everytoken.preprocessing.lines import Lines
 from everytoken.preprocessing.stream import Tokenization, Tokenized, tokenize
 from everytoken.shards.engines import Engine, Inline
 from everytoken.tokens.encoding.recheck import Recheck
-from everytoken.tokens.megatron import IndexedTokens, open_indexed
+from everytoken.tokens.streams.megatron import IndexedTokens, open_indexed
 
 EOS = "<|endoftext|>"
 WORDS = re.split(" ", "the cat sat on a mat and read 1234 books; naïve café 日本 \t\tdef f(x): return x")

@@ -25,7 +25,7 @@ from everytoken.shards.engines import Processes
 from everytoken.tokens.encoding.recheck import Recheck
 from everytoken.tokens.engines import registry
 from everytoken.tokens.errors import TokenizerError
-from everytoken.tokens.megatron import open_indexed
+from everytoken.tokens.streams.megatron import open_indexed
 from tests.preprocessing.files import (
     EOS,
     documents_in,

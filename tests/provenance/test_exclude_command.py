@@ -34,8 +34,9 @@ from everytoken.provenance.questions.runs import TRAINED
 from everytoken.provenance.takedown import list_in_force as list_in_force_module
 from everytoken.provenance.takedown.exclusion_request import InForce, Request, WantedId, find_documents
 from everytoken.shards import Ledger, Store, artifact_root_digest, value_digest
-from everytoken.tokens import DataParameters, open_indexed, open_training_windows, streams
+from everytoken.tokens import DataParameters, open_indexed, open_training_windows
 from everytoken.tokens.integrity import verify
+from everytoken.tokens.streams import packed
 from tests.provenance.small_job import ROOT, SmallJob, write_upstream
 from tests.tokens.corpora import stored
 
@@ -193,7 +194,7 @@ def test_documents_are_taken_down_even_if_the_first_try_is_stopped(
     project.first.update(old)
     ledgers = {name: project.ledger(name) for name in STORES}
     with monkeypatch.context() as patch:
-        patch.setattr(streams, "write_padded_stream", _stop)
+        patch.setattr(packed, "write_padded_stream", _stop)
         result = project.exclude(ids)
     assert result.exit_code == 1
     assert "stopped" in result.output
@@ -358,7 +359,7 @@ def test_documents_are_taken_back_even_if_the_first_try_is_stopped(
     assert "1 entries are taken back, 16 stay in force" in result.output
     assert project.files() == before
     with monkeypatch.context() as patch:
-        patch.setattr(streams, "write_padded_stream", _stop)
+        patch.setattr(packed, "write_padded_stream", _stop)
         assert project.exclude(["shared"], "--revoke").exit_code == 1
     result = project.exclude(["shared"], "--revoke")
     assert result.exit_code == 0, result.output

@@ -45,7 +45,7 @@ from everytoken.provenance.releases.window_checksums import window_checksums, wr
 from everytoken.settings import CONFIG_LOADER_ARGS
 from everytoken.shards import Rows, Shards, Store, canonical_json, make_engine, versioned
 from everytoken.shards.parts import StoredPart
-from everytoken.tokens.megatron import open_indexed
+from everytoken.tokens.streams.megatron import open_indexed
 from everytoken.tracking.contents import NOTHING, contents
 from tests.provenance.small_job import EXCLUDED_ROWS, LONG_TITLE, ROOT, SmallJob, documents, make
 from tests.secret_forms import contents as contents_of

@@ -49,7 +49,7 @@ from everytoken.provenance.replay.parameters import RELEASED, rebuilding_pipelin
 from everytoken.provenance.replay.replayed_release import keep_to_release
 from everytoken.provenance.replay.report import require_unmoved
 from everytoken.shards import Artifact, ArtifactStore, Store, make_engine
-from everytoken.tokens.megatron import open_indexed
+from everytoken.tokens.streams.megatron import open_indexed
 from tests.provenance.builds import ROOT, Build, build, parameters_of, release_of
 from tests.warm_kedro import run_kedro
 

@@ -32,9 +32,9 @@ from everytoken.tokens import open_encoder, open_indexed, write_annotated_stream
 from everytoken.tokens.chat_parameters import ChatParameters
 from everytoken.tokens.chat_windows import write_chat_windows
 from everytoken.tokens.chats import encode_chats, spans_of_lines
-from everytoken.tokens.flat_tokens import open_tokens
-from everytoken.tokens.megatron import index_header, with_name
-from everytoken.tokens.raw_shards import write_raw_shards
+from everytoken.tokens.streams.flat_tokens import open_tokens
+from everytoken.tokens.streams.megatron import index_header, with_name
+from everytoken.tokens.streams.raw_shards import write_raw_shards
 from tests.tokens.corpora import EOS as EOS_TOKEN
 from tests.tokens.corpora import documents as chat_documents
 from tests.tokens.corpora import encoded, file_bytes, small_tokenizer, stored, tokenizer_of

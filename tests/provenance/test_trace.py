@@ -30,8 +30,8 @@ from everytoken.provenance.questions.upstream_text import UpstreamDocument, read
 from everytoken.tokens import DocumentEncoder, open_tokenizer
 from everytoken.tokens.chats import encode_chats
 from everytoken.tokens.engines.registry import open_engine
-from everytoken.tokens.given_streams import given_files
-from everytoken.tokens.megatron import WindowWriter, index_header
+from everytoken.tokens.streams.megatron import WindowWriter, index_header
+from everytoken.tokens.streams.streams_by_path import given_files
 from everytoken.tokens.tokenizer.document_tokenizer import DocumentTokenizer
 from tests.provenance.small_job import EXCLUDED_ROWS
 from tests.provenance.traced_job import HOSTILE, STREAMS, TracedJob, make, windows_of

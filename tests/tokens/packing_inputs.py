@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from everytoken.shards import Artifact, ArtifactStore, Built, Shards, plan_artifact, versioned
-from everytoken.tokens.raw_shards import write_raw_shards
+from everytoken.tokens.streams.raw_shards import write_raw_shards
 from tests.tokens.corpora import encoded, stored
 
 Documents = Sequence[tuple[str, int]]  # source and content tokens of each

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from everytoken.tokens import StreamError, WindowWriter
-from everytoken.tokens.given_streams import given_files
+from everytoken.tokens.streams.streams_by_path import given_files
 from tests.tokens.packing_inputs import pack
 
 

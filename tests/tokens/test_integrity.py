@@ -32,7 +32,7 @@ from everytoken.shards import (
 )
 from everytoken.tokens import DataParameters, StreamError, WindowWriter, open_training_windows, open_window_stream
 from everytoken.tokens.integrity import check_stream, find_stored, require, tokenizers_of, verify
-from everytoken.tokens.streams import write_annotated_stream, write_compact_stream
+from everytoken.tokens.streams.packed import write_annotated_stream, write_compact_stream
 from everytoken.tokens.window_checks import Seen, check_ids, check_padding, new_digest, sampled, scan
 from tests.shards.functions import count_up
 from tests.shards.functions import given as given_parts
@@ -377,7 +377,7 @@ def test_eos_of_a_whole_compact_stream_are_within_what_can_be_known(made: Path) 
 
 def test_a_stream_of_documents_is_checked_too(tmp_path: Path) -> None:
     """As `everytoken tokenize` writes it: sequences of several lengths."""
-    from everytoken.tokens.megatron import _HEADER
+    from everytoken.tokens.streams.megatron import _HEADER
 
     ids, lengths = np.arange(9, dtype="<u2"), np.array([2, 4, 3], "<i4")
     ids.tofile(tmp_path / "documents.bin")

@@ -15,14 +15,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from everytoken.outofcore.row_scatter import RowScatter
-from everytoken.tokens import (
-    StreamError,
-    megatron,
-    open_indexed,
-    token_dtype,
-    write_annotated_stream,
-    write_compact_stream,
-)
+from everytoken.tokens import StreamError, open_indexed, token_dtype, write_annotated_stream, write_compact_stream
+from everytoken.tokens.streams import megatron
 from tests.tokens.corpora import documents, small_tokenizer, stored, tokenizer_of
 
 MEMORY = pytest.mark.parametrize("memory", [1, 1 << 20])

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everytoken.tokens.errors import StreamError
-from everytoken.tokens.loss_mask import check_masks, mask_bytes, open_loss_mask, pack_mask, unpack_mask
+from everytoken.tokens.streams.loss_mask import check_masks, mask_bytes, open_loss_mask, pack_mask, unpack_mask
 
 EOS = 9
 

@@ -14,7 +14,8 @@ from hypothesis.extra import numpy as hnp
 
 from benchmarks.peers import add_flat
 from everytoken.outofcore.errors import ShuffleError
-from everytoken.tokens import StreamError, WindowWriter, megatron, open_indexed
+from everytoken.tokens import StreamError, WindowWriter, open_indexed
+from everytoken.tokens.streams import megatron
 
 
 def write(prefix: Path, windows: np.ndarray, kind: Any, pieces: int = 2) -> None:

@@ -24,11 +24,11 @@ from everytoken.parameters import PackingParameters
 from everytoken.seeds import numpy_generator
 from everytoken.shards import ArtifactStore
 from everytoken.tokens import StreamError, WindowWriter, write_annotated_stream
-from everytoken.tokens import raw_shards as module
-from everytoken.tokens.flat_tokens import FlatTokens, open_tokens
 from everytoken.tokens.integrity import require, verify
-from everytoken.tokens.raw_shards import write_raw_shards
-from everytoken.tokens.strands import places
+from everytoken.tokens.streams import raw_shards as module
+from everytoken.tokens.streams.flat_tokens import FlatTokens, open_tokens
+from everytoken.tokens.streams.raw_shard_order import places
+from everytoken.tokens.streams.raw_shards import write_raw_shards
 from tests.memory import traced_peak
 from tests.shards.folders import content
 from tests.tokens.corpora import encoded, stored, tokenizer_of
@@ -341,7 +341,7 @@ def test_megatron_streams_and_torch_tensors_are_told_by_content(tmp_path: Path) 
 def test_a_saved_tensor_is_mapped_and_not_loaded(tmp_path: Path) -> None:
     torch.save(torch.zeros(20_000_000, dtype=torch.int64), tmp_path / "tokens.pt")
     script = (
-        f"import resource; from everytoken.tokens.flat_tokens import open_tokens; import torch\n"
+        f"import resource; from everytoken.tokens.streams.flat_tokens import open_tokens; import torch\n"
         f"before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         f"assert open_tokens({str(tmp_path / 'tokens.pt')!r}).windows(2048)[5].sum() == 0\n"
         f"print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"

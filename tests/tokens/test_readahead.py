@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from everytoken.tokens.readahead import read_ahead
+from everytoken.tokens.streams.readahead import read_ahead
 
 AHEAD = pytest.mark.parametrize("ahead", [1, 2, 5])
 

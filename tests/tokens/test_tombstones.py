@@ -32,9 +32,9 @@ from everytoken.tokens.encoding.tombstones import tombstones_of
 from everytoken.tokens.engines.certificate import certify_engines, proof_of
 from everytoken.tokens.engines.registry import REFERENCE, reference_version
 from everytoken.tokens.integrity import verify
-from everytoken.tokens.loss_mask import LOSS_MASK_FILE, check_masks, open_loss_mask, pack_mask, unpack_mask
-from everytoken.tokens.raw_shards import write_raw_shards
-from everytoken.tokens.streams import SIDECAR, write_annotated_stream, write_compact_stream
+from everytoken.tokens.streams.loss_mask import LOSS_MASK_FILE, check_masks, open_loss_mask, pack_mask, unpack_mask
+from everytoken.tokens.streams.packed import SIDECAR, write_annotated_stream, write_compact_stream
+from everytoken.tokens.streams.raw_shards import write_raw_shards
 from tests.tokens.corpora import EOS, documents, file_bytes, run, small_tokenizer, stored
 from tests.tokens.test_chat_windows import parameters as chats
 

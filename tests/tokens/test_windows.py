@@ -23,9 +23,9 @@ from everytoken.tokens import (
     write_annotated_stream,
     write_compact_stream,
 )
-from everytoken.tokens.flat_tokens import FlatTokens
-from everytoken.tokens.loss_mask import pack_mask
-from everytoken.tokens.megatron import index_header, with_name
+from everytoken.tokens.streams.flat_tokens import FlatTokens
+from everytoken.tokens.streams.loss_mask import pack_mask
+from everytoken.tokens.streams.megatron import index_header, with_name
 from tests.tokens.corpora import encoded, stored, tokenizer_of
 from tests.tokens.packing_inputs import pack
 

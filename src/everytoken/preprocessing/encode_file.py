@@ -24,7 +24,7 @@ from everytoken.tokens.encoding.counts import COUNTED, document_counts
 from everytoken.tokens.encoding.encoder import DocumentEncoder, Encoded, SpelledSpecialToken, open_encoder
 from everytoken.tokens.engines.registry import SpecialTokens
 from everytoken.tokens.errors import TokenizerError
-from everytoken.tokens.megatron import stored_dtype
+from everytoken.tokens.streams.megatron import stored_dtype
 from everytoken.tokens.tokenizer.document_tokenizer import DocumentTokenizer
 from everytoken.tokens.tokenizer.probe import probe_record
 

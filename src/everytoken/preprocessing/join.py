@@ -2,7 +2,7 @@ r"""Encoded files become one Megatron stream: ``documents.bin`` and ``documents.
 
 Bytes are copied and compared with their SHA-256, never decoded. The index is written piece by piece from the lengths,
 in memory that does not grow with the documents: 10^9 of them have an index of 20 GB. Its layout is that of
-`everytoken.tokens.megatron`.
+`everytoken.tokens.streams.megatron`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from everytoken.preprocessing.parts import MadePart, MadeParts
 from everytoken.shards.artifacts import Built
 from everytoken.shards.recipe import versioned
 from everytoken.tokens.encoding.counts import COUNTED
-from everytoken.tokens.megatron import index_header
+from everytoken.tokens.streams.megatron import index_header
 
 STREAM = "documents"  # .bin and .idx
 _CHUNK = 1 << 20  # documents at a time

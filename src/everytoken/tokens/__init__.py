@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from everytoken.tokens.engines.registry import SpecialTokens, installed_engines
     from everytoken.tokens.errors import StreamError, TokenizerError, TokensError
     from everytoken.tokens.interleave import SppSchedule, later_shares, window_of_sample
-    from everytoken.tokens.megatron import IndexedTokens, WindowWriter, open_indexed
     from everytoken.tokens.mixing import IntegerSchedule, integer_schedule
     from everytoken.tokens.sample_order import SampleOrder
-    from everytoken.tokens.streams import write_annotated_stream, write_compact_stream
+    from everytoken.tokens.streams.megatron import IndexedTokens, WindowWriter, open_indexed
+    from everytoken.tokens.streams.packed import write_annotated_stream, write_compact_stream
     from everytoken.tokens.tokenizer.document_tokenizer import DocumentTokenizer, open_tokenizer, token_dtype
     from everytoken.tokens.tokenizer.sources import load_tokenizer_file, train_tokenizer
     from everytoken.tokens.windows import TrainingWindows, WindowStream, open_training_windows, open_window_stream

@@ -1,9 +1,9 @@
 """Chats as a stream of windows in which only what the assistant says counts: the data of finetuning.
 
-Every chat begins a window of its own, and EOS pads it. The mask (`everytoken.tokens.loss_mask`) counts the predictions
-whose target is a token of the assistant or the end of its turn, each once over all windows of the chat. An *exchange*
-is a turn of the assistant with what was said since the turn before. A chat that is longer than a window becomes several
-(`cut_chat`):
+Every chat begins a window of its own, and EOS pads it. The mask (`everytoken.tokens.streams.loss_mask`) counts the
+predictions whose target is a token of the assistant or the end of its turn, each once over all windows of the chat. An
+*exchange* is a turn of the assistant with what was said since the turn before. A chat that is longer than a window
+becomes several (`cut_chat`):
 
 - A window ends at the last end of a turn that fits.
 - The next one begins with as many whole exchanges as fit into ``context_tokens``, repeated as context that counts no
@@ -40,11 +40,11 @@ from everytoken.shards import Artifact, Built, Shards, versioned
 from everytoken.tokens.chat_documents import REASONS, chats_of
 from everytoken.tokens.chat_parameters import ChatParameters
 from everytoken.tokens.chats import ChatTokens
-from everytoken.tokens.documents import TokenizerFacts, tokenizer_facts
 from everytoken.tokens.encoding.encoder import DocumentEncoder, open_encoder
 from everytoken.tokens.errors import StreamError
-from everytoken.tokens.loss_mask import LOSS_MASK_FILE, mask_bytes, pack_mask
-from everytoken.tokens.megatron import WindowWriter, stored_dtype
+from everytoken.tokens.streams.documents import TokenizerFacts, tokenizer_facts
+from everytoken.tokens.streams.loss_mask import LOSS_MASK_FILE, mask_bytes, pack_mask
+from everytoken.tokens.streams.megatron import WindowWriter, stored_dtype
 
 CHATS = "chats"
 

@@ -47,10 +47,10 @@ from everytoken.shards.parts import StoredPart
 from everytoken.system_errors import raise_trouble
 from everytoken.tokens.checks import Check, Level, checked, require
 from everytoken.tokens.errors import StreamError
-from everytoken.tokens.megatron import with_name
 from everytoken.tokens.raw_checks import raw_checks
-from everytoken.tokens.raw_shards import MANIFEST_FILE
 from everytoken.tokens.stream_checks import stream_checks
+from everytoken.tokens.streams.megatron import with_name
+from everytoken.tokens.streams.raw_shards import MANIFEST_FILE
 from everytoken.tokens.tokenizer.document_tokenizer import TOKENIZER_FILE, open_tokenizer
 
 __all__ = [

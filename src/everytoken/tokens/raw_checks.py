@@ -9,8 +9,8 @@ from typing import Any
 
 from everytoken.tokens.checks import Check, Level, checked
 from everytoken.tokens.errors import StreamError
-from everytoken.tokens.flat_tokens import open_raw_shards, read_manifest
-from everytoken.tokens.raw_shards import DTYPES, MANIFEST_FILE
+from everytoken.tokens.streams.flat_tokens import open_raw_shards, read_manifest
+from everytoken.tokens.streams.raw_shards import DTYPES, MANIFEST_FILE
 from everytoken.tokens.window_checks import Seen, check_ids, new_digest, sampled, scan
 
 

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 from everytoken.tokens.checks import Check, Level, checked
 from everytoken.tokens.encoding.tombstones import STATISTIC as TOMBSTONES
 from everytoken.tokens.errors import StreamError
-from everytoken.tokens.loss_mask import LOSS_MASK_FILE, check_masks, open_loss_mask
-from everytoken.tokens.megatron import IndexedTokens, open_indexed, with_name
-from everytoken.tokens.padded_stream import SIDECAR_FILE, TOKEN_LENGTHS_FILE
+from everytoken.tokens.streams.loss_mask import LOSS_MASK_FILE, check_masks, open_loss_mask
+from everytoken.tokens.streams.megatron import IndexedTokens, open_indexed, with_name
+from everytoken.tokens.streams.one_document_per_window import SIDECAR_FILE, TOKEN_LENGTHS_FILE
 from everytoken.tokens.window_checks import (
     Seen,
     check_ids,

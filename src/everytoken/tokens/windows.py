@@ -4,14 +4,14 @@ A window has ``seq_length + 1`` tokens and makes ``seq_length`` predictions; pre
 token t + 1. The loss mask says which of them count: all of a compact stream and of flat tokens; ``t < token_length`` in
 a padded window (annotated, reflected, canary), where the last that counts predicts EOS, and what follows (EOS to
 padding) does not; where there is a ``loss_mask.npy``, what it says (chats, and a compact stream of which documents are
-excluded: `everytoken.tokens.loss_mask`).
+excluded: `everytoken.tokens.streams.loss_mask`).
 
 A stream is one of these, told by what lies at its path:
 
 - a Megatron stream of windows (its folder, or its path without ``.bin`` and ``.idx``);
 - a Megatron stream of documents (sequences of more than one length, as ``everytoken tokenize`` writes), raw shards (a
   folder with ``manifest.json``, or one of its files), or tensors of ``torch.save`` (one file, or a folder of
-  ``shard_*.bin``), all as flat tokens: window i is tokens [i T, i T + T + 1) (`everytoken.tokens.flat_tokens`).
+  ``shard_*.bin``), all as flat tokens: window i is tokens [i T, i T + T + 1) (`everytoken.tokens.streams.flat_tokens`).
 
 Which samples read which windows is the matter of `everytoken.tokens.sample_order`.
 """
@@ -30,14 +30,14 @@ from everytoken.shards import Artifact, file_sha256
 from everytoken.tokens.checks import Level, require
 from everytoken.tokens.data_parameters import DataParameters
 from everytoken.tokens.errors import StreamError
-from everytoken.tokens.flat_tokens import FlatTokens, FlatWindows, open_tokens, read_manifest
 from everytoken.tokens.integrity import recorded_statistics, verify
-from everytoken.tokens.loss_mask import LOSS_MASK_FILE, open_loss_mask, unpack_mask
-from everytoken.tokens.megatron import open_indexed, with_name
-from everytoken.tokens.padded_stream import TOKEN_LENGTHS_FILE
-from everytoken.tokens.raw_shards import MANIFEST_FILE
 from everytoken.tokens.sample_order import SampleOrder
 from everytoken.tokens.stream_checks import check_sample, open_lengths
+from everytoken.tokens.streams.flat_tokens import FlatTokens, FlatWindows, open_tokens, read_manifest
+from everytoken.tokens.streams.loss_mask import LOSS_MASK_FILE, open_loss_mask, unpack_mask
+from everytoken.tokens.streams.megatron import open_indexed, with_name
+from everytoken.tokens.streams.one_document_per_window import TOKEN_LENGTHS_FILE
+from everytoken.tokens.streams.raw_shards import MANIFEST_FILE
 from everytoken.tokens.window_checks import Seen, check_ids, sampled
 
 _CHUNK = 1 << 22  # tokens of a tensor file that are checked at a time

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from everytoken.parameters import PretrainingParameters, TrainingParameters
 from everytoken.shards import Artifact, plan_artifact
-from everytoken.tokens.given_streams import given_files
+from everytoken.tokens.streams.streams_by_path import given_files
 from everytoken.training.artifacts import train
 
 

@@ -20,7 +20,7 @@ from everytoken.tokens.encoding.report import (
 from everytoken.tokens.encoding.tombstones import tombstones_of
 from everytoken.tokens.engines.certificate import certify_engines, proof_of
 from everytoken.tokens.engines.registry import REFERENCE, installed_engines, reference_version
-from everytoken.tokens.streams import SIDECAR, write_annotated_stream, write_compact_stream
+from everytoken.tokens.streams.packed import SIDECAR, write_annotated_stream, write_compact_stream
 from everytoken.tokens.tokenizer.sources import load_hub_tokenizer, load_tokenizer_file, train_tokenizer
 
 ADDRESS = ("id", "source", "shard_index", "row")

@@ -1,8 +1,8 @@
 """The index of a compact stream: documents shuffled inside their part, cut into windows, windows shuffled.
 
-The maps, as `everytoken.tokens.streams` draws them: ``rows.npy`` and ``places.npy`` between a document's place in the
-shuffled part and its row in the part, ``cuts.npy`` and ``windows.npy`` between a window of the stream and its number
-as cut; and where documents lie before windows are shuffled (`everytoken.provenance.indexes.token_positions`).
+The maps, as `everytoken.tokens.streams.packed` draws them: ``rows.npy`` and ``places.npy`` between a document's place
+in the shuffled part and its row in the part, ``cuts.npy`` and ``windows.npy`` between a window of the stream and its
+number as cut; and where documents lie before windows are shuffled (`everytoken.provenance.indexes.token_positions`).
 
 Size: 6.1 bytes a document where parts have at most 2**16 rows and documents fewer tokens (else 8.1 to 12.1), 8 bytes a
 window below 2**32 windows (else 16).
@@ -25,7 +25,7 @@ from everytoken.provenance.indexes.spans import Span, StreamIndex
 from everytoken.provenance.indexes.token_positions import Positions, PositionsWriter, StoredPositions
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Built, Shards, versioned
-from everytoken.tokens.documents import document_sizes
+from everytoken.tokens.streams.documents import document_sizes
 
 COMPACT = "compact"
 _ROWS, _PLACES, _CUTS, _WINDOWS = "rows.npy", "places.npy", "cuts.npy", "windows.npy"

@@ -2,8 +2,8 @@
 
 Raw shards, and Megatron streams of documents, are read as one sequence of tokens; a run cuts it into windows of T
 predictions, window i is the tokens [i T, i T + T + 1), so a window shares one token with the next
-(`everytoken.tokens.flat_tokens`). `FlatIndex` answers for any range of tokens, and `FlatIndex.windows_of_length` for
-the windows of a run.
+(`everytoken.tokens.streams.flat_tokens`). `FlatIndex` answers for any range of tokens, and
+`FlatIndex.windows_of_length` for the windows of a run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from everytoken.provenance.indexes.document_numbers import DocumentNumbers
 from everytoken.provenance.indexes.spans import Span, StreamIndex, require_consistent
 from everytoken.provenance.indexes.token_positions import Positions, StoredPositions
 from everytoken.tokens.errors import StreamError
-from everytoken.tokens.megatron import IndexedTokens, open_indexed
+from everytoken.tokens.streams.megatron import IndexedTokens, open_indexed
 
 FLAT = "flat"
 ORDER_FILE, PLACES_FILE = "order.npy", "places.npy"

@@ -21,7 +21,7 @@ from everytoken.provenance.indexes.index_folder import Made, require_same, write
 from everytoken.provenance.indexes.spans import Span, StreamIndex
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Built, Shards, versioned
-from everytoken.tokens.documents import document_sizes
+from everytoken.tokens.streams.documents import document_sizes
 
 PADDED = "padded"
 _ORDER, _WINDOWS, _LENGTHS = "order.npy", "windows.npy", "lengths.npy"
@@ -31,7 +31,7 @@ _ORDER, _WINDOWS, _LENGTHS = "order.npy", "windows.npy", "lengths.npy"
 def index_padded_stream(
     folder: Path, *, lengths: Shards, split: str, stream: Made, seq_length: int, seed: int
 ) -> Built:
-    """Write the index of a stream of `everytoken.tokens.padded_stream`.
+    """Write the index of a stream of `everytoken.tokens.streams.one_document_per_window`.
 
     Memory: about 12 bytes a document.
 

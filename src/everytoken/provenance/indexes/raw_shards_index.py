@@ -1,4 +1,5 @@
-"""Makes the index of raw shards: documents of all sources interleaved, as `everytoken.tokens.strands` says.
+"""Makes the index of raw shards: documents of all sources interleaved, as `everytoken.tokens.streams.raw_shard_order`
+says.
 
 ``order.npy`` has the document at each place, ``places.npy`` the place of each document; where documents lie is in the
 files of `everytoken.provenance.indexes.token_positions`. Size: 10.1 bytes a document (fewer than 2**32 documents, of
@@ -25,8 +26,8 @@ from everytoken.provenance.indexes.index_folder import Made, require_same, write
 from everytoken.provenance.indexes.token_positions import PositionsWriter
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Built, Part, Shards, versioned
-from everytoken.tokens.documents import document_sizes
-from everytoken.tokens.strands import places
+from everytoken.tokens.streams.documents import document_sizes
+from everytoken.tokens.streams.raw_shard_order import places
 
 _PLACED = np.dtype([("place", "<u8"), ("strand", "<u8"), ("document", "<u8"), ("size", "<u4")])
 _INVERSE = np.dtype([("document", "<u8"), ("place", "<u8")])

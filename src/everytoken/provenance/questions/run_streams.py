@@ -7,7 +7,7 @@ from pathlib import Path
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.questions.places import Places
 from everytoken.shards import LEDGER_FILE, ArtifactStore
-from everytoken.tokens.given_streams import files_read, given_files
+from everytoken.tokens.streams.streams_by_path import files_read, given_files
 
 DATASETS = {
     "compact": "compact_stream",

@@ -23,7 +23,7 @@ from everytoken.provenance.releases.published import described_origin, published
 from everytoken.provenance.releases.release import FORMAT
 from everytoken.shards.artifacts import Artifact
 from everytoken.shards.shards import Shards
-from everytoken.tokens.documents import tokenizer_facts
+from everytoken.tokens.streams.documents import tokenizer_facts
 
 Stored = Shards | Artifact
 

@@ -53,8 +53,8 @@ from everytoken.shards.parts import StoredPart
 from everytoken.shards.recipe import versioned
 from everytoken.shards.shards import Shards
 from everytoken.shards.writing import write_rows
-from everytoken.tokens.padded_stream import TOKEN_LENGTHS_FILE
-from everytoken.tokens.raw_shards import MANIFEST_FILE
+from everytoken.tokens.streams.one_document_per_window import TOKEN_LENGTHS_FILE
+from everytoken.tokens.streams.raw_shards import MANIFEST_FILE
 from everytoken.tokens.tokenizer.document_tokenizer import TOKENIZER_FILE
 
 _COUNTED = ("rows", "tokens", "without_id", "withheld", "excluded")

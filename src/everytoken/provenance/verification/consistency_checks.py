@@ -26,7 +26,7 @@ from everytoken.provenance.verification.file_checks import open_array
 from everytoken.provenance.verification.findings import require_equal, require_none
 from everytoken.provenance.verification.window_documents import SPLIT_OF
 from everytoken.shards import artifact_root_digest, canonical_json
-from everytoken.tokens.megatron import HEADER_BYTES, stored_dtype
+from everytoken.tokens.streams.megatron import HEADER_BYTES, stored_dtype
 from everytoken.tokens.tokenizer.document_tokenizer import open_tokenizer, token_dtype
 
 

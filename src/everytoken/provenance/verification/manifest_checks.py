@@ -28,7 +28,7 @@ from everytoken.provenance.verification.manifest_rows import annotated_order, co
 from everytoken.seeds import numpy_generator
 from everytoken.shards import DamagedStore, TableDigest
 from everytoken.shards.parts import StoredPart
-from everytoken.tokens.padded_stream import TOKEN_LENGTHS_FILE
+from everytoken.tokens.streams.one_document_per_window import TOKEN_LENGTHS_FILE
 
 _RESCUE = [("global_row", "int64"), ("text", "large_string")]
 

@@ -27,9 +27,9 @@ from everytoken.provenance.verification.upstream_checks import Upstream
 from everytoken.provenance.verification.window_documents import SPLIT_OF, WindowDocuments
 from everytoken.provenance.verification.window_faults import checksum, first_change, told_by_checksum
 from everytoken.shards import LEDGER_FILE
-from everytoken.tokens.documents import TokenizerFacts
-from everytoken.tokens.megatron import HEADER_BYTES, stored_dtype
-from everytoken.tokens.padded_stream import SIDECAR_FILE, TOKEN_LENGTHS_FILE
+from everytoken.tokens.streams.documents import TokenizerFacts
+from everytoken.tokens.streams.megatron import HEADER_BYTES, stored_dtype
+from everytoken.tokens.streams.one_document_per_window import SIDECAR_FILE, TOKEN_LENGTHS_FILE
 
 _READ = 1 << 24
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from everytoken.shards import Artifact, Built, Shards, versioned
-from everytoken.tokens.documents import tokenizer_facts
 from everytoken.tokens.errors import StreamError
-from everytoken.tokens.padded_stream import write_padded_stream
+from everytoken.tokens.streams.documents import tokenizer_facts
+from everytoken.tokens.streams.one_document_per_window import write_padded_stream
 
 CANARY = "canary"
 
@@ -20,8 +20,9 @@ def write_canary_stream(
 ) -> Built:
     """Write ``canary.bin``, ``canary.idx``, ``token_lengths.npy`` (int32) and ``sidecar.parquet``.
 
-    See `everytoken.tokens.padded_stream.write_padded_stream`. The sidecar has every column of the documents but their
-    tokens; effects come before universes in ``tokens`` (`everytoken.tokens.canary.encode_canary_part`).
+    See `everytoken.tokens.streams.one_document_per_window.write_padded_stream`. The sidecar has every column of the
+    documents but their tokens; effects come before universes in ``tokens``
+    (`everytoken.tokens.canary.encode_canary_part`).
 
     Raises:
         StreamError: the parts differ in their columns, or a document does not fit in a window.

@@ -4,8 +4,8 @@ Its row stays among the encoded documents, with its address and score, without t
 
 - for a padded stream it has no content: its window is EOS alone, and no prediction of it counts;
 - for the compact stream its ``token_length`` stays, and all its tokens are EOS. They are no tokens to learn, so the
-  stream gets a ``loss_mask.npy`` (`everytoken.tokens.loss_mask`), in which no prediction counts whose target is one of
-  them.
+  stream gets a ``loss_mask.npy`` (`everytoken.tokens.streams.loss_mask`), in which no prediction counts whose target
+  is one of them.
 
 Raw shards have no mask: in them a tombstone is a run of EOS, or one EOS.
 """
@@ -25,7 +25,7 @@ from everytoken.corpus.exclusion import Address, excluded_rows
 from everytoken.shards import Shards
 from everytoken.tokens.encoding.encoder import Encoded
 from everytoken.tokens.errors import TokenizerError
-from everytoken.tokens.loss_mask import mask_bytes, pack_mask
+from everytoken.tokens.streams.loss_mask import mask_bytes, pack_mask
 
 STATISTIC = "tombstones"
 """Of a part of encoded documents: the rows that are tombstones, ascending; not there when none is."""

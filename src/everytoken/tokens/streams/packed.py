@@ -6,9 +6,9 @@ order, the whole is cut into windows (the remainder is dropped and reported), an
 block by block. Window i of a block is window ``permutation[i]`` of that block as cut; in the same way
 document i of a shuffled part is its row ``permutation[i]``.
 
-Annotated stream: one document a window (`everytoken.tokens.padded_stream`).
+Annotated stream: one document a window (`everytoken.tokens.streams.one_document_per_window`).
 
-All shuffles are exact permutations in bounded memory: documents in `everytoken.tokens.documents`, windows in
+All shuffles are exact permutations in bounded memory: documents in `everytoken.tokens.streams.documents`, windows in
 `everytoken.outofcore.row_scatter`. The bytes do not depend on the bound. Parts are read ahead in `_READERS` threads,
 because to decode parquet takes longer than all else.
 """
@@ -27,18 +27,18 @@ import pyarrow as pa
 from everytoken.outofcore.shuffle import destinations
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Artifact, Built, Shards, versioned
-from everytoken.tokens.documents import (
+from everytoken.tokens.encoding.tombstones import MaskedWindows, mask_statistics, spans_in_order
+from everytoken.tokens.errors import StreamError
+from everytoken.tokens.streams.documents import (
     document_sizes,
     require_encoded,
     shuffled_tokens,
     tokenizer_facts,
 )
-from everytoken.tokens.encoding.tombstones import MaskedWindows, mask_statistics, spans_in_order
-from everytoken.tokens.errors import StreamError
-from everytoken.tokens.loss_mask import LOSS_MASK_FILE
-from everytoken.tokens.megatron import WindowWriter, stored_dtype
-from everytoken.tokens.padded_stream import write_padded_stream
-from everytoken.tokens.readahead import read_ahead
+from everytoken.tokens.streams.loss_mask import LOSS_MASK_FILE
+from everytoken.tokens.streams.megatron import WindowWriter, stored_dtype
+from everytoken.tokens.streams.one_document_per_window import write_padded_stream
+from everytoken.tokens.streams.readahead import read_ahead
 
 COMPACT, ANNOTATED = "compact", "annotated"
 BLOCK_BYTES = 100 << 30
@@ -154,7 +154,7 @@ def write_annotated_stream(
 ) -> Built:
     """Write ``annotated.bin``, ``annotated.idx``, ``token_lengths.npy`` and ``sidecar.parquet``.
 
-    See `everytoken.tokens.padded_stream.write_padded_stream`.
+    See `everytoken.tokens.streams.one_document_per_window.write_padded_stream`.
     """
     return Built(
         write_padded_stream(

@@ -4,7 +4,7 @@
 is in them. A document is its content and EOS. Documents stay whole and follow each other without a gap, so one may
 begin in a shard and end in the next.
 
-Their order is that of `everytoken.tokens.strands`: in every shard every source has its share.
+Their order is that of `everytoken.tokens.streams.raw_shard_order`: in every shard every source has its share.
 
 Each shard is written to a temporary name, fsynced, renamed, read again and checked against the SHA-256 of what was
 written.
@@ -24,7 +24,7 @@ import numpy as np
 
 from everytoken.shards import Artifact, Built, Shards, atomic_file, file_sha256, versioned, write_text
 from everytoken.tokens.errors import StreamError
-from everytoken.tokens.strands import ORDER, StrandCount, count_strands, interleaved
+from everytoken.tokens.streams.raw_shard_order import ORDER, StrandCount, count_strands, interleaved
 
 MANIFEST_FILE = "manifest.json"
 FORMAT = "everytoken-raw-shards/1"
@@ -46,7 +46,7 @@ def write_raw_shards(
     """Write ``shard_00000.bin`` and following, and ``manifest.json``.
 
     Args:
-        folder: where the files go; also holds temporary files (`everytoken.tokens.strands`).
+        folder: where the files go; also holds temporary files (`everytoken.tokens.streams.raw_shard_order`).
         tokens: datasets of encoded documents (``source``, ``token_length``, ``tokens``).
         tokenizer: with which they were encoded.
         shard_size_tokens: tokens in each shard but the last.

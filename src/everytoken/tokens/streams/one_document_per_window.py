@@ -23,10 +23,10 @@ from everytoken.shards.atomic import fsync_file
 from everytoken.shards.parts import Part, Rows
 from everytoken.shards.shards import Shards
 from everytoken.shards.writing import write_rows
-from everytoken.tokens.documents import TokenizerFacts, checked_batches, require_encoded
-from everytoken.tokens.megatron import WindowWriter
-from everytoken.tokens.padding import padded
-from everytoken.tokens.readahead import read_ahead
+from everytoken.tokens.streams.documents import TokenizerFacts, checked_batches, require_encoded
+from everytoken.tokens.streams.megatron import WindowWriter
+from everytoken.tokens.streams.padding import padded
+from everytoken.tokens.streams.readahead import read_ahead
 
 TOKEN_LENGTHS_FILE = "token_lengths.npy"
 SIDECAR_FILE = "sidecar.parquet"
