@@ -27,8 +27,8 @@ from everytoken.shards import (
     artifact_root_digest,
     file_sha256,
 )
-from everytoken.tokens.checks import Check
-from everytoken.tokens.integrity import verify
+from everytoken.tokens.checks.check import Check
+from everytoken.tokens.checks.integrity import verify
 from tests.provenance.traced_job import TracedJob, make
 
 pytestmark = pytest.mark.slow

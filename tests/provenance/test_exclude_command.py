@@ -35,7 +35,7 @@ from everytoken.provenance.takedown import list_in_force as list_in_force_module
 from everytoken.provenance.takedown.exclusion_request import InForce, Request, WantedId, find_documents
 from everytoken.shards import Ledger, Store, artifact_root_digest, value_digest
 from everytoken.tokens import DataParameters, open_indexed, open_training_windows
-from everytoken.tokens.integrity import verify
+from everytoken.tokens.checks.integrity import verify
 from everytoken.tokens.streams import packed
 from tests.provenance.small_job import ROOT, SmallJob, write_upstream
 from tests.tokens.corpora import stored

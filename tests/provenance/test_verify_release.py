@@ -23,7 +23,7 @@ from everytoken.provenance.releases.release import Release, open_release
 from everytoken.provenance.verification.release_checks import find_streams, release_checks
 from everytoken.provenance.verification.window_faults import checksum, single_changes
 from everytoken.seeds import numpy_generator
-from everytoken.tokens.checks import Check
+from everytoken.tokens.checks.check import Check
 from tests.provenance.builds import Build, build, release_of, write_texts
 
 

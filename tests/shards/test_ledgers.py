@@ -26,7 +26,7 @@ from everytoken.shards import (
     value_digest,
 )
 from everytoken.shards.ledger import FORMAT
-from everytoken.tokens.integrity import verify
+from everytoken.tokens.checks.integrity import verify
 from tests.shards.functions import build_folder, count_up, given, sift, total
 
 

@@ -34,7 +34,7 @@ from everytoken.tokens import (
 from everytoken.tokens.chat_parameters import ChatParameters, SpansAfter, SpansOfLines
 from everytoken.tokens.chat_windows import cut_chat, write_chat_windows
 from everytoken.tokens.chats import encode_chats, mark_ids, spans_after, spans_of_lines
-from everytoken.tokens.integrity import check_stream
+from everytoken.tokens.checks.integrity import check_stream
 from everytoken.tokens.streams.documents import TokenizerFacts
 from everytoken.tokens.streams.loss_mask import LOSS_MASK_FILE, open_loss_mask, pack_mask, unpack_mask
 from everytoken.tokens.streams.megatron import open_indexed

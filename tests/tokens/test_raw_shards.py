@@ -24,7 +24,7 @@ from everytoken.parameters import PackingParameters
 from everytoken.seeds import numpy_generator
 from everytoken.shards import ArtifactStore
 from everytoken.tokens import StreamError, WindowWriter, write_annotated_stream
-from everytoken.tokens.integrity import require, verify
+from everytoken.tokens.checks.integrity import require, verify
 from everytoken.tokens.streams import raw_shards as module
 from everytoken.tokens.streams.flat_tokens import FlatTokens, open_tokens
 from everytoken.tokens.streams.raw_shard_order import places

@@ -26,12 +26,12 @@ from everytoken.shards import (
 from everytoken.tokens import DataParameters, StreamError, TokenizerError, encode_part, open_indexed
 from everytoken.tokens import open_training_windows as open_windows
 from everytoken.tokens.chat_windows import write_chat_windows
+from everytoken.tokens.checks.integrity import verify
 from everytoken.tokens.encoding.recheck import Recheck
 from everytoken.tokens.encoding.report import tokenization_summary
 from everytoken.tokens.encoding.tombstones import tombstones_of
 from everytoken.tokens.engines.certificate import certify_engines, proof_of
 from everytoken.tokens.engines.registry import REFERENCE, reference_version
-from everytoken.tokens.integrity import verify
 from everytoken.tokens.streams.loss_mask import LOSS_MASK_FILE, check_masks, open_loss_mask, pack_mask, unpack_mask
 from everytoken.tokens.streams.packed import SIDECAR, write_annotated_stream, write_compact_stream
 from everytoken.tokens.streams.raw_shards import write_raw_shards

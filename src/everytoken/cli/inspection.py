@@ -146,9 +146,9 @@ def _end(checks: int, failed: int, not_made: int = 0) -> None:
 
 def _verify_stored(paths: tuple[Path, ...], env: str | None, full: bool) -> None:
     from everytoken.provenance.verification.index_checks import index_checks, is_index, stored_around
+    from everytoken.tokens.checks.integrity import LEDGER_FILE, Check, find_stored, stored_bytes, tokenizers_of
+    from everytoken.tokens.checks.integrity import verify as checks_of
     from everytoken.tokens.errors import StreamError
-    from everytoken.tokens.integrity import LEDGER_FILE, Check, find_stored, stored_bytes, tokenizers_of
-    from everytoken.tokens.integrity import verify as checks_of
 
     targets = [(str(path), path) for path in paths] or _stored_by_environment(env)
     begun, size, checks, failed = time.monotonic(), 0, 0, 0

@@ -17,7 +17,7 @@ import pyarrow as pa
 from everytoken.corpus.errors import CorpusError
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.shards import ShardsError
-from everytoken.tokens.checks import Check
+from everytoken.tokens.checks.check import Check
 from everytoken.tokens.errors import TokensError
 
 _FAULTS = (ProvenanceError, CorpusError, TokensError, ShardsError, OSError, pa.ArrowException)

@@ -38,7 +38,7 @@ from everytoken.shards import (
     scratch_folder,
 )
 from everytoken.tokens.chat_parameters import ChatParameters
-from everytoken.tokens.checks import Check, Level, checked
+from everytoken.tokens.checks.check import Check, Level, checked
 from everytoken.tokens.errors import StreamError
 
 _DOCUMENTS = "index_documents"

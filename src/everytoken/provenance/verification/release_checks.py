@@ -58,7 +58,7 @@ from everytoken.provenance.verification.manifest_rows import chosen_parts
 from everytoken.provenance.verification.rebuilt_streams import RebuiltStream
 from everytoken.provenance.verification.upstream_checks import Upstream, check_upstream
 from everytoken.provenance.verification.window_documents import SPLIT_OF, WindowDocuments
-from everytoken.tokens.checks import Check
+from everytoken.tokens.checks.check import Check
 
 
 def release_checks(

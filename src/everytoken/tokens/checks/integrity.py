@@ -7,7 +7,7 @@ Nothing is raised for bad data, so that one fault does not hide the others; `req
 Levels, each with what the one before has:
 
 ``sizes``    every file is there with the size that its ledger, index or manifest says. Reads no tokens.
-``sampled``  a seeded sample of windows is looked at (`everytoken.tokens.window_checks`). This, on one stream, is what
+``sampled``  a seeded sample of windows is looked at (`everytoken.tokens.checks.windows`). This, on one stream, is what
              runs whenever a stream is opened: about a millisecond for any size.
 ``full``     every token and every byte, in bounded memory and one pass: the index entry by entry, every window, every
              row of the sidecar, the SHA-256 of every file and the root digest.
@@ -45,10 +45,10 @@ from everytoken.shards import (
 )
 from everytoken.shards.parts import StoredPart
 from everytoken.system_errors import raise_trouble
-from everytoken.tokens.checks import Check, Level, checked, require
+from everytoken.tokens.checks.check import Check, Level, checked, require
+from everytoken.tokens.checks.raw_shards import raw_checks
+from everytoken.tokens.checks.streams import stream_checks
 from everytoken.tokens.errors import StreamError
-from everytoken.tokens.raw_checks import raw_checks
-from everytoken.tokens.stream_checks import stream_checks
 from everytoken.tokens.streams.megatron import with_name
 from everytoken.tokens.streams.raw_shards import MANIFEST_FILE
 from everytoken.tokens.tokenizer.document_tokenizer import TOKENIZER_FILE, open_tokenizer

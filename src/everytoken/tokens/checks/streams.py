@@ -11,13 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from everytoken.tokens.checks import Check, Level, checked
-from everytoken.tokens.encoding.tombstones import STATISTIC as TOMBSTONES
-from everytoken.tokens.errors import StreamError
-from everytoken.tokens.streams.loss_mask import LOSS_MASK_FILE, check_masks, open_loss_mask
-from everytoken.tokens.streams.megatron import IndexedTokens, open_indexed, with_name
-from everytoken.tokens.streams.one_document_per_window import SIDECAR_FILE, TOKEN_LENGTHS_FILE
-from everytoken.tokens.window_checks import (
+from everytoken.tokens.checks.check import Check, Level, checked
+from everytoken.tokens.checks.windows import (
     Seen,
     check_ids,
     check_lengths,
@@ -26,6 +21,11 @@ from everytoken.tokens.window_checks import (
     sampled,
     scan,
 )
+from everytoken.tokens.encoding.tombstones import STATISTIC as TOMBSTONES
+from everytoken.tokens.errors import StreamError
+from everytoken.tokens.streams.loss_mask import LOSS_MASK_FILE, check_masks, open_loss_mask
+from everytoken.tokens.streams.megatron import IndexedTokens, open_indexed, with_name
+from everytoken.tokens.streams.one_document_per_window import SIDECAR_FILE, TOKEN_LENGTHS_FILE
 
 _CHUNK = 1 << 20
 

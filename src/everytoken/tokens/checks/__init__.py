@@ -1,0 +1,1 @@
+"""Checks of stored streams and raw shards against what was written."""
