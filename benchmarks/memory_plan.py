@@ -21,7 +21,7 @@ import torch
 from everytoken.models import LlamaParameters
 from everytoken.models.families import build_model
 from everytoken.seeds import torch_generator
-from everytoken.tokens.data_parameters import DataParameters
+from everytoken.tokens.order.parameters import DataParameters
 from everytoken.training import (
     CheckpointParameters,
     DistributionParameters,

@@ -30,7 +30,7 @@ from everytoken.models import LlamaParameters
 from everytoken.models.families import build_model
 from everytoken.seeds import numpy_generator
 from everytoken.tokens import open_training_windows
-from everytoken.tokens.data_parameters import DataParameters
+from everytoken.tokens.order.parameters import DataParameters
 from everytoken.training import ExecutionParameters, TrainingParameters
 from everytoken.training.execution import describe_machine, execution, matrix_peak
 from everytoken.training.loop import make_optimizer, prepare, train_steps

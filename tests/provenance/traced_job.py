@@ -28,8 +28,8 @@ from everytoken.pipelines import (
 from everytoken.provenance.questions.document_records import DocumentRecords
 from everytoken.provenance.questions.places import Places
 from everytoken.provenance.questions.runs import OpenRun, Run, open_run
-from everytoken.tokens.data_parameters import DataParameters
-from everytoken.tokens.windows import WindowStream
+from everytoken.tokens.order.loader import WindowStream
+from everytoken.tokens.order.parameters import DataParameters
 from tests.provenance.small_job import SmallJob, write_upstream
 
 HOSTILE = "</script><script>hacked=1</script>\u202e\u0000 <|endoftext|> \u2028 ]]>"

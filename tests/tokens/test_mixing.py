@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everytoken.tokens import DataParameters, IntegerSchedule, SampleOrder, StreamError, integer_schedule
-from everytoken.tokens.mixing import MOST_WEIGHT, whole_weights
-from everytoken.tokens.periodic import PeriodicSchedule
+from everytoken.tokens.order.integer_schedule import MOST_WEIGHT, whole_weights
+from everytoken.tokens.order.periodic_schedule import PeriodicSchedule
 
 PUBLISHED = (427_681_689, 102_772_028, 60_000)
 WEIGHTS = st.lists(st.integers(0, 10**10), min_size=1, max_size=9).filter(any)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everytoken.seeds import integer_key
-from everytoken.tokens.permutation import ROUNDS, Permutations
+from everytoken.tokens.order.permutation import ROUNDS, Permutations
 
 VALUES = [2, 0, 7, 6, 4, 5, 8, 3, 9, 1]
 

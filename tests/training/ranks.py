@@ -12,7 +12,7 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 
-from everytoken.tokens.windows import TrainingWindows
+from everytoken.tokens.order.loader import TrainingWindows
 from everytoken.training.run import run_job
 from tests.training.tiny import LOOKS, stop_after, tiny_job
 

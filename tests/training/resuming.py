@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import torch
 
-from everytoken.tokens.windows import TrainingWindows
+from everytoken.tokens.order.loader import TrainingWindows
 from everytoken.training.run import run_job
 from tests.training.tiny import EXECUTION, LOOKS, stop_after, tiny_job
 

@@ -11,7 +11,7 @@ from kedro.config import OmegaConfigLoader
 
 from everytoken.models import LlamaParameters
 from everytoken.models.families import empty_model
-from everytoken.tokens.data_parameters import DataParameters
+from everytoken.tokens.order.parameters import DataParameters
 from everytoken.training import (
     CheckpointParameters,
     DistributionParameters,

@@ -14,7 +14,7 @@ from everytoken.live_metrics import listening
 from everytoken.pipelines.training.nodes import describe_training, report_training
 from everytoken.shards import ArtifactStore, Built, Inline, Rows, Shards, Store, plan_artifact, versioned
 from everytoken.tokens import WindowWriter
-from everytoken.tokens.data_parameters import DataParameters
+from everytoken.tokens.order.parameters import DataParameters
 from everytoken.tokens.tokenizer.probe import library_record, probe_record
 from everytoken.tracking.mlflow_keys import flat_metrics
 from everytoken.training import (

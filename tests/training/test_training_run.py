@@ -15,7 +15,7 @@ import pytest
 from everytoken.models.families import build_model
 from everytoken.shards.atomic import sole_writer
 from everytoken.tokens import StreamError
-from everytoken.tokens.windows import TrainingWindows
+from everytoken.tokens.order.loader import TrainingWindows
 from everytoken.training import session
 from everytoken.training.checkpoint import load_model, parameters_sha256
 from everytoken.training.errors import CheckpointError, NonFiniteError, TrainingError

@@ -14,7 +14,7 @@ from everytoken.models.families import build_model
 from everytoken.seeds import numpy_generator
 from everytoken.shards import file_sha256
 from everytoken.tokens import WindowWriter, open_encoder
-from everytoken.tokens.data_parameters import DataParameters
+from everytoken.tokens.order.parameters import DataParameters
 from everytoken.training import (
     CheckpointParameters,
     DistributionParameters,

@@ -20,7 +20,7 @@ from everytoken.measurements import rate, utilisation
 from everytoken.models.parameters import ModelParameters
 from everytoken.shards import Artifact, Built, Recipe, Shards, file_sha256, versioned
 from everytoken.tokens import SpecialTokens, open_encoder, open_tokenizer, open_training_windows
-from everytoken.tokens.data_parameters import DataParameters
+from everytoken.tokens.order.parameters import DataParameters
 from everytoken.tokens.streams.streams_by_path import GivenFiles, path_of
 from everytoken.tokens.tokenizer.document_tokenizer import TOKENIZER_FILE
 from everytoken.training.errors import LOWER_RATE, CheckpointError, NonFiniteError, TrainingError

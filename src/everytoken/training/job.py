@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from everytoken.models.parameters import ModelParameters
 from everytoken.shards import value_digest
 from everytoken.shards.recipe import recipe_value
-from everytoken.tokens.data_parameters import DataParameters
+from everytoken.tokens.order.parameters import DataParameters
 from everytoken.training.errors import TrainingError
 from everytoken.training.parameters import CheckpointParameters, DistributionParameters, TrainingParameters
 

@@ -21,7 +21,7 @@ from everytoken.models.sizes import (
     layer_parameter_count,
     parameter_counts,
 )
-from everytoken.tokens.data_parameters import DataParameters
+from everytoken.tokens.order.parameters import DataParameters
 from everytoken.training.errors import TrainingError
 from everytoken.training.parameters import CheckpointParameters, DistributionParameters, TrainingParameters
 

@@ -1,9 +1,10 @@
 """When a run read a document: every sample, step and position, and which of its checkpoints came after.
 
 A document is in a window or a few (the index of the stream); a window is read once in every epoch of its stream. Which
-sample that is follows from the order of samples alone (`everytoken.tokens.sample_order`): its ordinal in the epoch, and
-the sample that has this ordinal, if the run has one. Nothing is searched, so an answer costs O(log n) for each window
-and epoch, however long the run. Weights that change, replays and permuted epochs are as exact as the order itself.
+sample that is follows from the order of samples alone (`everytoken.tokens.order.sample_order`): its ordinal in the
+epoch, and the sample that has this ordinal, if the run has one. Nothing is searched, so an answer costs O(log n) for
+each window and epoch, however long the run. Weights that change, replays and permuted epochs are as exact as the order
+itself.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from everytoken.provenance.indexes.document_numbers import DocumentPlace
 from everytoken.provenance.indexes.spans import Span, StreamIndex
 from everytoken.provenance.questions.indexed_streams import IndexedStream
 from everytoken.provenance.questions.runs import OpenRun, Run
-from everytoken.tokens.windows import WindowStream
+from everytoken.tokens.order.loader import WindowStream
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.indexes.chat_index import CHATS
 from everytoken.provenance.indexes.padded_index import PADDED
 from everytoken.provenance.indexes.spans import StreamIndex
-from everytoken.tokens.windows import WindowStream
+from everytoken.tokens.order.loader import WindowStream
 
 
 @dataclass(frozen=True, eq=False)

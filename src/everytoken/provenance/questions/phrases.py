@@ -26,7 +26,7 @@ from everytoken.provenance.questions.indexed_streams import IndexedStream
 from everytoken.provenance.questions.runs import OpenRun
 from everytoken.provenance.questions.stream_documents import StreamDocuments
 from everytoken.provenance.questions.trace import is_only, require_cut, require_same, require_same_length
-from everytoken.tokens.windows import WindowStream
+from everytoken.tokens.order.loader import WindowStream
 
 TAKEN_DOWN, UNKNOWN, NOT_IN_STREAM = "taken_down", "not_known", "not_in_stream"
 

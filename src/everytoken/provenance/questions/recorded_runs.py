@@ -11,7 +11,7 @@ from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.questions.places import Places
 from everytoken.provenance.questions.run_streams import DATASETS
 from everytoken.provenance.questions.runs import Run
-from everytoken.tokens.data_parameters import DataParameters
+from everytoken.tokens.order.parameters import DataParameters
 
 
 class _Training(NamedTuple):

@@ -1,8 +1,9 @@
 """What a training read: a run, described by the ledger of its checkpoint, and the order of its samples.
 
 The recipe in the ledger says the streams in their order with their root digests, the parameters of the order, batch
-size and steps. With the sizes of the streams that is all that `everytoken.tokens.sample_order` needs; nothing about the
-run was logged, and nothing has to be replayed. Where a run began from another checkpoint, that one's run is its past.
+size and steps. With the sizes of the streams that is all that `everytoken.tokens.order.sample_order` needs; nothing
+about the run was logged, and nothing has to be replayed. Where a run began from another checkpoint, that one's run is
+its past.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from everytoken.provenance.questions.indexed_streams import IndexedStream, index
 from everytoken.provenance.questions.places import Places
 from everytoken.provenance.questions.run_streams import stream_of_run
 from everytoken.shards import LEDGER_FILE, Artifact, ArtifactStore, recipe_digest
-from everytoken.tokens.data_parameters import DataParameters
-from everytoken.tokens.sample_order import SampleOrder
-from everytoken.tokens.windows import TrainingWindows, open_training_windows
+from everytoken.tokens.order.loader import TrainingWindows, open_training_windows
+from everytoken.tokens.order.parameters import DataParameters
+from everytoken.tokens.order.sample_order import SampleOrder
 
 TRAINED = "train"  # the function whose recipe a trained checkpoint has
 

@@ -23,7 +23,7 @@ from everytoken.provenance.questions.indexed_streams import IndexedStream
 from everytoken.provenance.questions.stream_documents import StreamDocuments
 from everytoken.tokens.chat_parameters import ChatParameters
 from everytoken.tokens.chat_windows import cut_chat
-from everytoken.tokens.windows import WindowStream
+from everytoken.tokens.order.loader import WindowStream
 
 
 @dataclass(frozen=True, eq=False)

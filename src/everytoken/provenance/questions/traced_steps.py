@@ -20,9 +20,9 @@ from everytoken.provenance.questions.stream_documents import (
 )
 from everytoken.provenance.questions.token_texts import bytes_of_token, decoded
 from everytoken.provenance.questions.trace import TracedSpan, TracedWindow, trace_windows
-from everytoken.tokens.data_parameters import DataParameters
+from everytoken.tokens.order.loader import WindowStream, open_training_windows
+from everytoken.tokens.order.parameters import DataParameters
 from everytoken.tokens.tokenizer.document_tokenizer import DocumentTokenizer
-from everytoken.tokens.windows import WindowStream, open_training_windows
 
 
 @dataclass(frozen=True, eq=False)

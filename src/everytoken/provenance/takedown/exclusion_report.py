@@ -35,9 +35,9 @@ from everytoken.provenance.releases.release import SPLITS
 from everytoken.provenance.releases.window_checksums import write_window_checksums
 from everytoken.provenance.takedown.exclusion_request import Document
 from everytoken.shards import LEDGER_FILE, Artifact, ArtifactStore, Ledger, Store, plan_artifact, write_text
+from everytoken.tokens.order.loader import WindowStream, open_window_stream
 from everytoken.tokens.streams.loss_mask import LOSS_MASK_FILE, open_loss_mask, unpack_mask
 from everytoken.tokens.streams.megatron import open_indexed
-from everytoken.tokens.windows import WindowStream, open_window_stream
 
 FORMAT = "everytoken-exclusion/1"
 STREAMS = {"compact": "unannotated", "annotated": "annotated"}

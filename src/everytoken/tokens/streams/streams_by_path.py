@@ -74,7 +74,7 @@ def files_read(path: Path) -> list[Path]:
     """Return every file that reading a stream at ``path`` depends on; nothing when there is no stream.
 
     Of a prefix, its ``.bin`` and ``.idx`` and the lengths or mask beside them; of one file, the manifest beside it; of
-    a folder, its files that are not hidden. How they are read: `everytoken.tokens.windows`.
+    a folder, its files that are not hidden. How they are read: `everytoken.tokens.order.loader`.
     """
     if path.is_dir():
         return sorted(one for one in path.iterdir() if one.is_file() and not one.name.startswith("."))

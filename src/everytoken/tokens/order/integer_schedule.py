@@ -20,8 +20,9 @@ The tree: streams by falling weight, those alike as they are given, none of weig
 them. Among these trees it is one whose largest sum is small: below theta, for the first theta of 1, 17/16, 18/16, ...
 for which there is one (`_tree` has the recursion). Up to four streams there always is one below 1 (two pairs), so that
 every prefix is within one window of target; for more streams of odd weights the bound can be up to about 1.15. Then,
-when the weights are at most `MOST_PARTS` whole parts in all, the rule is that of `everytoken.tokens.periodic` instead,
-which is within one window for any number of streams (`integer_schedule`).
+when the weights are at most `MOST_PARTS` whole parts in all, the rule is that of
+`everytoken.tokens.order.periodic_schedule` instead, which is within one window for any number of streams
+(`integer_schedule`).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from typing import TypeAlias
 import numpy as np
 
 from everytoken.tokens.errors import StreamError
-from everytoken.tokens.periodic import PeriodicSchedule
+from everytoken.tokens.order.periodic_schedule import PeriodicSchedule
 
 MOST_WEIGHT = 1 << 56  # of all streams together: with it no intermediate number needs more than 63 bits
 MOST_PARTS = 1 << 17  # of the weights, for a table of one period: a fraction of a second
@@ -80,7 +81,7 @@ def integer_schedule(weights: Sequence[float]) -> IntegerSchedule | PeriodicSche
 
 
 class IntegerSchedule:
-    """The tree, see the module; a `everytoken.tokens.interleave.Schedule`.
+    """The tree, see the module; a `everytoken.tokens.order.spp_schedule.Schedule`.
 
     Attributes:
         weights: whole numbers without common divisor.

@@ -20,7 +20,7 @@ import numpy as np
 
 
 class PeriodicSchedule:
-    """See the module; a `everytoken.tokens.interleave.Schedule`.
+    """See the module; a `everytoken.tokens.order.spp_schedule.Schedule`.
 
     Attributes:
         weights: whole numbers without common divisor.

@@ -13,7 +13,7 @@ A stream is one of these, told by what lies at its path:
   folder with ``manifest.json``, or one of its files), or tensors of ``torch.save`` (one file, or a folder of
   ``shard_*.bin``), all as flat tokens: window i is tokens [i T, i T + T + 1) (`everytoken.tokens.streams.flat_tokens`).
 
-Which samples read which windows is the matter of `everytoken.tokens.sample_order`.
+Which samples read which windows is the matter of `everytoken.tokens.order.sample_order`.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from everytoken.tokens.checks.check import Level, require
 from everytoken.tokens.checks.integrity import recorded_statistics, verify
 from everytoken.tokens.checks.streams import check_sample, open_lengths
 from everytoken.tokens.checks.windows import Seen, check_ids, sampled
-from everytoken.tokens.data_parameters import DataParameters
 from everytoken.tokens.errors import StreamError
-from everytoken.tokens.sample_order import SampleOrder
+from everytoken.tokens.order.parameters import DataParameters
+from everytoken.tokens.order.sample_order import SampleOrder
 from everytoken.tokens.streams.flat_tokens import FlatTokens, FlatWindows, open_tokens, read_manifest
 from everytoken.tokens.streams.loss_mask import LOSS_MASK_FILE, open_loss_mask, unpack_mask
 from everytoken.tokens.streams.megatron import open_indexed, with_name

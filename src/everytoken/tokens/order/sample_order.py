@@ -3,11 +3,12 @@
 1. Replay. With ``replay: [a, b]`` sample i of this run is sample a + i of the run that has no replay, and there are
    b - a of them. Below, i is that number.
 2. Weights. Entry p of ``weights`` begins at sample s_p = from_step * batch_size; without entries all begins at 0, in
-   proportion to the sizes. Inside, the rule (`everytoken.tokens.interleave`) maps i - s_p to a stream and the number of
-   its item, which continues where the entries before stopped: ordinal = number + the items that they gave the stream.
+   proportion to the sizes. Inside, the rule (`everytoken.tokens.order.spp_schedule`) maps i - s_p to a stream and the
+   number of its item, which continues where the entries before stopped: ordinal = number + the items that they gave
+   the stream.
 3. Epochs. A stream of n windows reads in epoch ordinal // n, at place ordinal mod n. The window is the place, in epoch
    0 and in all with ``later_epochs: as_written``; with ``permuted`` it is in epoch e >= 1 where the permutation with
-   the keys of (seed, name of the stream, e) sends the place (`everytoken.tokens.permutation`).
+   the keys of (seed, name of the stream, e) sends the place (`everytoken.tokens.order.permutation`).
 
 No step needs more than the one before it, so nothing but the number of the step is to be kept to go on.
 """
@@ -21,11 +22,11 @@ from typing import Any
 
 import numpy as np
 
-from everytoken.tokens.data_parameters import DataParameters
 from everytoken.tokens.errors import StreamError
-from everytoken.tokens.interleave import Schedule, SppSchedule
-from everytoken.tokens.mixing import integer_schedule
-from everytoken.tokens.permutation import Permutations
+from everytoken.tokens.order.integer_schedule import integer_schedule
+from everytoken.tokens.order.parameters import DataParameters
+from everytoken.tokens.order.permutation import Permutations
+from everytoken.tokens.order.spp_schedule import Schedule, SppSchedule
 
 
 @dataclass(frozen=True)
