@@ -37,7 +37,7 @@ from everytoken.provenance.replay.parameters import listed_roots
 from everytoken.redaction.validation import without_secrets
 from everytoken.tagged_unions import keys_of_the_chosen_kind
 from everytoken.tokens.canary.parameters import CanaryParameters
-from everytoken.tokens.chat_parameters import ChatParameters
+from everytoken.tokens.chat.parameters import ChatParameters
 from everytoken.tokens.engines.registry import EngineName, SpecialTokens
 from everytoken.tokens.order.parameters import DataParameters
 from everytoken.training.parameters import CheckpointParameters, DistributionParameters, GenerationParameters

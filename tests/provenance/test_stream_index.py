@@ -29,9 +29,9 @@ from everytoken.provenance.indexes.stream_index import (
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Artifact, Shards
 from everytoken.tokens import open_encoder, open_indexed, write_annotated_stream, write_compact_stream
-from everytoken.tokens.chat_parameters import ChatParameters
-from everytoken.tokens.chat_windows import write_chat_windows
-from everytoken.tokens.chats import encode_chats, spans_of_lines
+from everytoken.tokens.chat.conversations import encode_chats, spans_of_lines
+from everytoken.tokens.chat.parameters import ChatParameters
+from everytoken.tokens.chat.windows import write_chat_windows
 from everytoken.tokens.streams.flat_tokens import open_tokens
 from everytoken.tokens.streams.megatron import index_header, with_name
 from everytoken.tokens.streams.raw_shards import write_raw_shards

@@ -28,7 +28,7 @@ from everytoken.provenance.questions.trace_lines import file_lines, record_line,
 from everytoken.provenance.questions.traced_steps import TracedSequence, open_stream, token_at, trace_step, trace_window
 from everytoken.provenance.questions.upstream_text import UpstreamDocument, read_documents_at
 from everytoken.tokens import DocumentEncoder, open_tokenizer
-from everytoken.tokens.chats import encode_chats
+from everytoken.tokens.chat.conversations import encode_chats
 from everytoken.tokens.engines.registry import open_engine
 from everytoken.tokens.streams.megatron import WindowWriter, index_header
 from everytoken.tokens.streams.streams_by_path import given_files

@@ -31,9 +31,9 @@ from everytoken.tokens import (
     open_encoder,
     open_training_windows,
 )
-from everytoken.tokens.chat_parameters import ChatParameters, SpansAfter, SpansOfLines
-from everytoken.tokens.chat_windows import cut_chat, write_chat_windows
-from everytoken.tokens.chats import encode_chats, mark_ids, spans_after, spans_of_lines
+from everytoken.tokens.chat.conversations import encode_chats, mark_ids, spans_after, spans_of_lines
+from everytoken.tokens.chat.parameters import ChatParameters, SpansAfter, SpansOfLines
+from everytoken.tokens.chat.windows import cut_chat, write_chat_windows
 from everytoken.tokens.checks.integrity import check_stream
 from everytoken.tokens.streams.documents import TokenizerFacts
 from everytoken.tokens.streams.loss_mask import LOSS_MASK_FILE, open_loss_mask, pack_mask, unpack_mask
@@ -467,5 +467,5 @@ def test_windows_are_copied_in_blocks_of_any_size(
     given_chats = chats_in(tmp_path, CHATS)
     whole = write(tmp_path / "whole", tokenizer, given_chats, 20)
     for size in (1, 100, 130):
-        monkeypatch.setattr("everytoken.tokens.chat_windows._COPIED_BYTES", size)
+        monkeypatch.setattr("everytoken.tokens.chat.windows._COPIED_BYTES", size)
         assert write(tmp_path / str(size), tokenizer, given_chats, 20).root_digest == whole.root_digest

@@ -25,7 +25,7 @@ from everytoken.shards import (
 )
 from everytoken.tokens import DataParameters, StreamError, TokenizerError, encode_part, open_indexed
 from everytoken.tokens import open_training_windows as open_windows
-from everytoken.tokens.chat_windows import write_chat_windows
+from everytoken.tokens.chat.windows import write_chat_windows
 from everytoken.tokens.checks.integrity import verify
 from everytoken.tokens.encoding.recheck import Recheck
 from everytoken.tokens.encoding.report import tokenization_summary

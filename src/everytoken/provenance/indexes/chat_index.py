@@ -1,7 +1,7 @@
 """The index of chat windows: every chat begins a window of its own, a long one becomes several.
 
 Where a chat is cut depends on where its turns begin and end, so the chats are encoded again; their windows are not made
-(`everytoken.tokens.chat_windows`). A span counts tokens of the chat as it was encoded: its leading EOS is token 0, and
+(`everytoken.tokens.chat.windows`). A span counts tokens of the chat as it was encoded: its leading EOS is token 0, and
 each turn of the assistant has its EOS. Windows of one chat may repeat tokens as context, and leave some out.
 
 As cut, windows are in the order of their documents: ``documents.npy``, ``firsts.npy`` and ``ends.npy`` have the span of
@@ -27,9 +27,9 @@ from everytoken.provenance.indexes.index_folder import Made, require_same, write
 from everytoken.provenance.indexes.spans import Span, StreamIndex
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Artifact, Built, Shards, versioned
-from everytoken.tokens.chat_documents import chats_of
-from everytoken.tokens.chat_parameters import ChatParameters
-from everytoken.tokens.chat_windows import cut_chat
+from everytoken.tokens.chat.documents import chats_of
+from everytoken.tokens.chat.parameters import ChatParameters
+from everytoken.tokens.chat.windows import cut_chat
 from everytoken.tokens.encoding.encoder import open_encoder
 
 CHATS = "chats"

@@ -8,7 +8,7 @@ UTF-8 bytes of the text, in order, and each token's range of bytes follows from 
 
 A normalizer may join characters (NFC: e and U+0301 become U+00E9). The library names the first of them alone; the ones
 that it leaves out are given to the token before them. EOS, which is no text, has an empty range where the text ends; in
-a chat (`everytoken.tokens.chats`), where its turn ends.
+a chat (`everytoken.tokens.chat.conversations`), where its turn ends.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from functools import lru_cache
 import numpy as np
 from tokenizers import Tokenizer
 
-from everytoken.tokens.chats import Spans
+from everytoken.tokens.chat.conversations import Spans
 from everytoken.tokens.engines.registry import SpecialTokens
 from everytoken.tokens.tokenizer.document_tokenizer import DocumentTokenizer
 from everytoken.tokens.tokenizer.pieces import pieces
@@ -87,7 +87,8 @@ def locate_document(
 def locate_chat(
     tokenizer: DocumentTokenizer, text: str, spans: Spans, *, marks: Mapping[str, int], ends_with_eos: bool
 ) -> LocatedTokens:
-    """Return the tokens of a chat as `everytoken.tokens.chats.encode_chats` gives them, with their characters.
+    """Return the tokens of a chat as `everytoken.tokens.chat.conversations.encode_chats` gives them, with their
+    characters.
 
     Args:
         tokenizer: the one that encoded it.

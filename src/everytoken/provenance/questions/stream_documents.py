@@ -21,8 +21,8 @@ from everytoken.provenance.questions.indexed_streams import IndexedStream
 from everytoken.provenance.questions.places import Places, store_head
 from everytoken.provenance.questions.run_streams import DATASETS
 from everytoken.shards import LEDGER_FILE, Artifact, ArtifactStore
-from everytoken.tokens.chat_documents import said_in
-from everytoken.tokens.chat_parameters import ChatParameters
+from everytoken.tokens.chat.documents import said_in
+from everytoken.tokens.chat.parameters import ChatParameters
 from everytoken.tokens.engines.registry import SpecialTokens
 from everytoken.tokens.tokenizer.document_tokenizer import DocumentTokenizer, open_tokenizer
 

@@ -21,8 +21,8 @@ from everytoken.provenance.questions.document_records import DocumentRecord, Doc
 from everytoken.provenance.questions.foreign_streams import file_of
 from everytoken.provenance.questions.indexed_streams import IndexedStream
 from everytoken.provenance.questions.stream_documents import StreamDocuments
-from everytoken.tokens.chat_parameters import ChatParameters
-from everytoken.tokens.chat_windows import cut_chat
+from everytoken.tokens.chat.parameters import ChatParameters
+from everytoken.tokens.chat.windows import cut_chat
 from everytoken.tokens.order.loader import WindowStream
 
 

@@ -37,7 +37,7 @@ from everytoken.shards import (
     read_artifact_ledger,
     scratch_folder,
 )
-from everytoken.tokens.chat_parameters import ChatParameters
+from everytoken.tokens.chat.parameters import ChatParameters
 from everytoken.tokens.checks.check import Check, Level, checked
 from everytoken.tokens.errors import StreamError
 

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 
 from everytoken.corpus.exclusion import Address, excluded_rows
 from everytoken.shards import Part
-from everytoken.tokens.chat_parameters import ChatParameters, SpansOfLines, SpansOfTurns
-from everytoken.tokens.chats import ChatTokens, Spans, encode_chats, mark_ids, spans_after, spans_of_lines
+from everytoken.tokens.chat.conversations import ChatTokens, Spans, encode_chats, mark_ids, spans_after, spans_of_lines
+from everytoken.tokens.chat.parameters import ChatParameters, SpansOfLines, SpansOfTurns
 from everytoken.tokens.encoding.encoder import DocumentEncoder
 from everytoken.tokens.errors import StreamError
 

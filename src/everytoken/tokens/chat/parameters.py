@@ -69,7 +69,7 @@ class ChatParameters(_Parameters):
     the spans, ends it). ``marks``: special tokens of the template, as ``<|im_start|>``: where a chat spells one it
     becomes that token; every other special token that a chat spells is plain text. Give only such marks as the template
     of Ingestion reserves, or a user's text can end his turn. ``context_tokens``: what a window of a chat that is longer
-    than a window may repeat of the one before, see `everytoken.tokens.chat_windows`.
+    than a window may repeat of the one before, see `everytoken.tokens.chat.windows`.
     """
 
     seed: int = Field(ge=0)

@@ -37,9 +37,9 @@ from everytoken.outofcore.row_scatter import RowScatter
 from everytoken.outofcore.shuffle import destinations
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Artifact, Built, Shards, versioned
-from everytoken.tokens.chat_documents import REASONS, chats_of
-from everytoken.tokens.chat_parameters import ChatParameters
-from everytoken.tokens.chats import ChatTokens
+from everytoken.tokens.chat.conversations import ChatTokens
+from everytoken.tokens.chat.documents import REASONS, chats_of
+from everytoken.tokens.chat.parameters import ChatParameters
 from everytoken.tokens.encoding.encoder import DocumentEncoder, open_encoder
 from everytoken.tokens.errors import StreamError
 from everytoken.tokens.streams.documents import TokenizerFacts, tokenizer_facts
@@ -81,14 +81,14 @@ def write_chat_windows(
     Returns:
         Statistics: windows, tokens (that are not padding), padding_tokens, loss_tokens (predictions that count),
         loss_share (of all predictions), eos_tokens (all in the file), chats (documents of the sources), used,
-        set_aside by reason (`everytoken.tokens.chat_documents`), turns (of the assistant), tokens_left_out,
+        set_aside by reason (`everytoken.tokens.chat.documents`), turns (of the assistant), tokens_left_out,
         tokens_repeated, lossy_chats, by_source (chats, used, windows, loss_tokens), tokenizer (sha256, vocab_size,
         eos_token, eos_id).
 
     Raises:
         StreamError: ``context_tokens`` leaves no room in a window, a column or a source is missing, spans are not those
             of the text, no chat is left, or too many lose text.
-        TokenizerError: see `everytoken.tokens.chats.mark_ids`.
+        TokenizerError: see `everytoken.tokens.chat.conversations.mark_ids`.
     """
     window, facts = seq_length + 1, tokenizer_facts(tokenizer)
     if chats.context_tokens >= seq_length:

@@ -25,7 +25,7 @@ from typing import Literal
 
 import numpy as np
 
-from everytoken.tokens.chat_parameters import SpansAfter, SpansOfLines
+from everytoken.tokens.chat.parameters import SpansAfter, SpansOfLines
 from everytoken.tokens.encoding.encoder import DocumentEncoder
 from everytoken.tokens.errors import TokenizerError
 

@@ -1,0 +1,1 @@
+"""Conversations become windows with a mask over what is learned."""
