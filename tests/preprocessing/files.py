@@ -13,9 +13,9 @@ import orjson
 from backports import zstd
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from everytoken.preprocessing.lines import Lines
-from everytoken.preprocessing.stream import Tokenization, Tokenized, tokenize
 from everytoken.shards.engines import Engine, Inline
+from everytoken.text_to_stream.lines import Lines
+from everytoken.text_to_stream.stream import Tokenization, Tokenized, tokenize
 from everytoken.tokens.encoding.recheck import Recheck
 from everytoken.tokens.streams.megatron import IndexedTokens, open_indexed
 

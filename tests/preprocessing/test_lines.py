@@ -10,8 +10,8 @@ from backports import zstd
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everytoken.preprocessing.errors import FileError
-from everytoken.preprocessing.lines import Lines, read_texts
+from everytoken.text_to_stream.errors import FileError
+from everytoken.text_to_stream.lines import Lines, read_texts
 from tests.memory import traced_peak
 from tests.preprocessing.files import lines_of, packed, texts, whole
 

@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from everytoken.preprocessing import inputs
-from everytoken.preprocessing.encode_file import LENGTHS_FILE
-from everytoken.preprocessing.errors import PreprocessingError
-from everytoken.preprocessing.join import write_index
-from everytoken.preprocessing.parts import MadePart
 from everytoken.shards import IncompleteStore, ShardsError
 from everytoken.shards.artifacts import ArtifactStore
 from everytoken.shards.engines import Processes
+from everytoken.text_to_stream import inputs
+from everytoken.text_to_stream.encode_file import LENGTHS_FILE
+from everytoken.text_to_stream.errors import PreprocessingError
+from everytoken.text_to_stream.join import write_index
+from everytoken.text_to_stream.parts import MadePart
 from everytoken.tokens.encoding.recheck import Recheck
 from everytoken.tokens.engines import registry
 from everytoken.tokens.errors import TokenizerError
@@ -456,6 +456,6 @@ def test_a_file_that_changes_under_its_old_time_is_seen(
         os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
         return found
 
-    monkeypatch.setattr("everytoken.preprocessing.stream.find_inputs", changed_after)
+    monkeypatch.setattr("everytoken.text_to_stream.stream.find_inputs", changed_after)
     with pytest.raises(PreprocessingError, match="changed while it was read"):
         make(three, tmp_path / "out", parameters(tokenizer))

@@ -107,7 +107,7 @@ def tokenize(files: tuple[Path, ...], **options: Any) -> None:
     One document a line, one sequence a document: its tokens and EOS, in the order of the files' names. The same bytes
     for any number of workers and any engine; an interrupted run goes on where it stopped.
     """
-    from everytoken.preprocessing import command
+    from everytoken.text_to_stream import command
 
     try:
         click.echo("\n".join(command.run(files, **options)))

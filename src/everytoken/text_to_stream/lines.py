@@ -16,7 +16,7 @@ from everytoken.corpus.errors import BadRow
 from everytoken.corpus.reading.archives import BLOCK_BYTES, DamagedFile, decompressed
 from everytoken.corpus.reading.parsing import json_name, parse_row, parse_rows, shown
 from everytoken.corpus.reading.records import Oversized, iterate_runs, text_blocks
-from everytoken.preprocessing.errors import FileError
+from everytoken.text_to_stream.errors import FileError
 
 _BATCH_CHARACTERS = 1 << 18  # larger ones are slower
 _COMPRESSIONS = {".jsonl": None, ".jsonl.gz": "gz", ".jsonl.zst": "zst"}

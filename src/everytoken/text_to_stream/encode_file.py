@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from everytoken.preprocessing.errors import EngineDiffers, FileError, PreprocessingError
-from everytoken.preprocessing.lines import Lines, Texts, fail, read_texts
 from everytoken.shards.artifacts import Built
 from everytoken.shards.recipe import versioned
+from everytoken.text_to_stream.errors import EngineDiffers, FileError, PreprocessingError
+from everytoken.text_to_stream.lines import Lines, Texts, fail, read_texts
 from everytoken.tokens.encoding import recheck as rechecking
 from everytoken.tokens.encoding.counts import COUNTED, document_counts
 from everytoken.tokens.encoding.encoder import DocumentEncoder, Encoded, SpelledSpecialToken, open_encoder

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from everytoken.preprocessing.errors import FileError
-from everytoken.preprocessing.inputs import InputFile
-from everytoken.preprocessing.lines import Lines, read_texts
 from everytoken.seeds import numpy_generator
 from everytoken.shards.artifacts import Built
 from everytoken.shards.recipe import versioned
+from everytoken.text_to_stream.errors import FileError
+from everytoken.text_to_stream.inputs import InputFile
+from everytoken.text_to_stream.lines import Lines, read_texts
 from everytoken.tokens.engines.comparison import compare_engines
 from everytoken.tokens.engines.registry import SpecialTokens
 from everytoken.tokens.tokenizer.document_tokenizer import open_tokenizer

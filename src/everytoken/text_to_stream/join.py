@@ -13,11 +13,11 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from everytoken.preprocessing.encode_file import LENGTHS_FILE, TOKENS_FILE
-from everytoken.preprocessing.errors import PreprocessingError
-from everytoken.preprocessing.parts import MadePart, MadeParts
 from everytoken.shards.artifacts import Built
 from everytoken.shards.recipe import versioned
+from everytoken.text_to_stream.encode_file import LENGTHS_FILE, TOKENS_FILE
+from everytoken.text_to_stream.errors import PreprocessingError
+from everytoken.text_to_stream.parts import MadePart, MadeParts
 from everytoken.tokens.encoding.counts import COUNTED
 from everytoken.tokens.streams.megatron import index_header
 
@@ -37,7 +37,7 @@ def join_files(
     Args:
         folder: where the stream goes.
         files: names of the input files, each with the fingerprints of its parts, in order.
-        parts: what `everytoken.preprocessing.encode_file` made of them.
+        parts: what `everytoken.text_to_stream.encode_file` made of them.
         measured: what the run measured.
 
     Raises:

@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from everytoken.preprocessing.encode_file import Stamp, stamp_of
-from everytoken.preprocessing.errors import FileError, PreprocessingError
-from everytoken.preprocessing.lines import compression_of
 from everytoken.shards.digests import file_sha256
+from everytoken.text_to_stream.encode_file import Stamp, stamp_of
+from everytoken.text_to_stream.errors import FileError, PreprocessingError
+from everytoken.text_to_stream.lines import compression_of
 
 RANGE_BYTES = 1 << 26  # of a file without compression that one worker takes at a time
 

@@ -1,0 +1,1 @@
+"""``everytoken tokenize``: text files become one stream, without a project."""
