@@ -16,8 +16,8 @@ from everytoken.models.gguf import GgufFile
 from everytoken.seeds import numpy_generator
 from everytoken.tokens import open_encoder
 from everytoken.training import ExecutionParameters, GenerationParameters
-from everytoken.training.checkpoint import load_config, load_model
-from everytoken.training.exchange import export, import_
+from everytoken.training.checkpoints.exchange import export, import_
+from everytoken.training.checkpoints.model import load_config, load_model
 from everytoken.training.generation import generate
 
 SMOLLM2 = WheelUpstream(

@@ -11,7 +11,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from everytoken.seeds import numpy_generator
-from everytoken.training.checkpoints import CheckpointStore
+from everytoken.training.checkpoints.store import CheckpointStore
 from tests.shards.children import serve
 
 

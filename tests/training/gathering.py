@@ -16,7 +16,7 @@ from torch.distributed.fsdp import fully_shard  # noqa: F401
 from everytoken.models import LlamaParameters
 from everytoken.models.families import build_model, empty_model
 from everytoken.training import CheckpointParameters, DistributionParameters
-from everytoken.training.checkpoint import write_tensors
+from everytoken.training.checkpoints.model import write_tensors
 from everytoken.training.distribution import these_processes
 from everytoken.training.loop import make_optimizer, prepare
 from everytoken.training.plan import make_plan

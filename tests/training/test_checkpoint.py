@@ -4,7 +4,7 @@ import resource
 import pytest
 import torch
 
-from everytoken.training.checkpoint import (
+from everytoken.training.checkpoints.model import (
     CheckpointConfig,
     load_config,
     load_model,

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from everytoken.seeds import python_random
-from everytoken.training import checkpoint_folder
-from everytoken.training.checkpoints import Checkpoint, CheckpointStore
+from everytoken.training.checkpoints import folder
+from everytoken.training.checkpoints.store import Checkpoint, CheckpointStore
 from everytoken.training.errors import CheckpointError
 from tests.shards.children import Nursery, nursery, wait_until
 from tests.shards.folders import content
@@ -190,9 +190,9 @@ def test_the_checkpoint_just_written_stays_whatever_its_step(tmp_path: Path) -> 
 def test_a_save_reads_no_tensor_of_an_older_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = saved(tmp_path, 10, 20)
     read: list[str] = []
-    hash_file = checkpoint_folder.file_sha256
+    hash_file = folder.file_sha256
     monkeypatch.setattr(
-        checkpoint_folder,
+        folder,
         "file_sha256",
         lambda path: (read.append(f"{path.parent.name}/{path.name}"), hash_file(path))[1],
     )
@@ -420,7 +420,7 @@ def test_temporaries_go_from_a_mirror_that_lacks_nothing_and_no_file_is_hashed(
     saved(tmp_path, 10, 20, mirror=True)
     expected = content(tmp_path)
     (tmp_path / "mirror" / ".step_000000030.7.tmp").mkdir()
-    monkeypatch.setattr(checkpoint_folder, "file_sha256", lambda path: pytest.fail(f"{path} was read"))
+    monkeypatch.setattr(folder, "file_sha256", lambda path: pytest.fail(f"{path} was read"))
     store_of(tmp_path, mirror=True).complete_mirror()
     assert content(tmp_path) == expected
 
@@ -579,7 +579,7 @@ def test_killed_before_any_operation_on_files(
         found.add((left.step, left.folder.parent.name))
         for folder in attacked.glob("*/step_*"):
             if not (damaged and folder.name == "step_000000030"):
-                checkpoint_folder.verify(folder)  # none is half deleted
+                folder.verify(folder)  # none is half deleted
         save(store_of(attacked, mirror=mirror), 30)
         assert content(attacked) == content(tmp_path / "after")
     assert operation > 30

@@ -5,9 +5,15 @@ import json
 import pytest
 
 from everytoken.training import TrainingError
-from everytoken.training.checkpoint import CheckpointConfig, load_config, load_model, parameters_sha256, save_model
+from everytoken.training.checkpoints.exchange import export, import_
+from everytoken.training.checkpoints.model import (
+    CheckpointConfig,
+    load_config,
+    load_model,
+    parameters_sha256,
+    save_model,
+)
 from everytoken.training.errors import CheckpointError
-from everytoken.training.exchange import export, import_
 from tests.training.tiny import EOS, LLAMA, SEQ, byte_encoder, byte_model
 
 CONFIG = CheckpointConfig(format="everytoken-checkpoint/1", model=LLAMA, vocab_size=257, seq_length=SEQ, eos_id=0)

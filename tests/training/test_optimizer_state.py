@@ -8,7 +8,7 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
 
 from everytoken.seeds import torch_generator
-from everytoken.training.checkpoint import load_model_tensors, model_tensors, tensors_sha256
+from everytoken.training.checkpoints.model import load_model_tensors, model_tensors, tensors_sha256
 from everytoken.training.errors import CheckpointError
 from everytoken.training.optimizer_state import (
     flat_state,

@@ -215,7 +215,7 @@ def test_checkpoints_are_the_newest_the_milestones_and_the_one_being_written():
 def test_a_checkpoint_has_the_planned_size(tmp_path):
     import torch
 
-    from everytoken.training.checkpoint import CheckpointConfig, save_model
+    from everytoken.training.checkpoints.model import CheckpointConfig, save_model
     from everytoken.training.optimizer_state import save_optimizer
     from tests.training.tiny import SEQ, VOCAB, tiny_model
 

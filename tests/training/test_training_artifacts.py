@@ -28,7 +28,7 @@ from everytoken.training import (
     session,
 )
 from everytoken.training.artifacts import evaluate, generate_texts, prepare_job, train
-from everytoken.training.checkpoint import load_model, parameters_sha256
+from everytoken.training.checkpoints.model import load_model, parameters_sha256
 from everytoken.training.errors import NonFiniteError
 from everytoken.training.execution import matrix_peak
 from everytoken.training.history import HISTORY

@@ -6,7 +6,7 @@ import torch
 from pydantic import ValidationError
 from torch.nn.functional import cross_entropy
 
-from everytoken.training.checkpoint import parameters_sha256, tensors_sha256
+from everytoken.training.checkpoints.model import parameters_sha256, tensors_sha256
 from everytoken.training.errors import NonFiniteError, TrainingError
 from everytoken.training.execution import execution
 from everytoken.training.loop import make_optimizer, prepare, train_steps

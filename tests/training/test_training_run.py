@@ -17,7 +17,7 @@ from everytoken.shards.atomic import sole_writer
 from everytoken.tokens import StreamError
 from everytoken.tokens.order.loader import TrainingWindows
 from everytoken.training import session
-from everytoken.training.checkpoint import load_model, parameters_sha256
+from everytoken.training.checkpoints.model import load_model, parameters_sha256
 from everytoken.training.errors import CheckpointError, NonFiniteError, TrainingError
 from everytoken.training.execution import describe_machine
 from everytoken.training.history import (

@@ -150,7 +150,7 @@ def export(checkpoint: Path, out: Path, tokenizer: Path | None) -> None:
 
     The tokenizer is that beside the model, or the one in 05_model_input of the data folder that it lies in.
     """
-    from everytoken.training import exchange
+    from everytoken.training.checkpoints import exchange
 
     try:
         click.echo("\n".join(exchange.export(checkpoint, out, tokenizer=_tokenizer_of(checkpoint, tokenizer))))
@@ -168,7 +168,7 @@ def import_model(source: Path, out: Path, tokenizer: Path | None, eos: str | Non
 
     What this project's model cannot compute exactly (biases, scaled RoPE, other activations) is refused.
     """
-    from everytoken.training import exchange
+    from everytoken.training.checkpoints import exchange
 
     try:
         click.echo("\n".join(exchange.import_(source, out, tokenizer=tokenizer, eos_token=eos)))
@@ -193,9 +193,9 @@ def generate(checkpoint: Path, prompts: tuple[str, ...], tokenizer: Path | None,
     Special tokens that a prompt spells are those tokens; \n is a new line.
     """
     from everytoken.tokens import open_encoder
-    from everytoken.training.checkpoint import load_config, load_model
+    from everytoken.training.checkpoints.model import load_config, load_model
+    from everytoken.training.checkpoints.verify import require_intact
     from everytoken.training.generation import generate as generate_texts
-    from everytoken.training.intact import require_intact
     from everytoken.training.parameters import ExecutionParameters, GenerationParameters
 
     execution = ExecutionParameters(threads=threads, precision="float32", matmul_precision="highest")

@@ -101,8 +101,8 @@ def train(
         TrainingError: a batch does not fit the model, or too many losses or gradients in a row are not finite.
         CheckpointError: checkpoints of the run are there and none of them verifies.
     """
-    from everytoken.training.checkpoint import CONFIG_FILE, MODEL_FILE, load_model, parameters_sha256
-    from everytoken.training.checkpoints import CheckpointStore
+    from everytoken.training.checkpoints.model import CONFIG_FILE, MODEL_FILE, load_model, parameters_sha256
+    from everytoken.training.checkpoints.store import CheckpointStore
     from everytoken.training.execution import describe_machine
     from everytoken.training.run import launch
 
@@ -339,7 +339,7 @@ def evaluate(
     Returns:
         Statistics: what ``bits_per_byte.json`` holds, see `everytoken.training.evaluation.bits_per_byte`.
     """
-    from everytoken.training.checkpoint import load_model
+    from everytoken.training.checkpoints.model import load_model
     from everytoken.training.evaluation import bits_per_byte, count_targets, unigram_bits
     from everytoken.training.execution import describe_machine
 
@@ -375,7 +375,7 @@ def generate_texts(
     Returns:
         Statistics: ``prompts`` and ``tokens``, the number of each.
     """
-    from everytoken.training.checkpoint import load_model
+    from everytoken.training.checkpoints.model import load_model
     from everytoken.training.execution import describe_machine
     from everytoken.training.generation import generate
 

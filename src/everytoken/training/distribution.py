@@ -26,7 +26,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from everytoken.models.language_model import LanguageModel
-from everytoken.training.checkpoint import check_tensors, model_tensors
+from everytoken.training.checkpoints.model import check_tensors, model_tensors
 from everytoken.training.errors import TrainingError
 from everytoken.training.objective import Objective
 from everytoken.training.optimizer_state import (

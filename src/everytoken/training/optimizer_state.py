@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from everytoken.training.checkpoint import check_tensors, read_tensors, write_tensors
+from everytoken.training.checkpoints.model import check_tensors, read_tensors, write_tensors
 from everytoken.training.errors import CheckpointError
 
 OPTIMIZER_FILE = "optimizer.safetensors"

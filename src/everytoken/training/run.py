@@ -122,7 +122,7 @@ def _launch_here(job: TrainingJob, on_records: OnRecords, on_held_out: OnHeldOut
 
 
 def _expect_finished(job: TrainingJob) -> None:
-    from everytoken.training.checkpoints import CheckpointStore
+    from everytoken.training.checkpoints.store import CheckpointStore
 
     store = CheckpointStore(job.folder, mirror=job.mirror, milestone_steps=job.checkpoints.milestone_steps)
     newest = store.newest()

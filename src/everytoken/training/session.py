@@ -23,7 +23,7 @@ from torch import Tensor
 from everytoken.models.families import build_model, empty_model
 from everytoken.models.language_model import LanguageModel
 from everytoken.tokens import TrainingWindows, open_encoder, open_training_windows
-from everytoken.training.checkpoint import (
+from everytoken.training.checkpoints.model import (
     MODEL_FILE,
     CheckpointConfig,
     load_config,
@@ -32,7 +32,7 @@ from everytoken.training.checkpoint import (
     write_config,
     write_tensors,
 )
-from everytoken.training.checkpoints import Checkpoint, CheckpointStore
+from everytoken.training.checkpoints.store import Checkpoint, CheckpointStore
 from everytoken.training.distribution import Processes, these_processes
 from everytoken.training.errors import LOWER_RATE, CheckpointError, NonFiniteError, TrainingError
 from everytoken.training.execution import describe_machine, execution, matrix_peak

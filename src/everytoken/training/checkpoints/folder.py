@@ -1,7 +1,7 @@
 """One folder of a checkpoint: the files of its writer, ``state.json``, and ``SHA256SUMS`` over all of them.
 
-`sha256sum -c SHA256SUMS` verifies it too, but for files that are too many. `everytoken.training.checkpoints` keeps
-several of them.
+`sha256sum -c SHA256SUMS` verifies it too, but for files that are too many. `everytoken.training.checkpoints.store`
+keeps several of them.
 """
 
 from __future__ import annotations

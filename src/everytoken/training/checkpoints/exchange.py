@@ -15,15 +15,15 @@ from torch import Tensor
 from everytoken.models.gguf import GgufFile
 from everytoken.models.hugging_face import TOKENIZER_FILE, LlamaFacts, read_facts, read_model, write_hugging_face
 from everytoken.shards.atomic import atomic_folder
-from everytoken.training.checkpoint import (
+from everytoken.training.checkpoints.model import (
     MODEL_FILE,
     CheckpointConfig,
     load_config,
     parameters_sha256,
     save_model,
 )
+from everytoken.training.checkpoints.verify import require_intact
 from everytoken.training.errors import CheckpointError, TrainingError
-from everytoken.training.intact import require_intact
 
 
 def export(checkpoint: Path, out: Path, *, tokenizer: Path | None) -> list[str]:

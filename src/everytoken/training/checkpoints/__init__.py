@@ -1,0 +1,1 @@
+"""Checkpoints: the model in a folder, generations of a run, export and import."""
