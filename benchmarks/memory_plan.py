@@ -28,10 +28,10 @@ from everytoken.training import (
     ExecutionParameters,
     TrainingParameters,
 )
-from everytoken.training.distribution import Processes, join, these_processes
-from everytoken.training.execution import autocast, execution
-from everytoken.training.objective import Objective
 from everytoken.training.plan import make_plan
+from everytoken.training.step.distribution import Processes, join, these_processes
+from everytoken.training.step.execution import autocast, execution
+from everytoken.training.step.objective import Objective
 
 
 def main() -> None:

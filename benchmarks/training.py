@@ -32,8 +32,8 @@ from everytoken.seeds import numpy_generator
 from everytoken.tokens import open_training_windows
 from everytoken.tokens.order.parameters import DataParameters
 from everytoken.training import ExecutionParameters, TrainingParameters
-from everytoken.training.execution import describe_machine, execution, matrix_peak
-from everytoken.training.loop import make_optimizer, prepare, train_steps
+from everytoken.training.step.execution import describe_machine, execution, matrix_peak
+from everytoken.training.step.loop import make_optimizer, prepare, train_steps
 
 MODES = {"highest": ("float32", "highest"), "medium": ("float32", "medium"), "bfloat16": ("bfloat16", "medium")}
 TOKENS = 4_000_000

@@ -17,9 +17,9 @@ from everytoken.models import LlamaParameters
 from everytoken.models.families import build_model, empty_model
 from everytoken.training import CheckpointParameters, DistributionParameters
 from everytoken.training.checkpoints.model import write_tensors
-from everytoken.training.distribution import these_processes
-from everytoken.training.loop import make_optimizer, prepare
 from everytoken.training.plan import make_plan
+from everytoken.training.step.distribution import these_processes
+from everytoken.training.step.loop import make_optimizer, prepare
 from tests.training.tiny import DATA, LLAMA, training_parameters
 
 MODEL = LlamaParameters(**{**LLAMA.model_dump(), "d_model": 256, "d_ff": 1024, "n_layers": 4})

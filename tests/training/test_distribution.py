@@ -6,7 +6,8 @@ import sys
 import pytest
 
 from everytoken.training.errors import TrainingError
-from everytoken.training.history import (
+from everytoken.training.run import run_job
+from everytoken.training.step.history import (
     HELD_OUT,
     HELD_OUT_FILE,
     HISTORY,
@@ -18,7 +19,6 @@ from everytoken.training.history import (
     StepRecord,
     read_records,
 )
-from everytoken.training.run import run_job
 from tests.training.ranks import SHAPE, WORLDS, before, jobs, taken_over
 from tests.training.tiny import file_digests, newest, tiny_job, write_inputs
 
@@ -108,7 +108,7 @@ def test_a_checkpoint_of_two_processes_goes_on_in_one(alone, folder, strategy):
 
 
 def test_a_batch_that_does_not_divide_is_an_error_that_says_so():
-    from everytoken.training.distribution import Processes
+    from everytoken.training.step.distribution import Processes
 
     with pytest.raises(TrainingError, match="batch_size = 8 is not a multiple of the 3 processes"):
         Processes(1, 3, "ddp", None).rows(8)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from everytoken.training.history import HISTORY, StepHistory, StepRecord, read_records, write_records
+from everytoken.training.step.history import HISTORY, StepHistory, StepRecord, read_records, write_records
 from tests.training.tiny import write_inputs
 
 RECORDS = [
@@ -48,7 +48,7 @@ import sys
 from pathlib import Path
 from everytoken.training import session
 from everytoken.training.artifacts import _Speed
-from everytoken.training.history import StepRecord
+from everytoken.training.step.history import StepRecord
 from everytoken.training.run import run_job
 from tests.training.tiny import tiny_job
 

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy, linear
 
 from everytoken.seeds import torch_generator
-from everytoken.training import loss as loss_module
-from everytoken.training.loss import cross_entropy_sum, token_losses
+from everytoken.training.step import loss as loss_module
+from everytoken.training.step.loss import cross_entropy_sum, token_losses
 
 
 def drawn(rows, width, vocab, seed=0, dtype=torch.float64, scale=1.0):

@@ -10,7 +10,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimi
 from everytoken.seeds import torch_generator
 from everytoken.training.checkpoints.model import load_model_tensors, model_tensors, tensors_sha256
 from everytoken.training.errors import CheckpointError
-from everytoken.training.optimizer_state import (
+from everytoken.training.step.optimizer_state import (
     flat_state,
     load_optimizer,
     load_optimizer_tensors,

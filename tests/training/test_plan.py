@@ -19,9 +19,9 @@ from everytoken.training import (
     TrainingError,
     TrainingParameters,
 )
-from everytoken.training import loss as loss_module
 from everytoken.training import plan as plan_module
 from everytoken.training.plan import make_plan, plan_lines
+from everytoken.training.step import loss as loss_module
 from tests.training.tiny import LLAMA, training_parameters
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -216,7 +216,7 @@ def test_a_checkpoint_has_the_planned_size(tmp_path):
     import torch
 
     from everytoken.training.checkpoints.model import CheckpointConfig, save_model
-    from everytoken.training.optimizer_state import save_optimizer
+    from everytoken.training.step.optimizer_state import save_optimizer
     from tests.training.tiny import SEQ, VOCAB, tiny_model
 
     model = tiny_model()

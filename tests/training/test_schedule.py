@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everytoken.training.schedule import learning_rate
+from everytoken.training.step.schedule import learning_rate
 
 
 @given(st.data(), st.integers(1, 500), st.floats(1e-6, 1), st.floats(0, 1))

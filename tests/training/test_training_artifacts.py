@@ -23,16 +23,15 @@ from everytoken.training import (
     EvaluationParameters,
     GenerationParameters,
     TrainingError,
-    execution,
-    loop,
     session,
 )
 from everytoken.training.artifacts import evaluate, generate_texts, prepare_job, train
 from everytoken.training.checkpoints.model import load_model, parameters_sha256
 from everytoken.training.errors import NonFiniteError
-from everytoken.training.execution import matrix_peak
-from everytoken.training.history import HISTORY
 from everytoken.training.parameters import PeriodicHeldOut
+from everytoken.training.step import execution, loop
+from everytoken.training.step.execution import matrix_peak
+from everytoken.training.step.history import HISTORY
 from tests.training.tiny import EOS, EXECUTION, LLAMA, SEQ, byte_encoder, training_parameters
 
 TEXTS = ["to be or not to be that is the question", "a rose is a rose is a rose", "the rest is silence"]

@@ -8,10 +8,10 @@ from torch.nn.functional import cross_entropy
 
 from everytoken.training.checkpoints.model import parameters_sha256, tensors_sha256
 from everytoken.training.errors import NonFiniteError, TrainingError
-from everytoken.training.execution import execution
-from everytoken.training.loop import make_optimizer, prepare, train_steps
-from everytoken.training.objective import Objective, document_numbers
-from everytoken.training.optimizer_state import optimizer_tensors
+from everytoken.training.step.execution import execution
+from everytoken.training.step.loop import make_optimizer, prepare, train_steps
+from everytoken.training.step.objective import Objective, document_numbers
+from everytoken.training.step.optimizer_state import optimizer_tensors
 from tests.training.tiny import EXECUTION, SEQ, TRAINING, random_batches, tiny_model, training_parameters
 
 

@@ -19,8 +19,11 @@ from everytoken.tokens.order.loader import TrainingWindows
 from everytoken.training import session
 from everytoken.training.checkpoints.model import load_model, parameters_sha256
 from everytoken.training.errors import CheckpointError, NonFiniteError, TrainingError
-from everytoken.training.execution import describe_machine
-from everytoken.training.history import (
+from everytoken.training.job import read_job, write_job
+from everytoken.training.progress import with_progress
+from everytoken.training.run import launch, run_job
+from everytoken.training.step.execution import describe_machine
+from everytoken.training.step.history import (
     HELD_OUT,
     HELD_OUT_FILE,
     HISTORY,
@@ -32,9 +35,6 @@ from everytoken.training.history import (
     StepRecord,
     read_records,
 )
-from everytoken.training.job import read_job, write_job
-from everytoken.training.progress import with_progress
-from everytoken.training.run import launch, run_job
 from everytoken.training.stream_files import StreamFiles
 from everytoken.training.worker import _ended_by
 from tests.shards.children import wait_until

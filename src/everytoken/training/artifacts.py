@@ -24,14 +24,6 @@ from everytoken.tokens.order.parameters import DataParameters
 from everytoken.tokens.streams.streams_by_path import GivenFiles, path_of
 from everytoken.tokens.tokenizer.document_tokenizer import TOKENIZER_FILE
 from everytoken.training.errors import LOWER_RATE, CheckpointError, NonFiniteError, TrainingError
-from everytoken.training.history import (
-    HELD_OUT_FILE,
-    HISTORY_FILE,
-    SAMPLES_FILE,
-    HeldOutRecord,
-    StepHistory,
-    StepRecord,
-)
 from everytoken.training.job import TrainingJob
 from everytoken.training.parameters import (
     CheckpointParameters,
@@ -40,6 +32,14 @@ from everytoken.training.parameters import (
     ExecutionParameters,
     GenerationParameters,
     TrainingParameters,
+)
+from everytoken.training.step.history import (
+    HELD_OUT_FILE,
+    HISTORY_FILE,
+    SAMPLES_FILE,
+    HeldOutRecord,
+    StepHistory,
+    StepRecord,
 )
 
 BITS_PER_BYTE_FILE = "bits_per_byte.json"
@@ -103,8 +103,8 @@ def train(
     """
     from everytoken.training.checkpoints.model import CONFIG_FILE, MODEL_FILE, load_model, parameters_sha256
     from everytoken.training.checkpoints.store import CheckpointStore
-    from everytoken.training.execution import describe_machine
     from everytoken.training.run import launch
+    from everytoken.training.step.execution import describe_machine
 
     job = prepare_job(
         streams=streams,
@@ -292,7 +292,7 @@ class _Speed:
 
 def _peak(execution: ExecutionParameters, distribution: DistributionParameters) -> float | None:
     """Return the FLOP/s of the products of all processes, from those of this one; None where they are not known."""
-    from everytoken.training.execution import matrix_peak
+    from everytoken.training.step.execution import matrix_peak
 
     peak = matrix_peak(execution, distribution.device)
     return None if peak is None else peak * distribution.processes * distribution.nodes
@@ -341,7 +341,7 @@ def evaluate(
     """
     from everytoken.training.checkpoints.model import load_model
     from everytoken.training.evaluation import bits_per_byte, count_targets, unigram_bits
-    from everytoken.training.execution import describe_machine
+    from everytoken.training.step.execution import describe_machine
 
     model = load_model(_folder(checkpoint))
     batch_size, steps = checkpoint.statistics["batch_size"], checkpoint.statistics["steps"]
@@ -376,8 +376,8 @@ def generate_texts(
         Statistics: ``prompts`` and ``tokens``, the number of each.
     """
     from everytoken.training.checkpoints.model import load_model
-    from everytoken.training.execution import describe_machine
     from everytoken.training.generation import generate
+    from everytoken.training.step.execution import describe_machine
 
     model = load_model(_folder(checkpoint))
     encoder = open_encoder(tokenizer, eos_token, special_tokens_in_text="control")  # a prompt may name them

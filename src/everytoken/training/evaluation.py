@@ -31,10 +31,10 @@ from everytoken.models.language_model import LanguageModel
 from everytoken.shards import Part
 from everytoken.tokens import DocumentEncoder
 from everytoken.training.errors import NonFiniteError, TrainingError
-from everytoken.training.execution import autocast, execution
-from everytoken.training.loop import ReadBatch
-from everytoken.training.loss import token_losses
 from everytoken.training.parameters import EvaluationParameters
+from everytoken.training.step.execution import autocast, execution
+from everytoken.training.step.loop import ReadBatch
+from everytoken.training.step.loss import token_losses
 
 _PAD_TO = 32  # few distinct shapes: each new one costs oneDNN a set-up
 

@@ -17,8 +17,8 @@ from everytoken.models.language_model import LanguageModel
 from everytoken.seeds import torch_generator
 from everytoken.tokens import DocumentEncoder
 from everytoken.training.errors import NonFiniteError, TrainingError
-from everytoken.training.execution import autocast, execution
 from everytoken.training.parameters import GenerationParameters
+from everytoken.training.step.execution import autocast, execution
 
 Finish = Literal["eos", "max_new_tokens", "context"]
 

@@ -29,12 +29,12 @@ from torch import nn
 from everytoken.seeds import uniform_hash
 from everytoken.shards import Part, atomic_file, file_sha256
 from everytoken.tokens import DocumentEncoder
-from everytoken.training.distribution import ALONE, Processes
 from everytoken.training.errors import TrainingError
-from everytoken.training.execution import autocast
-from everytoken.training.history import HeldOutRecord
-from everytoken.training.objective import document_numbers
 from everytoken.training.parameters import ExecutionParameters
+from everytoken.training.step.distribution import ALONE, Processes
+from everytoken.training.step.execution import autocast
+from everytoken.training.step.history import HeldOutRecord
+from everytoken.training.step.objective import document_numbers
 
 _PAD_TO = 32  # few distinct shapes: each new one costs oneDNN a set-up
 
@@ -164,7 +164,7 @@ def evaluate_held_out(
     """Return the loss of each source, in order. Every process of the training must call it.
 
     Args:
-        module: what `everytoken.training.loop.prepare` returned; its mode is put back afterwards.
+        module: what `everytoken.training.step.loop.prepare` returned; its mode is put back afterwards.
         chunks: what to measure on.
         step: for the records.
         batch_size: chunks of a forward pass of a process.

@@ -28,9 +28,9 @@ from everytoken.shards import StoreBusy
 from everytoken.shards.atomic import sole_writer
 from everytoken.training import errors
 from everytoken.training.errors import CheckpointError, TrainingError
-from everytoken.training.history import HeldOutRecord, StepRecord
 from everytoken.training.job import TrainingJob, write_job
 from everytoken.training.live import Listeners, OnHeldOut, OnRecords, Tail
+from everytoken.training.step.history import HeldOutRecord, StepRecord
 
 RECORDS_FILE = "records.jsonl"
 JOB_FILE = "job.json"

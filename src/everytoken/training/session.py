@@ -33,12 +33,16 @@ from everytoken.training.checkpoints.model import (
     write_tensors,
 )
 from everytoken.training.checkpoints.store import Checkpoint, CheckpointStore
-from everytoken.training.distribution import Processes, these_processes
 from everytoken.training.errors import LOWER_RATE, CheckpointError, NonFiniteError, TrainingError
-from everytoken.training.execution import describe_machine, execution, matrix_peak
 from everytoken.training.generation import generate
 from everytoken.training.held_out import HeldOutChunks, evaluate_held_out, read_held_out
-from everytoken.training.history import (
+from everytoken.training.job import TrainingJob
+from everytoken.training.live import Listeners
+from everytoken.training.parameters import GenerationParameters
+from everytoken.training.progress import with_progress
+from everytoken.training.step.distribution import Processes, these_processes
+from everytoken.training.step.execution import describe_machine, execution, matrix_peak
+from everytoken.training.step.history import (
     HELD_OUT,
     HELD_OUT_FILE,
     HISTORY_FILE,
@@ -50,12 +54,8 @@ from everytoken.training.history import (
     read_records,
     write_records,
 )
-from everytoken.training.job import TrainingJob
-from everytoken.training.live import Listeners
-from everytoken.training.loop import make_optimizer, prepare, train_steps
-from everytoken.training.optimizer_state import OPTIMIZER_FILE
-from everytoken.training.parameters import GenerationParameters
-from everytoken.training.progress import with_progress
+from everytoken.training.step.loop import make_optimizer, prepare, train_steps
+from everytoken.training.step.optimizer_state import OPTIMIZER_FILE
 from everytoken.training.stream_files import StreamFiles
 
 logger = logging.getLogger(__name__)

@@ -31,10 +31,10 @@ from everytoken.models.errors import ModelsError
 from everytoken.shards.errors import ShardsError
 from everytoken.tokens.errors import TokensError
 from everytoken.training.errors import TrainingError
-from everytoken.training.history import Record
 from everytoken.training.job import TrainingJob, read_job
 from everytoken.training.live import append_records
 from everytoken.training.run import RECORDS_FILE, run_job
+from everytoken.training.step.history import Record
 
 _SECONDS_BETWEEN_LOOKS = 0.1
 _SECONDS_TO_END = 30.0  # of a process that is told to end
@@ -84,7 +84,7 @@ def _leave() -> NoReturn:
 def _run(job: TrainingJob, on_records: Callable[[Sequence[Record]], None], store: Path | None) -> None:
     import torch.distributed as dist
 
-    from everytoken.training.distribution import join
+    from everytoken.training.step.distribution import join
 
     join(job.distribution, store)
     run_job(job, on_records, on_records)

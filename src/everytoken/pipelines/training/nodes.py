@@ -9,7 +9,7 @@ from everytoken.parameters import TokenizationParameters, TrainingParameters
 from everytoken.reports import training_figure
 from everytoken.shards import Artifact, Shards, plan_artifact
 from everytoken.training.artifacts import train
-from everytoken.training.history import HELD_OUT_FILE, HISTORY_FILE, SAMPLES_FILE
+from everytoken.training.step.history import HELD_OUT_FILE, HISTORY_FILE, SAMPLES_FILE
 
 
 def train_model(

@@ -1,7 +1,7 @@
 """A model in a folder: ``config.json`` (what to build) and ``model.safetensors`` (its tensors), no pickle.
 
 These two are all that reading a model needs; a training state has further files beside them
-(`everytoken.training.optimizer_state`, `everytoken.training.checkpoints.store`).
+(`everytoken.training.step.optimizer_state`, `everytoken.training.checkpoints.store`).
 """
 
 from __future__ import annotations

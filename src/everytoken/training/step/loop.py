@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from everytoken.models.language_model import LanguageModel
-from everytoken.training.distribution import ALONE, Processes
 from everytoken.training.errors import LOWER_RATE, NonFiniteError, TrainingError
-from everytoken.training.execution import autocast
-from everytoken.training.history import StepRecord
-from everytoken.training.objective import Objective, document_numbers
 from everytoken.training.parameters import TrainingParameters
-from everytoken.training.schedule import learning_rate
+from everytoken.training.step.distribution import ALONE, Processes
+from everytoken.training.step.execution import autocast
+from everytoken.training.step.history import StepRecord
+from everytoken.training.step.objective import Objective, document_numbers
+from everytoken.training.step.schedule import learning_rate
 
 __all__ = ["ReadBatch", "StepRecord", "make_optimizer", "prepare", "train_steps"]
 

@@ -28,13 +28,13 @@ from torch import Tensor, nn
 from everytoken.models.language_model import LanguageModel
 from everytoken.training.checkpoints.model import check_tensors, model_tensors
 from everytoken.training.errors import TrainingError
-from everytoken.training.objective import Objective
-from everytoken.training.optimizer_state import (
+from everytoken.training.parameters import DistributionParameters
+from everytoken.training.step.objective import Objective
+from everytoken.training.step.optimizer_state import (
     flat_state,
     load_optimizer_tensors,
     optimizer_tensors,
 )
-from everytoken.training.parameters import DistributionParameters
 
 # one process writes checkpoints and samples while the others wait
 _TIMEOUT = timedelta(hours=1)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from everytoken.models.language_model import LanguageModel
-from everytoken.training.loss import cross_entropy_sum, token_losses
+from everytoken.training.step.loss import cross_entropy_sum, token_losses
 
 
 class Objective(nn.Module):

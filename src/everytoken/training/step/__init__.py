@@ -1,0 +1,1 @@
+"""One optimiser step and what it needs: loss, schedule, precision, distribution, history."""
