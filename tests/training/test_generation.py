@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from everytoken.seeds import torch_generator
 from everytoken.training import GenerationParameters, TrainingError
-from everytoken.training.generation import draw, generate, generate_tokens
+from everytoken.training.evaluation.generation import draw, generate, generate_tokens
 from tests.training.tiny import EXECUTION, SEQ, byte_encoder, byte_model, tiny_model
 
 

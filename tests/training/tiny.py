@@ -23,7 +23,7 @@ from everytoken.training import (
     session,
 )
 from everytoken.training.checkpoints.store import CheckpointStore
-from everytoken.training.held_out import prepare_held_out, write_held_out
+from everytoken.training.evaluation.held_out import prepare_held_out, write_held_out
 from everytoken.training.job import TrainingJob
 from everytoken.training.parameters import PeriodicHeldOut, PeriodicSamples
 

@@ -195,7 +195,7 @@ def generate(checkpoint: Path, prompts: tuple[str, ...], tokenizer: Path | None,
     from everytoken.tokens import open_encoder
     from everytoken.training.checkpoints.model import load_config, load_model
     from everytoken.training.checkpoints.verify import require_intact
-    from everytoken.training.generation import generate as generate_texts
+    from everytoken.training.evaluation.generation import generate as generate_texts
     from everytoken.training.parameters import ExecutionParameters, GenerationParameters
 
     execution = ExecutionParameters(threads=threads, precision="float32", matmul_precision="highest")

@@ -219,7 +219,7 @@ def prepare_job(
     if held_out is None:
         raise TrainingError("training.held_out asks for a look at held-out documents, and there are none: set it null")
     # loaded here: it needs torch, and planning a training does not
-    from everytoken.training.held_out import prepare_held_out, write_held_out
+    from everytoken.training.evaluation.held_out import prepare_held_out, write_held_out
 
     encoder = open_encoder(_place(tokenizer), eos_token, special_tokens_in_text=special_tokens_in_text)
     chunks = prepare_held_out(
@@ -337,10 +337,10 @@ def evaluate(
         evaluation: batch size and arithmetic.
 
     Returns:
-        Statistics: what ``bits_per_byte.json`` holds, see `everytoken.training.evaluation.bits_per_byte`.
+        Statistics: what ``bits_per_byte.json`` holds, see `everytoken.training.evaluation.bits_per_byte.bits_per_byte`.
     """
     from everytoken.training.checkpoints.model import load_model
-    from everytoken.training.evaluation import bits_per_byte, count_targets, unigram_bits
+    from everytoken.training.evaluation.bits_per_byte import bits_per_byte, count_targets, unigram_bits
     from everytoken.training.step.execution import describe_machine
 
     model = load_model(_folder(checkpoint))
@@ -376,7 +376,7 @@ def generate_texts(
         Statistics: ``prompts`` and ``tokens``, the number of each.
     """
     from everytoken.training.checkpoints.model import load_model
-    from everytoken.training.generation import generate
+    from everytoken.training.evaluation.generation import generate
     from everytoken.training.step.execution import describe_machine
 
     model = load_model(_folder(checkpoint))

@@ -29,7 +29,7 @@ class TrainingJob(BaseModel):
         seq_length: predictions of a window.
         eos_id: the token that ends documents.
         initial: checkpoint folder whose weights a new run starts from; null: new weights.
-        held_out: file of `everytoken.training.held_out.write_held_out`; null when ``training.held_out`` is.
+        held_out: file of `everytoken.training.evaluation.held_out.write_held_out`; null when ``training.held_out`` is.
         held_out_sha256: SHA-256 of that file: it is part of what the run is; null when ``held_out`` is.
         tokenizer: tokenizer file or folder, for samples; null when ``training.samples`` is.
         eos_token: spelling of ``eos_id``.

@@ -34,8 +34,8 @@ from everytoken.training.checkpoints.model import (
 )
 from everytoken.training.checkpoints.store import Checkpoint, CheckpointStore
 from everytoken.training.errors import LOWER_RATE, CheckpointError, NonFiniteError, TrainingError
-from everytoken.training.generation import generate
-from everytoken.training.held_out import HeldOutChunks, evaluate_held_out, read_held_out
+from everytoken.training.evaluation.generation import generate
+from everytoken.training.evaluation.held_out import HeldOutChunks, evaluate_held_out, read_held_out
 from everytoken.training.job import TrainingJob
 from everytoken.training.live import Listeners
 from everytoken.training.parameters import GenerationParameters

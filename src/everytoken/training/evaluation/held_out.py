@@ -1,9 +1,9 @@
 """Loss on held-out documents while training, by source.
 
 Documents are chosen, encoded and cut once, into a file: of each source those with the lowest hash of their address,
-cut into chunks as `everytoken.training.evaluation` does (each document after an EOS that is context only, each token
-predicted once). The file has the chunks, so what is measured is the same at every step, in every process and after
-every restart.
+cut into chunks as `everytoken.training.evaluation.bits_per_byte` does (each document after an EOS that is context
+only, each token predicted once). The file has the chunks, so what is measured is the same at every step, in every
+process and after every restart.
 
 Processes take batches of chunks in turn, all equally many: FSDP2 needs every process in every forward pass. A chunk's
 loss is computed by one process and added to zeros of the others, so its value does not depend on how many there are.

@@ -1,0 +1,1 @@
+"""Evaluation: bits per byte, held-out loss, generated text."""
