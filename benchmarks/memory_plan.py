@@ -28,7 +28,7 @@ from everytoken.training import (
     ExecutionParameters,
     TrainingParameters,
 )
-from everytoken.training.plan import make_plan
+from everytoken.training.run.plan import make_plan
 from everytoken.training.step.distribution import Processes, join, these_processes
 from everytoken.training.step.execution import autocast, execution
 from everytoken.training.step.objective import Objective

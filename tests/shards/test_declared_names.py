@@ -42,7 +42,7 @@ def test_names_and_former_paths_are_one_to_one() -> None:
 
 def test_a_recipe_has_the_digest_of_the_path_that_its_function_had() -> None:
     description = {"function": "train", "version": 2, "parameters": {"seed": 7}}
-    old = {**description, "function": "everytoken.training.artifacts.train"}
+    old = {**description, "function": "everytoken.training.run.artifacts.train"}
     assert recipe_digest(description) == recipe_digest(old) == value_digest(old)
 
 

@@ -16,8 +16,8 @@ import torch
 
 from everytoken.seeds import python_random
 from everytoken.tokens import open_training_windows
-from everytoken.training import session
-from everytoken.training.run import run_job
+from everytoken.training.run import session
+from everytoken.training.run.launch import run_job
 from tests.training.tiny import DATA, tiny_job
 
 FILES = ["compact/compact.bin", "annotated/annotated.bin", "annotated/token_lengths.npy"]

@@ -17,7 +17,7 @@ from everytoken.models import LlamaParameters
 from everytoken.models.families import build_model, empty_model
 from everytoken.training import CheckpointParameters, DistributionParameters
 from everytoken.training.checkpoints.model import write_tensors
-from everytoken.training.plan import make_plan
+from everytoken.training.run.plan import make_plan
 from everytoken.training.step.distribution import these_processes
 from everytoken.training.step.loop import make_optimizer, prepare
 from tests.training.tiny import DATA, LLAMA, training_parameters

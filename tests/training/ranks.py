@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from everytoken.tokens.order.loader import TrainingWindows
-from everytoken.training.run import run_job
+from everytoken.training.run.launch import run_job
 from tests.training.tiny import LOOKS, stop_after, tiny_job
 
 WORLDS = [(2, "ddp"), (2, "fsdp"), (4, "ddp"), (4, "fsdp")]

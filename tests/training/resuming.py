@@ -11,7 +11,7 @@ from unittest.mock import patch
 import torch
 
 from everytoken.tokens.order.loader import TrainingWindows
-from everytoken.training.run import run_job
+from everytoken.training.run.launch import run_job
 from tests.training.tiny import EXECUTION, LOOKS, stop_after, tiny_job
 
 

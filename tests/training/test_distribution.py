@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from everytoken.training.errors import TrainingError
-from everytoken.training.run import run_job
+from everytoken.training.run.launch import run_job
 from everytoken.training.step.history import (
     HELD_OUT,
     HELD_OUT_FILE,

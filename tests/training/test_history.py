@@ -47,9 +47,9 @@ _SIMULATED = """
 import sys
 from pathlib import Path
 from everytoken.training import session
-from everytoken.training.artifacts import _Speed
+from everytoken.training.run.artifacts import _Speed
 from everytoken.training.step.history import StepRecord
-from everytoken.training.run import run_job
+from everytoken.training.run.launch import run_job
 from tests.training.tiny import tiny_job
 
 def simulated(model, optimizer, read, parameters, **options):

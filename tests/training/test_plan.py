@@ -19,8 +19,8 @@ from everytoken.training import (
     TrainingError,
     TrainingParameters,
 )
-from everytoken.training import plan as plan_module
-from everytoken.training.plan import make_plan, plan_lines
+from everytoken.training.run import plan as plan_module
+from everytoken.training.run.plan import make_plan, plan_lines
 from everytoken.training.step import loss as loss_module
 from tests.training.tiny import LLAMA, training_parameters
 

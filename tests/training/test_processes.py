@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from everytoken.training.errors import TrainingError
-from everytoken.training.run import launch
+from everytoken.training.run.launch import launch
 from tests.training.tiny import newest, tiny_job, write_inputs
 
 pytestmark = [

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from everytoken.training.errors import CheckpointError, TrainingError
-from everytoken.training.run import run_job
+from everytoken.training.run.launch import run_job
 from tests.training.resuming import ignore, job
 from tests.training.tiny import DATA, LLAMA, file_digests, newest, training_parameters, write_inputs
 

@@ -23,12 +23,12 @@ from everytoken.training import (
     EvaluationParameters,
     GenerationParameters,
     TrainingError,
-    session,
 )
-from everytoken.training.artifacts import evaluate, generate_texts, prepare_job, train
 from everytoken.training.checkpoints.model import load_model, parameters_sha256
 from everytoken.training.errors import NonFiniteError
 from everytoken.training.parameters import PeriodicHeldOut
+from everytoken.training.run import session
+from everytoken.training.run.artifacts import evaluate, generate_texts, prepare_job, train
 from everytoken.training.step import execution, loop
 from everytoken.training.step.execution import matrix_peak
 from everytoken.training.step.history import HISTORY
@@ -360,7 +360,7 @@ def test_generated_texts_are_kept_with_their_prompts(tmp_path, inputs):
 
 
 def test_planning_loads_no_torch():
-    program = "import sys, everytoken.training.artifacts, everytoken.models; print('torch' in sys.modules)"
+    program = "import sys, everytoken.training.run.artifacts, everytoken.models; print('torch' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,

@@ -16,12 +16,14 @@ from everytoken.models.families import build_model
 from everytoken.shards.atomic import sole_writer
 from everytoken.tokens import StreamError
 from everytoken.tokens.order.loader import TrainingWindows
-from everytoken.training import session
 from everytoken.training.checkpoints.model import load_model, parameters_sha256
 from everytoken.training.errors import CheckpointError, NonFiniteError, TrainingError
-from everytoken.training.job import read_job, write_job
-from everytoken.training.progress import with_progress
-from everytoken.training.run import launch, run_job
+from everytoken.training.run import session
+from everytoken.training.run.job import read_job, write_job
+from everytoken.training.run.launch import launch, run_job
+from everytoken.training.run.progress import with_progress
+from everytoken.training.run.stream_files import StreamFiles
+from everytoken.training.run.worker import _ended_by
 from everytoken.training.step.execution import describe_machine
 from everytoken.training.step.history import (
     HELD_OUT,
@@ -35,8 +37,6 @@ from everytoken.training.step.history import (
     StepRecord,
     read_records,
 )
-from everytoken.training.stream_files import StreamFiles
-from everytoken.training.worker import _ended_by
 from tests.shards.children import wait_until
 from tests.training.tiny import LLAMA, LOOKS, SEQ, file_digests, newest, stop_after, tiny_job, write_inputs
 
@@ -290,7 +290,7 @@ def test_a_job_survives_its_file(inputs, tmp_path):
 def test_several_nodes_are_told_how_to_be_started(inputs, tmp_path):
     job = tiny_job(inputs, tmp_path, processes=2)
     job = job.model_copy(update={"distribution": job.distribution.model_copy(update={"nodes": 2})})
-    with pytest.raises(TrainingError, match=r"torchrun --nnodes 2 --nproc-per-node 2 .*everytoken.training.worker"):
+    with pytest.raises(TrainingError, match=r"torchrun --nnodes 2 --nproc-per-node 2 .*everytoken.training.run.worker"):
         launch(job, lambda records: None)
     assert read_job(job.live_folder / "job.json") == job
 
@@ -367,7 +367,7 @@ def test_a_process_that_is_done_ends_well_whatever_threads_do_at_the_end_of_the_
     job = tiny_job(inputs, tmp_path / "runs", steps=3)
     write_job(tmp_path / "given.json", job)
     # as gloo's threads sometimes do
-    program = "import atexit, os; atexit.register(os.abort)\nfrom everytoken.training.worker import main\nmain()"
+    program = "import atexit, os; atexit.register(os.abort)\nfrom everytoken.training.run.worker import main\nmain()"
     rank = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
     done = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path / "given.json")],
@@ -397,7 +397,7 @@ def test_a_line_of_progress_says_no_speed_before_one_was_measured(caplog):
 
 def children(pid):
     listed = subprocess.run(["ps", "-eww", "-o", "pid=,args="], capture_output=True, text=True, check=True).stdout
-    return [line for line in listed.splitlines() if f"everytoken.training.worker {pid}" in line]
+    return [line for line in listed.splitlines() if f"everytoken.training.run.worker {pid}" in line]
 
 
 @pytest.mark.sensitive
@@ -405,8 +405,8 @@ def test_the_processes_end_with_the_one_that_started_them_and_one_process_can_go
     job = tiny_job(inputs, tmp_path, processes=2, every_steps=2, steps=100_000)
     write_job(tmp_path / "given.json", job)
     program = (
-        "import sys; from pathlib import Path; from everytoken.training.job import read_job;"
-        "from everytoken.training.run import launch; launch(read_job(Path(sys.argv[1])), lambda records: None)"
+        "import sys; from pathlib import Path; from everytoken.training.run.job import read_job;"
+        "from everytoken.training.run.launch import launch; launch(read_job(Path(sys.argv[1])), lambda records: None)"
     )
     parent = subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "given.json")])
     mine = job.live_folder / "job.json"

@@ -15,17 +15,12 @@ from everytoken.seeds import numpy_generator
 from everytoken.shards import file_sha256
 from everytoken.tokens import WindowWriter, open_encoder
 from everytoken.tokens.order.parameters import DataParameters
-from everytoken.training import (
-    CheckpointParameters,
-    DistributionParameters,
-    ExecutionParameters,
-    TrainingParameters,
-    session,
-)
+from everytoken.training import CheckpointParameters, DistributionParameters, ExecutionParameters, TrainingParameters
 from everytoken.training.checkpoints.store import CheckpointStore
 from everytoken.training.evaluation.held_out import prepare_held_out, write_held_out
-from everytoken.training.job import TrainingJob
 from everytoken.training.parameters import PeriodicHeldOut, PeriodicSamples
+from everytoken.training.run import session
+from everytoken.training.run.job import TrainingJob
 
 VOCAB, SEQ = 61, 12
 EXECUTION = ExecutionParameters(threads=1, precision="float32", matmul_precision="highest")

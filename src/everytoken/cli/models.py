@@ -69,9 +69,9 @@ def _write_job(env: str | None, given: dict[str, Any], pipeline: str, path: Path
     """Write the job of a pipeline's training to ``path``; return how to run it."""
     from kedro.framework.project import pipelines
 
-    from everytoken.training.artifacts import prepare_job
-    from everytoken.training.job import write_job
-    from everytoken.training.run import nodes_command
+    from everytoken.training.run.artifacts import prepare_job
+    from everytoken.training.run.job import write_job
+    from everytoken.training.run.launch import nodes_command
 
     path = path.resolve()
     if not path.parent.is_dir():
@@ -100,7 +100,7 @@ def plan(env: str | None, vocab_size: int | None, streams: str, params: dict[str
 
     Sizes are those of what the environment has made; --vocab-size and --streams give them where nothing is made yet.
     """
-    from everytoken.training.plan import plan_lines
+    from everytoken.training.run.plan import plan_lines
 
     try:
         with project(env, params) as (context, catalog):

@@ -1,7 +1,7 @@
 """Train a job: here, or in several processes; go on from the newest checkpoint of the run.
 
-Several processes are started by a process of its own, which waits for them (`everytoken.training.worker`). What they
-did comes back through files in the job's live folder: records as lines of JSON, and the error of a process that
+Several processes are started by a process of its own, which waits for them (`everytoken.training.run.worker`). What
+they did comes back through files in the job's live folder: records as lines of JSON, and the error of a process that
 failed. They end when this process ends, however it ends: they hold the other end of a pipe. Importing this loads no
 torch.
 """
@@ -28,8 +28,8 @@ from everytoken.shards import StoreBusy
 from everytoken.shards.atomic import sole_writer
 from everytoken.training import errors
 from everytoken.training.errors import CheckpointError, TrainingError
-from everytoken.training.job import TrainingJob, write_job
-from everytoken.training.live import Listeners, OnHeldOut, OnRecords, Tail
+from everytoken.training.run.job import TrainingJob, write_job
+from everytoken.training.run.progress_channel import Listeners, OnHeldOut, OnRecords, Tail
 from everytoken.training.step.history import HeldOutRecord, StepRecord
 
 RECORDS_FILE = "records.jsonl"
@@ -37,7 +37,7 @@ JOB_FILE = "job.json"
 _TOLD = "processes_"  # how folders begin in which the processes of one launch tell
 
 _SECONDS_BETWEEN_LOOKS = 1.0
-_SECONDS_TO_END = 40.0  # everytoken.training.worker gives a process 30 to end by itself
+_SECONDS_TO_END = 40.0  # everytoken.training.run.worker gives a process 30 to end by itself
 
 
 def run_job(job: TrainingJob, on_records: OnRecords, on_held_out: OnHeldOut | None = None) -> None:
@@ -56,7 +56,7 @@ def run_job(job: TrainingJob, on_records: OnRecords, on_held_out: OnHeldOut | No
         NonFiniteError: too many steps in a row were not finite.
         CheckpointError: checkpoints are of another run, or none of them verifies, or one cannot be written.
     """
-    from everytoken.training.session import train_here
+    from everytoken.training.run.session import train_here
 
     train_here(job, Listeners(on_records, on_held_out))
 
@@ -104,7 +104,7 @@ def _launch_here(job: TrainingJob, on_records: OnRecords, on_held_out: OnHeldOut
     folder = Path(tempfile.mkdtemp(prefix=_TOLD, dir=job.live_folder))
     tail, listeners = Tail(folder / RECORDS_FILE), Listeners(on_records, on_held_out, seconds=math.inf)
     environment = os.environ | {"OMP_NUM_THREADS": str(job.training.execution.threads)}
-    worker = [sys.executable, "-m", "everytoken.training.worker", str(job.live_folder / JOB_FILE)]
+    worker = [sys.executable, "-m", "everytoken.training.run.worker", str(job.live_folder / JOB_FILE)]
     command = [*worker, "--start", str(folder)]
     with (
         _terminable(),
@@ -146,7 +146,7 @@ def nodes_command(job: TrainingJob, path: Path) -> str:
         f"run this on each of {nodes} machines in a network that is trusted, with HOST the first of them and N from 0 "
         f"there to {nodes - 1} on the last:\n"
         f"torchrun --nnodes {nodes} --nproc-per-node {processes} --node-rank N --master-addr HOST --master-port 29500 "
-        f"-m everytoken.training.worker {shlex.quote(str(path.resolve()))}"
+        f"-m everytoken.training.run.worker {shlex.quote(str(path.resolve()))}"
     )
 
 

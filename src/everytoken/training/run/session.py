@@ -36,10 +36,11 @@ from everytoken.training.checkpoints.store import Checkpoint, CheckpointStore
 from everytoken.training.errors import LOWER_RATE, CheckpointError, NonFiniteError, TrainingError
 from everytoken.training.evaluation.generation import generate
 from everytoken.training.evaluation.held_out import HeldOutChunks, evaluate_held_out, read_held_out
-from everytoken.training.job import TrainingJob
-from everytoken.training.live import Listeners
 from everytoken.training.parameters import GenerationParameters
-from everytoken.training.progress import with_progress
+from everytoken.training.run.job import TrainingJob
+from everytoken.training.run.progress import with_progress
+from everytoken.training.run.progress_channel import Listeners
+from everytoken.training.run.stream_files import StreamFiles
 from everytoken.training.step.distribution import Processes, these_processes
 from everytoken.training.step.execution import describe_machine, execution, matrix_peak
 from everytoken.training.step.history import (
@@ -56,7 +57,6 @@ from everytoken.training.step.history import (
 )
 from everytoken.training.step.loop import make_optimizer, prepare, train_steps
 from everytoken.training.step.optimizer_state import OPTIMIZER_FILE
-from everytoken.training.stream_files import StreamFiles
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class _Past:
 
 
 def train_here(job: TrainingJob, listeners: Listeners) -> None:
-    """Train to the last step as this process's part of the run; see `everytoken.training.run.run_job`."""
+    """Train to the last step as this process's part of the run; see `everytoken.training.run.launch.run_job`."""
     processes = these_processes(job.distribution)
     processes.rows(job.training.batch_size)
     with ExitStack() as stack:

@@ -24,7 +24,6 @@ from everytoken.tokens.order.parameters import DataParameters
 from everytoken.tokens.streams.streams_by_path import GivenFiles, path_of
 from everytoken.tokens.tokenizer.document_tokenizer import TOKENIZER_FILE
 from everytoken.training.errors import LOWER_RATE, CheckpointError, NonFiniteError, TrainingError
-from everytoken.training.job import TrainingJob
 from everytoken.training.parameters import (
     CheckpointParameters,
     DistributionParameters,
@@ -33,6 +32,7 @@ from everytoken.training.parameters import (
     GenerationParameters,
     TrainingParameters,
 )
+from everytoken.training.run.job import TrainingJob
 from everytoken.training.step.history import (
     HELD_OUT_FILE,
     HISTORY_FILE,
@@ -71,7 +71,7 @@ def train(
 
     The vocabulary size comes from the tokenizer, the sequence length from the streams. The state of the run is kept
     in ``checkpoints.folder`` while it trains: a run that was stopped goes on from its newest checkpoint that verifies,
-    to the same bytes (`everytoken.training.run`).
+    to the same bytes (`everytoken.training.run.launch`).
 
     Args:
         folder: an empty folder.
@@ -103,7 +103,7 @@ def train(
     """
     from everytoken.training.checkpoints.model import CONFIG_FILE, MODEL_FILE, load_model, parameters_sha256
     from everytoken.training.checkpoints.store import CheckpointStore
-    from everytoken.training.run import launch
+    from everytoken.training.run.launch import launch
     from everytoken.training.step.execution import describe_machine
 
     job = prepare_job(

@@ -1,10 +1,10 @@
 """One process of a distributed training; and the start of several on this machine.
 
-``--start FOLDER`` starts the job's processes on this machine, for `everytoken.training.run.launch`, which reads what
-they say from FOLDER. They find each other through a file in FOLDER, which is their user's alone, and talk over the
+``--start FOLDER`` starts the job's processes on this machine, for `everytoken.training.run.launch.launch`, which reads
+what they say from FOLDER. They find each other through a file in FOLDER, which is their user's alone, and talk over the
 loopback interface: nothing listens on another one.
 
-    torchrun --nnodes 2 --nproc-per-node 2 ... -m everytoken.training.worker JOB.json
+    torchrun --nnodes 2 --nproc-per-node 2 ... -m everytoken.training.run.worker JOB.json
 
 runs a job on several machines with torchrun's own options, in a network that is trusted.
 """
@@ -31,9 +31,9 @@ from everytoken.models.errors import ModelsError
 from everytoken.shards.errors import ShardsError
 from everytoken.tokens.errors import TokensError
 from everytoken.training.errors import TrainingError
-from everytoken.training.job import TrainingJob, read_job
-from everytoken.training.live import append_records
-from everytoken.training.run import RECORDS_FILE, run_job
+from everytoken.training.run.job import TrainingJob, read_job
+from everytoken.training.run.launch import RECORDS_FILE, run_job
+from everytoken.training.run.progress_channel import append_records
 from everytoken.training.step.history import Record
 
 _SECONDS_BETWEEN_LOOKS = 0.1

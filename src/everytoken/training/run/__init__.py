@@ -1,0 +1,1 @@
+"""A training run: the plan, the job, its processes, the session, and the artifact functions."""
