@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from everytoken.provenance.lookup.character_spans import locate_document
+from everytoken.provenance.lookup.document_records import DocumentRecord
 from everytoken.provenance.questions.batch_page import batch_page, write_batch_page
-from everytoken.provenance.questions.character_spans import locate_document
-from everytoken.provenance.questions.document_records import DocumentRecord
 from everytoken.provenance.questions.trace import TracedSpan, TracedWindow
 from everytoken.provenance.questions.traced_steps import TracedSequence
 from everytoken.seeds import numpy_generator

@@ -28,9 +28,9 @@ from everytoken.corpus.exclusion import ExcludedId, read_list, write_list
 from everytoken.pipelines import annotation, ingestion, subsampling, tokenization
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.indexes.document_index import index_documents, open_document_index
-from everytoken.provenance.questions.document_records import DocumentRecords
-from everytoken.provenance.questions.places import Places
-from everytoken.provenance.questions.runs import TRAINED
+from everytoken.provenance.lookup.dataset_locations import Places
+from everytoken.provenance.lookup.document_records import DocumentRecords
+from everytoken.provenance.lookup.runs import TRAINED
 from everytoken.provenance.takedown import list_in_force as list_in_force_module
 from everytoken.provenance.takedown.exclusion_request import InForce, Request, WantedId, find_documents
 from everytoken.shards import Ledger, Store, artifact_root_digest, value_digest

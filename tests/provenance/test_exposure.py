@@ -24,17 +24,17 @@ from everytoken.cli import cli
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.indexes.document_numbers import DocumentPlace
 from everytoken.provenance.indexes.stream_index import MadeStream, index_padded_stream
+from everytoken.provenance.lookup.dataset_locations import Places
+from everytoken.provenance.lookup.document_records import DocumentRecords, Row
+from everytoken.provenance.lookup.recorded_runs import recorded_run
+from everytoken.provenance.lookup.runs import OpenRun, Run, describe_run, find_run, open_run
+from everytoken.provenance.lookup.stream_documents import documents_of, index_of_stream
+from everytoken.provenance.lookup.token_texts import bytes_of_token
 from everytoken.provenance.questions.answer_lines import answer_lines
 from everytoken.provenance.questions.batch_page import batch_page
-from everytoken.provenance.questions.document_records import DocumentRecords, Row
 from everytoken.provenance.questions.exposure import reads_of
 from everytoken.provenance.questions.exposure_questions import Answer, Questions
 from everytoken.provenance.questions.phrases import RunDocuments, document_exposure
-from everytoken.provenance.questions.places import Places
-from everytoken.provenance.questions.recorded_runs import recorded_run
-from everytoken.provenance.questions.runs import OpenRun, Run, describe_run, find_run, open_run
-from everytoken.provenance.questions.stream_documents import documents_of, index_of_stream
-from everytoken.provenance.questions.token_texts import bytes_of_token
 from everytoken.provenance.questions.trace_lines import sequence_lines
 from everytoken.provenance.questions.traced_steps import token_at, trace_step
 from everytoken.provenance.questions.unused_documents import unused_at

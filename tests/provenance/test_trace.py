@@ -16,17 +16,17 @@ from tokenizers import Tokenizer, normalizers
 
 from everytoken.corpus.ingestion.source import UpstreamFile
 from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.questions.character_spans import locate_chat, locate_document
-from everytoken.provenance.questions.document_records import DocumentRecord, DocumentRecords
-from everytoken.provenance.questions.places import Places
-from everytoken.provenance.questions.run_streams import stream_of_run
-from everytoken.provenance.questions.runs import open_run
-from everytoken.provenance.questions.stream_documents import documents_of
-from everytoken.provenance.questions.token_texts import bytes_of_token
+from everytoken.provenance.lookup.character_spans import locate_chat, locate_document
+from everytoken.provenance.lookup.dataset_locations import Places
+from everytoken.provenance.lookup.document_records import DocumentRecord, DocumentRecords
+from everytoken.provenance.lookup.run_streams import stream_of_run
+from everytoken.provenance.lookup.runs import open_run
+from everytoken.provenance.lookup.stream_documents import documents_of
+from everytoken.provenance.lookup.token_texts import bytes_of_token
+from everytoken.provenance.lookup.upstream_text import UpstreamDocument, read_documents_at
 from everytoken.provenance.questions.trace import TracedWindow, trace_windows
 from everytoken.provenance.questions.trace_lines import file_lines, record_line, sequence_lines
 from everytoken.provenance.questions.traced_steps import TracedSequence, open_stream, token_at, trace_step, trace_window
-from everytoken.provenance.questions.upstream_text import UpstreamDocument, read_documents_at
 from everytoken.tokens import DocumentEncoder, open_tokenizer
 from everytoken.tokens.chat.conversations import encode_chats
 from everytoken.tokens.engines.registry import open_engine

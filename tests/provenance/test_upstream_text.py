@@ -17,7 +17,7 @@ from everytoken.corpus.errors import RowError
 from everytoken.corpus.ingestion.source import Source, UpstreamFile, find_files
 from everytoken.corpus.upstreams.path import PathUpstream
 from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.questions.upstream_text import iterate_documents_at, read_documents_at
+from everytoken.provenance.lookup.upstream_text import iterate_documents_at, read_documents_at
 from everytoken.seeds import numpy_generator
 
 ROWS = [

@@ -25,9 +25,9 @@ from everytoken.pipelines import (
     tokenization,
     training,
 )
-from everytoken.provenance.questions.document_records import DocumentRecords
-from everytoken.provenance.questions.places import Places
-from everytoken.provenance.questions.runs import OpenRun, Run, open_run
+from everytoken.provenance.lookup.dataset_locations import Places
+from everytoken.provenance.lookup.document_records import DocumentRecords
+from everytoken.provenance.lookup.runs import OpenRun, Run, open_run
 from everytoken.tokens.order.loader import WindowStream
 from everytoken.tokens.order.parameters import DataParameters
 from tests.provenance.small_job import SmallJob, write_upstream

@@ -26,7 +26,7 @@ from everytoken.cli.project import cause_of, given_parameters, known_errors, pro
 
 if TYPE_CHECKING:
     from everytoken.corpus.exclusion import Entry, ExclusionParameters
-    from everytoken.provenance.questions.places import Places
+    from everytoken.provenance.lookup.dataset_locations import Places
     from everytoken.provenance.takedown.exclusion_report import Before
     from everytoken.provenance.takedown.exclusion_request import Document, Wanted
 
@@ -67,7 +67,7 @@ class _Environment:
 
     def places(self) -> Places:
         """Open the datasets as they are now."""
-        from everytoken.provenance.questions.places import Places
+        from everytoken.provenance.lookup.dataset_locations import Places
 
         return Places(self.paths, self.name or "local")
 
@@ -151,7 +151,7 @@ def _go_on(environment: _Environment, dry_run: bool) -> bool:
 
 
 def _exclude(environment: _Environment, wanted: list[Wanted], reason: str, allow_missing: bool, dry_run: bool) -> None:
-    from everytoken.provenance.questions.document_records import DocumentRecords
+    from everytoken.provenance.lookup.document_records import DocumentRecords
     from everytoken.provenance.takedown.exclusion_report import document_index
     from everytoken.provenance.takedown.exclusion_request import find_documents, list_in_force
     from everytoken.shards.atomic import scratch_folder

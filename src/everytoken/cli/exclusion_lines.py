@@ -10,7 +10,7 @@ import click
 
 if TYPE_CHECKING:
     from everytoken.corpus.exclusion import ExclusionParameters
-    from everytoken.provenance.questions.places import Places
+    from everytoken.provenance.lookup.dataset_locations import Places
     from everytoken.provenance.takedown.exclusion_report import Before
     from everytoken.provenance.takedown.exclusion_request import InForce, Request, Revocation
 

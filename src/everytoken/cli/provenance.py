@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 if TYPE_CHECKING:
-    from everytoken.provenance.questions.places import Places
-    from everytoken.provenance.questions.runs import Run
+    from everytoken.provenance.lookup.dataset_locations import Places
+    from everytoken.provenance.lookup.runs import Run
+    from everytoken.provenance.lookup.upstream_text import Address, UpstreamDocument
     from everytoken.provenance.questions.traced_steps import TracedSequence
-    from everytoken.provenance.questions.upstream_text import Address, UpstreamDocument
 
 _RUN = (
     "A dataset that is a checkpoint, a checkpoint's folder, that of one of its steps, or an MLflow run: its id, or "
@@ -95,7 +95,7 @@ def trace(
         raise click.UsageError("--position is of one sequence of the step: give --sequence")
     html = None if html is None else html.resolve()
     with _project(env) as project:
-        from everytoken.provenance.questions.document_records import DocumentRecords
+        from everytoken.provenance.lookup.document_records import DocumentRecords
         from everytoken.provenance.questions.trace_lines import file_lines, sequence_lines
         from everytoken.provenance.questions.traced_steps import token_at, trace_window
 
@@ -190,8 +190,8 @@ def exposure(
     if sum(one is not None for one in (document_id, address, text_contains)) != 1:
         raise click.UsageError("give one of --id, --address and --text-contains")
     with _project(env) as project:
+        from everytoken.provenance.lookup.document_records import DocumentRecords
         from everytoken.provenance.questions.answer_lines import answer_lines
-        from everytoken.provenance.questions.document_records import DocumentRecords
         from everytoken.provenance.questions.exposure_questions import Questions
 
         records, folders = DocumentRecords(project.places), project.checkpoint_folders
@@ -218,8 +218,8 @@ def _traced_step(
     keep_texts: bool,
 ) -> tuple[str, list[TracedSequence], int]:
     """Return the name of the run, the sequences that are wanted, and how many more there are."""
-    from everytoken.provenance.questions.document_records import DocumentRecords
-    from everytoken.provenance.questions.runs import open_run
+    from everytoken.provenance.lookup.document_records import DocumentRecords
+    from everytoken.provenance.lookup.runs import open_run
     from everytoken.provenance.questions.traced_steps import trace_step
 
     found = _run(project, run)
@@ -239,7 +239,7 @@ def _traced_step(
 
 def _run(project: _Project, name: str) -> Run:
     """Return the run that a name means."""
-    from everytoken.provenance.questions.runs import find_run
+    from everytoken.provenance.lookup.runs import find_run
 
     if _MLFLOW.fullmatch(name) and name not in project.places.paths and not Path(name).exists():
         return _mlflow_run(project, name)
@@ -248,8 +248,8 @@ def _run(project: _Project, name: str) -> Run:
 
 def _mlflow_run(project: _Project, which: str) -> Run:
     """Return a run by its checkpoint, where the environment still has it, else by what MLflow recorded."""
-    from everytoken.provenance.questions.recorded_runs import CHECKPOINTS, recorded_run
-    from everytoken.provenance.questions.runs import find_run, trained_checkpoints
+    from everytoken.provenance.lookup.recorded_runs import CHECKPOINTS, recorded_run
+    from everytoken.provenance.lookup.runs import find_run, trained_checkpoints
     from everytoken.tracking.recorded import read_recorded
     from everytoken.tracking.store import TrackingSettings
 
@@ -274,7 +274,7 @@ def _upstream_texts(
     from everytoken.corpus.ingestion.source import UpstreamFile
     from everytoken.parameters import IngestionParameters
     from everytoken.provenance.errors import ProvenanceError
-    from everytoken.provenance.questions.upstream_text import read_documents_at
+    from everytoken.provenance.lookup.upstream_text import read_documents_at
 
     spans = [
         span
@@ -337,7 +337,7 @@ def _project(env: str | None) -> Iterator[_Project]:
     from kedro.utils import find_kedro_project
 
     from everytoken.cli.project import known_errors
-    from everytoken.provenance.questions.places import Places
+    from everytoken.provenance.lookup.dataset_locations import Places
     from everytoken.settings import CONFIG_LOADER_ARGS
 
     folder = find_kedro_project(Path.cwd())

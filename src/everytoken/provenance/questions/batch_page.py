@@ -18,8 +18,8 @@ import numpy as np
 
 from everytoken.html_pages import page_with
 from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.questions.document_records import DocumentRecord
-from everytoken.provenance.questions.token_texts import bytes_of_token, decoded
+from everytoken.provenance.lookup.document_records import DocumentRecord
+from everytoken.provenance.lookup.token_texts import bytes_of_token, decoded
 from everytoken.provenance.questions.trace import TracedSpan
 from everytoken.provenance.questions.traced_steps import TracedSequence
 from everytoken.shards import write_text

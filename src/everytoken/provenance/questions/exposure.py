@@ -18,8 +18,8 @@ import numpy as np
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.indexes.document_numbers import DocumentPlace
 from everytoken.provenance.indexes.spans import Span, StreamIndex
-from everytoken.provenance.questions.indexed_streams import IndexedStream
-from everytoken.provenance.questions.runs import OpenRun, Run
+from everytoken.provenance.lookup.indexed_streams import IndexedStream
+from everytoken.provenance.lookup.runs import OpenRun, Run
 from everytoken.tokens.order.loader import WindowStream
 
 

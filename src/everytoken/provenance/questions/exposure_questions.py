@@ -12,24 +12,24 @@ from typing import Any
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.indexes.document_index import DocumentIndex, open_document_index
 from everytoken.provenance.indexes.document_numbers import DocumentPlace
-from everytoken.provenance.questions.document_records import (
+from everytoken.provenance.lookup.dataset_locations import store_head
+from everytoken.provenance.lookup.document_records import (
     CANARY,
     STORES,
     DocumentRecord,
     DocumentRecords,
     Row,
 )
-from everytoken.provenance.questions.phrases import DocumentExposure, RunDocuments, document_exposure
-from everytoken.provenance.questions.places import store_head
-from everytoken.provenance.questions.runs import OpenRun, Run, open_run, past_of
-from everytoken.provenance.questions.stream_documents import (
+from everytoken.provenance.lookup.runs import OpenRun, Run, open_run, past_of
+from everytoken.provenance.lookup.stream_documents import (
     StreamDocuments,
     documents_of,
     documents_of_gone,
     index_of_stream,
 )
-from everytoken.provenance.questions.text_search import canary_documents_with_id, documents_containing
-from everytoken.provenance.questions.unread_splits import unread_splits
+from everytoken.provenance.lookup.text_search import canary_documents_with_id, documents_containing
+from everytoken.provenance.lookup.unread_splits import unread_splits
+from everytoken.provenance.questions.phrases import DocumentExposure, RunDocuments, document_exposure
 from everytoken.provenance.questions.unused_documents import Unused, rows_read, unused_at, unused_with_id
 from everytoken.shards import Store
 

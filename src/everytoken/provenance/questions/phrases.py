@@ -19,12 +19,12 @@ from everytoken.provenance.indexes.chat_index import CHATS
 from everytoken.provenance.indexes.document_numbers import DocumentPlace
 from everytoken.provenance.indexes.padded_index import PADDED
 from everytoken.provenance.indexes.spans import StreamIndex
-from everytoken.provenance.questions.character_spans import LocatedTokens
-from everytoken.provenance.questions.document_records import DocumentRecord, RecordText
+from everytoken.provenance.lookup.character_spans import LocatedTokens
+from everytoken.provenance.lookup.document_records import DocumentRecord, RecordText
+from everytoken.provenance.lookup.indexed_streams import IndexedStream
+from everytoken.provenance.lookup.runs import OpenRun
+from everytoken.provenance.lookup.stream_documents import StreamDocuments
 from everytoken.provenance.questions.exposure import Reads, reads_of
-from everytoken.provenance.questions.indexed_streams import IndexedStream
-from everytoken.provenance.questions.runs import OpenRun
-from everytoken.provenance.questions.stream_documents import StreamDocuments
 from everytoken.provenance.questions.trace import is_only, require_cut, require_same, require_same_length
 from everytoken.tokens.order.loader import WindowStream
 

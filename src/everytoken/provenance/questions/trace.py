@@ -2,7 +2,7 @@
 
 The index of the stream says which tokens of which documents a window holds. Their texts are read from the stores of the
 splits and encoded again: every id must be that of the window, so an answer is never about another document than the one
-that was read. The text as its upstream has it is a matter of `everytoken.provenance.questions.upstream_text`.
+that was read. The text as its upstream has it is a matter of `everytoken.provenance.lookup.upstream_text`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import numpy as np
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.indexes.flat_index import FlatWindowIndex
 from everytoken.provenance.indexes.spans import Span, StreamIndex
-from everytoken.provenance.questions.character_spans import LocatedTokens
-from everytoken.provenance.questions.document_records import DocumentRecord, DocumentRecords, Row
-from everytoken.provenance.questions.foreign_streams import file_of
-from everytoken.provenance.questions.indexed_streams import IndexedStream
-from everytoken.provenance.questions.stream_documents import StreamDocuments
+from everytoken.provenance.lookup.character_spans import LocatedTokens
+from everytoken.provenance.lookup.document_records import DocumentRecord, DocumentRecords, Row
+from everytoken.provenance.lookup.foreign_streams import file_of
+from everytoken.provenance.lookup.indexed_streams import IndexedStream
+from everytoken.provenance.lookup.stream_documents import StreamDocuments
 from everytoken.tokens.chat.parameters import ChatParameters
 from everytoken.tokens.chat.windows import cut_chat
 from everytoken.tokens.order.loader import WindowStream

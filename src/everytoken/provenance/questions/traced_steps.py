@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 
 from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.questions.document_records import DocumentRecords
-from everytoken.provenance.questions.indexed_streams import IndexedStream
-from everytoken.provenance.questions.runs import OpenRun
-from everytoken.provenance.questions.stream_documents import (
+from everytoken.provenance.lookup.document_records import DocumentRecords
+from everytoken.provenance.lookup.indexed_streams import IndexedStream
+from everytoken.provenance.lookup.runs import OpenRun
+from everytoken.provenance.lookup.stream_documents import (
     documents_of,
     documents_of_gone,
     folder_of_stream,
 )
-from everytoken.provenance.questions.token_texts import bytes_of_token, decoded
+from everytoken.provenance.lookup.token_texts import bytes_of_token, decoded
 from everytoken.provenance.questions.trace import TracedSpan, TracedWindow, trace_windows
 from everytoken.tokens.order.loader import WindowStream, open_training_windows
 from everytoken.tokens.order.parameters import DataParameters

@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 
 from everytoken.address import spelled_address
 from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.questions.document_records import CANARY, STORES, DocumentRecords
-from everytoken.provenance.questions.places import Places, store_head
+from everytoken.provenance.lookup.dataset_locations import Places, store_head
+from everytoken.provenance.lookup.document_records import CANARY, STORES, DocumentRecords
 from everytoken.shards.progress import progress
 from everytoken.shards.shards import part_name
 from everytoken.shards.writing import set_aside_path

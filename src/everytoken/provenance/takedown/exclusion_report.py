@@ -27,10 +27,10 @@ from everytoken.provenance.indexes.stream_index import (
     made_stream,
     open_stream_index,
 )
+from everytoken.provenance.lookup.dataset_locations import Places
+from everytoken.provenance.lookup.run_streams import DATASETS
+from everytoken.provenance.lookup.runs import TRAINED, OpenRun, describe_run, open_run
 from everytoken.provenance.questions.exposure import Held, exposures_of, windows_holding
-from everytoken.provenance.questions.places import Places
-from everytoken.provenance.questions.run_streams import DATASETS
-from everytoken.provenance.questions.runs import TRAINED, OpenRun, describe_run, open_run
 from everytoken.provenance.releases.release import SPLITS
 from everytoken.provenance.releases.window_checksums import write_window_checksums
 from everytoken.provenance.takedown.exclusion_request import Document

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from everytoken.provenance.questions.places import FORMER_INDEXES, Places
+from everytoken.provenance.lookup.dataset_locations import FORMER_INDEXES, Places
 from everytoken.shards import LEDGER_FILE, Artifact, ArtifactStore
 from everytoken.shards.atomic import atomic_folder, link_file, remove_temporaries, sole_writer
 

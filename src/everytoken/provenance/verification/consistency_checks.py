@@ -8,7 +8,7 @@ import numpy as np
 
 from everytoken.corpus.ingestion.plan import PlanParameters, shard_order
 from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.questions.run_streams import DATASETS
+from everytoken.provenance.lookup.run_streams import DATASETS
 from everytoken.provenance.releases.release import (
     BOUNDARIES_FILE,
     MANIFEST_FOLDER,

@@ -14,7 +14,7 @@ from everytoken.corpus.reading.rows import ReadingLimits
 from everytoken.corpus.upstreams.checksums import algorithm_of
 from everytoken.corpus.upstreams.path import NOT_PUBLISHED, PathUpstream
 from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.questions.upstream_text import read_documents_at
+from everytoken.provenance.lookup.upstream_text import read_documents_at
 from everytoken.provenance.releases.release import SPLITS, TOKENIZER_PATH, Release
 from everytoken.provenance.replay.roots import is_readable
 from everytoken.provenance.text_hashes import text_hash

@@ -1,9 +1,9 @@
 """A stream that is gone, known by its index alone: which documents its windows held, not which ids.
 
 A take-down writes the streams again, and keeps the indexes of those that were before
-(`everytoken.provenance.questions.places.Places.indexes`). What a run read of a document then follows as before: the
-order of samples needs the sizes of the streams, and where a document was says the index. Which predictions counted
-follows from the lengths of the documents, but for chats, whose mask was beside the windows.
+(`everytoken.provenance.lookup.dataset_locations.Places.indexes`). What a run read of a document then follows as
+before: the order of samples needs the sizes of the streams, and where a document was says the index. Which predictions
+counted follows from the lengths of the documents, but for chats, whose mask was beside the windows.
 """
 
 from __future__ import annotations

@@ -14,12 +14,12 @@ from typing import Any, cast
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.indexes.document_numbers import require_rows
 from everytoken.provenance.indexes.stream_index import StreamIndex, open_stream_index
-from everytoken.provenance.questions.character_spans import LocatedTokens, locate_chat, locate_document
-from everytoken.provenance.questions.document_records import STORES, RecordText
-from everytoken.provenance.questions.foreign_streams import input_files, sequences_of
-from everytoken.provenance.questions.indexed_streams import IndexedStream
-from everytoken.provenance.questions.places import Places, store_head
-from everytoken.provenance.questions.run_streams import DATASETS
+from everytoken.provenance.lookup.character_spans import LocatedTokens, locate_chat, locate_document
+from everytoken.provenance.lookup.dataset_locations import Places, store_head
+from everytoken.provenance.lookup.document_records import STORES, RecordText
+from everytoken.provenance.lookup.foreign_streams import input_files, sequences_of
+from everytoken.provenance.lookup.indexed_streams import IndexedStream
+from everytoken.provenance.lookup.run_streams import DATASETS
 from everytoken.shards import LEDGER_FILE, Artifact, ArtifactStore
 from everytoken.tokens.chat.documents import said_in
 from everytoken.tokens.chat.parameters import ChatParameters

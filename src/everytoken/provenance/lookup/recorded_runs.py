@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.questions.places import Places
-from everytoken.provenance.questions.run_streams import DATASETS
-from everytoken.provenance.questions.runs import Run
+from everytoken.provenance.lookup.dataset_locations import Places
+from everytoken.provenance.lookup.run_streams import DATASETS
+from everytoken.provenance.lookup.runs import Run
 from everytoken.tokens.order.parameters import DataParameters
 
 

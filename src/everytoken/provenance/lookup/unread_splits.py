@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.questions.places import Places, store_head
+from everytoken.provenance.lookup.dataset_locations import Places, store_head
 from everytoken.shards import Shards
 from everytoken.shards.parts import StoredPart
 from everytoken.shards.shards import part_name

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.indexes.document_numbers import DocumentPlace
-from everytoken.provenance.questions.document_records import CANARY, STORES
-from everytoken.provenance.questions.places import Places
+from everytoken.provenance.lookup.dataset_locations import Places
+from everytoken.provenance.lookup.document_records import CANARY, STORES
 from everytoken.shards import Store
 from everytoken.shards.parts import StoredPart
 from everytoken.shards.progress import progress

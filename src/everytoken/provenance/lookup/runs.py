@@ -19,9 +19,9 @@ from pydantic import ValidationError
 
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.indexes.stream_index import open_stream_index
-from everytoken.provenance.questions.indexed_streams import IndexedStream, indexed_stream
-from everytoken.provenance.questions.places import Places
-from everytoken.provenance.questions.run_streams import stream_of_run
+from everytoken.provenance.lookup.dataset_locations import Places
+from everytoken.provenance.lookup.indexed_streams import IndexedStream, indexed_stream
+from everytoken.provenance.lookup.run_streams import stream_of_run
 from everytoken.shards import LEDGER_FILE, Artifact, ArtifactStore, recipe_digest
 from everytoken.tokens.order.loader import TrainingWindows, open_training_windows
 from everytoken.tokens.order.parameters import DataParameters
