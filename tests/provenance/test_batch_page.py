@@ -16,9 +16,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from everytoken.provenance.lookup.character_spans import locate_document
 from everytoken.provenance.lookup.document_records import DocumentRecord
-from everytoken.provenance.questions.batch_page import batch_page, write_batch_page
-from everytoken.provenance.questions.trace import TracedSpan, TracedWindow
-from everytoken.provenance.questions.traced_steps import TracedSequence
+from everytoken.provenance.trace.batch_page import batch_page, write_batch_page
+from everytoken.provenance.trace.steps import TracedSequence
+from everytoken.provenance.trace.windows import TracedSpan, TracedWindow
 from everytoken.seeds import numpy_generator
 from everytoken.tokens import open_tokenizer
 from everytoken.tokens.tokenizer.document_tokenizer import DocumentTokenizer

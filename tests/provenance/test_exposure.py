@@ -31,13 +31,13 @@ from everytoken.provenance.lookup.runs import OpenRun, Run, describe_run, find_r
 from everytoken.provenance.lookup.stream_documents import documents_of, index_of_stream
 from everytoken.provenance.lookup.token_texts import bytes_of_token
 from everytoken.provenance.questions.answer_lines import answer_lines
-from everytoken.provenance.questions.batch_page import batch_page
 from everytoken.provenance.questions.exposure import reads_of
 from everytoken.provenance.questions.exposure_questions import Answer, Questions
 from everytoken.provenance.questions.phrases import RunDocuments, document_exposure
-from everytoken.provenance.questions.trace_lines import sequence_lines
-from everytoken.provenance.questions.traced_steps import token_at, trace_step
 from everytoken.provenance.questions.unused_documents import unused_at
+from everytoken.provenance.trace.batch_page import batch_page
+from everytoken.provenance.trace.lines import sequence_lines
+from everytoken.provenance.trace.steps import token_at, trace_step
 from everytoken.seeds import numpy_generator
 from everytoken.shards import ArtifactStore, plan_artifact
 from everytoken.tokens import open_tokenizer

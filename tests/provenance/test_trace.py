@@ -24,9 +24,9 @@ from everytoken.provenance.lookup.runs import open_run
 from everytoken.provenance.lookup.stream_documents import documents_of
 from everytoken.provenance.lookup.token_texts import bytes_of_token
 from everytoken.provenance.lookup.upstream_text import UpstreamDocument, read_documents_at
-from everytoken.provenance.questions.trace import TracedWindow, trace_windows
-from everytoken.provenance.questions.trace_lines import file_lines, record_line, sequence_lines
-from everytoken.provenance.questions.traced_steps import TracedSequence, open_stream, token_at, trace_step, trace_window
+from everytoken.provenance.trace.lines import file_lines, record_line, sequence_lines
+from everytoken.provenance.trace.steps import TracedSequence, open_stream, token_at, trace_step, trace_window
+from everytoken.provenance.trace.windows import TracedWindow, trace_windows
 from everytoken.tokens import DocumentEncoder, open_tokenizer
 from everytoken.tokens.chat.conversations import encode_chats
 from everytoken.tokens.engines.registry import open_engine

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from everytoken.provenance.lookup.dataset_locations import Places
     from everytoken.provenance.lookup.runs import Run
     from everytoken.provenance.lookup.upstream_text import Address, UpstreamDocument
-    from everytoken.provenance.questions.traced_steps import TracedSequence
+    from everytoken.provenance.trace.steps import TracedSequence
 
 _RUN = (
     "A dataset that is a checkpoint, a checkpoint's folder, that of one of its steps, or an MLflow run: its id, or "
@@ -96,8 +96,8 @@ def trace(
     html = None if html is None else html.resolve()
     with _project(env) as project:
         from everytoken.provenance.lookup.document_records import DocumentRecords
-        from everytoken.provenance.questions.trace_lines import file_lines, sequence_lines
-        from everytoken.provenance.questions.traced_steps import token_at, trace_window
+        from everytoken.provenance.trace.lines import file_lines, sequence_lines
+        from everytoken.provenance.trace.steps import token_at, trace_window
 
         records = DocumentRecords(project.places)
         keep = with_text or position is not None
@@ -113,7 +113,7 @@ def trace(
         tokens = [None if position is None else token_at(one, position) for one in traced]
         texts = _upstream_texts(project, traced, position) if with_text else None
         if html is not None:
-            from everytoken.provenance.questions.batch_page import write_batch_page
+            from everytoken.provenance.trace.batch_page import write_batch_page
 
             title = f"step {step:,} of {name}" if step is not None else f"window {window:,} of {stream}"
             options = ("" if step is None else f" --run {run}") + ("" if env is None else f" --env {env}")
@@ -220,7 +220,7 @@ def _traced_step(
     """Return the name of the run, the sequences that are wanted, and how many more there are."""
     from everytoken.provenance.lookup.document_records import DocumentRecords
     from everytoken.provenance.lookup.runs import open_run
-    from everytoken.provenance.questions.traced_steps import trace_step
+    from everytoken.provenance.trace.steps import trace_step
 
     found = _run(project, run)
     opened = open_run(project.places, found, _given(streams))

@@ -15,8 +15,8 @@ from everytoken.provenance.questions.phrases import (
     InStream,
     Occurrence,
 )
-from everytoken.provenance.questions.trace_lines import file_lines, quoted, record_line, shortened, shown
 from everytoken.provenance.questions.unused_documents import EXCLUDED, NO_ROW, NOT_DRAWN, NOT_PLANNED, Unused
+from everytoken.provenance.trace.lines import file_lines, quoted, record_line, shortened, shown
 
 _REASONS = {
     NOT_IN_STREAM: "not in it (of a chat, what follows the last turn that is kept)",

@@ -25,7 +25,7 @@ from everytoken.provenance.lookup.indexed_streams import IndexedStream
 from everytoken.provenance.lookup.runs import OpenRun
 from everytoken.provenance.lookup.stream_documents import StreamDocuments
 from everytoken.provenance.questions.exposure import Reads, reads_of
-from everytoken.provenance.questions.trace import is_only, require_cut, require_same, require_same_length
+from everytoken.provenance.trace.windows import is_only, require_cut, require_same, require_same_length
 from everytoken.tokens.order.loader import WindowStream
 
 TAKEN_DOWN, UNKNOWN, NOT_IN_STREAM = "taken_down", "not_known", "not_in_stream"

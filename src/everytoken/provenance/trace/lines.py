@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from everytoken.provenance.lookup.document_records import DocumentRecord
 from everytoken.provenance.lookup.upstream_text import Address, UpstreamDocument
-from everytoken.provenance.questions.trace import TracedSpan
-from everytoken.provenance.questions.traced_steps import TracedSequence, TracedToken
+from everytoken.provenance.trace.steps import TracedSequence, TracedToken
+from everytoken.provenance.trace.windows import TracedSpan
 
 _WIDTH = 120  # of a line about a document
 _SHORTEST = 16  # characters of an id are shown at least

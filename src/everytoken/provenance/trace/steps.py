@@ -19,7 +19,7 @@ from everytoken.provenance.lookup.stream_documents import (
     folder_of_stream,
 )
 from everytoken.provenance.lookup.token_texts import bytes_of_token, decoded
-from everytoken.provenance.questions.trace import TracedSpan, TracedWindow, trace_windows
+from everytoken.provenance.trace.windows import TracedSpan, TracedWindow, trace_windows
 from everytoken.tokens.order.loader import WindowStream, open_training_windows
 from everytoken.tokens.order.parameters import DataParameters
 from everytoken.tokens.tokenizer.document_tokenizer import DocumentTokenizer

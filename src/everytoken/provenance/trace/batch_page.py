@@ -20,8 +20,8 @@ from everytoken.html_pages import page_with
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.lookup.document_records import DocumentRecord
 from everytoken.provenance.lookup.token_texts import bytes_of_token, decoded
-from everytoken.provenance.questions.trace import TracedSpan
-from everytoken.provenance.questions.traced_steps import TracedSequence
+from everytoken.provenance.trace.steps import TracedSequence
+from everytoken.provenance.trace.windows import TracedSpan
 from everytoken.shards import write_text
 from everytoken.tokens.tokenizer.document_tokenizer import DocumentTokenizer
 
