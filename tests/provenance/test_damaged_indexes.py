@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from everytoken.provenance.errors import ProvenanceError
+from everytoken.provenance.exposure.questions import Questions
 from everytoken.provenance.lookup.dataset_locations import Places
 from everytoken.provenance.lookup.document_records import DocumentRecords
 from everytoken.provenance.lookup.stream_documents import documents_of
-from everytoken.provenance.questions.exposure_questions import Questions
 from everytoken.provenance.trace.steps import open_stream
 from everytoken.provenance.trace.windows import trace_windows
 from everytoken.provenance.verification.index_checks import index_checks, is_index, stored_around

@@ -22,6 +22,11 @@ from hypothesis import strategies as st
 from everytoken.address import parsed_address, spelled_address
 from everytoken.cli import cli
 from everytoken.provenance.errors import ProvenanceError
+from everytoken.provenance.exposure.counts import reads_of
+from everytoken.provenance.exposure.lines import answer_lines
+from everytoken.provenance.exposure.phrases import RunDocuments, document_exposure
+from everytoken.provenance.exposure.questions import Answer, Questions
+from everytoken.provenance.exposure.unused_documents import unused_at
 from everytoken.provenance.indexes.document_numbers import DocumentPlace
 from everytoken.provenance.indexes.stream_index import MadeStream, index_padded_stream
 from everytoken.provenance.lookup.dataset_locations import Places
@@ -30,11 +35,6 @@ from everytoken.provenance.lookup.recorded_runs import recorded_run
 from everytoken.provenance.lookup.runs import OpenRun, Run, describe_run, find_run, open_run
 from everytoken.provenance.lookup.stream_documents import documents_of, index_of_stream
 from everytoken.provenance.lookup.token_texts import bytes_of_token
-from everytoken.provenance.questions.answer_lines import answer_lines
-from everytoken.provenance.questions.exposure import reads_of
-from everytoken.provenance.questions.exposure_questions import Answer, Questions
-from everytoken.provenance.questions.phrases import RunDocuments, document_exposure
-from everytoken.provenance.questions.unused_documents import unused_at
 from everytoken.provenance.trace.batch_page import batch_page
 from everytoken.provenance.trace.lines import sequence_lines
 from everytoken.provenance.trace.steps import token_at, trace_step

@@ -190,9 +190,9 @@ def exposure(
     if sum(one is not None for one in (document_id, address, text_contains)) != 1:
         raise click.UsageError("give one of --id, --address and --text-contains")
     with _project(env) as project:
+        from everytoken.provenance.exposure.lines import answer_lines
+        from everytoken.provenance.exposure.questions import Questions
         from everytoken.provenance.lookup.document_records import DocumentRecords
-        from everytoken.provenance.questions.answer_lines import answer_lines
-        from everytoken.provenance.questions.exposure_questions import Questions
 
         records, folders = DocumentRecords(project.places), project.checkpoint_folders
         asked = Questions(records, _run(project, run), _given(streams), folders)

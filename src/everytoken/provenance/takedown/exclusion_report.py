@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from everytoken.provenance.errors import ProvenanceError
+from everytoken.provenance.exposure.counts import Held, exposures_of, windows_holding
 from everytoken.provenance.indexes.document_index import DocumentIndex, index_documents, open_document_index
 from everytoken.provenance.indexes.stream_index import (
     StreamIndex,
@@ -30,7 +31,6 @@ from everytoken.provenance.indexes.stream_index import (
 from everytoken.provenance.lookup.dataset_locations import Places
 from everytoken.provenance.lookup.run_streams import DATASETS
 from everytoken.provenance.lookup.runs import TRAINED, OpenRun, describe_run, open_run
-from everytoken.provenance.questions.exposure import Held, exposures_of, windows_holding
 from everytoken.provenance.releases.release import SPLITS
 from everytoken.provenance.releases.window_checksums import write_window_checksums
 from everytoken.provenance.takedown.exclusion_request import Document

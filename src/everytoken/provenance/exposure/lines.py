@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from everytoken.address import spelled_address
-from everytoken.provenance.questions.exposure import Exposure, Held, Reads
-from everytoken.provenance.questions.exposure_questions import Answer
-from everytoken.provenance.questions.phrases import (
+from everytoken.provenance.exposure.counts import Exposure, Held, Reads
+from everytoken.provenance.exposure.phrases import (
     NOT_IN_STREAM,
     TAKEN_DOWN,
     UNKNOWN,
@@ -15,7 +14,8 @@ from everytoken.provenance.questions.phrases import (
     InStream,
     Occurrence,
 )
-from everytoken.provenance.questions.unused_documents import EXCLUDED, NO_ROW, NOT_DRAWN, NOT_PLANNED, Unused
+from everytoken.provenance.exposure.questions import Answer
+from everytoken.provenance.exposure.unused_documents import EXCLUDED, NO_ROW, NOT_DRAWN, NOT_PLANNED, Unused
 from everytoken.provenance.trace.lines import file_lines, quoted, record_line, shortened, shown
 
 _REASONS = {

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from everytoken.provenance.errors import ProvenanceError
+from everytoken.provenance.exposure.phrases import DocumentExposure, RunDocuments, document_exposure
+from everytoken.provenance.exposure.unused_documents import Unused, rows_read, unused_at, unused_with_id
 from everytoken.provenance.indexes.document_index import DocumentIndex, open_document_index
 from everytoken.provenance.indexes.document_numbers import DocumentPlace
 from everytoken.provenance.lookup.dataset_locations import store_head
@@ -29,8 +31,6 @@ from everytoken.provenance.lookup.stream_documents import (
 )
 from everytoken.provenance.lookup.text_search import canary_documents_with_id, documents_containing
 from everytoken.provenance.lookup.unread_splits import unread_splits
-from everytoken.provenance.questions.phrases import DocumentExposure, RunDocuments, document_exposure
-from everytoken.provenance.questions.unused_documents import Unused, rows_read, unused_at, unused_with_id
 from everytoken.shards import Store
 
 DOCUMENT_INDEX = "document_index"

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from everytoken.provenance.exposure.counts import Reads, reads_of
 from everytoken.provenance.indexes.chat_index import CHATS
 from everytoken.provenance.indexes.document_numbers import DocumentPlace
 from everytoken.provenance.indexes.padded_index import PADDED
@@ -24,7 +25,6 @@ from everytoken.provenance.lookup.document_records import DocumentRecord, Record
 from everytoken.provenance.lookup.indexed_streams import IndexedStream
 from everytoken.provenance.lookup.runs import OpenRun
 from everytoken.provenance.lookup.stream_documents import StreamDocuments
-from everytoken.provenance.questions.exposure import Reads, reads_of
 from everytoken.provenance.trace.windows import is_only, require_cut, require_same, require_same_length
 from everytoken.tokens.order.loader import WindowStream
 

@@ -1,0 +1,1 @@
+"""Exposure: from a document or a phrase to the steps that trained on it."""
