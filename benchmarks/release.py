@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from everytoken.corpus.documents import SPLIT_DOCUMENTS
 from everytoken.provenance.releases.manifest import find_withheld_ids, manifest_part, withheld_of
-from everytoken.provenance.releases.rescue import find_shared_ids
+from everytoken.provenance.releases.released_texts import find_shared_ids
 from everytoken.provenance.releases.window_checksums import write_window_checksums
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Part, Rows, Shards, Store, versioned, write_rows

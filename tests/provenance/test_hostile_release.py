@@ -22,9 +22,9 @@ from everytoken.parameters import IngestionParameters, ReplayParameters
 from everytoken.pipelines.replay.nodes import find_upstreams
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases.release import open_release
+from everytoken.provenance.releases.roots import is_readable, without_foreign_places
 from everytoken.provenance.releases.untrusted import MOST_BYTES, parse_object, require_path
 from everytoken.provenance.replay.parameters import with_released_parameters
-from everytoken.provenance.replay.roots import is_readable, without_foreign_places
 from everytoken.provenance.replay.whole import require_whole
 from everytoken.provenance.verification.release_checks import release_checks
 from everytoken.shards.digests import file_sha256

@@ -40,7 +40,7 @@ from everytoken.provenance.releases.manifest import MANIFEST, MOST_ID_CHARACTERS
 from everytoken.provenance.releases.parameters import Homepage, Licence
 from everytoken.provenance.releases.published import published
 from everytoken.provenance.releases.release import SPLITS, Release, open_release
-from everytoken.provenance.releases.rescue import find_shared_ids
+from everytoken.provenance.releases.released_texts import find_shared_ids
 from everytoken.provenance.releases.window_checksums import window_checksums, write_window_checksums
 from everytoken.settings import CONFIG_LOADER_ARGS
 from everytoken.shards import Rows, Shards, Store, canonical_json, make_engine, versioned

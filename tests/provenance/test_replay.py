@@ -44,10 +44,10 @@ from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases.release import open_release
 from everytoken.provenance.replay.faults import of_another_id
 from everytoken.provenance.replay.manifest_files import is_release, manifest_parts, read_manifest
-from everytoken.provenance.replay.moved import released_plan
 from everytoken.provenance.replay.parameters import RELEASED, rebuilding_pipelines, with_released_parameters
 from everytoken.provenance.replay.replayed_release import keep_to_release
 from everytoken.provenance.replay.report import require_unmoved
+from everytoken.provenance.replay.upstream_drift import released_plan
 from everytoken.shards import Artifact, ArtifactStore, Store, make_engine
 from everytoken.tokens.streams.megatron import open_indexed
 from tests.provenance.builds import ROOT, Build, build, parameters_of, release_of

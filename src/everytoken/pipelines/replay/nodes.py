@@ -9,15 +9,15 @@ from everytoken.parameters import IngestionParameters, ReplayParameters, Subsamp
 from everytoken.pipelines.ingestion.nodes import plan_shards, read_documents
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases.release import SPLITS, open_release
+from everytoken.provenance.releases.roots import guarded_upstreams
 from everytoken.provenance.replay.contradictions import CONTRADICTORY, find_contradictions, require_consistent
 from everytoken.provenance.replay.locate import locate_part
 from everytoken.provenance.replay.manifest_files import is_release, manifest_parts, require_manifest, rescue_files
 from everytoken.provenance.replay.match import match_rows
-from everytoken.provenance.replay.moved import cover_moved_files, released_plan
 from everytoken.provenance.replay.parameters import require_released
 from everytoken.provenance.replay.report import MOVED, allowing, replay_report, require_allowed, require_unmoved
 from everytoken.provenance.replay.restore import find_tombstones, restore_part
-from everytoken.provenance.replay.roots import guarded_upstreams
+from everytoken.provenance.replay.upstream_drift import cover_moved_files, released_plan
 from everytoken.shards import Artifact, Shards, plan_artifact
 
 

@@ -17,7 +17,7 @@ from everytoken.provenance.releases.manifest import MANIFEST, MOST_ID_CHARACTERS
 from everytoken.provenance.releases.parameters import Licence
 from everytoken.provenance.releases.published import not_public
 from everytoken.provenance.releases.release import SPLITS
-from everytoken.provenance.releases.rescue import TEXT_RESCUE
+from everytoken.provenance.releases.released_texts import TEXT_RESCUE
 from everytoken.redaction.urls import is_web_link
 from everytoken.shards.table_digests import type_name
 

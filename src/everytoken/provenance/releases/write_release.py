@@ -44,7 +44,7 @@ from everytoken.provenance.releases.release import (
     UPSTREAM_FILE,
     VERIFICATION_FOLDER,
 )
-from everytoken.provenance.releases.rescue import Rescue, find_shared_ids, rescued_rows
+from everytoken.provenance.releases.released_texts import Rescue, find_shared_ids, rescued_rows
 from everytoken.provenance.releases.window_checksums import CHECKSUMS_FILE, write_window_checksums
 from everytoken.shards.artifacts import Artifact, Built
 from everytoken.shards.atomic import link_file, write_text

@@ -8,8 +8,8 @@ from typing import Any
 
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases.release import TOKENIZER_PATH, Release, open_release
+from everytoken.provenance.releases.roots import is_readable, without_foreign_places
 from everytoken.provenance.replay.manifest_files import is_release
-from everytoken.provenance.replay.roots import is_readable, without_foreign_places
 
 RELEASED = ("ingestion", "subsampling", "tokenization", "packing", "canary")
 """Pipelines whose parameters decide the bytes of a replay; the last two only where the release has their stream."""
@@ -55,7 +55,7 @@ def with_released_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
     Those of a pipeline of which the release has none (raw shards that were not released) stay, and those that change
     no byte (`_OF_THE_MACHINE`). The tokenizer is the file in the release. Places that are not read unasked are those
-    of ``parameters`` (`everytoken.provenance.replay.roots`).
+    of ``parameters`` (`everytoken.provenance.releases.roots`).
 
     Args:
         parameters: of an environment, plain data by pipeline.

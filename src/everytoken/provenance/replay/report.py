@@ -21,7 +21,7 @@ from everytoken.provenance.releases.release import open_release
 from everytoken.provenance.replay.contradictions import CONTRADICTORY, contradictions_report
 from everytoken.provenance.replay.manifest_files import is_release
 from everytoken.provenance.replay.match import FAULTS, FAULTS_FILE, OUTCOMES
-from everytoken.provenance.replay.moved import RENAMED
+from everytoken.provenance.replay.upstream_drift import RENAMED
 from everytoken.shards.artifacts import Artifact
 from everytoken.shards.shards import Shards
 
@@ -46,7 +46,7 @@ def require_unmoved(moved: Sequence[Mapping[str, Any]], allowed: Collection[str]
     """Check that no file or pin of the upstream is another one, unless that is allowed.
 
     Args:
-        moved: of `everytoken.provenance.replay.moved.released_plan`.
+        moved: of `everytoken.provenance.replay.upstream_drift.released_plan`.
         allowed: kinds.
         where: the file that lists all, for the message.
 
@@ -90,7 +90,7 @@ def replay_report(
     Args:
         located: of `everytoken.provenance.replay.locate.locate_part`.
         matches: of `everytoken.provenance.replay.match.match_rows`.
-        moved: of `everytoken.provenance.replay.moved.released_plan`.
+        moved: of `everytoken.provenance.replay.upstream_drift.released_plan`.
         contradictions: of `everytoken.provenance.replay.contradictions.find_contradictions`.
         folder: of the release or manifest.
 

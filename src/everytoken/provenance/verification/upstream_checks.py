@@ -16,7 +16,7 @@ from everytoken.corpus.upstreams.path import NOT_PUBLISHED, PathUpstream
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.lookup.upstream_text import read_documents_at
 from everytoken.provenance.releases.release import SPLITS, TOKENIZER_PATH, Release
-from everytoken.provenance.replay.roots import is_readable
+from everytoken.provenance.releases.roots import is_readable
 from everytoken.provenance.text_hashes import text_hash
 from everytoken.provenance.verification.findings import require_equal, require_none
 from everytoken.provenance.verification.manifest_rows import drawn_numbers, longest_content, named_document, record_of
