@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 from everytoken.corpus.ingestion.plan import PlanParameters, shard_order
-from everytoken.provenance.builds.document_differences import compare_documents
+from everytoken.provenance.diff.document_differences import compare_documents
 from everytoken.provenance.releases.manifest import MANIFEST, withheld_of
 from everytoken.provenance.releases.parameters import Licence
 from everytoken.provenance.releases.recipe_file import versions

@@ -15,8 +15,8 @@ from click.testing import CliRunner, Result
 
 from everytoken.cli import cli
 from everytoken.corpus.exclusion import ExcludedAddress, write_list
-from everytoken.provenance.builds.diff import BuildDifferences, diff_builds
-from everytoken.provenance.builds.document_differences import compare_documents
+from everytoken.provenance.diff.builds import BuildDifferences, diff_builds
+from everytoken.provenance.diff.document_differences import compare_documents
 from everytoken.shards import Part, Rows, Store, make_engine, versioned
 from tests.provenance.builds import build, release_of, write_texts
 from tests.provenance.test_replay import own_parameters, replay

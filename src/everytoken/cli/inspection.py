@@ -227,8 +227,8 @@ def diff(a: Path, b: Path, limit: int, memory: int, show_all: bool, as_json: boo
     that both have are equal, or all streams that both have are and no document differs in address, id, text, score,
     split, order or tokens; else 1; 2 when the builds cannot be compared.
     """
-    from everytoken.provenance.builds.diff import diff_builds
-    from everytoken.provenance.builds.difference_lines import difference_lines
+    from everytoken.provenance.diff.builds import diff_builds
+    from everytoken.provenance.diff.lines import difference_lines
     from everytoken.provenance.errors import ProvenanceError
     from everytoken.shards import ShardsError
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from everytoken.address import spelled_address
-from everytoken.provenance.builds.diff import ABSENT, BuildDifferences
-from everytoken.provenance.builds.document_differences import DocumentDifference, DocumentDifferences
+from everytoken.provenance.diff.builds import ABSENT, BuildDifferences
+from everytoken.provenance.diff.document_differences import DocumentDifference, DocumentDifferences
 
 _COLUMNS = 120
 _WORDS = {

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from everytoken.provenance.builds.described_builds import DescribedBuild, describe_build
-from everytoken.provenance.builds.document_differences import DocumentDifferences, compare_documents
-from everytoken.provenance.builds.other_differences import explain_differences
+from everytoken.provenance.diff.described_builds import DescribedBuild, describe_build
+from everytoken.provenance.diff.document_differences import DocumentDifferences, compare_documents
+from everytoken.provenance.diff.other_differences import explain_differences
 from everytoken.provenance.releases.release import SPLITS
 
 # Datasets whose documents are compared together, in the order of the flow.

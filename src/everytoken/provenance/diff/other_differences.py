@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from everytoken.corpus.exclusion import Address, excluded_rows
-from everytoken.provenance.builds.described_builds import DescribedBuild
+from everytoken.provenance.diff.described_builds import DescribedBuild
 from everytoken.shards import Shards, TableDigest
 
 # What documents are compared by; of a text that is its hash.

@@ -1,0 +1,1 @@
+"""Diff: two builds or releases compared, by document, stream and parameter."""
