@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from everytoken.cli import cli
-from everytoken.training.checkpoints.folder import complete, state_document
+from everytoken.training.checkpoints.checkpoint_folder import complete, state_document
 from everytoken.training.checkpoints.model import CheckpointConfig, load_model, parameters_sha256, save_model
 from tests.training.tiny import LLAMA, byte_encoder, byte_model
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from everytoken.seeds import python_random
-from everytoken.training.checkpoints import folder
+from everytoken.training.checkpoints import checkpoint_folder
 from everytoken.training.checkpoints.store import Checkpoint, CheckpointStore
 from everytoken.training.errors import CheckpointError
 from tests.shards.children import Nursery, nursery, wait_until
@@ -41,7 +41,7 @@ def saved(folder: Path, *steps: int, milestone_steps: int | None = None, mirror:
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+    return sorted(path.name for path in checkpoint_folder.iterdir())
 
 
 def steps(folder: Path) -> list[int]:
@@ -190,9 +190,9 @@ def test_the_checkpoint_just_written_stays_whatever_its_step(tmp_path: Path) -> 
 def test_a_save_reads_no_tensor_of_an_older_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = saved(tmp_path, 10, 20)
     read: list[str] = []
-    hash_file = folder.file_sha256
+    hash_file = checkpoint_folder.file_sha256
     monkeypatch.setattr(
-        folder,
+        checkpoint_folder,
         "file_sha256",
         lambda path: (read.append(f"{path.parent.name}/{path.name}"), hash_file(path))[1],
     )
@@ -340,7 +340,7 @@ def test_training_goes_on_from_the_mirror_alone(tmp_path: Path) -> None:
 @contextmanager
 def mounted(folder: Path, options: str) -> Iterator[Path]:
     """A disk of its own in ``folder``, or the test is skipped with the reason."""
-    folder.mkdir()
+    checkpoint_folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
     try:
         done = subprocess.run(command, capture_output=True, text=True)
@@ -420,7 +420,7 @@ def test_temporaries_go_from_a_mirror_that_lacks_nothing_and_no_file_is_hashed(
     saved(tmp_path, 10, 20, mirror=True)
     expected = content(tmp_path)
     (tmp_path / "mirror" / ".step_000000030.7.tmp").mkdir()
-    monkeypatch.setattr(folder, "file_sha256", lambda path: pytest.fail(f"{path} was read"))
+    monkeypatch.setattr(checkpoint_folder, "file_sha256", lambda path: pytest.fail(f"{path} was read"))
     store_of(tmp_path, mirror=True).complete_mirror()
     assert content(tmp_path) == expected
 
@@ -484,7 +484,7 @@ def test_a_file_that_grows_too_large_leaves_the_checkpoints_as_they_were(tmp_pat
 def test_a_folder_with_foreign_files_is_refused(tmp_path: Path, name: str) -> None:
     for place in ("run", "mirror"):
         folder = tmp_path / place
-        folder.mkdir()
+        checkpoint_folder.mkdir()
         (folder / name).touch()
         store = store_of(tmp_path, mirror=True)
         with pytest.raises(CheckpointError, match=f"expected the checkpoints of one run and nothing else.*{name}"):
@@ -578,8 +578,8 @@ def test_killed_before_any_operation_on_files(
         assert left.digest == digests(left.step, 1000)
         found.add((left.step, left.folder.parent.name))
         for folder in attacked.glob("*/step_*"):
-            if not (damaged and folder.name == "step_000000030"):
-                folder.verify(folder)  # none is half deleted
+            if not (damaged and checkpoint_folder.name == "step_000000030"):
+                checkpoint_folder.verify(folder)  # none is half deleted
         save(store_of(attacked, mirror=mirror), 30)
         assert content(attacked) == content(tmp_path / "after")
     assert operation > 30

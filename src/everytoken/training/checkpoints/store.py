@@ -1,7 +1,7 @@
 """The checkpoints of a run: several generations on disk, each whole or not there, each proved by its digests.
 
-``<run>/step_000000010/`` is a checkpoint (see `everytoken.training.checkpoints.folder`); nothing else may stand in a
-run's folder.
+``<run>/step_000000010/`` is a checkpoint (see `everytoken.training.checkpoints.checkpoint_folder`); nothing else may
+stand in a run's folder.
 
 Writing. A checkpoint is written beside its place, hashed, flushed to disk and renamed; then the same for the copy under
 the mirror. One process at a time writes a run's folder. A killed save leaves a temporary that the next one removes, and
@@ -32,7 +32,7 @@ from safetensors import SafetensorError
 
 from everytoken.shards.atomic import atomic_folder, fsync_folder, remove_temporaries, sole_writer
 from everytoken.shards.errors import StoreBusy
-from everytoken.training.checkpoints.folder import (
+from everytoken.training.checkpoints.checkpoint_folder import (
     Content,
     complete,
     copy_files,

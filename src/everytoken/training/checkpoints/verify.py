@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from everytoken.shards import LEDGER_FILE, ArtifactStore
-from everytoken.training.checkpoints.folder import SUMS_FILE, verify_files
+from everytoken.training.checkpoints.checkpoint_folder import SUMS_FILE, verify_files
 
 
 def require_intact(folder: Path) -> None:

@@ -27,13 +27,8 @@ from everytoken.training.parameters import CheckpointParameters, DistributionPar
 
 _FLOAT32, _BFLOAT16 = 4, 2
 _MOMENTS = 2  # of AdamW
-_LOGIT_BYTES, _LOGIT_ROWS = 8 << 20, 64  # everytoken.training.step.loss: a chunk has so many bytes, or so many rows at
-least
-_NEWEST = 2
-# checkpoints
-that
-stay, beside
-milestones
+_LOGIT_BYTES, _LOGIT_ROWS = 8 << 20, 64  # a chunk of `training.step.loss` has so many bytes, or so many rows at least
+_NEWEST = 2  # checkpoints that stay, beside milestones
 
 
 @dataclass(frozen=True)
