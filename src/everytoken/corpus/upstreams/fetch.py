@@ -91,7 +91,8 @@ def fetch(location: Path, listed: Listed, download: Callable[[Partial], None]) -
     Args:
         location: its place.
         listed: what it must be.
-        download: appends what follows the bytes that a stream has (see `everytoken.corpus.upstreams.remotes.download`).
+        download: appends what follows the bytes that a stream has (see
+            `everytoken.corpus.upstreams.downloads.download`).
 
     Raises:
         FetchError: it cannot be had, or what came is not what is listed; then nothing is left.

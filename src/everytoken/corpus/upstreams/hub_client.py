@@ -112,7 +112,7 @@ def _untrusted(reason: str) -> FetchError:
 
 
 def download(kind: Kind, name: str, revision: str, path: str, size: int | None, stream: Partial) -> None:
-    """Append to ``stream`` the bytes of a file from where it ends; see `remotes.download`."""
+    """Append to ``stream`` the bytes of a file from where it ends; see `downloads.download`."""
     start = stream.seek(0, os.SEEK_END)
     if start and start == size:
         return

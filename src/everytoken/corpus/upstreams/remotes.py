@@ -1,7 +1,4 @@
-"""Where a file comes from when it is not on this machine yet: plain values that go to workers and into JSON.
-
-The client libraries are imported when something is fetched: workers that read local files start without them.
-"""
+"""Where a file comes from when it is not on this machine yet: plain values that go to workers and into JSON."""
 
 from __future__ import annotations
 
@@ -9,8 +6,6 @@ import io
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
-
-from everytoken.corpus.upstreams.fetch import Partial
 
 
 class HubRemote(BaseModel):
@@ -39,30 +34,6 @@ class UrlRemote(BaseModel):
 
 Remote = HubRemote | UrlRemote
 REMOTE: TypeAdapter[Remote] = TypeAdapter(Annotated[Remote, Field(discriminator="kind")])
-
-
-def download(remote: Remote, path: str, size: int | None, stream: Partial) -> None:
-    """Append to ``stream`` what follows the bytes that it has, or the whole anew where the server cannot go on.
-
-    Args:
-        remote: where the file is.
-        path: relative to it.
-        size: that the listing told, or None.
-        stream: what came so far.
-
-    Raises:
-        Transient: the transfer broke off; another call goes on from there.
-        FetchError: the file cannot be had.
-        OSError: the bytes cannot be stored.
-    """
-    if isinstance(remote, HubRemote):
-        from everytoken.corpus.upstreams import hub_client
-
-        hub_client.download("dataset", remote.dataset, remote.revision, path, size, stream)
-    else:
-        from everytoken.corpus.upstreams import urls
-
-        urls.download(remote, path, size, stream)
 
 
 def write_all(stream: io.FileIO, block: bytes) -> None:

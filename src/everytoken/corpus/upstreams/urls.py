@@ -104,7 +104,8 @@ def read_whole(root: str, path: str, named: tuple[str, ...] | None = None) -> by
 
 
 def download(remote: UrlRemote, path: str, size: int | None, stream: Partial) -> None:
-    """Append to ``stream`` the bytes of a file from where it ends; see `everytoken.corpus.upstreams.remotes.download`.
+    """Append to ``stream`` the bytes of a file from where it ends; see
+    `everytoken.corpus.upstreams.downloads.download`.
 
     The file must be the one that was listed, before its first and after its last byte. A web server that tells no size
     or gives no ranges of bytes is asked for the whole file, and what came before is given up.

@@ -27,7 +27,6 @@ import pyarrow as pa
 from everytoken.outofcore.shuffle import destinations
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Artifact, Built, Shards, versioned
-from everytoken.tokens.encoding.tombstones import MaskedWindows, mask_statistics, spans_in_order
 from everytoken.tokens.errors import StreamError
 from everytoken.tokens.streams.documents import (
     document_sizes,
@@ -36,6 +35,7 @@ from everytoken.tokens.streams.documents import (
     tokenizer_facts,
 )
 from everytoken.tokens.streams.loss_mask import LOSS_MASK_FILE
+from everytoken.tokens.streams.masked_windows import MaskedWindows, mask_statistics, spans_in_order
 from everytoken.tokens.streams.megatron import WindowWriter, stored_dtype
 from everytoken.tokens.streams.one_document_per_window import write_padded_stream
 from everytoken.tokens.streams.readahead import read_ahead

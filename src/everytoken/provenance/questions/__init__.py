@@ -1,1 +1,0 @@
-"""Which documents are in a batch, and which steps saw a document."""
