@@ -50,6 +50,7 @@ def run(project: Path, *commands: list[str]) -> list[tuple[int, str]]:
     return [(code, output) for code, output in json.loads(done.stdout.splitlines()[-1])]
 
 
+@pytest.mark.slow
 def test_draw_label_report(project: Path, tmp_path: Path) -> None:
     folder = project / "data/test/08_reporting/score_audit"
     store = Store(project / "data/test/03_primary/scored_documents").load()

@@ -86,6 +86,7 @@ def test_the_recipe_is_read_from_the_hub_and_a_killed_run_fetches_only_the_rest(
         assert ledgers[0].read_bytes() == ledgers[1].read_bytes()
 
 
+@pytest.mark.slow
 def test_another_number_of_shards_a_lost_shard_and_a_wrong_token_are_named(hub: Hub, tmp_path: Path) -> None:
     project = Project(tmp_path / "project")
     output = ingest(project, hub, expect_shards=63_911, expect=1)

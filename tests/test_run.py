@@ -251,7 +251,10 @@ def test_same_bytes_for_any_engine_and_number_of_workers(tmp_path: Path, files: 
 @pytest.mark.sensitive
 @pytest.mark.parametrize(
     ("ending", "engine"),
-    [(signal.SIGINT, "{kind: processes, workers: 2}"), (signal.SIGTERM, "{kind: inline}")],
+    [
+        (signal.SIGINT, "{kind: processes, workers: 2}"),
+        pytest.param(signal.SIGTERM, "{kind: inline}", marks=pytest.mark.slow),
+    ],
 )
 def test_an_interrupted_run_is_killed_in_mlflow_and_resumes(
     tmp_path: Path, files: dict[str, bytes], ending: signal.Signals, engine: str
@@ -306,6 +309,7 @@ def test_a_mistyped_key_in_a_file_is_refused(project: Project, file: str, text: 
     assert "Running node" not in output
 
 
+@pytest.mark.slow
 def test_two_processes_train_on_the_same_samples_as_one(project: Project, files: dict[str, bytes]) -> None:
     folder, digest = project.folder / "data/test/06_models", project.digests()["checkpoint"]
     alone = pq.read_table(folder / "checkpoint/history.parquet")
@@ -376,6 +380,7 @@ def test_an_environment_can_give_a_tokenizer_file(project: Project, files: dict[
         assert (project.folder / "data/given/05_model_input" / stream).read_bytes() == files[f"05_model_input/{stream}"]
 
 
+@pytest.mark.slow
 def test_the_engine_changes_no_digest(project: Project, files: dict[str, bytes]) -> None:
     before = project.ledgers()
     assert before["engine_certificate"]["statistics"]["engines"], "the test environment has the extra 'fast'"
@@ -395,6 +400,7 @@ def test_the_engine_changes_no_digest(project: Project, files: dict[str, bytes])
     assert project.files() == files
 
 
+@pytest.mark.slow
 def test_canary_windows_and_raw_shards_are_made_on_request_and_verified(
     project: Project, files: dict[str, bytes], tmp_path: Path
 ) -> None:
@@ -453,6 +459,7 @@ def test_the_classifications_of_a_run_score_another_one_without_a_model(
     assert tracked["digest.classifications"] == first["classifications"][:16]
 
 
+@pytest.mark.slow
 def test_the_summary_says_what_was_made_from_something_else(project: Project, files: dict[str, bytes]) -> None:
     def lines() -> dict[str, str]:
         summary = project.everytoken("summary", "--env", "test")
@@ -520,6 +527,7 @@ def write_dolma_tree(root: Path) -> None:
         path.write_bytes(zstd.compress("".join(json.dumps(row) + "\n" for row in rows).encode()))
 
 
+@pytest.mark.slow
 def test_the_recipe_of_the_trillion_token_corpus_reads_a_local_tree(tmp_path: Path) -> None:
     other = Project(tmp_path / "project")
     write_dolma_tree(tmp_path / "dolma")
@@ -550,6 +558,7 @@ def read_addresses(project: Project) -> list[tuple[int, int]]:
     ]
 
 
+@pytest.mark.slow
 def test_a_mixture_is_interleaved_and_reported(tmp_path: Path) -> None:
     other = Project(tmp_path / "project")
     mixture = "{weights: {wikipedia: 0.7, flan_cot: 0.3}, target_total_tokens: 40000, chars_per_token: 4.0, "
@@ -575,6 +584,7 @@ def test_every_store_has_a_preview(project: Project, files: dict[str, bytes]) ->
             assert json.dumps(preview), "kedro-viz sends it as JSON"
 
 
+@pytest.mark.slow
 def test_a_source_of_which_nothing_stays_is_reported_and_an_empty_corpus_is_an_error(tmp_path: Path) -> None:
     other = Project(tmp_path / "project")
     run = ["run", "--env", "test", "--pipelines", "ingestion", "--params"]

@@ -117,6 +117,7 @@ def test_a_path_that_holds_nothing_is_an_error(tmp_path: Path) -> None:
     assert verify(tmp_path, "--env", "test").exit_code == 2
 
 
+@pytest.mark.slow
 def test_without_a_path_it_is_what_the_environment_has(data: Path, tmp_path: Path) -> None:
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     shutil.copytree(ROOT / "conf", tmp_path / "conf")

@@ -189,6 +189,7 @@ def fast_reading(monkeypatch):
     monkeypatch.setattr(gguf, "get_tensor_name_map", functools.cache(names))
 
 
+@pytest.mark.slow
 def test_smollm2_135m_instruct_is_the_same_model_here_as_in_transformers_and_answers(smollm2, fast_reading, tmp_path):
     """Downloads 93 MB where they are not there yet; most of the time is transformers'."""
     checkpoint = tmp_path / "checkpoint"

@@ -87,6 +87,7 @@ cli()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.sensitive
 def test_a_killed_run_goes_on(tmp_path: Path, tokenizer: Path) -> None:
     files = [write(tmp_path / f"in/{i}.jsonl", texts(6000, i)) for i in range(12)]

@@ -183,6 +183,7 @@ def test_a_dry_run_changes_nothing(project: Project) -> None:
     assert project.files() == before
 
 
+@pytest.mark.slow
 def test_documents_are_taken_down_even_if_the_first_try_is_stopped(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,6 +269,7 @@ def test_what_a_training_read_of_a_document_that_is_taken_down_stays_known(proje
     assert any(told.values())
 
 
+@pytest.mark.slow
 def test_lists_add_up_and_earlier_steps_stay_known(project: Project) -> None:
     earlier = project.report()
     old = project.windows("compact")
@@ -347,6 +349,7 @@ def test_a_list_of_the_parameters_that_was_not_run_yet_counts_too(project: Proje
     assert "'open-30'" in result.output
 
 
+@pytest.mark.slow
 def test_documents_are_taken_back_even_if_the_first_try_is_stopped(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -380,6 +383,7 @@ def test_documents_are_taken_back_even_if_the_first_try_is_stopped(
     assert sum(len(part.value["addresses"]) for part in project.ledger("exclusions").parts) == 0
 
 
+@pytest.mark.slow
 def test_a_take_down_that_is_stopped_amid_a_store_is_finished_by_the_next_one(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,6 +74,7 @@ def command(kind: str, folder: Path, end: str) -> list[str]:
     return [sys.executable, "-c", BEGIN + KINDS[kind], str(folder), end]
 
 
+@pytest.mark.slow
 @pytest.mark.sensitive
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_next_writer_removes_what_a_killed_one_left_and_nothing_of_a_living_one(tmp_path: Path, kind: str) -> None:

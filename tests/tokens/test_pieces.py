@@ -101,6 +101,7 @@ print(int(encoded.full_lengths[0]), int(encoded.lost_bytes[0]), peak() - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc: peak memory cannot be read")
 def test_a_long_document_is_encoded_in_bounded_memory(trained: bytes, tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_bytes(trained)

@@ -47,6 +47,7 @@ train_tokenizer(
 """
 
 
+@pytest.mark.slow
 def test_same_corpus_gives_the_same_bytes_for_any_threads_and_hash_seed(tmp_path: Path) -> None:
     root = Path(__file__).resolve().parents[2]
     files = []

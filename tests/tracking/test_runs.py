@@ -316,6 +316,7 @@ for conf, options in (
 """
 
 
+@pytest.mark.slow
 def test_options_that_choose_what_runs_are_recorded_with_what_ran_or_refused(runs: Runs, toy: ToyProject) -> None:
     before = runs.count()
     done = toy.python("-c", OPTIONS)

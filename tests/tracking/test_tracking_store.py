@@ -122,6 +122,7 @@ for statement, number in ((2, signal.SIGKILL), (40, signal.SIGKILL), (120, signa
 """
 
 
+@pytest.mark.slow
 @pytest.mark.sensitive
 def test_a_kill_while_the_database_is_created_leaves_none_half_made(tmp_path: Path, toy: ToyProject) -> None:
     project = tmp_path / "a%20b"

@@ -586,6 +586,7 @@ def test_killed_before_any_operation_on_files(
     assert found == {(20, "run"), (30, "run")}
 
 
+@pytest.mark.slow
 @pytest.mark.sensitive
 def test_killed_at_fifty_random_moments(births: Nursery, tmp_path: Path, digests: Callable[[int, int], str]) -> None:
     """A process that resumes and saves, killed again and again: never back behind a checkpoint that was whole."""

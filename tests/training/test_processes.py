@@ -92,7 +92,7 @@ def test_a_server_is_seen_with_its_address():
         assert {"0.0.0.0", "127.0.0.1"} <= set(listened_on(sockets({os.getpid()})))
 
 
-@pytest.mark.parametrize(("processes", "strategy"), [(1, "ddp"), (2, "fsdp")])
+@pytest.mark.parametrize(("processes", "strategy"), [(1, "ddp"), pytest.param(2, "fsdp", marks=pytest.mark.slow)])
 def test_nothing_listens_beyond_loopback_and_nothing_temporary_is_left(
     inputs, tmp_path, temporary, monkeypatch, processes, strategy
 ):
@@ -113,6 +113,7 @@ def test_nothing_listens_beyond_loopback_and_nothing_temporary_is_left(
     assert left_in(temporary) == []
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_ends_the_others_and_is_named(inputs, tmp_path, temporary):
     job = tiny_job(inputs, tmp_path / "runs", processes=2, steps=100_000, every_steps=100)
     before = family()  # other tests may have started servers of processes

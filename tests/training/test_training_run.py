@@ -295,6 +295,7 @@ def test_several_nodes_are_told_how_to_be_started(inputs, tmp_path):
     assert read_job(job.live_folder / "job.json") == job
 
 
+@pytest.mark.slow
 @pytest.mark.sensitive
 def test_processes_tell_what_they_did_and_the_error_of_the_one_that_failed(inputs, tmp_path, capfd):
     job = tiny_job(
@@ -330,6 +331,7 @@ def test_a_run_that_diverged_says_after_which_step_with_which_loss_and_rate(inpu
     assert newest(job) is None
 
 
+@pytest.mark.slow
 @pytest.mark.sensitive
 def test_a_changed_stream_ends_all_processes_and_leaves_nothing_of_what_they_told(inputs, tmp_path):
     shutil.copytree(inputs, tmp_path / "inputs")

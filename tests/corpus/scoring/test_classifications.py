@@ -87,6 +87,7 @@ DOCUMENTS = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(parts=st.lists(st.lists(DOCUMENTS, max_size=6), min_size=1, max_size=4))
 def test_replaying_the_classifications_gives_the_same_digests(

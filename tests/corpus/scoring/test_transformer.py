@@ -395,6 +395,7 @@ def planned(texts: Shards, model: Artifact, by: TransformersScorer | None = None
     return texts.map(score_part, scorer=by or scorer(), model=model)
 
 
+@pytest.mark.slow
 def test_one_or_two_workers_write_the_same_bytes(model: Artifact, tmp_path: Path) -> None:
     texts = stored_documents(tmp_path / "texts")
     one = Store(tmp_path / "one").save(planned(texts, model), Inline())
