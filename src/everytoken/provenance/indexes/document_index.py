@@ -38,7 +38,7 @@ from everytoken.shards import Artifact, Built, Shards, versioned, write_text
 
 __all__ = ["DocumentIndex", "DocumentPlace", "index_documents", "open_document_index"]
 
-FORMAT = "everytoken-document-index/1"
+DOCUMENT_INDEX_FORMAT = "everytoken-document-index/1"
 _ID, _ADDRESS = ("id_type", "id"), ("source", "shard_index", "row")
 _KEYED = np.dtype([("key", "<u8"), ("document", "<u8")])
 
@@ -81,7 +81,7 @@ def index_documents(folder: Path, *, documents: Mapping[str, Shards], memory: in
             for split, shards in zip(write_numbers(folder, numbers), documents.values(), strict=True)
         ],
     }
-    write_text(folder / DESCRIPTION_FILE, json.dumps({"format": FORMAT, **described}) + "\n")
+    write_text(folder / DESCRIPTION_FILE, json.dumps({"format": DOCUMENT_INDEX_FORMAT, **described}) + "\n")
     splits = [{name: value for name, value in split.items() if name != "part_names"} for split in described["splits"]]
     return Built({"documents": len(numbers), **described, "splits": splits})
 
@@ -215,7 +215,7 @@ def open_document_index(index: Artifact | Path, documents: Mapping[str, Shards])
         ProvenanceError: it is no such index, or one of other documents.
     """
     folder = folder_of(index)
-    described, numbers = read_description(folder, FORMAT, "documents")
+    described, numbers = read_description(folder, DOCUMENT_INDEX_FORMAT, "documents")
     for split in described["splits"]:
         name = split["name"]
         if name not in documents or (found := documents[name].root_digest) != split["digest"]:

@@ -14,7 +14,7 @@ from everytoken.shards import LEDGER_FILE, Artifact, ShardsError, file_sha256, r
 from everytoken.system_errors import raise_trouble
 
 DESCRIPTION_FILE = "index.json"
-FORMAT = "everytoken-stream-index/1"
+STREAM_INDEX_FORMAT = "everytoken-stream-index/1"
 
 _SMALL = 64 << 20  # bytes that are hashed in a twentieth of a second
 _NUMBERS = {
@@ -65,12 +65,12 @@ def require_same(stream: str, found: Mapping[str, int], statistics: Mapping[str,
 def write_description(folder: Path, kind: str, stream: Made, numbers: DocumentNumbers, **more: Any) -> dict[str, Any]:
     """Write ``index.json`` and ``first_rows.npy``; return the statistics of the index."""
     described = {"kind": kind, "stream": stream.root_digest, **more, "splits": write_numbers(folder, numbers)}
-    write_text(folder / DESCRIPTION_FILE, json.dumps({"format": FORMAT, **described}, indent=1) + "\n")
+    write_text(folder / DESCRIPTION_FILE, json.dumps({"format": STREAM_INDEX_FORMAT, **described}, indent=1) + "\n")
     return {**described, "documents": len(numbers)}
 
 
 def read_description(
-    folder: Path, expected: str = FORMAT, of: str = "a stream"
+    folder: Path, expected: str = STREAM_INDEX_FORMAT, of: str = "a stream"
 ) -> tuple[dict[str, Any], DocumentNumbers]:
     """Return what ``index.json`` of an index says, and the numbers of its documents.
 

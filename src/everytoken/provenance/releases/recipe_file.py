@@ -20,7 +20,7 @@ from everytoken.corpus.upstreams.path import NOT_PUBLISHED
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases.parameters import Licence, NotPublic, Origin
 from everytoken.provenance.releases.published import described_origin, published
-from everytoken.provenance.releases.release import FORMAT
+from everytoken.provenance.releases.release import RELEASE_FORMAT
 from everytoken.shards.artifacts import Artifact
 from everytoken.shards.shards import Shards
 from everytoken.tokens.streams.documents import tokenizer_facts
@@ -112,7 +112,7 @@ def recipe_of(parameters: Mapping[str, Any], stages: Mapping[str, Stored], token
         tokenizer: of the streams.
     """
     return {
-        "format": FORMAT,
+        "format": RELEASE_FORMAT,
         "parameters": published(parameters),
         "versions": versions(),
         "tokenizer": {**asdict(tokenizer_facts(tokenizer)), "dtype": tokenizer_facts(tokenizer).dtype.name},

@@ -27,7 +27,7 @@ from everytoken.shards.errors import DamagedStore
 from everytoken.shards.parts import StoredPart
 from everytoken.shards.shards import Shards
 
-FORMAT = "everytoken-release/1"
+RELEASE_FORMAT = "everytoken-release/1"
 SPLITS = ("annotated", "unannotated", "held_out")
 
 CARD_FILE = "README.md"
@@ -136,9 +136,9 @@ def open_release(path: Path) -> Release:
         here = sorted(entry.name for entry in path.iterdir())[:10]
         raise ProvenanceError(f"{path} has no {RECIPE_FILE}, only {here}: it is no release. {_WHAT_IT_IS}")
     recipe = _json(path, RECIPE_FILE)
-    if recipe.get("format") != FORMAT:
+    if recipe.get("format") != RELEASE_FORMAT:
         raise ProvenanceError(
-            f"{path / RECIPE_FILE} has format {recipe.get('format')!r}, this version reads {FORMAT!r}. {_WHAT_IT_IS}"
+            f"{path / RECIPE_FILE} has format {recipe.get('format')!r}, this version reads {RELEASE_FORMAT!r}. {_WHAT_IT_IS}"
         )
     upstream, boundaries = _json(path, UPSTREAM_FILE), _json(path, BOUNDARIES_FILE)
     require_recipe(recipe, str(path / RECIPE_FILE))

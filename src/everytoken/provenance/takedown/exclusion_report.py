@@ -39,7 +39,7 @@ from everytoken.tokens.order.loader import WindowStream, open_window_stream
 from everytoken.tokens.streams.loss_mask import LOSS_MASK_FILE, open_loss_mask, unpack_mask
 from everytoken.tokens.streams.megatron import open_indexed
 
-FORMAT = "everytoken-exclusion/1"
+EXCLUSION_FORMAT = "everytoken-exclusion/1"
 STREAMS = {"compact": "unannotated", "annotated": "annotated"}
 ALSO = ("raw_shards", "chat_windows")
 STORES = ("held_out_documents", "annotated_tokens", "unannotated_tokens")
@@ -266,7 +266,7 @@ def compare_after(before: Before, places: Places) -> dict[str, Any]:
             "changed": [part for part in both if old[part][1] != new[part][1]],
         }
     told = {name: facts[name] for name in ("list", "revoked", "documents", "runs", "notes")}
-    return {"format": FORMAT, **told, "streams": streams, "stores": stores, "faults": faults}
+    return {"format": EXCLUSION_FORMAT, **told, "streams": streams, "stores": stores, "faults": faults}
 
 
 def _expected(facts: Mapping[str, Any], name: str) -> dict[int, list[list[int]]]:

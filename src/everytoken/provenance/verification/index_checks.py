@@ -19,7 +19,7 @@ from everytoken.provenance.indexes.arrays import map_array
 from everytoken.provenance.indexes.chat_index import index_chat_windows
 from everytoken.provenance.indexes.compact_index import index_compact_stream
 from everytoken.provenance.indexes.document_index import index_documents
-from everytoken.provenance.indexes.index_folder import DESCRIPTION_FILE, FORMAT, MadeStream, read_description
+from everytoken.provenance.indexes.index_folder import DESCRIPTION_FILE, STREAM_INDEX_FORMAT, MadeStream, read_description
 from everytoken.provenance.indexes.padded_index import index_padded_stream
 from everytoken.provenance.indexes.raw_shards_index import index_raw_shards
 from everytoken.provenance.indexes.stream_index import open_flat_index, open_stream_index
@@ -99,10 +99,10 @@ def _told(run: Callable[[], dict[str, int]]) -> dict[str, int]:
 
 def _opened(folder: Path) -> dict[str, int]:
     if read_artifact_ledger(folder / LEDGER_FILE)["recipe"]["function"] == _DOCUMENTS:
-        from everytoken.provenance.indexes.document_index import FORMAT as OF_DOCUMENTS
+        from everytoken.provenance.indexes.document_index import DOCUMENT_INDEX_FORMAT
 
-        return {"documents": len(read_description(folder, OF_DOCUMENTS, "documents")[1])}
-    described, numbers = read_description(folder, FORMAT)
+        return {"documents": len(read_description(folder, DOCUMENT_INDEX_FORMAT, "documents")[1])}
+    described, numbers = read_description(folder, STREAM_INDEX_FORMAT)
     open_flat_index(folder) if described["kind"] == "flat" else open_stream_index(folder)
     return {"documents": len(numbers)}
 
