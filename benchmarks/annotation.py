@@ -24,17 +24,30 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from everytoken.corpus.documents import DOCUMENTS, N_CLASSES
-from everytoken.corpus.sampling.formulas import SubsamplingParameters, totals_of
-from everytoken.corpus.sampling.splits import estimate_part_tokens, select_held_out, select_split
-from everytoken.corpus.scoring.classifications import collect_classifications
-from everytoken.corpus.scoring.published import join_part, join_published
-from everytoken.corpus.upstreams.file import UpstreamFile
+from everytoken.corpus import DOCUMENTS, N_CLASSES
+from everytoken.corpus.sampling import (
+    SubsamplingParameters,
+    estimate_part_tokens,
+    select_held_out,
+    select_split,
+    totals_of,
+)
+from everytoken.corpus.scoring import collect_classifications, join_part, join_published
+from everytoken.corpus.upstreams import UpstreamFile
 from everytoken.seeds import numpy_generator
-from everytoken.shards import ArtifactStore, Part, Rows, Shards, Store, file_sha256, plan_artifact, versioned
-from everytoken.shards.engines import Processes
-from everytoken.shards.parts import StoredPart
-from everytoken.shards.writing import write_rows
+from everytoken.shards import (
+    ArtifactStore,
+    Part,
+    Processes,
+    Rows,
+    Shards,
+    Store,
+    StoredPart,
+    file_sha256,
+    plan_artifact,
+    versioned,
+    write_rows,
+)
 
 KEYS = pa.schema([DOCUMENTS.field("id"), DOCUMENTS.field("id_type")])
 TABLE = pa.schema({"id": pa.string(), "safety_score": pa.int8(), "safety_probs": pa.list_(pa.float32())})

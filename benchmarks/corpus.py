@@ -16,12 +16,9 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from everytoken.corpus.sampling.formulas import SubsamplingParameters, totals_of
-from everytoken.corpus.sampling.splits import estimate_part_tokens, select_split
-from everytoken.corpus.scoring.embedded import EmbeddedScorer
-from everytoken.corpus.scoring.score import score_part
-from everytoken.shards import Part, Rows, Store
-from everytoken.shards.parts import ValuePart
+from everytoken.corpus.sampling import SubsamplingParameters, estimate_part_tokens, select_split, totals_of
+from everytoken.corpus.scoring import EmbeddedScorer, score_part
+from everytoken.shards import Part, Rows, Store, ValuePart
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 SCORER = EmbeddedScorer(

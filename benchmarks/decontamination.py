@@ -25,15 +25,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from everytoken.corpus.decontamination.contamination import find_matches
-from everytoken.corpus.decontamination.evaluation_files import EvaluationFile
-from everytoken.corpus.decontamination.evaluation_index import index_evaluation
-from everytoken.corpus.documents import DOCUMENTS
-from everytoken.corpus.reading.rows import ReadingLimits
+from everytoken.corpus import DOCUMENTS
+from everytoken.corpus.decontamination import EvaluationFile, find_matches, index_evaluation
+from everytoken.corpus.reading import ReadingLimits
 from everytoken.seeds import numpy_generator
-from everytoken.shards import Artifact, ArtifactStore, Rows, plan_artifact
-from everytoken.shards.parts import StoredPart
-from everytoken.shards.writing import write_rows
+from everytoken.shards import Artifact, ArtifactStore, Rows, StoredPart, plan_artifact, write_rows
 
 NGRAM = 13
 LIMITS = ReadingLimits(max_row_bytes=1 << 25, zstd_window_log_max=27)

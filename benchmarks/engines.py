@@ -22,12 +22,18 @@ from pathlib import Path
 
 import numpy as np
 
-from everytoken.tokens import TokenizerError, open_tokenizer
-from everytoken.tokens.engines.adversarial import adversarial_texts
-from everytoken.tokens.engines.comparison import compare_engines
-from everytoken.tokens.engines.guard import open_guarded
-from everytoken.tokens.engines.registry import REFERENCE, Engine, installed_engines, open_engine, reference_version
-from everytoken.tokens.tokenizer.document_tokenizer import DocumentTokenizer
+from everytoken.tokens import TokenizerError
+from everytoken.tokens.engines import (
+    REFERENCE,
+    Engine,
+    adversarial_texts,
+    compare_engines,
+    installed_engines,
+    open_engine,
+    open_guarded,
+    reference_version,
+)
+from everytoken.tokens.tokenizer import DocumentTokenizer, open_tokenizer
 
 EOS = "<|endoftext|>"
 POLICY = "literal"

@@ -25,10 +25,8 @@ from typing import Any
 
 from backports import zstd
 
-from everytoken.corpus.ingestion.ingest import read_part
-from everytoken.corpus.ingestion.plan import PlanParameters, make_plan, part_values
-from everytoken.corpus.ingestion.source import Source, find_files
-from everytoken.corpus.reading.rows import ReadingLimits
+from everytoken.corpus.ingestion import PlanParameters, Source, find_files, make_plan, part_values, read_part
+from everytoken.corpus.reading import ReadingLimits
 from everytoken.seeds import python_random
 from everytoken.shards import Processes, Shards, Store
 

@@ -29,15 +29,8 @@ from typing import Any
 import numpy as np
 
 from everytoken.seeds import numpy_generator
-from everytoken.tokens import (
-    DataParameters,
-    SampleOrder,
-    TrainingWindows,
-    WindowStream,
-    WindowWriter,
-    open_window_stream,
-)
-from everytoken.tokens.streams.flat_tokens import FlatTokens
+from everytoken.tokens.order import DataParameters, SampleOrder, TrainingWindows, WindowStream, open_window_stream
+from everytoken.tokens.streams import FlatTokens, WindowWriter
 
 Batch = Callable[[np.ndarray], Any]
 

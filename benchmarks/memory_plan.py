@@ -18,20 +18,17 @@ from pathlib import Path
 
 import torch
 
-from everytoken.models import LlamaParameters
-from everytoken.models.families import build_model
+from everytoken.models import LlamaParameters, build_model
 from everytoken.seeds import torch_generator
-from everytoken.tokens.order.parameters import DataParameters
+from everytoken.tokens.order import DataParameters
 from everytoken.training import (
     CheckpointParameters,
     DistributionParameters,
     ExecutionParameters,
     TrainingParameters,
 )
-from everytoken.training.run.plan import make_plan
-from everytoken.training.step.distribution import Processes, join, these_processes
-from everytoken.training.step.execution import autocast, execution
-from everytoken.training.step.objective import Objective
+from everytoken.training.run import make_plan
+from everytoken.training.step import Objective, Processes, autocast, execution, join, these_processes
 
 
 def main() -> None:

@@ -242,7 +242,7 @@ def _in_two(work: Callable[..., None], corpus: Path, out: Path, tokenizer: Path)
 
 
 def _lines(path: Path) -> Any:
-    from everytoken.text_to_stream.lines import Lines
+    from everytoken.text_to_stream import Lines
 
     return Lines(path, path.name, 0, path.stat().st_size, "text", 1 << 29)
 
@@ -250,7 +250,7 @@ def _lines(path: Path) -> Any:
 def _bare(paths: Sequence[Path], out: Path, path_of_tokenizer: Path, told: Any) -> None:
     from tokenizers import Tokenizer
 
-    from everytoken.text_to_stream.lines import read_texts
+    from everytoken.text_to_stream import read_texts
 
     tokenizer, seconds = Tokenizer.from_file(str(path_of_tokenizer)), 0.0
     tokenizer.no_truncation()
@@ -264,7 +264,7 @@ def _bare(paths: Sequence[Path], out: Path, path_of_tokenizer: Path, told: Any) 
 
 
 def _read(paths: Sequence[Path], out: Path, path_of_tokenizer: Path, told: Any) -> None:
-    from everytoken.text_to_stream.lines import read_texts
+    from everytoken.text_to_stream import read_texts
 
     begin = time.perf_counter()
     for path in paths:
@@ -332,7 +332,7 @@ def documents_of(folder: Path) -> list[list[bytes]]:
 
 
 def _digests(prefix: Path) -> list[bytes]:
-    from everytoken.tokens.streams.megatron import open_indexed
+    from everytoken.tokens.streams import open_indexed
 
     stream = open_indexed(prefix)
     stream.check()

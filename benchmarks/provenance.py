@@ -33,18 +33,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from everytoken.provenance.indexes.document_index import index_documents, open_document_index
-from everytoken.provenance.indexes.stream_index import (
+from everytoken.provenance.indexes import (
     MadeStream,
     index_compact_stream,
+    index_documents,
     index_padded_stream,
+    open_document_index,
     open_stream_index,
 )
 from everytoken.seeds import numpy_generator
-from everytoken.shards import Rows, Shards
-from everytoken.shards.parts import StoredPart
-from everytoken.shards.writing import write_rows
-from everytoken.tokens import DataParameters, SampleOrder
+from everytoken.shards import Rows, Shards, StoredPart, write_rows
+from everytoken.tokens.order import DataParameters, SampleOrder
 
 SEQ_LENGTH, SEED, BATCH_SIZE, BLOCK, ROWS = 2048, 42, 960, 26_202_563, 25_000  # of the published corpus: its block
 COMPACT_SHARE, EPOCHS, QUESTIONS = 0.81, 1.5, 1000

@@ -26,9 +26,8 @@ from typing import Any
 
 import zstandard
 
-from everytoken.corpus.reading.readers import iterate_rows
-from everytoken.corpus.reading.rows import Reading, ReadingLimits
-from everytoken.corpus.upstreams.file import UpstreamFile
+from everytoken.corpus.reading import Reading, ReadingLimits, iterate_rows
+from everytoken.corpus.upstreams import UpstreamFile
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 LIMITS = ReadingLimits(max_row_bytes=32 << 20, zstd_window_log_max=27)

@@ -23,13 +23,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from everytoken.corpus.documents import SPLIT_DOCUMENTS
-from everytoken.provenance.releases.manifest import find_withheld_ids, manifest_part, withheld_of
-from everytoken.provenance.releases.released_texts import find_shared_ids
-from everytoken.provenance.releases.window_checksums import write_window_checksums
+from everytoken.corpus import SPLIT_DOCUMENTS
+from everytoken.provenance.releases import (
+    find_shared_ids,
+    find_withheld_ids,
+    manifest_part,
+    withheld_of,
+    write_window_checksums,
+)
 from everytoken.seeds import numpy_generator
-from everytoken.shards import Part, Rows, Shards, Store, versioned, write_rows
-from everytoken.shards.engines import Inline
+from everytoken.shards import Inline, Part, Rows, Shards, Store, versioned, write_rows
 
 BATCH = 8_192
 READ = ["id", "id_type", "source", "shard_index", "row", "safety_score", "is_bad", "has_annotation", "text_sha256"]

@@ -20,19 +20,25 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from everytoken.corpus.documents import DOCUMENTS
-from everytoken.corpus.sampling.held_out import HeldOutParameters
-from everytoken.provenance.releases.manifest import MANIFEST
-from everytoken.provenance.releases.release import SPLITS
-from everytoken.provenance.replay.locate import locate_part
-from everytoken.provenance.replay.match import match_rows
-from everytoken.provenance.replay.restore import restore_part
-from everytoken.provenance.text_hashes import text_hashes
+from everytoken.corpus import DOCUMENTS
+from everytoken.corpus.sampling import HeldOutParameters
+from everytoken.provenance import text_hashes
+from everytoken.provenance.releases import MANIFEST, SPLITS
+from everytoken.provenance.replay import locate_part, match_rows, restore_part
 from everytoken.seeds import numpy_generator
-from everytoken.shards import Artifact, ArtifactStore, Rows, Shards, Store, make_engine, plan_artifact, value_digest
-from everytoken.shards.digests import file_sha256
-from everytoken.shards.parts import StoredPart
-from everytoken.shards.writing import write_rows
+from everytoken.shards import (
+    Artifact,
+    ArtifactStore,
+    Rows,
+    Shards,
+    Store,
+    StoredPart,
+    file_sha256,
+    make_engine,
+    plan_artifact,
+    value_digest,
+    write_rows,
+)
 
 PARTS = 10
 MEMORY = 200_000_000

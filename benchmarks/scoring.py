@@ -23,8 +23,7 @@ import torch
 import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 
-from everytoken.corpus.scoring.model_files import ModelFolder, fetch_model, model_identity
-from everytoken.corpus.scoring.transformer import TransformersScorer, transformers_scorer
+from everytoken.corpus.scoring import ModelFolder, TransformersScorer, fetch_model, model_identity, transformers_scorer
 from everytoken.seeds import numpy_generator, torch_generator
 from everytoken.shards import Artifact, ArtifactStore, plan_artifact
 

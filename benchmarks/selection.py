@@ -23,18 +23,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from everytoken.corpus.dedup.duplicates import DedupRules, find_duplicates
-from everytoken.corpus.dedup.near_duplicates import NearRules, find_buckets
-from everytoken.corpus.documents import DOCUMENTS
-from everytoken.corpus.ingestion.quality import QualityRules, count_characters, rejection
-from everytoken.corpus.selection.mixed_parts import mix_part, mixture_parts
-from everytoken.corpus.selection.mixture import MixtureParameters, interleave
-from everytoken.corpus.selection.select import select
-from everytoken.corpus.selection.selected_parts import select_part
+from everytoken.corpus import DOCUMENTS
+from everytoken.corpus.dedup import DedupRules, NearRules, find_buckets, find_duplicates
+from everytoken.corpus.ingestion import QualityRules, count_characters, rejection
+from everytoken.corpus.selection import MixtureParameters, interleave, mix_part, mixture_parts, select, select_part
 from everytoken.seeds import numpy_generator
-from everytoken.shards import ArtifactStore, Inline, Rows, Shards, Store, plan_artifact
-from everytoken.shards.parts import StoredPart
-from everytoken.shards.writing import write_rows
+from everytoken.shards import ArtifactStore, Inline, Rows, Shards, Store, StoredPart, plan_artifact, write_rows
 
 RULES = QualityRules(
     drop_empty=True,

@@ -20,9 +20,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from everytoken.seeds import numpy_generator
-from everytoken.shards import Inline, Part, Processes, Rows, Shards, Store, TableDigest, file_sha256, versioned
-from everytoken.shards.parts import StoredPart
-from everytoken.shards.writing import ROW_GROUP_ROWS, write_rows
+from everytoken.shards import (
+    ROW_GROUP_ROWS,
+    Inline,
+    Part,
+    Processes,
+    Rows,
+    Shards,
+    Store,
+    StoredPart,
+    TableDigest,
+    file_sha256,
+    versioned,
+    write_rows,
+)
 
 SCHEMA = pa.schema([("id", pa.large_string()), ("text", pa.large_string()), ("row", pa.int64())])
 MEGABYTE = 1e6

@@ -25,10 +25,8 @@ import numpy as np
 import pyarrow as pa
 
 from everytoken.seeds import numpy_generator
-from everytoken.shards import Artifact, Part, Rows, Shards
-from everytoken.shards.parts import StoredPart
-from everytoken.shards.writing import write_rows
-from everytoken.tokens import write_annotated_stream, write_compact_stream
+from everytoken.shards import Artifact, Part, Rows, Shards, StoredPart, write_rows
+from everytoken.tokens.streams import write_annotated_stream, write_compact_stream
 
 PARTS, VOCAB_SIZE, EOS_ID, SEQ_LENGTH = 4, 49_152, 0, 2048
 MEMORIES = (1 << 30, 32 << 20)

@@ -17,13 +17,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from everytoken.shards import ArtifactStore, Inline, Part, Rows, Shards, Store, plan_artifact
-from everytoken.shards.parts import StoredPart
-from everytoken.shards.writing import write_rows
-from everytoken.tokens import encode_part, installed_engines, open_tokenizer, train_tokenizer
-from everytoken.tokens.encoding.recheck import Recheck
-from everytoken.tokens.engines.certificate import certify_engines, proof_of
-from everytoken.tokens.engines.registry import REFERENCE, open_engine, reference_version
+from everytoken.shards import ArtifactStore, Inline, Part, Rows, Shards, Store, StoredPart, plan_artifact, write_rows
+from everytoken.tokens.encoding import Recheck, encode_part
+from everytoken.tokens.engines import (
+    REFERENCE,
+    certify_engines,
+    installed_engines,
+    open_engine,
+    proof_of,
+    reference_version,
+)
+from everytoken.tokens.tokenizer import open_tokenizer, train_tokenizer
 
 EOS = "<|endoftext|>"
 PARTS = 4

@@ -26,14 +26,11 @@ import torch
 from nanogpt_style import Config, train
 from numpy.typing import NDArray
 
-from everytoken.models import LlamaParameters
-from everytoken.models.families import build_model
+from everytoken.models import LlamaParameters, build_model
 from everytoken.seeds import numpy_generator
-from everytoken.tokens import open_training_windows
-from everytoken.tokens.order.parameters import DataParameters
+from everytoken.tokens.order import DataParameters, open_training_windows
 from everytoken.training import ExecutionParameters, TrainingParameters
-from everytoken.training.step.execution import describe_machine, execution, matrix_peak
-from everytoken.training.step.loop import make_optimizer, prepare, train_steps
+from everytoken.training.step import describe_machine, execution, make_optimizer, matrix_peak, prepare, train_steps
 
 MODES = {"highest": ("float32", "highest"), "medium": ("float32", "medium"), "bfloat16": ("bfloat16", "medium")}
 TOKENS = 4_000_000

@@ -25,19 +25,25 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from everytoken.corpus.ingestion.plan import PlanParameters, shard_order
-from everytoken.provenance.diff.document_differences import compare_documents
-from everytoken.provenance.releases.manifest import MANIFEST, withheld_of
-from everytoken.provenance.releases.parameters import Licence
-from everytoken.provenance.releases.recipe_file import versions
-from everytoken.provenance.releases.release import FORMAT, Release, open_release
-from everytoken.provenance.releases.write_release import write_release
-from everytoken.provenance.verification.release_checks import release_checks
+from everytoken.corpus.ingestion import PlanParameters, shard_order
+from everytoken.provenance.diff import compare_documents
+from everytoken.provenance.releases import (
+    FORMAT,
+    MANIFEST,
+    Licence,
+    Release,
+    open_release,
+    versions,
+    withheld_of,
+    write_release,
+)
+from everytoken.provenance.verification import release_checks
 from everytoken.seeds import numpy_generator
 from everytoken.shards import (
     Artifact,
     ArtifactStore,
     Built,
+    Inline,
     Part,
     Rows,
     Shards,
@@ -47,10 +53,8 @@ from everytoken.shards import (
     plan_artifact,
     versioned,
 )
-from everytoken.shards.engines import Inline
-from everytoken.tokens import train_tokenizer, write_annotated_stream, write_compact_stream
-from everytoken.tokens.streams.documents import tokenizer_facts
-from everytoken.tokens.streams.packed import SIDECAR
+from everytoken.tokens.streams import SIDECAR, tokenizer_facts, write_annotated_stream, write_compact_stream
+from everytoken.tokens.tokenizer import train_tokenizer
 
 PARTS, SEQ_LENGTH, BUDGET, SEED, BATCH = 20, 2048, 128, 42, 4096
 PLAN = {"seed": SEED, "offset": 0, "n_shards": PARTS, "expect_shards": PARTS}
@@ -106,7 +110,7 @@ def documents(part: Part, *, first: int, rows: int, cap: int, vocab_size: int) -
 @versioned("listed", 1)
 def listed(part: Part, *, split: str) -> Rows:
     """The manifest of the documents; they all have the one text."""
-    from everytoken.provenance.text_hashes import text_hash
+    from everytoken.provenance import text_hash
 
     def batches() -> Generator[pa.RecordBatch, None, dict[str, Any]]:
         rows = 0

@@ -26,12 +26,12 @@ from kedro.utils import find_kedro_project
 from omegaconf.errors import InterpolationKeyError
 
 from everytoken.pipeline_registry import JOBS, choose_job
-from everytoken.redaction.urls import Redaction, SecretError, require_no_secrets
-from everytoken.shards.atomic import write_text
+from everytoken.redaction import Redaction, SecretError, require_no_secrets
+from everytoken.shards import write_text
 from everytoken.system_errors import SystemTrouble, explained
 
 if TYPE_CHECKING:
-    from everytoken.provenance.releases.release import Release
+    from everytoken.provenance.releases import Release
 
 logger = logging.getLogger(__name__)
 
@@ -65,8 +65,8 @@ class JobConfigLoader(OmegaConfigLoader):
         given = self.runtime_params or {}
         if self.job != "replay":
             return _merged(found, _unknown(given))
-        from everytoken.provenance.errors import ProvenanceError
-        from everytoken.provenance.replay.parameters import with_released_parameters
+        from everytoken.provenance import ProvenanceError
+        from everytoken.provenance.replay import with_released_parameters
 
         try:
             return _merged(with_released_parameters(found), given)
@@ -78,8 +78,8 @@ class JobConfigLoader(OmegaConfigLoader):
 
     def _on_request(self) -> tuple[str, ...]:
         """Return the pipelines on request that make a stream of the release; none where there is no release to see."""
-        from everytoken.provenance.errors import ProvenanceError
-        from everytoken.provenance.replay.parameters import rebuilding_pipelines
+        from everytoken.provenance import ProvenanceError
+        from everytoken.provenance.replay import rebuilding_pipelines
 
         try:
             release = self.replayed_release()
@@ -95,7 +95,7 @@ class JobConfigLoader(OmegaConfigLoader):
         """
         if self.job != "replay":
             return None
-        from everytoken.provenance.replay.parameters import named_release
+        from everytoken.provenance.replay import named_release
 
         return named_release(super().__getitem__("parameters"))
 
@@ -151,7 +151,7 @@ class ConfigurationHook:
         """Put the list of excluded documents that this run is given in force: later runs keep it."""
         listed = catalog.load(_SUBSAMPLING).exclude if any(map(_finds_excluded, pipeline.nodes)) else None
         if listed is not None:
-            from everytoken.provenance.takedown.list_in_force import LISTS_FOLDER, remember
+            from everytoken.provenance.takedown import LISTS_FOLDER, remember
 
             remember(self._project / self._data / LISTS_FOLDER, listed, self._project)
 
@@ -159,7 +159,7 @@ class ConfigurationHook:
     def before_node_run(self, node: Node, inputs: Mapping[str, Any]) -> None:
         """Stop a run that began before documents were taken down, before it brings them back."""
         if _finds_excluded(node):
-            from everytoken.provenance.takedown.list_in_force import LISTS_FOLDER, require_in_force
+            from everytoken.provenance.takedown import LISTS_FOLDER, require_in_force
 
             require_in_force(self._project / self._data / LISTS_FOLDER, inputs[_SUBSAMPLING].exclude)
 
@@ -218,8 +218,7 @@ class ReplayHook:
         """Look for the release, compare its checksums, and look for the note in the data folder."""
         release = None if self._loader is None else self._loader.replayed_release()
         if release is not None and self._loader is not None:
-            from everytoken.provenance.replay.replayed_release import keep_to_release
-            from everytoken.provenance.replay.whole import require_whole
+            from everytoken.provenance.replay import keep_to_release, require_whole
 
             require_whole(release)
             keep_to_release(self._project / self._loader["globals"]["data"], release)
@@ -231,10 +230,9 @@ def _finds_excluded(node: Node) -> bool:
 
 def _keep_excluded(loader: AbstractConfigLoader, parameters: Mapping[str, Any], project: Path, data: Path) -> None:
     """Let ``subsampling.exclude`` be the list that is in force in the data folder, where the parameters name none."""
-    from everytoken.corpus.errors import ExclusionError
-    from everytoken.corpus.exclusion import ExclusionParameters
-    from everytoken.provenance.errors import ProvenanceError
-    from everytoken.provenance.takedown.list_in_force import LISTS_FOLDER, is_told, list_of_run
+    from everytoken.corpus import ExclusionError, ExclusionParameters
+    from everytoken.provenance import ProvenanceError
+    from everytoken.provenance.takedown import LISTS_FOLDER, is_told, list_of_run
 
     if "subsampling" not in parameters or not is_told(project / data / LISTS_FOLDER):
         return

@@ -19,30 +19,26 @@ from pydantic import (
     model_validator,
 )
 
-from everytoken.corpus.decontamination.evaluation_files import Decontamination
-from everytoken.corpus.dedup.duplicates import DedupRules
-from everytoken.corpus.ingestion.plan import PlanParameters
-from everytoken.corpus.ingestion.source import Source, Upstream
-from everytoken.corpus.reading.rows import ReadingLimits
-from everytoken.corpus.sampling.formulas import SubsamplingParameters
-from everytoken.corpus.scoring.audit import AuditParameters
-from everytoken.corpus.scoring.embedded import EmbeddedScorer
-from everytoken.corpus.scoring.published import PublishedScorer
-from everytoken.corpus.scoring.transformer import TransformersScorer
-from everytoken.corpus.selection.mixture import MixtureParameters
-from everytoken.corpus.upstreams.pins import UNKNOWN_REVISION, commit, find_commit, repository_id
-from everytoken.models.parameters import ModelParameters
-from everytoken.provenance.releases.parameters import Licence, Origin, WebLink
-from everytoken.provenance.replay.parameters import listed_roots
-from everytoken.redaction.validation import without_secrets
+from everytoken.corpus.decontamination import Decontamination
+from everytoken.corpus.dedup import DedupRules
+from everytoken.corpus.ingestion import PlanParameters, Source, Upstream
+from everytoken.corpus.reading import ReadingLimits
+from everytoken.corpus.sampling import SubsamplingParameters
+from everytoken.corpus.scoring import AuditParameters, EmbeddedScorer, PublishedScorer, TransformersScorer
+from everytoken.corpus.selection import MixtureParameters
+from everytoken.corpus.upstreams import UNKNOWN_REVISION, commit, find_commit, repository_id
+from everytoken.models import ModelParameters
+from everytoken.provenance.releases import Licence, Origin, WebLink
+from everytoken.provenance.replay import listed_roots
+from everytoken.redaction import without_secrets
 from everytoken.tagged_unions import keys_of_the_chosen_kind
-from everytoken.tokens.canary.parameters import CanaryParameters
-from everytoken.tokens.chat.parameters import ChatParameters
-from everytoken.tokens.engines.registry import EngineName, SpecialTokens
-from everytoken.tokens.order.parameters import DataParameters
-from everytoken.training.parameters import CheckpointParameters, DistributionParameters, GenerationParameters
-from everytoken.training.parameters import EvaluationParameters as HeldOutParameters
-from everytoken.training.parameters import TrainingParameters as OptimisationParameters
+from everytoken.tokens.canary import CanaryParameters
+from everytoken.tokens.chat import ChatParameters
+from everytoken.tokens.engines import EngineName, SpecialTokens
+from everytoken.tokens.order import DataParameters
+from everytoken.training import CheckpointParameters, DistributionParameters, GenerationParameters
+from everytoken.training import EvaluationParameters as HeldOutParameters
+from everytoken.training import TrainingParameters as OptimisationParameters
 
 __all__ = [
     "AnnotationParameters",

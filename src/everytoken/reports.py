@@ -9,7 +9,7 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from everytoken.corpus.scoring.report import ALL_SOURCES
+from everytoken.corpus.scoring import ALL_SOURCES
 
 Counts = Mapping[str, float]
 

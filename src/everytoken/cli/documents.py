@@ -34,9 +34,17 @@ def audit_scores(
     from kedro.io.core import DatasetError
 
     from everytoken.cli.summary import reason_of
-    from everytoken.corpus.errors import CorpusError
-    from everytoken.corpus.scoring.audit import PAGE_FILE, AuditParameters, audit_lines, draw_audit, write_audit
-    from everytoken.corpus.scoring.audit_report import REPORT_FILE, report_labels, report_lines
+    from everytoken.corpus import CorpusError
+    from everytoken.corpus.scoring import (
+        PAGE_FILE,
+        REPORT_FILE,
+        AuditParameters,
+        audit_lines,
+        draw_audit,
+        report_labels,
+        report_lines,
+        write_audit,
+    )
     from everytoken.shards import ShardsError
 
     if labels is not None and (per_class is not None or seed is not None):

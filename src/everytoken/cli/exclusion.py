@@ -25,10 +25,9 @@ from everytoken.cli.exclusion_lines import (
 from everytoken.cli.project import cause_of, given_parameters, known_errors, project_folder, session_of
 
 if TYPE_CHECKING:
-    from everytoken.corpus.exclusion import Entry, ExclusionParameters
-    from everytoken.provenance.lookup.dataset_locations import Places
-    from everytoken.provenance.takedown.exclusion_report import Before
-    from everytoken.provenance.takedown.exclusion_request import Document, Wanted
+    from everytoken.corpus import Entry, ExclusionParameters
+    from everytoken.provenance.lookup import Places
+    from everytoken.provenance.takedown import Before, Document, Wanted
 
 REPORT_FILE = "08_reporting/exclusion_report.json"
 BEFORE_FOLDER = "08_reporting/exclusion_before"
@@ -61,13 +60,13 @@ class _Environment:
     @property
     def lists(self) -> Path:
         """The folder of the lists."""
-        from everytoken.provenance.takedown.list_in_force import LISTS_FOLDER
+        from everytoken.provenance.takedown import LISTS_FOLDER
 
         return self.data / LISTS_FOLDER
 
     def places(self) -> Places:
         """Open the datasets as they are now."""
-        from everytoken.provenance.lookup.dataset_locations import Places
+        from everytoken.provenance.lookup import Places
 
         return Places(self.paths, self.name or "local")
 
@@ -105,8 +104,7 @@ def exclude(
         raise click.UsageError("give --ids or --addresses")
     ids, addresses = (None if path is None else path.resolve() for path in (ids, addresses))  # of the folder one is in
     try:
-        from everytoken.provenance.takedown.exclusion_request import read_wanted
-        from everytoken.provenance.takedown.list_in_force import sole_take_down
+        from everytoken.provenance.takedown import read_wanted, sole_take_down
 
         wanted = None if revoke_all else read_wanted(ids, addresses, id_type)
         environment = _environment(env, params)
@@ -126,9 +124,8 @@ def _go_on(environment: _Environment, dry_run: bool) -> bool:
 
     Its documents are not looked up again: what they are in may be half made.
     """
-    from everytoken.corpus.exclusion import list_text, read_list
-    from everytoken.provenance.takedown.exclusion_report import noted_before
-    from everytoken.provenance.takedown.list_in_force import is_told, list_told
+    from everytoken.corpus import list_text, read_list
+    from everytoken.provenance.takedown import is_told, list_told, noted_before
 
     before = noted_before(environment.data / BEFORE_FOLDER)
     if before is None or not is_told(environment.lists):  # stopped while it looked: nothing was changed
@@ -151,10 +148,9 @@ def _go_on(environment: _Environment, dry_run: bool) -> bool:
 
 
 def _exclude(environment: _Environment, wanted: list[Wanted], reason: str, allow_missing: bool, dry_run: bool) -> None:
-    from everytoken.provenance.lookup.document_records import DocumentRecords
-    from everytoken.provenance.takedown.exclusion_report import document_index
-    from everytoken.provenance.takedown.exclusion_request import find_documents, list_in_force
-    from everytoken.shards.atomic import scratch_folder
+    from everytoken.provenance.lookup import DocumentRecords
+    from everytoken.provenance.takedown import document_index, find_documents, list_in_force
+    from everytoken.shards import scratch_folder
 
     places = environment.places()
     in_force = list_in_force(places, environment.configured, environment.lists)
@@ -176,10 +172,9 @@ def _exclude(environment: _Environment, wanted: list[Wanted], reason: str, allow
 
 
 def _revoke(environment: _Environment, wanted: list[Wanted] | None, dry_run: bool, is_done: bool) -> None:
-    from everytoken.corpus.exclusion import read_list
-    from everytoken.provenance.takedown.exclusion_report import document_index
-    from everytoken.provenance.takedown.exclusion_request import find_revoked, list_in_force
-    from everytoken.shards.atomic import scratch_folder
+    from everytoken.corpus import read_list
+    from everytoken.provenance.takedown import document_index, find_revoked, list_in_force
+    from everytoken.shards import scratch_folder
 
     places, configured = environment.places(), environment.configured
     in_force = list_in_force(places, None, environment.lists)
@@ -210,9 +205,8 @@ def _note(
     revoked: bool,
 ) -> Before:
     """Note what will change, and keep the indexes of the streams as they are; a dry run leaves nothing."""
-    from everytoken.corpus.exclusion import list_text
-    from everytoken.provenance.takedown.exclusion_report import note_before, stream_indexes
-    from everytoken.provenance.takedown.former_indexes import keep_indexes
+    from everytoken.corpus import list_text
+    from everytoken.provenance.takedown import keep_indexes, note_before, stream_indexes
 
     indexes = stream_indexes(places, scratch)
     if not dry_run:
@@ -224,9 +218,8 @@ def _note(
 
 def _rebuild_and_report(environment: _Environment, places: Places, entries: Sequence[Entry], before: Before) -> None:
     """Put a list in force, make again what the documents are in, and say what changed."""
-    from everytoken.corpus.exclusion import list_text, write_list
-    from everytoken.provenance.takedown.exclusion_report import compare_after, finish
-    from everytoken.provenance.takedown.list_in_force import list_path, put_in_force
+    from everytoken.corpus import list_text, write_list
+    from everytoken.provenance.takedown import compare_after, finish, list_path, put_in_force
 
     sha256 = list_text(entries)[1]
     written = list_path(environment.lists, sha256)
@@ -254,7 +247,7 @@ def _environment(env: str | None, params: dict[str, Any]) -> _Environment:
     from kedro.config import MissingConfigException, OmegaConfigLoader
 
     import everytoken.parameters
-    from everytoken.corpus.exclusion import ExclusionParameters
+    from everytoken.corpus import ExclusionParameters
     from everytoken.settings import CONFIG_LOADER_ARGS
 
     known = {name.removesuffix("Parameters").lower() for name in everytoken.parameters.__all__}

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from everytoken.corpus.exclusion import ExclusionParameters
-    from everytoken.provenance.lookup.dataset_locations import Places
-    from everytoken.provenance.takedown.exclusion_report import Before
-    from everytoken.provenance.takedown.exclusion_request import InForce, Request, Revocation
+    from everytoken.corpus import ExclusionParameters
+    from everytoken.provenance.lookup import Places
+    from everytoken.provenance.takedown import Before, InForce, Request, Revocation
 
 _MOST_SHOWN = 20
 _WITH_TEXT = (
@@ -138,8 +137,8 @@ def say_list(
         sha256: of that.
         kept: whether there is one.
     """
-    from everytoken.corpus.exclusion import ExclusionParameters
-    from everytoken.provenance.takedown.list_in_force import as_yaml
+    from everytoken.corpus import ExclusionParameters
+    from everytoken.provenance.takedown import as_yaml
 
     if not kept:
         click.echo("nothing is excluded any more: later runs take no list")

@@ -77,7 +77,7 @@ def verify(
 
     Where the first path is a release, it is checked itself, and the streams in the other paths against it.
     """
-    from everytoken.provenance.verification.release_checks import is_meant_as_release
+    from everytoken.provenance.verification import is_meant_as_release
 
     if paths and env is not None:
         raise click.UsageError("--env chooses what is checked when no PATH is given: give one of them")
@@ -98,9 +98,8 @@ def _verify_release(
     upstream: Path | None,
     roots: dict[str, str],
 ) -> None:
-    from everytoken.provenance.releases.release import open_release
-    from everytoken.provenance.verification.findings import Finding, fault_lines
-    from everytoken.provenance.verification.release_checks import each_release_check, find_streams
+    from everytoken.provenance.releases import open_release
+    from everytoken.provenance.verification import Finding, each_release_check, fault_lines, find_streams
 
     begun = time.monotonic()
     streams, faults = find_streams(release, list(paths)) if paths else ({}, [])
@@ -145,10 +144,11 @@ def _end(checks: int, failed: int, not_made: int = 0) -> None:
 
 
 def _verify_stored(paths: tuple[Path, ...], env: str | None, full: bool) -> None:
-    from everytoken.provenance.verification.index_checks import index_checks, is_index, stored_around
-    from everytoken.tokens.checks.integrity import LEDGER_FILE, Check, find_stored, stored_bytes, tokenizers_of
-    from everytoken.tokens.checks.integrity import verify as checks_of
-    from everytoken.tokens.errors import StreamError
+    from everytoken.provenance.verification import index_checks, is_index, stored_around
+    from everytoken.shards import LEDGER_FILE
+    from everytoken.tokens import StreamError
+    from everytoken.tokens.checks import Check, find_stored, stored_bytes, tokenizers_of
+    from everytoken.tokens.checks import verify as checks_of
 
     targets = [(str(path), path) for path in paths] or _stored_by_environment(env)
     begun, size, checks, failed = time.monotonic(), 0, 0, 0
@@ -196,9 +196,7 @@ def compare(first: str, second: str, env: str | None) -> None:
 
     FIRST and SECOND are run ids or their beginnings, `last`, or `last~N`; without them, the last two runs.
     """
-    from everytoken.tracking.compare import compare_lines
-    from everytoken.tracking.errors import TrackingError
-    from everytoken.tracking.hook import tracking_settings
+    from everytoken.tracking import TrackingError, compare_lines, tracking_settings
 
     with project(env) as (context, _):
         try:
@@ -227,9 +225,8 @@ def diff(a: Path, b: Path, limit: int, memory: int, show_all: bool, as_json: boo
     that both have are equal, or all streams that both have are and no document differs in address, id, text, score,
     split, order or tokens; else 1; 2 when the builds cannot be compared.
     """
-    from everytoken.provenance.diff.builds import diff_builds
-    from everytoken.provenance.diff.lines import difference_lines
-    from everytoken.provenance.errors import ProvenanceError
+    from everytoken.provenance import ProvenanceError
+    from everytoken.provenance.diff import diff_builds, difference_lines
     from everytoken.shards import ShardsError
 
     try:

@@ -69,9 +69,7 @@ def _write_job(env: str | None, given: dict[str, Any], pipeline: str, path: Path
     """Write the job of a pipeline's training to ``path``; return how to run it."""
     from kedro.framework.project import pipelines
 
-    from everytoken.training.run.artifacts import prepare_job
-    from everytoken.training.run.job import write_job
-    from everytoken.training.run.launch import nodes_command
+    from everytoken.training.run import nodes_command, prepare_job, write_job
 
     path = path.resolve()
     if not path.parent.is_dir():
@@ -100,7 +98,7 @@ def plan(env: str | None, vocab_size: int | None, streams: str, params: dict[str
 
     Sizes are those of what the environment has made; --vocab-size and --streams give them where nothing is made yet.
     """
-    from everytoken.training.run.plan import plan_lines
+    from everytoken.training.run import plan_lines
 
     try:
         with project(env, params) as (context, catalog):
@@ -192,11 +190,10 @@ def generate(checkpoint: Path, prompts: tuple[str, ...], tokenizer: Path | None,
 
     Special tokens that a prompt spells are those tokens; \n is a new line.
     """
-    from everytoken.tokens import open_encoder
-    from everytoken.training.checkpoints.model import load_config, load_model
-    from everytoken.training.checkpoints.verify import require_intact
-    from everytoken.training.evaluation.generation import generate as generate_texts
-    from everytoken.training.parameters import ExecutionParameters, GenerationParameters
+    from everytoken.tokens.encoding import open_encoder
+    from everytoken.training import ExecutionParameters, GenerationParameters
+    from everytoken.training.checkpoints import load_config, load_model, require_intact
+    from everytoken.training.evaluation import generate as generate_texts
 
     execution = ExecutionParameters(threads=threads, precision="float32", matmul_precision="highest")
     texts = tuple(prompt.replace("\\n", "\n") for prompt in prompts)

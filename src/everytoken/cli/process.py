@@ -11,8 +11,7 @@ from typing import Any
 
 import click
 
-from everytoken.redaction.output import redact_output
-from everytoken.redaction.urls import redacted
+from everytoken.redaction import redact_output, redacted
 from everytoken.system_errors import explained
 
 _LOGGING = "KEDRO_LOGGING_CONFIG"

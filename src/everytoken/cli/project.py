@@ -48,14 +48,14 @@ def known_errors() -> tuple[type[Exception], ...]:
     from kedro.io.core import DatasetError
 
     from everytoken.configuration import ConfigurationError
-    from everytoken.corpus.errors import CorpusError
-    from everytoken.models.errors import ModelsError
-    from everytoken.outofcore.errors import ShuffleError
-    from everytoken.provenance.errors import ProvenanceError
-    from everytoken.shards.errors import ShardsError
-    from everytoken.tokens.errors import TokensError
-    from everytoken.tracking.errors import TrackingError
-    from everytoken.training.errors import TrainingError
+    from everytoken.corpus import CorpusError
+    from everytoken.models import ModelsError
+    from everytoken.outofcore import ShuffleError
+    from everytoken.provenance import ProvenanceError
+    from everytoken.shards import ShardsError
+    from everytoken.tokens import TokensError
+    from everytoken.tracking import TrackingError
+    from everytoken.training import TrainingError
 
     ours = (
         ConfigurationError,

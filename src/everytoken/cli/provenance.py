@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 if TYPE_CHECKING:
-    from everytoken.provenance.lookup.dataset_locations import Places
-    from everytoken.provenance.lookup.runs import Run
-    from everytoken.provenance.lookup.upstream_text import Address, UpstreamDocument
-    from everytoken.provenance.trace.steps import TracedSequence
+    from everytoken.provenance.lookup import Address, Places, Run, UpstreamDocument
+    from everytoken.provenance.trace import TracedSequence
 
 _RUN = (
     "A dataset that is a checkpoint, a checkpoint's folder, that of one of its steps, or an MLflow run: its id, or "
@@ -95,9 +93,8 @@ def trace(
         raise click.UsageError("--position is of one sequence of the step: give --sequence")
     html = None if html is None else html.resolve()
     with _project(env) as project:
-        from everytoken.provenance.lookup.document_records import DocumentRecords
-        from everytoken.provenance.trace.lines import file_lines, sequence_lines
-        from everytoken.provenance.trace.steps import token_at, trace_window
+        from everytoken.provenance.lookup import DocumentRecords
+        from everytoken.provenance.trace import file_lines, sequence_lines, token_at, trace_window
 
         records = DocumentRecords(project.places)
         keep = with_text or position is not None
@@ -113,7 +110,7 @@ def trace(
         tokens = [None if position is None else token_at(one, position) for one in traced]
         texts = _upstream_texts(project, traced, position) if with_text else None
         if html is not None:
-            from everytoken.provenance.trace.batch_page import write_batch_page
+            from everytoken.provenance.trace import write_batch_page
 
             title = f"step {step:,} of {name}" if step is not None else f"window {window:,} of {stream}"
             options = ("" if step is None else f" --run {run}") + ("" if env is None else f" --env {env}")
@@ -190,9 +187,8 @@ def exposure(
     if sum(one is not None for one in (document_id, address, text_contains)) != 1:
         raise click.UsageError("give one of --id, --address and --text-contains")
     with _project(env) as project:
-        from everytoken.provenance.exposure.lines import answer_lines
-        from everytoken.provenance.exposure.questions import Questions
-        from everytoken.provenance.lookup.document_records import DocumentRecords
+        from everytoken.provenance.exposure import Questions, answer_lines
+        from everytoken.provenance.lookup import DocumentRecords
 
         records, folders = DocumentRecords(project.places), project.checkpoint_folders
         asked = Questions(records, _run(project, run), _given(streams), folders)
@@ -218,9 +214,8 @@ def _traced_step(
     keep_texts: bool,
 ) -> tuple[str, list[TracedSequence], int]:
     """Return the name of the run, the sequences that are wanted, and how many more there are."""
-    from everytoken.provenance.lookup.document_records import DocumentRecords
-    from everytoken.provenance.lookup.runs import open_run
-    from everytoken.provenance.trace.steps import trace_step
+    from everytoken.provenance.lookup import DocumentRecords, open_run
+    from everytoken.provenance.trace import trace_step
 
     found = _run(project, run)
     opened = open_run(project.places, found, _given(streams))
@@ -239,7 +234,7 @@ def _traced_step(
 
 def _run(project: _Project, name: str) -> Run:
     """Return the run that a name means."""
-    from everytoken.provenance.lookup.runs import find_run
+    from everytoken.provenance.lookup import find_run
 
     if _MLFLOW.fullmatch(name) and name not in project.places.paths and not Path(name).exists():
         return _mlflow_run(project, name)
@@ -248,10 +243,8 @@ def _run(project: _Project, name: str) -> Run:
 
 def _mlflow_run(project: _Project, which: str) -> Run:
     """Return a run by its checkpoint, where the environment still has it, else by what MLflow recorded."""
-    from everytoken.provenance.lookup.recorded_runs import CHECKPOINTS, recorded_run
-    from everytoken.provenance.lookup.runs import find_run, trained_checkpoints
-    from everytoken.tracking.recorded import read_recorded
-    from everytoken.tracking.store import TrackingSettings
+    from everytoken.provenance.lookup import CHECKPOINTS, find_run, recorded_run, trained_checkpoints
+    from everytoken.tracking import TrackingSettings, read_recorded
 
     settings = TrackingSettings.model_validate(project.mlflow)
     recorded, parameters = read_recorded(project.folder, settings, which, made=CHECKPOINTS)
@@ -271,10 +264,10 @@ def _upstream_texts(
 ) -> dict[Address, UpstreamDocument]:
     """Return the texts of the traced documents as their upstreams have them; each must be what was read then."""
     from everytoken.address import spelled_address
-    from everytoken.corpus.ingestion.source import UpstreamFile
+    from everytoken.corpus.upstreams import UpstreamFile
     from everytoken.parameters import IngestionParameters
-    from everytoken.provenance.errors import ProvenanceError
-    from everytoken.provenance.lookup.upstream_text import read_documents_at
+    from everytoken.provenance import ProvenanceError
+    from everytoken.provenance.lookup import read_documents_at
 
     spans = [
         span
@@ -337,7 +330,7 @@ def _project(env: str | None) -> Iterator[_Project]:
     from kedro.utils import find_kedro_project
 
     from everytoken.cli.project import known_errors
-    from everytoken.provenance.lookup.dataset_locations import Places
+    from everytoken.provenance.lookup import Places
     from everytoken.settings import CONFIG_LOADER_ARGS
 
     folder = find_kedro_project(Path.cwd())

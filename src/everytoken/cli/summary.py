@@ -174,7 +174,7 @@ _SET_ASIDE = (
 
 
 def _set_aside(read: dict[str, Any]) -> Iterator[str]:
-    from everytoken.corpus.statistics import add_statistics
+    from everytoken.corpus import add_statistics
 
     counted: list[tuple[float, str]] = []
     for name, unit in _BY_REASON:

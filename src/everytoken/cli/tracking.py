@@ -19,11 +19,16 @@ def deliver(env: str | None) -> None:
 
     The exit code is 1 if records of a run that has ended are still kept.
     """
-    from everytoken.tracking.backlog import FOLDER, waiting
-    from everytoken.tracking.errors import TrackingError
-    from everytoken.tracking.hook import tracking_settings
-    from everytoken.tracking.sender import deliver as deliver_to
-    from everytoken.tracking.store import close_dead_runs, open_store, prompt_answers
+    from everytoken.tracking import (
+        FOLDER,
+        TrackingError,
+        close_dead_runs,
+        open_store,
+        prompt_answers,
+        tracking_settings,
+        waiting,
+    )
+    from everytoken.tracking import deliver as deliver_to
 
     with project(env) as (context, _), prompt_answers():
         if not waiting(context.project_path / FOLDER):

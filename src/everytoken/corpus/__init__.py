@@ -4,3 +4,89 @@ In the order of the flow: `upstreams` (files at a pinned revision), `rendering` 
 (rows of a file), `ingestion` (sources, the plan, the part function), `dedup`, `decontamination`, `selection`,
 `scoring`, `sampling`.
 """
+
+from typing import TYPE_CHECKING
+
+from everytoken.lazy_imports import exports
+
+if TYPE_CHECKING:
+    from everytoken.corpus.documents import (
+        DOCUMENTS,
+        MAX_BATCH_BYTES,
+        MAX_BATCH_ROWS,
+        N_CLASSES,
+        SCORE_FIELDS,
+        SET_ASIDE,
+        SPLIT_DOCUMENTS,
+        SPLIT_FIELDS,
+        BatchBuilder,
+        with_fields,
+    )
+    from everytoken.corpus.errors import (
+        BAD_ROW_REASONS,
+        BadRow,
+        CorpusError,
+        ExclusionError,
+        NoFilesError,
+        PlanError,
+        RowError,
+        SamplingError,
+        ScoringError,
+        SelectionError,
+        UpstreamError,
+    )
+    from everytoken.corpus.exclusion import (
+        DEFAULT_REASON,
+        Address,
+        Entry,
+        ExcludedAddress,
+        ExcludedId,
+        ExclusionParameters,
+        excluded_addresses,
+        excluded_rows,
+        find_excluded,
+        list_text,
+        read_list,
+        write_list,
+    )
+    from everytoken.corpus.statistics import add_statistics, as_written
+
+__getattr__, __dir__ = exports(__name__, __file__)
+
+__all__ = [
+    "Address",
+    "BAD_ROW_REASONS",
+    "BadRow",
+    "BatchBuilder",
+    "CorpusError",
+    "DEFAULT_REASON",
+    "DOCUMENTS",
+    "Entry",
+    "ExcludedAddress",
+    "ExcludedId",
+    "ExclusionError",
+    "ExclusionParameters",
+    "MAX_BATCH_BYTES",
+    "MAX_BATCH_ROWS",
+    "N_CLASSES",
+    "NoFilesError",
+    "PlanError",
+    "RowError",
+    "SCORE_FIELDS",
+    "SET_ASIDE",
+    "SPLIT_DOCUMENTS",
+    "SPLIT_FIELDS",
+    "SamplingError",
+    "ScoringError",
+    "SelectionError",
+    "UpstreamError",
+    "add_statistics",
+    "as_written",
+    "excluded_addresses",
+    "excluded_rows",
+    "find_excluded",
+    "list_text",
+    "read_list",
+    "with_fields",
+    "write_list",
+]

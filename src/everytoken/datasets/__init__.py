@@ -4,12 +4,19 @@ of upstream files.
 tracking.
 """
 
-from everytoken.datasets.artifact import ArtifactFolder, Checkpoint, TokenizerFile, TokenStream
-from everytoken.datasets.files import FigureFile, JsonFile
-from everytoken.datasets.release_folder import ReleaseFolder
-from everytoken.datasets.shard_store import ShardStore
-from everytoken.datasets.upstream_files import UpstreamFiles
-from everytoken.datasets.when_made import WhenMade
+from typing import TYPE_CHECKING
+
+from everytoken.lazy_imports import exports
+
+if TYPE_CHECKING:
+    from everytoken.datasets.artifact import ArtifactFolder, Checkpoint, TokenizerFile, TokenStream
+    from everytoken.datasets.files import FigureFile, JsonFile
+    from everytoken.datasets.release_folder import ReleaseFolder
+    from everytoken.datasets.shard_store import ShardStore
+    from everytoken.datasets.upstream_files import UpstreamFiles
+    from everytoken.datasets.when_made import WhenMade
+
+__getattr__, __dir__ = exports(__name__, __file__)
 
 __all__ = [
     "ArtifactFolder",

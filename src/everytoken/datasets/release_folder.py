@@ -30,7 +30,7 @@ class ReleaseFolder(ArtifactFolder):
 
     def is_made_from(self, root_digest: str, part_digests: Sequence[str]) -> bool:
         """Tell whether a dataset of this content is one of those that the release describes."""
-        from everytoken.provenance.releases.release import RECIPE_FILE
+        from everytoken.provenance.releases import RECIPE_FILE
 
         described = json.loads(self._store.load().path(RECIPE_FILE).read_text(encoding="utf-8"))["datasets"]
         return root_digest in {dataset["root_digest"] for dataset in described.values()}

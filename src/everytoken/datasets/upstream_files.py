@@ -10,7 +10,8 @@ from typing import Any
 from kedro.io import AbstractDataset
 from kedro_datasets._typing import JSONPreview
 
-from everytoken.corpus.ingestion.source import Guarded, MayBeGone, Upstream, UpstreamFile, find_files
+from everytoken.corpus.ingestion import Guarded, MayBeGone, Upstream, find_files
+from everytoken.corpus.upstreams import UpstreamFile
 from everytoken.shards import value_digest, write_text
 
 Files = dict[str, list[UpstreamFile]]

@@ -4,7 +4,43 @@ This package itself imports no torch, so that parameters can be read anywhere; `
 does. A further family is its module, its parameters in ``parameters.py``, and one line in ``families.py``.
 """
 
-from everytoken.models.errors import ModelsError
-from everytoken.models.parameters import LlamaParameters, ModelParameters
+from typing import TYPE_CHECKING
 
-__all__ = ["LlamaParameters", "ModelParameters", "ModelsError"]
+from everytoken.lazy_imports import exports
+
+if TYPE_CHECKING:
+    from everytoken.models.errors import ModelsError
+    from everytoken.models.families import build_model, empty_model
+    from everytoken.models.gguf import GgufFile
+    from everytoken.models.hugging_face import TOKENIZER_FILE, LlamaFacts, read_facts, read_model, write_hugging_face
+    from everytoken.models.language_model import LanguageModel
+    from everytoken.models.parameters import LlamaParameters, ModelParameters
+    from everytoken.models.sizes import (
+        ParameterCounts,
+        layer_activation_bytes,
+        layer_input_bytes,
+        layer_parameter_count,
+        parameter_counts,
+    )
+
+__getattr__, __dir__ = exports(__name__, __file__)
+
+__all__ = [
+    "GgufFile",
+    "LanguageModel",
+    "LlamaFacts",
+    "LlamaParameters",
+    "ModelParameters",
+    "ModelsError",
+    "ParameterCounts",
+    "TOKENIZER_FILE",
+    "build_model",
+    "empty_model",
+    "layer_activation_bytes",
+    "layer_input_bytes",
+    "layer_parameter_count",
+    "parameter_counts",
+    "read_facts",
+    "read_model",
+    "write_hugging_face",
+]

@@ -26,7 +26,7 @@ from everytoken.models.errors import ModelsError
 from everytoken.models.families import empty_model
 from everytoken.models.language_model import LanguageModel
 from everytoken.models.parameters import LlamaParameters
-from everytoken.shards.atomic import atomic_folder
+from everytoken.shards import atomic_folder
 
 CONFIG_FILE, TOKENIZER_FILE = "config.json", "tokenizer.json"
 MODEL_FILE, INDEX_FILE = "model.safetensors", "model.safetensors.index.json"

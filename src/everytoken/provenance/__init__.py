@@ -8,3 +8,20 @@
 
 Every module is imported by its own name.
 """
+
+from typing import TYPE_CHECKING
+
+from everytoken.lazy_imports import exports
+
+if TYPE_CHECKING:
+    from everytoken.provenance.errors import ProvenanceError
+    from everytoken.provenance.text_hashes import text_digests, text_hash, text_hashes
+
+__getattr__, __dir__ = exports(__name__, __file__)
+
+__all__ = [
+    "ProvenanceError",
+    "text_digests",
+    "text_hash",
+    "text_hashes",
+]

@@ -18,8 +18,19 @@ if TYPE_CHECKING:
         read_artifact_ledger,
         require_root_digest,
     )
-    from everytoken.shards.atomic import atomic_file, fsync_file, fsync_folder, scratch_folder, write_text
-    from everytoken.shards.digests import canonical_json, file_sha256, value_digest
+    from everytoken.shards.atomic import (
+        atomic_file,
+        atomic_folder,
+        fsync_file,
+        fsync_folder,
+        link_file,
+        lock_folder,
+        remove_temporaries,
+        scratch_folder,
+        sole_writer,
+        write_text,
+    )
+    from everytoken.shards.digests import canonical_json, file_sha256, plain_json, value_digest
     from everytoken.shards.engines import Engine, Inline, Processes, make_engine
     from everytoken.shards.errors import (
         DamagedStore,
@@ -32,30 +43,34 @@ if TYPE_CHECKING:
     )
     from everytoken.shards.former_paths import declared_name
     from everytoken.shards.ledger import LEDGER_FILE, Ledger, PartRecord, is_store, read_ledger
-    from everytoken.shards.parts import Part, Rows, SetAside, Unchanged
-    from everytoken.shards.recipe import Recipe, digests_in, recipe_digest, versioned
-    from everytoken.shards.shards import Shards, Zipped
+    from everytoken.shards.locked_inputs import reading, stored_in, unchanging
+    from everytoken.shards.parts import BATCH_ROWS, Part, Rows, SetAside, StoredPart, Unchanged, ValuePart
+    from everytoken.shards.progress import progress
+    from everytoken.shards.recipe import UNRECORDED, Recipe, digests_in, recipe_digest, recipe_value, versioned
+    from everytoken.shards.shards import Shards, Zipped, part_name
     from everytoken.shards.store import Store
-    from everytoken.shards.table_digests import TableDigest, stored_content, table_digest
-    from everytoken.shards.writing import write_rows
+    from everytoken.shards.table_digests import TableDigest, stored_content, table_digest, type_name
+    from everytoken.shards.writing import ROW_GROUP_ROWS, set_aside_path, write_rows
 
 __getattr__, __dir__ = exports(__name__, __file__)
 
 __all__ = [
-    "LEDGER_FILE",
     "Artifact",
     "ArtifactStore",
+    "BATCH_ROWS",
     "Built",
     "DamagedStore",
     "Engine",
     "Failure",
     "IncompleteStore",
     "Inline",
+    "LEDGER_FILE",
     "Ledger",
     "Part",
     "PartRecord",
     "PartsFailed",
     "Processes",
+    "ROW_GROUP_ROWS",
     "Recipe",
     "RecipeError",
     "Rows",
@@ -64,13 +79,17 @@ __all__ = [
     "ShardsError",
     "Store",
     "StoreBusy",
+    "StoredPart",
     "TableDigest",
+    "UNRECORDED",
     "Unchanged",
+    "ValuePart",
     "Zipped",
     "artifact_checksum",
     "artifact_ledger_text",
     "artifact_root_digest",
     "atomic_file",
+    "atomic_folder",
     "canonical_json",
     "declared_name",
     "digests_in",
@@ -78,17 +97,30 @@ __all__ = [
     "fsync_file",
     "fsync_folder",
     "is_store",
+    "link_file",
+    "lock_folder",
     "make_engine",
     "parse_artifact_ledger",
+    "part_name",
+    "plain_json",
     "plan_artifact",
+    "progress",
     "read_any_ledger",
     "read_artifact_ledger",
     "read_ledger",
+    "reading",
     "recipe_digest",
+    "recipe_value",
+    "remove_temporaries",
     "require_root_digest",
     "scratch_folder",
+    "set_aside_path",
+    "sole_writer",
     "stored_content",
+    "stored_in",
     "table_digest",
+    "type_name",
+    "unchanging",
     "value_digest",
     "versioned",
     "write_rows",

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from everytoken.redaction.urls import redacted
+from everytoken.redaction import redacted
 from everytoken.shards.atomic import remove_temporaries, sole_writer, write_text
 from everytoken.shards.digests import file_sha256, plain_json, value_digest
 from everytoken.shards.engines import Engine

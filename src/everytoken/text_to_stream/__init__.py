@@ -1,1 +1,15 @@
 """``everytoken tokenize``: text files become one stream, without a project."""
+
+from typing import TYPE_CHECKING
+
+from everytoken.lazy_imports import exports
+
+if TYPE_CHECKING:
+    from everytoken.text_to_stream.lines import Lines, read_texts
+
+__getattr__, __dir__ = exports(__name__, __file__)
+
+__all__ = [
+    "Lines",
+    "read_texts",
+]

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from everytoken.seeds import numpy_generator
-from everytoken.shards.artifacts import Built
-from everytoken.shards.recipe import versioned
+from everytoken.shards import Built, versioned
 from everytoken.text_to_stream.errors import FileError
 from everytoken.text_to_stream.inputs import InputFile
 from everytoken.text_to_stream.lines import Lines, read_texts
-from everytoken.tokens.engines.comparison import compare_engines
-from everytoken.tokens.engines.registry import SpecialTokens
-from everytoken.tokens.tokenizer.document_tokenizer import open_tokenizer
+from everytoken.tokens.engines import SpecialTokens, compare_engines
+from everytoken.tokens.tokenizer import open_tokenizer
 
 _SAMPLED_FILES = 16
 _SAMPLED_CHARACTERS = 1 << 21

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from everytoken.measurements import rate
-from everytoken.shards.engines import Processes
-from everytoken.shards.errors import ShardsError
+from everytoken.shards import Processes, ShardsError
 from everytoken.text_to_stream.errors import PreprocessingError
 from everytoken.text_to_stream.join import STREAM
 from everytoken.text_to_stream.stream import Tokenization, Tokenized, tokenize
-from everytoken.tokens.encoding.recheck import Recheck
-from everytoken.tokens.engines.registry import REFERENCE
-from everytoken.tokens.errors import TokensError
+from everytoken.tokens import TokensError
+from everytoken.tokens.encoding import Recheck
+from everytoken.tokens.engines import REFERENCE
 
 ERRORS = (PreprocessingError, ShardsError, TokensError, OSError)
 

@@ -15,18 +15,22 @@ from typing import Any
 
 import numpy as np
 
-from everytoken.shards.artifacts import Built
-from everytoken.shards.recipe import versioned
+from everytoken.shards import Built, versioned
 from everytoken.text_to_stream.errors import EngineDiffers, FileError, PreprocessingError
 from everytoken.text_to_stream.lines import Lines, Texts, fail, read_texts
+from everytoken.tokens import TokenizerError
+from everytoken.tokens.encoding import (
+    COUNTED,
+    DocumentEncoder,
+    Encoded,
+    SpelledSpecialToken,
+    document_counts,
+    open_encoder,
+)
 from everytoken.tokens.encoding import recheck as rechecking
-from everytoken.tokens.encoding.counts import COUNTED, document_counts
-from everytoken.tokens.encoding.encoder import DocumentEncoder, Encoded, SpelledSpecialToken, open_encoder
-from everytoken.tokens.engines.registry import SpecialTokens
-from everytoken.tokens.errors import TokenizerError
-from everytoken.tokens.streams.megatron import stored_dtype
-from everytoken.tokens.tokenizer.document_tokenizer import DocumentTokenizer
-from everytoken.tokens.tokenizer.probe import probe_record
+from everytoken.tokens.engines import SpecialTokens
+from everytoken.tokens.streams import stored_dtype
+from everytoken.tokens.tokenizer import DocumentTokenizer, probe_record
 
 TOKENS_FILE, LENGTHS_FILE = "tokens.bin", "lengths.bin"
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from everytoken.shards.digests import file_sha256
+from everytoken.shards import file_sha256
 from everytoken.text_to_stream.encode_file import Stamp, stamp_of
 from everytoken.text_to_stream.errors import FileError, PreprocessingError
 from everytoken.text_to_stream.lines import compression_of

@@ -13,13 +13,12 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from everytoken.shards.artifacts import Built
-from everytoken.shards.recipe import versioned
+from everytoken.shards import Built, versioned
 from everytoken.text_to_stream.encode_file import LENGTHS_FILE, TOKENS_FILE
 from everytoken.text_to_stream.errors import PreprocessingError
 from everytoken.text_to_stream.parts import MadePart, MadeParts
-from everytoken.tokens.encoding.counts import COUNTED
-from everytoken.tokens.streams.megatron import index_header
+from everytoken.tokens.encoding import COUNTED
+from everytoken.tokens.streams import index_header
 
 STREAM = "documents"  # .bin and .idx
 _CHUNK = 1 << 20  # documents at a time

@@ -12,10 +12,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from everytoken.corpus.errors import BadRow
-from everytoken.corpus.reading.archives import BLOCK_BYTES, DamagedFile, decompressed
-from everytoken.corpus.reading.parsing import json_name, parse_row, parse_rows, shown
-from everytoken.corpus.reading.records import Oversized, iterate_runs, text_blocks
+from everytoken.corpus import BadRow
+from everytoken.corpus.reading import (
+    BLOCK_BYTES,
+    DamagedFile,
+    Oversized,
+    decompressed,
+    iterate_runs,
+    json_name,
+    parse_row,
+    parse_rows,
+    shown,
+    text_blocks,
+)
 from everytoken.text_to_stream.errors import FileError
 
 _BATCH_CHARACTERS = 1 << 18  # larger ones are slower

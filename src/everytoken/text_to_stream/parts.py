@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from everytoken.shards.artifacts import Artifact, ArtifactStore
-from everytoken.shards.errors import DamagedStore
-from everytoken.tokens.encoding.counts import COUNTED
+from everytoken.shards import Artifact, ArtifactStore, DamagedStore
+from everytoken.tokens.encoding import COUNTED
 
 _COPIED = 1 << 20  # bytes at a time
 

@@ -21,22 +21,36 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from everytoken.shards.artifacts import Artifact, ArtifactStore, plan_artifact
-from everytoken.shards.atomic import lock_folder, sole_writer
-from everytoken.shards.digests import file_sha256
-from everytoken.shards.engines import Engine as Workers
-from everytoken.shards.errors import DamagedStore, Failure, StoreBusy
-from everytoken.shards.progress import progress
+from everytoken.shards import (
+    Artifact,
+    ArtifactStore,
+    DamagedStore,
+    Failure,
+    StoreBusy,
+    file_sha256,
+    lock_folder,
+    plan_artifact,
+    progress,
+    sole_writer,
+)
+from everytoken.shards import Engine as Workers
 from everytoken.text_to_stream.certify import Sampled, certify_files
 from everytoken.text_to_stream.encode_file import Encoding, Engine, Place, Source, encode_file
 from everytoken.text_to_stream.errors import EngineDiffers, FileError, PreprocessingError
 from everytoken.text_to_stream.inputs import InputFile, find_inputs
 from everytoken.text_to_stream.join import join_files
 from everytoken.text_to_stream.parts import MadePart, MadeParts, MakePart
-from everytoken.tokens.encoding.recheck import Recheck
-from everytoken.tokens.engines.certificate import FASTEST, chosen_engine, proof_of
-from everytoken.tokens.engines.registry import REFERENCE, SpecialTokens, installed_engines, reference_version
-from everytoken.tokens.tokenizer.probe import library_record
+from everytoken.tokens.encoding import Recheck
+from everytoken.tokens.engines import (
+    FASTEST,
+    REFERENCE,
+    SpecialTokens,
+    chosen_engine,
+    installed_engines,
+    proof_of,
+    reference_version,
+)
+from everytoken.tokens.tokenizer import library_record
 
 logger = logging.getLogger(__name__)
 

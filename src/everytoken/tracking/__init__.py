@@ -1,6 +1,31 @@
 """Run tracking: every ``kedro run`` is an MLflow run that can be compared by any parameter, seed and dataset digest."""
 
-from everytoken.tracking.errors import TrackingError
-from everytoken.tracking.hook import TrackingHook
+from typing import TYPE_CHECKING
 
-__all__ = ["TrackingError", "TrackingHook"]
+from everytoken.lazy_imports import exports
+
+if TYPE_CHECKING:
+    from everytoken.tracking.backlog import FOLDER, waiting
+    from everytoken.tracking.compare import compare_lines
+    from everytoken.tracking.errors import TrackingError
+    from everytoken.tracking.hook import TrackingHook, tracking_settings
+    from everytoken.tracking.recorded import read_recorded
+    from everytoken.tracking.sender import deliver
+    from everytoken.tracking.store import TrackingSettings, close_dead_runs, open_store, prompt_answers
+
+__getattr__, __dir__ = exports(__name__, __file__)
+
+__all__ = [
+    "FOLDER",
+    "TrackingError",
+    "TrackingHook",
+    "TrackingSettings",
+    "close_dead_runs",
+    "compare_lines",
+    "deliver",
+    "open_store",
+    "prompt_answers",
+    "read_recorded",
+    "tracking_settings",
+    "waiting",
+]

@@ -34,8 +34,7 @@ from kedro.pipeline import Node, Pipeline
 from pydantic import ValidationError
 
 from everytoken.live_metrics import Rows, listening
-from everytoken.redaction.output import redact_output
-from everytoken.redaction.validation import without_secrets
+from everytoken.redaction import redact_output, without_secrets
 from everytoken.tracking import environment, figures
 from everytoken.tracking.contents import NOTHING, contents, local_path
 from everytoken.tracking.errors import TrackingError

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from everytoken.redaction.urls import Redaction, redacted
+from everytoken.redaction import Redaction, redacted
 from everytoken.tracking import figures
 from everytoken.tracking.contents import Contents
 from everytoken.tracking.errors import TrackingError

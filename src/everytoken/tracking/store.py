@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict
 
-from everytoken.redaction.output import redact_output
-from everytoken.redaction.urls import hide_secrets_of
-from everytoken.shards.atomic import fsync_file, fsync_folder
+from everytoken.redaction import hide_secrets_of, redact_output
+from everytoken.shards import fsync_file, fsync_folder
 from everytoken.tracking import environment
 from everytoken.tracking.backlog import FOLDER, waiting
 from everytoken.tracking.errors import TrackingError

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import unquote
 
-from everytoken.redaction.urls import redacted
+from everytoken.redaction import redacted
 from everytoken.tracking.errors import TrackingError
 
 SQLITE = "sqlite:///"

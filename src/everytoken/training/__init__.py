@@ -4,22 +4,32 @@ This package itself imports no torch: parameters and the artifact functions (``a
 everything that computes is imported when it runs.
 """
 
-from everytoken.training.errors import TrainingError
-from everytoken.training.parameters import (
-    CheckpointParameters,
-    DistributionParameters,
-    EvaluationParameters,
-    ExecutionParameters,
-    GenerationParameters,
-    TrainingParameters,
-)
+from typing import TYPE_CHECKING
+
+from everytoken.lazy_imports import exports
+
+if TYPE_CHECKING:
+    from everytoken.training.errors import LOWER_RATE, CheckpointError, NonFiniteError, TrainingError
+    from everytoken.training.parameters import (
+        CheckpointParameters,
+        DistributionParameters,
+        EvaluationParameters,
+        ExecutionParameters,
+        GenerationParameters,
+        TrainingParameters,
+    )
+
+__getattr__, __dir__ = exports(__name__, __file__)
 
 __all__ = [
+    "CheckpointError",
     "CheckpointParameters",
     "DistributionParameters",
     "EvaluationParameters",
     "ExecutionParameters",
     "GenerationParameters",
+    "LOWER_RATE",
+    "NonFiniteError",
     "TrainingError",
     "TrainingParameters",
 ]

@@ -1,1 +1,30 @@
 """Decontamination: documents that contain word n-grams of evaluation sets."""
+
+from typing import TYPE_CHECKING
+
+from everytoken.lazy_imports import exports
+
+if TYPE_CHECKING:
+    from everytoken.corpus.decontamination.contamination import (
+        contaminated_rows,
+        count_documents,
+        find_matches,
+        judge_part,
+    )
+    from everytoken.corpus.decontamination.evaluation_files import Decontamination, EvaluationFile
+    from everytoken.corpus.decontamination.evaluation_index import index_evaluation
+    from everytoken.corpus.decontamination.report import contamination_metrics, contamination_report
+
+__getattr__, __dir__ = exports(__name__, __file__)
+
+__all__ = [
+    "Decontamination",
+    "EvaluationFile",
+    "contaminated_rows",
+    "contamination_metrics",
+    "contamination_report",
+    "count_documents",
+    "find_matches",
+    "index_evaluation",
+    "judge_part",
+]

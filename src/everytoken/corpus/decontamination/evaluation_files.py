@@ -19,14 +19,11 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
-from everytoken.corpus.errors import RowError, SelectionError
-from everytoken.corpus.reading.archives import DamagedFile, decompressed
-from everytoken.corpus.reading.readers import iterate_rows
-from everytoken.corpus.reading.rows import Reading, ReadingLimits, UnreadableRow
-from everytoken.corpus.rendering.renderers import JoinedRenderer
-from everytoken.corpus.upstreams.file import UpstreamFile
-from everytoken.shards import file_sha256
-from everytoken.shards.recipe import UNRECORDED
+from everytoken.corpus import RowError, SelectionError
+from everytoken.corpus.reading import DamagedFile, Reading, ReadingLimits, UnreadableRow, decompressed, iterate_rows
+from everytoken.corpus.rendering import JoinedRenderer
+from everytoken.corpus.upstreams import UpstreamFile
+from everytoken.shards import UNRECORDED, file_sha256
 
 Kind = Literal["jsonl", "json", "parquet", "arrow", "csv", "tsv", "txt"]
 

@@ -17,6 +17,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from everytoken.corpus import SelectionError
 from everytoken.corpus.decontamination.evaluation_files import EvaluationFile, read_examples
 from everytoken.corpus.decontamination.evaluation_ngrams import (
     BEGINS,
@@ -40,10 +41,9 @@ from everytoken.corpus.decontamination.words import (
     normalised,
     same_bytes,
 )
-from everytoken.corpus.dedup.duplicates import between
-from everytoken.corpus.errors import SelectionError
-from everytoken.corpus.reading.rows import ReadingLimits
-from everytoken.outofcore.grouping import Scatter, begins, block_rows, find_repeats, slices
+from everytoken.corpus.dedup import between
+from everytoken.corpus.reading import ReadingLimits
+from everytoken.outofcore import Scatter, begins, block_rows, find_repeats, slices
 from everytoken.shards import Built, canonical_json, versioned, write_text
 
 _BITS_PER_NGRAM = 32

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from everytoken.corpus.decontamination.words import Block, Bytes, Hashes, Integers, same_bytes
-from everytoken.corpus.dedup.duplicates import load_mapped
+from everytoken.corpus.dedup import load_mapped
 from everytoken.shards import Artifact
 
 WORDS, FILES, EXAMPLES = "words.bin", "files.json", "examples.npy"

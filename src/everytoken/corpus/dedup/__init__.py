@@ -1,1 +1,21 @@
 """Exact and near duplicates."""
+
+from typing import TYPE_CHECKING
+
+from everytoken.lazy_imports import exports
+
+if TYPE_CHECKING:
+    from everytoken.corpus.dedup.duplicates import DedupRules, Duplicates, between, find_duplicates, load_mapped
+    from everytoken.corpus.dedup.near_duplicates import NearRules, find_buckets
+
+__getattr__, __dir__ = exports(__name__, __file__)
+
+__all__ = [
+    "DedupRules",
+    "Duplicates",
+    "NearRules",
+    "between",
+    "find_buckets",
+    "find_duplicates",
+    "load_mapped",
+]

@@ -1,1 +1,42 @@
 """Ingestion: a source, the plan of its shards, the rules of quality, and the part function that reads them."""
+
+from typing import TYPE_CHECKING
+
+from everytoken.lazy_imports import exports
+
+if TYPE_CHECKING:
+    from everytoken.corpus.ingestion.ingest import check_bad_shares, read_part
+    from everytoken.corpus.ingestion.plan import (
+        PlannedShard,
+        PlanParameters,
+        ShardPlan,
+        list_all_shards,
+        make_plan,
+        part_values,
+        shard_order,
+    )
+    from everytoken.corpus.ingestion.quality import QualityRules, check_keep_rates, count_characters, rejection
+    from everytoken.corpus.ingestion.source import Guarded, MayBeGone, Source, Upstream, find_files
+
+__getattr__, __dir__ = exports(__name__, __file__)
+
+__all__ = [
+    "Guarded",
+    "MayBeGone",
+    "PlanParameters",
+    "PlannedShard",
+    "QualityRules",
+    "ShardPlan",
+    "Source",
+    "Upstream",
+    "check_bad_shares",
+    "check_keep_rates",
+    "count_characters",
+    "find_files",
+    "list_all_shards",
+    "make_plan",
+    "part_values",
+    "read_part",
+    "rejection",
+    "shard_order",
+]

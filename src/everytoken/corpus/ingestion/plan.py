@@ -18,10 +18,10 @@ from typing import Any, TypedDict
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt
 
-from everytoken.corpus.errors import PlanError
-from everytoken.corpus.ingestion.source import Source, UpstreamFile
-from everytoken.corpus.reading.readers import count_rows, format_of
-from everytoken.corpus.reading.rows import ReadingLimits
+from everytoken.corpus import PlanError
+from everytoken.corpus.ingestion.source import Source
+from everytoken.corpus.reading import ReadingLimits, count_rows, format_of
+from everytoken.corpus.upstreams import UpstreamFile
 from everytoken.seeds import python_random
 from everytoken.shards import value_digest
 

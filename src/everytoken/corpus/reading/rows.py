@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
-from everytoken.corpus.rendering.renderers import Renderer
+from everytoken.corpus.rendering import Renderer
 
 Kind = Literal["jsonl", "json", "parquet", "arrow"]
 

@@ -22,10 +22,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from everytoken.corpus.errors import RowError
+from everytoken.corpus import RowError
 from everytoken.corpus.reading.rows import Reading, ReadingLimits, Row, UnreadableRow
-from everytoken.corpus.rendering.renderers import DocumentRenderer, JoinedRenderer, NamedRenderer
-from everytoken.corpus.upstreams.file import UpstreamFile
+from everytoken.corpus.rendering import DocumentRenderer, JoinedRenderer, NamedRenderer
+from everytoken.corpus.upstreams import UpstreamFile
 
 _BATCH_ROWS = 1_024
 _BATCH_BYTES = 8 << 20

@@ -1,1 +1,30 @@
 """How a record becomes a document: `renderers`; for chats `chats` (any shape to turns) and `templates` (to text)."""
+
+from typing import TYPE_CHECKING
+
+from everytoken.lazy_imports import exports
+
+if TYPE_CHECKING:
+    from everytoken.corpus.rendering.renderers import (
+        CUTS,
+        RENDERERS,
+        Document,
+        DocumentRenderer,
+        JoinedRenderer,
+        NamedRenderer,
+        Renderer,
+        first_identifier,
+    )
+
+__getattr__, __dir__ = exports(__name__, __file__)
+
+__all__ = [
+    "CUTS",
+    "Document",
+    "DocumentRenderer",
+    "JoinedRenderer",
+    "NamedRenderer",
+    "RENDERERS",
+    "Renderer",
+    "first_identifier",
+]

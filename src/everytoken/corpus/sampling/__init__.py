@@ -1,1 +1,37 @@
 """Stratified subsampling: strata, held-out documents, the formulas, the split of each part, the report."""
+
+from typing import TYPE_CHECKING
+
+from everytoken.lazy_imports import exports
+
+if TYPE_CHECKING:
+    from everytoken.corpus.sampling.formulas import SubsamplingParameters, estimated_tokens, sum_tokens, totals_of
+    from everytoken.corpus.sampling.held_out import HeldOutParameters
+    from everytoken.corpus.sampling.report import (
+        amounts_by_score,
+        amounts_by_stratum,
+        check_conservation,
+        metadata,
+        rows_by_score,
+        strata_table,
+    )
+    from everytoken.corpus.sampling.splits import estimate_part_tokens, select_held_out, select_split
+
+__getattr__, __dir__ = exports(__name__, __file__)
+
+__all__ = [
+    "HeldOutParameters",
+    "SubsamplingParameters",
+    "amounts_by_score",
+    "amounts_by_stratum",
+    "check_conservation",
+    "estimate_part_tokens",
+    "estimated_tokens",
+    "metadata",
+    "rows_by_score",
+    "select_held_out",
+    "select_split",
+    "strata_table",
+    "sum_tokens",
+    "totals_of",
+]

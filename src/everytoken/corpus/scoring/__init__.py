@@ -3,3 +3,50 @@
 `score` scores the documents of a part, each id once, by an `embedded` or a `transformer` scorer; `published` joins
 scores from parquet files; `classifications` makes the table that such a join reads.
 """
+
+from typing import TYPE_CHECKING
+
+from everytoken.lazy_imports import exports
+
+if TYPE_CHECKING:
+    from everytoken.corpus.scoring.audit import PAGE_FILE, AuditParameters, audit_lines, draw_audit, write_audit
+    from everytoken.corpus.scoring.audit_report import REPORT_FILE, report_labels, report_lines
+    from everytoken.corpus.scoring.classifications import BY_ADDRESS, BY_ID, BY_USE, collect_classifications
+    from everytoken.corpus.scoring.embedded import EmbeddedScorer, identify_model
+    from everytoken.corpus.scoring.model_files import ModelFolder, fetch_model, model_identity
+    from everytoken.corpus.scoring.published import PublishedScorer, join_part, join_published, require_scores_known
+    from everytoken.corpus.scoring.report import ALL_SOURCES, score_table
+    from everytoken.corpus.scoring.score import score_part
+    from everytoken.corpus.scoring.transformer import TransformersScorer, require_fit, transformers_scorer
+
+__getattr__, __dir__ = exports(__name__, __file__)
+
+__all__ = [
+    "ALL_SOURCES",
+    "AuditParameters",
+    "BY_ADDRESS",
+    "BY_ID",
+    "BY_USE",
+    "EmbeddedScorer",
+    "ModelFolder",
+    "PAGE_FILE",
+    "PublishedScorer",
+    "REPORT_FILE",
+    "TransformersScorer",
+    "audit_lines",
+    "collect_classifications",
+    "draw_audit",
+    "fetch_model",
+    "identify_model",
+    "join_part",
+    "join_published",
+    "model_identity",
+    "report_labels",
+    "report_lines",
+    "require_fit",
+    "require_scores_known",
+    "score_part",
+    "score_table",
+    "transformers_scorer",
+    "write_audit",
+]

@@ -32,13 +32,11 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt
 
 from everytoken import __version__
-from everytoken.corpus.documents import N_CLASSES
-from everytoken.corpus.errors import ScoringError
+from everytoken.corpus import N_CLASSES, ScoringError
 from everytoken.corpus.scoring.audit_page import label_page
 from everytoken.corpus.scoring.one_score_per_id import distinct_rows, first_of_ids
 from everytoken.seeds import numpy_generator
-from everytoken.shards import Part, Shards, write_text
-from everytoken.shards.locked_inputs import reading, stored_in, unchanging
+from everytoken.shards import Part, Shards, reading, stored_in, unchanging, write_text
 
 FORMAT = "everytoken-audit/1"
 CLASS_NAMES = ("safe", "minimal", "mild", "moderate", "significant", "severe")  # of the published classifier

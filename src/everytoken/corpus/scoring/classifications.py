@@ -30,11 +30,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from everytoken.corpus.dedup.duplicates import between
-from everytoken.corpus.documents import DOCUMENTS, N_CLASSES, SCORE_FIELDS, with_fields
+from everytoken.corpus import DOCUMENTS, N_CLASSES, SCORE_FIELDS, with_fields
+from everytoken.corpus.dedup import between
 from everytoken.corpus.scoring.one_score_per_id import Floats, Integers
 from everytoken.corpus.scoring.score_tables import ADDRESS
-from everytoken.outofcore.grouping import find_repeats
+from everytoken.outofcore import find_repeats
 from everytoken.shards import Built, Shards, versioned
 
 FILE_ROWS = 5_000_000

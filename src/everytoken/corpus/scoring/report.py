@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from everytoken.corpus.documents import N_CLASSES
-from everytoken.corpus.statistics import add_statistics
+from everytoken.corpus import N_CLASSES, add_statistics
 
 ALL_SOURCES = "all sources"
 

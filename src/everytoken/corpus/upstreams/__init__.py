@@ -4,3 +4,39 @@
 `hub_client`), and what they share: `fetch` (a file appears whole or not at all), `remotes`, `downloads`, `retries`,
 `checksums`, `patterns`.
 """
+
+from typing import TYPE_CHECKING
+
+from everytoken.lazy_imports import exports
+
+if TYPE_CHECKING:
+    from everytoken.corpus.upstreams.checksums import algorithm_of
+    from everytoken.corpus.upstreams.file import FileStatus, UpstreamFile, damage_named
+    from everytoken.corpus.upstreams.hub import HubUpstream, find_hub_files
+    from everytoken.corpus.upstreams.hub_model import HubRepository
+    from everytoken.corpus.upstreams.path import NOT_PUBLISHED, PathUpstream, find_path_files
+    from everytoken.corpus.upstreams.pins import UNKNOWN_REVISION, commit, find_commit, repository_id
+    from everytoken.corpus.upstreams.retries import FetchError
+    from everytoken.corpus.upstreams.wheels import WheelUpstream, fetch_wheel
+
+__getattr__, __dir__ = exports(__name__, __file__)
+
+__all__ = [
+    "FetchError",
+    "FileStatus",
+    "HubRepository",
+    "HubUpstream",
+    "NOT_PUBLISHED",
+    "PathUpstream",
+    "UNKNOWN_REVISION",
+    "UpstreamFile",
+    "WheelUpstream",
+    "algorithm_of",
+    "commit",
+    "damage_named",
+    "fetch_wheel",
+    "find_commit",
+    "find_hub_files",
+    "find_path_files",
+    "repository_id",
+]

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from everytoken.corpus.upstreams.retries import FetchError
-from everytoken.redaction.urls import address_of, is_named_by, is_public_address, shown
+from everytoken.redaction import address_of, is_named_by, is_public_address, shown
 
 
 def client_of(named: tuple[str, ...]) -> Any:

@@ -9,13 +9,13 @@ from typing import Literal, NoReturn
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
-from everytoken.corpus.errors import NoFilesError, UpstreamError
+from everytoken.corpus import NoFilesError, UpstreamError
 from everytoken.corpus.upstreams.checksums import parse_checksums
 from everytoken.corpus.upstreams.file import UpstreamFile
 from everytoken.corpus.upstreams.patterns import Pattern, is_safe, matches, parts_of
 from everytoken.corpus.upstreams.remotes import UrlRemote
 from everytoken.corpus.upstreams.retries import FetchError
-from everytoken.redaction.urls import is_url, redacted, require_bare_folder, secrets_in
+from everytoken.redaction import is_url, redacted, require_bare_folder, secrets_in
 from everytoken.shards import value_digest
 
 NOT_PUBLISHED = "(not published)"

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from everytoken.corpus.errors import UpstreamError
-from everytoken.redaction.urls import redacted
+from everytoken.corpus import UpstreamError
+from everytoken.redaction import redacted
 
 ATTEMPTS = 6  # in a row without a byte; with the waits below half a minute, which a restarted server needs
 LONGEST_WAIT = 310.0  # seconds; the hub counts requests in windows of five minutes and asks to wait for the next one

@@ -18,7 +18,7 @@ from everytoken.corpus.upstreams.fetch import Listed, Partial
 from everytoken.corpus.upstreams.patterns import is_safe
 from everytoken.corpus.upstreams.remotes import UrlRemote, write_all
 from everytoken.corpus.upstreams.retries import FetchError, Transient, retrying
-from everytoken.redaction.urls import GIVE_IT_BY
+from everytoken.redaction import GIVE_IT_BY
 
 _BLOCK = 1 << 20
 _READ_AHEAD = 8 << 20  # bytes of one request to the storage, held in memory

@@ -16,8 +16,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, StringConstraints
 
-from everytoken.corpus.errors import UpstreamError
-from everytoken.redaction.urls import redacted
+from everytoken.corpus import UpstreamError
+from everytoken.redaction import redacted
 from everytoken.shards import file_sha256, fsync_file, fsync_folder
 
 # neither can be read by pip as an option or as a second requirement

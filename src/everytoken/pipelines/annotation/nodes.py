@@ -8,16 +8,26 @@ from typing import Any
 import pandas as pd
 from plotly.graph_objects import Figure
 
-from everytoken.corpus.ingestion.source import Upstream, UpstreamFile
-from everytoken.corpus.scoring.classifications import collect_classifications
-from everytoken.corpus.scoring.embedded import EmbeddedScorer, identify_model
-from everytoken.corpus.scoring.model_files import fetch_model, model_identity
-from everytoken.corpus.scoring.published import PublishedScorer, join_part, join_published, require_scores_known
-from everytoken.corpus.scoring.report import score_table
-from everytoken.corpus.scoring.score import score_part
-from everytoken.corpus.scoring.transformer import TransformersScorer, require_fit
-from everytoken.corpus.statistics import add_statistics
-from everytoken.parameters import AnnotationParameters, SubsamplingParameters
+from everytoken.corpus import add_statistics
+from everytoken.corpus.ingestion import Upstream
+from everytoken.corpus.sampling import SubsamplingParameters
+from everytoken.corpus.scoring import (
+    EmbeddedScorer,
+    PublishedScorer,
+    TransformersScorer,
+    collect_classifications,
+    fetch_model,
+    identify_model,
+    join_part,
+    join_published,
+    model_identity,
+    require_fit,
+    require_scores_known,
+    score_part,
+    score_table,
+)
+from everytoken.corpus.upstreams import UpstreamFile
+from everytoken.parameters import AnnotationParameters
 from everytoken.reports import score_figure
 from everytoken.shards import Artifact, Shards, plan_artifact
 

@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from everytoken.parameters import CanaryParameters, TokenizationParameters
-from everytoken.provenance.indexes.stream_index import index_padded_stream, made_stream
+from everytoken.parameters import TokenizationParameters
+from everytoken.provenance.indexes import index_padded_stream, made_stream
 from everytoken.shards import Artifact, Shards, plan_artifact
 from everytoken.tokens.canary import (
     CanaryFile,
+    CanaryParameters,
     canary_files,
     encode_canary_part,
     read_canary_file,

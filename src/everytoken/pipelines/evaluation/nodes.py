@@ -8,7 +8,7 @@ from plotly.graph_objects import Figure
 from everytoken.parameters import EvaluationParameters, TokenizationParameters, TrainingParameters
 from everytoken.reports import bits_per_byte_figure
 from everytoken.shards import Artifact, Shards, plan_artifact
-from everytoken.training.run.artifacts import GENERATIONS_FILE, evaluate, generate_texts
+from everytoken.training.run import GENERATIONS_FILE, evaluate, generate_texts
 
 
 def measure_bits_per_byte(

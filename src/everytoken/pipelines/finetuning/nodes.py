@@ -5,10 +5,10 @@ from typing import Any
 
 from everytoken.parameters import FinetuningParameters, TokenizationParameters, TrainingParameters
 from everytoken.pipelines.training.nodes import describe_training
-from everytoken.provenance.indexes.stream_index import index_chat_windows, made_stream
+from everytoken.provenance.indexes import index_chat_windows, made_stream
 from everytoken.shards import Artifact, Shards, plan_artifact
-from everytoken.tokens.chat.windows import write_chat_windows
-from everytoken.training.run.artifacts import GENERATIONS_FILE, generate_texts, train
+from everytoken.tokens.chat import write_chat_windows
+from everytoken.training.run import GENERATIONS_FILE, generate_texts, train
 
 
 def make_chat_windows(

@@ -6,20 +6,37 @@ from typing import Any
 import pandas as pd
 from plotly.graph_objects import Figure
 
-from everytoken.corpus.decontamination.contamination import count_documents, find_matches, judge_part
-from everytoken.corpus.decontamination.evaluation_index import index_evaluation
-from everytoken.corpus.decontamination.report import contamination_metrics, contamination_report
-from everytoken.corpus.dedup.duplicates import find_duplicates
-from everytoken.corpus.dedup.near_duplicates import find_buckets
-from everytoken.corpus.ingestion.ingest import check_bad_shares, read_part
-from everytoken.corpus.ingestion.plan import ShardPlan, make_plan, part_values
-from everytoken.corpus.ingestion.quality import check_keep_rates
-from everytoken.corpus.ingestion.source import Upstream, UpstreamFile
-from everytoken.corpus.selection.mixed_parts import mix_part, mixture_parts
-from everytoken.corpus.selection.report import read_counts, require_documents, selection_table
-from everytoken.corpus.selection.select import select
-from everytoken.corpus.selection.selected_parts import check_conservation, dropped_part, select_part
-from everytoken.corpus.statistics import add_statistics
+from everytoken.corpus import add_statistics
+from everytoken.corpus.decontamination import (
+    contamination_metrics,
+    contamination_report,
+    count_documents,
+    find_matches,
+    index_evaluation,
+    judge_part,
+)
+from everytoken.corpus.dedup import find_buckets, find_duplicates
+from everytoken.corpus.ingestion import (
+    ShardPlan,
+    Upstream,
+    check_bad_shares,
+    check_keep_rates,
+    make_plan,
+    part_values,
+    read_part,
+)
+from everytoken.corpus.selection import (
+    check_conservation,
+    dropped_part,
+    mix_part,
+    mixture_parts,
+    read_counts,
+    require_documents,
+    select,
+    select_part,
+    selection_table,
+)
+from everytoken.corpus.upstreams import UpstreamFile
 from everytoken.parameters import IngestionParameters
 from everytoken.reports import ingestion_figure
 from everytoken.shards import Artifact, Shards, plan_artifact

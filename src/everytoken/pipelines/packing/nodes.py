@@ -3,9 +3,9 @@
 from typing import Any
 
 from everytoken.parameters import PackingParameters
-from everytoken.provenance.indexes.stream_index import index_raw_shards, made_stream
+from everytoken.provenance.indexes import index_raw_shards, made_stream
 from everytoken.shards import Artifact, Shards, plan_artifact
-from everytoken.tokens.streams.raw_shards import write_raw_shards
+from everytoken.tokens.streams import write_raw_shards
 
 
 def pack_raw_shards(

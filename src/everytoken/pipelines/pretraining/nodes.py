@@ -4,8 +4,8 @@ from pathlib import Path
 
 from everytoken.parameters import PretrainingParameters, TrainingParameters
 from everytoken.shards import Artifact, plan_artifact
-from everytoken.tokens.streams.streams_by_path import given_files
-from everytoken.training.run.artifacts import train
+from everytoken.tokens.streams import given_files
+from everytoken.training.run import train
 
 
 def pretrain_model(pretraining: PretrainingParameters, parameters: TrainingParameters) -> Artifact:

@@ -1,8 +1,7 @@
 """Provenance: indexes of the documents of all splits, and of the streams that every run has."""
 
 from everytoken.parameters import ProvenanceParameters, TokenizationParameters
-from everytoken.provenance.indexes.document_index import index_documents
-from everytoken.provenance.indexes.stream_index import index_compact_stream, index_padded_stream, made_stream
+from everytoken.provenance.indexes import index_compact_stream, index_documents, index_padded_stream, made_stream
 from everytoken.shards import Artifact, Shards, plan_artifact
 
 

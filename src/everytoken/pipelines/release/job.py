@@ -13,7 +13,7 @@ from kedro.pipeline import Node, Pipeline
 
 from everytoken import parameters
 from everytoken.pipelines import annotation, canary, ingestion, packing, subsampling, tokenization
-from everytoken.provenance.releases.recipe_file import require_made_as_planned
+from everytoken.provenance.releases import require_made_as_planned
 from everytoken.shards import Artifact, Shards
 
 MAKING = (ingestion, annotation, subsampling, tokenization)

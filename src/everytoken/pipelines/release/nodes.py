@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from everytoken.corpus.ingestion.plan import ShardPlan
+from everytoken.corpus.ingestion import ShardPlan
 from everytoken.parameters import IngestionParameters, ReleaseParameters
 from everytoken.pipelines.release.job import (
     making_nodes,
@@ -16,20 +16,25 @@ from everytoken.pipelines.release.job import (
     stages_of,
     values_by_name,
 )
-from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.releases.manifest import (
+from everytoken.provenance import ProvenanceError
+from everytoken.provenance.releases import (
+    MANIFEST_FOLDER,
     Withheld,
     find_withheld_ids,
     held_out_manifest_part,
+    licences_of,
     manifest_part,
+    origins_of,
+    parts_with_text,
+    recipe_of,
+    release_metrics,
+    require_plan,
+    upstream_of,
     withheld_of,
+    write_release,
 )
-from everytoken.provenance.releases.published import origins_of
-from everytoken.provenance.releases.recipe_file import recipe_of, require_plan, upstream_of
-from everytoken.provenance.releases.release import MANIFEST_FOLDER
-from everytoken.provenance.releases.write_release import licences_of, parts_with_text, release_metrics, write_release
 from everytoken.shards import Artifact, Shards, canonical_json, plan_artifact
-from everytoken.tokens.canary.errors import CanaryError
+from everytoken.tokens.canary import CanaryError
 
 logger = logging.getLogger(__name__)
 

@@ -3,21 +3,34 @@
 from pathlib import Path
 from typing import Any
 
-from everytoken.corpus.ingestion.plan import ShardPlan
-from everytoken.corpus.ingestion.source import Guarded, MayBeGone, Upstream, UpstreamFile
-from everytoken.parameters import IngestionParameters, ReplayParameters, SubsamplingParameters
+from everytoken.corpus.ingestion import Guarded, MayBeGone, ShardPlan, Upstream
+from everytoken.corpus.sampling import SubsamplingParameters
+from everytoken.corpus.upstreams import UpstreamFile
+from everytoken.parameters import IngestionParameters, ReplayParameters
 from everytoken.pipelines.ingestion.nodes import plan_shards, read_documents
-from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.releases.release import SPLITS, open_release
-from everytoken.provenance.releases.roots import guarded_upstreams
-from everytoken.provenance.replay.contradictions import CONTRADICTORY, find_contradictions, require_consistent
-from everytoken.provenance.replay.locate import locate_part
-from everytoken.provenance.replay.manifest_files import is_release, manifest_parts, require_manifest, rescue_files
-from everytoken.provenance.replay.match import match_rows
-from everytoken.provenance.replay.parameters import require_released
-from everytoken.provenance.replay.report import MOVED, allowing, replay_report, require_allowed, require_unmoved
-from everytoken.provenance.replay.restore import find_tombstones, restore_part
-from everytoken.provenance.replay.upstream_drift import cover_moved_files, released_plan
+from everytoken.provenance import ProvenanceError
+from everytoken.provenance.releases import SPLITS, guarded_upstreams, open_release
+from everytoken.provenance.replay import (
+    CONTRADICTORY,
+    MOVED,
+    allowing,
+    cover_moved_files,
+    find_contradictions,
+    find_tombstones,
+    is_release,
+    locate_part,
+    manifest_parts,
+    match_rows,
+    released_plan,
+    replay_report,
+    require_allowed,
+    require_consistent,
+    require_manifest,
+    require_released,
+    require_unmoved,
+    rescue_files,
+    restore_part,
+)
 from everytoken.shards import Artifact, Shards, plan_artifact
 
 

@@ -13,7 +13,7 @@ from everytoken.pipelines.replay.nodes import (
     restore_splits,
     take_plan,
 )
-from everytoken.provenance.releases.release import SPLITS
+from everytoken.provenance.releases import SPLITS
 
 _PARAMETERS = ["params:replay", "params:ingestion"]
 

@@ -6,19 +6,20 @@ from typing import Any
 import pandas as pd
 from plotly.graph_objects import Figure
 
-from everytoken.corpus.exclusion import find_excluded
-from everytoken.corpus.sampling.formulas import totals_of
-from everytoken.corpus.sampling.report import (
+from everytoken.corpus import add_statistics, find_excluded
+from everytoken.corpus.sampling import (
+    SubsamplingParameters,
     amounts_by_score,
     amounts_by_stratum,
     check_conservation,
+    estimate_part_tokens,
     metadata,
     rows_by_score,
+    select_held_out,
+    select_split,
     strata_table,
+    totals_of,
 )
-from everytoken.corpus.sampling.splits import estimate_part_tokens, select_held_out, select_split
-from everytoken.corpus.statistics import add_statistics
-from everytoken.parameters import SubsamplingParameters
 from everytoken.reports import mixture_figure
 from everytoken.shards import Shards
 

@@ -6,22 +6,22 @@ from typing import Any
 import pandas as pd
 from plotly.graph_objects import Figure
 
-from everytoken.corpus.statistics import add_statistics
-from everytoken.parameters import GivenTokenizer, HubTokenizer, SubsamplingParameters, TokenizationParameters
+from everytoken.corpus import add_statistics
+from everytoken.corpus.sampling import SubsamplingParameters
+from everytoken.parameters import GivenTokenizer, HubTokenizer, TokenizationParameters
 from everytoken.shards import Artifact, Shards, plan_artifact
-from everytoken.tokens.encoding.encode_part import encode_part
-from everytoken.tokens.encoding.recheck import Recheck
-from everytoken.tokens.encoding.report import (
+from everytoken.tokens.encoding import (
+    Recheck,
+    encode_part,
     length_histograms,
     tokenization_figure,
     tokenization_summary,
     tokenization_table,
+    tombstones_of,
 )
-from everytoken.tokens.encoding.tombstones import tombstones_of
-from everytoken.tokens.engines.certificate import certify_engines, proof_of
-from everytoken.tokens.engines.registry import REFERENCE, installed_engines, reference_version
-from everytoken.tokens.streams.packed import SIDECAR, write_annotated_stream, write_compact_stream
-from everytoken.tokens.tokenizer.sources import load_hub_tokenizer, load_tokenizer_file, train_tokenizer
+from everytoken.tokens.engines import REFERENCE, certify_engines, installed_engines, proof_of, reference_version
+from everytoken.tokens.streams import SIDECAR, write_annotated_stream, write_compact_stream
+from everytoken.tokens.tokenizer import load_hub_tokenizer, load_tokenizer_file, train_tokenizer
 
 ADDRESS = ("id", "source", "shard_index", "row")
 SIDECAR_COLUMNS = tuple("id" if name == "doc_id" else name for name in SIDECAR.names if name != "token_length")

@@ -8,8 +8,8 @@ from plotly.graph_objects import Figure
 from everytoken.parameters import TokenizationParameters, TrainingParameters
 from everytoken.reports import training_figure
 from everytoken.shards import Artifact, Shards, plan_artifact
-from everytoken.training.run.artifacts import train
-from everytoken.training.step.history import HELD_OUT_FILE, HISTORY_FILE, SAMPLES_FILE
+from everytoken.training.run import train
+from everytoken.training.step import HELD_OUT_FILE, HISTORY_FILE, SAMPLES_FILE
 
 
 def train_model(

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from everytoken.parameters import ReplayParameters
-from everytoken.provenance.replay.verification import compare_streams, require_same
+from everytoken.provenance.replay import compare_streams, require_same
 from everytoken.shards import Artifact
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from everytoken.provenance.diff.described_builds import DescribedBuild, describe_build
 from everytoken.provenance.diff.document_differences import DocumentDifferences, compare_documents
 from everytoken.provenance.diff.other_differences import explain_differences
-from everytoken.provenance.releases.release import SPLITS
+from everytoken.provenance.releases import SPLITS
 
 # Datasets whose documents are compared together, in the order of the flow.
 _LEVELS: tuple[tuple[str, ...], ...] = (

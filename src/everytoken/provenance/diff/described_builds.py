@@ -16,10 +16,16 @@ from typing import Any
 
 import numpy as np
 
-from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.releases.release import SPLITS, TOKENIZER_PATH, VERIFICATION_FOLDER, open_release
-from everytoken.provenance.releases.window_checksums import CHECKSUMS_FILE, window_checksums
-from everytoken.provenance.verification.release_checks import is_meant_as_release
+from everytoken.provenance import ProvenanceError
+from everytoken.provenance.releases import (
+    CHECKSUMS_FILE,
+    SPLITS,
+    TOKENIZER_PATH,
+    VERIFICATION_FOLDER,
+    open_release,
+    window_checksums,
+)
+from everytoken.provenance.verification import is_meant_as_release
 from everytoken.shards import (
     LEDGER_FILE,
     Shards,

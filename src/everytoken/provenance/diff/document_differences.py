@@ -24,10 +24,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from everytoken.outofcore.database import open_database
-from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.releases.manifest import WITHHELD
-from everytoken.provenance.text_hashes import text_hashes
+from everytoken.outofcore import open_database
+from everytoken.provenance import ProvenanceError, text_hashes
+from everytoken.provenance.releases import WITHHELD
 from everytoken.shards import Part, Shards, scratch_folder
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from everytoken.corpus.exclusion import Address, excluded_rows
+from everytoken.corpus import Address, excluded_rows
 from everytoken.provenance.diff.described_builds import DescribedBuild
 from everytoken.shards import Shards, TableDigest
 

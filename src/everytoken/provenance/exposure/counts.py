@@ -15,12 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.indexes.document_numbers import DocumentPlace
-from everytoken.provenance.indexes.spans import Span, StreamIndex
-from everytoken.provenance.lookup.indexed_streams import IndexedStream
-from everytoken.provenance.lookup.runs import OpenRun, Run
-from everytoken.tokens.order.loader import WindowStream
+from everytoken.provenance import ProvenanceError
+from everytoken.provenance.indexes import DocumentPlace, Span, StreamIndex
+from everytoken.provenance.lookup import IndexedStream, OpenRun, Run
+from everytoken.tokens.order import WindowStream
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from everytoken.provenance.exposure.phrases import (
 )
 from everytoken.provenance.exposure.questions import Answer
 from everytoken.provenance.exposure.unused_documents import EXCLUDED, NO_ROW, NOT_DRAWN, NOT_PLANNED, Unused
-from everytoken.provenance.trace.lines import file_lines, quoted, record_line, shortened, shown
+from everytoken.provenance.trace import file_lines, quoted, record_line, shortened, shown
 
 _REASONS = {
     NOT_IN_STREAM: "not in it (of a chat, what follows the last turn that is kept)",

@@ -16,17 +16,17 @@ from typing import Any
 import numpy as np
 
 from everytoken.provenance.exposure.counts import Reads, reads_of
-from everytoken.provenance.indexes.chat_index import CHATS
-from everytoken.provenance.indexes.document_numbers import DocumentPlace
-from everytoken.provenance.indexes.padded_index import PADDED
-from everytoken.provenance.indexes.spans import StreamIndex
-from everytoken.provenance.lookup.character_spans import LocatedTokens
-from everytoken.provenance.lookup.document_records import DocumentRecord, RecordText
-from everytoken.provenance.lookup.indexed_streams import IndexedStream
-from everytoken.provenance.lookup.runs import OpenRun
-from everytoken.provenance.lookup.stream_documents import StreamDocuments
-from everytoken.provenance.trace.windows import is_only, require_cut, require_same, require_same_length
-from everytoken.tokens.order.loader import WindowStream
+from everytoken.provenance.indexes import CHATS, PADDED, DocumentPlace, StreamIndex
+from everytoken.provenance.lookup import (
+    DocumentRecord,
+    IndexedStream,
+    LocatedTokens,
+    OpenRun,
+    RecordText,
+    StreamDocuments,
+)
+from everytoken.provenance.trace import is_only, require_cut, require_same, require_same_length
+from everytoken.tokens.order import WindowStream
 
 TAKEN_DOWN, UNKNOWN, NOT_IN_STREAM = "taken_down", "not_known", "not_in_stream"
 

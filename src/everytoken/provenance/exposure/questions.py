@@ -9,28 +9,29 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from everytoken.provenance.errors import ProvenanceError
+from everytoken.provenance import ProvenanceError
 from everytoken.provenance.exposure.phrases import DocumentExposure, RunDocuments, document_exposure
 from everytoken.provenance.exposure.unused_documents import Unused, rows_read, unused_at, unused_with_id
-from everytoken.provenance.indexes.document_index import DocumentIndex, open_document_index
-from everytoken.provenance.indexes.document_numbers import DocumentPlace
-from everytoken.provenance.lookup.dataset_locations import store_head
-from everytoken.provenance.lookup.document_records import (
+from everytoken.provenance.indexes import DocumentIndex, DocumentPlace, open_document_index
+from everytoken.provenance.lookup import (
     CANARY,
     STORES,
     DocumentRecord,
     DocumentRecords,
+    OpenRun,
     Row,
-)
-from everytoken.provenance.lookup.runs import OpenRun, Run, open_run, past_of
-from everytoken.provenance.lookup.stream_documents import (
+    Run,
     StreamDocuments,
+    canary_documents_with_id,
+    documents_containing,
     documents_of,
     documents_of_gone,
     index_of_stream,
+    open_run,
+    past_of,
+    store_head,
+    unread_splits,
 )
-from everytoken.provenance.lookup.text_search import canary_documents_with_id, documents_containing
-from everytoken.provenance.lookup.unread_splits import unread_splits
 from everytoken.shards import Store
 
 DOCUMENT_INDEX = "document_index"

@@ -19,12 +19,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from everytoken.address import spelled_address
-from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.lookup.dataset_locations import Places, store_head
-from everytoken.provenance.lookup.document_records import CANARY, STORES, DocumentRecords
-from everytoken.shards.progress import progress
-from everytoken.shards.shards import part_name
-from everytoken.shards.writing import set_aside_path
+from everytoken.provenance import ProvenanceError
+from everytoken.provenance.lookup import CANARY, STORES, DocumentRecords, Places, store_head
+from everytoken.shards import part_name, progress, set_aside_path
 from everytoken.system_errors import raise_trouble
 
 NOT_PLANNED, NO_ROW, NOT_DRAWN, EXCLUDED = "not_planned", "no_such_row", "not_drawn", "excluded"

@@ -1,1 +1,58 @@
 """Maps from tokens to documents and back, memory-mapped: how they are made, and what they answer."""
+
+from typing import TYPE_CHECKING
+
+from everytoken.lazy_imports import exports
+
+if TYPE_CHECKING:
+    from everytoken.provenance.indexes.arrays import map_array
+    from everytoken.provenance.indexes.chat_index import CHATS, index_chat_windows
+    from everytoken.provenance.indexes.compact_index import index_compact_stream
+    from everytoken.provenance.indexes.document_index import (
+        DOCUMENT_INDEX_FORMAT,
+        DocumentIndex,
+        index_documents,
+        open_document_index,
+    )
+    from everytoken.provenance.indexes.document_numbers import DocumentPlace, require_rows
+    from everytoken.provenance.indexes.flat_index import FlatWindowIndex, flat_index_of_documents
+    from everytoken.provenance.indexes.index_folder import (
+        DESCRIPTION_FILE,
+        STREAM_INDEX_FORMAT,
+        MadeStream,
+        made_stream,
+        read_description,
+    )
+    from everytoken.provenance.indexes.padded_index import PADDED, index_padded_stream
+    from everytoken.provenance.indexes.raw_shards_index import index_raw_shards
+    from everytoken.provenance.indexes.spans import Span, StreamIndex
+    from everytoken.provenance.indexes.stream_index import open_flat_index, open_stream_index
+
+__getattr__, __dir__ = exports(__name__, __file__)
+
+__all__ = [
+    "CHATS",
+    "DESCRIPTION_FILE",
+    "DOCUMENT_INDEX_FORMAT",
+    "DocumentIndex",
+    "DocumentPlace",
+    "FlatWindowIndex",
+    "MadeStream",
+    "PADDED",
+    "STREAM_INDEX_FORMAT",
+    "Span",
+    "StreamIndex",
+    "flat_index_of_documents",
+    "index_chat_windows",
+    "index_compact_stream",
+    "index_documents",
+    "index_padded_stream",
+    "index_raw_shards",
+    "made_stream",
+    "map_array",
+    "open_document_index",
+    "open_flat_index",
+    "open_stream_index",
+    "read_description",
+    "require_rows",
+]

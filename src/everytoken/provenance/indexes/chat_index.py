@@ -20,17 +20,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from everytoken.corpus.exclusion import excluded_addresses
+from everytoken.corpus import excluded_addresses
 from everytoken.provenance.indexes.arrays import ArrayWriter, map_array, smallest_type, write_permutation
 from everytoken.provenance.indexes.document_numbers import DocumentNumbers, numbers_of
 from everytoken.provenance.indexes.index_folder import Made, require_same, write_description
 from everytoken.provenance.indexes.spans import Span, StreamIndex
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Artifact, Built, Shards, versioned
-from everytoken.tokens.chat.documents import chats_of
-from everytoken.tokens.chat.parameters import ChatParameters
-from everytoken.tokens.chat.windows import cut_chat
-from everytoken.tokens.encoding.encoder import open_encoder
+from everytoken.tokens.chat import ChatParameters, chats_of, cut_chat
+from everytoken.tokens.encoding import open_encoder
 
 CHATS = "chats"
 _DOCUMENTS, _FIRSTS, _ENDS, _CUTS, _WINDOWS = "documents.npy", "firsts.npy", "ends.npy", "cuts.npy", "windows.npy"

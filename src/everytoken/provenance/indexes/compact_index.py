@@ -25,7 +25,7 @@ from everytoken.provenance.indexes.spans import Span, StreamIndex
 from everytoken.provenance.indexes.token_positions import Positions, PositionsWriter, StoredPositions
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Built, Shards, versioned
-from everytoken.tokens.streams.documents import document_sizes
+from everytoken.tokens.streams import document_sizes
 
 COMPACT = "compact"
 _ROWS, _PLACES, _CUTS, _WINDOWS = "rows.npy", "places.npy", "cuts.npy", "windows.npy"

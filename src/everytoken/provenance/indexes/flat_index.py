@@ -16,13 +16,13 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from everytoken.provenance.errors import ProvenanceError
+from everytoken.provenance import ProvenanceError
 from everytoken.provenance.indexes.arrays import map_array
 from everytoken.provenance.indexes.document_numbers import DocumentNumbers
 from everytoken.provenance.indexes.spans import Span, StreamIndex, require_consistent
 from everytoken.provenance.indexes.token_positions import Positions, StoredPositions
-from everytoken.tokens.errors import StreamError
-from everytoken.tokens.streams.megatron import IndexedTokens, open_indexed
+from everytoken.tokens import StreamError
+from everytoken.tokens.streams import IndexedTokens, open_indexed
 
 FLAT = "flat"
 ORDER_FILE, PLACES_FILE = "order.npy", "places.npy"

@@ -21,7 +21,7 @@ from everytoken.provenance.indexes.index_folder import Made, require_same, write
 from everytoken.provenance.indexes.spans import Span, StreamIndex
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Built, Shards, versioned
-from everytoken.tokens.streams.documents import document_sizes
+from everytoken.tokens.streams import document_sizes
 
 PADDED = "padded"
 _ORDER, _WINDOWS, _LENGTHS = "order.npy", "windows.npy", "lengths.npy"

@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from everytoken.outofcore.external_sort import ExternalSort
-from everytoken.outofcore.shuffle import destinations
+from everytoken.outofcore import ExternalSort, destinations
 from everytoken.provenance.indexes.arrays import ArrayWriter, smallest_type
 from everytoken.provenance.indexes.document_numbers import numbers_of
 from everytoken.provenance.indexes.flat_index import FLAT, ORDER_FILE, PLACES_FILE
@@ -26,8 +25,7 @@ from everytoken.provenance.indexes.index_folder import Made, require_same, write
 from everytoken.provenance.indexes.token_positions import PositionsWriter
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Built, Part, Shards, versioned
-from everytoken.tokens.streams.documents import document_sizes
-from everytoken.tokens.streams.raw_shard_order import places
+from everytoken.tokens.streams import document_sizes, places
 
 _PLACED = np.dtype([("place", "<u8"), ("strand", "<u8"), ("document", "<u8"), ("size", "<u4")])
 _INVERSE = np.dtype([("document", "<u8"), ("place", "<u8")])

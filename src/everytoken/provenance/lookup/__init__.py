@@ -1,1 +1,83 @@
 """Where documents, streams and runs are stored, and what is stored about them."""
+
+from typing import TYPE_CHECKING
+
+from everytoken.lazy_imports import exports
+
+if TYPE_CHECKING:
+    from everytoken.provenance.lookup.character_spans import LocatedTokens
+    from everytoken.provenance.lookup.dataset_locations import FORMER_INDEXES, Places, store_head
+    from everytoken.provenance.lookup.document_records import (
+        CANARY,
+        STORES,
+        DocumentRecord,
+        DocumentRecords,
+        RecordText,
+        Row,
+    )
+    from everytoken.provenance.lookup.foreign_streams import file_of
+    from everytoken.provenance.lookup.indexed_streams import IndexedStream
+    from everytoken.provenance.lookup.recorded_runs import CHECKPOINTS, recorded_run
+    from everytoken.provenance.lookup.run_streams import DATASETS
+    from everytoken.provenance.lookup.runs import (
+        TRAINED,
+        OpenRun,
+        Run,
+        describe_run,
+        find_run,
+        open_run,
+        past_of,
+        trained_checkpoints,
+    )
+    from everytoken.provenance.lookup.stream_documents import (
+        StreamDocuments,
+        documents_of,
+        documents_of_gone,
+        folder_of_stream,
+        index_of_stream,
+    )
+    from everytoken.provenance.lookup.text_search import canary_documents_with_id, documents_containing
+    from everytoken.provenance.lookup.token_texts import bytes_of_token, decoded
+    from everytoken.provenance.lookup.unread_splits import unread_splits
+    from everytoken.provenance.lookup.upstream_text import Address, UpstreamDocument, read_documents_at
+
+__getattr__, __dir__ = exports(__name__, __file__)
+
+__all__ = [
+    "Address",
+    "CANARY",
+    "CHECKPOINTS",
+    "DATASETS",
+    "DocumentRecord",
+    "DocumentRecords",
+    "FORMER_INDEXES",
+    "IndexedStream",
+    "LocatedTokens",
+    "OpenRun",
+    "Places",
+    "RecordText",
+    "Row",
+    "Run",
+    "STORES",
+    "StreamDocuments",
+    "TRAINED",
+    "UpstreamDocument",
+    "bytes_of_token",
+    "canary_documents_with_id",
+    "decoded",
+    "describe_run",
+    "documents_containing",
+    "documents_of",
+    "documents_of_gone",
+    "file_of",
+    "find_run",
+    "folder_of_stream",
+    "index_of_stream",
+    "open_run",
+    "past_of",
+    "read_documents_at",
+    "recorded_run",
+    "store_head",
+    "trained_checkpoints",
+    "unread_splits",
+]

@@ -22,10 +22,9 @@ from functools import lru_cache
 import numpy as np
 from tokenizers import Tokenizer
 
-from everytoken.tokens.chat.conversations import Spans
-from everytoken.tokens.engines.registry import SpecialTokens
-from everytoken.tokens.tokenizer.document_tokenizer import DocumentTokenizer
-from everytoken.tokens.tokenizer.pieces import pieces
+from everytoken.tokens.chat import Spans
+from everytoken.tokens.engines import SpecialTokens
+from everytoken.tokens.tokenizer import DocumentTokenizer, pieces
 
 
 @dataclass(frozen=True, eq=False)

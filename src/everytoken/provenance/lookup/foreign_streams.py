@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from everytoken.provenance.indexes.flat_index import FlatWindowIndex, flat_index_of_documents
+from everytoken.provenance.indexes import FlatWindowIndex, flat_index_of_documents
 from everytoken.shards import LEDGER_FILE, ArtifactStore
-from everytoken.tokens.streams.megatron import open_indexed, with_name
+from everytoken.tokens.streams import open_indexed, with_name
 
 
 def sequences_of(path: Path, seq_length: int) -> FlatWindowIndex | None:

@@ -12,11 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.indexes.chat_index import CHATS
-from everytoken.provenance.indexes.padded_index import PADDED
-from everytoken.provenance.indexes.spans import StreamIndex
-from everytoken.tokens.order.loader import WindowStream
+from everytoken.provenance import ProvenanceError
+from everytoken.provenance.indexes import CHATS, PADDED, StreamIndex
+from everytoken.tokens.order import WindowStream
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,15 +17,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.indexes.stream_index import open_stream_index
+from everytoken.provenance import ProvenanceError
+from everytoken.provenance.indexes import open_stream_index
 from everytoken.provenance.lookup.dataset_locations import Places
 from everytoken.provenance.lookup.indexed_streams import IndexedStream, indexed_stream
 from everytoken.provenance.lookup.run_streams import stream_of_run
 from everytoken.shards import LEDGER_FILE, Artifact, ArtifactStore, recipe_digest
-from everytoken.tokens.order.loader import TrainingWindows, open_training_windows
-from everytoken.tokens.order.parameters import DataParameters
-from everytoken.tokens.order.sample_order import SampleOrder
+from everytoken.tokens.order import DataParameters, SampleOrder, TrainingWindows, open_training_windows
 
 TRAINED = "train"  # the function whose recipe a trained checkpoint has
 

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.indexes.document_numbers import require_rows
-from everytoken.provenance.indexes.stream_index import StreamIndex, open_stream_index
+from everytoken.provenance import ProvenanceError
+from everytoken.provenance.indexes import StreamIndex, open_stream_index, require_rows
 from everytoken.provenance.lookup.character_spans import LocatedTokens, locate_chat, locate_document
 from everytoken.provenance.lookup.dataset_locations import Places, store_head
 from everytoken.provenance.lookup.document_records import STORES, RecordText
@@ -21,10 +20,9 @@ from everytoken.provenance.lookup.foreign_streams import input_files, sequences_
 from everytoken.provenance.lookup.indexed_streams import IndexedStream
 from everytoken.provenance.lookup.run_streams import DATASETS
 from everytoken.shards import LEDGER_FILE, Artifact, ArtifactStore
-from everytoken.tokens.chat.documents import said_in
-from everytoken.tokens.chat.parameters import ChatParameters
-from everytoken.tokens.engines.registry import SpecialTokens
-from everytoken.tokens.tokenizer.document_tokenizer import DocumentTokenizer, open_tokenizer
+from everytoken.tokens.chat import ChatParameters, said_in
+from everytoken.tokens.engines import SpecialTokens
+from everytoken.tokens.tokenizer import DocumentTokenizer, open_tokenizer
 
 _TOKENS = {"unannotated": "unannotated_tokens", "annotated": "annotated_tokens", "canary": "canary_tokens"}
 _CHATS = "write_chat_windows"

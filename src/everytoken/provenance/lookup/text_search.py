@@ -11,13 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.indexes.document_numbers import DocumentPlace
+from everytoken.provenance import ProvenanceError
+from everytoken.provenance.indexes import DocumentPlace
 from everytoken.provenance.lookup.dataset_locations import Places
 from everytoken.provenance.lookup.document_records import CANARY, STORES
-from everytoken.shards import Store
-from everytoken.shards.parts import StoredPart
-from everytoken.shards.progress import progress
+from everytoken.shards import Store, StoredPart, progress
 from everytoken.system_errors import raise_trouble
 
 Matches = Callable[[pa.ChunkedArray], pa.ChunkedArray]

@@ -15,11 +15,9 @@ from typing import cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from everytoken.provenance.errors import ProvenanceError
+from everytoken.provenance import ProvenanceError
 from everytoken.provenance.lookup.dataset_locations import Places, store_head
-from everytoken.shards import Shards
-from everytoken.shards.parts import StoredPart
-from everytoken.shards.shards import part_name
+from everytoken.shards import Shards, StoredPart, part_name
 from everytoken.system_errors import raise_trouble
 
 

@@ -11,12 +11,12 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import NamedTuple
 
-from everytoken.corpus.errors import BadRow
-from everytoken.corpus.ingestion.source import Source, UpstreamFile
-from everytoken.corpus.reading.readers import iterate_rows
-from everytoken.corpus.reading.rows import Reading, ReadingLimits, Row, UnreadableRow
-from everytoken.corpus.rendering.renderers import RENDERERS
-from everytoken.provenance.errors import ProvenanceError
+from everytoken.corpus import BadRow
+from everytoken.corpus.ingestion import Source
+from everytoken.corpus.reading import Reading, ReadingLimits, Row, UnreadableRow, iterate_rows
+from everytoken.corpus.rendering import RENDERERS
+from everytoken.corpus.upstreams import UpstreamFile
+from everytoken.provenance import ProvenanceError
 
 Address = tuple[str, int, int]  # source, shard_index, row
 

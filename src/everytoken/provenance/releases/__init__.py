@@ -1,1 +1,110 @@
 """A corpus without its text, in a folder that rebuilds it: how it is written and how it is read."""
+
+from typing import TYPE_CHECKING
+
+from everytoken.lazy_imports import exports
+
+if TYPE_CHECKING:
+    from everytoken.provenance.releases.manifest import (
+        MANIFEST,
+        WITHHELD,
+        Withheld,
+        find_withheld_ids,
+        held_out_manifest_part,
+        manifest_part,
+        withheld_of,
+    )
+    from everytoken.provenance.releases.parameters import Licence, Origin, WebLink
+    from everytoken.provenance.releases.published import origins_of
+    from everytoken.provenance.releases.recipe_file import (
+        recipe_of,
+        require_made_as_planned,
+        require_plan,
+        upstream_of,
+        versions,
+    )
+    from everytoken.provenance.releases.release import (
+        BOUNDARIES_FILE,
+        CLASSIFICATIONS_FOLDER,
+        MANIFEST_FOLDER,
+        RECIPE_FILE,
+        RELEASE_FORMAT,
+        RESCUE_FOLDER,
+        SPLITS,
+        STREAMS_FILE,
+        SUMS_FILE,
+        TOKENIZER_PATH,
+        UPSTREAM_FILE,
+        VERIFICATION_FOLDER,
+        Release,
+        open_release,
+    )
+    from everytoken.provenance.releases.released_texts import find_shared_ids
+    from everytoken.provenance.releases.roots import guarded_upstreams, is_readable, without_foreign_places
+    from everytoken.provenance.releases.untrusted import (
+        MOST_BYTES,
+        parse_object,
+        read_bounded,
+        require_inside,
+        require_path,
+        require_regular,
+    )
+    from everytoken.provenance.releases.window_checksums import CHECKSUMS_FILE, window_checksums, write_window_checksums
+    from everytoken.provenance.releases.write_release import (
+        licences_of,
+        parts_with_text,
+        release_metrics,
+        write_release,
+    )
+
+__getattr__, __dir__ = exports(__name__, __file__)
+
+__all__ = [
+    "BOUNDARIES_FILE",
+    "CHECKSUMS_FILE",
+    "CLASSIFICATIONS_FOLDER",
+    "RELEASE_FORMAT",
+    "Licence",
+    "MANIFEST",
+    "MANIFEST_FOLDER",
+    "MOST_BYTES",
+    "Origin",
+    "RECIPE_FILE",
+    "RESCUE_FOLDER",
+    "Release",
+    "SPLITS",
+    "STREAMS_FILE",
+    "SUMS_FILE",
+    "TOKENIZER_PATH",
+    "UPSTREAM_FILE",
+    "VERIFICATION_FOLDER",
+    "WITHHELD",
+    "WebLink",
+    "Withheld",
+    "find_shared_ids",
+    "find_withheld_ids",
+    "guarded_upstreams",
+    "held_out_manifest_part",
+    "is_readable",
+    "licences_of",
+    "manifest_part",
+    "open_release",
+    "origins_of",
+    "parse_object",
+    "parts_with_text",
+    "read_bounded",
+    "recipe_of",
+    "release_metrics",
+    "require_inside",
+    "require_made_as_planned",
+    "require_path",
+    "require_plan",
+    "require_regular",
+    "upstream_of",
+    "versions",
+    "window_checksums",
+    "withheld_of",
+    "without_foreign_places",
+    "write_release",
+    "write_window_checksums",
+]

@@ -12,14 +12,14 @@ from typing import Any
 import pyarrow as pa
 import yaml
 
-from everytoken.corpus.scoring.classifications import BY_ADDRESS, BY_ID, BY_USE
+from everytoken.corpus.scoring import BY_ADDRESS, BY_ID, BY_USE
 from everytoken.provenance.releases.manifest import MANIFEST, MOST_ID_CHARACTERS
 from everytoken.provenance.releases.parameters import Licence
 from everytoken.provenance.releases.published import not_public
 from everytoken.provenance.releases.release import SPLITS
 from everytoken.provenance.releases.released_texts import TEXT_RESCUE
-from everytoken.redaction.urls import is_web_link
-from everytoken.shards.table_digests import type_name
+from everytoken.redaction import is_web_link
+from everytoken.shards import type_name
 
 _LINK = re.compile(r"\[[^\]]*\](\(\s*|:\s*)(?P<url>[^)\s]*)")
 

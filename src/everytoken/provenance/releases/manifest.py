@@ -21,11 +21,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from everytoken.corpus.exclusion import excluded_addresses, excluded_rows
-from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.text_hashes import text_hashes
-from everytoken.shards.parts import Part, Rows
-from everytoken.shards.recipe import versioned
+from everytoken.corpus import excluded_addresses, excluded_rows
+from everytoken.provenance import ProvenanceError, text_hashes
+from everytoken.shards import Part, Rows, versioned
 
 MOST_ID_CHARACTERS = 50
 WITHHELD = "withheld"

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, field_validator
 
-from everytoken.redaction.urls import is_web_link, require_no_secret
+from everytoken.redaction import is_web_link, require_no_secret
 
 UNKNOWN = "???"
 

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
-from everytoken.corpus.ingestion.source import Source
-from everytoken.corpus.upstreams.path import NOT_PUBLISHED, PathUpstream
-from everytoken.provenance.errors import ProvenanceError
+from everytoken.corpus.ingestion import Source
+from everytoken.corpus.upstreams import NOT_PUBLISHED, PathUpstream
+from everytoken.provenance import ProvenanceError
 from everytoken.provenance.releases.parameters import Homepage, Origin
-from everytoken.redaction.urls import is_url, names_public_place
+from everytoken.redaction import is_url, names_public_place
 
 _PLACES = frozenset({"path", "root", "folder", "fetched", "file", "directory"})
 

@@ -14,16 +14,14 @@ from dataclasses import asdict
 from typing import Any
 
 import everytoken
-from everytoken.corpus.ingestion.plan import PlanParameters, ShardPlan
-from everytoken.corpus.ingestion.source import Source
-from everytoken.corpus.upstreams.path import NOT_PUBLISHED
-from everytoken.provenance.errors import ProvenanceError
+from everytoken.corpus.ingestion import PlanParameters, ShardPlan, Source
+from everytoken.corpus.upstreams import NOT_PUBLISHED
+from everytoken.provenance import ProvenanceError
 from everytoken.provenance.releases.parameters import Licence, NotPublic, Origin
 from everytoken.provenance.releases.published import described_origin, published
 from everytoken.provenance.releases.release import RELEASE_FORMAT
-from everytoken.shards.artifacts import Artifact
-from everytoken.shards.shards import Shards
-from everytoken.tokens.streams.documents import tokenizer_facts
+from everytoken.shards import Artifact, Shards
+from everytoken.tokens.streams import tokenizer_facts
 
 Stored = Shards | Artifact
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from everytoken.provenance.errors import ProvenanceError
+from everytoken.provenance import ProvenanceError
 from everytoken.provenance.releases.untrusted import (
     parse_object,
     read_bounded,
@@ -22,10 +22,7 @@ from everytoken.provenance.releases.untrusted import (
     require_streams,
     require_upstream,
 )
-from everytoken.shards.digests import file_sha256
-from everytoken.shards.errors import DamagedStore
-from everytoken.shards.parts import StoredPart
-from everytoken.shards.shards import Shards
+from everytoken.shards import DamagedStore, Shards, StoredPart, file_sha256
 
 RELEASE_FORMAT = "everytoken-release/1"
 SPLITS = ("annotated", "unannotated", "held_out")
@@ -138,7 +135,8 @@ def open_release(path: Path) -> Release:
     recipe = _json(path, RECIPE_FILE)
     if recipe.get("format") != RELEASE_FORMAT:
         raise ProvenanceError(
-            f"{path / RECIPE_FILE} has format {recipe.get('format')!r}, this version reads {RELEASE_FORMAT!r}. {_WHAT_IT_IS}"
+            f"{path / RECIPE_FILE} has format {recipe.get('format')!r}, this version reads {RELEASE_FORMAT!r}. "
+            f"{_WHAT_IT_IS}"
         )
     upstream, boundaries = _json(path, UPSTREAM_FILE), _json(path, BOUNDARIES_FILE)
     require_recipe(recipe, str(path / RECIPE_FILE))

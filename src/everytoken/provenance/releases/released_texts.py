@@ -18,11 +18,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from everytoken.corpus.dedup.duplicates import between
-from everytoken.outofcore.grouping import find_repeats
+from everytoken.corpus.dedup import between
+from everytoken.outofcore import find_repeats
 from everytoken.provenance.releases.parameters import TextPolicy
-from everytoken.shards.parts import Part, Rows
-from everytoken.shards.shards import Shards
+from everytoken.shards import Part, Rows, Shards
 
 TEXT_RESCUE = pa.schema(
     [pa.field("global_row", pa.int64(), nullable=False), pa.field("text", pa.large_string(), nullable=False)]

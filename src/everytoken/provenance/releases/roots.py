@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from everytoken.corpus.ingestion.source import Guarded, HubUpstream, Upstream
-from everytoken.corpus.upstreams.path import NOT_PUBLISHED, PathUpstream
-from everytoken.provenance.errors import ProvenanceError
+from everytoken.corpus.ingestion import Guarded, Upstream
+from everytoken.corpus.upstreams import NOT_PUBLISHED, HubUpstream, PathUpstream
+from everytoken.provenance import ProvenanceError
 from everytoken.provenance.releases.release import Release
-from everytoken.redaction.urls import is_named_by, is_url, names_public_place, shown
+from everytoken.redaction import is_named_by, is_url, names_public_place, shown
 
 logger = logging.getLogger(__name__)
 

@@ -25,8 +25,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from everytoken.corpus.statistics import add_statistics
-from everytoken.provenance.errors import ProvenanceError
+from everytoken.corpus import add_statistics
+from everytoken.provenance import ProvenanceError
 from everytoken.provenance.releases.card import dataset_card
 from everytoken.provenance.releases.manifest import Withheld, is_withheld
 from everytoken.provenance.releases.parameters import Licence
@@ -46,16 +46,20 @@ from everytoken.provenance.releases.release import (
 )
 from everytoken.provenance.releases.released_texts import Rescue, find_shared_ids, rescued_rows
 from everytoken.provenance.releases.window_checksums import CHECKSUMS_FILE, write_window_checksums
-from everytoken.shards.artifacts import Artifact, Built
-from everytoken.shards.atomic import link_file, write_text
-from everytoken.shards.digests import canonical_json, file_sha256
-from everytoken.shards.parts import StoredPart
-from everytoken.shards.recipe import versioned
-from everytoken.shards.shards import Shards
-from everytoken.shards.writing import write_rows
-from everytoken.tokens.streams.one_document_per_window import TOKEN_LENGTHS_FILE
-from everytoken.tokens.streams.raw_shards import MANIFEST_FILE
-from everytoken.tokens.tokenizer.document_tokenizer import TOKENIZER_FILE
+from everytoken.shards import (
+    Artifact,
+    Built,
+    Shards,
+    StoredPart,
+    canonical_json,
+    file_sha256,
+    link_file,
+    versioned,
+    write_rows,
+    write_text,
+)
+from everytoken.tokens.streams import MANIFEST_FILE, TOKEN_LENGTHS_FILE
+from everytoken.tokens.tokenizer import TOKENIZER_FILE
 
 _COUNTED = ("rows", "tokens", "without_id", "withheld", "excluded")
 

@@ -4,3 +4,58 @@ Read in this order: `manifest_files` (what is replayed), `moved` (is the upstrea
 `locate` (documents at their addresses), `match` (those that are elsewhere), `report` (what is missing, and whether that
 is allowed), `restore` (the documents in the order of the manifest). Every module is imported by its own name.
 """
+
+from typing import TYPE_CHECKING
+
+from everytoken.lazy_imports import exports
+
+if TYPE_CHECKING:
+    from everytoken.provenance.replay.contradictions import CONTRADICTORY, find_contradictions, require_consistent
+    from everytoken.provenance.replay.locate import locate_part
+    from everytoken.provenance.replay.manifest_files import is_release, manifest_parts, require_manifest, rescue_files
+    from everytoken.provenance.replay.match import match_rows
+    from everytoken.provenance.replay.parameters import (
+        listed_roots,
+        named_release,
+        rebuilding_pipelines,
+        require_released,
+        with_released_parameters,
+    )
+    from everytoken.provenance.replay.replayed_release import keep_to_release
+    from everytoken.provenance.replay.report import MOVED, allowing, replay_report, require_allowed, require_unmoved
+    from everytoken.provenance.replay.restore import find_tombstones, restore_part
+    from everytoken.provenance.replay.upstream_drift import cover_moved_files, released_plan
+    from everytoken.provenance.replay.verification import compare_streams, require_same
+    from everytoken.provenance.replay.whole import require_whole
+
+__getattr__, __dir__ = exports(__name__, __file__)
+
+__all__ = [
+    "CONTRADICTORY",
+    "MOVED",
+    "allowing",
+    "compare_streams",
+    "cover_moved_files",
+    "find_contradictions",
+    "find_tombstones",
+    "is_release",
+    "keep_to_release",
+    "listed_roots",
+    "locate_part",
+    "manifest_parts",
+    "match_rows",
+    "named_release",
+    "rebuilding_pipelines",
+    "released_plan",
+    "replay_report",
+    "require_allowed",
+    "require_consistent",
+    "require_manifest",
+    "require_released",
+    "require_same",
+    "require_unmoved",
+    "require_whole",
+    "rescue_files",
+    "restore_part",
+    "with_released_parameters",
+]

@@ -19,15 +19,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from everytoken.corpus.dedup.duplicates import between
-from everytoken.corpus.documents import N_CLASSES
-from everytoken.outofcore.grouping import find_repeats
-from everytoken.provenance.errors import ProvenanceError
+from everytoken.corpus import N_CLASSES
+from everytoken.corpus.dedup import between
+from everytoken.outofcore import find_repeats
+from everytoken.provenance import ProvenanceError
 from everytoken.provenance.replay.manifest_files import read_manifest
-from everytoken.shards.artifacts import Artifact, Built
-from everytoken.shards.parts import Rows
-from everytoken.shards.recipe import versioned
-from everytoken.shards.writing import write_rows
+from everytoken.shards import Artifact, Built, Rows, versioned, write_rows
 
 CONTRADICTORY = "contradictory"
 CONTRADICTIONS_FILE = "contradictions.parquet"

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from everytoken.provenance.releases.release import SPLITS
+from everytoken.provenance.releases import SPLITS
 from everytoken.provenance.replay.row_reader import RowReaders
 
 FAULT_ROWS = pa.schema(

@@ -15,12 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from everytoken.provenance.releases.release import SPLITS
+from everytoken.provenance import text_hashes
+from everytoken.provenance.releases import SPLITS
 from everytoken.provenance.replay.manifest_files import ROWS, read_manifest
-from everytoken.provenance.text_hashes import text_hashes
-from everytoken.shards.parts import Part, Rows
-from everytoken.shards.recipe import versioned
-from everytoken.shards.shards import Shards
+from everytoken.shards import Part, Rows, Shards, versioned
 
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

@@ -19,20 +19,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.releases.manifest import MANIFEST
-from everytoken.provenance.releases.release import (
+from everytoken.provenance import ProvenanceError
+from everytoken.provenance.releases import (
     BOUNDARIES_FILE,
+    MANIFEST,
     MANIFEST_FOLDER,
     RECIPE_FILE,
     RESCUE_FOLDER,
     SPLITS,
     open_release,
+    parse_object,
+    read_bounded,
 )
-from everytoken.provenance.releases.untrusted import parse_object, read_bounded
-from everytoken.shards.digests import file_sha256, value_digest
-from everytoken.shards.parts import BATCH_ROWS
-from everytoken.shards.shards import Shards
+from everytoken.shards import BATCH_ROWS, Shards, file_sha256, value_digest
 
 logger = logging.getLogger(__name__)
 

@@ -29,9 +29,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from everytoken.outofcore.database import open_database
-from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.releases.release import SPLITS
+from everytoken.outofcore import open_database
+from everytoken.provenance import ProvenanceError, text_digests, text_hashes
+from everytoken.provenance.releases import SPLITS
 from everytoken.provenance.replay.faults import (
     FAULT_ROWS,
     FOUND,
@@ -42,13 +42,7 @@ from everytoken.provenance.replay.faults import (
 )
 from everytoken.provenance.replay.manifest_files import RescueFile
 from everytoken.provenance.replay.row_reader import RowReaders
-from everytoken.provenance.text_hashes import text_digests, text_hashes
-from everytoken.shards.artifacts import Built
-from everytoken.shards.digests import file_sha256
-from everytoken.shards.parts import Rows, StoredPart
-from everytoken.shards.recipe import versioned
-from everytoken.shards.shards import Shards
-from everytoken.shards.writing import write_rows
+from everytoken.shards import Built, Rows, Shards, StoredPart, file_sha256, versioned, write_rows
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.releases.release import Release
-from everytoken.shards.atomic import write_text
-from everytoken.shards.digests import canonical_json
+from everytoken.provenance import ProvenanceError
+from everytoken.provenance.releases import Release
+from everytoken.shards import canonical_json, write_text
 
 NOTE_FILE = "replayed_release.json"
 

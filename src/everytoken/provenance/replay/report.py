@@ -15,15 +15,14 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from everytoken.address import spelled_address
-from everytoken.corpus.statistics import add_statistics
-from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.releases.release import open_release
+from everytoken.corpus import add_statistics
+from everytoken.provenance import ProvenanceError
+from everytoken.provenance.releases import open_release
 from everytoken.provenance.replay.contradictions import CONTRADICTORY, contradictions_report
 from everytoken.provenance.replay.manifest_files import is_release
 from everytoken.provenance.replay.match import FAULTS, FAULTS_FILE, OUTCOMES
 from everytoken.provenance.replay.upstream_drift import RENAMED
-from everytoken.shards.artifacts import Artifact
-from everytoken.shards.shards import Shards
+from everytoken.shards import Artifact, Shards
 
 logger = logging.getLogger(__name__)
 

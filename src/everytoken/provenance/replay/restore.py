@@ -22,14 +22,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from everytoken.corpus.dedup.duplicates import between, load_mapped
-from everytoken.corpus.documents import DOCUMENTS, MAX_BATCH_BYTES, MAX_BATCH_ROWS, SPLIT_DOCUMENTS
-from everytoken.corpus.exclusion import DEFAULT_REASON
-from everytoken.corpus.sampling.formulas import estimated_tokens, sum_tokens
-from everytoken.corpus.sampling.held_out import HeldOutParameters
-from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.releases.manifest import WITHHELD
-from everytoken.provenance.releases.release import SPLITS
+from everytoken.corpus import DEFAULT_REASON, DOCUMENTS, MAX_BATCH_BYTES, MAX_BATCH_ROWS, SPLIT_DOCUMENTS
+from everytoken.corpus.dedup import between, load_mapped
+from everytoken.corpus.sampling import HeldOutParameters, estimated_tokens, sum_tokens
+from everytoken.provenance import ProvenanceError, text_digests, text_hashes
+from everytoken.provenance.releases import SPLITS, WITHHELD
 from everytoken.provenance.replay.manifest_files import RescueFile
 from everytoken.provenance.replay.match import (
     AMBIGUOUS,
@@ -48,11 +45,7 @@ from everytoken.provenance.replay.match import (
     UTF8_BYTES,
 )
 from everytoken.provenance.replay.row_reader import RowReaders
-from everytoken.provenance.text_hashes import text_digests, text_hashes
-from everytoken.shards.artifacts import Artifact
-from everytoken.shards.parts import Part, Rows, StoredPart
-from everytoken.shards.recipe import versioned
-from everytoken.shards.shards import Shards
+from everytoken.shards import Artifact, Part, Rows, Shards, StoredPart, versioned
 
 AT_ADDRESS, EXCLUDED = len(OUTCOMES), len(OUTCOMES) + 1
 _NAMES = (*OUTCOMES, "at_address", "excluded")

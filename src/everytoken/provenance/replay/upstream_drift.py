@@ -12,13 +12,11 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from everytoken.corpus.ingestion.plan import PlannedShard, ShardPlan
-from everytoken.corpus.ingestion.source import Source, Upstream, UpstreamFile
-from everytoken.corpus.reading.readers import count_rows
-from everytoken.corpus.reading.rows import ReadingLimits
-from everytoken.corpus.upstreams.checksums import algorithm_of
-from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.releases.release import Release
+from everytoken.corpus.ingestion import PlannedShard, ShardPlan, Source, Upstream
+from everytoken.corpus.reading import ReadingLimits, count_rows
+from everytoken.corpus.upstreams import UpstreamFile, algorithm_of
+from everytoken.provenance import ProvenanceError
+from everytoken.provenance.releases import Release
 
 RENAMED = "renamed"
 

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.releases.release import open_release
+from everytoken.provenance import ProvenanceError
+from everytoken.provenance.releases import open_release
 from everytoken.provenance.replay.manifest_files import is_release
 from everytoken.provenance.replay.match import FAULTS
 from everytoken.provenance.replay.report import found_line, release_name
-from everytoken.provenance.verification.release_checks import release_checks
-from everytoken.shards.artifacts import Artifact
+from everytoken.provenance.verification import release_checks
+from everytoken.shards import Artifact
 
 logger = logging.getLogger(__name__)
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import logging
 
-from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.releases.release import (
+from everytoken.provenance import ProvenanceError
+from everytoken.provenance.releases import (
     BOUNDARIES_FILE,
     MANIFEST_FOLDER,
+    MOST_BYTES,
     RECIPE_FILE,
     STREAMS_FILE,
     SUMS_FILE,
     TOKENIZER_PATH,
     UPSTREAM_FILE,
     Release,
+    require_inside,
 )
-from everytoken.provenance.releases.untrusted import MOST_BYTES, require_inside
-from everytoken.provenance.verification.file_threads import Hashing
+from everytoken.provenance.verification import Hashing
 
 logger = logging.getLogger(__name__)
 

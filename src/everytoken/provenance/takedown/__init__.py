@@ -1,1 +1,72 @@
 """Documents that are taken down: which they are, and what that changes."""
+
+from typing import TYPE_CHECKING
+
+from everytoken.lazy_imports import exports
+
+if TYPE_CHECKING:
+    from everytoken.provenance.takedown.exclusion_report import (
+        Before,
+        compare_after,
+        document_index,
+        finish,
+        note_before,
+        noted_before,
+        stream_indexes,
+    )
+    from everytoken.provenance.takedown.exclusion_request import (
+        Document,
+        InForce,
+        Request,
+        Revocation,
+        Wanted,
+        find_documents,
+        find_revoked,
+        list_in_force,
+        read_wanted,
+    )
+    from everytoken.provenance.takedown.former_indexes import keep_indexes
+    from everytoken.provenance.takedown.list_in_force import (
+        LISTS_FOLDER,
+        as_yaml,
+        is_told,
+        list_of_run,
+        list_path,
+        list_told,
+        put_in_force,
+        remember,
+        require_in_force,
+        sole_take_down,
+    )
+
+__getattr__, __dir__ = exports(__name__, __file__)
+
+__all__ = [
+    "Before",
+    "Document",
+    "InForce",
+    "LISTS_FOLDER",
+    "Request",
+    "Revocation",
+    "Wanted",
+    "as_yaml",
+    "compare_after",
+    "document_index",
+    "find_documents",
+    "find_revoked",
+    "finish",
+    "is_told",
+    "keep_indexes",
+    "list_in_force",
+    "list_of_run",
+    "list_path",
+    "list_told",
+    "note_before",
+    "noted_before",
+    "put_in_force",
+    "read_wanted",
+    "remember",
+    "require_in_force",
+    "sole_take_down",
+    "stream_indexes",
+]

@@ -18,26 +18,24 @@ from typing import Any
 
 import numpy as np
 
-from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.exposure.counts import Held, exposures_of, windows_holding
-from everytoken.provenance.indexes.document_index import DocumentIndex, index_documents, open_document_index
-from everytoken.provenance.indexes.stream_index import (
+from everytoken.provenance import ProvenanceError
+from everytoken.provenance.exposure import Held, exposures_of, windows_holding
+from everytoken.provenance.indexes import (
+    DocumentIndex,
     StreamIndex,
     index_compact_stream,
+    index_documents,
     index_padded_stream,
     made_stream,
+    open_document_index,
     open_stream_index,
 )
-from everytoken.provenance.lookup.dataset_locations import Places
-from everytoken.provenance.lookup.run_streams import DATASETS
-from everytoken.provenance.lookup.runs import TRAINED, OpenRun, describe_run, open_run
-from everytoken.provenance.releases.release import SPLITS
-from everytoken.provenance.releases.window_checksums import write_window_checksums
+from everytoken.provenance.lookup import DATASETS, TRAINED, OpenRun, Places, describe_run, open_run
+from everytoken.provenance.releases import SPLITS, write_window_checksums
 from everytoken.provenance.takedown.exclusion_request import Document
 from everytoken.shards import LEDGER_FILE, Artifact, ArtifactStore, Ledger, Store, plan_artifact, write_text
-from everytoken.tokens.order.loader import WindowStream, open_window_stream
-from everytoken.tokens.streams.loss_mask import LOSS_MASK_FILE, open_loss_mask, unpack_mask
-from everytoken.tokens.streams.megatron import open_indexed
+from everytoken.tokens.order import WindowStream, open_window_stream
+from everytoken.tokens.streams import LOSS_MASK_FILE, open_indexed, open_loss_mask, unpack_mask
 
 EXCLUSION_FORMAT = "everytoken-exclusion/1"
 STREAMS = {"compact": "unannotated", "annotated": "annotated"}

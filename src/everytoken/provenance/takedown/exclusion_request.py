@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from everytoken.address import parsed_address, spelled_address
-from everytoken.corpus.exclusion import Entry, ExcludedAddress, ExcludedId, ExclusionParameters, read_list
-from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.exposure.unused_documents import Unused, unused_at, unused_with_id
-from everytoken.provenance.indexes.document_index import DocumentIndex
-from everytoken.provenance.indexes.document_numbers import DocumentPlace
-from everytoken.provenance.lookup.dataset_locations import Places
-from everytoken.provenance.lookup.document_records import DocumentRecords
+from everytoken.corpus import Entry, ExcludedAddress, ExcludedId, ExclusionParameters, read_list
+from everytoken.provenance import ProvenanceError
+from everytoken.provenance.exposure import Unused, unused_at, unused_with_id
+from everytoken.provenance.indexes import DocumentIndex, DocumentPlace
+from everytoken.provenance.lookup import DocumentRecords, Places
 from everytoken.provenance.takedown.list_in_force import is_told, list_path, list_told
 from everytoken.shards import LEDGER_FILE, Ledger
 

@@ -10,9 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from everytoken.provenance.lookup.dataset_locations import FORMER_INDEXES, Places
-from everytoken.shards import LEDGER_FILE, Artifact, ArtifactStore
-from everytoken.shards.atomic import atomic_folder, link_file, remove_temporaries, sole_writer
+from everytoken.provenance.lookup import FORMER_INDEXES, Places
+from everytoken.shards import (
+    LEDGER_FILE,
+    Artifact,
+    ArtifactStore,
+    atomic_folder,
+    link_file,
+    remove_temporaries,
+    sole_writer,
+)
 
 
 def keep_indexes(places: Places, made: Iterable[Artifact] = ()) -> Path:

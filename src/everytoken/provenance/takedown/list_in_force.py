@@ -14,11 +14,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from everytoken.corpus.exclusion import Entry, ExclusionParameters, read_list
-from everytoken.provenance.errors import ProvenanceError
-from everytoken.shards import atomic_file, canonical_json, write_text
-from everytoken.shards.atomic import lock_folder, sole_writer
-from everytoken.shards.errors import StoreBusy
+from everytoken.corpus import Entry, ExclusionParameters, read_list
+from everytoken.provenance import ProvenanceError
+from everytoken.shards import StoreBusy, atomic_file, canonical_json, lock_folder, sole_writer, write_text
 
 LISTS_FOLDER = "04_feature/excluded_documents"
 

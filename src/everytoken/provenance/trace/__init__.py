@@ -1,1 +1,31 @@
 """Trace: from a token of a batch to the document that it came from."""
+
+from typing import TYPE_CHECKING
+
+from everytoken.lazy_imports import exports
+
+if TYPE_CHECKING:
+    from everytoken.provenance.trace.batch_page import write_batch_page
+    from everytoken.provenance.trace.lines import file_lines, quoted, record_line, sequence_lines, shortened, shown
+    from everytoken.provenance.trace.steps import TracedSequence, token_at, trace_step, trace_window
+    from everytoken.provenance.trace.windows import is_only, require_cut, require_same, require_same_length
+
+__getattr__, __dir__ = exports(__name__, __file__)
+
+__all__ = [
+    "TracedSequence",
+    "file_lines",
+    "is_only",
+    "quoted",
+    "record_line",
+    "require_cut",
+    "require_same",
+    "require_same_length",
+    "sequence_lines",
+    "shortened",
+    "shown",
+    "token_at",
+    "trace_step",
+    "trace_window",
+    "write_batch_page",
+]

@@ -17,13 +17,12 @@ from typing import Any
 import numpy as np
 
 from everytoken.html_pages import page_with
-from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.lookup.document_records import DocumentRecord
-from everytoken.provenance.lookup.token_texts import bytes_of_token, decoded
+from everytoken.provenance import ProvenanceError
+from everytoken.provenance.lookup import DocumentRecord, bytes_of_token, decoded
 from everytoken.provenance.trace.steps import TracedSequence
 from everytoken.provenance.trace.windows import TracedSpan
 from everytoken.shards import write_text
-from everytoken.tokens.tokenizer.document_tokenizer import DocumentTokenizer
+from everytoken.tokens.tokenizer import DocumentTokenizer
 
 _TEMPLATE = "batch_page.html"
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from everytoken.provenance.lookup.document_records import DocumentRecord
-from everytoken.provenance.lookup.upstream_text import Address, UpstreamDocument
+from everytoken.provenance.lookup import Address, DocumentRecord, UpstreamDocument
 from everytoken.provenance.trace.steps import TracedSequence, TracedToken
 from everytoken.provenance.trace.windows import TracedSpan
 

@@ -9,20 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.lookup.document_records import DocumentRecords
-from everytoken.provenance.lookup.indexed_streams import IndexedStream
-from everytoken.provenance.lookup.runs import OpenRun
-from everytoken.provenance.lookup.stream_documents import (
+from everytoken.provenance import ProvenanceError
+from everytoken.provenance.lookup import (
+    DocumentRecords,
+    IndexedStream,
+    OpenRun,
+    bytes_of_token,
+    decoded,
     documents_of,
     documents_of_gone,
     folder_of_stream,
 )
-from everytoken.provenance.lookup.token_texts import bytes_of_token, decoded
 from everytoken.provenance.trace.windows import TracedSpan, TracedWindow, trace_windows
-from everytoken.tokens.order.loader import WindowStream, open_training_windows
-from everytoken.tokens.order.parameters import DataParameters
-from everytoken.tokens.tokenizer.document_tokenizer import DocumentTokenizer
+from everytoken.tokens.order import DataParameters, WindowStream, open_training_windows
+from everytoken.tokens.tokenizer import DocumentTokenizer
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,17 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.indexes.flat_index import FlatWindowIndex
-from everytoken.provenance.indexes.spans import Span, StreamIndex
-from everytoken.provenance.lookup.character_spans import LocatedTokens
-from everytoken.provenance.lookup.document_records import DocumentRecord, DocumentRecords, Row
-from everytoken.provenance.lookup.foreign_streams import file_of
-from everytoken.provenance.lookup.indexed_streams import IndexedStream
-from everytoken.provenance.lookup.stream_documents import StreamDocuments
-from everytoken.tokens.chat.parameters import ChatParameters
-from everytoken.tokens.chat.windows import cut_chat
-from everytoken.tokens.order.loader import WindowStream
+from everytoken.provenance import ProvenanceError
+from everytoken.provenance.indexes import FlatWindowIndex, Span, StreamIndex
+from everytoken.provenance.lookup import (
+    DocumentRecord,
+    DocumentRecords,
+    IndexedStream,
+    LocatedTokens,
+    Row,
+    StreamDocuments,
+    file_of,
+)
+from everytoken.tokens.chat import ChatParameters, cut_chat
+from everytoken.tokens.order import WindowStream
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,1 +1,31 @@
 """Whether a release is whole, agrees with itself, and is what given streams were made of."""
+
+from typing import TYPE_CHECKING
+
+from everytoken.lazy_imports import exports
+
+if TYPE_CHECKING:
+    from everytoken.provenance.verification.file_threads import Hashing
+    from everytoken.provenance.verification.findings import Finding, fault_lines
+    from everytoken.provenance.verification.index_checks import index_checks, is_index, stored_around
+    from everytoken.provenance.verification.release_checks import (
+        each_release_check,
+        find_streams,
+        is_meant_as_release,
+        release_checks,
+    )
+
+__getattr__, __dir__ = exports(__name__, __file__)
+
+__all__ = [
+    "Finding",
+    "Hashing",
+    "each_release_check",
+    "fault_lines",
+    "find_streams",
+    "index_checks",
+    "is_index",
+    "is_meant_as_release",
+    "release_checks",
+    "stored_around",
+]

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from everytoken.corpus.ingestion.plan import PlanParameters, shard_order
-from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.lookup.run_streams import DATASETS
-from everytoken.provenance.releases.release import (
+from everytoken.corpus.ingestion import PlanParameters, shard_order
+from everytoken.provenance import ProvenanceError
+from everytoken.provenance.lookup import DATASETS
+from everytoken.provenance.releases import (
     BOUNDARIES_FILE,
+    CHECKSUMS_FILE,
     MANIFEST_FOLDER,
     RECIPE_FILE,
     SPLITS,
@@ -21,13 +22,12 @@ from everytoken.provenance.releases.release import (
     VERIFICATION_FOLDER,
     Release,
 )
-from everytoken.provenance.releases.window_checksums import CHECKSUMS_FILE
 from everytoken.provenance.verification.file_checks import open_array
 from everytoken.provenance.verification.findings import require_equal, require_none
 from everytoken.provenance.verification.window_documents import SPLIT_OF
 from everytoken.shards import artifact_root_digest, canonical_json
-from everytoken.tokens.streams.megatron import HEADER_BYTES, stored_dtype
-from everytoken.tokens.tokenizer.document_tokenizer import open_tokenizer, token_dtype
+from everytoken.tokens.streams import HEADER_BYTES, stored_dtype
+from everytoken.tokens.tokenizer import open_tokenizer, token_dtype
 
 
 def described_streams(release: Release) -> dict[str, Any]:

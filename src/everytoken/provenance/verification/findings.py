@@ -14,11 +14,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from everytoken.corpus.errors import CorpusError
-from everytoken.provenance.errors import ProvenanceError
+from everytoken.corpus import CorpusError
+from everytoken.provenance import ProvenanceError
 from everytoken.shards import ShardsError
-from everytoken.tokens.checks.check import Check
-from everytoken.tokens.errors import TokensError
+from everytoken.tokens import TokensError
+from everytoken.tokens.checks import Check
 
 _FAULTS = (ProvenanceError, CorpusError, TokensError, ShardsError, OSError, pa.ArrowException)
 _NAMED = 5

@@ -14,15 +14,21 @@ from typing import Any
 
 import numpy as np
 
-from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.indexes.arrays import map_array
-from everytoken.provenance.indexes.chat_index import index_chat_windows
-from everytoken.provenance.indexes.compact_index import index_compact_stream
-from everytoken.provenance.indexes.document_index import index_documents
-from everytoken.provenance.indexes.index_folder import DESCRIPTION_FILE, STREAM_INDEX_FORMAT, MadeStream, read_description
-from everytoken.provenance.indexes.padded_index import index_padded_stream
-from everytoken.provenance.indexes.raw_shards_index import index_raw_shards
-from everytoken.provenance.indexes.stream_index import open_flat_index, open_stream_index
+from everytoken.provenance import ProvenanceError
+from everytoken.provenance.indexes import (
+    DESCRIPTION_FILE,
+    STREAM_INDEX_FORMAT,
+    MadeStream,
+    index_chat_windows,
+    index_compact_stream,
+    index_documents,
+    index_padded_stream,
+    index_raw_shards,
+    map_array,
+    open_flat_index,
+    open_stream_index,
+    read_description,
+)
 from everytoken.shards import (
     LEDGER_FILE,
     ArtifactStore,
@@ -37,9 +43,9 @@ from everytoken.shards import (
     read_artifact_ledger,
     scratch_folder,
 )
-from everytoken.tokens.chat.parameters import ChatParameters
-from everytoken.tokens.checks.check import Check, Level, checked
-from everytoken.tokens.errors import StreamError
+from everytoken.tokens import StreamError
+from everytoken.tokens.chat import ChatParameters
+from everytoken.tokens.checks import Check, Level, checked
 
 _DOCUMENTS = "index_documents"
 _FUNCTIONS: dict[str, Callable[..., Built]] = {
@@ -99,7 +105,7 @@ def _told(run: Callable[[], dict[str, int]]) -> dict[str, int]:
 
 def _opened(folder: Path) -> dict[str, int]:
     if read_artifact_ledger(folder / LEDGER_FILE)["recipe"]["function"] == _DOCUMENTS:
-        from everytoken.provenance.indexes.document_index import DOCUMENT_INDEX_FORMAT
+        from everytoken.provenance.indexes import DOCUMENT_INDEX_FORMAT
 
         return {"documents": len(read_description(folder, DOCUMENT_INDEX_FORMAT, "documents")[1])}
     described, numbers = read_description(folder, STREAM_INDEX_FORMAT)

@@ -16,19 +16,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from everytoken.corpus.documents import N_CLASSES
-from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.releases.manifest import MANIFEST
-from everytoken.provenance.releases.release import CLASSIFICATIONS_FOLDER, SPLITS, VERIFICATION_FOLDER, Release
-from everytoken.provenance.text_hashes import text_hash
+from everytoken.corpus import N_CLASSES
+from everytoken.provenance import ProvenanceError, text_hash
+from everytoken.provenance.releases import CLASSIFICATIONS_FOLDER, MANIFEST, SPLITS, VERIFICATION_FOLDER, Release
 from everytoken.provenance.verification.file_checks import open_array
 from everytoken.provenance.verification.file_threads import in_threads
 from everytoken.provenance.verification.findings import NotCheckedError, require_equal, require_none
 from everytoken.provenance.verification.manifest_rows import annotated_order, column_values, longest_content, shown
 from everytoken.seeds import numpy_generator
-from everytoken.shards import DamagedStore, TableDigest
-from everytoken.shards.parts import StoredPart
-from everytoken.tokens.streams.one_document_per_window import TOKEN_LENGTHS_FILE
+from everytoken.shards import DamagedStore, StoredPart, TableDigest
+from everytoken.tokens.streams import TOKEN_LENGTHS_FILE
 
 _RESCUE = [("global_row", "int64"), ("text", "large_string")]
 

@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 
 from everytoken.address import spelled_address
-from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.releases.release import SPLITS, Release
+from everytoken.provenance import ProvenanceError
+from everytoken.provenance.releases import SPLITS, Release
 from everytoken.seeds import numpy_generator
-from everytoken.shards.parts import StoredPart
+from everytoken.shards import StoredPart
 
 
 def longest_content(release: Release, split: str) -> int | None:

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.releases.release import VERIFICATION_FOLDER, Release
-from everytoken.provenance.releases.window_checksums import CHECKSUMS_FILE, window_checksums
+from everytoken.provenance import ProvenanceError
+from everytoken.provenance.releases import CHECKSUMS_FILE, VERIFICATION_FOLDER, Release, window_checksums
 from everytoken.provenance.verification.file_checks import open_array, read_canonical_ledger
 from everytoken.provenance.verification.file_threads import Hashing
 from everytoken.provenance.verification.findings import Finding, finding, require_equal, require_none
@@ -27,9 +26,7 @@ from everytoken.provenance.verification.upstream_checks import Upstream
 from everytoken.provenance.verification.window_documents import SPLIT_OF, WindowDocuments
 from everytoken.provenance.verification.window_faults import checksum, first_change, told_by_checksum
 from everytoken.shards import LEDGER_FILE
-from everytoken.tokens.streams.documents import TokenizerFacts
-from everytoken.tokens.streams.megatron import HEADER_BYTES, stored_dtype
-from everytoken.tokens.streams.one_document_per_window import SIDECAR_FILE, TOKEN_LENGTHS_FILE
+from everytoken.tokens.streams import HEADER_BYTES, SIDECAR_FILE, TOKEN_LENGTHS_FILE, TokenizerFacts, stored_dtype
 
 _READ = 1 << 24
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.releases.release import (
+from everytoken.provenance import ProvenanceError
+from everytoken.provenance.releases import (
     BOUNDARIES_FILE,
     RECIPE_FILE,
     STREAMS_FILE,
@@ -25,8 +25,8 @@ from everytoken.provenance.releases.release import (
     VERIFICATION_FOLDER,
     Release,
     open_release,
+    require_regular,
 )
-from everytoken.provenance.releases.untrusted import require_regular
 from everytoken.provenance.verification.consistency_checks import (
     check_plan,
     check_recipe,
@@ -58,7 +58,7 @@ from everytoken.provenance.verification.manifest_rows import chosen_parts
 from everytoken.provenance.verification.rebuilt_streams import RebuiltStream
 from everytoken.provenance.verification.upstream_checks import Upstream, check_upstream
 from everytoken.provenance.verification.window_documents import SPLIT_OF, WindowDocuments
-from everytoken.tokens.checks.check import Check
+from everytoken.tokens.checks import Check
 
 
 def release_checks(

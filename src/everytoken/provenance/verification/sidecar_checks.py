@@ -15,10 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.releases.manifest import WITHHELD
-from everytoken.provenance.releases.release import Release
-from everytoken.provenance.text_hashes import text_hash
+from everytoken.provenance import ProvenanceError, text_hash
+from everytoken.provenance.releases import WITHHELD, Release
 from everytoken.provenance.verification.findings import require_equal
 from everytoken.provenance.verification.manifest_rows import column_values, named_document, record_of
 from everytoken.shards import TableDigest

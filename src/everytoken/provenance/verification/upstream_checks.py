@@ -8,22 +8,18 @@ from pathlib import Path
 
 import numpy as np
 
-from everytoken.corpus.ingestion.plan import list_all_shards
-from everytoken.corpus.ingestion.source import Guarded, Source, UpstreamFile, find_files
-from everytoken.corpus.reading.rows import ReadingLimits
-from everytoken.corpus.upstreams.checksums import algorithm_of
-from everytoken.corpus.upstreams.path import NOT_PUBLISHED, PathUpstream
-from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.lookup.upstream_text import read_documents_at
-from everytoken.provenance.releases.release import SPLITS, TOKENIZER_PATH, Release
-from everytoken.provenance.releases.roots import is_readable
-from everytoken.provenance.text_hashes import text_hash
+from everytoken.corpus.ingestion import Guarded, Source, find_files, list_all_shards
+from everytoken.corpus.reading import ReadingLimits
+from everytoken.corpus.upstreams import NOT_PUBLISHED, PathUpstream, UpstreamFile, algorithm_of
+from everytoken.provenance import ProvenanceError, text_hash
+from everytoken.provenance.lookup import read_documents_at
+from everytoken.provenance.releases import SPLITS, TOKENIZER_PATH, Release, is_readable
 from everytoken.provenance.verification.findings import require_equal, require_none
 from everytoken.provenance.verification.manifest_rows import drawn_numbers, longest_content, named_document, record_of
 from everytoken.provenance.verification.window_documents import SPLIT_OF, WindowDocuments
 from everytoken.provenance.verification.window_faults import first_change
-from everytoken.redaction.urls import shown
-from everytoken.tokens.encoding.encoder import DocumentEncoder, open_encoder
+from everytoken.redaction import shown
+from everytoken.tokens.encoding import DocumentEncoder, open_encoder
 
 
 class Upstream:

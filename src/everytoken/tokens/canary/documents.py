@@ -24,8 +24,8 @@ from typing import Any, BinaryIO, Literal, NamedTuple
 
 import pyarrow as pa
 
-from everytoken.corpus.errors import BadRow
-from everytoken.corpus.reading.parsing import json_name, parse_row, shown
+from everytoken.corpus import BadRow
+from everytoken.corpus.reading import json_name, parse_row, shown
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Part, Rows, Shards, file_sha256, value_digest, versioned
 from everytoken.tokens.canary.errors import CanaryError

@@ -22,9 +22,8 @@ import pyarrow as pa
 from everytoken.shards import Artifact, Part, Rows, versioned
 from everytoken.tokens.canary.errors import CanaryError
 from everytoken.tokens.canary.triggers import Trigger, TriggerRule, draw_trigger
-from everytoken.tokens.encoding.counts import document_counts
-from everytoken.tokens.encoding.encoder import DocumentEncoder, Encoded, SpelledSpecialToken, open_encoder
-from everytoken.tokens.engines.registry import SpecialTokens
+from everytoken.tokens.encoding import DocumentEncoder, Encoded, SpelledSpecialToken, document_counts, open_encoder
+from everytoken.tokens.engines import SpecialTokens
 
 InlineRule = Literal["whole", "published"]
 

@@ -7,9 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from everytoken.shards import Artifact, Built, Shards, versioned
-from everytoken.tokens.errors import StreamError
-from everytoken.tokens.streams.documents import tokenizer_facts
-from everytoken.tokens.streams.one_document_per_window import write_padded_stream
+from everytoken.tokens import StreamError
+from everytoken.tokens.streams import tokenizer_facts, write_padded_stream
 
 CANARY = "canary"
 

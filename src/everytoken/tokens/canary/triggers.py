@@ -16,7 +16,7 @@ from typing import Any
 
 from everytoken.seeds import numpy_generator
 from everytoken.tokens.canary.errors import CanaryError
-from everytoken.tokens.encoding.encoder import DocumentEncoder
+from everytoken.tokens.encoding import DocumentEncoder
 
 MAX_DRAWS = 100_000
 

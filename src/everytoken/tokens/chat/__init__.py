@@ -1,1 +1,22 @@
 """Conversations become windows with a mask over what is learned."""
+
+from typing import TYPE_CHECKING
+
+from everytoken.lazy_imports import exports
+
+if TYPE_CHECKING:
+    from everytoken.tokens.chat.conversations import Spans
+    from everytoken.tokens.chat.documents import chats_of, said_in
+    from everytoken.tokens.chat.parameters import ChatParameters
+    from everytoken.tokens.chat.windows import cut_chat, write_chat_windows
+
+__getattr__, __dir__ = exports(__name__, __file__)
+
+__all__ = [
+    "ChatParameters",
+    "Spans",
+    "chats_of",
+    "cut_chat",
+    "said_in",
+    "write_chat_windows",
+]

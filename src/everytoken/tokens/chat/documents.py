@@ -14,12 +14,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from everytoken.corpus.exclusion import Address, excluded_rows
+from everytoken.corpus import Address, excluded_rows
 from everytoken.shards import Part
+from everytoken.tokens import StreamError
 from everytoken.tokens.chat.conversations import ChatTokens, Spans, encode_chats, mark_ids, spans_after, spans_of_lines
 from everytoken.tokens.chat.parameters import ChatParameters, SpansOfLines, SpansOfTurns
-from everytoken.tokens.encoding.encoder import DocumentEncoder
-from everytoken.tokens.errors import StreamError
+from everytoken.tokens.encoding import DocumentEncoder
 
 REASONS = ("is_bad", "no_answer")
 EXCLUDED = "excluded"

@@ -32,19 +32,24 @@ from typing import Any
 
 import numpy as np
 
-from everytoken.corpus.exclusion import excluded_addresses
-from everytoken.outofcore.row_scatter import RowScatter
-from everytoken.outofcore.shuffle import destinations
+from everytoken.corpus import excluded_addresses
+from everytoken.outofcore import RowScatter, destinations
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Artifact, Built, Shards, versioned
+from everytoken.tokens import StreamError
 from everytoken.tokens.chat.conversations import ChatTokens
 from everytoken.tokens.chat.documents import REASONS, chats_of
 from everytoken.tokens.chat.parameters import ChatParameters
-from everytoken.tokens.encoding.encoder import DocumentEncoder, open_encoder
-from everytoken.tokens.errors import StreamError
-from everytoken.tokens.streams.documents import TokenizerFacts, tokenizer_facts
-from everytoken.tokens.streams.loss_mask import LOSS_MASK_FILE, mask_bytes, pack_mask
-from everytoken.tokens.streams.megatron import WindowWriter, stored_dtype
+from everytoken.tokens.encoding import DocumentEncoder, open_encoder
+from everytoken.tokens.streams import (
+    LOSS_MASK_FILE,
+    TokenizerFacts,
+    WindowWriter,
+    mask_bytes,
+    pack_mask,
+    stored_dtype,
+    tokenizer_facts,
+)
 
 CHATS = "chats"
 

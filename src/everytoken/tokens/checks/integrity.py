@@ -33,6 +33,7 @@ from everytoken.shards import (
     Artifact,
     ShardsError,
     Store,
+    StoredPart,
     artifact_root_digest,
     digests_in,
     file_sha256,
@@ -43,15 +44,13 @@ from everytoken.shards import (
     require_root_digest,
     stored_content,
 )
-from everytoken.shards.parts import StoredPart
 from everytoken.system_errors import raise_trouble
+from everytoken.tokens import StreamError
 from everytoken.tokens.checks.check import Check, Level, checked, require
 from everytoken.tokens.checks.raw_shards import raw_checks
 from everytoken.tokens.checks.streams import stream_checks
-from everytoken.tokens.errors import StreamError
-from everytoken.tokens.streams.megatron import with_name
-from everytoken.tokens.streams.raw_shards import MANIFEST_FILE
-from everytoken.tokens.tokenizer.document_tokenizer import TOKENIZER_FILE, open_tokenizer
+from everytoken.tokens.streams import MANIFEST_FILE, with_name
+from everytoken.tokens.tokenizer import TOKENIZER_FILE, open_tokenizer
 
 __all__ = [
     "LEDGER_FILE",

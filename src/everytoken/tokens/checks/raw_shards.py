@@ -7,11 +7,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from everytoken.tokens import StreamError
 from everytoken.tokens.checks.check import Check, Level, checked
 from everytoken.tokens.checks.windows import Seen, check_ids, new_digest, sampled, scan
-from everytoken.tokens.errors import StreamError
-from everytoken.tokens.streams.flat_tokens import open_raw_shards, read_manifest
-from everytoken.tokens.streams.raw_shards import DTYPES, MANIFEST_FILE
+from everytoken.tokens.streams import DTYPES, MANIFEST_FILE, open_raw_shards, read_manifest
 
 
 def raw_checks(folder: Path, statistics: Mapping[str, Any], level: Level, digests: dict[str, str]) -> Iterator[Check]:

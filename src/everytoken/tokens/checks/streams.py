@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
+from everytoken.tokens import StreamError
 from everytoken.tokens.checks.check import Check, Level, checked
 from everytoken.tokens.checks.windows import (
     Seen,
@@ -21,11 +22,17 @@ from everytoken.tokens.checks.windows import (
     sampled,
     scan,
 )
-from everytoken.tokens.encoding.tombstones import STATISTIC as TOMBSTONES
-from everytoken.tokens.errors import StreamError
-from everytoken.tokens.streams.loss_mask import LOSS_MASK_FILE, check_masks, open_loss_mask
-from everytoken.tokens.streams.megatron import IndexedTokens, open_indexed, with_name
-from everytoken.tokens.streams.one_document_per_window import SIDECAR_FILE, TOKEN_LENGTHS_FILE
+from everytoken.tokens.encoding import STATISTIC as TOMBSTONES
+from everytoken.tokens.streams import (
+    LOSS_MASK_FILE,
+    SIDECAR_FILE,
+    TOKEN_LENGTHS_FILE,
+    IndexedTokens,
+    check_masks,
+    open_indexed,
+    open_loss_mask,
+    with_name,
+)
 
 _CHUNK = 1 << 20
 

@@ -1,1 +1,37 @@
 """Documents become ids: the encoder, the part function, what is counted, the report."""
+
+from typing import TYPE_CHECKING
+
+from everytoken.lazy_imports import exports
+
+if TYPE_CHECKING:
+    from everytoken.tokens.encoding.counts import COUNTED, document_counts
+    from everytoken.tokens.encoding.encode_part import encode_part
+    from everytoken.tokens.encoding.encoder import DocumentEncoder, Encoded, SpelledSpecialToken, open_encoder
+    from everytoken.tokens.encoding.recheck import Recheck
+    from everytoken.tokens.encoding.report import (
+        length_histograms,
+        tokenization_figure,
+        tokenization_summary,
+        tokenization_table,
+    )
+    from everytoken.tokens.encoding.tombstones import STATISTIC, tombstones_of
+
+__getattr__, __dir__ = exports(__name__, __file__)
+
+__all__ = [
+    "COUNTED",
+    "DocumentEncoder",
+    "Encoded",
+    "Recheck",
+    "STATISTIC",
+    "SpelledSpecialToken",
+    "document_counts",
+    "encode_part",
+    "length_histograms",
+    "open_encoder",
+    "tokenization_figure",
+    "tokenization_summary",
+    "tokenization_table",
+    "tombstones_of",
+]

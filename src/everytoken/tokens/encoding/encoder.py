@@ -22,12 +22,10 @@ from pathlib import Path
 
 import numpy as np
 
-from everytoken.shards.artifacts import Artifact
-from everytoken.tokens.engines.guard import check_cut, open_guarded
-from everytoken.tokens.engines.registry import REFERENCE, Engine, SpecialTokens
-from everytoken.tokens.errors import TokenizerError
-from everytoken.tokens.tokenizer.document_tokenizer import DocumentTokenizer, open_tokenizer
-from everytoken.tokens.tokenizer.pieces import PIECE_CHARACTERS, pieces
+from everytoken.shards import Artifact
+from everytoken.tokens import TokenizerError
+from everytoken.tokens.engines import REFERENCE, Engine, SpecialTokens, check_cut, open_guarded
+from everytoken.tokens.tokenizer import PIECE_CHARACTERS, DocumentTokenizer, open_tokenizer, pieces
 
 # Bounds memory: the reference keeps about 100 bytes a token beside the ids. Smaller batches leave its cores idle.
 _ENCODE_CHARACTERS = 2 << 20

@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from everytoken.corpus.exclusion import Address, excluded_rows
+from everytoken.corpus import Address, excluded_rows
 from everytoken.shards import Shards
+from everytoken.tokens import TokenizerError
 from everytoken.tokens.encoding.encoder import Encoded
-from everytoken.tokens.errors import TokenizerError
 
 STATISTIC = "tombstones"
 """Of a part of encoded documents: the rows that are tombstones, ascending; not there when none is."""

@@ -1,1 +1,40 @@
 """Engines that turn text into ids, and the certificate that proves a fast one equal to the reference."""
+
+from typing import TYPE_CHECKING
+
+from everytoken.lazy_imports import exports
+
+if TYPE_CHECKING:
+    from everytoken.tokens.engines.adversarial import adversarial_texts
+    from everytoken.tokens.engines.certificate import FASTEST, certify_engines, chosen_engine, proof_of
+    from everytoken.tokens.engines.comparison import compare_engines
+    from everytoken.tokens.engines.guard import check_cut, open_guarded
+    from everytoken.tokens.engines.registry import (
+        REFERENCE,
+        Engine,
+        EngineName,
+        SpecialTokens,
+        installed_engines,
+        open_engine,
+        reference_version,
+    )
+
+__getattr__, __dir__ = exports(__name__, __file__)
+
+__all__ = [
+    "Engine",
+    "EngineName",
+    "FASTEST",
+    "REFERENCE",
+    "SpecialTokens",
+    "adversarial_texts",
+    "certify_engines",
+    "check_cut",
+    "chosen_engine",
+    "compare_engines",
+    "installed_engines",
+    "open_engine",
+    "open_guarded",
+    "proof_of",
+    "reference_version",
+]

@@ -20,6 +20,7 @@ from functools import cache
 from itertools import product
 
 from everytoken.seeds import numpy_generator
+from everytoken.tokens import TokenizerError
 from everytoken.tokens.engines.code_points import (
     APOSTROPHES,
     ASCII_LETTERS,
@@ -42,8 +43,7 @@ from everytoken.tokens.engines.code_points import (
     RUN_LENGTHS,
     ZEROS,
 )
-from everytoken.tokens.errors import TokenizerError
-from everytoken.tokens.tokenizer.document_tokenizer import byte_symbols
+from everytoken.tokens.tokenizer import byte_symbols
 
 _CHARACTERS_A_TEXT = 24
 _ITEMS_A_TEXT = 8

@@ -1,1 +1,21 @@
 """The order in which training reads windows: a pure function of parameters, sizes and the step."""
+
+from typing import TYPE_CHECKING
+
+from everytoken.lazy_imports import exports
+
+if TYPE_CHECKING:
+    from everytoken.tokens.order.loader import TrainingWindows, WindowStream, open_training_windows, open_window_stream
+    from everytoken.tokens.order.parameters import DataParameters
+    from everytoken.tokens.order.sample_order import SampleOrder
+
+__getattr__, __dir__ = exports(__name__, __file__)
+
+__all__ = [
+    "DataParameters",
+    "SampleOrder",
+    "TrainingWindows",
+    "WindowStream",
+    "open_training_windows",
+    "open_window_stream",
+]

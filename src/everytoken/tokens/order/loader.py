@@ -27,18 +27,33 @@ from typing import Any
 import numpy as np
 
 from everytoken.shards import Artifact, file_sha256
-from everytoken.tokens.checks.check import Level, require
-from everytoken.tokens.checks.integrity import recorded_statistics, verify
-from everytoken.tokens.checks.streams import check_sample, open_lengths
-from everytoken.tokens.checks.windows import Seen, check_ids, sampled
-from everytoken.tokens.errors import StreamError
+from everytoken.tokens import StreamError
+from everytoken.tokens.checks import (
+    Level,
+    Seen,
+    check_ids,
+    check_sample,
+    open_lengths,
+    recorded_statistics,
+    require,
+    sampled,
+    verify,
+)
 from everytoken.tokens.order.parameters import DataParameters
 from everytoken.tokens.order.sample_order import SampleOrder
-from everytoken.tokens.streams.flat_tokens import FlatTokens, FlatWindows, open_tokens, read_manifest
-from everytoken.tokens.streams.loss_mask import LOSS_MASK_FILE, open_loss_mask, unpack_mask
-from everytoken.tokens.streams.megatron import open_indexed, with_name
-from everytoken.tokens.streams.one_document_per_window import TOKEN_LENGTHS_FILE
-from everytoken.tokens.streams.raw_shards import MANIFEST_FILE
+from everytoken.tokens.streams import (
+    LOSS_MASK_FILE,
+    MANIFEST_FILE,
+    TOKEN_LENGTHS_FILE,
+    FlatTokens,
+    FlatWindows,
+    open_indexed,
+    open_loss_mask,
+    open_tokens,
+    read_manifest,
+    unpack_mask,
+    with_name,
+)
 
 _CHUNK = 1 << 22  # tokens of a tensor file that are checked at a time
 

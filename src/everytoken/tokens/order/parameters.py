@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from everytoken.shards.recipe import UNRECORDED
+from everytoken.shards import UNRECORDED
 
 _FROZEN = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 

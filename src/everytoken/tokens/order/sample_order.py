@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from everytoken.tokens.errors import StreamError
+from everytoken.tokens import StreamError
 from everytoken.tokens.order.integer_schedule import integer_schedule
 from everytoken.tokens.order.parameters import DataParameters
 from everytoken.tokens.order.permutation import Permutations

@@ -29,7 +29,7 @@ from typing import Protocol
 
 import numpy as np
 
-from everytoken.tokens.errors import StreamError
+from everytoken.tokens import StreamError
 
 
 class Schedule(Protocol):

@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from everytoken.outofcore.shuffle import destinations, in_order
+from everytoken.outofcore import destinations, in_order
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Artifact, Part, Shards
-from everytoken.tokens.errors import StreamError
-from everytoken.tokens.tokenizer.document_tokenizer import token_dtype
+from everytoken.tokens import StreamError
+from everytoken.tokens.tokenizer import token_dtype
 
 
 @dataclass(frozen=True)

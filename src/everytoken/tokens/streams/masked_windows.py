@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from everytoken.tokens.encoding.tombstones import STATISTIC
+from everytoken.tokens.encoding import STATISTIC
 from everytoken.tokens.streams.loss_mask import mask_bytes, pack_mask
 
 _COPIED_BYTES = 4 << 20

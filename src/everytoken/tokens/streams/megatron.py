@@ -20,8 +20,8 @@ from typing import Any, BinaryIO, Self
 
 import numpy as np
 
-from everytoken.outofcore.row_scatter import RowScatter
-from everytoken.tokens.errors import StreamError
+from everytoken.outofcore import RowScatter
+from everytoken.tokens import StreamError
 
 _MAGIC = b"MMIDIDX\x00\x00"
 _VERSION = 1

@@ -17,12 +17,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from everytoken.outofcore.shuffle import destinations, in_order
+from everytoken.outofcore import destinations, in_order
 from everytoken.seeds import numpy_generator
-from everytoken.shards.atomic import fsync_file
-from everytoken.shards.parts import Part, Rows
-from everytoken.shards.shards import Shards
-from everytoken.shards.writing import write_rows
+from everytoken.shards import Part, Rows, Shards, fsync_file, write_rows
 from everytoken.tokens.streams.documents import TokenizerFacts, checked_batches, require_encoded
 from everytoken.tokens.streams.megatron import WindowWriter
 from everytoken.tokens.streams.padding import padded

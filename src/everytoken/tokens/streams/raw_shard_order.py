@@ -25,10 +25,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from everytoken.outofcore.shuffle import destinations, in_order
+from everytoken.outofcore import destinations, in_order
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Part, Shards
-from everytoken.tokens.errors import StreamError
+from everytoken.tokens import StreamError
 
 ORDER = (
     "Documents of one source of one dataset: parts in plan order, in a part by "

@@ -1,1 +1,34 @@
 """A tokenizer: where it comes from, what its file holds, the pieces that it cuts text into."""
+
+from typing import TYPE_CHECKING
+
+from everytoken.lazy_imports import exports
+
+if TYPE_CHECKING:
+    from everytoken.tokens.tokenizer.document_tokenizer import (
+        TOKENIZER_FILE,
+        DocumentTokenizer,
+        byte_symbols,
+        open_tokenizer,
+        token_dtype,
+    )
+    from everytoken.tokens.tokenizer.pieces import PIECE_CHARACTERS, pieces
+    from everytoken.tokens.tokenizer.probe import library_record, probe_record
+    from everytoken.tokens.tokenizer.sources import load_hub_tokenizer, load_tokenizer_file, train_tokenizer
+
+__getattr__, __dir__ = exports(__name__, __file__)
+
+__all__ = [
+    "DocumentTokenizer",
+    "PIECE_CHARACTERS",
+    "TOKENIZER_FILE",
+    "byte_symbols",
+    "library_record",
+    "load_hub_tokenizer",
+    "load_tokenizer_file",
+    "open_tokenizer",
+    "pieces",
+    "probe_record",
+    "token_dtype",
+    "train_tokenizer",
+]

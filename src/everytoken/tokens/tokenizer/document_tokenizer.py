@@ -17,8 +17,8 @@ import orjson
 from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
 
-from everytoken.shards.artifacts import Artifact
-from everytoken.tokens.errors import TokenizerError
+from everytoken.shards import Artifact
+from everytoken.tokens import TokenizerError
 from everytoken.tokens.tokenizer.pieces import may_be_cut
 from everytoken.tokens.tokenizer.probe import check_probe
 

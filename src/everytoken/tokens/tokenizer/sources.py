@@ -18,11 +18,9 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from everytoken.corpus.upstreams.hub_model import HubRepository
-from everytoken.corpus.upstreams.pins import UNKNOWN_REVISION, find_commit
-from everytoken.corpus.upstreams.retries import FetchError
+from everytoken.corpus.upstreams import UNKNOWN_REVISION, FetchError, HubRepository, find_commit
 from everytoken.shards import Built, Shards, versioned
-from everytoken.tokens.errors import TokenizerError
+from everytoken.tokens import TokenizerError
 from everytoken.tokens.tokenizer.document_tokenizer import TOKENIZER_FILE, open_tokenizer
 from everytoken.tokens.tokenizer.probe import library_record, probe_record
 

@@ -1,1 +1,43 @@
 """Checkpoints: the model in a folder, generations of a run, export and import."""
+
+from typing import TYPE_CHECKING
+
+from everytoken.lazy_imports import exports
+
+if TYPE_CHECKING:
+    from everytoken.training.checkpoints.model import (
+        CONFIG_FILE,
+        MODEL_FILE,
+        CheckpointConfig,
+        check_tensors,
+        load_config,
+        load_model,
+        load_model_tensors,
+        model_tensors,
+        parameters_sha256,
+        read_tensors,
+        write_config,
+        write_tensors,
+    )
+    from everytoken.training.checkpoints.store import Checkpoint, CheckpointStore
+    from everytoken.training.checkpoints.verify import require_intact
+
+__getattr__, __dir__ = exports(__name__, __file__)
+
+__all__ = [
+    "CONFIG_FILE",
+    "Checkpoint",
+    "CheckpointConfig",
+    "CheckpointStore",
+    "MODEL_FILE",
+    "check_tensors",
+    "load_config",
+    "load_model",
+    "load_model_tensors",
+    "model_tensors",
+    "parameters_sha256",
+    "read_tensors",
+    "require_intact",
+    "write_config",
+    "write_tensors",
+]

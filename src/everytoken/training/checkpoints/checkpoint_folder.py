@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from everytoken.shards.digests import canonical_json, file_sha256, plain_json
-from everytoken.shards.errors import ShardsError
-from everytoken.training.errors import CheckpointError
+from everytoken.shards import ShardsError, canonical_json, file_sha256, plain_json
+from everytoken.training import CheckpointError
 
 STATE_FILE = "state.json"
 SUMS_FILE = "SHA256SUMS"

@@ -12,9 +12,9 @@ from safetensors import SafetensorError, safe_open
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from everytoken.models.gguf import GgufFile
-from everytoken.models.hugging_face import TOKENIZER_FILE, LlamaFacts, read_facts, read_model, write_hugging_face
-from everytoken.shards.atomic import atomic_folder
+from everytoken.models import TOKENIZER_FILE, GgufFile, LlamaFacts, read_facts, read_model, write_hugging_face
+from everytoken.shards import atomic_folder
+from everytoken.training import CheckpointError, TrainingError
 from everytoken.training.checkpoints.model import (
     MODEL_FILE,
     CheckpointConfig,
@@ -23,7 +23,6 @@ from everytoken.training.checkpoints.model import (
     save_model,
 )
 from everytoken.training.checkpoints.verify import require_intact
-from everytoken.training.errors import CheckpointError, TrainingError
 
 
 def export(checkpoint: Path, out: Path, *, tokenizer: Path | None) -> list[str]:

@@ -18,10 +18,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from everytoken.models.families import empty_model
-from everytoken.models.language_model import LanguageModel
-from everytoken.models.parameters import ModelParameters
-from everytoken.training.errors import CheckpointError
+from everytoken.models import LanguageModel, ModelParameters, empty_model
+from everytoken.training import CheckpointError
 
 CONFIG_FILE = "config.json"
 MODEL_FILE = "model.safetensors"

@@ -1,1 +1,30 @@
 """Evaluation: bits per byte, held-out loss, generated text."""
+
+from typing import TYPE_CHECKING
+
+from everytoken.lazy_imports import exports
+
+if TYPE_CHECKING:
+    from everytoken.training.evaluation.bits_per_byte import bits_per_byte, count_targets, unigram_bits
+    from everytoken.training.evaluation.generation import generate
+    from everytoken.training.evaluation.held_out import (
+        HeldOutChunks,
+        evaluate_held_out,
+        prepare_held_out,
+        read_held_out,
+        write_held_out,
+    )
+
+__getattr__, __dir__ = exports(__name__, __file__)
+
+__all__ = [
+    "HeldOutChunks",
+    "bits_per_byte",
+    "count_targets",
+    "evaluate_held_out",
+    "generate",
+    "prepare_held_out",
+    "read_held_out",
+    "unigram_bits",
+    "write_held_out",
+]

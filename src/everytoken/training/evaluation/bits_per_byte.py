@@ -27,14 +27,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from everytoken.models.language_model import LanguageModel
+from everytoken.models import LanguageModel
 from everytoken.shards import Part
-from everytoken.tokens import DocumentEncoder
-from everytoken.training.errors import NonFiniteError, TrainingError
-from everytoken.training.parameters import EvaluationParameters
-from everytoken.training.step.execution import autocast, execution
-from everytoken.training.step.loop import ReadBatch
-from everytoken.training.step.loss import token_losses
+from everytoken.tokens.encoding import DocumentEncoder
+from everytoken.training import EvaluationParameters, NonFiniteError, TrainingError
+from everytoken.training.step import ReadBatch, autocast, execution, token_losses
 
 _PAD_TO = 32  # few distinct shapes: each new one costs oneDNN a set-up
 

@@ -13,12 +13,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from everytoken.models.language_model import LanguageModel
+from everytoken.models import LanguageModel
 from everytoken.seeds import torch_generator
-from everytoken.tokens import DocumentEncoder
-from everytoken.training.errors import NonFiniteError, TrainingError
-from everytoken.training.parameters import GenerationParameters
-from everytoken.training.step.execution import autocast, execution
+from everytoken.tokens.encoding import DocumentEncoder
+from everytoken.training import GenerationParameters, NonFiniteError, TrainingError
+from everytoken.training.step import autocast, execution
 
 Finish = Literal["eos", "max_new_tokens", "context"]
 

@@ -28,13 +28,9 @@ from torch import nn
 
 from everytoken.seeds import uniform_hash
 from everytoken.shards import Part, atomic_file, file_sha256
-from everytoken.tokens import DocumentEncoder
-from everytoken.training.errors import TrainingError
-from everytoken.training.parameters import ExecutionParameters
-from everytoken.training.step.distribution import ALONE, Processes
-from everytoken.training.step.execution import autocast
-from everytoken.training.step.history import HeldOutRecord
-from everytoken.training.step.objective import document_numbers
+from everytoken.tokens.encoding import DocumentEncoder
+from everytoken.training import ExecutionParameters, TrainingError
+from everytoken.training.step import ALONE, HeldOutRecord, Processes, autocast, document_numbers
 
 _PAD_TO = 32  # few distinct shapes: each new one costs oneDNN a set-up
 

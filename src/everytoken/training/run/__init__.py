@@ -1,1 +1,25 @@
 """A training run: the plan, the job, its processes, the session, and the artifact functions."""
+
+from typing import TYPE_CHECKING
+
+from everytoken.lazy_imports import exports
+
+if TYPE_CHECKING:
+    from everytoken.training.run.artifacts import GENERATIONS_FILE, evaluate, generate_texts, prepare_job, train
+    from everytoken.training.run.job import write_job
+    from everytoken.training.run.launch import nodes_command
+    from everytoken.training.run.plan import make_plan, plan_lines
+
+__getattr__, __dir__ = exports(__name__, __file__)
+
+__all__ = [
+    "GENERATIONS_FILE",
+    "evaluate",
+    "generate_texts",
+    "make_plan",
+    "nodes_command",
+    "plan_lines",
+    "prepare_job",
+    "train",
+    "write_job",
+]

@@ -17,30 +17,27 @@ from typing import Any
 
 from everytoken.live_metrics import announce
 from everytoken.measurements import rate, utilisation
-from everytoken.models.parameters import ModelParameters
+from everytoken.models import ModelParameters
 from everytoken.shards import Artifact, Built, Recipe, Shards, file_sha256, versioned
-from everytoken.tokens import SpecialTokens, open_encoder, open_tokenizer, open_training_windows
-from everytoken.tokens.order.parameters import DataParameters
-from everytoken.tokens.streams.streams_by_path import GivenFiles, path_of
-from everytoken.tokens.tokenizer.document_tokenizer import TOKENIZER_FILE
-from everytoken.training.errors import LOWER_RATE, CheckpointError, NonFiniteError, TrainingError
-from everytoken.training.parameters import (
+from everytoken.tokens.encoding import open_encoder
+from everytoken.tokens.engines import SpecialTokens
+from everytoken.tokens.order import DataParameters, open_training_windows
+from everytoken.tokens.streams import GivenFiles, path_of
+from everytoken.tokens.tokenizer import TOKENIZER_FILE, open_tokenizer
+from everytoken.training import (
+    LOWER_RATE,
+    CheckpointError,
     CheckpointParameters,
     DistributionParameters,
     EvaluationParameters,
     ExecutionParameters,
     GenerationParameters,
+    NonFiniteError,
+    TrainingError,
     TrainingParameters,
 )
 from everytoken.training.run.job import TrainingJob
-from everytoken.training.step.history import (
-    HELD_OUT_FILE,
-    HISTORY_FILE,
-    SAMPLES_FILE,
-    HeldOutRecord,
-    StepHistory,
-    StepRecord,
-)
+from everytoken.training.step import HELD_OUT_FILE, HISTORY_FILE, SAMPLES_FILE, HeldOutRecord, StepHistory, StepRecord
 
 BITS_PER_BYTE_FILE = "bits_per_byte.json"
 GENERATIONS_FILE = "generations.json"
@@ -101,10 +98,9 @@ def train(
         TrainingError: a batch does not fit the model, or too many losses or gradients in a row are not finite.
         CheckpointError: checkpoints of the run are there and none of them verifies.
     """
-    from everytoken.training.checkpoints.model import CONFIG_FILE, MODEL_FILE, load_model, parameters_sha256
-    from everytoken.training.checkpoints.store import CheckpointStore
+    from everytoken.training.checkpoints import CONFIG_FILE, MODEL_FILE, CheckpointStore, load_model, parameters_sha256
     from everytoken.training.run.launch import launch
-    from everytoken.training.step.execution import describe_machine
+    from everytoken.training.step import describe_machine
 
     job = prepare_job(
         streams=streams,
@@ -219,7 +215,7 @@ def prepare_job(
     if held_out is None:
         raise TrainingError("training.held_out asks for a look at held-out documents, and there are none: set it null")
     # loaded here: it needs torch, and planning a training does not
-    from everytoken.training.evaluation.held_out import prepare_held_out, write_held_out
+    from everytoken.training.evaluation import prepare_held_out, write_held_out
 
     encoder = open_encoder(_place(tokenizer), eos_token, special_tokens_in_text=special_tokens_in_text)
     chunks = prepare_held_out(
@@ -292,7 +288,7 @@ class _Speed:
 
 def _peak(execution: ExecutionParameters, distribution: DistributionParameters) -> float | None:
     """Return the FLOP/s of the products of all processes, from those of this one; None where they are not known."""
-    from everytoken.training.step.execution import matrix_peak
+    from everytoken.training.step import matrix_peak
 
     peak = matrix_peak(execution, distribution.device)
     return None if peak is None else peak * distribution.processes * distribution.nodes
@@ -339,9 +335,9 @@ def evaluate(
     Returns:
         Statistics: what ``bits_per_byte.json`` holds, see `everytoken.training.evaluation.bits_per_byte.bits_per_byte`.
     """
-    from everytoken.training.checkpoints.model import load_model
-    from everytoken.training.evaluation.bits_per_byte import bits_per_byte, count_targets, unigram_bits
-    from everytoken.training.step.execution import describe_machine
+    from everytoken.training.checkpoints import load_model
+    from everytoken.training.evaluation import bits_per_byte, count_targets, unigram_bits
+    from everytoken.training.step import describe_machine
 
     model = load_model(_folder(checkpoint))
     batch_size, steps = checkpoint.statistics["batch_size"], checkpoint.statistics["steps"]
@@ -375,9 +371,9 @@ def generate_texts(
     Returns:
         Statistics: ``prompts`` and ``tokens``, the number of each.
     """
-    from everytoken.training.checkpoints.model import load_model
-    from everytoken.training.evaluation.generation import generate
-    from everytoken.training.step.execution import describe_machine
+    from everytoken.training.checkpoints import load_model
+    from everytoken.training.evaluation import generate
+    from everytoken.training.step import describe_machine
 
     model = load_model(_folder(checkpoint))
     encoder = open_encoder(tokenizer, eos_token, special_tokens_in_text="control")  # a prompt may name them

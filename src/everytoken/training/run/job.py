@@ -6,12 +6,10 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from everytoken.models.parameters import ModelParameters
-from everytoken.shards import value_digest
-from everytoken.shards.recipe import recipe_value
-from everytoken.tokens.order.parameters import DataParameters
-from everytoken.training.errors import TrainingError
-from everytoken.training.parameters import CheckpointParameters, DistributionParameters, TrainingParameters
+from everytoken.models import ModelParameters
+from everytoken.shards import recipe_value, value_digest
+from everytoken.tokens.order import DataParameters
+from everytoken.training import CheckpointParameters, DistributionParameters, TrainingError, TrainingParameters
 
 
 class TrainingJob(BaseModel):

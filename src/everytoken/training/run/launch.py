@@ -24,13 +24,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from everytoken.shards import StoreBusy
-from everytoken.shards.atomic import sole_writer
-from everytoken.training import errors
-from everytoken.training.errors import CheckpointError, TrainingError
+from everytoken.shards import StoreBusy, sole_writer
+from everytoken.training import CheckpointError, TrainingError, errors
 from everytoken.training.run.job import TrainingJob, write_job
 from everytoken.training.run.progress_channel import Listeners, OnHeldOut, OnRecords, Tail
-from everytoken.training.step.history import HeldOutRecord, StepRecord
+from everytoken.training.step import HeldOutRecord, StepRecord
 
 RECORDS_FILE = "records.jsonl"
 JOB_FILE = "job.json"
@@ -122,7 +120,7 @@ def _launch_here(job: TrainingJob, on_records: OnRecords, on_held_out: OnHeldOut
 
 
 def _expect_finished(job: TrainingJob) -> None:
-    from everytoken.training.checkpoints.store import CheckpointStore
+    from everytoken.training.checkpoints import CheckpointStore
 
     store = CheckpointStore(job.folder, mirror=job.mirror, milestone_steps=job.checkpoints.milestone_steps)
     newest = store.newest()

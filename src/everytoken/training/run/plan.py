@@ -13,17 +13,16 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from everytoken.models.parameters import ModelParameters
-from everytoken.models.sizes import (
+from everytoken.models import (
+    ModelParameters,
     ParameterCounts,
     layer_activation_bytes,
     layer_input_bytes,
     layer_parameter_count,
     parameter_counts,
 )
-from everytoken.tokens.order.parameters import DataParameters
-from everytoken.training.errors import TrainingError
-from everytoken.training.parameters import CheckpointParameters, DistributionParameters, TrainingParameters
+from everytoken.tokens.order import DataParameters
+from everytoken.training import CheckpointParameters, DistributionParameters, TrainingError, TrainingParameters
 
 _FLOAT32, _BFLOAT16 = 4, 2
 _MOMENTS = 2  # of AdamW
@@ -268,7 +267,7 @@ def make_plan(
 def _flop_per_token(model: ModelParameters, vocab_size: int, seq_length: int) -> float:
     import torch
 
-    from everytoken.models.families import empty_model
+    from everytoken.models import empty_model
 
     with torch.device("meta"):
         return empty_model(model, vocab_size=vocab_size, max_seq_len=seq_length).flop_per_token(seq_length)

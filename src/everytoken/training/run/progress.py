@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from tqdm import tqdm
 
 from everytoken.measurements import rate, utilisation
-from everytoken.training.step.history import StepRecord
+from everytoken.training.step import StepRecord
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from everytoken.training.step.history import HeldOutRecord, Record, SampleRecord, StepRecord, record_values
+from everytoken.training.step import HeldOutRecord, Record, SampleRecord, StepRecord, record_values
 
 OnRecords = Callable[[Sequence[StepRecord]], None]
 OnHeldOut = Callable[[Sequence[HeldOutRecord]], None]

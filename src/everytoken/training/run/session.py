@@ -20,43 +20,47 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from everytoken.models.families import build_model, empty_model
-from everytoken.models.language_model import LanguageModel
-from everytoken.tokens import TrainingWindows, open_encoder, open_training_windows
-from everytoken.training.checkpoints.model import (
+from everytoken.models import LanguageModel, build_model, empty_model
+from everytoken.tokens.encoding import open_encoder
+from everytoken.tokens.order import TrainingWindows, open_training_windows
+from everytoken.training import LOWER_RATE, CheckpointError, GenerationParameters, NonFiniteError, TrainingError
+from everytoken.training.checkpoints import (
     MODEL_FILE,
+    Checkpoint,
     CheckpointConfig,
+    CheckpointStore,
     load_config,
     load_model_tensors,
     read_tensors,
     write_config,
     write_tensors,
 )
-from everytoken.training.checkpoints.store import Checkpoint, CheckpointStore
-from everytoken.training.errors import LOWER_RATE, CheckpointError, NonFiniteError, TrainingError
-from everytoken.training.evaluation.generation import generate
-from everytoken.training.evaluation.held_out import HeldOutChunks, evaluate_held_out, read_held_out
-from everytoken.training.parameters import GenerationParameters
+from everytoken.training.evaluation import HeldOutChunks, evaluate_held_out, generate, read_held_out
 from everytoken.training.run.job import TrainingJob
 from everytoken.training.run.progress import with_progress
 from everytoken.training.run.progress_channel import Listeners
 from everytoken.training.run.stream_files import StreamFiles
-from everytoken.training.step.distribution import Processes, these_processes
-from everytoken.training.step.execution import describe_machine, execution, matrix_peak
-from everytoken.training.step.history import (
+from everytoken.training.step import (
     HELD_OUT,
     HELD_OUT_FILE,
     HISTORY_FILE,
+    OPTIMIZER_FILE,
     SAMPLES,
     SAMPLES_FILE,
     HeldOutRecord,
+    Processes,
     SampleRecord,
     StepHistory,
+    describe_machine,
+    execution,
+    make_optimizer,
+    matrix_peak,
+    prepare,
     read_records,
+    these_processes,
+    train_steps,
     write_records,
 )
-from everytoken.training.step.loop import make_optimizer, prepare, train_steps
-from everytoken.training.step.optimizer_state import OPTIMIZER_FILE
 
 logger = logging.getLogger(__name__)
 

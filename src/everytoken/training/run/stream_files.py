@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from everytoken.tokens.streams.streams_by_path import files_read
+from everytoken.tokens.streams import files_read
 
 
 @dataclass(frozen=True)

@@ -27,14 +27,14 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from everytoken.models.errors import ModelsError
-from everytoken.shards.errors import ShardsError
-from everytoken.tokens.errors import TokensError
-from everytoken.training.errors import TrainingError
+from everytoken.models import ModelsError
+from everytoken.shards import ShardsError
+from everytoken.tokens import TokensError
+from everytoken.training import TrainingError
 from everytoken.training.run.job import TrainingJob, read_job
 from everytoken.training.run.launch import RECORDS_FILE, run_job
 from everytoken.training.run.progress_channel import append_records
-from everytoken.training.step.history import Record
+from everytoken.training.step import Record
 
 _SECONDS_BETWEEN_LOOKS = 0.1
 _SECONDS_TO_END = 30.0  # of a process that is told to end
@@ -84,7 +84,7 @@ def _leave() -> NoReturn:
 def _run(job: TrainingJob, on_records: Callable[[Sequence[Record]], None], store: Path | None) -> None:
     import torch.distributed as dist
 
-    from everytoken.training.step.distribution import join
+    from everytoken.training.step import join
 
     join(job.distribution, store)
     run_job(job, on_records, on_records)

@@ -1,1 +1,62 @@
 """One optimiser step and what it needs: loss, schedule, precision, distribution, history."""
+
+from typing import TYPE_CHECKING
+
+from everytoken.lazy_imports import exports
+
+if TYPE_CHECKING:
+    from everytoken.training.step.distribution import ALONE, Processes, join, these_processes
+    from everytoken.training.step.execution import autocast, describe_machine, execution, matrix_peak
+    from everytoken.training.step.history import (
+        HELD_OUT,
+        HELD_OUT_FILE,
+        HISTORY_FILE,
+        SAMPLES,
+        SAMPLES_FILE,
+        HeldOutRecord,
+        Record,
+        SampleRecord,
+        StepHistory,
+        StepRecord,
+        read_records,
+        record_values,
+        write_records,
+    )
+    from everytoken.training.step.loop import ReadBatch, make_optimizer, prepare, train_steps
+    from everytoken.training.step.loss import token_losses
+    from everytoken.training.step.objective import Objective, document_numbers
+    from everytoken.training.step.optimizer_state import OPTIMIZER_FILE
+
+__getattr__, __dir__ = exports(__name__, __file__)
+
+__all__ = [
+    "ALONE",
+    "HELD_OUT",
+    "HELD_OUT_FILE",
+    "HISTORY_FILE",
+    "HeldOutRecord",
+    "OPTIMIZER_FILE",
+    "Objective",
+    "Processes",
+    "ReadBatch",
+    "Record",
+    "SAMPLES",
+    "SAMPLES_FILE",
+    "SampleRecord",
+    "StepHistory",
+    "StepRecord",
+    "autocast",
+    "describe_machine",
+    "document_numbers",
+    "execution",
+    "join",
+    "make_optimizer",
+    "matrix_peak",
+    "prepare",
+    "read_records",
+    "record_values",
+    "these_processes",
+    "token_losses",
+    "train_steps",
+    "write_records",
+]

@@ -25,10 +25,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from everytoken.models.language_model import LanguageModel
-from everytoken.training.checkpoints.model import check_tensors, model_tensors
-from everytoken.training.errors import TrainingError
-from everytoken.training.parameters import DistributionParameters
+from everytoken.models import LanguageModel
+from everytoken.training import DistributionParameters, TrainingError
+from everytoken.training.checkpoints import check_tensors, model_tensors
 from everytoken.training.step.objective import Objective
 from everytoken.training.step.optimizer_state import (
     flat_state,

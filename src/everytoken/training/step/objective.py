@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from everytoken.models.language_model import LanguageModel
+from everytoken.models import LanguageModel
 from everytoken.training.step.loss import cross_entropy_sum, token_losses
 
 
