@@ -26,12 +26,12 @@ _LONGEST = [
     "tests/test_run.py",
     "tests/test_hub_run.py",
     "tests/tracking/test_runs.py",
-    "tests/training/test_training_run.py",
+    "tests/training/run/test_training_run.py",
     "tests/shards/test_crash.py",
-    "tests/training/test_distribution.py",
+    "tests/training/step/test_distribution.py",
     "tests/models/test_gguf.py",
     "tests/corpus/scoring/test_transformer.py",
-    "tests/training/test_resume.py",
+    "tests/training/run/test_resume.py",
 ]
 
 

@@ -20,7 +20,7 @@ from everytoken.corpus.scoring.score import score_part
 from everytoken.seeds import python_random
 from everytoken.shards import Inline, Part, Rows, Shards, Store, versioned
 from tests.corpus.part_tables import documents
-from tests.preprocessing.files import write_tokenizer
+from tests.text_to_stream.files import write_tokenizer
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "benchmarks"

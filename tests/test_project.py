@@ -9,7 +9,9 @@ import shutil
 import subprocess
 import sys
 import typing
+from collections import Counter
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -193,48 +195,29 @@ def _imports(tree: ast.Module) -> Iterator[str]:
             yield node.module or ""
 
 
-_KEDRO_MAY = (
-    "pipelines/",
-    "datasets/",
-    "tracking/",
-    "settings.py",
-    "pipeline_registry.py",
-    "cli/",
-    "configuration.py",
-)
-_LAYERS = [
-    "shards",
-    "corpus tokens",
-    "preprocessing",
-    "provenance models",
-    "training",
-    "pipelines datasets tracking",
-    "cli",
-]
+def test_packages_are_imported_through_what_they_show() -> None:
+    """Another package's module is never imported, only names in ``__all__`` of the package."""
+    modules = {".".join(path.relative_to(SOURCE.parent).with_suffix("").parts) for path in SOURCE.rglob("*.py")}
+    wrong = []
+    for path, tree in _sources(SOURCE):
+        own = ".".join(Path(path).relative_to("src").parent.parts)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and (module := str(node.module)).startswith("everytoken."):
+                package = module if f"{module}.__init__" in modules else module.rpartition(".")[0]
+                if package in (own, "everytoken") or package.startswith("everytoken.pipelines"):
+                    continue
+                shown = import_module(package).__all__
+                wrong += [
+                    f"{path}:{node.lineno} {module}.{alias.name}"
+                    for alias in node.names
+                    if module != package or alias.name not in shown
+                ]
+    assert not wrong
 
 
-@pytest.mark.parametrize(
-    ("path", "tree"), list(_sources(SOURCE)), ids=lambda value: value if isinstance(value, str) else ""
-)
-def test_layers(path: str, tree: ast.Module) -> None:
-    """Low level never imports high level; only the outer modules know Kedro, only tracking knows MLflow."""
-    inside = path.removeprefix("src/everytoken/")
-    for name in _imports(tree):
-        top = name.split(".")[0]
-        if top in ("kedro", "kedro_datasets"):
-            assert inside.startswith(_KEDRO_MAY), f"{path} imports {name}"
-        if top == "mlflow":
-            assert inside.startswith("tracking/"), f"{path} imports {name}"
-        if name.startswith("everytoken.") and "/" in inside:
-            here, there = _layer(inside.split("/")[0]), _layer(name.split(".")[1])
-            assert there <= here, f"{path} imports {name}, which lies above it"
-
-
-def _layer(package: str) -> int:
-    for level, names in enumerate(_LAYERS):
-        if package in names.split():
-            return level
-    return -1  # seeds, parameters: plain values that all may use
+def test_no_folder_holds_more_than_16_modules() -> None:
+    folders = Counter(path.parent for folder in (SOURCE, ROOT / "tests") for path in folder.rglob("*.py"))
+    assert max(folders.values()) <= 16, folders.most_common(3)
 
 
 _GENERATORS = {

@@ -26,7 +26,7 @@ from everytoken.corpus.sampling.splits import select_held_out
 from everytoken.shards import Inline, Part, Rows, Shards, Store, versioned
 from everytoken.shards.recipe import recipe_value
 from tests.corpus.part_tables import TablePart, collect, documents, value_part
-from tests.corpus.test_sampling import subsampling
+from tests.corpus.sampling.test_sampling import subsampling
 
 ENTRIES = [
     ExcludedAddress("s", 0, 5, "court order"),

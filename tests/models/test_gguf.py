@@ -16,7 +16,7 @@ from everytoken.models.gguf import GgufFile
 from everytoken.seeds import numpy_generator
 from everytoken.tokens import open_encoder
 from everytoken.training import ExecutionParameters, GenerationParameters
-from everytoken.training.checkpoints.exchange import export, import_
+from everytoken.training.checkpoints.exchange import export_checkpoint, import_checkpoint
 from everytoken.training.checkpoints.model import load_config, load_model
 from everytoken.training.evaluation.generation import generate
 
@@ -159,8 +159,8 @@ def test_a_tokenizer_that_is_not_known_to_the_byte_is_refused_and_can_be_given(t
     write_gguf(tmp_path / "known.gguf")
     (tmp_path / "tokenizer.json").write_bytes(GgufFile(tmp_path / "known.gguf").tokenizer_json())
     with pytest.raises(ModelsError, match=r"tokenizer\.ggml\.pre"):
-        import_(tmp_path / "m.gguf", tmp_path / "out", tokenizer=None, eos_token="a")
-    import_(tmp_path / "m.gguf", tmp_path / "out", tokenizer=tmp_path / "tokenizer.json", eos_token="a")
+        import_checkpoint(tmp_path / "m.gguf", tmp_path / "out", tokenizer=None, eos_token="a")
+    import_checkpoint(tmp_path / "m.gguf", tmp_path / "out", tokenizer=tmp_path / "tokenizer.json", eos_token="a")
     assert load_config(tmp_path / "out").eos_id == 0
 
 
@@ -193,7 +193,7 @@ def fast_reading(monkeypatch):
 def test_smollm2_135m_instruct_is_the_same_model_here_as_in_transformers_and_answers(smollm2, fast_reading, tmp_path):
     """Downloads 93 MB where they are not there yet; most of the time is transformers'."""
     checkpoint = tmp_path / "checkpoint"
-    lines = import_(smollm2, checkpoint, tokenizer=None, eos_token=None)
+    lines = import_checkpoint(smollm2, checkpoint, tokenizer=None, eos_token=None)
     assert "134,515,008 parameters" in lines[0]
     tokenizer = (checkpoint / "tokenizer.json").read_bytes()
     assert hashlib.sha256(tokenizer).hexdigest() == "9ca9acddb6525a194ec8ac7a87f24fbba7232a9a15ffa1af0c1224fcd888e47c"
@@ -219,7 +219,7 @@ def test_smollm2_135m_instruct_is_the_same_model_here_as_in_transformers_and_ans
     with torch.no_grad():
         torch.testing.assert_close(model(tokens), theirs(tokens).logits, rtol=0, atol=1e-4)
 
-    export(checkpoint, tmp_path / "exported", tokenizer=None)
+    export_checkpoint(checkpoint, tmp_path / "exported", tokenizer=None)
     exported = transformers.AutoTokenizer.from_pretrained(tmp_path / "exported")
     text = "One line.\n\nAnother after a blank one: 1,234."
     assert exported(text)["input_ids"] == encoder.encode([text]).values[:-1].tolist()

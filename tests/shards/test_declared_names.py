@@ -36,13 +36,13 @@ def test_no_two_functions_have_one_name() -> None:
 def test_names_and_former_paths_are_one_to_one() -> None:
     for name in declared():
         assert declared_name(former_path(name)) == name
-    assert former_path("select_split") == "everytoken.corpus.sampling.splits.select_split"
+    assert former_path("select_split") == "everytoken.corpus.splits.select_split"
     assert former_path("younger") == declared_name("younger") == "younger"
 
 
 def test_a_recipe_has_the_digest_of_the_path_that_its_function_had() -> None:
     description = {"function": "train", "version": 2, "parameters": {"seed": 7}}
-    old = {**description, "function": "everytoken.training.run.artifacts.train"}
+    old = {**description, "function": "everytoken.training.artifacts.train"}
     assert recipe_digest(description) == recipe_digest(old) == value_digest(old)
 
 

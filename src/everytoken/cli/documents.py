@@ -115,9 +115,9 @@ def tokenize(files: tuple[Path, ...], **options: Any) -> None:
     One document a line, one sequence a document: its tokens and EOS, in the order of the files' names. The same bytes
     for any number of workers and any engine; an interrupted run goes on where it stopped.
     """
-    from everytoken.text_to_stream import command
+    from everytoken.text_to_stream import EXPECTED_ERRORS, tokenize_files
 
     try:
-        click.echo("\n".join(command.run(files, **options)))
-    except command.ERRORS as error:
+        click.echo("\n".join(tokenize_files(files, **options)))
+    except EXPECTED_ERRORS as error:
         raise click.ClickException(str(error)) from error

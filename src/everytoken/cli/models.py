@@ -148,10 +148,10 @@ def export(checkpoint: Path, out: Path, tokenizer: Path | None) -> None:
 
     The tokenizer is that beside the model, or the one in 05_model_input of the data folder that it lies in.
     """
-    from everytoken.training.checkpoints import exchange
+    from everytoken.training.checkpoints import export_checkpoint
 
     try:
-        click.echo("\n".join(exchange.export(checkpoint, out, tokenizer=_tokenizer_of(checkpoint, tokenizer))))
+        click.echo("\n".join(export_checkpoint(checkpoint, out, tokenizer=_tokenizer_of(checkpoint, tokenizer))))
     except known_errors() as error:
         raise click.ClickException(str(cause_of(error))) from error
 
@@ -166,10 +166,10 @@ def import_model(source: Path, out: Path, tokenizer: Path | None, eos: str | Non
 
     What this project's model cannot compute exactly (biases, scaled RoPE, other activations) is refused.
     """
-    from everytoken.training.checkpoints import exchange
+    from everytoken.training.checkpoints import import_checkpoint
 
     try:
-        click.echo("\n".join(exchange.import_(source, out, tokenizer=tokenizer, eos_token=eos)))
+        click.echo("\n".join(import_checkpoint(source, out, tokenizer=tokenizer, eos_token=eos)))
     except known_errors() as error:
         raise click.ClickException(str(cause_of(error))) from error
 

@@ -17,7 +17,7 @@ from everytoken.tokens import TokensError
 from everytoken.tokens.encoding import Recheck
 from everytoken.tokens.engines import REFERENCE
 
-ERRORS = (PreprocessingError, ShardsError, TokensError, OSError)
+EXPECTED_ERRORS = (PreprocessingError, ShardsError, TokensError, OSError)
 
 _SHOWN_FILES = 20
 _COLUMNS = {
@@ -30,7 +30,7 @@ _COLUMNS = {
 }
 
 
-def run(
+def tokenize_files(
     files: Sequence[Path],
     *,
     out: Path,

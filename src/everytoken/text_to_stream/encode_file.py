@@ -23,11 +23,13 @@ from everytoken.tokens.encoding import (
     COUNTED,
     DocumentEncoder,
     Encoded,
+    EngineDiffers,
+    Recheck,
+    Rechecker,
     SpelledSpecialToken,
     document_counts,
     open_encoder,
 )
-from everytoken.tokens.encoding import recheck as rechecking
 from everytoken.tokens.engines import SpecialTokens
 from everytoken.tokens.streams import stored_dtype
 from everytoken.tokens.tokenizer import DocumentTokenizer, probe_record
@@ -65,7 +67,7 @@ class Engine:
     """
 
     name: str
-    recheck: rechecking.Recheck
+    recheck: Recheck
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,7 @@ def encode_file(
     """
     encoder = _open(place, encoding, engine.name)
     lines = Lines(place.path, place.name, source.begin, source.end, source.text_field, place.max_line_bytes)
-    rechecker = rechecking.Rechecker(encoder, engine.recheck, int(source.sha256[:15], 16) + source.begin)
+    rechecker = Rechecker(encoder, engine.recheck, int(source.sha256[:15], 16) + source.begin)
     dtype = stored_dtype(encoder.tokenizer.dtype)
     counts, first_lossy = dict.fromkeys(COUNTED, 0), None
     with (folder / TOKENS_FILE).open("wb") as tokens, (folder / LENGTHS_FILE).open("wb") as lengths:
@@ -176,14 +178,14 @@ def _open(place: Place, encoding: Encoding, engine: str) -> DocumentEncoder:
 
 
 def _encode(
-    encoder: DocumentEncoder, rechecker: rechecking.Rechecker, lines: Lines, batch: Texts, max_tokens: int | None
+    encoder: DocumentEncoder, rechecker: Rechecker, lines: Lines, batch: Texts, max_tokens: int | None
 ) -> Encoded:
     try:
         encoded = encoder.encode(batch.texts, max_tokens)
         rechecker.check(batch.texts, encoded, max_tokens)
     except SpelledSpecialToken as error:
         fail(lines, batch.line + error.number, str(error))
-    except rechecking.EngineDiffers as error:
+    except EngineDiffers as error:
         fail(lines, batch.line + error.number, str(error), kind=EngineDiffers)
     except TokenizerError as error:
         fail(lines, batch.line, f"in the {len(batch.texts)} documents from here on: {error}")

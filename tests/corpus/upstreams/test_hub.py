@@ -22,7 +22,7 @@ from everytoken.corpus.errors import PlanError, RowError, UpstreamError
 from everytoken.corpus.ingestion.plan import make_plan
 from everytoken.corpus.ingestion.source import HubUpstream, Source, UpstreamFile, find_files
 from everytoken.corpus.upstreams import hub_client, retries
-from tests.corpus.test_shard_plan import LIMITS, plan_parameters
+from tests.corpus.ingestion.test_shard_plan import LIMITS, plan_parameters
 from tests.corpus.upstreams.hub_server import COMMIT, Fault, Hub, serve_hub, sizes_of_partials
 from tests.corpus.upstreams.test_source import source_of
 from tests.shards.children import wait_until

@@ -14,7 +14,7 @@ from everytoken.corpus.errors import RowError, UpstreamError
 from everytoken.corpus.ingestion.plan import make_plan
 from everytoken.corpus.ingestion.source import UpstreamFile, find_files
 from everytoken.corpus.upstreams import retries, urls
-from tests.corpus.test_shard_plan import LIMITS, plan_parameters
+from tests.corpus.ingestion.test_shard_plan import LIMITS, plan_parameters
 from tests.corpus.upstreams.test_source import path_source
 
 ROWS = {"b.jsonl": b'{"text": "b"}\n', "a/c.jsonl": b'{"text": "c"}\n' * 9, "a/d/e.jsonl": b"", "a/x.txt": b"x"}

@@ -16,7 +16,7 @@ from everytoken.corpus.ingestion.plan import make_plan
 from everytoken.corpus.ingestion.source import Source, UpstreamFile, find_files
 from everytoken.corpus.upstreams import retries, urls
 from everytoken.datasets import UpstreamFiles
-from tests.corpus.test_shard_plan import LIMITS, plan_parameters
+from tests.corpus.ingestion.test_shard_plan import LIMITS, plan_parameters
 from tests.corpus.upstreams.test_source import path_source
 from tests.corpus.upstreams.test_urls import content_of, partials, sums
 

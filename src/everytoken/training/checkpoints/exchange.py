@@ -25,7 +25,7 @@ from everytoken.training.checkpoints.model import (
 from everytoken.training.checkpoints.verify import require_intact
 
 
-def export(checkpoint: Path, out: Path, *, tokenizer: Path | None) -> list[str]:
+def export_checkpoint(checkpoint: Path, out: Path, *, tokenizer: Path | None) -> list[str]:
     """Write a checkpoint as a Hugging Face folder, in float32, the bits as they are; return lines to print.
 
     Args:
@@ -64,7 +64,7 @@ def export(checkpoint: Path, out: Path, *, tokenizer: Path | None) -> list[str]:
     ]
 
 
-def import_(source: Path, out: Path, *, tokenizer: Path | None, eos_token: str | None) -> list[str]:
+def import_checkpoint(source: Path, out: Path, *, tokenizer: Path | None, eos_token: str | None) -> list[str]:
     """Write a checkpoint, with ``tokenizer.json`` beside it, from a Hugging Face folder or a GGUF file.
 
     Args:

@@ -25,7 +25,7 @@ from types import FrameType
 from typing import Any
 
 from everytoken.shards import StoreBusy, sole_writer
-from everytoken.training import CheckpointError, TrainingError, errors
+from everytoken.training import CheckpointError, NonFiniteError, TrainingError
 from everytoken.training.run.job import TrainingJob, write_job
 from everytoken.training.run.progress_channel import Listeners, OnHeldOut, OnRecords, Tail
 from everytoken.training.step import HeldOutRecord, StepRecord
@@ -36,6 +36,8 @@ _TOLD = "processes_"  # how folders begin in which the processes of one launch t
 
 _SECONDS_BETWEEN_LOOKS = 1.0
 _SECONDS_TO_END = 40.0  # everytoken.training.run.worker gives a process 30 to end by itself
+
+_KINDS = {kind.__name__: kind for kind in (CheckpointError, NonFiniteError)}
 
 
 def run_job(job: TrainingJob, on_records: OnRecords, on_held_out: OnHeldOut | None = None) -> None:
@@ -199,6 +201,6 @@ def _error(folder: Path, code: int) -> TrainingError:
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         return TrainingError(f"the launcher of the training processes ended with {how}; see what it wrote to stderr")
     first = min(found, key=lambda error: (not error["expected"], error["time"]))
-    kind = getattr(errors, first["type"], TrainingError) if first["expected"] else TrainingError
+    kind = _KINDS.get(first["type"], TrainingError) if first["expected"] else TrainingError
     result: TrainingError = kind(f"{first['message']} (in training process {first['rank']})")
     return result
