@@ -28,7 +28,7 @@ import pyarrow as pa
 from everytoken.corpus.ingestion import PlanParameters, shard_order
 from everytoken.provenance.diff import compare_documents
 from everytoken.provenance.releases import (
-    FORMAT,
+    RELEASE_FORMAT,
     MANIFEST,
     Licence,
     Release,
@@ -197,7 +197,7 @@ def make(folder: Path, count: int) -> None:
 def recipe(tokenizer: Artifact, manifests: dict[str, Shards], streams: dict[str, Artifact]) -> dict[str, Any]:
     """What ``recipe.json`` needs for the checks."""
     return {
-        "format": FORMAT,
+        "format": RELEASE_FORMAT,
         "parameters": {
             "ingestion": {"plan": PLAN, "sources": {"web": {"upstream": UPSTREAM}}},
             "annotation": {"scorer": {"kind": "published", "upstream": UPSTREAM}},

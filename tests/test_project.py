@@ -215,6 +215,15 @@ def test_packages_are_imported_through_what_they_show() -> None:
     assert not wrong
 
 
+def test_no_package_shows_a_name_that_a_module_in_it_has() -> None:
+    """Python would give the module in place of the name, once something has imported the module."""
+    packages = [path.parent for path in SOURCE.rglob("__init__.py") if path.parent not in (SOURCE, SOURCE / "cli")]
+    for folder in packages:
+        package = import_module(".".join(folder.relative_to(SOURCE.parent).parts))
+        inside = {path.stem for path in folder.iterdir()}
+        assert not inside & set(getattr(package, "__all__", ())), folder
+
+
 def test_no_folder_holds_more_than_16_modules() -> None:
     folders = Counter(path.parent for folder in (SOURCE, ROOT / "tests") for path in folder.rglob("*.py"))
     assert max(folders.values()) <= 16, folders.most_common(3)

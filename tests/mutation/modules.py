@@ -59,9 +59,9 @@ MODULES: dict[str, list[str]] = {
     ],
     "tokens/streams/raw_shard_order.py": ["tests/tokens/streams/test_raw_shards.py"],
     "tokens/streams/raw_shards.py": ["tests/tokens/streams/test_raw_shards.py"],
-    "shards/digests.py": ["tests/shards/test_digests.py"],
-    "shards/table_digests.py": ["tests/shards/test_digests.py"],
-    "shards/recipe.py": ["tests/shards/test_recipe.py"],
+    "shards/digests.py": ["tests/identity/test_digests.py"],
+    "shards/table_digests.py": ["tests/identity/test_digests.py"],
+    "shards/recipe.py": ["tests/identity/test_recipe.py"],
     "shards/ledger.py": [
         "tests/shards/test_ledger.py",
         "tests/shards/test_store.py::test_an_edited_ledger_is_refused_and_mended",

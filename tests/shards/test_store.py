@@ -30,7 +30,7 @@ from everytoken.shards import (
     StoreBusy,
 )
 from everytoken.shards.atomic import sole_writer
-from everytoken.shards.progress import progress
+from everytoken.shards.progress_bar import progress
 from tests.shards import functions
 from tests.shards.folders import content
 from tests.shards.functions import add_one, add_up, count_up, given, read_file, show_total, total, version_of
@@ -560,7 +560,7 @@ def test_the_root_digest_is_over_content_alone(tmp_path: Path, monkeypatch: pyte
 def test_progress_is_logged_in_plain_lines_when_there_is_no_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("everytoken.shards.progress._SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr("everytoken.shards.progress_bar._SECONDS_BETWEEN_LINES", 0.0)
     with caplog.at_level(logging.INFO, logger="everytoken.shards"):
         make(tmp_path / "documents", given(3).map(count_up))
     lines = [record.getMessage() for record in caplog.records]

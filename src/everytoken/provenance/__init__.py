@@ -15,7 +15,7 @@ from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
     from everytoken.provenance.errors import ProvenanceError
-    from everytoken.provenance.text_hashes import text_digests, text_hash, text_hashes
+    from everytoken.provenance.hashed_texts import text_digests, text_hash, text_hashes
 
 __getattr__, __dir__ = exports(__name__, __file__)
 

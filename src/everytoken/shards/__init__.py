@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from everytoken.shards.ledger import LEDGER_FILE, Ledger, PartRecord, is_store, read_ledger
     from everytoken.shards.locked_inputs import reading, stored_in, unchanging
     from everytoken.shards.parts import BATCH_ROWS, Part, Rows, SetAside, StoredPart, Unchanged, ValuePart
-    from everytoken.shards.progress import progress
+    from everytoken.shards.progress_bar import progress
     from everytoken.shards.recipe import UNRECORDED, Recipe, digests_in, recipe_digest, recipe_value, versioned
     from everytoken.shards.shards import Shards, Zipped, part_name
     from everytoken.shards.store import Store

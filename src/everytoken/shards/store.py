@@ -32,7 +32,7 @@ from everytoken.shards.errors import DamagedStore, Failure, IncompleteStore, Par
 from everytoken.shards.ledger import LEDGER_FILE, Ledger, PartRecord, SetAsideRecord
 from everytoken.shards.locked_inputs import reading, stored_in, unchanging
 from everytoken.shards.parts import PlannedPart, Rows, StoredPart, Unchanged, ValuePart
-from everytoken.shards.progress import progress
+from everytoken.shards.progress_bar import progress
 from everytoken.shards.recipe import Recipe
 from everytoken.shards.shards import Shards
 from everytoken.shards.writing import link_part, set_aside_path, write_rows

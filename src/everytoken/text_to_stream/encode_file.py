@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from everytoken.shards import Built, versioned
-from everytoken.text_to_stream.errors import EngineDiffers, FileError, PreprocessingError
+from everytoken.text_to_stream.errors import FileError, PreprocessingError, RecheckFailed
 from everytoken.text_to_stream.lines import Lines, Texts, fail, read_texts
 from everytoken.tokens import TokenizerError
 from everytoken.tokens.encoding import (
@@ -126,7 +126,7 @@ def encode_file(
 
     Raises:
         FileError: the file is damaged or changed, or one of its lines is no document that can be encoded.
-        EngineDiffers: the engine gave other ids than the reference.
+        RecheckFailed: the engine gave other ids than the reference.
         TokenizerError: the tokenizer cannot be used.
     """
     encoder = _open(place, encoding, engine.name)
@@ -186,7 +186,7 @@ def _encode(
     except SpelledSpecialToken as error:
         fail(lines, batch.line + error.number, str(error))
     except EngineDiffers as error:
-        fail(lines, batch.line + error.number, str(error), kind=EngineDiffers)
+        fail(lines, batch.line + error.number, str(error), kind=RecheckFailed)
     except TokenizerError as error:
         fail(lines, batch.line, f"in the {len(batch.texts)} documents from here on: {error}")
     return encoded

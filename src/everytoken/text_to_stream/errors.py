@@ -24,5 +24,5 @@ class FileError(PreprocessingError):
         return type(self), (self.file, self.line, self.message)
 
 
-class EngineDiffers(FileError):
+class RecheckFailed(FileError):
     """An engine gave other ids than the reference."""

@@ -36,7 +36,7 @@ from everytoken.shards import (
 from everytoken.shards import Engine as Workers
 from everytoken.text_to_stream.certify import Sampled, certify_files
 from everytoken.text_to_stream.encode_file import Encoding, Engine, Place, Source, encode_file
-from everytoken.text_to_stream.errors import EngineDiffers, FileError, PreprocessingError
+from everytoken.text_to_stream.errors import FileError, PreprocessingError, RecheckFailed
 from everytoken.text_to_stream.inputs import InputFile, find_inputs
 from everytoken.text_to_stream.join import join_files
 from everytoken.text_to_stream.parts import MadePart, MadeParts, MakePart
@@ -320,7 +320,7 @@ def _make_parts(planned: Mapping[str, Artifact], working: Path, workers: Workers
 def _failure(planned: Artifact, failure: Failure) -> str:
     """Return what is wrong with a file; raise it when an engine differs."""
     kind, _, message = failure.error.partition(": ")
-    if kind == EngineDiffers.__name__:
+    if kind == RecheckFailed.__name__:
         raise PreprocessingError(f"{message}. The run was stopped.")
     if kind == FileError.__name__:
         return message

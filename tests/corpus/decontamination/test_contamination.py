@@ -29,7 +29,7 @@ from everytoken.corpus.decontamination.report import contamination_report
 from everytoken.corpus.dedup.duplicates import DedupRules, find_duplicates
 from everytoken.corpus.errors import SelectionError
 from everytoken.corpus.reading.rows import ReadingLimits
-from everytoken.corpus.selection.select import REASONS, Selection, select
+from everytoken.corpus.selection.decisions import REASONS, Selection, select
 from everytoken.corpus.selection.selected_parts import check_conservation, dropped_part, select_part
 from everytoken.seeds import python_random
 from everytoken.shards import Artifact, Engine, Inline, Processes, Shards, plan_artifact

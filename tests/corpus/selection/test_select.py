@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from everytoken.corpus.dedup.duplicates import DedupRules, find_duplicates
 from everytoken.corpus.errors import SelectionError
+from everytoken.corpus.selection.decisions import REASONS, Selection, select
 from everytoken.corpus.selection.mixture import MixtureParameters
-from everytoken.corpus.selection.select import REASONS, Selection, select
 from everytoken.shards import Artifact, Shards, plan_artifact
 from tests.corpus.part_tables import TablePart
 from tests.corpus.selection.stored_documents import Given, in_memory, made, table_of

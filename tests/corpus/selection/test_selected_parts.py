@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from everytoken.corpus.dedup.duplicates import DedupRules, find_duplicates
 from everytoken.corpus.documents import SET_ASIDE
 from everytoken.corpus.errors import SelectionError
+from everytoken.corpus.selection.decisions import REASONS, select
 from everytoken.corpus.selection.mixed_parts import mix_part, mixture_parts
 from everytoken.corpus.selection.mixture import MixtureParameters
-from everytoken.corpus.selection.select import REASONS, select
 from everytoken.corpus.selection.selected_parts import check_conservation, dropped_part, select_part
 from everytoken.corpus.statistics import add_statistics
 from everytoken.shards import Artifact, Engine, Inline, Processes, Rows, Shards, Unchanged, plan_artifact

@@ -19,7 +19,7 @@ from everytoken.provenance.lookup.document_records import DocumentRecords
 from everytoken.provenance.lookup.stream_documents import documents_of
 from everytoken.provenance.trace.steps import open_stream
 from everytoken.provenance.trace.windows import trace_windows
-from everytoken.provenance.verification.index_checks import index_checks, is_index, stored_around
+from everytoken.provenance.verification.indexes import index_checks, is_index, stored_around
 from everytoken.shards import (
     DamagedStore,
     artifact_checksum,

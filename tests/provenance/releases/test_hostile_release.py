@@ -26,7 +26,7 @@ from everytoken.provenance.releases.roots import is_readable, without_foreign_pl
 from everytoken.provenance.releases.untrusted import MOST_BYTES, parse_object, require_path
 from everytoken.provenance.replay.parameters import with_released_parameters
 from everytoken.provenance.replay.whole import require_whole
-from everytoken.provenance.verification.release_checks import release_checks
+from everytoken.provenance.verification.releases import release_checks
 from everytoken.shards.digests import file_sha256
 from tests.provenance.builds import Build, build, release_of, write_texts
 

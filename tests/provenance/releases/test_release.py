@@ -36,12 +36,12 @@ from everytoken.pipelines import annotation, canary, ingestion, packing, release
 from everytoken.pipelines.release.nodes import report_release
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases.card import dataset_card, scores_section, size_category, yaml_head
+from everytoken.provenance.releases.checksums import window_checksums, write_window_checksums
 from everytoken.provenance.releases.manifest import MANIFEST, MOST_ID_CHARACTERS, shows_text
 from everytoken.provenance.releases.parameters import Homepage, Licence
 from everytoken.provenance.releases.published import published
 from everytoken.provenance.releases.release import SPLITS, Release, open_release
 from everytoken.provenance.releases.released_texts import find_shared_ids
-from everytoken.provenance.releases.window_checksums import window_checksums, write_window_checksums
 from everytoken.settings import CONFIG_LOADER_ARGS
 from everytoken.shards import Rows, Shards, Store, canonical_json, make_engine, versioned
 from everytoken.shards.parts import StoredPart

@@ -31,7 +31,7 @@ from everytoken.provenance.indexes.document_index import index_documents, open_d
 from everytoken.provenance.lookup.dataset_locations import Places
 from everytoken.provenance.lookup.document_records import DocumentRecords
 from everytoken.provenance.lookup.runs import TRAINED
-from everytoken.provenance.takedown import list_in_force as list_in_force_module
+from everytoken.provenance.takedown import exclusion_lists as list_in_force_module
 from everytoken.provenance.takedown.exclusion_request import InForce, Request, WantedId, find_documents
 from everytoken.shards import Ledger, Store, artifact_root_digest, value_digest
 from everytoken.tokens import DataParameters, open_indexed, open_training_windows

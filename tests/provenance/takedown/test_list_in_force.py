@@ -9,7 +9,7 @@ import pytest
 
 from everytoken.corpus.exclusion import ExcludedAddress, ExcludedId, ExclusionParameters, write_list
 from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.takedown.list_in_force import (
+from everytoken.provenance.takedown.exclusion_lists import (
     LISTS_FOLDER,
     list_of_run,
     list_told,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from everytoken.tokens.engines.registry import REFERENCE, Engine, open_engine
 from everytoken.tokens.tokenizer.document_tokenizer import open_tokenizer
-from everytoken.tokens.tokenizer.pieces import may_be_cut, pieces
+from everytoken.tokens.tokenizer.text_pieces import may_be_cut, pieces
 from tests.shared_assets import shared_folder
 from tests.tokens.corpora import EOS, small_tokenizer
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everytoken.training import EvaluationParameters, TrainingError
-from everytoken.training.evaluation.bits_per_byte import bits_per_byte, count_targets, document_nats, unigram_bits
+from everytoken.training.evaluation.language_modelling import bits_per_byte, count_targets, document_nats, unigram_bits
 from tests.training.tiny import EXECUTION, SEQ, VOCAB, byte_encoder, byte_model, random_batches, tiny_model
 
 TEXTS = ["a short one", "être, ou ne pas être: more than one chunk", "x", "another source 123456789012345678"]

@@ -6,9 +6,9 @@ import torch
 
 from everytoken.shards import file_sha256
 from everytoken.training import EvaluationParameters, TrainingError
-from everytoken.training.evaluation.bits_per_byte import bits_per_byte
 from everytoken.training.evaluation.held_out import evaluate_held_out, prepare_held_out, read_held_out, write_held_out
-from everytoken.training.step.execution import execution
+from everytoken.training.evaluation.language_modelling import bits_per_byte
+from everytoken.training.step.execution_context import execution
 from everytoken.training.step.objective import Objective
 from tests.training.tiny import (
     EXECUTION,

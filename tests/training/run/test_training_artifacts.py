@@ -29,8 +29,8 @@ from everytoken.training.errors import NonFiniteError
 from everytoken.training.parameters import PeriodicHeldOut
 from everytoken.training.run import session
 from everytoken.training.run.artifacts import evaluate, generate_texts, prepare_job, train
-from everytoken.training.step import execution, loop
-from everytoken.training.step.execution import matrix_peak
+from everytoken.training.step import execution_context, loop
+from everytoken.training.step.execution_context import matrix_peak
 from everytoken.training.step.history import HISTORY
 from tests.training.tiny import EOS, EXECUTION, LLAMA, SEQ, byte_encoder, training_parameters
 
@@ -207,7 +207,7 @@ def test_a_peak_that_is_too_low_or_unknown_ends_no_training_and_gives_no_mfu(
     tmp_path, inputs, monkeypatch, caplog, peak
 ):
     whole = trained(tmp_path, inputs, "a")
-    for module in (execution, session):
+    for module in (execution_context, session):
         monkeypatch.setattr(module, "matrix_peak", lambda *arguments: peak)
     caplog.set_level("INFO")
     slow = trained(tmp_path, inputs, "b", runs="slow")
@@ -227,7 +227,7 @@ def test_the_peak_is_of_one_product_at_least_however_slow_it_is():
 
 
 def test_the_peak_is_not_known_where_the_clock_stands_still(monkeypatch):
-    monkeypatch.setattr(execution, "time", SimpleNamespace(perf_counter=lambda: 5.0))
+    monkeypatch.setattr(execution_context, "time", SimpleNamespace(perf_counter=lambda: 5.0))
     monkeypatch.setattr(torch, "mm", lambda a, b: torch.ones(1, 1))
     assert matrix_peak.__wrapped__(EXECUTION) is None
 

@@ -24,7 +24,7 @@ from everytoken.training.run.launch import launch, run_job
 from everytoken.training.run.progress import with_progress
 from everytoken.training.run.stream_files import StreamFiles
 from everytoken.training.run.worker import _ended_by
-from everytoken.training.step.execution import describe_machine
+from everytoken.training.step.execution_context import describe_machine
 from everytoken.training.step.history import (
     HELD_OUT,
     HELD_OUT_FILE,

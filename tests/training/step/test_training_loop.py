@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy
 
 from everytoken.training.checkpoints.model import parameters_sha256, tensors_sha256
 from everytoken.training.errors import NonFiniteError, TrainingError
-from everytoken.training.step.execution import execution
+from everytoken.training.step.execution_context import execution
 from everytoken.training.step.loop import make_optimizer, prepare, train_steps
 from everytoken.training.step.objective import Objective, document_numbers
 from everytoken.training.step.optimizer_state import optimizer_tensors

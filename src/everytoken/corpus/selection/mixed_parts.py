@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from everytoken.corpus import MAX_BATCH_BYTES, MAX_BATCH_ROWS
 from everytoken.corpus.dedup import load_mapped
-from everytoken.corpus.selection.select import KEPT, ORDER, Selection
+from everytoken.corpus.selection.decisions import KEPT, ORDER, Selection
 from everytoken.corpus.selection.selected_parts import Tally
 from everytoken.shards import Artifact, Part, Rows, Shards, value_digest, versioned
 
@@ -45,7 +45,7 @@ def mix_part(part: Part, *, documents: Shards, selection: Artifact) -> Rows:
     Args:
         part: its ``value`` is one of `mixture_parts`.
         documents: those that the selection was made from.
-        selection: from `everytoken.corpus.selection.select`, with a mixture.
+        selection: from `everytoken.corpus.selection.decisions`, with a mixture.
 
     Returns:
         Statistics as those of `everytoken.corpus.ingestion.ingest.read_part`, nothing set aside, and ``first_uses``:

@@ -37,7 +37,7 @@ def selection_table(
 
     Args:
         read: from `read_counts`.
-        selected: ``statistics["by_source"]`` of `everytoken.corpus.selection.select`.
+        selected: ``statistics["by_source"]`` of `everytoken.corpus.selection.decisions`.
         mixture: ``statistics["mixture"]`` of it.
     """
     mixed = {row["source"]: {name: row[name] for name in _MIXTURE} for row in mixture or ()}
@@ -71,7 +71,7 @@ def require_documents(read: Mapping[str, Mapping[str, Any]], selected: Mapping[s
 
     Args:
         read: from `read_counts`.
-        selected: ``statistics["by_source"]`` of `everytoken.corpus.selection.select`.
+        selected: ``statistics["by_source"]`` of `everytoken.corpus.selection.decisions`.
 
     Raises:
         SelectionError: none is left, with the rows that were read and why they went.

@@ -15,7 +15,7 @@ import pyarrow as pa
 from everytoken.corpus import SET_ASIDE, SelectionError
 from everytoken.corpus.decontamination import contaminated_rows
 from everytoken.corpus.dedup import Duplicates, between
-from everytoken.corpus.selection.select import KEPT, REASONS, Codes, Selection
+from everytoken.corpus.selection.decisions import KEPT, REASONS, Codes, Selection
 from everytoken.shards import Artifact, Part, Rows, Shards, Unchanged, versioned
 
 TALLIED = ["source", "stratum", "characters", "utf8_bytes"]
@@ -71,7 +71,7 @@ def check_conservation(
     """Check that every document that was read was taken or is among the dropped, by source and reason.
 
     Args:
-        selection: from `everytoken.corpus.selection.select`.
+        selection: from `everytoken.corpus.selection.decisions`.
         taken: statistics of the parts of `select_part`, or of `everytoken.corpus.selection.mixed_parts.mix_part`.
         dropped: statistics of the parts of `dropped_part`.
 

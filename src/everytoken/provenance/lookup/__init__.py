@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         past_of,
         trained_checkpoints,
     )
+    from everytoken.provenance.lookup.splits import unread_splits
     from everytoken.provenance.lookup.stream_documents import (
         StreamDocuments,
         documents_of,
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     )
     from everytoken.provenance.lookup.text_search import canary_documents_with_id, documents_containing
     from everytoken.provenance.lookup.token_texts import bytes_of_token, decoded
-    from everytoken.provenance.lookup.unread_splits import unread_splits
     from everytoken.provenance.lookup.upstream_text import Address, UpstreamDocument, read_documents_at
 
 __getattr__, __dir__ = exports(__name__, __file__)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
+    from everytoken.provenance.releases.checksums import CHECKSUMS_FILE, window_checksums, write_window_checksums
     from everytoken.provenance.releases.manifest import (
         MANIFEST,
         WITHHELD,
@@ -49,13 +50,7 @@ if TYPE_CHECKING:
         require_path,
         require_regular,
     )
-    from everytoken.provenance.releases.window_checksums import CHECKSUMS_FILE, window_checksums, write_window_checksums
-    from everytoken.provenance.releases.write_release import (
-        licences_of,
-        parts_with_text,
-        release_metrics,
-        write_release,
-    )
+    from everytoken.provenance.releases.writing import licences_of, parts_with_text, release_metrics, write_release
 
 __getattr__, __dir__ = exports(__name__, __file__)
 

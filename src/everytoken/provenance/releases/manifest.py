@@ -1,7 +1,7 @@
 """The manifest of a split: of each document where it came from and what was decided, never its text.
 
 Rows are those of the split, in the same parts and order. ``text_hash`` tells whether a document changed, and
-nothing of its text (`everytoken.provenance.text_hashes`).
+nothing of its text (`everytoken.provenance.hashed_texts`).
 
 An id may itself be text: the title of an article stands in the article. An id of `MOST_ID_CHARACTERS` and more of which
 as many characters in a row stand in a document that has this id is *withheld*: it is null, and its ``id_type`` is

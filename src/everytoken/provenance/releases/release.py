@@ -1,6 +1,6 @@
 """A release as it is read: what it says of a corpus without its text.
 
-A release is the folder that ``kedro run --pipelines release`` makes (`everytoken.provenance.releases.write_release`
+A release is the folder that ``kedro run --pipelines release`` makes (`everytoken.provenance.releases.writing`
 says what is in it). To open one reads its JSON files alone; whether its bytes are those that were written is for
 ``sha256sum -c SHA256SUMS`` and ``everytoken verify``.
 """

@@ -5,6 +5,18 @@ from typing import TYPE_CHECKING
 from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
+    from everytoken.provenance.takedown.exclusion_lists import (
+        LISTS_FOLDER,
+        as_yaml,
+        is_told,
+        list_of_run,
+        list_path,
+        list_told,
+        put_in_force,
+        remember,
+        require_in_force,
+        sole_take_down,
+    )
     from everytoken.provenance.takedown.exclusion_report import (
         Before,
         compare_after,
@@ -26,18 +38,6 @@ if TYPE_CHECKING:
         read_wanted,
     )
     from everytoken.provenance.takedown.former_indexes import keep_indexes
-    from everytoken.provenance.takedown.list_in_force import (
-        LISTS_FOLDER,
-        as_yaml,
-        is_told,
-        list_of_run,
-        list_path,
-        list_told,
-        put_in_force,
-        remember,
-        require_in_force,
-        sole_take_down,
-    )
 
 __getattr__, __dir__ = exports(__name__, __file__)
 

@@ -13,7 +13,7 @@ from everytoken.provenance import ProvenanceError
 from everytoken.provenance.exposure import Unused, unused_at, unused_with_id
 from everytoken.provenance.indexes import DocumentIndex, DocumentPlace
 from everytoken.provenance.lookup import DocumentRecords, Places
-from everytoken.provenance.takedown.list_in_force import is_told, list_path, list_told
+from everytoken.provenance.takedown.exclusion_lists import is_told, list_path, list_told
 from everytoken.shards import LEDGER_FILE, Ledger
 
 EXCLUSIONS = "exclusions"

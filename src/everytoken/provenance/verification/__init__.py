@@ -7,8 +7,8 @@ from everytoken.lazy_imports import exports
 if TYPE_CHECKING:
     from everytoken.provenance.verification.file_threads import Hashing
     from everytoken.provenance.verification.findings import Finding, fault_lines
-    from everytoken.provenance.verification.index_checks import index_checks, is_index, stored_around
-    from everytoken.provenance.verification.release_checks import (
+    from everytoken.provenance.verification.indexes import index_checks, is_index, stored_around
+    from everytoken.provenance.verification.releases import (
         each_release_check,
         find_streams,
         is_meant_as_release,

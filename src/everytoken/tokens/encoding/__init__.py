@@ -6,9 +6,9 @@ from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
     from everytoken.tokens.encoding.counts import COUNTED, document_counts
-    from everytoken.tokens.encoding.encode_part import encode_part
+    from everytoken.tokens.encoding.encoded_parts import encode_part
     from everytoken.tokens.encoding.encoder import DocumentEncoder, Encoded, SpelledSpecialToken, open_encoder
-    from everytoken.tokens.encoding.recheck import Recheck
+    from everytoken.tokens.encoding.recheck import EngineDiffers, Recheck, Rechecker
     from everytoken.tokens.encoding.report import (
         length_histograms,
         tokenization_figure,
@@ -23,7 +23,9 @@ __all__ = [
     "COUNTED",
     "DocumentEncoder",
     "Encoded",
+    "EngineDiffers",
     "Recheck",
+    "Rechecker",
     "STATISTIC",
     "SpelledSpecialToken",
     "document_counts",

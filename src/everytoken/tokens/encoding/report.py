@@ -1,6 +1,6 @@
 """What tokenization did, as a table, as numbers, and as a figure: all from the ledgers, no token is read again.
 
-Counts are those of `everytoken.tokens.encoding.encode_part`. *Full tokens* are content tokens before the cut, without
+Counts are those of `everytoken.tokens.encoding.encoded_parts`. *Full tokens* are content tokens before the cut, without
 EOS. Where a ratio has nothing to divide by it is missing, not 0.
 
 ``chars_per_token`` is characters by full tokens over all documents that were drawn, which is what the parameter

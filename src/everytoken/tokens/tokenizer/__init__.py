@@ -12,9 +12,9 @@ if TYPE_CHECKING:
         open_tokenizer,
         token_dtype,
     )
-    from everytoken.tokens.tokenizer.pieces import PIECE_CHARACTERS, pieces
     from everytoken.tokens.tokenizer.probe import library_record, probe_record
     from everytoken.tokens.tokenizer.sources import load_hub_tokenizer, load_tokenizer_file, train_tokenizer
+    from everytoken.tokens.tokenizer.text_pieces import PIECE_CHARACTERS, pieces
 
 __getattr__, __dir__ = exports(__name__, __file__)
 

@@ -19,8 +19,8 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from everytoken.shards import Artifact
 from everytoken.tokens import TokenizerError
-from everytoken.tokens.tokenizer.pieces import may_be_cut
 from everytoken.tokens.tokenizer.probe import check_probe
+from everytoken.tokens.tokenizer.text_pieces import may_be_cut
 
 TOKENIZER_FILE = "tokenizer.json"
 
@@ -43,7 +43,7 @@ class DocumentTokenizer:
             0xC1 and 0xF5..0xFF are in no UTF-8.)
         token_bytes: bytes of text that each id stands for, int32 (vocab_size,).
         normalizer_kind: type of its normalizer (``NFC``), or None.
-        may_be_cut: whether a long text can be encoded in pieces (`everytoken.tokens.tokenizer.pieces`).
+        may_be_cut: whether a long text can be encoded in pieces (`everytoken.tokens.tokenizer.text_pieces`).
     """
 
     content: bytes

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
+    from everytoken.training.checkpoints.exchange import export_checkpoint, import_checkpoint
     from everytoken.training.checkpoints.model import (
         CONFIG_FILE,
         MODEL_FILE,
@@ -31,6 +32,8 @@ __all__ = [
     "CheckpointStore",
     "MODEL_FILE",
     "check_tensors",
+    "export_checkpoint",
+    "import_checkpoint",
     "load_config",
     "load_model",
     "load_model_tensors",

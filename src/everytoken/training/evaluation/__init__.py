@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
-    from everytoken.training.evaluation.bits_per_byte import bits_per_byte, count_targets, unigram_bits
     from everytoken.training.evaluation.generation import generate
     from everytoken.training.evaluation.held_out import (
         HeldOutChunks,
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
         read_held_out,
         write_held_out,
     )
+    from everytoken.training.evaluation.language_modelling import bits_per_byte, count_targets, unigram_bits
 
 __getattr__, __dir__ = exports(__name__, __file__)
 

@@ -1,7 +1,7 @@
 """Loss on held-out documents while training, by source.
 
 Documents are chosen, encoded and cut once, into a file: of each source those with the lowest hash of their address,
-cut into chunks as `everytoken.training.evaluation.bits_per_byte` does (each document after an EOS that is context
+cut into chunks as `everytoken.training.evaluation.language_modelling` does (each document after an EOS that is context
 only, each token predicted once). The file has the chunks, so what is measured is the same at every step, in every
 process and after every restart.
 

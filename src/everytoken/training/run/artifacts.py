@@ -333,7 +333,8 @@ def evaluate(
         evaluation: batch size and arithmetic.
 
     Returns:
-        Statistics: what ``bits_per_byte.json`` holds, see `everytoken.training.evaluation.bits_per_byte.bits_per_byte`.
+        Statistics: what ``bits_per_byte.json`` holds, see
+            `everytoken.training.evaluation.language_modelling.bits_per_byte`.
     """
     from everytoken.training.checkpoints import load_model
     from everytoken.training.evaluation import bits_per_byte, count_targets, unigram_bits

@@ -6,7 +6,7 @@ from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
     from everytoken.training.step.distribution import ALONE, Processes, join, these_processes
-    from everytoken.training.step.execution import autocast, describe_machine, execution, matrix_peak
+    from everytoken.training.step.execution_context import autocast, describe_machine, execution, matrix_peak
     from everytoken.training.step.history import (
         HELD_OUT,
         HELD_OUT_FILE,

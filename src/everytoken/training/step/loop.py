@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from everytoken.models import LanguageModel
 from everytoken.training import LOWER_RATE, NonFiniteError, TrainingError, TrainingParameters
 from everytoken.training.step.distribution import ALONE, Processes
-from everytoken.training.step.execution import autocast
+from everytoken.training.step.execution_context import autocast
 from everytoken.training.step.history import StepRecord
 from everytoken.training.step.objective import Objective, document_numbers
 from everytoken.training.step.schedule import learning_rate

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.moved_code import move
+from tests.identity.moved_code import move
 from tests.test_run import Project
 
 

@@ -33,7 +33,7 @@ def run(*arguments: str | Path, expect: int = 0) -> Result:
 def test_the_published_runs_have_their_published_numbers(
     env: str, parameters: str, tokens: str, read: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(Path(__file__).parents[1])
+    monkeypatch.chdir(Path(__file__).parents[2])
     lines = run("plan", "--env", env, "--vocab-size", "49152", "--streams", PUBLISHED).output.splitlines()
     assert f"parameters: {parameters}" in lines
     assert any(line.startswith(f"tokens: {tokens}") for line in lines)
@@ -102,7 +102,7 @@ def test_a_changed_byte_is_found_before_a_checkpoint_is_used(tmp_path: Path, che
 def test_a_wrong_option_is_an_error_that_names_it(
     arguments: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(Path(__file__).parents[1])
+    monkeypatch.chdir(Path(__file__).parents[2])
     result = CliRunner().invoke(cli, list(arguments))
     assert result.exit_code in (1, 2) and said in result.output, result.output
     assert result.exception is None or isinstance(result.exception, SystemExit)
@@ -111,8 +111,8 @@ def test_a_wrong_option_is_an_error_that_names_it(
 def test_a_size_that_does_not_exist_is_named_with_where_to_look(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shutil.copytree(Path(__file__).parents[1] / "conf", tmp_path / "conf")
-    shutil.copy(Path(__file__).parents[1] / "pyproject.toml", tmp_path)
+    shutil.copytree(Path(__file__).parents[2] / "conf", tmp_path / "conf")
+    shutil.copy(Path(__file__).parents[2] / "pyproject.toml", tmp_path)
     (tmp_path / "src/everytoken").mkdir(parents=True)  # Kedro looks for the folder; the package is imported already
     (tmp_path / "conf/local/globals.yml").write_text("model_size: 136m\n")
     monkeypatch.chdir(tmp_path)

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from everytoken.cli.process import Commands
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 LOGGED = """
 import logging, sys
 from kedro.framework.cli.cli import KedroCLI

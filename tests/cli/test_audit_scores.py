@@ -15,7 +15,7 @@ from everytoken.corpus.scoring.audit import AuditParameters, draw_audit
 from everytoken.shards import Store
 from tests.corpus.scoring.test_audit import scored_store, some_parts
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 # several commands in one process, each as the command line would run it
 _RUN = """

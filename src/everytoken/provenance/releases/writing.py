@@ -28,6 +28,7 @@ import pyarrow.parquet as pq
 from everytoken.corpus import add_statistics
 from everytoken.provenance import ProvenanceError
 from everytoken.provenance.releases.card import dataset_card
+from everytoken.provenance.releases.checksums import CHECKSUMS_FILE, write_window_checksums
 from everytoken.provenance.releases.manifest import Withheld, is_withheld
 from everytoken.provenance.releases.parameters import Licence
 from everytoken.provenance.releases.release import (
@@ -45,7 +46,6 @@ from everytoken.provenance.releases.release import (
     VERIFICATION_FOLDER,
 )
 from everytoken.provenance.releases.released_texts import Rescue, find_shared_ids, rescued_rows
-from everytoken.provenance.releases.window_checksums import CHECKSUMS_FILE, write_window_checksums
 from everytoken.shards import (
     Artifact,
     Built,
