@@ -28,8 +28,8 @@ import pyarrow as pa
 from everytoken.corpus.ingestion import PlanParameters, shard_order
 from everytoken.provenance.diff import compare_documents
 from everytoken.provenance.releases import (
-    RELEASE_FORMAT,
     MANIFEST,
+    RELEASE_FORMAT,
     Licence,
     Release,
     open_release,

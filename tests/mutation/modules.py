@@ -50,7 +50,7 @@ MODULES: dict[str, list[str]] = {
     "outofcore/shuffle.py": ["tests/outofcore/test_shuffle.py"],
     "tokens/order/permutation.py": ["tests/tokens/order/test_permutation.py"],
     "tokens/order/spp_schedule.py": ["tests/tokens/order/test_interleave.py"],
-    "tokens/order/integer_schedule.py": ["tests/tokens/order/test_mixing.py"],
+    "tokens/order/integer_schedules.py": ["tests/tokens/order/test_mixing.py"],
     "tokens/order/periodic_schedule.py": ["tests/tokens/order/test_mixing.py", "tests/tokens/order/test_interleave.py"],
     "tokens/order/sample_order.py": [
         "tests/tokens/order/test_mixing.py",

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everytoken.tokens import DataParameters, IntegerSchedule, SampleOrder, StreamError, integer_schedule
-from everytoken.tokens.order.integer_schedule import MOST_WEIGHT, whole_weights
+from everytoken.tokens.order.integer_schedules import MOST_WEIGHT, whole_weights
 from everytoken.tokens.order.periodic_schedule import PeriodicSchedule
 
 PUBLISHED = (427_681_689, 102_772_028, 60_000)

@@ -22,11 +22,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from everytoken.corpus import DOCUMENTS, SelectionError, as_written
 from everytoken.corpus.decontamination.evaluation_files import Decontamination
 from everytoken.corpus.decontamination.evaluation_ngrams import EvaluationNgrams
 from everytoken.corpus.decontamination.words import BLOCK_BYTES, Block, Integers, runs, word_spans
 from everytoken.corpus.dedup import Duplicates, between, load_mapped
+from everytoken.corpus.documents import DOCUMENTS
+from everytoken.corpus.errors import SelectionError
+from everytoken.corpus.statistics import as_written
 from everytoken.outofcore import begins, slices
 from everytoken.shards import Artifact, Built, Part, Rows, Shards, versioned
 

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
-from everytoken.corpus import RowError, SelectionError
+from everytoken.corpus.errors import RowError, SelectionError
 from everytoken.corpus.reading import DamagedFile, Reading, ReadingLimits, UnreadableRow, decompressed, iterate_rows
 from everytoken.corpus.rendering import JoinedRenderer
 from everytoken.corpus.upstreams import UpstreamFile

@@ -17,7 +17,6 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from everytoken.corpus import SelectionError
 from everytoken.corpus.decontamination.evaluation_files import EvaluationFile, read_examples
 from everytoken.corpus.decontamination.evaluation_ngrams import (
     BEGINS,
@@ -42,6 +41,7 @@ from everytoken.corpus.decontamination.words import (
     same_bytes,
 )
 from everytoken.corpus.dedup import between
+from everytoken.corpus.errors import SelectionError
 from everytoken.corpus.reading import ReadingLimits
 from everytoken.outofcore import Scatter, begins, block_rows, find_repeats, slices
 from everytoken.shards import Built, canonical_json, versioned, write_text

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from everytoken.corpus import add_statistics
 from everytoken.corpus.decontamination.contamination import worst_of
+from everytoken.corpus.statistics import add_statistics
 from everytoken.shards import Artifact, Shards
 
 

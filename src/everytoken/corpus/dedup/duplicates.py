@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict
 
-from everytoken.corpus import SelectionError
 from everytoken.corpus.dedup.near_duplicates import BUCKET_BYTES, NearRules
+from everytoken.corpus.errors import SelectionError
 from everytoken.outofcore import Integers, distinct, find_repeats
 from everytoken.shards import Artifact, Built, Shards, canonical_json, versioned, write_text
 

@@ -15,19 +15,12 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from pydantic import TypeAdapter
 
-from everytoken.corpus import (
-    BAD_ROW_REASONS,
-    DOCUMENTS,
-    SET_ASIDE,
-    BadRow,
-    BatchBuilder,
-    RowError,
-    SelectionError,
-    as_written,
-)
+from everytoken.corpus.documents import DOCUMENTS, SET_ASIDE, BatchBuilder
+from everytoken.corpus.errors import BAD_ROW_REASONS, BadRow, RowError, SelectionError
 from everytoken.corpus.ingestion.quality import QualityRules, rejection
 from everytoken.corpus.reading import Reading, ReadingLimits, Row, UnreadableRow, iterate_rows
 from everytoken.corpus.rendering import RENDERERS, Document, first_identifier
+from everytoken.corpus.statistics import as_written
 from everytoken.corpus.upstreams import FileStatus, UpstreamFile
 from everytoken.shards import Part, Rows, SetAside, versioned
 

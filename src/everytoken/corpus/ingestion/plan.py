@@ -18,7 +18,7 @@ from typing import Any, TypedDict
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt
 
-from everytoken.corpus import PlanError
+from everytoken.corpus.errors import PlanError
 from everytoken.corpus.ingestion.source import Source
 from everytoken.corpus.reading import ReadingLimits, count_rows, format_of
 from everytoken.corpus.upstreams import UpstreamFile

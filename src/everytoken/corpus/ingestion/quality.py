@@ -31,7 +31,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, model_validator
 
-from everytoken.corpus import SelectionError, as_written
+from everytoken.corpus.errors import SelectionError
+from everytoken.corpus.statistics import as_written
 
 WINDOW = 1_000  # characters over which the share of distinct ones is taken
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt
 
-from everytoken.corpus import NoFilesError
+from everytoken.corpus.errors import NoFilesError
 from everytoken.corpus.ingestion.quality import QualityRules
 from everytoken.corpus.reading import Kind, Reading
 from everytoken.corpus.rendering import Renderer

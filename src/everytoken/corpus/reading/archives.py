@@ -24,7 +24,7 @@ from typing import NoReturn
 from backports.zstd import DecompressionParameter, ZstdDecompressor, ZstdError
 from isal import isal_zlib
 
-from everytoken.corpus import CorpusError
+from everytoken.corpus.errors import CorpusError
 
 BLOCK_BYTES = 1 << 17  # stays in the processor's cache: larger blocks are slower
 _REFETCH = "Fetch the file again; if it stays so, it is damaged at its origin."

@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 import numpy as np
 import orjson
 
-from everytoken.corpus import BadRow
+from everytoken.corpus.errors import BadRow
 
 MAX_RUN_BYTES = 1 << 19  # larger ones are parsed row by row: arrays of their size are too much memory
 MAX_DEPTH = 256

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from everytoken.corpus import BadRow, RowError, UpstreamError
+from everytoken.corpus.errors import BadRow, RowError, UpstreamError
 from everytoken.corpus.reading.archives import DamagedFile, decompressed
 from everytoken.corpus.reading.parsing import json_name, parse_record, parse_reference, parse_row, parse_rows, shown
 from everytoken.corpus.reading.records import (

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from everytoken.corpus import RowError
+from everytoken.corpus.errors import RowError
 from everytoken.corpus.reading.rows import Reading, ReadingLimits, Row, UnreadableRow
 from everytoken.corpus.rendering import DocumentRenderer, JoinedRenderer, NamedRenderer
 from everytoken.corpus.upstreams import UpstreamFile

@@ -14,7 +14,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple, get_args
 
-from everytoken.corpus import BadRow
+from everytoken.corpus.errors import BadRow
 from everytoken.shards import canonical_json
 
 Role = Literal["system", "user", "assistant", "tool"]

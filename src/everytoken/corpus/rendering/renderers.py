@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from everytoken.corpus import BadRow
+from everytoken.corpus.errors import BadRow
 from everytoken.corpus.rendering.chats import SHAPES, best_path, cut_tree, turns_of_path
 from everytoken.corpus.rendering.templates import ConversationRenderer, apply_rules, render_turns, with_system
 from everytoken.shards import canonical_json

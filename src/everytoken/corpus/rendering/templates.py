@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from everytoken.corpus import BadRow
+from everytoken.corpus.errors import BadRow
 from everytoken.corpus.rendering.chats import SHAPES, Role, Shape, Turn
 
 # Why a chat that can be read is left out, as its source's parameters want it. Filters: no row is bad for these.

@@ -31,9 +31,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, FiniteFloat
 
-from everytoken.corpus import N_CLASSES, ExclusionParameters, SamplingError, add_statistics
+from everytoken.corpus.documents import N_CLASSES
+from everytoken.corpus.errors import SamplingError
+from everytoken.corpus.exclusion import ExclusionParameters
 from everytoken.corpus.sampling.held_out import HeldOutParameters
 from everytoken.corpus.sampling.strata import Shortfall, Strata, scales_of
+from everytoken.corpus.statistics import add_statistics
 from everytoken.seeds import numpy_generator
 from everytoken.shards import UNRECORDED
 

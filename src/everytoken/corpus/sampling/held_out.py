@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
-from everytoken.corpus import N_CLASSES
+from everytoken.corpus.documents import N_CLASSES
 
 
 class HeldOutParameters(BaseModel):

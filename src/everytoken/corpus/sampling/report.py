@@ -10,8 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 import everytoken
-from everytoken.corpus import SamplingError, add_statistics
+from everytoken.corpus.errors import SamplingError
 from everytoken.corpus.sampling.formulas import PartEstimate, SubsamplingParameters, Totals, part_budgets
+from everytoken.corpus.statistics import add_statistics
 
 Amounts = Mapping[str, float]
 """``rows`` and ``estimated_tokens``."""

@@ -15,16 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from everytoken.corpus import (
-    MAX_BATCH_ROWS,
-    N_CLASSES,
-    SPLIT_FIELDS,
-    Address,
-    SamplingError,
-    excluded_addresses,
-    excluded_rows,
-    with_fields,
-)
+from everytoken.corpus.documents import MAX_BATCH_ROWS, N_CLASSES, SPLIT_FIELDS, with_fields
+from everytoken.corpus.errors import SamplingError
+from everytoken.corpus.exclusion import Address, excluded_addresses, excluded_rows
 from everytoken.corpus.sampling.formulas import (
     EstimateParameters,
     Flags,

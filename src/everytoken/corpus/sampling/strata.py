@@ -20,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, PositiveInt, model_validator
 
-from everytoken.corpus import SamplingError, as_written
+from everytoken.corpus.errors import SamplingError
+from everytoken.corpus.statistics import as_written
 
 _SUM_TOLERANCE = 1e-9
 

@@ -32,7 +32,8 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt
 
 from everytoken import __version__
-from everytoken.corpus import N_CLASSES, ScoringError
+from everytoken.corpus.documents import N_CLASSES
+from everytoken.corpus.errors import ScoringError
 from everytoken.corpus.scoring.audit_page import label_page
 from everytoken.corpus.scoring.one_score_per_id import distinct_rows, first_of_ids
 from everytoken.seeds import numpy_generator

@@ -18,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from everytoken import __version__
-from everytoken.corpus import N_CLASSES, BadRow, ScoringError
+from everytoken.corpus.documents import N_CLASSES
+from everytoken.corpus.errors import BadRow, ScoringError
 from everytoken.corpus.reading import parse_record
 from everytoken.corpus.scoring.audit import AUDIT_FILE, CLASS_NAMES, FORMAT, KEY_FILE, SAMPLE_FILE
 from everytoken.shards import file_sha256, write_text

@@ -30,8 +30,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from everytoken.corpus import DOCUMENTS, N_CLASSES, SCORE_FIELDS, with_fields
 from everytoken.corpus.dedup import between
+from everytoken.corpus.documents import DOCUMENTS, N_CLASSES, SCORE_FIELDS, with_fields
 from everytoken.corpus.scoring.one_score_per_id import Floats, Integers
 from everytoken.corpus.scoring.score_tables import ADDRESS
 from everytoken.outofcore import find_repeats

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, PositiveInt, field_validator
 
-from everytoken.corpus import ScoringError
+from everytoken.corpus.errors import ScoringError
 from everytoken.corpus.scoring.one_score_per_id import Scored, TextScorer
 from everytoken.shards import Built, file_sha256, versioned
 

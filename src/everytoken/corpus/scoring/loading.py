@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from everytoken.corpus import ScoringError
+from everytoken.corpus.errors import ScoringError
 from everytoken.measurements import processor_name
 
 

@@ -18,7 +18,8 @@ from typing import Annotated, Any, Literal, NamedTuple, NoReturn
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from safetensors import SafetensorError, safe_open
 
-from everytoken.corpus import N_CLASSES, ScoringError
+from everytoken.corpus.documents import N_CLASSES
+from everytoken.corpus.errors import ScoringError
 from everytoken.corpus.upstreams import FetchError, HubRepository, commit, find_commit, repository_id
 from everytoken.shards import Built, file_sha256, value_digest, versioned
 from everytoken.tagged_unions import keys_of_the_chosen_kind

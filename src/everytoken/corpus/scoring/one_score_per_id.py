@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from everytoken.corpus import N_CLASSES, ScoringError
+from everytoken.corpus.documents import N_CLASSES
+from everytoken.corpus.errors import ScoringError
 from everytoken.shards import Part
 
 Integers = npt.NDArray[np.int64]

@@ -25,8 +25,9 @@ import numpy as np
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
-from everytoken.corpus import N_CLASSES, SCORE_FIELDS, ScoringError, with_fields
 from everytoken.corpus.dedup import load_mapped
+from everytoken.corpus.documents import N_CLASSES, SCORE_FIELDS, with_fields
+from everytoken.corpus.errors import ScoringError
 from everytoken.corpus.ingestion import Upstream
 from everytoken.corpus.scoring.one_score_per_id import distinct_rows, first_of_ids
 from everytoken.corpus.scoring.score import ClassCounts, probability_lists

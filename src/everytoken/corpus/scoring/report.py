@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from everytoken.corpus import N_CLASSES, add_statistics
+from everytoken.corpus.documents import N_CLASSES
+from everytoken.corpus.statistics import add_statistics
 
 ALL_SOURCES = "all sources"
 

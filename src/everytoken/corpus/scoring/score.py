@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from everytoken.corpus import N_CLASSES, SCORE_FIELDS, ScoringError, with_fields
+from everytoken.corpus.documents import N_CLASSES, SCORE_FIELDS, with_fields
+from everytoken.corpus.errors import ScoringError
 from everytoken.corpus.scoring.embedded import EmbeddedScorer, embedded_scorer
 from everytoken.corpus.scoring.one_score_per_id import Floats, TextScorer, distinct_rows, first_of_ids, score_distinct
 from everytoken.corpus.scoring.transformer import TransformersScorer, transformers_scorer

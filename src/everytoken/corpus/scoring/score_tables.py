@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from everytoken.corpus import DOCUMENTS, ScoringError
+from everytoken.corpus.documents import DOCUMENTS
+from everytoken.corpus.errors import ScoringError
 from everytoken.corpus.upstreams import UpstreamFile
 from everytoken.outofcore import open_database
 from everytoken.shards import Shards

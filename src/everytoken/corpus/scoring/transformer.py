@@ -29,7 +29,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, PositiveInt, field_validator
 
-from everytoken.corpus import N_CLASSES, ScoringError
+from everytoken.corpus.documents import N_CLASSES
+from everytoken.corpus.errors import ScoringError
 from everytoken.corpus.scoring.loading import environment_of, load_model, read_json, require_device
 from everytoken.corpus.scoring.model_files import Model, ModelFolder
 from everytoken.corpus.scoring.one_score_per_id import Floats, Scored, TextScorer

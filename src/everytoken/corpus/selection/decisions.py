@@ -28,9 +28,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from everytoken.corpus import SelectionError
 from everytoken.corpus.decontamination import contaminated_rows
 from everytoken.corpus.dedup import Duplicates, between, load_mapped
+from everytoken.corpus.errors import SelectionError
 from everytoken.corpus.selection.mixture import (
     Integers,
     MixtureParameters,

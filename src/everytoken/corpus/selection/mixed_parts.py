@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from everytoken.corpus import MAX_BATCH_BYTES, MAX_BATCH_ROWS
 from everytoken.corpus.dedup import load_mapped
+from everytoken.corpus.documents import MAX_BATCH_BYTES, MAX_BATCH_ROWS
 from everytoken.corpus.selection.decisions import KEPT, ORDER, Selection
 from everytoken.corpus.selection.selected_parts import Tally
 from everytoken.shards import Artifact, Part, Rows, Shards, value_digest, versioned

@@ -34,7 +34,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeFloat, PositiveInt, model_validator
 
-from everytoken.corpus import SelectionError, as_written
+from everytoken.corpus.errors import SelectionError
+from everytoken.corpus.statistics import as_written
 
 Integers = npt.NDArray[np.int64]
 Positive = Annotated[FiniteFloat, Field(gt=0)]

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from everytoken.corpus import SelectionError
+from everytoken.corpus.errors import SelectionError
 
 
 def read_counts(statistics: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from everytoken.corpus import SET_ASIDE, SelectionError
 from everytoken.corpus.decontamination import contaminated_rows
 from everytoken.corpus.dedup import Duplicates, between
+from everytoken.corpus.documents import SET_ASIDE
+from everytoken.corpus.errors import SelectionError
 from everytoken.corpus.selection.decisions import KEPT, REASONS, Codes, Selection
 from everytoken.shards import Artifact, Part, Rows, Shards, Unchanged, versioned
 

@@ -11,7 +11,7 @@ import re
 from pathlib import PurePosixPath
 from typing import BinaryIO
 
-from everytoken.corpus import UpstreamError
+from everytoken.corpus.errors import UpstreamError
 
 _LINE = re.compile(r"(\\?)([0-9a-fA-F]{64}) [ *](.+)", re.DOTALL)
 _ESCAPES = {"\\\\": "\\", "\\n": "\n", "\\r": "\r"}

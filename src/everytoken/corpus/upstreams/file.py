@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import pyarrow as pa
 
-from everytoken.corpus import RowError
+from everytoken.corpus.errors import RowError
 from everytoken.corpus.upstreams.checksums import algorithm_of, content_digest
 from everytoken.corpus.upstreams.downloads import download
 from everytoken.corpus.upstreams.fetch import Listed, discard, fetch, is_at_hand, known_digest

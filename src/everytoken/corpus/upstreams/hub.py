@@ -17,7 +17,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
-from everytoken.corpus import NoFilesError, RowError, UpstreamError
+from everytoken.corpus.errors import NoFilesError, RowError, UpstreamError
 from everytoken.corpus.upstreams.fetch import Listed
 from everytoken.corpus.upstreams.file import UpstreamFile
 from everytoken.corpus.upstreams.patterns import Pattern, matches, parts_of

@@ -9,7 +9,7 @@ from typing import Literal, NoReturn
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
-from everytoken.corpus import NoFilesError, UpstreamError
+from everytoken.corpus.errors import NoFilesError, UpstreamError
 from everytoken.corpus.upstreams.checksums import parse_checksums
 from everytoken.corpus.upstreams.file import UpstreamFile
 from everytoken.corpus.upstreams.patterns import Pattern, is_safe, matches, parts_of

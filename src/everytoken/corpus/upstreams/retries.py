@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from everytoken.corpus import UpstreamError
+from everytoken.corpus.errors import UpstreamError
 from everytoken.redaction import redacted
 
 ATTEMPTS = 6  # in a row without a byte; with the waits below half a minute, which a restarted server needs

@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, StringConstraints
 
-from everytoken.corpus import UpstreamError
+from everytoken.corpus.errors import UpstreamError
 from everytoken.redaction import redacted
 from everytoken.shards import file_sha256, fsync_file, fsync_folder
 

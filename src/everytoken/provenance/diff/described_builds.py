@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from everytoken.provenance import ProvenanceError
+from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases import (
     CHECKSUMS_FILE,
     SPLITS,

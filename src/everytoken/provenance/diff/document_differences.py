@@ -25,7 +25,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from everytoken.outofcore import open_database
-from everytoken.provenance import ProvenanceError, text_hashes
+from everytoken.provenance.errors import ProvenanceError
+from everytoken.provenance.hashed_texts import text_hashes
 from everytoken.provenance.releases import WITHHELD
 from everytoken.shards import Part, Shards, scratch_folder
 

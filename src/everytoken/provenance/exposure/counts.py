@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from everytoken.provenance import ProvenanceError
+from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.indexes import DocumentPlace, Span, StreamIndex
 from everytoken.provenance.lookup import IndexedStream, OpenRun, Run
 from everytoken.tokens.order import WindowStream

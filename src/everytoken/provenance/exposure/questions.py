@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from everytoken.provenance import ProvenanceError
+from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.exposure.phrases import DocumentExposure, RunDocuments, document_exposure
 from everytoken.provenance.exposure.unused_documents import Unused, rows_read, unused_at, unused_with_id
 from everytoken.provenance.indexes import DocumentIndex, DocumentPlace, open_document_index

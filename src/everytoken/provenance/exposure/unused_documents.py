@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from everytoken.address import spelled_address
-from everytoken.provenance import ProvenanceError
+from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.lookup import CANARY, STORES, DocumentRecords, Places, store_head
 from everytoken.shards import part_name, progress, set_aside_path
 from everytoken.system_errors import raise_trouble

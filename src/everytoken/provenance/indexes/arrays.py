@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Self
 
 import numpy as np
 
-from everytoken.provenance import ProvenanceError
+from everytoken.provenance.errors import ProvenanceError
 from everytoken.system_errors import raise_trouble
 
 _CHUNK = 1 << 20  # entries that are converted at a time

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from everytoken.outofcore import ExternalSort
-from everytoken.provenance import ProvenanceError
+from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.indexes.arrays import ArrayWriter, map_array, smallest_type
 from everytoken.provenance.indexes.document_numbers import (
     DocumentNumbers,

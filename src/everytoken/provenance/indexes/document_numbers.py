@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from everytoken.provenance import ProvenanceError
+from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.indexes.arrays import ArrayWriter, map_array
 from everytoken.shards import Shards
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from everytoken.provenance import ProvenanceError
+from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.indexes.document_numbers import FIRST_ROWS_FILE, DocumentNumbers, read_numbers, write_numbers
 from everytoken.shards import LEDGER_FILE, Artifact, ShardsError, file_sha256, read_artifact_ledger, write_text
 from everytoken.system_errors import raise_trouble

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from everytoken.provenance import ProvenanceError
+from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.indexes.chat_index import ChatIndex, index_chat_windows
 from everytoken.provenance.indexes.compact_index import CompactIndex, index_compact_stream
 from everytoken.provenance.indexes.flat_index import FLAT, FlatIndex, flat_index_of_documents

@@ -9,7 +9,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from everytoken.provenance import ProvenanceError
+from everytoken.provenance.errors import ProvenanceError
 from everytoken.shards import LEDGER_FILE, Artifact, ArtifactStore, DamagedStore, ShardsError, is_store, read_ledger
 from everytoken.system_errors import raise_trouble
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from everytoken.provenance import ProvenanceError
+from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.indexes import CHATS, PADDED, StreamIndex
 from everytoken.tokens.order import WindowStream
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from everytoken.provenance import ProvenanceError
+from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.lookup.dataset_locations import Places
 from everytoken.shards import LEDGER_FILE, ArtifactStore
 from everytoken.tokens.streams import files_read, given_files

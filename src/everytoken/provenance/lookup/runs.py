@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from everytoken.provenance import ProvenanceError
+from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.indexes import open_stream_index
 from everytoken.provenance.lookup.dataset_locations import Places
 from everytoken.provenance.lookup.indexed_streams import IndexedStream, indexed_stream

@@ -15,7 +15,7 @@ from typing import cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from everytoken.provenance import ProvenanceError
+from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.lookup.dataset_locations import Places, store_head
 from everytoken.shards import Shards, StoredPart, part_name
 from everytoken.system_errors import raise_trouble

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from everytoken.provenance import ProvenanceError
+from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.indexes import StreamIndex, open_stream_index, require_rows
 from everytoken.provenance.lookup.character_spans import LocatedTokens, locate_chat, locate_document
 from everytoken.provenance.lookup.dataset_locations import Places, store_head

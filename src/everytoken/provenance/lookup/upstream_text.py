@@ -16,7 +16,7 @@ from everytoken.corpus.ingestion import Source
 from everytoken.corpus.reading import Reading, ReadingLimits, Row, UnreadableRow, iterate_rows
 from everytoken.corpus.rendering import RENDERERS
 from everytoken.corpus.upstreams import UpstreamFile
-from everytoken.provenance import ProvenanceError
+from everytoken.provenance.errors import ProvenanceError
 
 Address = tuple[str, int, int]  # source, shard_index, row
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from isal import isal_zlib  # the same CRC-32 as zlib's, several times as fast
 from numpy.lib.format import open_memmap
 
-from everytoken.provenance import ProvenanceError
+from everytoken.provenance.errors import ProvenanceError
 
 CHECKSUMS_FILE = "window_crc32.npy"
 

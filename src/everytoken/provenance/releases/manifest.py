@@ -22,7 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from everytoken.corpus import excluded_addresses, excluded_rows
-from everytoken.provenance import ProvenanceError, text_hashes
+from everytoken.provenance.errors import ProvenanceError
+from everytoken.provenance.hashed_texts import text_hashes
 from everytoken.shards import Part, Rows, versioned
 
 MOST_ID_CHARACTERS = 50

@@ -12,7 +12,7 @@ from typing import Any
 
 from everytoken.corpus.ingestion import Source
 from everytoken.corpus.upstreams import NOT_PUBLISHED, PathUpstream
-from everytoken.provenance import ProvenanceError
+from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases.parameters import Homepage, Origin
 from everytoken.redaction import is_url, names_public_place
 

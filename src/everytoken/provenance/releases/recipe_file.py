@@ -16,7 +16,7 @@ from typing import Any
 import everytoken
 from everytoken.corpus.ingestion import PlanParameters, ShardPlan, Source
 from everytoken.corpus.upstreams import NOT_PUBLISHED
-from everytoken.provenance import ProvenanceError
+from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases.parameters import Licence, NotPublic, Origin
 from everytoken.provenance.releases.published import described_origin, published
 from everytoken.provenance.releases.release import RELEASE_FORMAT

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from everytoken.corpus.ingestion import Guarded, Upstream
 from everytoken.corpus.upstreams import NOT_PUBLISHED, HubUpstream, PathUpstream
-from everytoken.provenance import ProvenanceError
+from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases.release import Release
 from everytoken.redaction import is_named_by, is_url, names_public_place, shown
 

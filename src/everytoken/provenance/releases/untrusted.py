@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, NoReturn
 
-from everytoken.provenance import ProvenanceError
+from everytoken.provenance.errors import ProvenanceError
 
 MOST_BYTES = 1 << 28  # of JSON, of sums and of a tokenizer; the plan of 1T tokens has 10 MB
 _MOST_NESTED = 64

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from everytoken.corpus import add_statistics
-from everytoken.provenance import ProvenanceError
+from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases.card import dataset_card
 from everytoken.provenance.releases.checksums import CHECKSUMS_FILE, write_window_checksums
 from everytoken.provenance.releases.manifest import Withheld, is_withheld

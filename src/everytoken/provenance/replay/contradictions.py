@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from everytoken.corpus import N_CLASSES
 from everytoken.corpus.dedup import between
 from everytoken.outofcore import find_repeats
-from everytoken.provenance import ProvenanceError
+from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.replay.manifest_files import read_manifest
 from everytoken.shards import Artifact, Built, Rows, versioned, write_rows
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from everytoken.provenance import text_hashes
+from everytoken.provenance.hashed_texts import text_hashes
 from everytoken.provenance.releases import SPLITS
 from everytoken.provenance.replay.manifest_files import ROWS, read_manifest
 from everytoken.shards import Part, Rows, Shards, versioned

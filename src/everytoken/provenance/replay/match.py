@@ -30,7 +30,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from everytoken.outofcore import open_database
-from everytoken.provenance import ProvenanceError, text_digests, text_hashes
+from everytoken.provenance.errors import ProvenanceError
+from everytoken.provenance.hashed_texts import text_digests, text_hashes
 from everytoken.provenance.releases import SPLITS
 from everytoken.provenance.replay.faults import (
     FAULT_ROWS,

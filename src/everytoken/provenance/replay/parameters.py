@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from everytoken.provenance import ProvenanceError
+from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases import TOKENIZER_PATH, Release, is_readable, open_release, without_foreign_places
 from everytoken.provenance.replay.manifest_files import is_release
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from everytoken.address import spelled_address
 from everytoken.corpus import add_statistics
-from everytoken.provenance import ProvenanceError
+from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases import open_release
 from everytoken.provenance.replay.contradictions import CONTRADICTORY, contradictions_report
 from everytoken.provenance.replay.manifest_files import is_release

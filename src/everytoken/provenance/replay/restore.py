@@ -25,7 +25,8 @@ import pyarrow.compute as pc
 from everytoken.corpus import DEFAULT_REASON, DOCUMENTS, MAX_BATCH_BYTES, MAX_BATCH_ROWS, SPLIT_DOCUMENTS
 from everytoken.corpus.dedup import between, load_mapped
 from everytoken.corpus.sampling import HeldOutParameters, estimated_tokens, sum_tokens
-from everytoken.provenance import ProvenanceError, text_digests, text_hashes
+from everytoken.provenance.errors import ProvenanceError
+from everytoken.provenance.hashed_texts import text_digests, text_hashes
 from everytoken.provenance.releases import SPLITS, WITHHELD
 from everytoken.provenance.replay.manifest_files import RescueFile
 from everytoken.provenance.replay.match import (

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from everytoken.provenance import ProvenanceError
+from everytoken.provenance.errors import ProvenanceError
 
 Integers = npt.NDArray[np.int64]
 

@@ -15,7 +15,7 @@ from typing import Any
 from everytoken.corpus.ingestion import PlannedShard, ShardPlan, Source, Upstream
 from everytoken.corpus.reading import ReadingLimits, count_rows
 from everytoken.corpus.upstreams import UpstreamFile, algorithm_of
-from everytoken.provenance import ProvenanceError
+from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases import Release
 
 RENAMED = "renamed"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from everytoken.provenance import ProvenanceError
+from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases import (
     BOUNDARIES_FILE,
     MANIFEST_FOLDER,

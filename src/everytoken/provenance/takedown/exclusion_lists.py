@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from everytoken.corpus import Entry, ExclusionParameters, read_list
-from everytoken.provenance import ProvenanceError
+from everytoken.provenance.errors import ProvenanceError
 from everytoken.shards import StoreBusy, atomic_file, canonical_json, lock_folder, sole_writer, write_text
 
 LISTS_FOLDER = "04_feature/excluded_documents"

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from everytoken.provenance import ProvenanceError
+from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.exposure import Held, exposures_of, windows_holding
 from everytoken.provenance.indexes import (
     DocumentIndex,

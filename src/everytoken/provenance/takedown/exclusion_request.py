@@ -9,7 +9,7 @@ from typing import Any
 
 from everytoken.address import parsed_address, spelled_address
 from everytoken.corpus import Entry, ExcludedAddress, ExcludedId, ExclusionParameters, read_list
-from everytoken.provenance import ProvenanceError
+from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.exposure import Unused, unused_at, unused_with_id
 from everytoken.provenance.indexes import DocumentIndex, DocumentPlace
 from everytoken.provenance.lookup import DocumentRecords, Places

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from everytoken.html_pages import page_with
-from everytoken.provenance import ProvenanceError
+from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.lookup import DocumentRecord, bytes_of_token, decoded
 from everytoken.provenance.trace.steps import TracedSequence
 from everytoken.provenance.trace.windows import TracedSpan

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from everytoken.provenance import ProvenanceError
+from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.lookup import (
     DocumentRecords,
     IndexedStream,

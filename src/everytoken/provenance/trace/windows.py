@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from everytoken.provenance import ProvenanceError
+from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.indexes import FlatWindowIndex, Span, StreamIndex
 from everytoken.provenance.lookup import (
     DocumentRecord,

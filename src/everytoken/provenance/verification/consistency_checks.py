@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from everytoken.corpus.ingestion import PlanParameters, shard_order
-from everytoken.provenance import ProvenanceError
+from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.lookup import DATASETS
 from everytoken.provenance.releases import (
     BOUNDARIES_FILE,

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from everytoken.provenance import ProvenanceError
+from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases import SUMS_FILE, read_bounded, require_inside, require_path, require_regular
 from everytoken.provenance.verification.file_threads import Hashing
 from everytoken.provenance.verification.findings import require_equal, require_none

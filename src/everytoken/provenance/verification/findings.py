@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from everytoken.corpus import CorpusError
-from everytoken.provenance import ProvenanceError
+from everytoken.provenance.errors import ProvenanceError
 from everytoken.shards import ShardsError
 from everytoken.tokens import TokensError
 from everytoken.tokens.checks import Check

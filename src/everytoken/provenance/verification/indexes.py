@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from everytoken.provenance import ProvenanceError
+from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.indexes import (
     DESCRIPTION_FILE,
     STREAM_INDEX_FORMAT,

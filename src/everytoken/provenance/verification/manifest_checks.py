@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from everytoken.corpus import N_CLASSES
-from everytoken.provenance import ProvenanceError, text_hash
+from everytoken.provenance.errors import ProvenanceError
+from everytoken.provenance.hashed_texts import text_hash
 from everytoken.provenance.releases import CLASSIFICATIONS_FOLDER, MANIFEST, SPLITS, VERIFICATION_FOLDER, Release
 from everytoken.provenance.verification.file_checks import open_array
 from everytoken.provenance.verification.file_threads import in_threads

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from everytoken.address import spelled_address
-from everytoken.provenance import ProvenanceError
+from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases import SPLITS, Release
 from everytoken.seeds import numpy_generator
 from everytoken.shards import StoredPart

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from everytoken.provenance import ProvenanceError
+from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases import CHECKSUMS_FILE, VERIFICATION_FOLDER, Release, window_checksums
 from everytoken.provenance.verification.file_checks import open_array, read_canonical_ledger
 from everytoken.provenance.verification.file_threads import Hashing

@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from everytoken.provenance import ProvenanceError, text_hash
+from everytoken.provenance.errors import ProvenanceError
+from everytoken.provenance.hashed_texts import text_hash
 from everytoken.provenance.releases import WITHHELD, Release
 from everytoken.provenance.verification.findings import require_equal
 from everytoken.provenance.verification.manifest_rows import column_values, named_document, record_of

@@ -11,7 +11,8 @@ import numpy as np
 from everytoken.corpus.ingestion import Guarded, Source, find_files, list_all_shards
 from everytoken.corpus.reading import ReadingLimits
 from everytoken.corpus.upstreams import NOT_PUBLISHED, PathUpstream, UpstreamFile, algorithm_of
-from everytoken.provenance import ProvenanceError, text_hash
+from everytoken.provenance.errors import ProvenanceError
+from everytoken.provenance.hashed_texts import text_hash
 from everytoken.provenance.lookup import read_documents_at
 from everytoken.provenance.releases import SPLITS, TOKENIZER_PATH, Release, is_readable
 from everytoken.provenance.verification.findings import require_equal, require_none

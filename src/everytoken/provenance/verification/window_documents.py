@@ -13,7 +13,7 @@ from typing import Self
 
 import numpy as np
 
-from everytoken.provenance import ProvenanceError
+from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.indexes import MadeStream, Span, StreamIndex, index_compact_stream, open_stream_index
 from everytoken.provenance.releases import Release
 from everytoken.provenance.verification.manifest_rows import annotated_order, named_document

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from everytoken.tokens import TokensError
+from everytoken.tokens.errors import TokensError
 
 
 class CanaryError(TokensError):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from everytoken.shards import Artifact, Built, Shards, versioned
-from everytoken.tokens import StreamError
+from everytoken.tokens.errors import StreamError
 from everytoken.tokens.streams import tokenizer_facts, write_padded_stream
 
 CANARY = "canary"

@@ -25,9 +25,9 @@ from typing import Literal
 
 import numpy as np
 
-from everytoken.tokens import TokenizerError
 from everytoken.tokens.chat.parameters import SpansAfter, SpansOfLines
 from everytoken.tokens.encoding import DocumentEncoder
+from everytoken.tokens.errors import TokenizerError
 
 Spans = Sequence[tuple[int, int]]  # half-open ranges of code points, in order, apart
 

@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 
 from everytoken.corpus import Address, excluded_rows
 from everytoken.shards import Part
-from everytoken.tokens import StreamError
 from everytoken.tokens.chat.conversations import ChatTokens, Spans, encode_chats, mark_ids, spans_after, spans_of_lines
 from everytoken.tokens.chat.parameters import ChatParameters, SpansOfLines, SpansOfTurns
 from everytoken.tokens.encoding import DocumentEncoder
+from everytoken.tokens.errors import StreamError
 
 REASONS = ("is_bad", "no_answer")
 EXCLUDED = "excluded"

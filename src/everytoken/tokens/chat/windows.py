@@ -36,11 +36,11 @@ from everytoken.corpus import excluded_addresses
 from everytoken.outofcore import RowScatter, destinations
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Artifact, Built, Shards, versioned
-from everytoken.tokens import StreamError
 from everytoken.tokens.chat.conversations import ChatTokens
 from everytoken.tokens.chat.documents import REASONS, chats_of
 from everytoken.tokens.chat.parameters import ChatParameters
 from everytoken.tokens.encoding import DocumentEncoder, open_encoder
+from everytoken.tokens.errors import StreamError
 from everytoken.tokens.streams import (
     LOSS_MASK_FILE,
     TokenizerFacts,

@@ -9,7 +9,7 @@ from typing import Literal
 import pyarrow as pa
 
 from everytoken.shards import ShardsError
-from everytoken.tokens import StreamError, TokensError
+from everytoken.tokens.errors import StreamError, TokensError
 
 Level = Literal["sizes", "sampled", "full"]
 _FAULTS = (TokensError, ShardsError, OSError, pa.ArrowException)

@@ -45,10 +45,10 @@ from everytoken.shards import (
     stored_content,
 )
 from everytoken.system_errors import raise_trouble
-from everytoken.tokens import StreamError
 from everytoken.tokens.checks.check import Check, Level, checked, require
 from everytoken.tokens.checks.raw_shards import raw_checks
 from everytoken.tokens.checks.streams import stream_checks
+from everytoken.tokens.errors import StreamError
 from everytoken.tokens.streams import MANIFEST_FILE, with_name
 from everytoken.tokens.tokenizer import TOKENIZER_FILE, open_tokenizer
 

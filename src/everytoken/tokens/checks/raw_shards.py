@@ -7,9 +7,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from everytoken.tokens import StreamError
 from everytoken.tokens.checks.check import Check, Level, checked
 from everytoken.tokens.checks.windows import Seen, check_ids, new_digest, sampled, scan
+from everytoken.tokens.errors import StreamError
 from everytoken.tokens.streams import DTYPES, MANIFEST_FILE, open_raw_shards, read_manifest
 
 

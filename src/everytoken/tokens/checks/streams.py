@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from everytoken.tokens import StreamError
 from everytoken.tokens.checks.check import Check, Level, checked
 from everytoken.tokens.checks.windows import (
     Seen,
@@ -23,6 +22,7 @@ from everytoken.tokens.checks.windows import (
     scan,
 )
 from everytoken.tokens.encoding import STATISTIC as TOMBSTONES
+from everytoken.tokens.errors import StreamError
 from everytoken.tokens.streams import (
     LOSS_MASK_FILE,
     SIDECAR_FILE,

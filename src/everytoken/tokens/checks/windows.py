@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from everytoken.seeds import numpy_generator
-from everytoken.tokens import StreamError
+from everytoken.tokens.errors import StreamError
 
 SAMPLED = 32
 _BLOCK_BYTES = 8 << 20

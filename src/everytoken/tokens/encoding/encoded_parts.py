@@ -16,13 +16,13 @@ import pyarrow as pa
 
 from everytoken.corpus import Address, excluded_addresses
 from everytoken.shards import Artifact, Part, Rows, versioned
-from everytoken.tokens import TokenizerError
 from everytoken.tokens.encoding.counts import COUNTED, document_counts
 from everytoken.tokens.encoding.encoder import DocumentEncoder, Encoded, SpelledSpecialToken, open_encoder
 from everytoken.tokens.encoding.language_bands import BANDS, language_band
 from everytoken.tokens.encoding.recheck import EngineDiffers, Recheck, Rechecker
 from everytoken.tokens.encoding.tombstones import STATISTIC, buried_of
 from everytoken.tokens.engines import SpecialTokens, chosen_engine, proof_of
+from everytoken.tokens.errors import TokenizerError
 from everytoken.tokens.tokenizer import open_tokenizer
 
 _NEEDED = ("text", "source")

@@ -23,8 +23,8 @@ from pathlib import Path
 import numpy as np
 
 from everytoken.shards import Artifact
-from everytoken.tokens import TokenizerError
 from everytoken.tokens.engines import REFERENCE, Engine, SpecialTokens, check_cut, open_guarded
+from everytoken.tokens.errors import TokenizerError
 from everytoken.tokens.tokenizer import PIECE_CHARACTERS, DocumentTokenizer, open_tokenizer, pieces
 
 # Bounds memory: the reference keeps about 100 bytes a token beside the ids. Smaller batches leave its cores idle.

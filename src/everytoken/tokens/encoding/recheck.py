@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from everytoken.seeds import numpy_generator
-from everytoken.tokens import TokenizerError
 from everytoken.tokens.encoding.encoder import DocumentEncoder, Encoded
 from everytoken.tokens.engines import REFERENCE, open_engine
+from everytoken.tokens.errors import TokenizerError
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from everytoken.corpus import Address, excluded_rows
 from everytoken.shards import Shards
-from everytoken.tokens import TokenizerError
 from everytoken.tokens.encoding.encoder import Encoded
+from everytoken.tokens.errors import TokenizerError
 
 STATISTIC = "tombstones"
 """Of a part of encoded documents: the rows that are tombstones, ascending; not there when none is."""

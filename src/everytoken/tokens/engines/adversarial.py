@@ -20,7 +20,6 @@ from functools import cache
 from itertools import product
 
 from everytoken.seeds import numpy_generator
-from everytoken.tokens import TokenizerError
 from everytoken.tokens.engines.code_points import (
     APOSTROPHES,
     ASCII_LETTERS,
@@ -43,6 +42,7 @@ from everytoken.tokens.engines.code_points import (
     RUN_LENGTHS,
     ZEROS,
 )
+from everytoken.tokens.errors import TokenizerError
 from everytoken.tokens.tokenizer import byte_symbols
 
 _CHARACTERS_A_TEXT = 24

@@ -19,11 +19,11 @@ import numpy as np
 
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Artifact, Built, Shards, versioned
-from everytoken.tokens import TokenizerError
 from everytoken.tokens.engines import registry as available
 from everytoken.tokens.engines.adversarial import family_sizes
 from everytoken.tokens.engines.comparison import compare_engines
 from everytoken.tokens.engines.registry import REFERENCE, SpecialTokens
+from everytoken.tokens.errors import TokenizerError
 from everytoken.tokens.tokenizer import open_tokenizer
 
 logger = logging.getLogger(__name__)

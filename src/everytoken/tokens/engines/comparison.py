@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 
 from everytoken.measurements import rate
-from everytoken.tokens import TokenizerError
 from everytoken.tokens.engines.adversarial import adversarial_cases
 from everytoken.tokens.engines.guard import check_cut, open_guarded
 from everytoken.tokens.engines.registry import REFERENCE, Engine, SpecialTokens
+from everytoken.tokens.errors import TokenizerError
 from everytoken.tokens.tokenizer import DocumentTokenizer
 
 logger = logging.getLogger(__name__)

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 import numpy as np
 import orjson
 
-from everytoken.tokens import TokenizerError
 from everytoken.tokens.engines import registry
 from everytoken.tokens.engines.registry import REFERENCE, Engine, SpecialTokens
+from everytoken.tokens.errors import TokenizerError
 from everytoken.tokens.tokenizer import DocumentTokenizer
 
 _NORMAL_FORMS = {"NFC", "NFD", "NFKC", "NFKD"}

@@ -23,7 +23,7 @@ import numpy as np
 import orjson
 from tokenizers import Tokenizer
 
-from everytoken.tokens import TokenizerError
+from everytoken.tokens.errors import TokenizerError
 
 SpecialTokens = Literal["literal", "control", "error"]
 EngineName = Literal["fastest", "tokenizers", "splintr-rs", "fastokens", "snaptokens"]

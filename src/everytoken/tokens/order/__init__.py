@@ -5,17 +5,25 @@ from typing import TYPE_CHECKING
 from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
+    from everytoken.tokens.order.integer_schedules import IntegerSchedule, integer_schedule
     from everytoken.tokens.order.loader import TrainingWindows, WindowStream, open_training_windows, open_window_stream
-    from everytoken.tokens.order.parameters import DataParameters
+    from everytoken.tokens.order.parameters import DataParameters, WeightsFrom
     from everytoken.tokens.order.sample_order import SampleOrder
+    from everytoken.tokens.order.spp_schedule import SppSchedule, later_shares, window_of_sample
 
 __getattr__, __dir__ = exports(__name__, __file__)
 
 __all__ = [
     "DataParameters",
+    "IntegerSchedule",
     "SampleOrder",
+    "SppSchedule",
     "TrainingWindows",
+    "WeightsFrom",
     "WindowStream",
+    "integer_schedule",
+    "later_shares",
     "open_training_windows",
     "open_window_stream",
+    "window_of_sample",
 ]

@@ -27,7 +27,6 @@ from typing import Any
 import numpy as np
 
 from everytoken.shards import Artifact, file_sha256
-from everytoken.tokens import StreamError
 from everytoken.tokens.checks import (
     Level,
     Seen,
@@ -39,6 +38,7 @@ from everytoken.tokens.checks import (
     sampled,
     verify,
 )
+from everytoken.tokens.errors import StreamError
 from everytoken.tokens.order.parameters import DataParameters
 from everytoken.tokens.order.sample_order import SampleOrder
 from everytoken.tokens.streams import (

@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from everytoken.tokens import StreamError
-from everytoken.tokens.order.integer_schedule import integer_schedule
+from everytoken.tokens.errors import StreamError
+from everytoken.tokens.order.integer_schedules import integer_schedule
 from everytoken.tokens.order.parameters import DataParameters
 from everytoken.tokens.order.permutation import Permutations
 from everytoken.tokens.order.spp_schedule import Schedule, SppSchedule

@@ -4,7 +4,7 @@ Both map item i to (stream, ordinal): the ordinal counts the items of that strea
 i is looked at, so any item, step or range is computed for itself.
 
 ``integer``, for new runs: exact, for any number of streams, in
-`everytoken.tokens.order.integer_schedule`.
+`everytoken.tokens.order.integer_schedules`.
 
 ``spp``, the rule of the published runs, in float64. Streams in order have the weights w_0, w_1, ..., their sizes. At
 level m, among streams m and following, the share that goes on to later streams is the float64
@@ -29,7 +29,7 @@ from typing import Protocol
 
 import numpy as np
 
-from everytoken.tokens import StreamError
+from everytoken.tokens.errors import StreamError
 
 
 class Schedule(Protocol):

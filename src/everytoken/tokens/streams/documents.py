@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from everytoken.outofcore import destinations, in_order
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Artifact, Part, Shards
-from everytoken.tokens import StreamError
+from everytoken.tokens.errors import StreamError
 from everytoken.tokens.tokenizer import token_dtype
 
 

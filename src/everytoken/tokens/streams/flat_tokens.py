@@ -20,7 +20,7 @@ from typing import Any, overload
 import numpy as np
 
 from everytoken.shards import Artifact
-from everytoken.tokens import StreamError
+from everytoken.tokens.errors import StreamError
 from everytoken.tokens.streams.megatron import open_indexed, with_name
 from everytoken.tokens.streams.one_document_per_window import TOKEN_LENGTHS_FILE
 from everytoken.tokens.streams.raw_shards import DTYPES, FORMAT, MANIFEST_FILE, shard_name

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from everytoken.tokens import StreamError
+from everytoken.tokens.errors import StreamError
 
 LOSS_MASK_FILE = "loss_mask.npy"
 

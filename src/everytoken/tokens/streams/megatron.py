@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 
 from everytoken.outofcore import RowScatter
-from everytoken.tokens import StreamError
+from everytoken.tokens.errors import StreamError
 
 _MAGIC = b"MMIDIDX\x00\x00"
 _VERSION = 1

@@ -27,7 +27,7 @@ import pyarrow as pa
 from everytoken.outofcore import destinations
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Artifact, Built, Shards, versioned
-from everytoken.tokens import StreamError
+from everytoken.tokens.errors import StreamError
 from everytoken.tokens.streams.documents import (
     document_sizes,
     require_encoded,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from everytoken.tokens import StreamError
+from everytoken.tokens.errors import StreamError
 
 
 def padded(ids: pa.Array, lengths: np.ndarray, window: int) -> tuple[np.ndarray, int]:

@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 from everytoken.outofcore import destinations, in_order
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Part, Shards
-from everytoken.tokens import StreamError
+from everytoken.tokens.errors import StreamError
 
 ORDER = (
     "Documents of one source of one dataset: parts in plan order, in a part by "

@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, Literal, Self
 import numpy as np
 
 from everytoken.shards import Artifact, Built, Shards, atomic_file, file_sha256, versioned, write_text
-from everytoken.tokens import StreamError
+from everytoken.tokens.errors import StreamError
 from everytoken.tokens.streams.raw_shard_order import ORDER, StrandCount, count_strands, interleaved
 
 MANIFEST_FILE = "manifest.json"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from everytoken.shards import LEDGER_FILE, Artifact, ArtifactStore, file_sha256, value_digest
-from everytoken.tokens import StreamError
+from everytoken.tokens.errors import StreamError
 from everytoken.tokens.streams.loss_mask import LOSS_MASK_FILE
 from everytoken.tokens.streams.megatron import with_name
 from everytoken.tokens.streams.one_document_per_window import TOKEN_LENGTHS_FILE

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
 
 from everytoken.shards import Artifact
-from everytoken.tokens import TokenizerError
+from everytoken.tokens.errors import TokenizerError
 from everytoken.tokens.tokenizer.probe import check_probe
 from everytoken.tokens.tokenizer.text_pieces import may_be_cut
 

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer, __version__
 
-from everytoken.tokens import TokenizerError
+from everytoken.tokens.errors import TokenizerError
 
 LIBRARY = "tokenizers"
 

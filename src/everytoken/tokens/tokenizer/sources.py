@@ -20,7 +20,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 
 from everytoken.corpus.upstreams import UNKNOWN_REVISION, FetchError, HubRepository, find_commit
 from everytoken.shards import Built, Shards, versioned
-from everytoken.tokens import TokenizerError
+from everytoken.tokens.errors import TokenizerError
 from everytoken.tokens.tokenizer.document_tokenizer import TOKENIZER_FILE, open_tokenizer
 from everytoken.tokens.tokenizer.probe import library_record, probe_record
 

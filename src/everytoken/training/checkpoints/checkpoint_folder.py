@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from everytoken.shards import ShardsError, canonical_json, file_sha256, plain_json
-from everytoken.training import CheckpointError
+from everytoken.training.errors import CheckpointError
 
 STATE_FILE = "state.json"
 SUMS_FILE = "SHA256SUMS"

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from everytoken.models import TOKENIZER_FILE, GgufFile, LlamaFacts, read_facts, read_model, write_hugging_face
 from everytoken.shards import atomic_folder
-from everytoken.training import CheckpointError, TrainingError
 from everytoken.training.checkpoints.model import (
     MODEL_FILE,
     CheckpointConfig,
@@ -23,6 +22,7 @@ from everytoken.training.checkpoints.model import (
     save_model,
 )
 from everytoken.training.checkpoints.verify import require_intact
+from everytoken.training.errors import CheckpointError, TrainingError
 
 
 def export_checkpoint(checkpoint: Path, out: Path, *, tokenizer: Path | None) -> list[str]:

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from everytoken.models import LanguageModel, ModelParameters, empty_model
-from everytoken.training import CheckpointError
+from everytoken.training.errors import CheckpointError
 
 CONFIG_FILE = "config.json"
 MODEL_FILE = "model.safetensors"

@@ -31,7 +31,6 @@ from typing import Any
 from safetensors import SafetensorError
 
 from everytoken.shards import StoreBusy, atomic_folder, fsync_folder, remove_temporaries, sole_writer
-from everytoken.training import CheckpointError
 from everytoken.training.checkpoints.checkpoint_folder import (
     Content,
     complete,
@@ -41,6 +40,7 @@ from everytoken.training.checkpoints.checkpoint_folder import (
     step_name,
     verify,
 )
+from everytoken.training.errors import CheckpointError
 
 logger = logging.getLogger(__name__)
 

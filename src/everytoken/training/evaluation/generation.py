@@ -16,7 +16,8 @@ from torch import Tensor
 from everytoken.models import LanguageModel
 from everytoken.seeds import torch_generator
 from everytoken.tokens.encoding import DocumentEncoder
-from everytoken.training import GenerationParameters, NonFiniteError, TrainingError
+from everytoken.training.errors import NonFiniteError, TrainingError
+from everytoken.training.parameters import GenerationParameters
 from everytoken.training.step import autocast, execution
 
 Finish = Literal["eos", "max_new_tokens", "context"]

@@ -29,7 +29,8 @@ from torch import nn
 from everytoken.seeds import uniform_hash
 from everytoken.shards import Part, atomic_file, file_sha256
 from everytoken.tokens.encoding import DocumentEncoder
-from everytoken.training import ExecutionParameters, TrainingError
+from everytoken.training.errors import TrainingError
+from everytoken.training.parameters import ExecutionParameters
 from everytoken.training.step import ALONE, HeldOutRecord, Processes, autocast, document_numbers
 
 _PAD_TO = 32  # few distinct shapes: each new one costs oneDNN a set-up

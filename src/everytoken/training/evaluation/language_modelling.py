@@ -30,7 +30,8 @@ from numpy.typing import NDArray
 from everytoken.models import LanguageModel
 from everytoken.shards import Part
 from everytoken.tokens.encoding import DocumentEncoder
-from everytoken.training import EvaluationParameters, NonFiniteError, TrainingError
+from everytoken.training.errors import NonFiniteError, TrainingError
+from everytoken.training.parameters import EvaluationParameters
 from everytoken.training.step import ReadBatch, autocast, execution, token_losses
 
 _PAD_TO = 32  # few distinct shapes: each new one costs oneDNN a set-up

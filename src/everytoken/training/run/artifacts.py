@@ -24,16 +24,13 @@ from everytoken.tokens.engines import SpecialTokens
 from everytoken.tokens.order import DataParameters, open_training_windows
 from everytoken.tokens.streams import GivenFiles, path_of
 from everytoken.tokens.tokenizer import TOKENIZER_FILE, open_tokenizer
-from everytoken.training import (
-    LOWER_RATE,
-    CheckpointError,
+from everytoken.training.errors import LOWER_RATE, CheckpointError, NonFiniteError, TrainingError
+from everytoken.training.parameters import (
     CheckpointParameters,
     DistributionParameters,
     EvaluationParameters,
     ExecutionParameters,
     GenerationParameters,
-    NonFiniteError,
-    TrainingError,
     TrainingParameters,
 )
 from everytoken.training.run.job import TrainingJob

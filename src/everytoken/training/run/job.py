@@ -9,7 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from everytoken.models import ModelParameters
 from everytoken.shards import recipe_value, value_digest
 from everytoken.tokens.order import DataParameters
-from everytoken.training import CheckpointParameters, DistributionParameters, TrainingError, TrainingParameters
+from everytoken.training.errors import TrainingError
+from everytoken.training.parameters import CheckpointParameters, DistributionParameters, TrainingParameters
 
 
 class TrainingJob(BaseModel):

@@ -25,7 +25,7 @@ from types import FrameType
 from typing import Any
 
 from everytoken.shards import StoreBusy, sole_writer
-from everytoken.training import CheckpointError, NonFiniteError, TrainingError
+from everytoken.training.errors import CheckpointError, NonFiniteError, TrainingError
 from everytoken.training.run.job import TrainingJob, write_job
 from everytoken.training.run.progress_channel import Listeners, OnHeldOut, OnRecords, Tail
 from everytoken.training.step import HeldOutRecord, StepRecord

@@ -22,7 +22,8 @@ from everytoken.models import (
     parameter_counts,
 )
 from everytoken.tokens.order import DataParameters
-from everytoken.training import CheckpointParameters, DistributionParameters, TrainingError, TrainingParameters
+from everytoken.training.errors import TrainingError
+from everytoken.training.parameters import CheckpointParameters, DistributionParameters, TrainingParameters
 
 _FLOAT32, _BFLOAT16 = 4, 2
 _MOMENTS = 2  # of AdamW

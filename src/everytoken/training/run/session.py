@@ -23,7 +23,6 @@ from torch import Tensor
 from everytoken.models import LanguageModel, build_model, empty_model
 from everytoken.tokens.encoding import open_encoder
 from everytoken.tokens.order import TrainingWindows, open_training_windows
-from everytoken.training import LOWER_RATE, CheckpointError, GenerationParameters, NonFiniteError, TrainingError
 from everytoken.training.checkpoints import (
     MODEL_FILE,
     Checkpoint,
@@ -35,7 +34,9 @@ from everytoken.training.checkpoints import (
     write_config,
     write_tensors,
 )
+from everytoken.training.errors import LOWER_RATE, CheckpointError, NonFiniteError, TrainingError
 from everytoken.training.evaluation import HeldOutChunks, evaluate_held_out, generate, read_held_out
+from everytoken.training.parameters import GenerationParameters
 from everytoken.training.run.job import TrainingJob
 from everytoken.training.run.progress import with_progress
 from everytoken.training.run.progress_channel import Listeners

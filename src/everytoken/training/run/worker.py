@@ -30,7 +30,7 @@ from typing import NoReturn
 from everytoken.models import ModelsError
 from everytoken.shards import ShardsError
 from everytoken.tokens import TokensError
-from everytoken.training import TrainingError
+from everytoken.training.errors import TrainingError
 from everytoken.training.run.job import TrainingJob, read_job
 from everytoken.training.run.launch import RECORDS_FILE, run_job
 from everytoken.training.run.progress_channel import append_records

@@ -26,8 +26,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from everytoken.models import LanguageModel
-from everytoken.training import DistributionParameters, TrainingError
 from everytoken.training.checkpoints import check_tensors, model_tensors
+from everytoken.training.errors import TrainingError
+from everytoken.training.parameters import DistributionParameters
 from everytoken.training.step.objective import Objective
 from everytoken.training.step.optimizer_state import (
     flat_state,

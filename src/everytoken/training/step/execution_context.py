@@ -13,7 +13,7 @@ import torch
 
 from everytoken.measurements import processor_name, rate
 from everytoken.seeds import torch_generator
-from everytoken.training import ExecutionParameters
+from everytoken.training.parameters import ExecutionParameters
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from everytoken.training import CheckpointError
+from everytoken.training.errors import CheckpointError
 
 HISTORY_FILE = "history.parquet"
 HELD_OUT_FILE = "held_out.parquet"

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from everytoken.models import LanguageModel
-from everytoken.training import LOWER_RATE, NonFiniteError, TrainingError, TrainingParameters
+from everytoken.training.errors import LOWER_RATE, NonFiniteError, TrainingError
+from everytoken.training.parameters import TrainingParameters
 from everytoken.training.step.distribution import ALONE, Processes
 from everytoken.training.step.execution_context import autocast
 from everytoken.training.step.history import StepRecord

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from everytoken.training import CheckpointError
 from everytoken.training.checkpoints import check_tensors, read_tensors, write_tensors
+from everytoken.training.errors import CheckpointError
 
 OPTIMIZER_FILE = "optimizer.safetensors"
 MOMENTS = ("exp_avg", "exp_avg_sq")

@@ -35,7 +35,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from everytoken.tokens import StreamError
+from everytoken.tokens.errors import StreamError
 from everytoken.tokens.order.periodic_schedule import PeriodicSchedule
 
 MOST_WEIGHT = 1 << 56  # of all streams together: with it no intermediate number needs more than 63 bits
