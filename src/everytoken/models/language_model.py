@@ -13,12 +13,12 @@ the logits of a whole batch never exist. Beside these:
   compiled graph. A family that runs a layer many times names it once.
 - Sizes: ``flop_per_token`` is how often a parameter is used, not how many there are: a looped or routed family counts
   the uses of one token.
-- Weight decay acts on parameters of two axes or more (``training.loop.decays``). A family with tables of two axes
+- Weight decay acts on parameters of two axes or more (``training.step.loop.decays``). A family with tables of two axes
   that must not decay says so there, by name.
 - Further terms of the loss (balance of experts, cost of pondering) are sums over positions like the cross-entropy.
-  They belong into ``training.objective.Objective``, whose forward pass is the one that DDP and FSDP2 see: the family
-  keeps them of its last ``hidden_states``, the objective adds them. What changes after an optimiser step without a
-  gradient (the bias of a router) is a buffer, so that checkpoints hold it.
+  They belong into ``training.step.objective.Objective``, whose forward pass is the one that DDP and FSDP2 see: the
+  family keeps them of its last ``hidden_states``, the objective adds them. What changes after an optimiser step
+  without a gradient (the bias of a router) is a buffer, so that checkpoints hold it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Training, evaluation and generation with the models of ``everytoken.models``.
 
-This package itself imports no torch: parameters and the artifact functions (``artifacts.py``) are light, and
+This package itself imports no torch: parameters and the artifact functions (``run/artifacts.py``) are light, and
 everything that computes is imported when it runs.
 """
 
