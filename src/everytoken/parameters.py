@@ -1,6 +1,7 @@
-"""One frozen model a pipeline; an unknown key is an error, and there are no defaults: a default hides a lost seed.
+"""One frozen model a pipeline; an unknown key is an error.
 
-The values are in ``conf/base/parameters_<pipeline>.yml``, other environments change leaves of them.
+Options have defaults here. Seeds, thresholds, budgets and targets have none: a default would hide a decision. Their
+values are in ``conf/base/parameters_<pipeline>.yml``, and other environments change leaves of it.
 """
 
 from __future__ import annotations
@@ -88,11 +89,11 @@ class IngestionParameters(_Parameters):
     min_chars: NonNegativeInt
     max_bad_share: float = Field(ge=0, le=1)
     reading: ReadingLimits
-    keep_fetched: bool
+    keep_fetched: bool = True
     dedup: DedupRules
     dedup_memory: PositiveInt
-    decontamination: Decontamination | None
-    mixture: MixtureParameters | None
+    decontamination: Decontamination | None = None
+    mixture: MixtureParameters | None = None
     sources: dict[str, Source | None]
 
     @model_validator(mode="after")
@@ -183,7 +184,7 @@ class HubTokenizer(_Parameters):
     kind: Literal["hub"]
     repository: str
     revision: str
-    sha256: _Sha256 | None
+    sha256: _Sha256 | None = None
 
     @field_validator("repository")
     @classmethod
@@ -233,11 +234,11 @@ class TokenizationParameters(_Parameters):
     eos_token: str
     seq_length: PositiveInt
     reflection_budget: NonNegativeInt
-    special_tokens_in_text: SpecialTokens
+    special_tokens_in_text: SpecialTokens = "literal"
     max_lossy_share: float = Field(ge=0, le=1)
-    engine: EngineName
+    engine: EngineName = "fastest"
     certificate: CertificateParameters
-    shuffle_block: PositiveInt | None
+    shuffle_block: PositiveInt | None = None
     shuffle_memory: PositiveInt
 
     @model_validator(mode="before")
@@ -272,7 +273,7 @@ class TrainingParameters(_Parameters):
     optimisation: OptimisationParameters
     data: DataParameters
     checkpoints: CheckpointParameters
-    distribution: DistributionParameters
+    distribution: DistributionParameters = DistributionParameters()
 
 
 class GivenStreamParameters(_Parameters):
@@ -283,7 +284,7 @@ class GivenStreamParameters(_Parameters):
     """
 
     path: str
-    sha256: _Sha256 | None
+    sha256: _Sha256 | None = None
 
 
 class PretrainingParameters(_Parameters):
@@ -295,7 +296,7 @@ class PretrainingParameters(_Parameters):
     """
 
     streams: dict[str, GivenStreamParameters | None]
-    seq_length: PositiveInt | None
+    seq_length: PositiveInt | None = None
     tokenizer: GivenStreamParameters
     eos_token: str
 
@@ -328,7 +329,7 @@ class FinetuningParameters(_Parameters):
     optimisation: OptimisationParameters
     data: DataParameters
     checkpoints: CheckpointParameters
-    distribution: DistributionParameters
+    distribution: DistributionParameters = DistributionParameters()
     generation: GenerationParameters
 
     @model_validator(mode="after")
@@ -350,7 +351,7 @@ class PackingParameters(_Parameters):
 
     seed: NonNegativeInt
     shard_size_tokens: PositiveInt
-    dtype: Literal["uint16", "uint32"]
+    dtype: Literal["uint16", "uint32"] = "uint32"
     shuffle_memory: PositiveInt
 
 
@@ -374,10 +375,10 @@ class ReleaseParameters(_Parameters):
 
     pretty_name: str
     languages: tuple[Annotated[str, Field(pattern=r"^([a-z]{2,3}|code|multilingual)$")], ...]
-    homepage: WebLink | None
+    homepage: WebLink | None = None
     memory: PositiveInt
     licences: dict[str, Licence]
-    sources: dict[str, Origin]
+    sources: dict[str, Origin] = {}
 
 
 class VerificationParameters(_Parameters):
@@ -405,9 +406,9 @@ class ReplayParameters(_Parameters):
     """
 
     release: str
-    upstreams: dict[str, Upstream] | None
-    allow: tuple[Literal["contradictory", "moved", "gone", "changed", "ambiguous"], ...]
-    allow_roots: tuple[str, ...]
+    upstreams: dict[str, Upstream] | None = None
+    allow: tuple[Literal["contradictory", "moved", "gone", "changed", "ambiguous"], ...] = ()
+    allow_roots: tuple[str, ...] = ()
     memory: PositiveInt
     verification: VerificationParameters
 

@@ -52,7 +52,7 @@ class EstimateParameters(HeldOutParameters):
         strata: what the documents are divided by beside their score, or null for nothing.
     """
 
-    strata: Strata | None
+    strata: Strata | None = None
 
 
 class SubsamplingParameters(EstimateParameters):
@@ -66,7 +66,7 @@ class SubsamplingParameters(EstimateParameters):
 
     seed: Annotated[int, Field(ge=0)]
     target_tokens: Annotated[FiniteFloat, Field(gt=0)] | None
-    exclude: Annotated[ExclusionParameters | None, UNRECORDED]
+    exclude: Annotated[ExclusionParameters | None, UNRECORDED] = None
 
     @property
     def estimate(self) -> EstimateParameters:

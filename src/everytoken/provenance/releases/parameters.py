@@ -61,7 +61,7 @@ class Licence(BaseModel):
     spdx: str
     url: str
     attribution: str
-    text: TextPolicy
+    text: TextPolicy = "none"
 
     @field_validator("url")
     @classmethod
