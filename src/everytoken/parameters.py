@@ -269,7 +269,7 @@ class TrainingParameters(_Parameters):
     ``checkpoints`` and ``distribution`` say how, not what: changing them trains nothing again.
     """
 
-    model: ModelParameters
+    model: ModelParameters = Field(discriminator="family")
     optimisation: OptimisationParameters
     data: DataParameters
     checkpoints: CheckpointParameters
@@ -346,7 +346,8 @@ class PackingParameters(_Parameters):
     """Raw shards.
 
     ``seed``: of the order of documents in parts. ``shard_size_tokens``: tokens of each shard but the last. ``dtype``:
-    of the ids in the files. ``shuffle_memory``: bytes; changes time, never a byte of the shards.
+    of the ids in the files; uint16 holds ids below 65,536. ``shuffle_memory``: bytes; changes time, never a byte of
+    the shards.
     """
 
     seed: NonNegativeInt
@@ -398,8 +399,9 @@ class ReplayParameters(_Parameters):
 
     ``release``: its folder, or that of a manifest in the published format. ``upstreams``: by source another place for
     its files; null for those of ``ingestion.sources``. ``allow``: what may be amiss with the upstream: files or pins
-    that are others (``moved``), documents that are ``gone`` or ``changed``, ids with several texts (``ambiguous``);
-    a list, or, as commas separate ``--params``, a string with + or | between them.
+    that are others (``moved``), documents that are ``gone`` or ``changed``, ids with several texts (``ambiguous``),
+    rows of a manifest that contradict each other (``contradictory``); a list, or, as commas separate ``--params``, a
+    string with + or | between them. All of it is counted and listed, allowed or not.
     ``allow_roots``: folders of this machine and URLs that the release may name although they are local, private or
     plain http; a list, or a string with | between them.
     ``memory``: bytes for finding documents by id; changes time, never a byte. ``verification``: of the streams.

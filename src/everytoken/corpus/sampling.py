@@ -61,7 +61,8 @@ class SubsamplingParameters(EstimateParameters):
     Attributes:
         seed: of the draw of every part.
         target_tokens: estimated tokens wanted over both splits, or null for everything.
-        exclude: the list of documents that are taken down, or null. No draw reads it: the others stay where they are.
+        exclude: the list of documents that are taken down, or null for the one in force. No draw reads it: the others
+            stay where they are.
     """
 
     seed: Annotated[int, Field(ge=0)]
