@@ -71,7 +71,7 @@ class TrainingParameters(BaseModel):
     gradient_clip: float = Field(gt=0)  # largest norm of the whole gradient
     # steps with a loss or gradient that is not finite; one more is an error
     max_skipped_in_a_row: Annotated[int, Field(ge=0), UNRECORDED]
-    activation_checkpointing: Annotated[bool, UNRECORDED] = False  # less memory, one more forward pass, the same bits
+    activation_checkpointing: Annotated[bool, UNRECORDED] = False  # less memory, a quarter more time, the same bits
     compile: bool = False  # torch.compile of each layer: worth it for long runs
     held_out: PeriodicHeldOut | None = None
     samples: PeriodicSamples | None = None
