@@ -115,47 +115,6 @@ def test_what_nobody_has_looked_up_goes_over_the_value_of_base(tmp_path: Path) -
     assert release["pretty_name"] == "Mine"
 
 
-# releases of 0.1.0 have parameters without these, and are replayed
-_YOUNGER_OPTIONS = {("CanaryUniverse", "annotated_by")}
-
-
-def test_no_parameter_model_has_a_default() -> None:
-    from pydantic import BaseModel
-
-    from everytoken import parameters
-
-    seen: set[type] = set()
-
-    def check(model: type[BaseModel]) -> None:
-        if model in seen:
-            return
-        seen.add(model)
-        assert model.model_config.get("extra") == "forbid", model
-        assert model.model_config.get("frozen"), model
-        for name, field in model.model_fields.items():
-            discriminator = typing.get_origin(field.annotation) is typing.Literal
-            younger = (model.__name__, name) in _YOUNGER_OPTIONS
-            assert field.is_required() or discriminator or younger, (
-                f"{model.__name__}.{name}: a default hides a lost seed"
-            )
-            for kind in _models_in(field.annotation):
-                check(kind)
-
-    for value in vars(parameters).values():
-        if isinstance(value, type) and issubclass(value, BaseModel) and value is not BaseModel:
-            check(value)
-    assert len(seen) >= 6
-
-
-def _models_in(annotation: object) -> Iterator[type]:
-    from pydantic import BaseModel
-
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for argument in typing.get_args(annotation):
-        yield from _models_in(argument)
-
-
 _NODES = {node.name: node for pipeline in pipelines.values() for node in pipeline.nodes}
 
 

@@ -29,6 +29,7 @@ from everytoken.pipeline_registry import JOBS, choose_job
 from everytoken.redaction import Redaction, SecretError, require_no_secrets
 from everytoken.shards import write_text
 from everytoken.system_errors import SystemTrouble, explained
+from everytoken.tagged_unions import with_whole_families
 
 if TYPE_CHECKING:
     from everytoken.provenance.releases import Release
@@ -63,6 +64,7 @@ class JobConfigLoader(OmegaConfigLoader):
         if key != "parameters":
             return found
         given = self.runtime_params or {}
+        found = with_whole_families(found, given)
         if self.job != "replay":
             return _merged(found, _unknown(given))
         from everytoken.provenance import ProvenanceError
@@ -111,8 +113,9 @@ class JobConfigLoader(OmegaConfigLoader):
 
     @staticmethod
     def _soft_merge(config: dict[str, Any], env_config: dict[str, Any], env_path: str | None = None) -> Any:
-        """Let an environment say ``???`` over a value of ``base``, see `_unknown`."""
-        return _merged(OmegaConfigLoader._soft_merge(config, env_config, env_path), _unknown(env_config))
+        """Let an environment say ``???`` over a value of ``base``, see `_unknown`, and choose a family of models."""
+        merged = _merged(OmegaConfigLoader._soft_merge(config, env_config, env_path), _unknown(env_config))
+        return with_whole_families(merged, env_config)
 
 
 class ConfigurationHook:

@@ -1,6 +1,7 @@
-"""One frozen model a pipeline; an unknown key is an error, and there are no defaults: a default hides a lost seed.
+"""One frozen model a pipeline; an unknown key is an error.
 
-The values are in ``conf/base/parameters_<pipeline>.yml``, other environments change leaves of them.
+Options have defaults here. Seeds, thresholds, budgets and targets have none: a default would hide a decision. Their
+values are in ``conf/base/parameters_<pipeline>.yml``, and other environments change leaves of it.
 """
 
 from __future__ import annotations
@@ -84,11 +85,11 @@ class IngestionParameters(_Parameters):
     min_chars: NonNegativeInt
     max_bad_share: float = Field(ge=0, le=1)
     reading: ReadingLimits
-    keep_fetched: bool
+    keep_fetched: bool = True
     dedup: DedupRules
     dedup_memory: PositiveInt
-    decontamination: Decontamination | None
-    mixture: MixtureParameters | None
+    decontamination: Decontamination | None = None
+    mixture: MixtureParameters | None = None
     sources: dict[str, Source | None]
 
     @model_validator(mode="after")
@@ -179,7 +180,7 @@ class HubTokenizer(_Parameters):
     kind: Literal["hub"]
     repository: str
     revision: str
-    sha256: _Sha256 | None
+    sha256: _Sha256 | None = None
 
     @field_validator("repository")
     @classmethod
@@ -229,11 +230,11 @@ class TokenizationParameters(_Parameters):
     eos_token: str
     seq_length: PositiveInt
     reflection_budget: NonNegativeInt
-    special_tokens_in_text: SpecialTokens
+    special_tokens_in_text: SpecialTokens = "literal"
     max_lossy_share: float = Field(ge=0, le=1)
-    engine: EngineName
+    engine: EngineName = "fastest"
     certificate: CertificateParameters
-    shuffle_block: PositiveInt | None
+    shuffle_block: PositiveInt | None = None
     shuffle_memory: PositiveInt
 
     @model_validator(mode="before")
@@ -264,11 +265,11 @@ class TrainingParameters(_Parameters):
     ``checkpoints`` and ``distribution`` say how, not what: changing them trains nothing again.
     """
 
-    model: ModelParameters
+    model: ModelParameters = Field(discriminator="family")
     optimisation: OptimisationParameters
     data: DataParameters
     checkpoints: CheckpointParameters
-    distribution: DistributionParameters
+    distribution: DistributionParameters = DistributionParameters()
 
 
 class GivenStreamParameters(_Parameters):
@@ -279,7 +280,7 @@ class GivenStreamParameters(_Parameters):
     """
 
     path: str
-    sha256: _Sha256 | None
+    sha256: _Sha256 | None = None
 
 
 class PretrainingParameters(_Parameters):
@@ -291,7 +292,7 @@ class PretrainingParameters(_Parameters):
     """
 
     streams: dict[str, GivenStreamParameters | None]
-    seq_length: PositiveInt | None
+    seq_length: PositiveInt | None = None
     tokenizer: GivenStreamParameters
     eos_token: str
 
@@ -324,7 +325,7 @@ class FinetuningParameters(_Parameters):
     optimisation: OptimisationParameters
     data: DataParameters
     checkpoints: CheckpointParameters
-    distribution: DistributionParameters
+    distribution: DistributionParameters = DistributionParameters()
     generation: GenerationParameters
 
     @model_validator(mode="after")
@@ -341,12 +342,13 @@ class PackingParameters(_Parameters):
     """Raw shards.
 
     ``seed``: of the order of documents in parts. ``shard_size_tokens``: tokens of each shard but the last. ``dtype``:
-    of the ids in the files. ``shuffle_memory``: bytes; changes time, never a byte of the shards.
+    of the ids in the files; uint16 holds ids below 65,536. ``shuffle_memory``: bytes; changes time, never a byte of
+    the shards.
     """
 
     seed: NonNegativeInt
     shard_size_tokens: PositiveInt
-    dtype: Literal["uint16", "uint32"]
+    dtype: Literal["uint16", "uint32"] = "uint32"
     shuffle_memory: PositiveInt
 
 
@@ -370,10 +372,10 @@ class ReleaseParameters(_Parameters):
 
     pretty_name: str
     languages: tuple[Annotated[str, Field(pattern=r"^([a-z]{2,3}|code|multilingual)$")], ...]
-    homepage: WebLink | None
+    homepage: WebLink | None = None
     memory: PositiveInt
     licences: dict[str, Licence]
-    sources: dict[str, Origin]
+    sources: dict[str, Origin] = {}
 
 
 class VerificationParameters(_Parameters):
@@ -393,17 +395,18 @@ class ReplayParameters(_Parameters):
 
     ``release``: its folder, or that of a manifest in the published format. ``upstreams``: by source another place for
     its files; null for those of ``ingestion.sources``. ``allow``: what may be amiss with the upstream: files or pins
-    that are others (``moved``), documents that are ``gone`` or ``changed``, ids with several texts (``ambiguous``);
-    a list, or, as commas separate ``--params``, a string with + or | between them.
+    that are others (``moved``), documents that are ``gone`` or ``changed``, ids with several texts (``ambiguous``),
+    rows of a manifest that contradict each other (``contradictory``); a list, or, as commas separate ``--params``, a
+    string with + or | between them. All of it is counted and listed, allowed or not.
     ``allow_roots``: folders of this machine and URLs that the release may name although they are local, private or
     plain http; a list, or a string with | between them.
     ``memory``: bytes for finding documents by id; changes time, never a byte. ``verification``: of the streams.
     """
 
     release: str
-    upstreams: dict[str, Upstream] | None
-    allow: tuple[Literal["contradictory", "moved", "gone", "changed", "ambiguous"], ...]
-    allow_roots: tuple[str, ...]
+    upstreams: dict[str, Upstream] | None = None
+    allow: tuple[Literal["contradictory", "moved", "gone", "changed", "ambiguous"], ...] = ()
+    allow_roots: tuple[str, ...] = ()
     memory: PositiveInt
     verification: VerificationParameters
 

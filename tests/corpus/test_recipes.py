@@ -71,5 +71,6 @@ def test_the_mixtures_aim_at_160_shards_of_50_million_tokens(environment: str) -
 
 
 def test_wikipedia_is_capped_at_32_gibibytes_of_text() -> None:
-    caps = {name: source["max_text_bytes"] for name, source in sources(ingestion("mythos")).items()}
+    read = IngestionParameters.model_validate(ingestion("mythos")).active_sources
+    caps = {name: source.max_text_bytes for name, source in read.items()}
     assert {name: cap for name, cap in caps.items() if cap is not None} == {"wikipedia_en": 32 << 30}

@@ -48,5 +48,5 @@ class LlamaParameters(BaseModel):
         return self
 
 
-# With a second family: Annotated[LlamaParameters | NextParameters, Field(discriminator="family")].
+# A further family is another member: LlamaParameters | NextParameters. Fields of this type are told apart by `family`.
 ModelParameters = LlamaParameters

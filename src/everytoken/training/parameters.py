@@ -1,4 +1,4 @@
-"""Parameters of training, evaluation and generation: every one is stated, none has a default."""
+"""Parameters of training, evaluation and generation."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class ExecutionParameters(BaseModel):
     model_config = _FROZEN
 
     threads: int = Field(gt=0)
-    precision: Literal["float32", "bfloat16"]
-    matmul_precision: Literal["highest", "high", "medium"]
+    precision: Literal["float32", "bfloat16"] = "float32"
+    matmul_precision: Literal["highest", "high", "medium"] = "medium"
 
 
 class PeriodicHeldOut(BaseModel):
@@ -50,7 +50,7 @@ class PeriodicSamples(BaseModel):
     prompts: tuple[str, ...]
     max_new_tokens: int = Field(gt=0)
     temperature: float = Field(ge=0)
-    top_k: int | None = Field(gt=0)
+    top_k: int | None = Field(default=None, gt=0)
 
 
 class TrainingParameters(BaseModel):
@@ -71,10 +71,10 @@ class TrainingParameters(BaseModel):
     gradient_clip: float = Field(gt=0)  # largest norm of the whole gradient
     # steps with a loss or gradient that is not finite; one more is an error
     max_skipped_in_a_row: Annotated[int, Field(ge=0), UNRECORDED]
-    activation_checkpointing: Annotated[bool, UNRECORDED]  # less memory, one more forward pass, the same bits
-    compile: bool  # torch.compile of each layer: worth it for long runs
-    held_out: PeriodicHeldOut | None
-    samples: PeriodicSamples | None
+    activation_checkpointing: Annotated[bool, UNRECORDED] = False  # less memory, a quarter more time, the same bits
+    compile: bool = False  # torch.compile of each layer: worth it for long runs
+    held_out: PeriodicHeldOut | None = None
+    samples: PeriodicSamples | None = None
     execution: ExecutionParameters
 
     @model_validator(mode="after")
@@ -105,8 +105,8 @@ class CheckpointParameters(BaseModel):
 
     folder: str
     every_steps: int = Field(gt=0)
-    milestone_steps: int | None = Field(gt=0)
-    mirror: str | None
+    milestone_steps: int | None = Field(default=None, gt=0)
+    mirror: str | None = None
 
 
 class DistributionParameters(BaseModel):
@@ -118,10 +118,10 @@ class DistributionParameters(BaseModel):
 
     model_config = _FROZEN
 
-    processes: int = Field(gt=0)
-    nodes: int = Field(gt=0)
-    strategy: Literal["ddp", "fsdp"]
-    device: Literal["cpu", "cuda"]
+    processes: int = Field(default=1, gt=0)
+    nodes: int = Field(default=1, gt=0)
+    strategy: Literal["ddp", "fsdp"] = "ddp"
+    device: Literal["cpu", "cuda"] = "cpu"
 
 
 class EvaluationParameters(BaseModel):
@@ -142,5 +142,5 @@ class GenerationParameters(BaseModel):
     prompts: tuple[str, ...]
     max_new_tokens: int = Field(gt=0)
     temperature: float = Field(ge=0)
-    top_k: int | None = Field(gt=0)
+    top_k: int | None = Field(default=None, gt=0)
     execution: ExecutionParameters

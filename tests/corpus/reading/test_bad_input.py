@@ -367,12 +367,12 @@ SAMPLES: dict[str, tuple[str, Counter[str]]] = {
     "oasst/en_100_tree.jsonl": ("message_tree_id", Counter(kept=100)),
     "gsm8k/test.jsonl": ("question", Counter(kept=1319)),
     "llamafactory/c4_demo.jsonl": ("text", Counter(kept=300)),
+    "llamafactory/wiki_demo.txt": ("text", Counter(kept=1)),
 }
 OF_NO_KNOWN_FORMAT = [
     "dolma-fixtures/NOTE.md",
     "dolma-fixtures/warc__sample-0000.warc.gz",
     "dolma-fixtures/warc__sample-0001.warc.gz",
-    "llamafactory/wiki_demo.txt",
 ]
 
 

@@ -94,6 +94,8 @@ def test_a_member_is_read_inside_its_wheel(tmp_path: Path, suffix: str) -> None:
         ("b.json.gz", "json", ("json", "gz")),
         ("b.json.zst", None, ("jsonl", "zst")),
         ("b.json", "jsonl", ("jsonl", None)),
+        ("b.txt", None, ("txt", None)),
+        ("b.txt.gz", None, ("txt", "gz")),
         ("b.parquet", None, ("parquet", None)),
         ("b.arrow", None, ("arrow", None)),
         ("b.txt", "jsonl", ("jsonl", None)),
@@ -109,9 +111,9 @@ def test_the_format_goes_by_the_name_unless_it_is_given(name: str, form: str | N
     ("name", "changes", "reason"),
     [
         (
-            "b.txt",
+            "b.text",
             {},
-            r"file b.txt: the format is not known by its name. Expected one of \.jsonl.*set the source's format",
+            r"file b.text: the format is not known by its name. Expected one of \.jsonl.*set the source's format",
         ),
         ("b.gz", {}, "not known by its name"),
         ("b.parquet.gz", {}, r"parquet is compressed inside and is not read from a \.gz file"),

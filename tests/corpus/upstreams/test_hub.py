@@ -615,7 +615,7 @@ def test_a_full_disk_is_named_and_what_came_is_kept(hub: Hub, tmp_path: Path, mo
     assert [request.start for request in hub.asked("storage")] == [0, 1]
 
 
-def test_a_hub_upstream_has_no_defaults() -> None:
+def test_a_hub_upstream_names_its_commit() -> None:
     with pytest.raises(ValidationError, match="revision"):
         HubUpstream.model_validate({"kind": "hub", "dataset": "a/b", "subset": None, "split": None, "pattern": "**"})
     with pytest.raises(ValidationError, match="split 'train' is a split of no subset"):

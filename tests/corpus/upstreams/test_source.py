@@ -211,11 +211,13 @@ def test_a_damaged_wheel_is_named(tmp_path: Path) -> None:
         UpstreamFile("s", "toy/data.jsonl", tmp_path / "w.whl", "toy/data.jsonl").digest()
 
 
-def test_source_parameters_have_no_defaults_and_no_strangers() -> None:
-    with pytest.raises(ValidationError, match="rows_per_shard"):
-        Source.model_validate(
-            {"upstream": {"kind": "path", "root": ".", "pattern": "*", "checksums": None}, "records": None}
-        )
+def test_a_source_is_its_upstream_and_takes_no_strangers() -> None:
+    whole = Source.model_validate({"upstream": {"kind": "path", "root": "."}})
+    assert whole == path_source(Path(), "**")
+    with pytest.raises(ValidationError, match="upstream\n  Field required"):
+        Source.model_validate({**AS_IT_IS, "renderer": TEXT_ROWS, "rows_per_shard": None})
+    with pytest.raises(ValidationError, match="root"):
+        Source.model_validate({"upstream": {"kind": "path", "pattern": "*.jsonl"}})
     with pytest.raises(ValidationError, match="Extra inputs"):
         Source.model_validate({**path_source(Path()).model_dump(), "revision": "main"})
 

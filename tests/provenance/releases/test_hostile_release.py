@@ -303,6 +303,14 @@ def replayed(release: Path, own: IngestionParameters, **how: Any) -> dict[str, A
     return dict(find_upstreams(ReplayParameters.model_validate(given), ingestion))
 
 
+def test_options_of_this_machine_that_nobody_set_are_not_those_of_the_release(made: Build, release: Path) -> None:
+    edit(release, "recipe.json", "parameters", "ingestion", "keep_fetched", value=False)
+    own = made["params:ingestion"].model_dump(mode="json", exclude={"keep_fetched"})
+    for given, expected in [(own, True), ({**own, "keep_fetched": False}, False)]:
+        taken = with_released_parameters({"replay": {"release": str(release)}, "ingestion": given})
+        assert IngestionParameters.model_validate(taken["ingestion"]).keep_fetched is expected
+
+
 def own_root(made: Build, root: str) -> IngestionParameters:
     plain = made["params:ingestion"].model_dump(mode="json")
     plain["sources"]["pieces"]["upstream"]["root"] = root

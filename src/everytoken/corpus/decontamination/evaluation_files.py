@@ -51,9 +51,9 @@ class EvaluationFile(BaseModel):
 
     path: Annotated[str, UNRECORDED]
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    format: Kind | None
-    records: str | None
-    fields: tuple[str | Annotated[tuple[str, ...], Field(min_length=1)], ...]
+    format: Kind | None = None
+    records: str | None = None
+    fields: tuple[str | Annotated[tuple[str, ...], Field(min_length=1)], ...] = ()
 
     @model_validator(mode="after")
     def _readable(self) -> EvaluationFile:

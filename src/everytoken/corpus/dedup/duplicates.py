@@ -42,7 +42,7 @@ class DedupRules(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     exact: bool
-    near: NearRules | None
+    near: NearRules | None = None
 
 
 class Address(NamedTuple):

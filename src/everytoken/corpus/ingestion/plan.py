@@ -39,9 +39,9 @@ class PlanParameters(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     seed: NonNegativeInt
-    offset: NonNegativeInt
-    n_shards: PositiveInt | None
-    expect_shards: PositiveInt | None
+    offset: NonNegativeInt = 0
+    n_shards: PositiveInt | None = None
+    expect_shards: PositiveInt | None = None
 
 
 class ShardRange(TypedDict):

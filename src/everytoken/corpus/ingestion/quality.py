@@ -54,13 +54,13 @@ class QualityRules(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    drop_empty: bool
-    min_characters: NonNegativeInt | None
-    max_characters: NonNegativeInt | None
-    min_unique_characters: Share | None
-    max_digits: Share | None
-    max_punctuation: Share | None
-    max_whitespace: Share | None
+    drop_empty: bool = True
+    min_characters: NonNegativeInt | None = None
+    max_characters: NonNegativeInt | None = None
+    min_unique_characters: Share | None = None
+    max_digits: Share | None = None
+    max_punctuation: Share | None = None
+    max_whitespace: Share | None = None
 
     @model_validator(mode="after")
     def _bounds_in_order(self) -> QualityRules:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt
 from everytoken.corpus.errors import NoFilesError
 from everytoken.corpus.ingestion.quality import QualityRules
 from everytoken.corpus.reading import Kind, Reading
-from everytoken.corpus.rendering import Renderer
+from everytoken.corpus.rendering import DocumentRenderer, Renderer
 from everytoken.corpus.upstreams import (
     FileStatus,
     HubUpstream,
@@ -60,7 +60,8 @@ class Source(BaseModel):
 
     Attributes:
         upstream: where its files are.
-        format, records, renderer: see `Reading`.
+        format, records: see `Reading`.
+        renderer: how a record becomes a document. Without one a row has a ``text``, and an ``id`` or none.
         rows_per_shard: rows of one shard, or null when a shard is a whole file. Reading a range of a compressed or
             ``.json`` file means reading the file up to it, so a file should give tens of shards, not thousands.
         quality: rules for its documents, or null for none.
@@ -72,13 +73,13 @@ class Source(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     upstream: Upstream
-    format: Kind | None
-    records: str | None
-    renderer: Renderer
-    rows_per_shard: PositiveInt | None
-    quality: QualityRules | None
-    min_keep_rate: float | None = Field(ge=0, le=1)
-    max_text_bytes: PositiveInt | None
+    format: Kind | None = None
+    records: str | None = None
+    renderer: Renderer = DocumentRenderer(kind="document")
+    rows_per_shard: PositiveInt | None = None
+    quality: QualityRules | None = None
+    min_keep_rate: float | None = Field(default=None, ge=0, le=1)
+    max_text_bytes: PositiveInt | None = None
 
     @property
     def reading(self) -> Reading:

@@ -1,4 +1,4 @@
-r"""The rows of one upstream file: JSON Lines, an array or object of records, parquet, arrow; ``.gz`` and ``.zst``.
+r"""The rows of one upstream file: JSON Lines, an array or object of records, a text, parquet, arrow; ``.gz``, ``.zst``.
 
 A row is read exactly as it is, or set aside as an `UnreadableRow` with its number, its offset and the reason; nothing
 is repaired, and nothing is passed over. A file that is damaged as a whole (cut, corrupt, no such format) is a
@@ -31,9 +31,15 @@ from everytoken.corpus.reading.tables import arrow_rows, count_arrow_rows, count
 from everytoken.corpus.rendering import CUTS
 from everytoken.corpus.upstreams import UpstreamFile, damage_named
 
-_KINDS: dict[str, Kind] = {".jsonl": "jsonl", ".json": "json", ".parquet": "parquet", ".arrow": "arrow"}
+_KINDS: dict[str, Kind] = {
+    ".jsonl": "jsonl",
+    ".json": "json",
+    ".txt": "txt",
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+}
 _COMPRESSIONS = {".gz": "gz", ".zst": "zst"}
-_EXPECTED = ".jsonl, .json (each also with .gz or .zst after it), .parquet, .arrow"
+_EXPECTED = ".jsonl, .json, .txt (each also with .gz or .zst after it), .parquet, .arrow"
 
 
 class Format(NamedTuple):
@@ -131,6 +137,8 @@ def count_rows(file: UpstreamFile, reading: Reading, limits: ReadingLimits) -> i
         start, blocks = text_blocks(decompressed(stream, form.compression, limits.zstd_window_log_max))
         if form.kind == "jsonl":
             return count_lines(blocks)
+        if form.kind == "txt":
+            return 1
         return sum(1 for _ in iterate_elements(blocks, start, limits.max_row_bytes, reading.records, _parse_top_key))
 
 
@@ -183,7 +191,10 @@ def _records(
         return parquet_rows(file, stream, reading, limits, first_row)
     if form.kind == "arrow":
         return arrow_rows(file, stream, reading, limits, first_row)
-    start, blocks = text_blocks(decompressed(stream, form.compression, limits.zstd_window_log_max))
+    data = decompressed(stream, form.compression, limits.zstd_window_log_max)
+    if form.kind == "txt":
+        return itertools.islice(_whole_text(data, limits), first_row, None)
+    start, blocks = text_blocks(data)
     if form.kind == "jsonl":
         return _line_rows(blocks, start, limits, first_row)
     return _json_rows(blocks, start, reading, limits, first_row)
@@ -215,6 +226,25 @@ def _line_row(number: int, offset: int, line: bytes) -> Row | UnreadableRow:
         return Row(number, offset, None, parse_row(line))
     except BadRow as error:
         return UnreadableRow(number, offset, error.reason, error.detail, line[:HEAD_BYTES])
+
+
+def _whole_text(data: Iterator[bytes], limits: ReadingLimits) -> Iterator[Row | UnreadableRow]:
+    """Yield the one row of a file of text: ``{"text": all that it holds}``."""
+    start, blocks = text_blocks(data, "text")
+    held, size = bytearray(), 0
+    for block in blocks:  # to its end: an archive's checksum comes last
+        size += len(block)
+        held += block if size <= limits.max_row_bytes else block[:HEAD_BYTES]
+        if size > limits.max_row_bytes:
+            del held[HEAD_BYTES:]
+    if size > limits.max_row_bytes:
+        yield _too_large(0, start, Oversized(size, bytes(held)), limits)
+        return
+    try:
+        yield Row(0, start, None, {"text": held.decode("utf-8")})
+    except UnicodeDecodeError as error:
+        detail = f"not valid UTF-8 ({error.reason} at byte {error.start} of the row)"
+        yield UnreadableRow(0, start, "not_utf8", detail, bytes(held[:HEAD_BYTES]))
 
 
 def _json_rows(

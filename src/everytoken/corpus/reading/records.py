@@ -47,8 +47,12 @@ class Oversized(NamedTuple):
     head: bytes
 
 
-def text_blocks(blocks: Iterator[bytes]) -> tuple[int, Iterator[bytes]]:
+def text_blocks(blocks: Iterator[bytes], expected: str = "JSON text") -> tuple[int, Iterator[bytes]]:
     """Return the offset of the first byte after a BOM, and the blocks from there on.
+
+    Args:
+        blocks: the file.
+        expected: what it should be, for messages.
 
     Raises:
         DamagedFile: the text is UTF-16 or UTF-32, or these are the bytes of a binary format.
@@ -63,7 +67,7 @@ def text_blocks(blocks: Iterator[bytes]) -> tuple[int, Iterator[bytes]]:
         raise DamagedFile(f"the text is {found} (it begins with {head[:4]!r}), expected UTF-8", "Convert it to UTF-8.")
     if (binary := name_of_magic(head)) is not None:
         remedy = "Name the file by what it is (.gz, .zst, .parquet, .arrow), or set format."
-        raise DamagedFile(f"it holds {binary} (it begins with {head[:8]!r}), expected JSON text", remedy)
+        raise DamagedFile(f"it holds {binary} (it begins with {head[:8]!r}), expected {expected}", remedy)
     start = len(codecs.BOM_UTF8) if head.startswith(codecs.BOM_UTF8) else 0
     return start, _chain(head[start:], blocks)
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from everytoken.corpus.rendering import Renderer
 
-Kind = Literal["jsonl", "json", "parquet", "arrow"]
+Kind = Literal["jsonl", "json", "txt", "parquet", "arrow"]
 
 
 class Reading(BaseModel):
@@ -18,8 +18,9 @@ class Reading(BaseModel):
         renderer: how a record becomes a document; it says which columns are wanted.
         records: for ``json``: the key whose value holds the records, or null when the whole file does. Null for every
             other format.
-        format: the format of every file of the source, or null to go by the name: ``.jsonl``, ``.json``, ``.parquet``,
-            ``.arrow``; ``.gz`` and ``.zst`` after the first two. ``.json.gz`` and ``.json.zst`` are JSON Lines, as
+        format: the format of every file of the source, or null to go by the name: ``.jsonl``, ``.json``, ``.txt``,
+            ``.parquet``, ``.arrow``; ``.gz`` and ``.zst`` after the first three. A file of ``txt`` is one row, whose
+            ``text`` is all that it holds. ``.json.gz`` and ``.json.zst`` are JSON Lines, as
             Dolma's are: give ``json`` for an array in such a file.
     """
 

@@ -60,9 +60,9 @@ class DocumentRenderer(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["document"]
-    text_column: str
-    id_columns: tuple[str | tuple[str, ...], ...]
-    stratum_column: str | None
+    text_column: str = "text"
+    id_columns: tuple[str | tuple[str, ...], ...] = ("id",)
+    stratum_column: str | None = None
 
     @property
     def columns(self) -> list[str]:
@@ -74,7 +74,7 @@ class DocumentRenderer(BaseModel):
 class JoinedRenderer(BaseModel):
     """The renderer for rows whose text is in several columns: their texts with ``separator`` between.
 
-    ``id_columns`` and ``stratum_column`` are as in `DocumentRenderer`.
+    ``id_columns`` and ``stratum_column`` are as in `DocumentRenderer`, but without ``id_columns`` there is no id.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -82,8 +82,8 @@ class JoinedRenderer(BaseModel):
     kind: Literal["joined"]
     text_columns: tuple[str, ...] = Field(min_length=1)
     separator: str
-    id_columns: tuple[str | tuple[str, ...], ...]
-    stratum_column: str | None
+    id_columns: tuple[str | tuple[str, ...], ...] = ()
+    stratum_column: str | None = None
 
     @property
     def columns(self) -> list[str]:

@@ -102,8 +102,8 @@ class ConversationRenderer(_Model):
         column_names: names of the shape's fields that the file calls otherwise, as ``{prompt: problem}``. Each shape
             has one field more, ``system``, which is read only when it is named here: when there is one it is the
             first turn.
-        id_columns: as for a document. A tree has none: its id is the tree's id, a slash and the id of the path's
-            last message.
+        id_columns: as for a document, and none where nothing is said. A tree has none: its id is the tree's id, a slash
+            and the id of the path's last message.
         stratum_column: as for a document; of a tree, a field of its first message.
         rules: what a chat must be like.
         template: how it becomes a text.
@@ -111,9 +111,9 @@ class ConversationRenderer(_Model):
 
     kind: Literal["conversation", "conversation_paths"]
     shape: Shape
-    column_names: dict[str, str]
-    id_columns: tuple[str | tuple[str, ...], ...]
-    stratum_column: str | None
+    column_names: dict[str, str] = {}
+    id_columns: tuple[str | tuple[str, ...], ...] = ()
+    stratum_column: str | None = None
     rules: ChatRules
     template: ChatTemplate
 

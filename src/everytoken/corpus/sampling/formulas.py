@@ -52,7 +52,7 @@ class EstimateParameters(HeldOutParameters):
         strata: what the documents are divided by beside their score, or null for nothing.
     """
 
-    strata: Strata | None
+    strata: Strata | None = None
 
 
 class SubsamplingParameters(EstimateParameters):
@@ -61,12 +61,13 @@ class SubsamplingParameters(EstimateParameters):
     Attributes:
         seed: of the draw of every part.
         target_tokens: estimated tokens wanted over both splits, or null for everything.
-        exclude: the list of documents that are taken down, or null. No draw reads it: the others stay where they are.
+        exclude: the list of documents that are taken down, or null for the one in force. No draw reads it: the others
+            stay where they are.
     """
 
     seed: Annotated[int, Field(ge=0)]
     target_tokens: Annotated[FiniteFloat, Field(gt=0)] | None
-    exclude: Annotated[ExclusionParameters | None, UNRECORDED]
+    exclude: Annotated[ExclusionParameters | None, UNRECORDED] = None
 
     @property
     def estimate(self) -> EstimateParameters:

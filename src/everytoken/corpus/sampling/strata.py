@@ -43,8 +43,8 @@ class Strata(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     key: Literal["source", "stratum", "length_band"]
-    length_bands: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] | None
-    shares: Annotated[dict[str, Annotated[FiniteFloat, Field(ge=0)]], Field(min_length=1)] | None
+    length_bands: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] | None = None
+    shares: Annotated[dict[str, Annotated[FiniteFloat, Field(ge=0)]], Field(min_length=1)] | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Strata:

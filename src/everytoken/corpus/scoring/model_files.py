@@ -63,7 +63,7 @@ class HubModel(BaseModel):
     kind: Literal["hub"]
     repository: Annotated[str, AfterValidator(_repository_id)]
     revision: Annotated[str, AfterValidator(_commit)]
-    remote_code: HubCode | None
+    remote_code: HubCode | None = None
 
 
 class ModelFolder(BaseModel):
@@ -79,7 +79,7 @@ class ModelFolder(BaseModel):
 
     kind: Literal["folder"]
     path: str
-    custom_code: bool
+    custom_code: bool = False
 
 
 _KINDS: dict[str, type[BaseModel]] = {"hub": HubModel, "folder": ModelFolder}

@@ -69,7 +69,7 @@ class TransformersScorer(BaseModel):
     tokens_per_call: PositiveInt
     device: str
     dtype: Literal["float32", "bfloat16"]
-    compile: bool
+    compile: bool = False
     threads: PositiveInt
 
     @field_validator("device")

@@ -60,7 +60,7 @@ class MixtureParameters(BaseModel):
     weights: Annotated[dict[str, Positive], Field(min_length=1)]
     target_total_tokens: PositiveInt
     chars_per_token: dict[str, Positive] | Positive
-    allow_repeat: dict[str, PositiveInt]
+    allow_repeat: dict[str, PositiveInt] = {}
     tolerance: Annotated[NonNegativeFloat, Field(allow_inf_nan=False)]
     documents_per_part: PositiveInt
 

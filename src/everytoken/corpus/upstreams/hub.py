@@ -48,10 +48,10 @@ class HubUpstream(BaseModel):
 
     kind: Literal["hub"]
     dataset: str
-    subset: str | None
-    split: str | None
+    subset: str | None = None
+    split: str | None = None
     revision: str
-    pattern: Pattern
+    pattern: Pattern = "**"
 
     @field_validator("dataset")
     @classmethod

@@ -33,7 +33,7 @@ class PathUpstream(BaseModel):
     Attributes:
         root: the folder, or the URL of one (``s3://bucket/prefix``); ``file://`` is a folder of this machine.
         pattern: relative to it, with ``/`` between parts; ``*``, ``?`` and ``[...]`` stay within a part, and a part
-            ``**`` stands for any number of folders.
+            ``**`` stands for any number of folders; ``**`` alone for every file.
         checksums: path, relative to root, of a file that ``sha256sum`` wrote there, or null. Then every file that
             matches must be listed in it and have that digest, and every listed one that matches must be there.
     """
@@ -42,8 +42,8 @@ class PathUpstream(BaseModel):
 
     kind: Literal["path"]
     root: str
-    pattern: Pattern
-    checksums: str | None
+    pattern: Pattern = "**"
+    checksums: str | None = None
 
     @field_validator("root")
     @classmethod

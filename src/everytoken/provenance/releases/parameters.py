@@ -52,7 +52,8 @@ class Licence(BaseModel):
         url: of its text.
         attribution: what has to be said wherever something made from the source is published.
         text: of which documents a release holds the text: ``none``; ``rescue``, those that an id cannot give back (it
-            has none, or documents of different text share it); ``all``.
+            has none, or documents of different text share it); ``all``. More than ``none`` needs a licence that allows
+            it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -61,7 +62,7 @@ class Licence(BaseModel):
     spdx: str
     url: str
     attribution: str
-    text: TextPolicy
+    text: TextPolicy = "none"
 
     @field_validator("url")
     @classmethod

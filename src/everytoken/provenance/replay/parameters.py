@@ -73,8 +73,10 @@ def listed_roots(value: Any) -> Any:
 
 
 def _released(release: Release, name: str, own: Mapping[str, Any], allowed: Collection[str]) -> dict[str, Any]:
-    kept = {key: own[key] for key in _OF_THE_MACHINE.get(name, ()) if key in own}
-    released = {**without_foreign_places(release.parameters(name), own, allowed), **kept}
+    of_machine = _OF_THE_MACHINE.get(name, ()) if own else ()
+    told = {key: value for key, value in release.parameters(name).items() if key not in of_machine}
+    kept = {key: own[key] for key in of_machine if key in own}  # of the others the default holds
+    released = {**without_foreign_places(told, own, allowed), **kept}
     if name == "tokenization":
         path = str(release.path / TOKENIZER_PATH)
         released["tokenizer"] = {"kind": "file", "path": path, "sha256": release.recipe["tokenizer"]["sha256"]}

@@ -32,7 +32,7 @@ class CanaryEffect(_Parameters):
     """
 
     path: str
-    sha256: Sha256 | None
+    sha256: Sha256 | None = None
     condition_seeds: tuple[NonNegativeInt, ...]
 
 
@@ -45,7 +45,7 @@ class CanaryUniverse(_Parameters):
     """
 
     path: str
-    sha256: Sha256 | None
+    sha256: Sha256 | None = None
     inline_reflection: bool
     annotated_by: tuple[str, ...] | None = None
 
@@ -63,13 +63,13 @@ class CanaryParameters(_Parameters):
 
     seed: NonNegativeInt
     coverage: tuple[CoverageSubset, ...] = Field(min_length=1)
-    effects: dict[str, CanaryEffect | None]
-    universes: dict[str, CanaryUniverse | None]
+    effects: dict[str, CanaryEffect | None] = {}
+    universes: dict[str, CanaryUniverse | None] = {}
     annotation_fields: tuple[str, ...]
     trigger_tokens: PositiveInt
     trigger_first_id: NonNegativeInt
-    triggers: Literal["round_trip", "published"]
-    inline_reflections: InlineRule
+    triggers: Literal["round_trip", "published"] = "round_trip"
+    inline_reflections: InlineRule = "whole"
 
     @model_validator(mode="after")
     def _each_its_own(self) -> CanaryParameters:

@@ -74,9 +74,9 @@ class ChatParameters(_Parameters):
 
     seed: int = Field(ge=0)
     sources: dict[str, ChatRule | None]
-    include_bad: bool
-    turn_ends: Literal["eos", "template"]
-    marks: tuple[Annotated[str, Field(min_length=1)], ...]
+    include_bad: bool = False
+    turn_ends: Literal["eos", "template"] = "eos"
+    marks: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     context_tokens: int = Field(gt=0)
 
     @field_validator("sources", mode="before")

@@ -33,13 +33,13 @@ class DataParameters(BaseModel):
 
     model_config = _FROZEN
 
-    schedule: Literal["integer", "spp"]
-    weights: tuple[WeightsFrom, ...] | None
-    replay: tuple[int, int] | None
+    schedule: Literal["integer", "spp"] = "integer"
+    weights: tuple[WeightsFrom, ...] | None = None
+    replay: tuple[int, int] | None = None
     later_epochs: Literal["as_written", "permuted"]
     seed: int = Field(ge=0)
-    check: Annotated[Literal["sizes", "sampled", "full"], UNRECORDED]
-    document_mask: bool
+    check: Annotated[Literal["sizes", "sampled", "full"], UNRECORDED] = "sampled"
+    document_mask: bool = False
 
     @model_validator(mode="after")
     def _steps_in_order(self) -> Self:

@@ -31,7 +31,7 @@ class CheckpointConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     format: Literal["everytoken-checkpoint/1"]
-    model: ModelParameters
+    model: ModelParameters = Field(discriminator="family")
     vocab_size: int = Field(gt=0)
     seq_length: int = Field(gt=0)  # predictions of a window; the model reads at most that many tokens
     eos_id: int = Field(ge=0)

@@ -39,7 +39,7 @@ class TrainingJob(BaseModel):
     run: str = Field(min_length=16)
     streams: dict[str, Path]
     data: DataParameters
-    model: ModelParameters
+    model: ModelParameters = Field(discriminator="family")
     training: TrainingParameters
     checkpoints: CheckpointParameters
     distribution: DistributionParameters

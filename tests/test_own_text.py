@@ -1,0 +1,45 @@
+"""A folder of one's own is a source in one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from everytoken.shards import Store
+from tests.test_run import Project
+
+MINE = "mine: {{upstream: {{kind: path, root: {root}}}}}"
+
+
+def test_a_folder_of_texts_is_a_whole_source(tmp_path: Path) -> None:
+    project = Project(tmp_path / "project")
+    root = tmp_path / "texts"
+    (root / "letters").mkdir(parents=True)
+    texts = {"a.txt": "The harbour freezes in January,\nand nobody sails.\n", "letters/b.txt": "A parrot " * 9}
+    for name, text in texts.items():
+        (root / name).write_text(text)
+    rows = [{"id": i, "text": f"Row {i} of the table of tides, from the almanac."} for i in range(3)]
+    (root / "c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"text": "without an id " * 4}]))
+    environment = project.folder / "conf/mine"
+    environment.mkdir()
+    (environment / "globals.yml").write_text("data: data/mine\nengine: {kind: inline}\n")
+    off = "".join(f"    {name}: null\n" for name in ("wikipedia", "chats", "champ", "flan_cot"))
+    (environment / "parameters_ingestion.yml").write_text(
+        f"ingestion:\n  sources:\n{off}    {MINE.format(root=root)}\n"
+    )
+    project.kedro("run", "--env", "mine", "--pipelines", "ingestion")
+    documents = Store(project.folder / "data/mine/02_intermediate/documents").load()
+    found = [
+        row for part in documents for row in part.table(["source", "shard_index", "row", "id", "text"]).to_pylist()
+    ]
+    by_file = {(row["shard_index"], row["row"]): (row["id"], row["text"]) for row in found}
+    assert {row["source"] for row in found} == {"mine"}
+    assert by_file == {
+        (0, 0): (None, texts["a.txt"]),
+        **{(1, i): (str(i), row["text"]) for i, row in enumerate(rows)},
+        (1, 3): (None, "without an id " * 4),
+        (2, 0): (None, texts["letters/b.txt"]),
+    }
+    (root / "notes.doc").write_bytes(b"of another program")
+    output = project.kedro("run", "--env", "mine", "--pipelines", "ingestion", expect=1)
+    assert "file notes.doc: the format is not known by its name" in output, "nothing in the folder is passed over"
