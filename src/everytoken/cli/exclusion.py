@@ -45,7 +45,7 @@ class _Environment:
     Attributes:
         name: of the environment; None: the default one.
         params: of the command line.
-        paths: where datasets lie.
+        catalog: the configuration of its datasets.
         data: the data folder.
         configured: the list that its parameters name.
         checkpoints: folders of checkpoints.
@@ -53,7 +53,7 @@ class _Environment:
 
     name: str | None
     params: Mapping[str, Any]
-    paths: Mapping[str, Path]
+    catalog: Mapping[str, Any]
     data: Path
     configured: ExclusionParameters | None
     checkpoints: Sequence[Path]
@@ -67,9 +67,10 @@ class _Environment:
 
     def places(self) -> Places:
         """Open the datasets as they are now."""
+        from everytoken.datasets import DatasetPaths
         from everytoken.provenance.questions.places import Places
 
-        return Places(self.paths, self.name or "local")
+        return Places(DatasetPaths(self.catalog), self.name or "local")
 
 
 @click.command()
@@ -273,7 +274,7 @@ def _environment(env: str | None, params: dict[str, Any]) -> _Environment:
     return _Environment(
         env,
         params,
-        {name: Path(one["filepath"]) for name, one in catalog.items() if "filepath" in one},
+        catalog,
         Path(data),
         None if given is None else ExclusionParameters.model_validate(given),
         [Path(group["checkpoints"]["folder"]) for group in groups if group],

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         StoreBusy,
     )
     from everytoken.shards.former_paths import declared_name
+    from everytoken.shards.inputs import unchanging
     from everytoken.shards.ledger import LEDGER_FILE, Ledger, PartRecord, is_store, read_ledger
     from everytoken.shards.parts import Part, Rows, SetAside, Unchanged
     from everytoken.shards.recipe import Recipe, digests_in, recipe_digest, versioned
@@ -89,6 +90,7 @@ __all__ = [
     "scratch_folder",
     "stored_content",
     "table_digest",
+    "unchanging",
     "value_digest",
     "versioned",
     "write_rows",
