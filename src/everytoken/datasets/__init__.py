@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from everytoken.datasets.release_folder import ReleaseFolder
     from everytoken.datasets.shard_store import ShardStore
     from everytoken.datasets.upstream_files import UpstreamFiles
-    from everytoken.datasets.verify_content import verify_content
+    from everytoken.datasets.validators import verify_content
     from everytoken.datasets.when_made import WhenMade
 
 __getattr__, __dir__ = exports(__name__, __file__)

@@ -34,7 +34,7 @@ class DatasetPaths(dict[str, Path]):
     def __missing__(self, name: str) -> Path:
         if not name.isidentifier() or self._resolver.match_dataset_pattern(name) is None:
             raise KeyError(name)
-        return self._folder / self._resolver.resolve_pattern(name)["filepath"]
+        return self._folder / str(self._resolver.resolve_pattern(name)["filepath"])
 
     def _made_by(self, factory: str, path: Path) -> Iterator[tuple[str, Path]]:
         """Find the datasets of a factory on disk, unless another entry has their name."""
