@@ -20,6 +20,9 @@ from kedro.framework.project import pipelines
 from kedro.framework.session import KedroSession
 from kedro.framework.startup import bootstrap_project
 from kedro.pipeline import Pipeline
+from kedro.validation import ParameterValidator
+from kedro.validation.exceptions import ParameterValidationError
+from kedro.validation.type_extractor import TypeExtractor
 
 from everytoken.configuration import JobConfigLoader
 from everytoken.pipeline_registry import JOBS
@@ -100,6 +103,19 @@ def test_every_parameter_is_read_by_a_node(context: KedroContext) -> None:
     inputs = {n.removeprefix("params:") for p in pipelines.values() for n in p.inputs() if n.startswith("params:")}
     templates = {name for name in context.params if name.startswith("_")}  # which other parameters name
     assert set(context.params) - templates == inputs
+
+
+def test_kedro_validates_every_parameter_by_the_type_hints_of_nodes(context: KedroContext) -> None:
+    types = TypeExtractor(dict(pipelines)).extract_types_from_pipelines()
+    assert set(types) == {name for name in context.params if not name.startswith("_")}
+    parameters = context.config_loader["parameters"]
+    wrong = {**parameters, "ingestion": {**parameters["ingestion"], "min_chars": -1, "min_char": 3}}
+    with pytest.raises(ParameterValidationError) as caught:
+        ParameterValidator(dict(pipelines)).validate_raw_params(wrong)
+    lines = str(caught.value).splitlines()
+    assert "2 validation errors for IngestionParameters" in lines[1]
+    assert lines[2] == "min_chars" and "greater than or equal to 0" in lines[3] and "input_value=-1" in lines[3]
+    assert lines[4] == "min_char" and "Extra inputs are not permitted" in lines[5] and len(lines) == 6
 
 
 def test_what_nobody_has_looked_up_goes_over_the_value_of_base(tmp_path: Path) -> None:
