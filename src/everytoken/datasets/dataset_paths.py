@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from kedro.io.catalog_config_resolver import DEFAULT_RUNTIME_PATTERN, CatalogConfigResolver
-from parse import parse
 
-_PLACEHOLDER = re.compile(r"\{.*?\}")
+_PLACEHOLDER = re.compile(r"\\{(.*?)\\}")  # as re.escape spells it
 
 
 class DatasetPaths(dict[str, Path]):
@@ -38,7 +37,10 @@ class DatasetPaths(dict[str, Path]):
 
     def _made_by(self, factory: str, path: Path) -> Iterator[tuple[str, Path]]:
         """Find the datasets of a factory on disk, unless another entry has their name."""
-        for found in sorted(path.parent.glob(_PLACEHOLDER.sub("*", path.name))):
-            name = factory.format_map(parse(path.name, found.name).named)
+        form = re.compile(_PLACEHOLDER.sub(r"(?P<\1>.+)", re.escape(path.name)))
+        for found in sorted(path.parent.iterdir()) if path.parent.is_dir() else ():
+            if (match := form.fullmatch(found.name)) is None:
+                continue
+            name = factory.format_map(match.groupdict())
             if name.isidentifier() and self._resolver.match_dataset_pattern(name) == factory and name not in self:
                 yield name, found
