@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -21,6 +22,9 @@ from kedro.framework.project import pipelines
 from kedro.framework.session import KedroSession
 from kedro.framework.startup import bootstrap_project
 from kedro.pipeline import Pipeline
+from kedro.validation import ParameterValidator
+from kedro.validation.exceptions import ParameterValidationError
+from kedro.validation.type_extractor import TypeExtractor
 
 from everytoken.configuration import JobConfigLoader
 from everytoken.pipeline_registry import JOBS
@@ -40,18 +44,24 @@ def context(request: pytest.FixtureRequest) -> Iterator[KedroContext]:
 _VIZ_LAYERS = ("raw", "intermediate", "primary", "feature", "model input", "models", "model output", "reporting")
 
 
+def _entries(context: KedroContext) -> dict[str, dict[str, Any]]:
+    """Return the catalog entry of each dataset, also of those that a dataset factory makes."""
+    resolver = context.catalog.config_resolver
+    names = {name for pipeline in pipelines.values() for name in pipeline.datasets()}
+    return {name: resolver.resolve_pattern(name) for name in sorted(names) if not name.startswith("params:")}
+
+
 def _viz_layers(context: KedroContext) -> dict[str, int]:
-    entries = context.config_loader["catalog"].items()
     return {
         name: _VIZ_LAYERS.index(entry["metadata"]["kedro-viz"]["layer"])
-        for name, entry in entries
+        for name, entry in _entries(context).items()
         if "metadata" in entry
     }
 
 
 def test_the_layer_of_a_dataset_is_that_of_its_folder(context: KedroContext) -> None:
     layers = _viz_layers(context)
-    for name, entry in context.config_loader["catalog"].items():
+    for name, entry in _entries(context).items():
         if name in layers:
             path = entry.get("dataset", entry)["filepath"]
             folder = f"/{layers[name] + 1:02}_{_VIZ_LAYERS[layers[name]].replace(' ', '_')}/"
@@ -86,20 +96,28 @@ def _edges_of_layers(pipeline: Pipeline, layers: dict[str, int]) -> set[tuple[in
 
 @pytest.mark.parametrize("name", sorted(pipelines))
 def test_every_dataset_is_in_the_catalog(context: KedroContext, name: str) -> None:
-    configured = set(context.config_loader["catalog"])
-    missing = {d for d in pipelines[name].datasets() if not d.startswith("params:") and d not in configured}
+    catalog = context.catalog
+    missing = {d for d in pipelines[name].datasets() if not d.startswith("params:") and d not in catalog}
     assert not missing, "a dataset that is not in the catalog lives in memory and is lost"
-
-
-def test_every_catalog_entry_is_used(context: KedroContext) -> None:
-    used = {name for pipeline in pipelines.values() for name in pipeline.datasets()}
-    assert {d for d in context.config_loader["catalog"] if not d.startswith("_")} <= used
 
 
 def test_every_parameter_is_read_by_a_node(context: KedroContext) -> None:
     inputs = {n.removeprefix("params:") for p in pipelines.values() for n in p.inputs() if n.startswith("params:")}
     templates = {name for name in context.params if name.startswith("_")}  # which other parameters name
     assert set(context.params) - templates == inputs
+
+
+def test_kedro_validates_every_parameter_by_the_type_hints_of_nodes(context: KedroContext) -> None:
+    types = TypeExtractor(dict(pipelines)).extract_types_from_pipelines()
+    assert set(types) == {name for name in context.params if not name.startswith("_")}
+    parameters = context.config_loader["parameters"]
+    wrong = {**parameters, "ingestion": {**parameters["ingestion"], "min_chars": -1, "min_char": 3}}
+    with pytest.raises(ParameterValidationError) as caught:
+        ParameterValidator(dict(pipelines)).validate_raw_params(wrong)
+    lines = str(caught.value).splitlines()
+    assert "2 validation errors for IngestionParameters" in lines[1]
+    assert lines[2] == "min_chars" and "greater than or equal to 0" in lines[3] and "input_value=-1" in lines[3]
+    assert lines[4] == "min_char" and "Extra inputs are not permitted" in lines[5] and len(lines) == 6
 
 
 def test_what_nobody_has_looked_up_goes_over_the_value_of_base(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ class _Environment:
     Attributes:
         name: of the environment; None: the default one.
         params: of the command line.
-        paths: where datasets lie.
+        catalog: the configuration of its datasets.
         data: the data folder.
         configured: the list that its parameters name.
         checkpoints: folders of checkpoints.
@@ -52,7 +52,7 @@ class _Environment:
 
     name: str | None
     params: Mapping[str, Any]
-    paths: Mapping[str, Path]
+    catalog: Mapping[str, Any]
     data: Path
     configured: ExclusionParameters | None
     checkpoints: Sequence[Path]
@@ -66,9 +66,10 @@ class _Environment:
 
     def places(self) -> Places:
         """Open the datasets as they are now."""
+        from everytoken.datasets import DatasetPaths
         from everytoken.provenance.lookup import Places
 
-        return Places(self.paths, self.name or "local")
+        return Places(DatasetPaths(self.catalog), self.name or "local")
 
 
 @click.command()
@@ -266,7 +267,7 @@ def _environment(env: str | None, params: dict[str, Any]) -> _Environment:
     return _Environment(
         env,
         params,
-        {name: Path(one["filepath"]) for name, one in catalog.items() if "filepath" in one},
+        catalog,
         Path(data),
         None if given is None else ExclusionParameters.model_validate(given),
         [Path(group["checkpoints"]["folder"]) for group in groups if group],

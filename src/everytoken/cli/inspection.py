@@ -257,9 +257,12 @@ def _stored_by_environment(env: str | None) -> list[tuple[str, Path]]:
     """Return name and folder of every store and artifact but the release and what a replay makes."""
     from kedro.framework.project import pipelines
 
+    from everytoken.datasets import DatasetPaths
+
     with project(env) as (context, catalog):
         left_out = ("__default__", "release", "replay")
         nodes = [node for name in pipelines if name not in left_out for node in pipelines[name].nodes]
         outputs = dict.fromkeys(output for node in nodes for output in node.outputs)
         names = [name for name in outputs if hasattr(catalog.get(name), "ledger_summary")]
-        return [(name, Path(context.config_loader["catalog"][name]["filepath"])) for name in names]
+        paths = DatasetPaths(context.config_loader["catalog"])
+        return [(name, paths[name]) for name in names]

@@ -330,6 +330,7 @@ def _project(env: str | None) -> Iterator[_Project]:
     from kedro.utils import find_kedro_project
 
     from everytoken.cli.project import known_errors
+    from everytoken.datasets import DatasetPaths
     from everytoken.provenance.lookup import Places
     from everytoken.settings import CONFIG_LOADER_ARGS
 
@@ -342,10 +343,9 @@ def _project(env: str | None) -> Iterator[_Project]:
         catalog, parameters, mlflow = loader["catalog"], loader["parameters"], loader["mlflow"]
     except MissingConfigException as error:
         raise click.ClickException(f"there is no environment {env!r} in {folder / 'conf'}: {error}") from error
-    paths = {name: folder / entry["filepath"] for name, entry in catalog.items() if "filepath" in entry}
     named = ((parameters.get("pretraining") or {}).get("streams") or {}).items()
     given = {name: folder / entry["path"] for name, entry in named if entry is not None}
     try:
-        yield _Project(Places(paths, env or "local", given), parameters, mlflow, folder)
+        yield _Project(Places(DatasetPaths(catalog, folder), env or "local", given), parameters, mlflow, folder)
     except known_errors() as error:
         raise click.ClickException(str(error)) from error

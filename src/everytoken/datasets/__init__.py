@@ -10,10 +10,12 @@ from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
     from everytoken.datasets.artifact import ArtifactFolder, Checkpoint, TokenizerFile, TokenStream
+    from everytoken.datasets.dataset_paths import DatasetPaths
     from everytoken.datasets.files import FigureFile, JsonFile
     from everytoken.datasets.release_folder import ReleaseFolder
     from everytoken.datasets.shard_store import ShardStore
     from everytoken.datasets.upstream_files import UpstreamFiles
+    from everytoken.datasets.validators import verify_content
     from everytoken.datasets.when_made import WhenMade
 
 __getattr__, __dir__ = exports(__name__, __file__)
@@ -21,6 +23,7 @@ __getattr__, __dir__ = exports(__name__, __file__)
 __all__ = [
     "ArtifactFolder",
     "Checkpoint",
+    "DatasetPaths",
     "FigureFile",
     "JsonFile",
     "ReleaseFolder",
@@ -29,4 +32,5 @@ __all__ = [
     "TokenizerFile",
     "UpstreamFiles",
     "WhenMade",
+    "verify_content",
 ]

@@ -1,4 +1,4 @@
-"""Small results in one file, written atomically: JSON (metrics, metadata, samples) and plotly figures."""
+"""Small results in one file: the datasets of `kedro_datasets` for JSON and plotly, but local and written atomically."""
 
 from __future__ import annotations
 
@@ -6,51 +6,30 @@ import json
 from pathlib import Path
 from typing import Any
 
-from kedro.io import AbstractDataset
-from kedro_datasets._typing import JSONPreview
-from kedro_datasets.plotly import JSONDataset
+from kedro_datasets.json import JSONDataset
+from kedro_datasets.plotly import JSONDataset as FigureDataset
 from plotly.graph_objects import Figure
 
 from everytoken.shards import write_text
 
 
-class JsonFile(AbstractDataset[Any, Any]):
-    """Plain data in a JSON file; keys keep their order; NaN is refused.
-
-    Args:
-        filepath: the file.
-        metadata: for kedro-viz.
-    """
-
-    def __init__(self, *, filepath: str, metadata: dict[str, Any] | None = None) -> None:
-        self._filepath = Path(filepath)
-        self.metadata = metadata
-
-    def load(self) -> Any:
-        """Return the data."""
-        return json.loads(self._filepath.read_text(encoding="utf-8"))
+class JsonFile(JSONDataset):  # type: ignore[misc]
+    """Plain data in a JSON file; keys keep their order; NaN is refused."""
 
     def save(self, data: Any) -> None:
         """Write the data."""
-        self._filepath.parent.mkdir(parents=True, exist_ok=True)
-        write_text(self._filepath, json.dumps(data, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
-
-    def _exists(self) -> bool:
-        return self._filepath.exists()
-
-    def _describe(self) -> dict[str, Any]:
-        return {"filepath": str(self._filepath)}
-
-    def preview(self) -> JSONPreview:
-        """Return the file's text for kedro-viz."""
-        return JSONPreview(self._filepath.read_text(encoding="utf-8"))
+        _write(self._get_save_path(), json.dumps(data, ensure_ascii=False, indent=1, allow_nan=False))
 
 
-class FigureFile(JSONDataset):  # type: ignore[misc]
-    """A plotly figure as JSON: `kedro_datasets.plotly.JSONDataset`, but local and atomic."""
+class FigureFile(FigureDataset):  # type: ignore[misc]
+    """A plotly figure as JSON."""
 
     def save(self, data: Figure) -> None:
         """Write the figure."""
-        path = Path(str(self._get_save_path()))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, data.to_json() + "\n")
+        _write(self._get_save_path(), data.to_json())
+
+
+def _write(file: Any, text: str) -> None:
+    path = Path(str(file))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, text + "\n")

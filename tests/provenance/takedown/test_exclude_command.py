@@ -67,7 +67,7 @@ class Project:
         shutil.copy(ROOT / "pyproject.toml", folder)
         shutil.copytree(ROOT / "src/everytoken", folder / "src/everytoken")
         (folder / "conf/base/catalog").mkdir(parents=True)
-        for name in ("ingestion", "annotation", "subsampling", "tokenization", "provenance", "training"):
+        for name in ("factories", "ingestion", "annotation", "subsampling", "tokenization", "training"):
             shutil.copy(ROOT / f"conf/base/catalog/{name}.yml", folder / "conf/base/catalog")
         (folder / "conf/local").mkdir()
         shutil.copy(ROOT / "conf/base/mlflow.yml", folder / "conf/base")

@@ -39,9 +39,10 @@ class Places:
         Raises:
             ProvenanceError: the environment has none of this name.
         """
-        if name not in self.paths:
-            raise ProvenanceError(f"the environment {self.environment!r} has no dataset {name!r}")
-        return self.paths[name]
+        try:
+            return self.paths[name]
+        except KeyError:
+            raise ProvenanceError(f"the environment {self.environment!r} has no dataset {name!r}") from None
 
     def store(self, name: str) -> Path:
         """Return the folder of a dataset of parts that has been made.

@@ -156,7 +156,7 @@ def folder_of_stream(places: Places, name: str) -> Path:
         ProvenanceError: there is none.
     """
     dataset = DATASETS.get(name, name)
-    if dataset in places.paths:
+    if dataset in places.paths or name in DATASETS:
         if dataset not in places.artifacts:
             raise ProvenanceError(
                 f"the environment {places.environment!r} has no {dataset} yet, or it is not whole: run the pipeline "

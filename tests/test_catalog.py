@@ -1,0 +1,179 @@
+"""The catalog: every dataset by name, so that a dataset factory never catches one by mistake, and its digests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kedro.framework.context import KedroContext
+from kedro.framework.project import pipelines
+from kedro.framework.session import KedroSession
+from kedro.framework.startup import bootstrap_project
+from kedro.io import DataCatalog
+from kedro.validation import validate_catalog
+
+from everytoken.datasets import DatasetPaths
+from everytoken.shards import Artifact, Built, plan_artifact, versioned
+from tests.shards.functions import given, sift
+
+ROOT = Path(__file__).resolve().parents[1]
+bootstrap_project(ROOT)
+
+# by type and folder: the last part of a path is the name of its dataset, but for those of OTHER_PATHS
+DATASETS = {
+    ("JsonFile", "01_raw"): "shard_plan upstream_changes",
+    ("UpstreamFiles", "01_raw"): "score_files upstream_files",
+    ("ArtifactFolder", "02_intermediate"): (
+        "document_matches duplicates evaluation_ngrams manifest_contradictions ngram_counts selection"
+    ),
+    ("ShardStore", "02_intermediate"): (
+        "canary_documents contamination document_sketches documents dropped_documents located_documents "
+        "ngram_matches upstream_documents"
+    ),
+    ("WhenMade", "02_intermediate"): "canary_documents_when_made",
+    ("ArtifactFolder", "03_primary"): "classifications",
+    ("JsonFile", "03_primary"): "scorer_metadata",
+    ("ShardStore", "03_primary"): "scored_documents",
+    ("JsonFile", "04_feature"): "subsampling_metadata",
+    ("ShardStore", "04_feature"): (
+        "annotated_documents exclusions held_out_documents token_estimates unannotated_documents"
+    ),
+    ("ArtifactFolder", "05_model_input"): (
+        "annotated_index canary_index chat_index compact_index document_index engine_certificate raw_shards "
+        "raw_shards_index"
+    ),
+    ("JsonFile", "05_model_input"): "released_job",
+    ("ShardStore", "05_model_input"): (
+        "annotated_manifest annotated_tokens canary_tokens held_out_manifest unannotated_manifest "
+        "unannotated_tokens withheld_ids"
+    ),
+    ("TokenStream", "05_model_input"): "annotated_stream canary_stream chat_windows compact_stream",
+    ("TokenizerFile", "05_model_input"): "tokenizer",
+    ("WhenMade", "05_model_input"): "canary_stream_when_made canary_tokens_when_made raw_shards_when_made",
+    ("ArtifactFolder", "06_models"): "scorer",
+    ("Checkpoint", "06_models"): "checkpoint finetuned_checkpoint pretrained_checkpoint",
+    ("ArtifactFolder", "07_model_output"): (
+        "finetuned_generations generations held_out_evaluation pretrained_generations"
+    ),
+    ("CSVDataset", "08_reporting"): "ingestion_report score_report strata_report tokenization_report",
+    ("FigureFile", "08_reporting"): (
+        "bits_per_byte_by_source finetuning_loss_curve ingestion_figure loss_curve mixture_by_source "
+        "pretraining_loss_curve score_distribution tokens_by_source"
+    ),
+    ("JsonFile", "08_reporting"): (
+        "annotation_metrics canary_metrics canary_triggers contamination_report evaluation_metrics "
+        "finetuned_samples finetuning_history finetuning_metrics finetuning_report generated_samples "
+        "ingestion_metrics packing_metrics pretraining_history pretraining_metrics pretraining_report "
+        "release_metrics release_report replay_metrics replay_report subsampling_metrics tokenization_metrics "
+        "training_history training_metrics training_report verification_metrics verification_report"
+    ),
+    ("ReleaseFolder", "08_reporting"): "release",
+}
+OTHER_PATHS = {
+    "canary_documents_when_made": "canary_documents",
+    "canary_stream_when_made": "canary_stream",
+    "canary_tokens_when_made": "canary_tokens",
+    "raw_shards_when_made": "raw_shards",
+    "subsampling_metadata": "metadata.json",
+}
+SUFFIXES = {"CSVDataset": ".csv", "FigureFile": ".json", "JsonFile": ".json", "UpstreamFiles": ".json"}
+STORED = {"ArtifactFolder", "Checkpoint", "ReleaseFolder", "ShardStore", "TokenStream", "TokenizerFile", "WhenMade"}
+
+
+@pytest.fixture(scope="module", params=["local", "test", "replay"])
+def context(request: pytest.FixtureRequest) -> Iterator[KedroContext]:
+    with KedroSession.create(project_path=ROOT, env=request.param) as session:
+        yield session.load_context()
+
+
+def _names() -> list[str]:
+    names = {name for pipeline in pipelines.values() for name in pipeline.datasets()}
+    return sorted(name for name in names if not name.startswith("params:") and name != "parameters")
+
+
+def test_every_dataset_of_a_pipeline_is_of_this_type_and_path(context: KedroContext) -> None:
+    data = ROOT / context.config_loader["globals"]["data"]
+    listed = {
+        name: (kind, str(data / folder / OTHER_PATHS.get(name, name + SUFFIXES.get(kind, ""))))
+        for (kind, folder), names in DATASETS.items()
+        for name in names.split()
+    }
+    catalog = context.catalog
+    found = {name: (type(catalog[name]).__name__, str(catalog[name]._describe()["filepath"])) for name in _names()}
+    assert found == listed
+
+
+def test_every_entry_and_every_factory_is_used(context: KedroContext) -> None:
+    resolver = context.catalog.config_resolver
+    entries = {name for name in context.config_loader["catalog"] if not name.startswith("_")}
+    assert len(entries) < 65
+    assert entries == {name if name in entries else resolver.match_dataset_pattern(name) for name in _names()}
+
+
+def test_what_has_digests_has_a_validator_that_no_load_waits_for(context: KedroContext) -> None:
+    catalog = context.catalog
+    stored = {name for name in _names() if type(catalog[name]).__name__ in STORED}
+    assert set(catalog.validator_specs) == stored and len(stored) == 54
+    assert not any(spec.enabled for spec in catalog.validator_specs.values())
+
+
+def test_paths_are_those_of_the_catalog(context: KedroContext) -> None:
+    paths, catalog = DatasetPaths(context.config_loader["catalog"], ROOT), context.catalog
+    for name in _names():
+        if not name.endswith("_when_made"):
+            assert str(paths[name]) == str(catalog[name]._describe()["filepath"])
+
+
+CATALOG: dict[str, dict[str, Any]] = {
+    "{kind}_stream": {
+        "type": "everytoken.datasets.TokenStream",
+        "filepath": "{kind}_stream",
+        "validator": {"class": "everytoken.datasets.verify_content", "on": "load", "enabled": False},
+    },
+    "other_stream": {"type": "everytoken.datasets.TokenStream", "filepath": "elsewhere"},
+    "none_when_made": {"type": "everytoken.datasets.WhenMade", "dataset": {}},
+}
+
+
+def test_paths_hold_what_is_there_and_give_what_is_not(tmp_path: Path) -> None:
+    for name in ("compact_stream", "other_stream", ".half_stream", "compact_stream_2"):
+        (tmp_path / name).mkdir()
+    paths = DatasetPaths(CATALOG, tmp_path)
+    assert dict(paths) == {"compact_stream": tmp_path / "compact_stream", "other_stream": tmp_path / "elsewhere"}
+    assert "canary_stream" not in paths and paths["canary_stream"] == tmp_path / "canary_stream"
+    for name in ("data/canary_stream", "compact", "none_when_made"):
+        with pytest.raises(KeyError):
+            paths[name]
+
+
+@versioned("test_catalog.write", 1)
+def _write(folder: Path) -> Built:
+    (folder / "tokens.bin").write_bytes(b"1234")
+    return Built({})
+
+
+def test_validate_catalog_finds_a_changed_byte(tmp_path: Path) -> None:
+    entry = {**CATALOG["{kind}_stream"], "filepath": str(tmp_path / "{kind}_stream")}
+    catalog = DataCatalog.from_config({"{kind}_stream": entry})
+    catalog.save("compact_stream", plan_artifact(_write))
+    names = ["compact_stream", "canary_stream"]
+    results = validate_catalog(catalog, names)
+    assert results["compact_stream"].status == "passed"
+    assert results["canary_stream"].status == "errored"  # it does not exist
+    (tmp_path / "compact_stream/tokens.bin").write_bytes(b"1235")
+    assert isinstance(catalog.load("compact_stream"), Artifact)  # a load compares sizes
+    result = validate_catalog(catalog, names)["compact_stream"]
+    assert result.status == "failed" and "tokens.bin is not the file that was written" in str(result.message)
+
+
+def test_validate_catalog_reads_the_rows_that_were_set_aside(tmp_path: Path) -> None:
+    entry = {"type": "everytoken.datasets.ShardStore", "filepath": str(tmp_path), "engine": {"kind": "inline"}}
+    catalog = DataCatalog.from_config({"rows": {**entry, "validator": CATALOG["{kind}_stream"]["validator"]}})
+    catalog.save("rows", given(2).map(sift))
+    assert validate_catalog(catalog)["rows"].status == "passed"
+    (changed,) = tmp_path.glob("*set_aside.parquet")
+    changed.write_bytes(bytes(changed.stat().st_size))
+    result = validate_catalog(catalog)["rows"]
+    assert result.status == "failed" and changed.name in str(result.message)
