@@ -20,9 +20,10 @@ TEXT = 'Title\r\n\n  A line, é and 😀.\u2028{"not": "JSON"\n'
     ("name", "data"),
     [
         ("a.txt", TEXT.encode()),
-        ("a.txt.gz", gzip.compress(TEXT.encode())),
+        ("a.txt.gz", gzip.compress(TEXT.encode(), mtime=0)),
         ("a.txt.zst", zstd.compress(TEXT.encode(), options=CHECKED)),
     ],
+    ids=["plain", "gzip", "zstd"],
 )
 def test_the_text_of_a_file_is_one_row_and_nothing_of_it_changes(tmp_path: Path, name: str, data: bytes) -> None:
     file = file_at(tmp_path / name, data)
@@ -56,9 +57,10 @@ def test_a_text_that_cannot_be_read_is_set_aside(tmp_path: Path) -> None:
     ("name", "data", "reason"),
     [
         ("a.txt", "here".encode("utf-16"), "the text is UTF-16"),
-        ("a.txt", gzip.compress(b"here"), "it holds gzip .*expected text"),
-        ("a.txt.gz", gzip.compress(b"here" * 99)[:-3], "truncated|cut|ends"),
+        ("a.txt", gzip.compress(b"here", mtime=0), "it holds gzip .*expected text"),
+        ("a.txt.gz", gzip.compress(b"here" * 99, mtime=0)[:-3], "truncated|cut|ends"),
     ],
+    ids=["UTF-16", "another format", "truncated"],
 )
 def test_a_damaged_file_is_an_error(tmp_path: Path, name: str, data: bytes, reason: str) -> None:
     with pytest.raises(RowError, match=reason):
