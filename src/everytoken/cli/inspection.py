@@ -261,8 +261,9 @@ def _stored_by_environment(env: str | None) -> list[tuple[str, Path]]:
     from kedro.framework.project import pipelines
 
     with project(env) as (context, catalog):
-        left_out = ("__default__", "release", "replay")
+        left_out = ("__default__", "corpus", "release", "replay")
         nodes = [node for name in pipelines if name not in left_out for node in pipelines[name].nodes]
         outputs = dict.fromkeys(output for node in nodes for output in node.outputs)
+        places = {name: entry.get("filepath") for name, entry in context.config_loader["catalog"].items()}
         names = [name for name in outputs if hasattr(catalog.get(name), "ledger_summary")]
-        return [(name, Path(context.config_loader["catalog"][name]["filepath"])) for name in names]
+        return [(name, Path(places[name])) for name in names if places[name] is not None]
