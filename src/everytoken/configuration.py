@@ -140,7 +140,9 @@ class JobConfigLoader(OmegaConfigLoader):
         try:
             return _merged(with_released_parameters(found), self.runtime_params or {})
         except ProvenanceError as error:
-            self._tell(logging.WARNING, f"warning: the parameters are those of conf/, to look at, and no run's: {error}")
+            self._tell(
+                logging.WARNING, f"warning: the parameters are those of conf/, to look at, and no run's: {error}"
+            )
             return found
 
     def _with_list_in_force(self, parameters: dict[str, Any]) -> dict[str, Any]:
@@ -199,7 +201,7 @@ class JobContext(KedroContext):
 
 
 class ConfigurationHook:
-    """Checks ``globals.yml`` and the names of the parameters when a command loads the project, and exclusions in a run."""
+    """Checks ``globals.yml`` and the names of parameters when a command loads the project; and exclusions in a run."""
 
     def __init__(self) -> None:
         self._project = self._data = Path()

@@ -6,8 +6,8 @@ from typing import Any
 import pandas as pd
 from plotly.graph_objects import Figure
 
-from everytoken.corpus.ingest import check_bad_shares, read_part
-from everytoken.corpus.plan import ShardPlan, make_plan, part_values
+from everytoken.corpus.ingest import check_bad_shares, read_shards
+from everytoken.corpus.plan import ShardPlan, make_plan
 from everytoken.corpus.selection.contamination import count_documents, find_matches, judge_part
 from everytoken.corpus.selection.contamination_report import contamination_metrics, contamination_report
 from everytoken.corpus.selection.duplicates import find_duplicates
@@ -41,13 +41,13 @@ def plan_shards(files: dict[str, list[UpstreamFile]], parameters: IngestionParam
 
 def read_documents(plan: ShardPlan, files: dict[str, list[UpstreamFile]], parameters: IngestionParameters) -> Shards:
     """Fetch and read each planned shard: rows to documents with address; what is no document is set aside."""
-    values, digests = part_values(plan, parameters.active_sources, files)
-    return Shards.from_values(values, digests).map(
-        read_part,
+    return read_shards(
+        plan,
+        parameters.active_sources,
+        files,
         min_chars=parameters.min_chars,
-        max_row_bytes=parameters.reading.max_row_bytes,
         max_bad_share=parameters.max_bad_share,
-        zstd_window_log_max=parameters.reading.zstd_window_log_max,
+        limits=parameters.reading,
         keep_fetched=parameters.keep_fetched,
     )
 

@@ -20,9 +20,7 @@ def create_pipeline() -> Pipeline:
                 "raw_shards",
                 name="pack_raw_shards",
             ),
-            Node(
-                say_raw_shards_are_made, "raw_shards", "raw_shards_when_made", name="say_raw_shards_are_made"
-            ),
+            Node(say_raw_shards_are_made, "raw_shards", "raw_shards_when_made", name="say_raw_shards_are_made"),
             Node(
                 make_raw_shards_index,
                 ["unannotated_tokens", "annotated_tokens", "raw_shards", "params:packing"],

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from everytoken.corpus.plan import ShardPlan
+from everytoken.corpus.ingest import read_shards
+from everytoken.corpus.plan import ShardPlan, make_plan
 from everytoken.corpus.upstreams.source import Guarded, MayBeGone, Upstream, UpstreamFile
 from everytoken.parameters import IngestionParameters, ReplayParameters, SubsamplingParameters
-from everytoken.pipelines.ingestion.nodes import plan_shards, read_documents
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases.release import SPLITS, open_release
 from everytoken.provenance.replay.contradictions import CONTRADICTORY, find_contradictions, require_consistent
@@ -75,7 +75,7 @@ def take_plan(
     """Take the shard plan of the release, with what has moved since; without one (published format) make it."""
     folder = Path(replay.release)
     if not is_release(folder):
-        return plan_shards(files, ingestion), []
+        return make_plan(ingestion.active_sources, files, ingestion.plan, ingestion.reading), []
     may_move = MOVED in replay.allow
     upstreams = _upstreams(replay, ingestion)
     plan, moved = released_plan(open_release(folder), upstreams, files, follow_renamed=may_move)
@@ -98,7 +98,15 @@ def read_released_documents(
     """
     require_consistent(contradictions, replay.allow, allowing([CONTRADICTORY], replay.allow))
     require_unmoved(moved, replay.allow, "the dataset upstream_changes")
-    return read_documents(plan, files, ingestion)
+    return read_shards(
+        plan,
+        ingestion.active_sources,
+        files,
+        min_chars=ingestion.min_chars,
+        max_bad_share=ingestion.max_bad_share,
+        limits=ingestion.reading,
+        keep_fetched=ingestion.keep_fetched,
+    )
 
 
 def locate_documents(documents: Shards, plan: ShardPlan, replay: ReplayParameters) -> Shards:
