@@ -122,7 +122,8 @@ class JobConfigLoader(OmegaConfigLoader):
 
         Kedro's soft merge drops a value that an environment says is ``???``, not looked up yet, and keeps that of base.
         """
-        base, own = (self._parameters_of_folder(name) for name in (self.base_env, self.env or self.default_run_env))
+        own = self._parameters_of_folder(self.env or self.default_run_env)  # first: it may not be there
+        base = self._parameters_of_folder(self.base_env)
         return _merged(_merged(base, own), _unknown(self.runtime_params or {}))
 
     def _parameters_of_folder(self, name: str) -> dict[str, Any]:
