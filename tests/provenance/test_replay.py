@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 from kedro.framework.session import KedroSession
 from kedro.framework.startup import bootstrap_project
+from kedro_viz.integrations.kedro.data_loader import load_data
 from pydantic import ValidationError
 
 from everytoken.configuration import ReplayHook
@@ -755,6 +756,8 @@ def test_the_environment_replay_runs_the_replay_with_the_parameters_of_the_relea
     assert parameters["tokenization"].tokenizer.kind == "file"
     assert set(parameters["ingestion"].sources) == {"pieces"}
     assert parameters["packing"].dtype == "uint16"
+    _, shown, _ = load_data(ROOT, env="replay", extra_params=given)
+    assert {node.namespace for node in shown["__default__"].nodes} == names, "kedro-viz, which runs no hooks"
     names, _ = session_default("replay", {"replay": {"release": "not/there"}})  # the graph can be looked at
     assert "replay" in names and "packing" not in names
     names, parameters = session_default("test")
