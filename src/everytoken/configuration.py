@@ -6,26 +6,33 @@ copy of them in ``conf`` could differ. What the command line sets goes over them
 that: ``--params`` replaces the whole of what one gives, and the values of ``base`` would come back.) Without a release
 this environment can be looked at (``kedro viz``, a notebook) and nothing can be run in it. A list of excluded
 documents that is in force in the data folder is taken where the parameters name none.
+
+The context of a session sets the default pipeline, because only there Kedro knows the environment in every case:
+``kedro run``, ``KedroSession.run()``, ``kedro viz`` (which runs no hooks) and a notebook then have the same job.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 from collections.abc import Iterator, Mapping
+from functools import cached_property, reduce
+from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kedro.config import AbstractConfigLoader, OmegaConfigLoader
 from kedro.framework.context import KedroContext
 from kedro.framework.hooks import hook_impl
+from kedro.framework.project import pipelines
 from kedro.io import DataCatalog
 from kedro.pipeline import Pipeline
 from kedro.pipeline.node import Node
 from kedro.utils import find_kedro_project
 from omegaconf.errors import InterpolationKeyError
 
-from everytoken.pipeline_registry import JOBS, choose_job
+from everytoken.pipeline_registry import JOBS
 from everytoken.redaction import Redaction, SecretError, require_no_secrets
 from everytoken.shards import write_text
 from everytoken.system_errors import SystemTrouble, explained
@@ -46,48 +53,48 @@ class ConfigurationError(Exception):
 
 
 class JobConfigLoader(OmegaConfigLoader):
-    """Loads an environment; the default pipelines become those of its job, also where no hooks run (kedro viz)."""
+    """Loads an environment, with the parameters that its job and its data folder decide.
+
+    ``project_path`` is the folder of the project, which a `JobContext` sets: in its data folder a list of excluded
+    documents may be in force. None: no such list is looked for.
+    """
+
+    project_path: Path | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        job = str(self["globals"].get("job"))
-        _refuse({job}, set(JOBS), "globals.yml: job", self)
-        self.job, self._told = job, False
-        choose_job(job, self._on_request())
+        self._told: set[str] = set()
 
     def __getitem__(self, key: str) -> dict[str, Any]:
         """Return the configuration of a kind; the parameters of a replay are those of the release.
 
         Where there is none they are those of the environment, to look at: `ReplayHook` lets no run begin with them.
         """
-        found: dict[str, Any] = super().__getitem__(key)
-        if key != "parameters":
+        if key != "parameters" or key in self:
+            found: dict[str, Any] = super().__getitem__(key)
             return found
-        given = self.runtime_params or {}
-        found = with_whole_families(found, given)
-        if self.job != "replay":
-            return _merged(found, _unknown(given))
-        from everytoken.provenance import ProvenanceError
-        from everytoken.provenance.replay import with_released_parameters
+        return self._with_list_in_force(self._parameters_of_job())
 
-        try:
-            return _merged(with_released_parameters(found), given)
-        except ProvenanceError as error:
-            if not self._told:
-                logger.warning("warning: the parameters are those of conf/, to look at, and no run's: %s", error)
-            self._told = True
-            return found
+    @cached_property
+    def job(self) -> str:
+        """Name of the pipeline that the environment runs."""
+        job = str(self["globals"].get("job"))
+        _refuse({job}, set(JOBS), "globals.yml: job", self)
+        return job
 
-    def _on_request(self) -> tuple[str, ...]:
-        """Return the pipelines on request that make a stream of the release; none where there is no release to see."""
+    def default_pipelines(self) -> tuple[str, ...]:
+        """Return the names of the pipelines that a run without ``--pipelines`` has: the job, and what its release asks.
+
+        Where there is no release to see, that is the job alone.
+        """
         from everytoken.provenance import ProvenanceError
         from everytoken.provenance.replay import rebuilding_pipelines
 
         try:
             release = self.replayed_release()
-            return () if release is None else rebuilding_pipelines(release)
+            return (self.job,) if release is None else (self.job, *rebuilding_pipelines(release))
         except (ProvenanceError, InterpolationKeyError):  # told with the parameters, before anything runs
-            return ()
+            return (self.job,)
 
     def replayed_release(self) -> Release | None:
         """Return the release that the parameters are taken from; None: this job takes them from none.
@@ -99,7 +106,7 @@ class JobConfigLoader(OmegaConfigLoader):
             return None
         from everytoken.provenance.replay import named_release
 
-        return named_release(super().__getitem__("parameters"))
+        return named_release(self._parameters_of_files())
 
     @property
     def read_by_every_run(self) -> tuple[str, ...]:
@@ -111,15 +118,94 @@ class JobConfigLoader(OmegaConfigLoader):
         release = self.replayed_release()
         return {"job": self.job, **({} if release is None else {"replay.release.digest": release.digest})}
 
-    @staticmethod
-    def _soft_merge(config: dict[str, Any], env_config: dict[str, Any], env_path: str | None = None) -> Any:
-        """Let an environment say ``???`` over a value of ``base``, see `_unknown`, and choose a family of models."""
-        merged = _merged(OmegaConfigLoader._soft_merge(config, env_config, env_path), _unknown(env_config))
-        return with_whole_families(merged, env_config)
+    def _parameters_of_files(self) -> dict[str, Any]:
+        """Return the parameters of base with those of the environment, and then of the command line, over them.
+
+        Kedro's soft merge drops a value that an environment says is ``???``, not looked up yet, and keeps that of base.
+        """
+        own = self._parameters_of_folder(self.env or self.default_run_env)  # first: it may not be there
+        base = self._parameters_of_folder(self.base_env)
+        given = self.runtime_params or {}
+        merged = with_whole_families(with_whole_families(_merged(base, own), own), given)
+        return _merged(merged, _unknown(given))
+
+    def _parameters_of_folder(self, name: str) -> dict[str, Any]:
+        folder = copy.copy(self)
+        folder.env = folder.base_env = name  # Kedro merges nothing where the environment is base
+        return OmegaConfigLoader.__getitem__(folder, "parameters")
+
+    def _parameters_of_job(self) -> dict[str, Any]:
+        found = self._parameters_of_files()
+        if self.job != "replay":
+            return found
+        from everytoken.provenance import ProvenanceError
+        from everytoken.provenance.replay import with_released_parameters
+
+        try:
+            given = self.runtime_params or {}
+            return with_whole_families(_merged(with_released_parameters(found), given), given)
+        except ProvenanceError as error:
+            self._tell(
+                logging.WARNING, f"warning: the parameters are those of conf/, to look at, and no run's: {error}"
+            )
+            return found
+
+    def _with_list_in_force(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        """Let ``subsampling.exclude`` be the list that is in force in the data folder, where the parameters name none.
+
+        Raises:
+            ConfigurationError: the parameters would bring a document back.
+        """
+        subsampling = parameters.get("subsampling")
+        if self.project_path is None or not isinstance(subsampling, Mapping):
+            return parameters
+        from everytoken.provenance.takedown import LISTS_FOLDER, is_told, list_of_run
+
+        data = Path(self["globals"]["data"])
+        if not is_told(self.project_path / data / LISTS_FOLDER):
+            return parameters
+        from everytoken.corpus import ExclusionError, ExclusionParameters
+        from everytoken.provenance import ProvenanceError
+
+        configured = subsampling.get("exclude")
+        of_command_line = (self.runtime_params or {}).get("subsampling") or {}
+        try:
+            listed = list_of_run(
+                None if configured is None else ExclusionParameters.model_validate(configured),
+                is_null_given="exclude" in of_command_line and of_command_line["exclude"] is None,
+                root=self.project_path,
+                data=data,
+                environment=self.env or "local",
+            )
+        except (ExclusionError, ProvenanceError) as error:
+            raise ConfigurationError(str(error)) from error
+        if configured is not None or listed is None:
+            return parameters
+        self._tell(logging.INFO, f"subsampling.exclude is the list in force: {listed.path}")
+        return {**parameters, "subsampling": {**subsampling, "exclude": listed.model_dump()}}
+
+    def _tell(self, level: int, message: str) -> None:
+        """Log a message once, however often the parameters are read."""
+        if message not in self._told:
+            logger.log(level, "%s", message)
+        self._told.add(message)
+
+
+class JobContext(KedroContext):
+    """The context of a session, in which ``__default__`` is the job of the environment."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        loader = self.config_loader
+        if not isinstance(loader, JobConfigLoader):
+            return
+        loader.project_path = self.project_path
+        if "__default__" in pipelines:  # not for `kedro run --pipelines NAME`
+            pipelines["__default__"] = reduce(add, (pipelines[name] for name in loader.default_pipelines()))
 
 
 class ConfigurationHook:
-    """Checks ``globals.yml`` and the names of the parameters when a command loads the project; keeps exclusions."""
+    """Checks ``globals.yml`` and the names of parameters when a command loads the project; and exclusions in a run."""
 
     def __init__(self) -> None:
         self._project = self._data = Path()
@@ -147,7 +233,6 @@ class ConfigurationHook:
         _refuse(named - _of_command_line(loader), known, "the parameters", loader)
         self._project, self._data = Path(context.project_path), Path(loader["globals"]["data"])
         logger.info("Results go to %s", (self._project / self._data).resolve())
-        _keep_excluded(loader, parameters_of_files, self._project, self._data)
 
     @hook_impl
     def before_pipeline_run(self, pipeline: Pipeline, catalog: DataCatalog) -> None:
@@ -229,32 +314,6 @@ class ReplayHook:
 
 def _finds_excluded(node: Node) -> bool:
     return "exclusions" in node.outputs and _SUBSAMPLING in node.inputs
-
-
-def _keep_excluded(loader: AbstractConfigLoader, parameters: Mapping[str, Any], project: Path, data: Path) -> None:
-    """Let ``subsampling.exclude`` be the list that is in force in the data folder, where the parameters name none."""
-    from everytoken.corpus import ExclusionError, ExclusionParameters
-    from everytoken.provenance import ProvenanceError
-    from everytoken.provenance.takedown import LISTS_FOLDER, is_told, list_of_run
-
-    if "subsampling" not in parameters or not is_told(project / data / LISTS_FOLDER):
-        return
-    subsampling = parameters["subsampling"]
-    configured = subsampling.get("exclude")
-    of_command_line = (loader.runtime_params or {}).get("subsampling") or {}
-    try:
-        listed = list_of_run(
-            None if configured is None else ExclusionParameters.model_validate(configured),
-            is_null_given="exclude" in of_command_line and of_command_line["exclude"] is None,
-            root=project,
-            data=data,
-            environment=loader.env or "local",
-        )
-    except (ExclusionError, ProvenanceError) as error:
-        raise ConfigurationError(str(error)) from error
-    if configured is None and listed is not None:
-        logger.info("subsampling.exclude is the list in force: %s", listed.path)
-        loader["parameters"] = {**parameters, "subsampling": {**subsampling, "exclude": listed.model_dump()}}
 
 
 def _of_command_line(loader: AbstractConfigLoader) -> set[str]:

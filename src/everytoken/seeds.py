@@ -1,7 +1,7 @@
 """The only place that makes random generators: a named seed from the parameters, and a key.
  A draw is a pure function of ``(seed, *key)``: the seed is a parameter that the run records (``subsampling.seed =
 42``), the key says which draw it is (a part index, a document id, a step). No generator is shared between two places,
-so neither the number of workers nor the order in which they finish can change a draw. ``tests/test_project.py``
+so neither the number of workers nor the order in which they finish can change a draw. ``tests/project/test_project.py``
 forbids generators made anywhere else.
 
 >>> numpy_generator(42).permutation(1000)[:6].tolist()

@@ -11,7 +11,7 @@ import yaml
 from kedro.framework.project import LOGGING
 from kedro.utils import find_kedro_project
 
-from everytoken.configuration import ConfigurationHook, JobConfigLoader, ReplayHook, SystemErrorHook
+from everytoken.configuration import ConfigurationHook, JobConfigLoader, JobContext, ReplayHook, SystemErrorHook
 from everytoken.tracking import TrackingHook
 
 
@@ -30,6 +30,7 @@ def _log_as_in_the_project_folder() -> None:
 
 _log_as_in_the_project_folder()  # before the hooks: they wrap what prints errors
 
+CONTEXT_CLASS = JobContext
 CONFIG_LOADER_CLASS = JobConfigLoader
 CONFIG_LOADER_ARGS = {
     "base_env": "base",

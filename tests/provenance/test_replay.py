@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 from kedro.framework.session import KedroSession
 from kedro.framework.startup import bootstrap_project
+from kedro_viz.integrations.kedro.data_loader import load_data
 from pydantic import ValidationError
 
 from everytoken.configuration import ReplayHook
@@ -37,7 +38,7 @@ from everytoken.parameters import (
 )
 from everytoken.pipelines.packing.pipeline import create_pipeline as packing_pipeline
 from everytoken.pipelines.replay.nodes import find_upstreams
-from everytoken.pipelines.replay.pipeline import create_pipeline as replay_pipeline
+from everytoken.pipelines.replay.pipeline import restore_pipeline as replay_pipeline
 from everytoken.pipelines.tokenization.pipeline import create_pipeline as tokenization_pipeline
 from everytoken.pipelines.verification.pipeline import create_pipeline as verification_pipeline
 from everytoken.provenance.errors import ProvenanceError
@@ -755,6 +756,8 @@ def test_the_environment_replay_runs_the_replay_with_the_parameters_of_the_relea
     assert parameters["tokenization"].tokenizer.kind == "file"
     assert set(parameters["ingestion"].sources) == {"pieces"}
     assert parameters["packing"].dtype == "uint16"
+    _, shown, _ = load_data(ROOT, env="replay", extra_params=given)
+    assert {node.namespace for node in shown["__default__"].nodes} == names, "kedro-viz, which runs no hooks"
     names, _ = session_default("replay", {"replay": {"release": "not/there"}})  # the graph can be looked at
     assert "replay" in names and "packing" not in names
     names, parameters = session_default("test")
@@ -762,21 +765,24 @@ def test_the_environment_replay_runs_the_replay_with_the_parameters_of_the_relea
     assert "pieces" not in parameters["ingestion"].sources
 
 
-def test_verification_waits_for_the_streams_that_the_same_run_makes() -> None:
+@pytest.mark.parametrize("reader", ["verification", "release"])
+@pytest.mark.parametrize(
+    ("maker", "stream"), [("canary", "canary_stream"), ("packing", "raw_shards")], ids=["canary", "packing"]
+)
+def test_what_reads_a_stream_on_request_waits_for_it_in_a_run_that_makes_it(
+    maker: str, stream: str, reader: str
+) -> None:
     from kedro.framework.project import pipelines
 
     bootstrap_project(ROOT)
-    taken = {"canary_stream", "canary_stream_when_made", "raw_shards", "raw_shards_when_made"}
-    for named, waited in {
-        ("canary", "verification"): {"canary_stream", "raw_shards_when_made"},
-        ("packing", "verification"): {"canary_stream_when_made", "raw_shards"},
-        ("verification",): {"canary_stream_when_made", "raw_shards_when_made"},
-    }.items():
-        try:
-            pipelines.set_requested(list(named))
-            assert pipelines["verification"].inputs() & taken == waited
-        finally:
-            pipelines.set_requested(None)
+    alone = pipelines[reader]
+    assert f"{stream}_when_made" in alone.inputs(), "of a run without the maker, what was made before is taken"
+    together = pipelines[maker] + alone
+    readers = {node.name for node in alone.nodes if f"{stream}_when_made" in node.inputs}
+    waiting = {node.name for node in together.from_inputs(*pipelines[maker].inputs()).nodes}
+    made_before = together.to_nodes(*readers).to_outputs(stream).nodes
+    assert readers and readers <= waiting
+    assert [name for node in made_before for name in node.outputs][-1] == stream
 
 
 def test_an_environment_without_its_release_can_be_looked_at_and_not_run() -> None:

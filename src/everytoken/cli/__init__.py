@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from everytoken.cli.documents import audit_scores, tokenize
 from everytoken.cli.exclusion import exclude
 from everytoken.cli.inspection import compare, diff, summary, verify
 from everytoken.cli.models import export, generate, import_model, plan, train
-from everytoken.cli.process import Commands
+from everytoken.cli.process import Commands, run_command
 from everytoken.cli.provenance import exposure, trace
 from everytoken.cli.tracking import tracking
 
@@ -36,3 +38,10 @@ for command in (
     tracking,
 ):
     cli.add_command(command)
+
+
+def __getattr__(name: str) -> Any:
+    """Return ``run``, which ``python -m everytoken`` runs; what it needs is not imported for other commands."""
+    if name == "run":
+        return run_command()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -260,7 +260,7 @@ def _stored_by_environment(env: str | None) -> list[tuple[str, Path]]:
     from everytoken.datasets import DatasetPaths
 
     with project(env) as (context, catalog):
-        left_out = ("__default__", "release", "replay")
+        left_out = ("__default__", "corpus", "release", "replay")
         nodes = [node for name in pipelines if name not in left_out for node in pipelines[name].nodes]
         outputs = dict.fromkeys(output for node in nodes for output in node.outputs)
         names = [name for name in outputs if hasattr(catalog.get(name), "ledger_summary")]

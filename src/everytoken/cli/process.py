@@ -24,14 +24,9 @@ class Commands(click.Group):
     """
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a command; for Kedro its own ``run``, which else ends with exit code 1."""
+        """Return a command; for Kedro also ``run``."""
         if cmd_name == "run" and ctx.command is not self:
-            from kedro.framework.cli.project import run
-
-            own: click.Command = copy.copy(run)
-            assert own.callback is not None, "it is a command"
-            own.callback = _interruptible()(own.callback)
-            return own
+            return run_command()
         return super().get_command(ctx, cmd_name)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -39,6 +34,16 @@ class Commands(click.Group):
         redact_output()
         with _logging_of_the_project(), _interruptible(), _without_secrets(), _system_errors_in_words():
             return super().invoke(ctx)
+
+
+def run_command() -> click.Command:
+    """Return the ``run`` of the project: Kedro's own, which else ends with exit code 1 at Ctrl-C."""
+    from kedro.framework.cli.project import run
+
+    own: click.Command = copy.copy(run)
+    assert own.callback is not None, "it is a command"
+    own.callback = _interruptible()(own.callback)
+    return own
 
 
 @contextmanager

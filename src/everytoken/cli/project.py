@@ -82,9 +82,11 @@ def cause_of(error: BaseException) -> BaseException:
 
 def given_parameters(context: click.Context, option: click.Parameter, value: str) -> dict[str, Any]:
     """Return ``--params`` as `kedro run` reads it."""
-    from kedro.framework.cli.utils import _split_params
+    from kedro.framework.cli.project import run
 
-    given: dict[str, Any] = _split_params(context, option, value) or {}
+    (read,) = [one.callback for one in run.params if one.name == "params"]
+    assert read is not None, "it turns the option into a dict"
+    given: dict[str, Any] = read(context, option, value) or {}
     return given
 
 

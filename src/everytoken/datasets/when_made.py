@@ -7,7 +7,7 @@ from typing import Any
 from kedro.io import AbstractDataset
 
 
-class WhenMade(AbstractDataset[None, Any]):
+class WhenMade(AbstractDataset[Any, Any]):
     """Another dataset with a ledger, to be read alone; None when it is not there.
 
     Args:
@@ -23,9 +23,15 @@ class WhenMade(AbstractDataset[None, Any]):
         """Return what the dataset holds, or None."""
         return self._made.load() if self._made.exists() else None
 
-    def save(self, data: None) -> None:
-        """Refuse: the dataset is made under its own name."""
-        raise TypeError("what is read when it is made is saved under its own name in the catalog")
+    def save(self, data: Any) -> None:
+        """Accept what the dataset holds already, so that a node can say that it is made; write nothing.
+
+        Raises:
+            TypeError: it holds something else: it is made under its own name.
+        """
+        held = self._made.load() if self._made.exists() else None
+        if held is None or held.root_digest != getattr(data, "root_digest", None):
+            raise TypeError("what is read when it is made is saved under its own name in the catalog")
 
     def _exists(self) -> bool:
         return bool(self._made.exists())

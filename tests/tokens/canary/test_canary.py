@@ -655,7 +655,7 @@ def test_the_pipeline_runs_on_request_only() -> None:
     names = {node.name for node in pipelines["canary"].nodes}
     assert {name.removeprefix("canary.") for name in names} == {
         *("read_canary_documents", "encode_canary_documents", "pad_canary_stream", "make_canary_index"),
-        "report_canary",
+        *("say_canary_stream_is_made", "report_canary"),
     }
     assert not names & {node.name for node in pipelines["__default__"].nodes}
     assert pipelines["canary"].inputs() == {"tokenizer", "params:tokenization", "params:canary"}

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
-    from everytoken.corpus.ingestion.ingest import check_bad_shares, read_part
+    from everytoken.corpus.ingestion.ingest import check_bad_shares, read_part, read_shards
     from everytoken.corpus.ingestion.plan import (
         PlannedShard,
         PlanParameters,
@@ -37,6 +37,7 @@ __all__ = [
     "make_plan",
     "part_values",
     "read_part",
+    "read_shards",
     "rejection",
     "shard_order",
 ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -17,12 +17,14 @@ from pydantic import TypeAdapter
 
 from everytoken.corpus.documents import DOCUMENTS, SET_ASIDE, BatchBuilder
 from everytoken.corpus.errors import BAD_ROW_REASONS, BadRow, RowError, SelectionError
+from everytoken.corpus.ingestion.plan import ShardPlan, part_values
 from everytoken.corpus.ingestion.quality import QualityRules, rejection
+from everytoken.corpus.ingestion.source import Source
 from everytoken.corpus.reading import Reading, ReadingLimits, Row, UnreadableRow, iterate_rows
 from everytoken.corpus.rendering import RENDERERS, Document, first_identifier
 from everytoken.corpus.statistics import as_written
 from everytoken.corpus.upstreams import FileStatus, UpstreamFile
-from everytoken.shards import Part, Rows, SetAside, versioned
+from everytoken.shards import Part, Rows, SetAside, Shards, versioned
 
 MAX_STRATA = 1_000
 MAX_STRATUM = 1_000  # characters
@@ -64,6 +66,38 @@ def read_part(
     limits = ReadingLimits(max_row_bytes=max_row_bytes, zstd_window_log_max=zstd_window_log_max)
     batches = _batches(part.value, min_chars, max_bad_share, limits, keep_fetched)
     return Rows(DOCUMENTS, batches, set_aside=SET_ASIDE)
+
+
+def read_shards(
+    plan: ShardPlan,
+    sources: Mapping[str, Source],
+    files: Mapping[str, Sequence[UpstreamFile]],
+    *,
+    min_chars: int,
+    max_bad_share: float,
+    limits: ReadingLimits,
+    keep_fetched: bool,
+) -> Shards:
+    """Plan the documents of every shard of the plan, a part each.
+
+    Args:
+        plan: which shards.
+        sources: by name.
+        files: of each source.
+        min_chars: see `read_part`, as all that follows.
+        max_bad_share: of the rows of a part.
+        limits: of one row.
+        keep_fetched: whether fetched files stay.
+    """
+    values, digests = part_values(plan, sources, files)
+    return Shards.from_values(values, digests).map(
+        read_part,
+        min_chars=min_chars,
+        max_row_bytes=limits.max_row_bytes,
+        max_bad_share=max_bad_share,
+        zstd_window_log_max=limits.zstd_window_log_max,
+        keep_fetched=keep_fetched,
+    )
 
 
 def check_bad_shares(statistics: Mapping[str, Mapping[str, Any]], max_bad_share: float) -> None:

@@ -8,6 +8,7 @@ from everytoken.pipelines.canary.nodes import (
     pad_canary_stream,
     read_canary_documents,
     report_canary,
+    say_canary_stream_is_made,
 )
 
 
@@ -32,6 +33,12 @@ def create_pipeline() -> Pipeline:
                 ["canary_tokens", "tokenizer", "params:tokenization", "params:canary"],
                 "canary_stream",
                 name="pad_canary_stream",
+            ),
+            Node(
+                say_canary_stream_is_made,
+                "canary_stream",
+                "canary_stream_when_made",
+                name="say_canary_stream_is_made",
             ),
             Node(
                 make_canary_index,

@@ -4,11 +4,10 @@ import json
 from typing import Any
 
 from everytoken.parameters import FinetuningParameters, TokenizationParameters, TrainingParameters
-from everytoken.pipelines.training.nodes import describe_training
 from everytoken.provenance.indexes import index_chat_windows, made_stream
 from everytoken.shards import Artifact, Shards, plan_artifact
 from everytoken.tokens.chat import write_chat_windows
-from everytoken.training.run import GENERATIONS_FILE, generate_texts, train
+from everytoken.training.run import GENERATIONS_FILE, describe_checkpoint, generate_texts, train
 
 
 def make_chat_windows(
@@ -122,7 +121,7 @@ def describe_finetuning(
 ) -> dict[str, Any]:
     """Return what was trained, on which chats, out of which documents, and what the model answers."""
     return {
-        **describe_training(finetuned_checkpoint),
+        **describe_checkpoint(finetuned_checkpoint),
         "chats": dict(chat_windows.statistics),
         "documents": chat_index.statistics["splits"],
         "answers": finetuned_samples,

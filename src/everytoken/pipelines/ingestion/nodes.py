@@ -22,8 +22,7 @@ from everytoken.corpus.ingestion import (
     check_bad_shares,
     check_keep_rates,
     make_plan,
-    part_values,
-    read_part,
+    read_shards,
 )
 from everytoken.corpus.selection import (
     check_conservation,
@@ -58,13 +57,13 @@ def plan_shards(files: dict[str, list[UpstreamFile]], parameters: IngestionParam
 
 def read_documents(plan: ShardPlan, files: dict[str, list[UpstreamFile]], parameters: IngestionParameters) -> Shards:
     """Fetch and read each planned shard: rows to documents with address; what is no document is set aside."""
-    values, digests = part_values(plan, parameters.active_sources, files)
-    return Shards.from_values(values, digests).map(
-        read_part,
+    return read_shards(
+        plan,
+        parameters.active_sources,
+        files,
         min_chars=parameters.min_chars,
-        max_row_bytes=parameters.reading.max_row_bytes,
         max_bad_share=parameters.max_bad_share,
-        zstd_window_log_max=parameters.reading.zstd_window_log_max,
+        limits=parameters.reading,
         keep_fetched=parameters.keep_fetched,
     )
 

@@ -2,7 +2,12 @@
 
 from kedro.pipeline import Node, Pipeline
 
-from everytoken.pipelines.packing.nodes import make_raw_shards_index, pack_raw_shards, report_packing
+from everytoken.pipelines.packing.nodes import (
+    make_raw_shards_index,
+    pack_raw_shards,
+    report_packing,
+    say_raw_shards_are_made,
+)
 
 
 def create_pipeline() -> Pipeline:
@@ -15,6 +20,7 @@ def create_pipeline() -> Pipeline:
                 "raw_shards",
                 name="pack_raw_shards",
             ),
+            Node(say_raw_shards_are_made, "raw_shards", "raw_shards_when_made", name="say_raw_shards_are_made"),
             Node(
                 make_raw_shards_index,
                 ["unannotated_tokens", "annotated_tokens", "raw_shards", "params:packing"],

@@ -1,99 +1,68 @@
-"""The job that a release describes: the nodes that make its data, from upstream files to token streams.
+"""The job that a release describes: the stages that make its data, from upstream files to token streams.
 
 They are those of the pipelines themselves, so what a later version of these makes is described without a change here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from kedro.pipeline import Node, Pipeline
 
 from everytoken import parameters
 from everytoken.pipelines import annotation, canary, ingestion, packing, subsampling, tokenization
-from everytoken.provenance.releases import require_made_as_planned
-from everytoken.shards import Artifact, Shards
+from everytoken.provenance.releases import PARAMETERS, Stage, datasets_of
 
-MAKING = (ingestion, annotation, subsampling, tokenization)
-ON_REQUEST = {"canary_stream": canary, "raw_shards": packing}
 WHEN_MADE = "_when_made"
 
-# Which engines were compared decides no byte, and another machine has others.
-_NOT_DESCRIBED = frozenset({"engine_certificate"})
-_PARAMETERS = "params:"
+_MAKING = (ingestion, annotation, subsampling, tokenization)
+_ON_REQUEST = {"canary_stream": canary, "raw_shards": packing}
 
 
-def making_nodes() -> list[Node]:
-    """Return the nodes that make the data of every job, in the order in which they run."""
-    together = sum((package.create_pipeline() for package in MAKING), Pipeline([]))
-    return [node for node in together.nodes if "report" not in node.tags]
+class DescribedJob(NamedTuple):
+    """The stages of every job, in the order in which they run, and those of each stream that only some jobs have."""
+
+    making: Sequence[Stage]
+    on_request: Mapping[str, Sequence[Stage]]
+
+    def inputs(self) -> dict[str, str]:
+        """Return datasets by the name of the argument that takes each: all that is read or made, and parameters."""
+        always = datasets_of(self.making)
+        sometimes = self._datasets() - always
+        made = {name: name if name.startswith(PARAMETERS) else name + WHEN_MADE for name in sometimes}
+        named = {**{name: name for name in always}, **made}
+        return {_argument(name): named[name] for name in sorted(named)}
+
+    def values(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values by the names that pipelines use, parameters as their models."""
+        values: dict[str, Any] = {}
+        for name in sorted(self._datasets()):
+            value = arguments[_argument(name)]
+            if name.startswith(PARAMETERS):
+                model = getattr(parameters, f"{name.removeprefix(PARAMETERS).capitalize()}Parameters")
+                value = model.model_validate(value)
+            values[name] = value
+        return values
+
+    def _datasets(self) -> set[str]:
+        return datasets_of([*self.making, *chain(*self.on_request.values())])
 
 
-def nodes_on_request() -> dict[str, list[Node]]:
-    """Return the nodes that make each stream that only some jobs have."""
-    return {stream: package.create_pipeline().to_outputs(stream).nodes for stream, package in ON_REQUEST.items()}
+def described_job() -> DescribedJob:
+    """Return the job, as the pipelines are now."""
+    together = sum((package.create_pipeline() for package in _MAKING), Pipeline([]))
+    on_request = {name: package.create_pipeline().to_outputs(name) for name, package in _ON_REQUEST.items()}
+    return DescribedJob(
+        _stages(node for node in together.nodes if "report" not in node.tags),
+        {stream: _stages(pipeline.nodes) for stream, pipeline in on_request.items()},
+    )
 
 
-def _all_nodes() -> list[Node]:
-    return [*making_nodes(), *chain(*nodes_on_request().values())]
-
-
-def inputs_of_the_description() -> dict[str, str]:
-    """Return datasets by the name of the argument that takes each: all that the job reads or makes, and parameters."""
-    always = _datasets(making_nodes())
-    sometimes = _datasets(_all_nodes()) - always
-    made = {name: name if name.startswith(_PARAMETERS) else name + WHEN_MADE for name in sometimes}
-    named = {**{name: name for name in always}, **made}
-    return {_argument(name): named[name] for name in sorted(named)}
-
-
-def _datasets(nodes: Iterable[Node]) -> set[str]:
-    return {name for node in nodes for name in [*node.inputs, *node.outputs]}
+def _stages(nodes: Iterable[Node]) -> list[Stage]:
+    return [Stage(node.func, tuple(node.inputs), tuple(node.outputs)) for node in nodes]
 
 
 def _argument(name: str) -> str:
     return name.replace(":", "_")
-
-
-def values_by_name(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values by the names that pipelines use, parameters as their models."""
-    values: dict[str, Any] = {}
-    for name in sorted(_datasets(_all_nodes())):
-        value = arguments[_argument(name)]
-        if name.startswith(_PARAMETERS):
-            value = getattr(parameters, f"{name.removeprefix(_PARAMETERS).capitalize()}Parameters").model_validate(
-                value
-            )
-        values[name] = value
-    return values
-
-
-def require_made_by(nodes: Iterable[Node], values: Mapping[str, Any]) -> None:
-    """Check that every stage holds what its node would make of its inputs and parameters now.
-
-    Raises:
-        ProvenanceError: the first that does not.
-    """
-    for node, name, stored in _stages(nodes, values):
-        planned = node.func(*(values[source] for source in node.inputs))
-        require_made_as_planned(name, planned, stored)
-
-
-def stages_of(nodes: Iterable[Node], values: Mapping[str, Any]) -> dict[str, Shards | Artifact]:
-    """Return the stored datasets that the nodes make, by name."""
-    return {name: stored for _, name, stored in _stages(nodes, values)}
-
-
-def _stages(nodes: Iterable[Node], values: Mapping[str, Any]) -> Iterator[tuple[Node, str, Shards | Artifact]]:
-    for node in nodes:
-        for name in node.outputs:
-            if isinstance(values[name], Shards | Artifact) and name not in _NOT_DESCRIBED:
-                yield node, name, values[name]
-
-
-def parameters_of(nodes: Iterable[Node], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters that the nodes read, by the name of their pipeline, as plain data."""
-    names = {name for node in nodes for name in node.inputs if name.startswith(_PARAMETERS)}
-    return {name.removeprefix(_PARAMETERS): values[name].model_dump(mode="json") for name in sorted(names)}

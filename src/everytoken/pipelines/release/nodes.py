@@ -3,19 +3,13 @@
 import logging
 import shlex
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from everytoken.corpus.ingestion import ShardPlan
 from everytoken.parameters import IngestionParameters, ReleaseParameters
-from everytoken.pipelines.release.job import (
-    making_nodes,
-    nodes_on_request,
-    parameters_of,
-    require_made_by,
-    stages_of,
-    values_by_name,
-)
+from everytoken.pipelines.release.job import DescribedJob
 from everytoken.provenance import ProvenanceError
 from everytoken.provenance.releases import (
     MANIFEST_FOLDER,
@@ -25,10 +19,13 @@ from everytoken.provenance.releases import (
     licences_of,
     manifest_part,
     origins_of,
+    parameters_of,
     parts_with_text,
     recipe_of,
     release_metrics,
+    require_made_by,
     require_plan,
+    stored_by,
     upstream_of,
     withheld_of,
     write_release,
@@ -59,32 +56,37 @@ def list_held_out(documents: Shards, withheld_ids: Shards) -> Shards:
     return documents.map(held_out_manifest_part, withheld=_withheld(withheld_ids))
 
 
-def describe_job(release: ReleaseParameters, **datasets: Any) -> dict[str, Any]:
-    """Check that every stage was made by these parameters; return the recipe, and the streams that are left out.
+def description_of(job: DescribedJob) -> Callable[..., dict[str, Any]]:
+    """Return the function of a node that describes the job."""
 
-    Streams that only some jobs have are left out when they were not made, or from other documents, tokens or
-    parameters; ``left_out`` says why.
-    """
-    values, nodes = values_by_name(datasets), making_nodes()
-    sources = values["params:ingestion"].active_sources
-    licences_of(list(sources), release.licences)  # before hours of work, not after
-    origins_of(sources, release.sources)
-    require_plan(values["shard_plan"], values["params:ingestion"].plan)
-    require_made_by(nodes, values)
-    left_out: dict[str, str] = {}
-    for stream, more in nodes_on_request().items():
-        try:
-            if missing := [name for node in more for name in node.outputs if values[name] is None]:
-                raise ProvenanceError(f"{missing[0]} has not been made")
-            require_made_by(more, values)
-        except (ProvenanceError, CanaryError, OSError) as error:
-            left_out[stream] = str(error)
-            if values[stream] is not None:
-                logger.warning("warning: %s is not released: %s", stream, error)
-        else:
-            nodes += more
-    recipe = recipe_of(parameters_of(nodes, values), stages_of(nodes, values), values["tokenizer"])
-    return {"recipe": recipe, "left_out": left_out}
+    def describe_job(release: ReleaseParameters, **datasets: Any) -> dict[str, Any]:
+        """Check that every stage was made by these parameters; return the recipe, and the streams that are left out.
+
+        Streams that only some jobs have are left out when they were not made, or from other documents, tokens or
+        parameters; ``left_out`` says why.
+        """
+        values, stages = job.values(datasets), [*job.making]
+        sources = values["params:ingestion"].active_sources
+        licences_of(list(sources), release.licences)  # before hours of work, not after
+        origins_of(sources, release.sources)
+        require_plan(values["shard_plan"], values["params:ingestion"].plan)
+        require_made_by(stages, values)
+        left_out: dict[str, str] = {}
+        for stream, more in job.on_request.items():
+            try:
+                if missing := [name for stage in more for name in stage.outputs if values[name] is None]:
+                    raise ProvenanceError(f"{missing[0]} has not been made")
+                require_made_by(more, values)
+            except (ProvenanceError, CanaryError, OSError) as error:
+                left_out[stream] = str(error)
+                if values[stream] is not None:
+                    logger.warning("warning: %s is not released: %s", stream, error)
+            else:
+                stages += more
+        recipe = recipe_of(parameters_of(stages, values), stored_by(stages, values), values["tokenizer"])
+        return {"recipe": recipe, "left_out": left_out}
+
+    return describe_job
 
 
 def assemble_release(

@@ -2,10 +2,10 @@
 
 from kedro.pipeline import Node, Pipeline
 
-from everytoken.pipelines.release.job import WHEN_MADE, inputs_of_the_description
+from everytoken.pipelines.release.job import WHEN_MADE, described_job
 from everytoken.pipelines.release.nodes import (
     assemble_release,
-    describe_job,
+    description_of,
     list_annotated,
     list_held_out,
     list_unannotated,
@@ -16,6 +16,7 @@ from everytoken.pipelines.release.nodes import (
 
 def create_pipeline() -> Pipeline:
     """Return the pipeline."""
+    job = described_job()
     return Pipeline(
         [
             Node(list_withheld_ids, ["scored_documents", "exclusions"], "withheld_ids", name="list_withheld_ids"),
@@ -33,8 +34,8 @@ def create_pipeline() -> Pipeline:
             ),
             Node(list_held_out, ["held_out_documents", "withheld_ids"], "held_out_manifest", name="list_held_out"),
             Node(
-                describe_job,
-                {"release": "params:release", **inputs_of_the_description()},
+                description_of(job),
+                {"release": "params:release", **job.inputs()},
                 "released_job",
                 name="describe_job",
             ),

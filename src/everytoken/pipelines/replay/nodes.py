@@ -3,11 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from everytoken.corpus.ingestion import Guarded, MayBeGone, ShardPlan, Upstream
+from everytoken.corpus.ingestion import Guarded, MayBeGone, ShardPlan, Upstream, make_plan, read_shards
 from everytoken.corpus.sampling import SubsamplingParameters
 from everytoken.corpus.upstreams import UpstreamFile
 from everytoken.parameters import IngestionParameters, ReplayParameters
-from everytoken.pipelines.ingestion.nodes import plan_shards, read_documents
 from everytoken.provenance import ProvenanceError
 from everytoken.provenance.releases import SPLITS, guarded_upstreams, open_release
 from everytoken.provenance.replay import (
@@ -88,7 +87,7 @@ def take_plan(
     """Take the shard plan of the release, with what has moved since; without one (published format) make it."""
     folder = Path(replay.release)
     if not is_release(folder):
-        return plan_shards(files, ingestion), []
+        return make_plan(ingestion.active_sources, files, ingestion.plan, ingestion.reading), []
     may_move = MOVED in replay.allow
     upstreams = _upstreams(replay, ingestion)
     plan, moved = released_plan(open_release(folder), upstreams, files, follow_renamed=may_move)
@@ -111,7 +110,15 @@ def read_released_documents(
     """
     require_consistent(contradictions, replay.allow, allowing([CONTRADICTORY], replay.allow))
     require_unmoved(moved, replay.allow, "the dataset upstream_changes")
-    return read_documents(plan, files, ingestion)
+    return read_shards(
+        plan,
+        ingestion.active_sources,
+        files,
+        min_chars=ingestion.min_chars,
+        max_bad_share=ingestion.max_bad_share,
+        limits=ingestion.reading,
+        keep_fetched=ingestion.keep_fetched,
+    )
 
 
 def locate_documents(documents: Shards, plan: ShardPlan, replay: ReplayParameters) -> Shards:

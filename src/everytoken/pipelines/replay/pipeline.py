@@ -1,7 +1,12 @@
-"""Replay: manifest and upstream -> the documents of the splits, which tokenization takes as those of a first build."""
+"""Replay: the job that rebuilds the streams of a release and compares them with it.
+
+Its own nodes make the documents of the splits from manifest and upstream; tokenization takes these as those of a first
+build. Raw shards are rebuilt by ``packing``, which runs too where the release has them.
+"""
 
 from kedro.pipeline import Node, Pipeline
 
+from everytoken.pipelines import provenance, tokenization, verification
 from everytoken.pipelines.replay.nodes import (
     check_manifest,
     find_exclusions,
@@ -20,6 +25,12 @@ _PARAMETERS = ["params:replay", "params:ingestion"]
 
 def create_pipeline() -> Pipeline:
     """Return the pipeline."""
+    steps = (tokenization, provenance, verification)
+    return sum((step.create_pipeline() for step in steps), restore_pipeline())
+
+
+def restore_pipeline() -> Pipeline:
+    """Return the nodes that restore the documents of the splits."""
     return Pipeline(
         [
             Node(find_upstreams, _PARAMETERS, "upstream_files", name="find_upstreams"),

@@ -8,8 +8,8 @@ from plotly.graph_objects import Figure
 from everytoken.parameters import TokenizationParameters, TrainingParameters
 from everytoken.reports import training_figure
 from everytoken.shards import Artifact, Shards, plan_artifact
-from everytoken.training.run import train
-from everytoken.training.step import HELD_OUT_FILE, HISTORY_FILE, SAMPLES_FILE
+from everytoken.training.run import describe_checkpoint, train
+from everytoken.training.step import HISTORY_FILE
 
 
 def train_model(
@@ -40,14 +40,7 @@ def train_model(
 
 def describe_training(checkpoint: Artifact) -> dict[str, Any]:
     """Return what was trained: figures, the samples and windows read, held-out bits per byte, texts, and by whom."""
-    held_out = pd.read_parquet(checkpoint.path(HELD_OUT_FILE))
-    return {
-        **checkpoint.statistics,
-        "digest": checkpoint.root_digest,
-        "held_out": held_out[["step", "source", "bits_per_byte"]].to_dict("records"),
-        "texts": pd.read_parquet(checkpoint.path(SAMPLES_FILE)).to_dict("records"),
-        "measured": checkpoint.measured,
-    }
+    return describe_checkpoint(checkpoint)
 
 
 def report_training(

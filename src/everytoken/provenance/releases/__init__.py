@@ -42,6 +42,14 @@ if TYPE_CHECKING:
     )
     from everytoken.provenance.releases.released_texts import find_shared_ids
     from everytoken.provenance.releases.roots import guarded_upstreams, is_readable, without_foreign_places
+    from everytoken.provenance.releases.stages import (
+        PARAMETERS,
+        Stage,
+        datasets_of,
+        parameters_of,
+        require_made_by,
+        stored_by,
+    )
     from everytoken.provenance.releases.untrusted import (
         MOST_BYTES,
         parse_object,
@@ -63,6 +71,7 @@ __all__ = [
     "MANIFEST_FOLDER",
     "MOST_BYTES",
     "Origin",
+    "PARAMETERS",
     "RECIPE_FILE",
     "RELEASE_FORMAT",
     "RESCUE_FOLDER",
@@ -70,12 +79,14 @@ __all__ = [
     "SPLITS",
     "STREAMS_FILE",
     "SUMS_FILE",
+    "Stage",
     "TOKENIZER_PATH",
     "UPSTREAM_FILE",
     "VERIFICATION_FOLDER",
     "WITHHELD",
     "WebLink",
     "Withheld",
+    "datasets_of",
     "find_shared_ids",
     "find_withheld_ids",
     "guarded_upstreams",
@@ -85,6 +96,7 @@ __all__ = [
     "manifest_part",
     "open_release",
     "origins_of",
+    "parameters_of",
     "parse_object",
     "parts_with_text",
     "read_bounded",
@@ -92,9 +104,11 @@ __all__ = [
     "release_metrics",
     "require_inside",
     "require_made_as_planned",
+    "require_made_by",
     "require_path",
     "require_plan",
     "require_regular",
+    "stored_by",
     "upstream_of",
     "versions",
     "window_checksums",

@@ -36,7 +36,7 @@ def named_release(parameters: Mapping[str, Any]) -> Release:
         raise ProvenanceError(
             f"replay.release is {folder.absolute()}, which {what}: it is no release, and a replay takes its parameters "
             "from one. Give --params replay.release=PATH, in every command of this environment. (A manifest in the "
-            "published format tells no parameters: --env spp --pipelines replay,tokenization,provenance)"
+            "published format tells no parameters: --env spp --pipelines replay)"
         )
     return open_release(folder)
 

@@ -6,6 +6,7 @@ from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
     from everytoken.training.run.artifacts import GENERATIONS_FILE, evaluate, generate_texts, prepare_job, train
+    from everytoken.training.run.description import describe_checkpoint
     from everytoken.training.run.job import write_job
     from everytoken.training.run.launch import nodes_command
     from everytoken.training.run.plan import make_plan, plan_lines
@@ -14,6 +15,7 @@ __getattr__, __dir__ = exports(__name__, __file__)
 
 __all__ = [
     "GENERATIONS_FILE",
+    "describe_checkpoint",
     "evaluate",
     "generate_texts",
     "make_plan",

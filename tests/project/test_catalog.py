@@ -18,7 +18,7 @@ from everytoken.datasets import DatasetPaths
 from everytoken.shards import Artifact, Built, plan_artifact, versioned
 from tests.shards.functions import given, sift
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 bootstrap_project(ROOT)
 
 # by type and folder: the last part of a path is the name of its dataset, but for those of OTHER_PATHS

@@ -18,7 +18,7 @@ from everytoken.models import LlamaParameters
 from everytoken.parameters import TrainingParameters
 from everytoken.settings import CONFIG_LOADER_ARGS
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 MODELS = {name.removesuffix("Parameters").lower(): getattr(parameters, name) for name in parameters.__all__}
 _DECISIONS = {
     *("seed", "seeds", "threshold", "thresholds", "budget", "target", "memory", "share", "tolerance", "revision"),

@@ -1,0 +1,119 @@
+"""The job of an environment: the same for ``kedro run``, a session, kedro-viz; the registry knows no environment."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from kedro.config import MissingConfigException, OmegaConfigLoader
+from kedro.framework.cli.cli import KedroCLI
+from kedro.framework.project import pipelines
+from kedro.framework.session import KedroSession
+from kedro.framework.startup import bootstrap_project
+from kedro.pipeline import Pipeline
+from kedro_viz.integrations.kedro.data_loader import load_data
+
+from everytoken import settings
+from everytoken.configuration import ConfigurationError, JobConfigLoader
+from everytoken.pipeline_registry import JOBS, register_pipelines
+from everytoken.settings import CONFIG_LOADER_ARGS
+from tests.recording_runner import RecordingRunner
+
+ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENTS = sorted(folder.name for folder in (ROOT / "conf").iterdir() if folder.is_dir())
+
+
+def names(pipeline: Pipeline) -> set[str]:
+    return {node.name for node in pipeline.nodes}
+
+
+@pytest.fixture(autouse=True)
+def project(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The project without hooks, as kedro-viz loads it: what they refuse and record is tested elsewhere."""
+    monkeypatch.setattr(settings, "HOOKS", ())
+    monkeypatch.chdir(ROOT)
+    bootstrap_project(ROOT)
+    yield
+    monkeypatch.undo()
+    bootstrap_project(ROOT)
+
+
+@pytest.mark.parametrize("env", ENVIRONMENTS)
+def test_command_session_and_viz_have_the_job_of_an_environment(env: str) -> None:
+    other = "test" if env == "replay" else "replay"
+    with KedroSession.create(project_path=ROOT, env=other) as session:
+        session.load_context()  # what another environment left in this process does not matter
+    given: list[Pipeline] = RecordingRunner.given
+    given.clear()
+    arguments = ["run", "--env", env, "--runner", "tests.recording_runner.RecordingRunner"]
+    done = CliRunner().invoke(KedroCLI(ROOT), arguments, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    with KedroSession.create(project_path=ROOT, env=env) as session:
+        session.run(runner=RecordingRunner())
+    _, shown, _ = load_data(ROOT, env=env)
+    configured = yaml.safe_load((ROOT / "conf/base/globals.yml").read_text())
+    if (own := ROOT / "conf" / env / "globals.yml").exists():
+        configured |= yaml.safe_load(own.read_text())
+    job = names(register_pipelines()[configured["job"]])
+    assert len(job) > 20
+    assert [names(one) for one in (*given, shown["__default__"])] == [job] * 3
+    assert set(JOBS) <= set(shown)
+
+
+def test_pipelines_that_are_named_run_in_every_environment() -> None:
+    for env in ("replay", "test"):
+        with KedroSession.create(project_path=ROOT, env=env) as session:
+            session.run(pipeline_names=["packing", "tokenization"], runner=RecordingRunner())
+        assert names(RecordingRunner.given[-1]) == names(pipelines["packing"] + pipelines["tokenization"])
+
+
+@pytest.mark.parametrize("env", ["test", "replay"])
+def test_the_registry_is_the_same_in_every_environment(env: str) -> None:
+    listed = subprocess.run(
+        [sys.executable, "-m", "kedro", "registry", "list"],
+        cwd=ROOT,
+        env={**os.environ, "KEDRO_ENV": env},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert yaml.safe_load(listed.stdout) == sorted(register_pipelines())
+    with KedroSession.create(project_path=ROOT, env=env) as session:
+        session.load_context()
+    made = register_pipelines()
+    assert {*JOBS, "__default__"} <= set(made)
+    assert names(made["__default__"]) == names(made["corpus"]) != names(made["replay"])
+
+
+def test_an_environment_names_a_job_that_exists(tmp_path: Path) -> None:
+    (tmp_path / "base").mkdir()
+    (tmp_path / "local").mkdir()
+    (tmp_path / "base/globals.yml").write_text("job: build\n")
+    loader = JobConfigLoader(str(tmp_path), **CONFIG_LOADER_ARGS)
+    with pytest.raises(ConfigurationError, match=r"globals.yml: job .* has build, .* Known are corpus, replay"):
+        loader.default_pipelines()
+
+
+@pytest.mark.parametrize("env", ENVIRONMENTS)
+def test_parameters_merge_as_kedro_merges_them_but_for_what_is_not_looked_up(env: str) -> None:
+    given = {"subsampling": {"seed": 77}, "ingestion": {"sources": {"champ": None}}}
+    arguments = (str(ROOT / "conf"), env, given)
+    own = JobConfigLoader(*arguments, **CONFIG_LOADER_ARGS)["parameters"]
+    kedro = OmegaConfigLoader(*arguments, **CONFIG_LOADER_ARGS)["parameters"]
+    different = {path for path in {*leaves(own), *leaves(kedro)} if leaves(own).get(path) != leaves(kedro).get(path)}
+    assert {leaves(own).get(path) for path in different} <= {"???"}
+    assert list(own) == list(kedro)
+    with pytest.raises(MissingConfigException, match="nowhere"):
+        JobConfigLoader(str(ROOT / "conf"), "nowhere", **CONFIG_LOADER_ARGS)["parameters"]
+
+
+def leaves(tree: object, path: str = "") -> dict[str, object]:
+    if not isinstance(tree, dict) or not tree:
+        return {path: tree}
+    return {key: leaf for name, value in tree.items() for key, leaf in leaves(value, f"{path}.{name}").items()}
