@@ -16,10 +16,8 @@ import numpy as np
 import pytest
 import yaml
 from click.testing import CliRunner
-from hypothesis import given
-from hypothesis import strategies as st
 
-from everytoken.address import parsed_address, spelled_address
+from everytoken.address import Address
 from everytoken.cli import cli
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.exposure.counts import reads_of
@@ -168,7 +166,7 @@ def test_every_document_with_an_id_is_found_and_every_row_that_became_none(made:
     for source in ("articles", "notes", "open"):
         rows = rows_of(source)
         for row in range(0, 60, 3 if source != "articles" else 1):
-            answer = asked.at_address(source, 0, row, most=5)
+            answer = asked.at_address(Address(source, 0, row), most=5)
             if answer.unused:
                 (unused,) = answer.unused
                 reasons[unused.reason] = reasons.get(unused.reason, 0) + 1
@@ -182,14 +180,17 @@ def test_every_document_with_an_id_is_found_and_every_row_that_became_none(made:
     twice = asked.with_id("twice", most=9, everywhere=True)
     found = [row for address in addresses(twice) if address is not None for row in [address[2]]]
     assert sorted(found + [one.row for one in twice.unused]) == [12, 13]
-    repeated = asked.at_address("articles", 0, 10, most=5)
+    repeated = asked.at_address(Address("articles", 0, 10), most=5)
     assert repeated.unused[0].same_text_as == ("articles", 0, 4)
     told = "\n".join(answer_lines(repeated, 5, None))
     assert "articles/0/10, id" in told and "(of articles/0/4)" in told
-    original = asked.at_address("articles", 0, 4, most=5)
+    original = asked.at_address(Address("articles", 0, 4), most=5)
     assert addresses(repeated) == addresses(original) and repeated.documents == original.documents
     assert asked.with_id("articles-11", most=5).unused[0].reason == "too_short"
-    nothing = asked.at_address("articles", 0, 60, most=5).unused[0], asked.at_address("none", 3, 1, most=5).unused[0]
+    nothing = (
+        asked.at_address(Address("articles", 0, 60), most=5).unused[0],
+        asked.at_address(Address("none", 3, 1), most=5).unused[0],
+    )
     assert {one.reason for one in nothing} == {"not_planned"} or nothing[0].reason == "no_such_row"
     nobody = asked.with_id("nobody", most=5)
     assert (nobody.documents, nobody.unused) == ((), ())
@@ -212,13 +213,13 @@ def test_a_document_that_its_index_does_not_know_is_no_document_that_was_not_dra
     """What is in no index is only said to be in no split when no split has it."""
     row = made.table("unannotated_documents", ["source", "shard_index", "row", "id"])[3]
     with pytest.raises(ProvenanceError, match="the index of documents does not know it"):
-        unused_at(made.records, row["source"], row["shard_index"], row["row"])
+        unused_at(made.records, Address.of(row))
 
 
 def test_a_document_that_was_taken_down_says_so(made: TracedJob, asked: Questions) -> None:
     told = []
     for source, row in sorted(EXCLUDED_ROWS):
-        answer = asked.at_address(source, 0, row, most=5)
+        answer = asked.at_address(Address(source, 0, row), most=5)
         told += [one.record.excluded for one in answer.documents] + [one.detail for one in answer.unused]
     assert told == ["asked for"] * len(EXCLUDED_ROWS)
 
@@ -249,7 +250,7 @@ def test_what_was_read_of_a_phrase_are_the_reads_of_the_windows_with_its_tokens(
     seen, records = brute_force(opened, of), made.records
     known = {name: documents_of(made.places, name, folder, 64) for name, folder in opened.folders.items()}
     tokenizer = open_tokenizer(made.places.artifacts["tokenizer"], "<|endoftext|>")
-    answer = Questions(records, opened.run).at_address("articles", 0, 4, most=1)
+    answer = Questions(records, opened.run).at_address(Address("articles", 0, 4), most=1)
     drawn, states = numpy_generator(11), Counter[str]()
     encoded = {split: made.table(f"{split}_tokens", ["tokens"]) for split in ("unannotated", "annotated")}
     for split in ("unannotated", "annotated") * 24:
@@ -330,7 +331,7 @@ def test_what_was_read_of_a_stream_that_is_gone_is_told_by_its_index(made: Trace
     before, after = Questions(made.records, opened.run), Questions(DocumentRecords(places), opened.run)
     for row in range(0, 60, 4):
         for source in ("articles", "open"):
-            then, now = (one.at_address(source, 0, row, most=1) for one in (before, after))
+            then, now = (one.at_address(Address(source, 0, row), most=1) for one in (before, after))
             assert len(then.documents) == len(now.documents)
             for first, second in zip(then.documents, now.documents, strict=True):
                 if first.record.excluded is None:
@@ -375,13 +376,6 @@ def test_phrases_of_a_stream_that_is_gone_are_found_as_the_one_that_has_its_name
     assert any(occurrence.exposures for one in answers[1] for occurrence in one.occurrences or ())
 
 
-@given(st.text(min_size=1), st.integers(0, 1 << 31), st.integers(0, 1 << 62))
-def test_an_address_is_taken_as_it_is_shown(source: str, file: int, row: int) -> None:
-    assert parsed_address(spelled_address(source, file, row)) == (source, file, row)
-    assert parsed_address(f"{source}\t{file}\t{row}") == (source, file, row)
-    assert parsed_address(f"{source}/{file}") != (source, file, row)
-
-
 def test_a_trained_checkpoint_says_what_it_read(made: TracedJob, asked: Questions) -> None:
     """The recipe in its ledger and the folders of its run, without anything that was logged."""
     run = find_run(made.places, "checkpoint", made.checkpoint_folders)
@@ -408,7 +402,7 @@ def test_a_finetuned_checkpoint_has_the_past_of_the_one_that_it_began_from(made:
     )
     both = 0
     for row in range(60):
-        before, after = (one.at_address("notes", 0, row, most=5) for one in (asked, tuned))
+        before, after = (one.at_address(Address("notes", 0, row), most=5) for one in (asked, tuned))
         for first, second in zip(before.documents, after.documents, strict=True):
             earlier = [one for one in second.exposures if one.run == "checkpoint"]
             assert [one.sample for one in earlier] == [one.sample for one in first.exposures]

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from everytoken.address import Address
+
 if TYPE_CHECKING:
     from everytoken.corpus import ExclusionParameters
     from everytoken.provenance.lookup import Places
@@ -28,7 +30,7 @@ def say_missing(request: Request, allow_missing: bool) -> None:
         ClickException: there is such, and it is not allowed.
     """
     for one, known in request.missing[:_MOST_SHOWN]:
-        what = "; ".join(f"{row.source}/{row.shard_index}/{row.row}: {row.reason} {row.told}" for row in known)
+        what = "; ".join(f"{row.address}: {row.reason} {row.told}" for row in known)
         click.echo(f"{one} is in no split: {what.strip() or 'nothing that was read has it'}", err=True)
     if len(request.missing) > _MOST_SHOWN:
         click.echo(f"and {len(request.missing) - _MOST_SHOWN:,} more", err=True)
@@ -85,7 +87,6 @@ def _say_documents(documents: Sequence[Mapping[str, Any]]) -> None:
 
 def _line_of(document: Mapping[str, Any]) -> str:
     named = "no id" if document["id"] is None else repr(document["id"])
-    address = f"{document['source']}/{document['shard_index']}/{document['row']}"
     if document["split"] == "held_out":
         where = "is removed from the held-out documents"
     else:
@@ -93,7 +94,7 @@ def _line_of(document: Mapping[str, Any]) -> str:
             f"{name} {_numbers([one['window'] for one in held]).strip(' ()')}"
             for name, held in document["windows"].items()
         )
-    return f"  {document['split']} {document['number']:,} ({address}, {named}): {where or 'in no window'}"
+    return f"  {document['split']} {document['number']:,} ({Address.of(document)}, {named}): {where or 'in no window'}"
 
 
 def _numbers(numbers: Sequence[int]) -> str:

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from everytoken.address import Address
+
 if TYPE_CHECKING:
-    from everytoken.provenance.lookup import Address, Places, Run, UpstreamDocument
+    from everytoken.provenance.lookup import Places, Run, UpstreamDocument
     from everytoken.provenance.trace import TracedSequence
 
 _RUN = (
@@ -195,7 +197,7 @@ def exposure(
         if document_id is not None:
             answer = asked.with_id(document_id, most=limit, at_step=at_step, everywhere=everywhere)
         elif address is not None:
-            answer = asked.at_address(*_address(address), most=limit, at_step=at_step)
+            answer = asked.at_address(_address(address), most=limit, at_step=at_step)
         else:
             answer = asked.containing(str(text_contains), most=limit, at_step=at_step)
         if as_json:
@@ -263,7 +265,6 @@ def _upstream_texts(
     project: _Project, traced: list[TracedSequence], position: int | None
 ) -> dict[Address, UpstreamDocument]:
     """Return the texts of the traced documents as their upstreams have them; each must be what was read then."""
-    from everytoken.address import spelled_address
     from everytoken.corpus.upstreams import UpstreamFile
     from everytoken.parameters import IngestionParameters
     from everytoken.provenance import ProvenanceError
@@ -285,7 +286,7 @@ def _upstream_texts(
     for address, found in texts.items():
         if found.text != wanted[address].text:
             raise ProvenanceError(
-                f"the document {spelled_address(*address)} has another text upstream than the one that was read "
+                f"the document {address} has another text upstream than the one that was read "
                 f"({len(found.text):,} characters, expected {len(wanted[address].text or ''):,}): the upstream has "
                 "changed, or how the source is read. Bring back the revision and the parameters that it was read with"
             )
@@ -315,10 +316,8 @@ def _given(streams: tuple[str, ...]) -> dict[str, Path]:
     return given
 
 
-def _address(value: str) -> tuple[str, int, int]:
-    from everytoken.address import parsed_address
-
-    if (found := parsed_address(value)) is None:
+def _address(value: str) -> Address:
+    if (found := Address.parse(value)) is None:
         raise click.BadParameter(f"{value!r}: expected SOURCE/FILE/ROW, as web/0/17", param_hint="--address")
     return found
 

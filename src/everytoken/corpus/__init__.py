@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     )
     from everytoken.corpus.exclusion import (
         DEFAULT_REASON,
-        Address,
         Entry,
         ExcludedAddress,
         ExcludedId,
@@ -54,7 +53,6 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = exports(__name__, __file__)
 
 __all__ = [
-    "Address",
     "BAD_ROW_REASONS",
     "BadRow",
     "BatchBuilder",

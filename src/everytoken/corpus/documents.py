@@ -1,9 +1,8 @@
 """The row schemas of documents and of what is set aside, and how rows become record batches of bounded size.
 
-A document's *address* ``(source, shard_index, row)`` says where it came from: the source's name, the number of the
-file in the source's sorted files, and the row's number in that file before any filter. It is never null and never
-changes; ``id`` is the upstream's, may be null and may repeat; ``id_type`` is its JSON type, so that the number 1 and
-the string "1" stay two ids.
+A document's *address* (`everytoken.address`) says where it came from. It is never null and never changes. ``id`` is
+the upstream's, may be null and may repeat; ``id_type`` is its JSON type, so that the number 1 and the string "1" stay
+two ids.
 
 Rows that do not become documents are *set aside*: their address and the reason, never silently dropped.
 """
@@ -15,22 +14,24 @@ from typing import Any
 
 import pyarrow as pa
 
+from everytoken.address import address_fields
+
 N_CLASSES = 6
 MAX_BATCH_ROWS = 1_024
 MAX_BATCH_BYTES = 4 << 20
 
 # half-open ranges of code points of the text
 _SPANS = pa.list_(pa.struct([pa.field("start", pa.int64(), False), pa.field("end", pa.int64(), False)]))
+_SOURCE, *_NUMBERS = address_fields(nullable=False)
 
 DOCUMENTS = pa.schema(
     [
         pa.field("id", pa.large_string(), nullable=True),
         pa.field("id_type", pa.string(), nullable=True),
         pa.field("text", pa.large_string(), nullable=False),
-        pa.field("source", pa.string(), nullable=False),
+        _SOURCE,
         pa.field("stratum", pa.string(), nullable=False),
-        pa.field("shard_index", pa.int32(), nullable=False),
-        pa.field("row", pa.int64(), nullable=False),
+        *_NUMBERS,
         pa.field("characters", pa.int64(), nullable=False),  # code points
         pa.field("utf8_bytes", pa.int64(), nullable=False),
         pa.field("text_sha256", pa.binary(), nullable=False),  # of the UTF-8 text
@@ -40,9 +41,7 @@ DOCUMENTS = pa.schema(
 
 SET_ASIDE = pa.schema(
     [
-        pa.field("source", pa.string(), nullable=False),
-        pa.field("shard_index", pa.int32(), nullable=False),
-        pa.field("row", pa.int64(), nullable=False),
+        *address_fields(nullable=False),
         pa.field("offset", pa.int64(), nullable=True),  # of the row's first byte in the decompressed file
         pa.field("id", pa.large_string(), nullable=True),
         pa.field("reason", pa.string(), nullable=False),

@@ -27,17 +27,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict, Field
 
+from everytoken.address import ADDRESS_COLUMNS, Address, Addressed, address_at, address_rows
 from everytoken.corpus.errors import ExclusionError
 from everytoken.shards import Part, canonical_json, versioned, write_text
-
-Address = tuple[str, int, int]
-"""Source, shard_index, row."""
 
 DEFAULT_REASON = "excluded"
 
 _SEARCHED_ROWS = 1 << 18  # rows whose keys are held at a time
 _ID_KEYS = {"id", "id_type", "reason"}
-_ADDRESS_KEYS = {"source", "shard_index", "row", "reason"}
+_ADDRESS_KEYS = {*ADDRESS_COLUMNS, "reason"}
 
 
 class ExclusionParameters(BaseModel):
@@ -70,12 +68,9 @@ class ExcludedId:
 
 
 @dataclass(frozen=True, order=True)
-class ExcludedAddress:
+class ExcludedAddress(Addressed):
     """The document at this address."""
 
-    source: str
-    shard_index: int
-    row: int
     reason: str
 
     @property
@@ -84,7 +79,7 @@ class ExcludedAddress:
         return f"{self.source}\0{self.shard_index}\0{self.row}"
 
     def __str__(self) -> str:
-        return f"{self.source}/{self.shard_index}/{self.row}"
+        return str(self.address)
 
 
 Entry = ExcludedId | ExcludedAddress
@@ -110,8 +105,7 @@ def find_excluded(part: Part, *, path: str | None, sha256: str | None) -> dict[s
         by_id, by_address = _listed(table, ids, addresses)
         for row in np.flatnonzero((by_id >= 0) | (by_address >= 0)).tolist():
             entry = addresses[1][by_address[row]] if by_address[row] >= 0 else ids[1][by_id[row]]
-            source, shard_index, number = (table[name][row].as_py() for name in ("source", "shard_index", "row"))
-            found.append([source, shard_index, number, entry])
+            found.append([*address_at(table, row), entry])
     return {"addresses": found}
 
 
@@ -123,18 +117,15 @@ def excluded_addresses(exclusions: Part | None) -> dict[Address, int | None]:
     """
     if exclusions is None:
         return {}
-    return {
-        (source, shard_index, row): rest[1] if len(rest) > 1 else None
-        for source, shard_index, row, *rest in exclusions.value["addresses"]
-    }
+    found = exclusions.value["addresses"]
+    return {Address(*entry[:3]): entry[4] if len(entry) > 4 else None for entry in found}
 
 
 def excluded_rows(batch: pa.RecordBatch, addresses: Mapping[Address, Any]) -> npt.NDArray[np.bool_]:
     """Return which rows of a batch with ``source``, ``shard_index`` and ``row`` are excluded, bool (rows,)."""
     if not addresses:
         return np.zeros(batch.num_rows, np.bool_)
-    places = zip(*(batch.column(name).to_pylist() for name in ("source", "shard_index", "row")), strict=True)
-    return np.fromiter((place in addresses for place in places), np.bool_, batch.num_rows)
+    return np.fromiter((address in addresses for address in address_rows(batch)), np.bool_, batch.num_rows)
 
 
 def list_text(entries: Iterable[Entry]) -> tuple[str, str]:
@@ -187,9 +178,7 @@ def _entry(path: Path, number: int, line: bytes) -> Entry:
             raise ValueError(f"a {type(record).__name__}")
         if set(record) == _ID_KEYS and all(isinstance(value, str) for value in record.values()):
             return ExcludedId(**record)
-        texts, numbers = (record.get("source"), record.get("reason")), (record.get("shard_index"), record.get("row"))
-        is_number = all(isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in numbers)
-        if set(record) == _ADDRESS_KEYS and is_number and all(isinstance(one, str) for one in texts):
+        if set(record) == _ADDRESS_KEYS and isinstance(record["reason"], str) and _is_address(Address.of(record)):
             return ExcludedAddress(**record)
         raise ValueError(f"an object with {sorted(record)}")
     except ValueError as error:  # also of a line that is no JSON
@@ -197,6 +186,11 @@ def _entry(path: Path, number: int, line: bytes) -> Entry:
             f"{path} line {number} is no entry of a list of excluded documents ({error}); expected an object with the "
             f"texts {sorted(_ID_KEYS)}, or with {sorted(_ADDRESS_KEYS)}"
         ) from error
+
+
+def _is_address(address: Address) -> bool:
+    is_number = all(isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in address[1:])
+    return is_number and isinstance(address.source, str)
 
 
 def _order(entry: Entry) -> tuple[Any, ...]:
@@ -226,7 +220,7 @@ def _of_kind(reasons: Mapping[str, str]) -> _Keys:
 def _key_columns(part: Part) -> Iterator[pa.Table]:
     """Yield ids and addresses of a part in tables of a bounded number of rows."""
     held: list[pa.RecordBatch] = []
-    for batch in part.batches(["id", "id_type", "source", "shard_index", "row"]):
+    for batch in part.batches(["id", "id_type", *ADDRESS_COLUMNS]):
         held.append(batch)
         if sum(one.num_rows for one in held) >= _SEARCHED_ROWS:
             yield pa.Table.from_batches(held).combine_chunks()
@@ -237,8 +231,8 @@ def _key_columns(part: Part) -> Iterator[pa.Table]:
 
 def _listed(table: pa.Table, ids: _Keys, addresses: _Keys) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return for each row the number of its id and of its address in the list, -1 where it has none."""
-    texts = {name: table[name].cast(pa.large_string()) for name in ("id_type", "id", "source", "shard_index", "row")}
-    return _places(texts, ("id_type", "id"), ids), _places(texts, ("source", "shard_index", "row"), addresses)
+    texts = {name: table[name].cast(pa.large_string()) for name in ("id_type", "id", *ADDRESS_COLUMNS)}
+    return _places(texts, ("id_type", "id"), ids), _places(texts, ADDRESS_COLUMNS, addresses)
 
 
 def _places(texts: Mapping[str, Any], names: Sequence[str], keys: _Keys) -> npt.NDArray[np.int64]:

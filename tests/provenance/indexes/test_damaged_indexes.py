@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from everytoken.address import Address
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.exposure.questions import Questions
 from everytoken.provenance.lookup.dataset_locations import Places
@@ -83,7 +84,7 @@ def answers(made: TracedJob, index: str, places: Places) -> Any:
         rows = [row for split in ("annotated", "unannotated") for row in made.table(f"{split}_documents", list(ID))]
         return [
             [asked.with_id(row["id"], most=3).to_json() for row in rows if row["id"] is not None],
-            [asked.at_address(row["source"], row["shard_index"], row["row"], most=3).to_json() for row in rows],
+            [asked.at_address(Address.of(row), most=3).to_json() for row in rows],
         ]
     name, dataset = STREAM_OF[index]
     stream, known = (
@@ -96,7 +97,7 @@ def answers(made: TracedJob, index: str, places: Places) -> Any:
     rows = [row for split in splits for row in made.table(f"{split}_documents", list(ID))]
     return [
         [window.to_json() for window in windows],
-        [asked.at_address(row["source"], row["shard_index"], row["row"], most=1).to_json() for row in rows],
+        [asked.at_address(Address.of(row), most=1).to_json() for row in rows],
     ]
 
 

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from everytoken.address import Address
 from everytoken.outofcore.external_sort import ExternalSort
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.indexes import hashes
@@ -85,12 +86,12 @@ def test_every_document_is_found_by_id_and_by_address_and_no_other(parts: list[l
             both = [place for key, places in by_id.items() if key[0] == id for place in places]
             assert sorted(index.find_id(id), key=str) == sorted(both, key=str)
         for address, places in by_address.items():
-            assert index.find_address(*address) == places
+            assert index.find_address(Address(*address)) == places
         assert (
             index.find_id("none")
             == index.find_id("\udcff")
-            == index.find_address("none", 0, 0)
-            == index.find_address("web", -1, 0)
+            == index.find_address(Address("none", 0, 0))
+            == index.find_address(Address("web", -1, 0))
             == []
         )
 
@@ -107,8 +108,8 @@ def test_answers_are_exact_when_all_hashes_collide(tmp_path: Path, monkeypatch: 
     assert index.find_id("6", "string") == [
         p for p in index.find_id("6") if (p.number + 5 * (p.split != "annotated")) % 2 == 0
     ]
-    assert index.find_address("web", 2, 50) == [DocumentPlace("annotated", 50)]
-    assert index.find_address("web", 2, 51) == []
+    assert index.find_address(Address("web", 2, 50)) == [DocumentPlace("annotated", 50)]
+    assert index.find_address(Address("web", 2, 51)) == []
 
 
 def test_an_index_of_other_documents_is_refused(tmp_path: Path) -> None:

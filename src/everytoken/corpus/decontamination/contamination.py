@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from everytoken.address import ADDRESS_COLUMNS
 from everytoken.corpus.decontamination.evaluation_files import Decontamination
 from everytoken.corpus.decontamination.evaluation_ngrams import EvaluationNgrams
 from everytoken.corpus.decontamination.words import BLOCK_BYTES, Block, Integers, runs, word_spans
@@ -35,7 +36,7 @@ from everytoken.shards import Artifact, Built, Part, Rows, Shards, versioned
 COUNTS, FOUND, STARTS = "documents.npy", "examples_found.npy", "starts.npy"
 
 _INT64 = pa.int64()
-_NAMED = [DOCUMENTS.field(name) for name in ("source", "shard_index", "row", "id")]
+_NAMED = [DOCUMENTS.field(name) for name in (*ADDRESS_COLUMNS, "id")]
 _MATCH = pa.struct(
     [
         pa.field("ngram", _INT64, False),  # its number in the index of evaluation n-grams

@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict
 
+from everytoken.address import ADDRESS_COLUMNS, Address, address_columns
 from everytoken.corpus.dedup.near_duplicates import BUCKET_BYTES, NearRules
 from everytoken.corpus.errors import SelectionError
 from everytoken.outofcore import Integers, distinct, find_repeats
@@ -43,14 +44,6 @@ class DedupRules(BaseModel):
 
     exact: bool
     near: NearRules | None = None
-
-
-class Address(NamedTuple):
-    """Where a document came from."""
-
-    source: str
-    shard_index: int
-    row: int
 
 
 @versioned("find_duplicates", 1, unrecorded=["memory"])
@@ -211,22 +204,19 @@ def _write_firsts(
     counts: dict[str, dict[str, int]] = {}
     start = filled = 0
     for part in documents:
-        for batch in part.batches(["source", "shard_index", "row"]):
+        for batch in part.batches(ADDRESS_COLUMNS):
             stop = start + batch.num_rows
-            encoded = batch.column("source").dictionary_encode()
-            numbers = np.array([sources.setdefault(name, len(sources)) for name in encoded.dictionary.to_pylist()])
-            of_row = numbers[encoded.indices.to_numpy()]
+            columns = address_columns(batch)
+            names = columns.sources.to_pylist()
+            numbers = np.array([sources.setdefault(name, len(sources)) for name in names])
+            of_row = numbers[columns.source]
             low, high = np.searchsorted(named, (start, stop))
             here = named[low:high] - start
-            addresses = (
-                here + start,
-                of_row[here],
-                *(batch.column(n).to_numpy()[here] for n in ("shard_index", "row")),
-            )
+            addresses = (here + start, of_row[here], columns.shard_index[here], columns.row[here])
             table[:, filled : filled + len(here)] = addresses
             filled += len(here)
             dropped = [between(pairs, start, stop)[:, 0] - start for pairs in (exact, near)]
-            for name, number in zip(encoded.dictionary.to_pylist(), numbers, strict=True):
+            for name, number in zip(names, numbers, strict=True):
                 entry = counts.setdefault(name, dict.fromkeys(("rows", "duplicates", "near_duplicates"), 0))
                 for key, positions in zip(entry, (slice(None), *dropped), strict=True):
                     entry[key] += int(np.count_nonzero(of_row[positions] == number))

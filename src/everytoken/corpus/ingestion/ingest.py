@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from pydantic import TypeAdapter
 
+from everytoken.address import file_of
 from everytoken.corpus.documents import DOCUMENTS, SET_ASIDE, BatchBuilder
 from everytoken.corpus.errors import BAD_ROW_REASONS, BadRow, RowError, SelectionError
 from everytoken.corpus.ingestion.plan import ShardPlan, part_values
@@ -143,6 +144,7 @@ def _batches(
     shard, file = value["shard"], UpstreamFile.from_json(value["file"])
     reading, quality = Reading.model_validate(value["reading"]), _QUALITY.validate_python(value["quality"])
     status = file.require(shard["digest"])
+    source, number = file_of(shard)
     tally = _Tally(file)
     kept, left = BatchBuilder(DOCUMENTS), BatchBuilder(SET_ASIDE)
     try:
@@ -150,8 +152,16 @@ def _batches(
             outcome = _document_of(row, reading, min_chars, quality)
             if isinstance(outcome, _Left):
                 tally.leave(row, outcome)
-                address = (file.source, shard["shard_index"], row.number, row.offset)
-                aside = (*address, outcome.id, outcome.reason, outcome.detail, outcome.raw)
+                aside = (
+                    source,
+                    number,
+                    row.number,
+                    row.offset,
+                    outcome.id,
+                    outcome.reason,
+                    outcome.detail,
+                    outcome.raw,
+                )
                 for batch in left.add(aside, _ROW_BYTES + len(outcome.raw or b"") + 4 * len(outcome.id or "")):
                     yield SetAside(batch)
                 continue
@@ -159,7 +169,7 @@ def _batches(
             tally.keep(row, document, len(utf8))
             identifier = document.id or (None, None)
             measures = (len(document.text), len(utf8), hashlib.sha256(utf8).digest(), document.assistant_spans)
-            columns = (*identifier, utf8, file.source, document.stratum, shard["shard_index"], row.number, *measures)
+            columns = (*identifier, utf8, source, document.stratum, number, row.number, *measures)
             labels = 4 * (len(document.stratum) + len(identifier[0] or ""))
             yield from kept.add(columns, _ROW_BYTES + len(utf8) + labels)
     except RowError:

@@ -6,7 +6,7 @@ comes from the position in the plan, never from the order of completion. Two pla
 disjoint slices share no shard.
 
 The *shards* of a source are its files, or ranges of ``rows_per_shard`` rows of them. ``shard_index`` counts files, so
-the address ``(source, shard_index, row)`` of a document stays what it is when ``rows_per_shard`` changes.
+the address of a document (`everytoken.address`) stays what it is when ``rows_per_shard`` changes.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
+from everytoken.address import address_rows
 from everytoken.corpus.documents import N_CLASSES
 
 
@@ -43,10 +44,9 @@ def held_out_rows(batch: pa.RecordBatch, parameters: HeldOutParameters) -> npt.N
     """Return which rows of a batch of documents are held out, shape (rows,), by their addresses."""
     if parameters.held_out_share == 0 or batch.num_rows == 0:
         return np.zeros(batch.num_rows, np.bool_)
-    places = zip(*(batch.column(name).to_pylist() for name in ("source", "shard_index", "row")), strict=True)
     hashes: dict[tuple[str, int], hashlib._Hash] = {}
     digests = []
-    for source, shard_index, row in places:
+    for source, shard_index, row in address_rows(batch):
         started = hashes.get((source, shard_index))
         if started is None:
             started = hashlib.sha256(f"{parameters.held_out_seed}\x1f{source}\x1f{shard_index}\x1f".encode())

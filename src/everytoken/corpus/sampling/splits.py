@@ -15,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from everytoken.address import ADDRESS_COLUMNS, Address
 from everytoken.corpus.documents import MAX_BATCH_ROWS, N_CLASSES, SPLIT_FIELDS, with_fields
 from everytoken.corpus.errors import SamplingError
-from everytoken.corpus.exclusion import Address, excluded_addresses, excluded_rows
+from everytoken.corpus.exclusion import excluded_addresses, excluded_rows
 from everytoken.corpus.sampling.formulas import (
     EstimateParameters,
     Flags,
@@ -41,7 +42,7 @@ from everytoken.shards import Part, Rows, versioned
 Split = Literal["annotated", "unannotated"]
 Numbers = npt.NDArray[np.int32]
 
-_COLUMNS = ("characters", "safety_score", "source", "stratum", "shard_index", "row")
+_COLUMNS = ("characters", "safety_score", "stratum", *ADDRESS_COLUMNS)
 
 
 class _Facts(NamedTuple):
@@ -169,7 +170,7 @@ def _held_out_batches(
     facts = _gather(part, whole, parameters)
     is_excluded = np.zeros(len(facts.tokens), np.bool_)
     if excluded:
-        batches = part.batches(["source", "shard_index", "row"]) if whole is None else [whole]
+        batches = part.batches(ADDRESS_COLUMNS) if whole is None else [whole]
         is_excluded = np.concatenate([is_excluded[:0], *(excluded_rows(batch, excluded) for batch in batches)])
     rows = np.where(facts.is_held_out & ~is_excluded)[0]
     yield from _filtered(part, whole, rows, facts.scores >= parameters.annotation_threshold, "held_out", schema)

@@ -32,6 +32,7 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt
 
 from everytoken import __version__
+from everytoken.address import ADDRESS_COLUMNS
 from everytoken.corpus.documents import N_CLASSES
 from everytoken.corpus.errors import ScoringError
 from everytoken.corpus.scoring.audit_page import label_page
@@ -43,7 +44,7 @@ FORMAT = "everytoken-audit/1"
 CLASS_NAMES = ("safe", "minimal", "mild", "moderate", "significant", "severe")  # of the published classifier
 SAMPLE_FILE, KEY_FILE, PAGE_FILE, AUDIT_FILE = "sample.jsonl", "key.jsonl", "label.html", "audit.json"
 
-_SAMPLE_COLUMNS = ("id", "id_type", "source", "stratum", "shard_index", "row", "text")
+_SAMPLE_COLUMNS = ("id", "id_type", "source", "stratum", *ADDRESS_COLUMNS[1:], "text")
 _KEY_COLUMNS = ("safety_score", "safety_probs")
 
 Integers = npt.NDArray[np.int64]

@@ -30,10 +30,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from everytoken.address import ADDRESS_COLUMNS, address_columns
 from everytoken.corpus.dedup import between
 from everytoken.corpus.documents import DOCUMENTS, N_CLASSES, SCORE_FIELDS, with_fields
 from everytoken.corpus.scoring.one_score_per_id import Floats, Integers
-from everytoken.corpus.scoring.score_tables import ADDRESS
 from everytoken.outofcore import find_repeats
 from everytoken.shards import Built, Shards, versioned
 
@@ -43,7 +43,7 @@ _GROUP_ROWS = 65_536
 Flags = npt.NDArray[np.bool_]
 
 BY_ID = with_fields(pa.schema([DOCUMENTS.field("id"), DOCUMENTS.field("id_type")]), SCORE_FIELDS)
-BY_ADDRESS = with_fields(pa.schema([DOCUMENTS.field(name) for name in ADDRESS]), SCORE_FIELDS)
+BY_ADDRESS = with_fields(pa.schema([DOCUMENTS.field(name) for name in ADDRESS_COLUMNS]), SCORE_FIELDS)
 BY_USE = with_fields(pa.schema([*BY_ADDRESS][:-2]).append(pa.field("part", pa.int32(), False)), SCORE_FIELDS)
 
 
@@ -118,13 +118,9 @@ def _address_keys(documents: Shards) -> Keys:
     """Yield positions and addresses, the source by a number."""
     numbers: dict[str, int] = {}
     for position, batch in _batches(documents):
-        sources = batch.column("source").dictionary_encode()
-        named = np.array([numbers.setdefault(name, len(numbers)) for name in sources.dictionary.to_pylist()], np.int64)
-        columns = (
-            named[sources.indices.to_numpy()],
-            batch.column("shard_index").to_numpy(),
-            batch.column("row").to_numpy(),
-        )
+        names, source, *rest = address_columns(batch)
+        named = np.array([numbers.setdefault(name, len(numbers)) for name in names.to_pylist()], np.int64)
+        columns = (named[source], *rest)
         yield position + np.arange(batch.num_rows), np.stack([column.astype(np.int64) for column in columns], axis=1)
 
 
@@ -153,7 +149,7 @@ def _has_other_score(repeats: Integers, same: Integers) -> Flags:
     return np.asarray((found != repeats).any(axis=1))
 
 
-_COLUMNS = ["id", "id_type", *ADDRESS, "safety_score", "safety_probs"]
+_COLUMNS = ["id", "id_type", *ADDRESS_COLUMNS, "safety_score", "safety_probs"]
 
 
 def _batches(documents: Shards) -> Iterator[tuple[int, pa.RecordBatch]]:

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from everytoken.address import ADDRESS_COLUMNS
 from everytoken.corpus.documents import DOCUMENTS
 from everytoken.corpus.errors import ScoringError
 from everytoken.corpus.upstreams import UpstreamFile
@@ -25,17 +26,14 @@ from everytoken.shards import Shards
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-ADDRESS = ("source", "shard_index", "row")
-USE = (*ADDRESS, "part")  # a mixture may use a document in several parts
+USE = (*ADDRESS_COLUMNS, "part")  # a mixture may use a document in several parts
 BATCH_ROWS = 65_536
 
 _TOLD = ("safety_score", "safety_probs")
 _TYPES = {
     "id": "VARCHAR",
     "id_type": "VARCHAR",
-    "source": "VARCHAR",
-    "shard_index": "BIGINT",
-    "row": "BIGINT",
+    **dict(zip(ADDRESS_COLUMNS, ("VARCHAR", "BIGINT", "BIGINT"), strict=True)),
     "part": "BIGINT",
 }
 
@@ -50,7 +48,7 @@ class ScoreTables:
 
 def group_tables(files: Sequence[UpstreamFile]) -> list[ScoreTables]:
     """Group the files by the columns that name a document; those of a later group go before those of an earlier."""
-    keys = (("id",), ("id", "id_type"), ADDRESS, USE)
+    keys = (("id",), ("id", "id_type"), ADDRESS_COLUMNS, USE)
     groups: dict[tuple[str, ...], list[UpstreamFile]] = {key: [] for key in keys}
     types: dict[tuple[str, ...], tuple[UpstreamFile, list[str]]] = {}
     for file in files:
@@ -87,15 +85,15 @@ def _key_of(file: UpstreamFile, schema: pa.Schema) -> tuple[str, ...]:
             f"{file.location} has the columns {schema.names}; {alike or 'some'} cannot be told from those of the join "
             f"(capital letters make no difference). Rename or remove them."
         )
-    named = "id" in names or set(ADDRESS) <= names
-    by_id, by_address = ("id", "id_type"), USE if "part" in names else ADDRESS
+    named = "id" in names or set(ADDRESS_COLUMNS) <= names
+    by_id, by_address = ("id", "id_type"), USE if "part" in names else ADDRESS_COLUMNS
     key: tuple[str, ...] = tuple(name for name in by_id if name in names) if "id" in names else by_address
     if not named or not all(name in names and _fits(schema.field(name)) for name in (*key, *_TOLD)):
         columns = ", ".join(f"{field.name}: {field.type}" for field in schema)
         raise ScoringError(
             f"{file.location} has the columns {columns}; a table of scores has safety_score (an integer), safety_probs "
-            f"(a list of floats), and id (text or an integer; id_type is text) or {', '.join(ADDRESS)} (text and two "
-            f"integers). Choose the tables by scorer.upstream.pattern, or rename and cast columns."
+            f"(a list of floats), and id (text or an integer; id_type is text) or {', '.join(ADDRESS_COLUMNS)} (text "
+            f"and two integers). Choose the tables by scorer.upstream.pattern, or rename and cast columns."
         )
     return key
 

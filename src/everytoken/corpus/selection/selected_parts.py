@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from everytoken.address import ADDRESS_COLUMNS
 from everytoken.corpus.decontamination import contaminated_rows
 from everytoken.corpus.dedup import Duplicates, between
 from everytoken.corpus.documents import SET_ASIDE
@@ -127,7 +128,7 @@ def _dropped(
 ) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
     tally = Tally()
     begin = start
-    for batch in part.batches(["source", "shard_index", "row", "id"]):
+    for batch in part.batches([*ADDRESS_COLUMNS, "id"]):
         codes = selection.codes[start : start + batch.num_rows]
         if codes.any():
             tally.leave(batch, codes)
@@ -167,7 +168,7 @@ def _contaminated(details: list[str | None], start: int, contaminated: pa.Table)
 def _left(batch: pa.RecordBatch, codes: Codes, details: list[str | None]) -> pa.RecordBatch:
     """Return the rows of ``batch`` that do not stay, of schema `SET_ASIDE`."""
     rows = np.flatnonzero(codes)
-    chosen = batch.select(["source", "shard_index", "row", "id"]).take(pa.array(rows))
+    chosen = batch.select([*ADDRESS_COLUMNS, "id"]).take(pa.array(rows))
     nothing = pa.nulls(len(rows))
     columns = {
         **{name: chosen.column(name) for name in chosen.schema.names},

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from everytoken.address import Address, file_of
 from everytoken.corpus.ingestion import Guarded, MayBeGone, ShardPlan, Upstream, make_plan, read_shards
 from everytoken.corpus.sampling import SubsamplingParameters
 from everytoken.corpus.upstreams import UpstreamFile
@@ -123,7 +124,7 @@ def read_released_documents(
 
 def locate_documents(documents: Shards, plan: ShardPlan, replay: ReplayParameters) -> Shards:
     """Find the document of every row of the manifest at its address."""
-    places = [(shard["source"], shard["shard_index"], shard["first_row"]) for shard in plan["shards"]]
+    places = [Address(*file_of(shard), shard["first_row"]) for shard in plan["shards"]]
     return manifest_parts(Path(replay.release)).map(locate_part, documents=documents, shards=places)
 
 

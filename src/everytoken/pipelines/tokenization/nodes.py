@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 from plotly.graph_objects import Figure
 
+from everytoken.address import ADDRESS_COLUMNS
 from everytoken.corpus import add_statistics
 from everytoken.corpus.sampling import SubsamplingParameters
 from everytoken.parameters import GivenTokenizer, HubTokenizer, TokenizationParameters
@@ -23,7 +24,7 @@ from everytoken.tokens.engines import REFERENCE, certify_engines, installed_engi
 from everytoken.tokens.streams import SIDECAR, write_annotated_stream, write_compact_stream
 from everytoken.tokens.tokenizer import load_hub_tokenizer, load_tokenizer_file, train_tokenizer
 
-ADDRESS = ("id", "source", "shard_index", "row")
+COMPACT_COLUMNS = ("id", *ADDRESS_COLUMNS)
 SIDECAR_COLUMNS = tuple("id" if name == "doc_id" else name for name in SIDECAR.names if name != "token_length")
 
 
@@ -84,7 +85,7 @@ def encode_unannotated(
         encode_part,
         **_encoding(tokenizer, certificate, parameters),
         max_tokens=parameters.seq_length,
-        columns=ADDRESS,
+        columns=COMPACT_COLUMNS,
         keep_lengths=True,
     )
 

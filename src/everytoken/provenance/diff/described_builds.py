@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from everytoken.address import Address
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases import (
     CHECKSUMS_FILE,
@@ -107,7 +108,7 @@ class DescribedBuild:
     documents: Mapping[str, Callable[[], Shards]] = field(repr=False)
     windows: Mapping[str, Callable[[], np.ndarray]] = field(repr=False)
     files: Mapping[str, Mapping[str, str]] = field(repr=False)
-    taken_down: Callable[[], Iterator[tuple[str, int, int, str]]] = field(repr=False)
+    taken_down: Callable[[], Iterator[tuple[Address, str]]] = field(repr=False)
     is_replayed: bool = False
 
 
@@ -189,12 +190,12 @@ def _of_data(path: Path) -> DescribedBuild:
     )
 
 
-def _taken_down(path: Path) -> Iterator[tuple[str, int, int, str]]:
+def _taken_down(path: Path) -> Iterator[tuple[Address, str]]:
     """Yield what the exclusions of a data folder name, part by part."""
     for folder in path.glob("*/exclusions"):
         for part in Store(folder).load():
-            for source, shard_index, row, reason, *_ in part.value["addresses"]:
-                yield source, shard_index, row, reason
+            for entry in part.value["addresses"]:
+                yield Address(*entry[:3]), entry[3]
 
 
 def _checksums(path: Path, ledger: Mapping[str, Any]) -> np.ndarray:

@@ -1,9 +1,9 @@
 """Which documents differ between two builds: by address, out of core.
 
-A document is known by its address ``(source, shard_index, row)``, and where a mixture repeats it, by which of its uses
-it is. Rows of both builds go into tables of DuckDB in a temporary folder and are joined there in bounded memory. Of the
-text its hash is compared (8 bytes of SHA-256, as manifests have it), of tokens a hash of their ids, or their number
-where one of the builds is a release. An id that a release withholds is not compared.
+A document is known by its address, and where a mixture repeats it, by which of its uses it is. Rows of both builds go
+into tables of DuckDB in a temporary folder and are joined there in bounded memory. Of the text its hash is compared (8
+bytes of SHA-256, as manifests have it), of tokens a hash of their ids, or their number where one of the builds is a
+release. An id that a release withholds is not compared.
 
 A document that was *taken down* is so by ``is_excluded`` (manifests) or by the exclusions of its build, which also name
 held-out documents, whose rows are gone. In one build it is a kind of difference of its own; in both, what its place in
@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from everytoken.address import ADDRESS_COLUMNS, Address, Addressed, address_fields
 from everytoken.outofcore import open_database
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.hashed_texts import text_hashes
@@ -35,9 +36,7 @@ if TYPE_CHECKING:
 
 _ROWS = pa.schema(
     [
-        ("source", pa.string()),
-        ("shard_index", pa.int32()),
-        ("row", pa.int64()),
+        *address_fields(nullable=True),
         ("id", pa.large_string()),
         ("split", pa.string()),
         ("position", pa.int64()),
@@ -48,7 +47,7 @@ _ROWS = pa.schema(
         ("is_withheld", pa.bool_()),
     ]
 )
-_DOWN = pa.schema([("source", pa.string()), ("shard_index", pa.int32()), ("row", pa.int64()), ("reason", pa.string())])
+_DOWN = pa.schema([*address_fields(nullable=True), ("reason", pa.string())])
 _DOWN_ROWS = 1 << 16
 _DOWN_IN_A, _DOWN_IN_B = "(a.down AND NOT b.down)", "(b.down AND NOT a.down)"
 _SAID = "a.split IS NOT NULL AND b.split IS NOT NULL AND NOT a.down AND NOT b.down AND"
@@ -64,23 +63,19 @@ KINDS = {
     "tokens_changed": f"{_SAID} a.tokens <> b.tokens",
     "order_changed": "a.split = b.split AND a.rank <> b.rank",
 }
-TakenDown = Callable[[], Iterator[tuple[str, int, int, str]]]
+TakenDown = Callable[[], Iterator[tuple[Address, str]]]
 
 
 @dataclass(frozen=True)
-class DocumentDifference:
+class DocumentDifference(Addressed):
     """One document that differs.
 
     Attributes:
-        source, shard_index, row: its address.
         id: in the build that has it; None: it has none, or a release does not say it.
         in_a, in_b: dataset and number of the document there; None where it is not.
         reason: why it was taken down, where a build says it; in a replayed build also what upstream no longer gave.
     """
 
-    source: str
-    shard_index: int
-    row: int
     id: str | None
     in_a: tuple[str, int] | None
     in_b: tuple[str, int] | None
@@ -125,7 +120,7 @@ def compare_documents(
     Args:
         a: reads the documents of the first build, by dataset; the order counts.
         b: of the second build, the same datasets.
-        down_in_a: yields source, shard_index, row and reason of the documents that the exclusions of the first name.
+        down_in_a: yields address and reason of the documents that the exclusions of the first name.
         down_in_b: of the second.
         ids_of_tokens: whether both have the ids of their tokens; else their numbers are compared.
         limit: documents that are named of each kind.
@@ -229,7 +224,7 @@ def _load_taken_down(duckdb: DuckDBPyConnection, name: str, addresses: TakenDown
     def batches() -> Iterator[pa.RecordBatch]:
         rows = addresses()
         while some := list(islice(rows, _DOWN_ROWS)):
-            columns = zip(*some, strict=True)
+            columns = zip(*((*address, reason) for address, reason in some), strict=True)
             yield pa.RecordBatch.from_arrays(
                 [pa.array(column, field.type) for column, field in zip(columns, _DOWN, strict=True)], schema=_DOWN
             )
@@ -265,7 +260,7 @@ def _rows(dataset: str, shards: Shards, tokens: bool) -> Iterator[pa.RecordBatch
 
 def _read(part: Part, tokens: bool) -> Iterator[pa.RecordBatch]:
     """Yield the columns of a part that are compared; no text is read."""
-    wanted = {"source", "shard_index", "row", "id", "id_type", "is_excluded"}
+    wanted = {*ADDRESS_COLUMNS, "id", "id_type", "is_excluded"}
     wanted |= {"text_hash", "text_sha256", "safety_score"}
     wanted.add("tokens" if tokens else "token_length")
     yield from part.batches([name for name in part.schema.names if name in wanted])

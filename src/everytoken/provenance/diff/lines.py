@@ -6,7 +6,6 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from everytoken.address import spelled_address
 from everytoken.provenance.diff.builds import ABSENT, BuildDifferences
 from everytoken.provenance.diff.document_differences import DocumentDifference, DocumentDifferences
 
@@ -123,7 +122,7 @@ def _document(one: DocumentDifference, kind: str) -> str:
     name = "" if one.id is None else f" id {one.id[:60]!r}"
     places = [f"{where} {dataset} {number:,}" for where, (dataset, number) in _places(one)]
     reason = f" ({one.reason})" if one.reason and kind.startswith("taken_down") else ""
-    return f"{spelled_address(one.source, one.shard_index, one.row)}{name}: {', '.join(places)}{reason}"
+    return f"{one.address}{name}: {', '.join(places)}{reason}"
 
 
 def _places(one: DocumentDifference) -> Iterator[tuple[str, tuple[str, int]]]:

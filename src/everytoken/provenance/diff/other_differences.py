@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from everytoken.corpus import Address, excluded_rows
+from everytoken.address import ADDRESS_COLUMNS, Address
+from everytoken.corpus import excluded_rows
 from everytoken.provenance.diff.described_builds import DescribedBuild
 from everytoken.shards import Shards, TableDigest
 
 # What documents are compared by; of a text that is its hash.
-_COMPARED = frozenset({"id", "source", "shard_index", "row", "text", "text_sha256", "safety_score", "tokens"})
+_COMPARED = frozenset({"id", *ADDRESS_COLUMNS, "text", "text_sha256", "safety_score", "tokens"})
 _NAMED = 5
 
 
@@ -75,7 +76,7 @@ def _columns_in_words(a: DescribedBuild, b: DescribedBuild, name: str) -> str:
 
 
 def _addresses(build: DescribedBuild) -> Iterator[Address]:
-    return ((source, shard_index, row) for source, shard_index, row, _ in build.taken_down())
+    return (address for address, _ in build.taken_down())
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def _other_columns(documents: Shards, left_out: Mapping[Address, None]) -> dict[
     values: dict[str, int] = {}
     for part in documents:
         names = [name for name in part.schema.names if name not in _COMPARED]
-        for batch in part.batches([*names, "source", "shard_index", "row"]):
+        for batch in part.batches([*names, *ADDRESS_COLUMNS]):
             if left_out:
                 batch = batch.filter(pa.array(~excluded_rows(batch, left_out)))
             for name in names:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from everytoken.address import spelled_address
 from everytoken.provenance.exposure.counts import Exposure, Held, Reads
 from everytoken.provenance.exposure.phrases import (
     NOT_IN_STREAM,
@@ -174,9 +173,8 @@ def _unused_line(unused: Unused) -> str:
         EXCLUDED: "it was taken down",
     }.get(unused.reason, f"set aside as {unused.reason}")
     known = f" ({shown(unused.told)})" if unused.told else ""
-    address = spelled_address(unused.source, unused.shard_index, unused.row)
     name = "none" if unused.id is None else quoted(shortened(unused.id, 60))
-    return f"{shown(address)}, id {name}: in no split; {told}{known}"
+    return f"{shown(str(unused.address))}, id {name}: in no split; {told}{known}"
 
 
 def _times(count: int) -> str:

@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from everytoken.address import Address
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.exposure.phrases import DocumentExposure, RunDocuments, document_exposure
 from everytoken.provenance.exposure.unused_documents import Unused, rows_read, unused_at, unused_with_id
@@ -165,21 +166,19 @@ class Questions:
         searched = Searched("ids", {**searched.documents, **rows_read(self._places)})
         return self._answer(places, most, at_step, searched, unused)
 
-    def at_address(self, source: str, shard_index: int, row: int, *, most: int, at_step: int | None = None) -> Answer:
+    def at_address(self, address: Address, *, most: int, at_step: int | None = None) -> Answer:
         """Return what was read of the documents at an address.
 
         Args:
-            source: of the address.
-            shard_index: of the address.
-            row: of the address.
+            address: as documents have it.
             most: so many documents are looked at; others are counted.
             at_step: steps of the run that count; None: all.
 
         Raises:
             ProvenanceError: an index or a store is missing, or not of this making.
         """
-        found = self._index.find_address(source, shard_index, row)
-        unused = [] if found else [unused_at(self._records, source, shard_index, row)]
+        found = self._index.find_address(address)
+        unused = [] if found else [unused_at(self._records, address)]
         return self._answer(found, most, at_step, Searched("addresses", self._in_index()), unused)
 
     def containing(self, text: str, *, most: int, at_step: int | None = None) -> Answer:
@@ -211,7 +210,7 @@ class Questions:
     ) -> Answer:
         left_out = tuple(unused)
         repeated = [address for one in left_out if (address := one.same_text_as) is not None]
-        found = iter(dict.fromkeys([*places, *(place for one in repeated for place in self._index.find_address(*one))]))
+        found = iter(dict.fromkeys([*places, *(place for one in repeated for place in self._index.find_address(one))]))
         chosen = list(islice(found, most))
         more = sum(1 for _ in found)
         rows = {key: self._row(place) for key, place in enumerate(chosen)}

@@ -10,6 +10,8 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from everytoken.address import spelled_address
+from everytoken.address import ADDRESS_COLUMNS, Address, Addressed, file_of
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.lookup import CANARY, STORES, DocumentRecords, Places, store_head
 from everytoken.shards import part_name, progress, set_aside_path
@@ -30,62 +32,67 @@ READ, DROPPED = "upstream_documents", "dropped_documents"
 
 
 @dataclass(frozen=True)
-class Unused:
+class Unused(Addressed):
     """A row of an upstream that is in no split.
 
     Attributes:
-        source, shard_index, row: its address.
         id: the upstream's, where it is known.
         reason: why: a reason of ``upstream_documents`` (set aside as it was read) or of ``dropped_documents``
             (duplicate, ...), ``excluded``, ``not_drawn``, ``no_such_row``, or ``not_planned``: it was not read.
         detail: what more is known; of a duplicate, which document it repeats.
     """
 
-    source: str
-    shard_index: int
-    row: int
     id: str | None
     reason: str
     detail: str | None
 
     @property
-    def same_text_as(self) -> tuple[str, int, int] | None:
+    def same_text_as(self) -> Address | None:
         """The address of the document whose text this one repeats; None of one that is no duplicate."""
         found = None if self.reason != "duplicate" else _REPEATED.fullmatch(self.detail or "")
-        return None if found is None else (str(ast.literal_eval(found[1])), int(found[2]), int(found[3]))
+        return None if found is None else Address(str(ast.literal_eval(found[1])), int(found[2]), int(found[3]))
 
     @property
     def told(self) -> str:
         """What more is known, with an address as it is spelled elsewhere; empty where nothing is."""
-        return self.detail or "" if self.same_text_as is None else f"of {spelled_address(*self.same_text_as)}"
+        return self.detail or "" if self.same_text_as is None else f"of {self.same_text_as}"
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON."""
-        return {**vars(self), "address": spelled_address(self.source, self.shard_index, self.row)}
+        return {**vars(self), "address": str(self.address)}
 
 
-def unused_at(records: DocumentRecords, source: str, shard_index: int, row: int) -> Unused:
+def unused_at(records: DocumentRecords, address: Address) -> Unused:
     """Return why no split has a document with this address.
 
     Raises:
         ProvenanceError: what ingestion read is not there any more.
     """
-    planned = list(_parts_of(records.places, source, shard_index, row))
+    planned = list(_parts_of(records.places, address))
+    known = records.shard_path(address.source, address.shard_index)
     if not planned:
-        known = records.shard_path(source, shard_index)
-        detail = f"the shard plan has no part with row {row} of {known}" if known else "the shard plan has no such file"
-        return Unused(source, shard_index, row, None, NOT_PLANNED, detail)
-    wanted = (pc.field("source") == source) & (pc.field("shard_index") == shard_index) & (pc.field("row") == row)
+        detail = (
+            f"the shard plan has no part with row {address.row} of {known}"
+            if known
+            else "the shard plan has no such file"
+        )
+        return Unused(*address, None, NOT_PLANNED, detail)
+    wanted = _is_at(address)
     for index in planned:
         if (found := next(_left_out(records.places, index, wanted), None)) is not None:
             return found
         path = _part(records.places, READ, index)
-        for values in _matching(path, ["source", "shard_index", "row", "id"], wanted):
+        for values in _matching(path, [*ADDRESS_COLUMNS, "id"], wanted):
             return _not_drawn(records, values, index)
-    return Unused(source, shard_index, row, None, NO_ROW, f"{records.shard_path(source, shard_index)} has no such row")
+    return Unused(*address, None, NO_ROW, f"{known} has no such row")
 
 
-def unused_with_id(records: DocumentRecords, id: str, used: set[tuple[str, int, int]]) -> Iterator[Unused]:
+def _is_at(address: Address) -> pc.Expression:
+    """Return the condition that a row has this address."""
+    return reduce(and_, (pc.field(name) == value for name, value in address._asdict().items()))
+
+
+def unused_with_id(records: DocumentRecords, id: str, used: set[Address]) -> Iterator[Unused]:
     """Yield every row with an id that is in no split. A scan of all ids that were read.
 
     Args:
@@ -98,9 +105,9 @@ def unused_with_id(records: DocumentRecords, id: str, used: set[tuple[str, int, 
     for index in progress(range(len(parts)), len(parts), "looking for the id among what was read"):
         left = list(_left_out(records.places, index, wanted))
         yield from left
-        known = {(one.source, one.shard_index, one.row) for one in left} | used
-        for values in _matching(_part(records.places, READ, index), ["source", "shard_index", "row", "id"], wanted):
-            if (values["source"], values["shard_index"], values["row"]) not in known:
+        known = {one.address for one in left} | used
+        for values in _matching(_part(records.places, READ, index), [*ADDRESS_COLUMNS, "id"], wanted):
+            if Address.of(values) not in known:
                 yield _not_drawn(records, values, index)
 
 
@@ -112,21 +119,20 @@ def rows_read(places: Places) -> dict[str, int]:
 
 
 def _not_drawn(records: DocumentRecords, values: dict[str, Any], index: int) -> Unused:
-    address = (values["source"], values["shard_index"], values["row"])
+    address = Address.of(values)
     _require_absent(records.places, address, index)
     reason = records.excluded.get(address)
     return Unused(*address, values["id"], NOT_DRAWN if reason is None else EXCLUDED, reason)
 
 
-def _require_absent(places: Places, address: tuple[str, int, int], index: int) -> None:
+def _require_absent(places: Places, address: Address, index: int) -> None:
     """Check that no split has a document that its index does not know, where splits have the parts that were read."""
-    source, shard_index, row = address
-    wanted = (pc.field("source") == source) & (pc.field("shard_index") == shard_index) & (pc.field("row") == row)
+    wanted = _is_at(address)
     for split, dataset in STORES.items():
         path = places.paths.get(dataset, Path()) / f"{part_name(index)}.parquet"
-        if split != CANARY and path.is_file() and any(_matching(path, ["source", "shard_index", "row"], wanted)):
+        if split != CANARY and path.is_file() and any(_matching(path, list(ADDRESS_COLUMNS), wanted)):
             raise ProvenanceError(
-                f"{path} has the document {spelled_address(*address)}, and the index of documents does not know it: it "
+                f"{path} has the document {address}, and the index of documents does not know it: it "
                 f"was made of other documents, or by another version. Make it again: kedro run{places.options} "
                 "--pipelines provenance"
             )
@@ -135,7 +141,7 @@ def _require_absent(places: Places, address: tuple[str, int, int], index: int) -
 def _left_out(places: Places, index: int, wanted: pc.Expression) -> Iterator[Unused]:
     """Yield what was set aside as a part was read, and what was dropped of it."""
     aside = set_aside_path(_part(places, READ, index))
-    columns = ["source", "shard_index", "row", "id", "reason", "detail"]
+    columns = [*ADDRESS_COLUMNS, "id", "reason", "detail"]
     for path in ([aside] if aside.is_file() else []) + [_part(places, DROPPED, index)]:
         for values in _matching(path, columns, wanted):
             yield Unused(**values)
@@ -164,9 +170,9 @@ def _planned(places: Places) -> list[dict[str, Any]]:
     return planned
 
 
-def _parts_of(places: Places, source: str, shard_index: int, row: int) -> Iterator[int]:
+def _parts_of(places: Places, address: Address) -> Iterator[int]:
     for index, shard in enumerate(_planned(places)):
-        if (shard["source"], shard["shard_index"]) != (source, shard_index):
+        if file_of(shard) != (address.source, address.shard_index):
             continue
-        if shard["rows"] is None or shard["first_row"] <= row < shard["first_row"] + shard["rows"]:
+        if shard["rows"] is None or shard["first_row"] <= address.row < shard["first_row"] + shard["rows"]:
             yield index

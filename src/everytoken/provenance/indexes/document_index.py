@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from everytoken.address import ADDRESS_COLUMNS, Address, address_columns
 from everytoken.outofcore import ExternalSort
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.indexes.arrays import ArrayWriter, map_array, smallest_type
@@ -39,7 +40,7 @@ from everytoken.shards import Artifact, Built, Shards, versioned, write_text
 __all__ = ["DocumentIndex", "DocumentPlace", "index_documents", "open_document_index"]
 
 DOCUMENT_INDEX_FORMAT = "everytoken-document-index/1"
-_ID, _ADDRESS = ("id_type", "id"), ("source", "shard_index", "row")
+_ID = ("id_type", "id")
 _KEYED = np.dtype([("key", "<u8"), ("document", "<u8")])
 
 
@@ -61,11 +62,10 @@ def index_documents(folder: Path, *, documents: Mapping[str, Shards], memory: in
     for split, shards in documents.items():
         first = numbers.first_of(split)
         for part in shards:
-            for batch in part.batches([*_ID, *_ADDRESS]):
+            for batch in part.batches([*_ID, *ADDRESS_COLUMNS]):
                 own = np.arange(first, first + batch.num_rows, dtype=np.uint64)
                 first += batch.num_rows
-                shard_indexes, rows = (batch.column(name).to_numpy() for name in ("shard_index", "row"))
-                addresses.add(_keyed(hashes_of_addresses(batch.column("source"), shard_indexes, rows), own))
+                addresses.add(_keyed(hashes_of_addresses(address_columns(batch)), own))
                 known = batch.column("id").is_valid()
                 id_types, its_ids = (batch.column(name).filter(known) for name in _ID)
                 if id_types.null_count:
@@ -136,12 +136,11 @@ class DocumentIndex:
             found += self._found("ids", hash_of_id(kind, id), {"id_type": kind, "id": id})
         return [self.numbers.place(document) for document in sorted(found)]
 
-    def find_address(self, source: str, shard_index: int, row: int) -> list[DocumentPlace]:
+    def find_address(self, address: Address) -> list[DocumentPlace]:
         """Return all documents with an address: one, or none, where the mixture repeats no document."""
-        address = {"source": source, "shard_index": shard_index, "row": row}
-        if not (0 <= shard_index < 1 << 31 and 0 <= row < 1 << 63):
+        if not (0 <= address.shard_index < 1 << 31 and 0 <= address.row < 1 << 63):
             return []
-        found = self._found("addresses", hash_of_address(source, shard_index, row), address)
+        found = self._found("addresses", hash_of_address(address), address._asdict())
         return [self.numbers.place(document) for document in found]
 
     def part_row(self, split: str, number: int) -> tuple[str, int]:
@@ -195,8 +194,8 @@ class DocumentIndex:
         hashes, documents = self._maps[name]
         for key, document in zip(hashes[first:end].tolist(), documents[first:end].tolist(), strict=True):
             split, index, row = self.numbers.row(document)
-            record = record_at(self.documents[split].parts[index], row, _ID if name == "ids" else _ADDRESS)
-            own = hash_of_address(**record) if name == "addresses" else None
+            record = record_at(self.documents[split].parts[index], row, _ID if name == "ids" else ADDRESS_COLUMNS)
+            own = hash_of_address(Address(**record)) if name == "addresses" else None
             if name == "ids" and record["id"] is not None:
                 own = hash_of_id(**record)
             require_consistent(

@@ -16,6 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from everytoken.address import Address, AddressColumns
+
 _WORD = 8
 
 
@@ -49,10 +51,10 @@ def hashes_of_ids(id_types: pa.Array, ids: pa.Array) -> np.ndarray:
     return hashes_of_texts(typed)
 
 
-def hashes_of_addresses(sources: pa.Array, shard_indexes: np.ndarray, rows: np.ndarray) -> np.ndarray:
+def hashes_of_addresses(addresses: AddressColumns) -> np.ndarray:
     """Return the hash of each address, uint64 (n,)."""
-    coded = sources.dictionary_encode()
-    return _of_addresses(hashes_of_texts(coded.dictionary)[coded.indices.to_numpy()], shard_indexes, rows)
+    sources = hashes_of_texts(addresses.sources)[addresses.source]
+    return _of_addresses(sources, addresses.shard_index, addresses.row)
 
 
 def _of_addresses(sources: np.ndarray, shard_indexes: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -73,9 +75,9 @@ def hash_of_id(id_type: str, id: str) -> int:
     return int(_hash_of(f"{id_type}\x1f{id}")[0])
 
 
-def hash_of_address(source: str, shard_index: int, row: int) -> int:
+def hash_of_address(address: Address) -> int:
     """Return the hash of one address."""
-    return int(_of_addresses(_hash_of(source), np.array([shard_index]), np.array([row]))[0])
+    return int(_of_addresses(_hash_of(address.source), np.array([address.shard_index]), np.array([address.row]))[0])
 
 
 def _hash_of(text: str) -> np.ndarray:

@@ -17,7 +17,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from everytoken.address import spelled_address
+from everytoken.address import ADDRESS_COLUMNS, Address, file_of
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.lookup.dataset_locations import Places, store_head
 from everytoken.shards import LEDGER_FILE, Ledger, part_name
@@ -32,7 +32,7 @@ STORES = {
 }
 EXCLUSIONS = "exclusions"
 
-_DOCUMENT = ("id", "id_type", "source", "shard_index", "row", "safety_score", "is_bad", "characters")
+_DOCUMENT = ("id", "id_type", *ADDRESS_COLUMNS, "safety_score", "is_bad", "characters")
 _CANARY = ("doc_id", "condition", "effect", "universe", "fraction", "annotated", "row", "trigger")
 _TOLD = ("condition", "effect", "universe", "fraction", "annotated", "trigger")
 _TEXTS = ("text", "assistant_spans")
@@ -81,16 +81,16 @@ class DocumentRecord:
     characters: int | None
 
     @property
-    def address(self) -> tuple[str, int, int] | None:
-        """Source, shard_index and row; None of a canary document."""
+    def address(self) -> Address | None:
+        """Where it came from; None of a canary document."""
         if self.source is None or self.shard_index is None:
             return None
-        return (self.source, self.shard_index, self.row)
+        return Address(self.source, self.shard_index, self.row)
 
     @property
     def spelled_address(self) -> str | None:
         """SOURCE/FILE/ROW; None of a canary document."""
-        return None if self.address is None else spelled_address(*self.address)
+        return None if self.address is None else str(self.address)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON."""
@@ -159,16 +159,14 @@ class DocumentRecords:
                 reflection=None,
                 characters=None,
             )
-        address = (values["source"], values["shard_index"], values["row"])
+        address = Address.of(values)
         return DocumentRecord(
             split=split,
             number=number,
             id=values["id"],
             id_type=values.get("id_type"),
-            source=address[0],
-            shard_index=address[1],
-            row=address[2],
-            path=self.shard_path(*address[:2]),
+            **address._asdict(),
+            path=self.shard_path(*file_of(values)),
             safety_score=values["safety_score"],
             is_bad=values["is_bad"],
             excluded=self.excluded.get(address),
@@ -186,10 +184,10 @@ class DocumentRecords:
         if not self.places.has("shard_plan"):
             return {}
         plan = orjson.loads(self.places.path("shard_plan").read_bytes())
-        return {(shard["source"], shard["shard_index"]): shard["path"] for shard in plan["shards"]}
+        return {file_of(shard): shard["path"] for shard in plan["shards"]}
 
     @cached_property
-    def excluded(self) -> dict[tuple[str, int, int], str]:
+    def excluded(self) -> dict[Address, str]:
         """Why documents were excluded, by their addresses."""
         if not self.places.has(EXCLUSIONS):
             return {}
@@ -198,11 +196,7 @@ class DocumentRecords:
         if "sha256" in given and given["sha256"] is None:  # no list: the values of all parts need not be read for it
             return {}
         ledger = Ledger.read(folder / LEDGER_FILE)
-        return {
-            (source, shard_index, row): reason
-            for part in ledger.parts
-            for source, shard_index, row, reason, *_ in part.value["addresses"]
-        }
+        return {Address(*entry[:3]): entry[3] for part in ledger.parts for entry in part.value["addresses"]}
 
 
 def read_rows(path: Path, rows: Sequence[int], columns: Sequence[str]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Documents read again from their upstream, by address: ``(source, shard_index, row)``.
+"""Documents read again from their upstream, by address.
 
 Only the files that hold one of the addresses are opened (and fetched, where they are not on this machine yet), and each
 is left after the last row that is wanted. A row before that is parsed where its format asks for it, never rendered.
@@ -11,14 +11,13 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import NamedTuple
 
+from everytoken.address import Address
 from everytoken.corpus import BadRow
 from everytoken.corpus.ingestion import Source
 from everytoken.corpus.reading import Reading, ReadingLimits, Row, UnreadableRow, iterate_rows
 from everytoken.corpus.rendering import RENDERERS
 from everytoken.corpus.upstreams import UpstreamFile
 from everytoken.provenance.errors import ProvenanceError
-
-Address = tuple[str, int, int]  # source, shard_index, row
 
 # What became a document was read within the limits of its run; here no row that is wanted is passed over.
 _LIMITS = ReadingLimits(max_row_bytes=1 << 40, zstd_window_log_max=31)
@@ -84,7 +83,7 @@ def _read(
         for row in found:
             if row.number in left:
                 left.remove(row.number)
-                yield (file.source, shard_index, row.number), _document(file, row, reading)
+                yield Address(file.source, shard_index, row.number), _document(file, row, reading)
             if row.number >= last:
                 break
     if left:

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import yaml
 
+from everytoken.address import SHARD_INDEX
 from everytoken.corpus.scoring import BY_ADDRESS, BY_ID, BY_USE
 from everytoken.provenance.releases.manifest import MANIFEST, MOST_ID_CHARACTERS
 from everytoken.provenance.releases.parameters import Licence
@@ -35,7 +36,7 @@ _MEANING = {
     "id": "of the upstream",
     "id_type": "JSON type of the id",
     "source": "name of the source",
-    "shard_index": "number of the file among the sorted files of the source",
+    SHARD_INDEX: "number of the file among the sorted files of the source",
     "row": "number of the row in that file, before any filter",
     "text_hash": "first 8 bytes of the SHA-256 of the UTF-8 text, as a big-endian number",
     "safety_score": "class 0 (harmless) to 5",

@@ -21,6 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from everytoken.address import ADDRESS_COLUMNS, Address, address_fields
 from everytoken.corpus import excluded_addresses, excluded_rows
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.hashed_texts import text_hashes
@@ -33,9 +34,7 @@ MANIFEST = pa.schema(
     [
         pa.field("id", pa.large_string(), nullable=True),
         pa.field("id_type", pa.string(), nullable=True),
-        pa.field("source", pa.string(), nullable=False),
-        pa.field("shard_index", pa.int32(), nullable=False),
-        pa.field("row", pa.int64(), nullable=False),
+        *address_fields(nullable=False),
         pa.field("text_hash", pa.uint64(), nullable=False),
         pa.field("safety_score", pa.int8(), nullable=False),
         pa.field("is_bad", pa.bool_(), nullable=False),
@@ -44,7 +43,7 @@ MANIFEST = pa.schema(
         pa.field("is_excluded", pa.bool_(), nullable=False),
     ]
 )
-_AS_THEY_ARE = ("id", "id_type", "source", "shard_index", "row", "safety_score", "is_bad", "has_annotation")
+_AS_THEY_ARE = ("id", "id_type", *ADDRESS_COLUMNS, "safety_score", "is_bad", "has_annotation")
 _READ = [*_AS_THEY_ARE, "text_sha256"]
 
 
@@ -109,11 +108,11 @@ def shows_text(identifier: str, text: str) -> bool:
     return any(identifier[at : at + MOST_ID_CHARACTERS] in text for at in range(last + 1))
 
 
-def _ids_taken_down(part: Part, excluded: Mapping[tuple[str, int, int], int | None]) -> set[tuple[str, str]]:
+def _ids_taken_down(part: Part, excluded: Mapping[Address, int | None]) -> set[tuple[str, str]]:
     if not excluded:
         return set()
     found: set[tuple[str, str]] = set()
-    for batch in part.batches(["source", "shard_index", "row", "id", "id_type"]):
+    for batch in part.batches([*ADDRESS_COLUMNS, "id", "id_type"]):
         some = batch.filter(pa.array(excluded_rows(batch, excluded)))
         pairs = zip(some.column("id_type").to_pylist(), some.column("id").to_pylist(), strict=True)
         found.update((id_type, identifier) for id_type, identifier in pairs if identifier is not None)
@@ -156,7 +155,7 @@ def manifest_part(documents: Part, tokens: Part, exclusions: Part, *, withheld: 
     Raises:
         ProvenanceError: the tokens are not of these documents; names the first row.
     """
-    columns = ["source", "shard_index", "row", "token_length"]
+    columns = [*ADDRESS_COLUMNS, "token_length"]
     encoded = pa.Table.from_batches(tokens.batches(columns), pa.schema(map(tokens.schema.field, columns)))
     return Rows(MANIFEST, _listed(documents, encoded, tokens.name, excluded_addresses(exclusions), withheld))
 
@@ -173,7 +172,7 @@ def _listed(
     documents: Part,
     encoded: pa.Table | None,
     name: str,
-    excluded: Mapping[tuple[str, int, int], int | None],
+    excluded: Mapping[Address, int | None],
     withheld: Withheld,
 ) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
     counts, done = _Counts(), 0
@@ -205,7 +204,7 @@ _AGAIN = "Run the pipeline tokenization again."
 def _lengths(batch: pa.RecordBatch, encoded: pa.Table, first: int, name: str) -> pa.Array:
     """Return the token lengths of documents, whose addresses must be those of the rows from ``first`` on."""
     some = encoded.slice(first, batch.num_rows)
-    for column in ("source", "shard_index", "row"):
+    for column in ADDRESS_COLUMNS:
         ours, theirs = batch.column(column), some.column(column).combine_chunks()
         if not ours.equals(theirs):
             pairs = zip(ours.to_pylist(), [*theirs.to_pylist(), *[None] * batch.num_rows], strict=False)

@@ -14,6 +14,7 @@ from dataclasses import asdict
 from typing import Any
 
 import everytoken
+from everytoken.address import SHARD_INDEX, file_of
 from everytoken.corpus.ingestion import PlanParameters, ShardPlan, Source
 from everytoken.corpus.upstreams import NOT_PUBLISHED
 from everytoken.provenance.errors import ProvenanceError
@@ -153,8 +154,8 @@ def upstream_of(
     """
     files: dict[str, dict[int, dict[str, Any]]] = {name: {} for name in sorted(sources)}
     for shard in plan["shards"]:
-        kept = ("shard_index", "path", "digest")
-        files[shard["source"]][shard["shard_index"]] = {key: shard[key] for key in kept}  # type: ignore[literal-required]
+        source, number = file_of(shard)
+        files[source][number] = {SHARD_INDEX: number, "path": shard["path"], "digest": shard["digest"]}
     described = {
         name: {
             "upstream": _pin(sources[name], origins.get(name)),

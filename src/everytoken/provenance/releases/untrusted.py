@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, NoReturn
 
+from everytoken.address import SHARD_INDEX
 from everytoken.provenance.errors import ProvenanceError
 
 MOST_BYTES = 1 << 28  # of JSON, of sums and of a tokenizer; the plan of 1T tokens has 10 MB
@@ -204,7 +205,7 @@ def _require_file(file: Mapping[str, Any], where: str) -> None:
         raise ProvenanceError(
             f"{where}: {_short(path)} with digest {_short(digest)} is no file of a source. {_HOSTILE}"
         )
-    if not _is_count(file.get("shard_index")):
+    if not _is_count(file.get(SHARD_INDEX)):
         raise ProvenanceError(f"{where}: {_short(path)} has no number. {_HOSTILE}")
 
 

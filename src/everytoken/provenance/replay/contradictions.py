@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from everytoken.address import ADDRESS_COLUMNS, address_fields, address_rows
 from everytoken.corpus import N_CLASSES
 from everytoken.corpus.dedup import between
 from everytoken.outofcore import find_repeats
@@ -35,9 +36,7 @@ CONTRADICTIONS = pa.schema(
         pa.field("split", pa.string(), nullable=False),
         pa.field("number", pa.int64(), nullable=False),  # of the document in its split
         pa.field("id", pa.large_string()),
-        pa.field("source", pa.string()),
-        pa.field("shard_index", pa.int32()),
-        pa.field("row", pa.int64()),
+        *address_fields(nullable=True),
         pa.field("safety_score", pa.int8()),
         pa.field("is_bad", pa.bool_()),
         pa.field("has_annotation", pa.bool_()),
@@ -47,7 +46,6 @@ CONTRADICTIONS = pa.schema(
 
 Flags = npt.NDArray[np.bool_]
 Integers = npt.NDArray[np.int64]
-_ADDRESS = ("source", "shard_index", "row")
 _SHOWN = 5
 
 
@@ -102,8 +100,8 @@ def _repeats(values: Sequence[Mapping[str, Any]], total: int, memory: int, folde
 def _addresses(values: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Integers, Integers]]:
     for start, _, _, batch in _numbered(values):
         there = np.flatnonzero(batch.column("source").is_valid().to_numpy(zero_copy_only=False))
-        columns = (batch.column(name).take(pa.array(there)).to_pylist() for name in _ADDRESS)
-        words = b"".join(_key(*address) for address in zip(*columns, strict=True))
+        some = batch.select(ADDRESS_COLUMNS).take(pa.array(there))
+        words = b"".join(_key(*address) for address in address_rows(some))
         yield start + there, np.frombuffer(words, np.int64).reshape(-1, 2)
 
 

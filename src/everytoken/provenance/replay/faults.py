@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from everytoken.address import ADDRESS_COLUMNS, address_fields
 from everytoken.provenance.releases import SPLITS
 from everytoken.provenance.replay.row_reader import RowReaders
 
@@ -18,20 +19,16 @@ FAULT_ROWS = pa.schema(
         pa.field("reason", pa.string(), nullable=False),  # gone, changed or ambiguous
         pa.field("split", pa.string(), nullable=False),
         pa.field("number", pa.int64(), nullable=False),  # of the document in its split
-        pa.field("source", pa.string()),
-        pa.field("shard_index", pa.int32()),
-        pa.field("row", pa.int64()),
+        *address_fields(nullable=True),
         pa.field("id", pa.large_string()),
         pa.field("expected_hash", pa.uint64()),
         pa.field("found_hash", pa.uint64()),  # of what has its id, else of what is at its address; so are these:
         pa.field("found_id", pa.large_string()),
-        pa.field("found_source", pa.string()),
-        pa.field("found_shard_index", pa.int32()),
-        pa.field("found_row", pa.int64()),
+        *(field.with_name(f"found_{field.name}") for field in address_fields(nullable=True)),
     ]
 )
 
-FOUND = ("id", "source", "shard_index", "row")
+FOUND = ("id", *ADDRESS_COLUMNS)
 """Columns of the documents that are read for it."""
 
 
@@ -78,7 +75,7 @@ def fault_rows(batch: pa.RecordBatch, reasons: Sequence[str], instead: pa.Table)
         "expected_hash": batch.column("text_hash"),
         "found_hash": pc.coalesce(batch.column("doc_hash"), batch.column("found_hash")),
         **{f"found_{name}": instead.column(name).combine_chunks() for name in FOUND},
-        **{name: batch.column(name) for name in ("number", "source", "shard_index", "row", "id")},
+        **{name: batch.column(name) for name in ("number", *ADDRESS_COLUMNS, "id")},
     }
     columns = [found[field.name].cast(field.type) for field in FAULT_ROWS]
     return pa.RecordBatch.from_arrays(columns, schema=FAULT_ROWS)

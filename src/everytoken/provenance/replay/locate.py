@@ -1,8 +1,8 @@
 """Documents at their addresses: for each row of the manifest the part and the row of the documents that were read.
 
-An address ``(source, shard_index, row)`` leads to a part by the shard plan and to a row in it by search, as rows are in
-the order of their file. The text that is there must have the hash of the manifest. Rows that are not found so are left
-to `everytoken.provenance.replay.match`. Of the documents, three numbers a row are held, of at most `_HELD` parts.
+An address leads to a part by the shard plan and to a row in it by search, as rows are in the order of their file. The
+text that is there must have the hash of the manifest. Rows that are not found so are left to
+`everytoken.provenance.replay.match`. Of the documents, three numbers a row are held, of at most `_HELD` parts.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from everytoken.address import SHARD_INDEX, Address
 from everytoken.provenance.hashed_texts import text_hashes
 from everytoken.provenance.releases import SPLITS
 from everytoken.provenance.replay.manifest_files import ROWS, read_manifest
@@ -40,13 +41,10 @@ LOCATED = pa.schema(
 
 _HELD = 8
 
-ShardPlace = tuple[str, int, int]
-"""Source, shard_index and first row of a planned shard."""
-
 
 # the documents are those of the planned shards: their addresses say the same
 @versioned("locate_part", 2, unrecorded=["shards"])
-def locate_part(part: Part, *, documents: Shards, shards: Sequence[ShardPlace]) -> Rows:
+def locate_part(part: Part, *, documents: Shards, shards: Sequence[Address]) -> Rows:
     """Find the documents of one part of all splits at their addresses; rows are `LOCATED`, split after split.
 
     Statistics: by split ``rows``, ``excluded``, ``at_address`` and ``other_text_at_address``.
@@ -54,7 +52,7 @@ def locate_part(part: Part, *, documents: Shards, shards: Sequence[ShardPlace]) 
     Args:
         part: its ``value`` is one of `everytoken.provenance.replay.manifest_files.manifest_parts`.
         documents: that were read, in plan order.
-        shards: of the plan, one for each part of ``documents``.
+        shards: the address of the first row of each planned shard, one for each part of ``documents``.
 
     Raises:
         ProvenanceError: a file of the manifest is not what it should be.
@@ -114,7 +112,7 @@ class _Columns(NamedTuple):
 class _Addresses:
     """Finds documents by address."""
 
-    def __init__(self, documents: Shards, shards: Sequence[ShardPlace]) -> None:
+    def __init__(self, documents: Shards, shards: Sequence[Address]) -> None:
         self._documents = documents
         self._held: OrderedDict[int, _Columns] = OrderedDict()
         of_file: dict[tuple[str, int], list[tuple[int, int]]] = {}
@@ -164,7 +162,7 @@ def _by_file(batch: pa.RecordBatch) -> dict[tuple[str, int], Integers]:
         return {}
     coded = batch.column("source").dictionary_encode()
     sources = coded.indices.fill_null(-1).to_numpy().astype(np.int64)
-    keys = sources << 32 | batch.column("shard_index").fill_null(0).to_numpy()
+    keys = sources << 32 | batch.column(SHARD_INDEX).fill_null(0).to_numpy()
     names = coded.dictionary.to_pylist()
     distinct, inverse = np.unique(keys, return_inverse=True)
     return {

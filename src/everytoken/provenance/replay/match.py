@@ -29,6 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from everytoken.address import ADDRESS_COLUMNS
 from everytoken.outofcore import open_database
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.hashed_texts import text_digests, text_hashes
@@ -59,7 +60,7 @@ POSITION, OUTCOME, PART, ROW, UTF8_BYTES = range(5)
 _BATCH_ROWS = 65_536
 _THREAD_BYTES = 128 << 20  # what a thread of DuckDB needs so that it can go to disk
 _WANTED = (
-    *("split", "number", "id", "id_type", "source", "shard_index", "row", "text_hash"),
+    *("split", "number", "id", "id_type", *ADDRESS_COLUMNS, "text_hash"),
     *("found_hash", "found_part", "found_at"),
 )
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from everytoken.address import spelled_address
+from everytoken.address import Address
 from everytoken.corpus import add_statistics
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases import open_release
@@ -156,7 +156,7 @@ def _found(row: Mapping[str, Any]) -> list[str]:
     if row["found_hash"] is None:
         return []
     name = "a document without id" if row["found_id"] is None else f"id {str(row['found_id'])[:60]!r}"
-    place = spelled_address(row["found_source"], row["found_shard_index"], row["found_row"])
+    place = Address(row["found_source"], row["found_shard_index"], row["found_row"])
     return [f"found {name} at {place}, found hash {row['found_hash']}"]
 
 
@@ -189,7 +189,7 @@ def require_allowed(report: Mapping[str, Any], allowed: Collection[str]) -> None
 
 
 def _fault_line(row: Mapping[str, Any]) -> str:
-    place = [] if row["source"] is None else [spelled_address(row["source"], row["shard_index"], row["row"])]
+    place = [] if row["source"] is None else [str(Address.of(row))]
     name = [f"id {str(row['id'])[:60]!r}"] if row["id"] is not None else []
     expected = [f"expected hash {row['expected_hash']}"] if row["expected_hash"] else []
     what = f"{row['split']} document {row['number']:,} is {row['reason']}"

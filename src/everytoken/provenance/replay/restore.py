@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from everytoken.address import ADDRESS_COLUMNS
 from everytoken.corpus import DEFAULT_REASON, DOCUMENTS, MAX_BATCH_BYTES, MAX_BATCH_ROWS, SPLIT_DOCUMENTS
 from everytoken.corpus.dedup import between, load_mapped
 from everytoken.corpus.sampling import HeldOutParameters, estimated_tokens, sum_tokens
@@ -51,7 +52,6 @@ from everytoken.shards import Artifact, Part, Rows, Shards, StoredPart, versione
 AT_ADDRESS, EXCLUDED = len(OUTCOMES), len(OUTCOMES) + 1
 _NAMES = (*OUTCOMES, "at_address", "excluded")
 _IN_DOCUMENTS, _TOMBSTONES = (AT_ADDRESS, BY_ID, BY_TEXT, AMBIGUOUS), (EXCLUDED, GONE, CHANGED)
-_ADDRESS = ("source", "shard_index", "row")
 _RESCUE_SOURCE = "text_rescue"
 
 
@@ -99,7 +99,7 @@ def find_tombstones(part: Part, *, matches: Artifact) -> dict[str, Any]:
         if not len(rows):
             continue
         batch = _with_address(placed, placed.batch).take(pa.array(rows))
-        columns = (batch.column(name).to_pylist() for name in (*_ADDRESS, "token_length"))
+        columns = (batch.column(name).to_pylist() for name in (*ADDRESS_COLUMNS, "token_length"))
         for row, (*address, length) in zip(rows.tolist(), zip(*columns, strict=True), strict=True):
             outcome = int(placed.outcomes[row])
             reason = DEFAULT_REASON if outcome == EXCLUDED else f"{OUTCOMES[outcome]} upstream since the release"
@@ -208,7 +208,7 @@ def _documents(placed: _Placed, sources: _Sources) -> pa.RecordBatch:
     (body,) = table.combine_chunks().to_batches()
     batch = _with_address(placed, placed.batch)
     columns: dict[str, pa.Array] = {name: body.column(name) for name in DOCUMENTS.names}
-    for name in _ADDRESS:
+    for name in ADDRESS_COLUMNS:
         columns[name] = pc.coalesce(batch.column(name), columns[name])
     withheld = pc.fill_null(pc.equal(batch.column("id_type"), WITHHELD), False)
     known = pc.or_(withheld, batch.column("id").is_valid())  # an id of null stays one, whatever the upstream has now
@@ -230,8 +230,8 @@ def _with_address(placed: _Placed, batch: pa.RecordBatch) -> pa.RecordBatch:
     outcomes = placed.outcomes
     without = pa.array(~np.isin(outcomes, _IN_DOCUMENTS))
     names = pa.array([_RESCUE_SOURCE if outcome == RESCUED else _NAMES[outcome] for outcome in outcomes.tolist()])
-    own = {"source": names, "shard_index": batch.column("split").cast(pa.int32()), "row": batch.column("number")}
-    for name, values in own.items():
+    own = (names, batch.column("split").cast(pa.int32()), batch.column("number"))
+    for name, values in zip(ADDRESS_COLUMNS, own, strict=True):
         column = pc.coalesce(batch.column(name), pc.if_else(without, values, None))
         batch = batch.set_column(batch.schema.get_field_index(name), batch.schema.field(name), column)
     return batch
@@ -271,14 +271,13 @@ def _tombstones(placed: _Placed, rows: np.ndarray, sources: _Sources) -> Iterato
 def _table(texts: pa.Array) -> pa.Table:
     """Return documents of texts that no upstream has: what a text tells of itself, no id, and no address yet."""
     rows = len(texts)
+    nowhere = (pa.array([""] * rows), pa.array(np.zeros(rows, np.int32)), pa.array(np.zeros(rows, np.int64)))
     known = {
         "id": pa.nulls(rows),
         "id_type": pa.nulls(rows),
         "text": texts,
-        "source": pa.array([""] * rows),
         "stratum": pa.array([""] * rows),
-        "shard_index": pa.array(np.zeros(rows, np.int32)),
-        "row": pa.array(np.zeros(rows, np.int64)),
+        **dict(zip(ADDRESS_COLUMNS, nowhere, strict=True)),
         "characters": pc.utf8_length(texts),
         "utf8_bytes": pc.binary_length(texts),
         "text_sha256": text_digests(texts),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from everytoken.address import parsed_address, spelled_address
+from everytoken.address import ADDRESS_COLUMNS, Address, Addressed
 from everytoken.corpus import Entry, ExcludedAddress, ExcludedId, ExclusionParameters, read_list
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.exposure import Unused, unused_at, unused_with_id
@@ -17,7 +17,6 @@ from everytoken.provenance.takedown.exclusion_lists import is_told, list_path, l
 from everytoken.shards import LEDGER_FILE, Ledger
 
 EXCLUSIONS = "exclusions"
-_ADDRESS = ("source", "shard_index", "row")
 
 
 @dataclass(frozen=True)
@@ -35,42 +34,31 @@ class WantedId:
 class WantedAddress:
     """An address, as a line of a file has it."""
 
-    source: str
-    shard_index: int
-    row: int
+    address: Address
 
     def __str__(self) -> str:
-        return f"address {spelled_address(self.source, self.shard_index, self.row)}"
+        return f"address {self.address}"
 
 
 Wanted = WantedId | WantedAddress
 
 
 @dataclass(frozen=True)
-class Document:
+class Document(Addressed):
     """A document of a split that is to be excluded."""
 
     place: DocumentPlace
     id: str | None
     id_type: str | None
-    source: str
-    shard_index: int
-    row: int
-
-    @property
-    def address(self) -> tuple[str, int, int]:
-        """Source, shard_index, row."""
-        return (self.source, self.shard_index, self.row)
 
     def __str__(self) -> str:
         named = "no id" if self.id is None else repr(self.id)
-        return f"{self.place.split} {self.place.number:,} ({spelled_address(*self.address)}, {named})"
+        return f"{self.place.split} {self.place.number:,} ({self.address}, {named})"
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON."""
-        return {"split": self.place.split, "number": self.place.number, "id": self.id, "id_type": self.id_type} | {
-            name: getattr(self, name) for name in _ADDRESS
-        }
+        place = {"split": self.place.split, "number": self.place.number}
+        return {**place, "id": self.id, "id_type": self.id_type, **self.address._asdict()}
 
 
 @dataclass(frozen=True)
@@ -103,12 +91,12 @@ def read_wanted(ids: Path | None, addresses: Path | None, id_type: str | None) -
     """
     wanted: list[Wanted] = [WantedId(line, id_type) for _, line in _lines(ids)]
     for number, line in _lines(addresses):
-        if (address := parsed_address(line)) is None:
+        if (address := Address.parse(line)) is None:
             raise ProvenanceError(
                 f"{addresses} line {number} is {line!r}; expected an address, SOURCE/FILE/ROW as web/0/17, or with "
                 "tabs between the three"
             )
-        wanted.append(WantedAddress(*address))
+        wanted.append(WantedAddress(address))
     if not wanted:
         raise ProvenanceError(f"{ids or addresses} names no document: give an id or an address a line")
     return list(dict.fromkeys(wanted))
@@ -289,21 +277,21 @@ def find_documents(
 def _wanted(entry: Entry) -> Wanted:
     if isinstance(entry, ExcludedId):
         return WantedId(entry.id, entry.id_type)
-    return WantedAddress(entry.source, entry.shard_index, entry.row)
+    return WantedAddress(entry.address)
 
 
 def _documents(index: DocumentIndex, wanted: Wanted) -> list[Document]:
     if isinstance(wanted, WantedId):
         places = index.find_id(wanted.id, wanted.id_type)
     else:
-        places = index.find_address(wanted.source, wanted.shard_index, wanted.row)
-    columns = ("id", "id_type", *_ADDRESS)
-    return [Document(place, **index.record(place.split, place.number, columns)) for place in places]
+        places = index.find_address(wanted.address)
+    columns = ("id", "id_type", *ADDRESS_COLUMNS)
+    return [Document(place=place, **index.record(place.split, place.number, columns)) for place in places]
 
 
 def _entry(wanted: Wanted, found: Sequence[Document], reason: str) -> Entry:
     if isinstance(wanted, WantedAddress):
-        return ExcludedAddress(wanted.source, wanted.shard_index, wanted.row, reason)
+        return ExcludedAddress(*wanted.address, reason)
     types = sorted({str(document.id_type) for document in found})
     if len(types) > 1:
         raise ProvenanceError(
@@ -315,5 +303,5 @@ def _entry(wanted: Wanted, found: Sequence[Document], reason: str) -> Entry:
 
 def _unused(records: DocumentRecords, wanted: Wanted) -> Iterable[Unused]:
     if isinstance(wanted, WantedAddress):
-        return [unused_at(records, wanted.source, wanted.shard_index, wanted.row)]
+        return [unused_at(records, wanted.address)]
     return unused_with_id(records, wanted.id, set())

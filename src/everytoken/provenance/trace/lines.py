@@ -5,7 +5,8 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from everytoken.provenance.lookup import Address, DocumentRecord, UpstreamDocument
+from everytoken.address import Address
+from everytoken.provenance.lookup import DocumentRecord, UpstreamDocument
 from everytoken.provenance.trace.steps import TracedSequence, TracedToken
 from everytoken.provenance.trace.windows import TracedSpan
 

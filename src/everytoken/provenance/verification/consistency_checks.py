@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from everytoken.address import SHARD_INDEX, file_of
 from everytoken.corpus.ingestion import PlanParameters, shard_order
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.lookup import DATASETS
@@ -72,18 +73,18 @@ def check_plan(release: Release) -> str:
         require_equal(f"{path}: shard at position {position:,} of the plan", found, expected)
     require_equal(f"{path}: shards described", len(plan["shards"]), len(order))
     files = {
-        (name, file["shard_index"]): (file["path"], file["digest"])
+        (name, file[SHARD_INDEX]): (file["path"], file["digest"])
         for name, source in release.upstream["sources"].items()
         for file in source["files"]
     }
     for position, shard in enumerate(plan["shards"]):
-        listed = files.get((shard["source"], shard["shard_index"]))
+        listed = files.get(file_of(shard))
         require_equal(f"{path}: file of position {position:,} of the plan", listed, (shard["path"], shard["digest"]))
     sources = release.parameters("ingestion")["sources"]
     for name, source in release.upstream["sources"].items():
         pinned = (sources.get(name) or {}).get("upstream")
         require_equal(f"{path}: upstream of {name}, by recipe.json and as it is there", source["upstream"], pinned)
-    used = {(shard["source"], shard["shard_index"]) for shard in plan["shards"]}
+    used = {file_of(shard) for shard in plan["shards"]}
     if unused := sorted(set(files) - used):
         raise ProvenanceError(f"{path}: no shard of the plan is of file {unused[0]}")
     return (

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from everytoken.address import SHARD_INDEX, file_of
 from everytoken.corpus import N_CLASSES
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.hashed_texts import text_hash
@@ -79,7 +80,7 @@ class _PartCheck:
         self._longest = longest_content(release, split)
         self._threshold = release.parameters("subsampling")["annotation_threshold"]
         plan = release.upstream["plan"]["shards"]
-        self._shards = {(shard["source"], shard["shard_index"]) for shard in plan}
+        self._shards = {file_of(shard) for shard in plan}
 
     def __call__(self, part: StoredPart) -> PartFacts | str:
         try:
@@ -144,7 +145,7 @@ class _PartCheck:
 def _are_of_plan(batch: pa.RecordBatch, shards: set[tuple[str, int]]) -> np.ndarray:
     """Return which rows come from a file of the plan, bool (rows,)."""
     coded = batch.column("source").dictionary_encode()
-    files = column_values(batch, "shard_index").astype(np.int64)
+    files = column_values(batch, SHARD_INDEX).astype(np.int64)
     right = np.zeros(batch.num_rows, bool)
     for number, source in enumerate(coded.dictionary.to_pylist()):
         own = [shard for name, shard in shards if name == source]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from everytoken.address import spelled_address
+from everytoken.address import Address
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases import SPLITS, Release
 from everytoken.seeds import numpy_generator
@@ -45,7 +45,7 @@ def column_values(batch: pa.RecordBatch, name: str) -> np.ndarray:
 def shown(batch: pa.RecordBatch, i: int) -> str:
     """Return address and id of a row of the manifest or of a sidecar, in words."""
     row = batch.slice(i, 1).to_pylist()[0]
-    place = spelled_address(row["source"], row["shard_index"], row["row"])
+    place = str(Address.of(row))
     name = row.get("id", row.get("doc_id"))
     return place if name is None else f"{place}, id {str(name)[:60]!r}"
 

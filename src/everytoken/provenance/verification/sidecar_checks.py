@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from everytoken.address import ADDRESS_COLUMNS
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.hashed_texts import text_hash
 from everytoken.provenance.releases import WITHHELD, Release
@@ -24,7 +25,7 @@ from everytoken.shards import TableDigest
 
 _WITHHELD_KEY = np.uint64(0)  # the manifest does not say the id
 _NO_ID_KEY = np.uint64(1)
-_SAME = ("safety_score", "is_bad", "source", "shard_index", "row", "token_length")
+_SAME = ("safety_score", "is_bad", *ADDRESS_COLUMNS, "token_length")
 
 
 def check_sidecar(path: Path, digest: str, release: Release | None, order: np.ndarray | None) -> str:
@@ -141,7 +142,7 @@ def _mixed(batch: pa.RecordBatch, texts: np.ndarray) -> np.ndarray:
     coded = batch.column("source").dictionary_encode()
     names = np.array([text_hash(name) for name in coded.dictionary.to_pylist()], np.uint64)
     mixed: np.ndarray = texts.astype(np.uint64) ^ names[coded.indices.to_numpy(zero_copy_only=False)]
-    for name in ("token_length", "safety_score", "is_bad", "shard_index", "row"):
+    for name in ("token_length", "safety_score", "is_bad", *ADDRESS_COLUMNS[1:]):
         mixed ^= column_values(batch, name).astype(np.int64).view(np.uint64)
         # a round of MurmurHash3's finalizer: every bit of a column changes half of the bits
         mixed ^= mixed >> np.uint64(33)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from everytoken.address import SHARD_INDEX, Address
 from everytoken.corpus.ingestion import Guarded, Source, find_files, list_all_shards
 from everytoken.corpus.reading import ReadingLimits
 from everytoken.corpus.upstreams import NOT_PUBLISHED, PathUpstream, UpstreamFile, algorithm_of
@@ -56,8 +57,8 @@ class Upstream:
         """
         records = {number: record_of(self._release, split, number) for number in numbers}
         kept = {number: record for number, record in records.items() if not record["is_excluded"]}
-        places = {number: (one["source"], one["shard_index"], one["row"]) for number, one in kept.items()}
-        for source in sorted({place[0] for place in places.values()}):
+        places = {number: Address.of(one) for number, one in kept.items()}
+        for source in sorted({place.source for place in places.values()}):
             self._list_files(source)
         found = read_documents_at(self._sources, self._files, places.values())
         texts, faults = {}, []
@@ -79,7 +80,7 @@ class Upstream:
             raise ProvenanceError(f"the release has no parameters of the source {source!r}")
         files = find_files(source, self._upstream(source), self._folder)
         for file in self._release.upstream["sources"][source]["files"]:
-            number = file["shard_index"]
+            number = file[SHARD_INDEX]
             path = files[number].path if number < len(files) else None
             require_equal(f"upstream of {source}: path of file {number:,}", path, file["path"])
             if (told := files[number].pinned) is not None and algorithm_of(told) == algorithm_of(file["digest"]):

@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from everytoken.corpus import Address, excluded_rows
+from everytoken.address import ADDRESS_COLUMNS, Address
+from everytoken.corpus import excluded_rows
 from everytoken.shards import Part
 from everytoken.tokens.chat.conversations import ChatTokens, Spans, encode_chats, mark_ids, spans_after, spans_of_lines
 from everytoken.tokens.chat.parameters import ChatParameters, SpansOfLines, SpansOfTurns
@@ -79,7 +80,7 @@ def _columns(part: Part, excluded: Mapping[Address, Any], chats: ChatParameters)
     with_spans = any(isinstance(rule, SpansOfTurns) for rule in chats.rules.values())
     needed = ["text", "source", *([] if chats.include_bad else ["is_bad"])]
     needed += ["assistant_spans"] if with_spans and "assistant_spans" in part.schema.names else []
-    needed += ["shard_index", "row"] if excluded else []
+    needed += ADDRESS_COLUMNS[1:] if excluded else []
     if missing := [name for name in needed if name not in part.schema.names]:
         raise StreamError(f"{part.name} has no column {missing[0]!r}, only {part.schema.names}; give documents")
     return needed

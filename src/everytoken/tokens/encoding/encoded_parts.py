@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from everytoken.corpus import Address, excluded_addresses
+from everytoken.address import ADDRESS_COLUMNS, Address
+from everytoken.corpus import excluded_addresses
 from everytoken.shards import Artifact, Part, Rows, versioned
 from everytoken.tokens.encoding.counts import COUNTED, document_counts
 from everytoken.tokens.encoding.encoder import DocumentEncoder, Encoded, SpelledSpecialToken, open_encoder
@@ -26,7 +27,6 @@ from everytoken.tokens.errors import TokenizerError
 from everytoken.tokens.tokenizer import open_tokenizer
 
 _NEEDED = ("text", "source")
-_ADDRESS = ("source", "shard_index", "row")
 _MADE = ("token_length", "tokens")
 
 
@@ -118,7 +118,9 @@ def _encoded(
     counts, rechecker = _Counts(max_tokens), Rechecker(encoder, recheck, part.index)
     row, first_lossy = 0, None
     tombstones: list[int] = []
-    for batch in part.batches(list(dict.fromkeys([*columns, *_NEEDED, *(_ADDRESS if excluded.addresses else ())]))):
+    for batch in part.batches(
+        list(dict.fromkeys([*columns, *_NEEDED, *(ADDRESS_COLUMNS if excluded.addresses else ())]))
+    ):
         for name in _NEEDED:
             if batch.column(name).null_count:
                 null = row + int(np.argmax(batch.column(name).is_null().to_numpy(zero_copy_only=False)))
@@ -162,7 +164,7 @@ def _encoded(
 
 
 def _document(part: Part, batch: pa.RecordBatch, first_row: int, number: int) -> str:
-    names = [name for name in ("id", "source", "shard_index", "row") if name in batch.schema.names]
+    names = [name for name in ("id", *ADDRESS_COLUMNS) if name in batch.schema.names]
     address = ", ".join(f"{name} {batch.column(name)[number].as_py()!r}" for name in names)
     return f"{part.name} row {first_row + number} ({address})"
 

@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from everytoken.corpus import Address, excluded_rows
+from everytoken.address import Address, address_at
+from everytoken.corpus import excluded_rows
 from everytoken.shards import Shards
 from everytoken.tokens.encoding.encoder import Encoded
 from everytoken.tokens.errors import TokenizerError
@@ -91,7 +92,7 @@ def buried_of(
         return None
     lengths = np.zeros(batch.num_rows, np.int64)
     for row in np.flatnonzero(rows).tolist() if keep_lengths else []:
-        address = tuple(batch.column(name)[row].as_py() for name in ("source", "shard_index", "row"))
+        address = address_at(batch, row)
         said = excluded[address]
         if said is not None and not 0 <= said < max_tokens:
             raise TokenizerError(

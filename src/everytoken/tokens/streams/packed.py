@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from everytoken.address import address_fields
 from everytoken.outofcore import destinations
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Artifact, Built, Shards, versioned
@@ -50,9 +51,7 @@ SIDECAR = pa.schema(
         ("token_length", pa.int32()),
         ("safety_score", pa.int8()),
         ("is_bad", pa.bool_()),
-        ("source", pa.string()),
-        ("shard_index", pa.int32()),
-        ("row", pa.int64()),
+        *address_fields(nullable=True),
     ]
 )
 _READERS = 2

@@ -26,6 +26,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from torch import nn
 
+from everytoken.address import ADDRESS_COLUMNS
 from everytoken.seeds import uniform_hash
 from everytoken.shards import Part, atomic_file, file_sha256
 from everytoken.tokens.encoding import DocumentEncoder
@@ -103,7 +104,7 @@ def _lowest(parts: Iterable[Part], documents: int, seed: int) -> dict[str, list[
     """Return at most ``documents`` texts of each source, in the order of their hashes; holds no more than these."""
     kept: dict[str, list[tuple[float, int, int, str]]] = {}
     for part in parts:
-        for batch in part.batches(["source", "shard_index", "row", "text"]):
+        for batch in part.batches([*ADDRESS_COLUMNS, "text"]):
             for source, shard, row, text in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 if source is None or text is None:
                     raise TrainingError(
