@@ -32,10 +32,12 @@ from everytoken.provenance.releases import Licence, Origin, WebLink
 from everytoken.provenance.replay import listed_roots
 from everytoken.redaction import without_secrets
 from everytoken.tagged_unions import keys_of_the_chosen_kind
+from everytoken.tokens import StreamError
 from everytoken.tokens.canary import CanaryParameters
 from everytoken.tokens.chat import ChatParameters
 from everytoken.tokens.engines import EngineName, SpecialTokens
 from everytoken.tokens.order import DataParameters
+from everytoken.tokens.streams import chosen_kinds
 from everytoken.training import CheckpointParameters, DistributionParameters, GenerationParameters
 from everytoken.training import EvaluationParameters as HeldOutParameters
 from everytoken.training import TrainingParameters as OptimisationParameters
@@ -261,14 +263,24 @@ class TokenizationParameters(_Parameters):
 class TrainingParameters(_Parameters):
     """The model, how it is trained, on which samples, where its state is kept, and by how many processes.
 
+    ``streams``: names of the streams that are read, in the order of the interleaving rule.
     ``checkpoints`` and ``distribution`` say how, not what: changing them trains nothing again.
     """
 
+    streams: tuple[str, ...]
     model: ModelParameters
     optimisation: OptimisationParameters
     data: DataParameters
     checkpoints: CheckpointParameters
     distribution: DistributionParameters
+
+    @field_validator("streams")
+    @classmethod
+    def _are_known(cls, streams: tuple[str, ...]) -> tuple[str, ...]:
+        try:
+            return tuple(kind.name for kind in chosen_kinds(streams))
+        except StreamError as error:
+            raise ValueError(str(error)) from error
 
 
 class GivenStreamParameters(_Parameters):

@@ -6,19 +6,19 @@ They are those of the pipelines themselves, so what a later version of these mak
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from importlib import import_module
 from itertools import chain
 from typing import Any
 
 from kedro.pipeline import Node, Pipeline
 
 from everytoken import parameters
-from everytoken.pipelines import annotation, canary, ingestion, packing, subsampling, tokenization
+from everytoken.pipelines import annotation, ingestion, subsampling, tokenization
 from everytoken.provenance.releases import require_made_as_planned
 from everytoken.shards import Artifact, Shards
+from everytoken.tokens.streams import WHEN_MADE, released_kinds
 
 MAKING = (ingestion, annotation, subsampling, tokenization)
-ON_REQUEST = {"canary_stream": canary, "raw_shards": packing}
-WHEN_MADE = "_when_made"
 
 # Which engines were compared decides no byte, and another machine has others.
 _NOT_DESCRIBED = frozenset({"engine_certificate"})
@@ -33,7 +33,9 @@ def making_nodes() -> list[Node]:
 
 def nodes_on_request() -> dict[str, list[Node]]:
     """Return the nodes that make each stream that only some jobs have."""
-    return {stream: package.create_pipeline().to_outputs(stream).nodes for stream, package in ON_REQUEST.items()}
+    on_request = {kind.dataset: kind.pipeline for kind in released_kinds() if kind.is_on_request}
+    packages = {stream: import_module(f"everytoken.pipelines.{name}") for stream, name in on_request.items()}
+    return {stream: package.create_pipeline().to_outputs(stream).nodes for stream, package in packages.items()}
 
 
 def _all_nodes() -> list[Node]:
