@@ -127,6 +127,8 @@ def test_a_stream_that_is_in_the_catalog_alone_cannot_be_chosen(job: SmallJob) -
     known = "'unannotated_tokens' is no stream that training can choose: there are compact, annotated, canary, second"
     with pytest.raises(ValidationError, match=known):
         TrainingParameters.model_validate({**job.parameters["training"], "streams": ["compact", "unannotated_tokens"]})
+    given = {**job.parameters["training"], "streams": "canary + second"}  # of a command line
+    assert TrainingParameters.model_validate(given).streams == ("canary", "second")
     for names, found in {(): "none", ("second", "second"): "second, second"}.items():
         with pytest.raises(StreamError, match=f"at least one stream, each once, found {found}"):
             chosen_kinds(names)

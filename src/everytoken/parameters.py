@@ -71,6 +71,11 @@ class _Parameters(BaseModel):
             raise without_secrets(error) from None
 
 
+def _listed(value: Any) -> Any:
+    """Return a list that a command line gives as a string with + or | between its items."""
+    return re.split(r"\s*[+|]\s*", value.strip()) if isinstance(value, str) else value
+
+
 class IngestionParameters(_Parameters):
     """What is read, in which order, and what of it stays.
 
@@ -263,7 +268,8 @@ class TokenizationParameters(_Parameters):
 class TrainingParameters(_Parameters):
     """The model, how it is trained, on which samples, where its state is kept, and by how many processes.
 
-    ``streams``: names of the streams that are read, in the order of the interleaving rule.
+    ``streams``: names of the streams that are read, in the order of the interleaving rule; a list, or a string with +
+    or | between them.
     ``checkpoints`` and ``distribution`` say how, not what: changing them trains nothing again.
     """
 
@@ -273,6 +279,11 @@ class TrainingParameters(_Parameters):
     data: DataParameters
     checkpoints: CheckpointParameters
     distribution: DistributionParameters
+
+    @field_validator("streams", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        return _listed(value)
 
     @field_validator("streams")
     @classmethod
@@ -422,7 +433,7 @@ class ReplayParameters(_Parameters):
     @field_validator("allow", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
-        return re.split(r"\s*[+|]\s*", value.strip()) if isinstance(value, str) else value
+        return _listed(value)
 
     @field_validator("allow_roots", mode="before")
     @classmethod
