@@ -33,10 +33,12 @@ from everytoken.provenance.releases import Licence, Origin, WebLink
 from everytoken.provenance.replay import listed_roots
 from everytoken.redaction import without_secrets
 from everytoken.tagged_unions import keys_of_the_chosen_kind
+from everytoken.tokens import StreamError
 from everytoken.tokens.canary import CanaryParameters
 from everytoken.tokens.chat import ChatParameters
 from everytoken.tokens.engines import EngineName, SpecialTokens
 from everytoken.tokens.order import DataParameters
+from everytoken.tokens.streams import chosen_kinds
 from everytoken.training import CheckpointParameters, DistributionParameters, GenerationParameters
 from everytoken.training import EvaluationParameters as HeldOutParameters
 from everytoken.training import TrainingParameters as OptimisationParameters
@@ -68,6 +70,11 @@ class _Parameters(BaseModel):
             return super().model_validate(obj, **how)
         except ValidationError as error:
             raise without_secrets(error) from None
+
+
+def _listed(value: Any) -> Any:
+    """Return a list that a command line gives as a string with + or | between its items."""
+    return re.split(r"\s*[+|]\s*", value.strip()) if isinstance(value, str) else value
 
 
 class IngestionParameters(_Parameters):
@@ -262,14 +269,30 @@ class TokenizationParameters(_Parameters):
 class TrainingParameters(_Parameters):
     """The model, how it is trained, on which samples, where its state is kept, and by how many processes.
 
+    ``streams``: names of the streams that are read, in the order of the interleaving rule; a list, or a string with +
+    or | between them.
     ``checkpoints`` and ``distribution`` say how, not what: changing them trains nothing again.
     """
 
+    streams: tuple[str, ...]
     model: ModelParameters = Field(discriminator="family")
     optimisation: OptimisationParameters
     data: DataParameters
     checkpoints: CheckpointParameters
     distribution: DistributionParameters = DistributionParameters()
+
+    @field_validator("streams", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        return _listed(value)
+
+    @field_validator("streams")
+    @classmethod
+    def _are_known(cls, streams: tuple[str, ...]) -> tuple[str, ...]:
+        try:
+            return tuple(kind.name for kind in chosen_kinds(streams))
+        except StreamError as error:
+            raise ValueError(str(error)) from error
 
 
 class GivenStreamParameters(_Parameters):
@@ -413,7 +436,7 @@ class ReplayParameters(_Parameters):
     @field_validator("allow", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
-        return re.split(r"\s*[+|]\s*", value.strip()) if isinstance(value, str) else value
+        return _listed(value)
 
     @field_validator("allow_roots", mode="before")
     @classmethod

@@ -147,8 +147,8 @@ def test_node_annotations_resolve(node: typing.Any) -> None:
     """Kedro passes a plain dict, silently, for an annotation that does not resolve at run time."""
     hints = typing.get_type_hints(node.func)
     code = node.func.__code__
-    takes_any = bool(code.co_flags & inspect.CO_VARKEYWORDS)
-    assert len(hints) == code.co_argcount + takes_any + 1, "every argument and the result have a type"
+    takes_more = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    assert len(hints) == code.co_argcount + takes_more + 1, "every argument and the result have a type"
 
 
 def test_pipelines_have_few_free_outputs() -> None:

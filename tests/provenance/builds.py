@@ -210,12 +210,9 @@ def release_of(made: Build) -> Release:
         made["withheld_ids"],
         made["classifications"],
         made["tokenizer"],
-        made["compact_stream"],
-        made["annotated_stream"],
-        made.held.get("canary_stream"),
-        made.held.get("raw_shards"),
         made["params:ingestion"],
         parameters,
+        *(made.held.get(name) for name in ("compact_stream", "annotated_stream", "canary_stream", "raw_shards")),
     )
     made.save("release", released, "08_reporting")
     return open_release(made.folder / "08_reporting/release")

@@ -45,7 +45,7 @@ from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases.release import open_release
 from everytoken.provenance.replay.faults import of_another_id
 from everytoken.provenance.replay.manifest_files import is_release, manifest_parts, read_manifest
-from everytoken.provenance.replay.parameters import RELEASED, rebuilding_pipelines, with_released_parameters
+from everytoken.provenance.replay.parameters import rebuilding_pipelines, released_groups, with_released_parameters
 from everytoken.provenance.replay.replayed_release import keep_to_release
 from everytoken.provenance.replay.report import require_unmoved
 from everytoken.provenance.replay.upstream_drift import released_plan
@@ -205,7 +205,7 @@ def test_a_replay_gives_the_bytes_of_every_stream(
 def test_raw_shards_of_a_release_are_rebuilt_with_its_packing_and_compared(
     made: Build, replayed: Replay, caplog: pytest.LogCaptureFixture
 ) -> None:
-    environment = {"replay": {"release": str(release_path(made))}, **{name: {} for name in RELEASED}}
+    environment = {"replay": {"release": str(release_path(made))}, **{name: {} for name in released_groups()}}
     other = {"seed": 1, "shard_size_tokens": 9, "dtype": "uint32", "shuffle_memory": 77}
     taken = with_released_parameters({**environment, "packing": other, "canary": {"seed": 3}})
     assert taken["packing"] == {**PACKING, "shuffle_memory": 77}

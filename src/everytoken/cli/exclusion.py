@@ -278,15 +278,20 @@ def _rebuild(environment: _Environment, listed: dict[str, str] | None, also: Seq
     """Run what the excluded documents are in, as `kedro run` does."""
     from kedro.runner import SequentialRunner
 
+    from everytoken.provenance.takedown import rebuilt_kinds
+
     env, params = environment.name, environment.params
-    names = [*_REBUILT, *(["packing"] if "raw_shards" in also else [])]
+    kinds = [kind for dataset, kind in rebuilt_kinds().items() if dataset in also]
+    names = [*_REBUILT, *(kind.pipeline for kind in kinds if not kind.is_trained_on)]
     given = {name: params[name] for name in names if name in params}  # those of other pipelines decide nothing here
     given["subsampling"] = {**given.get("subsampling", {}), "exclude": listed}
     with session_of(env, given) as session:
         session.run(pipeline_names=names, runner=SequentialRunner())
-    if "chat_windows" in also:  # not the model: to train again is for the user to say
-        given = {name: params[name] for name in ("tokenization", "finetuning") if name in params}
-        with session_of(env, given) as session:
+    for kind in kinds:
+        if not kind.is_trained_on:
+            continue
+        given = {name: params[name] for name in ("tokenization", kind.pipeline) if name in params}
+        with session_of(env, given) as session:  # not the model: to train again is for the user to say
             session.run(
-                pipeline_names=["finetuning"], to_outputs=["chat_windows", "chat_index"], runner=SequentialRunner()
+                pipeline_names=[kind.pipeline], to_outputs=[kind.dataset, kind.index], runner=SequentialRunner()
             )

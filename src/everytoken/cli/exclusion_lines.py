@@ -170,7 +170,9 @@ def say_what_has_text(places: Places) -> None:
 
 def say_not_made_again(places: Places) -> None:
     """Say what was made again as a whole, and what is as it was."""
-    if again := [name for name in ("raw_shards", "chat_windows") if places.has(name)]:
+    from everytoken.provenance.takedown import rebuilt_kinds
+
+    if again := [name for name in rebuilt_kinds() if places.has(name)]:
         click.echo(f"made again as a whole, as windows have no fixed places in them: {', '.join(again)}")
     if made := [name for name in _AS_IT_WAS if places.has(name)]:
         click.echo(

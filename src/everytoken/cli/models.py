@@ -98,15 +98,16 @@ def plan(env: str | None, vocab_size: int | None, streams: str, params: dict[str
 
     Sizes are those of what the environment has made; --vocab-size and --streams give them where nothing is made yet.
     """
+    from everytoken.tokens.streams import chosen_kinds
     from everytoken.training.run import plan_lines
 
     try:
         with project(env, params) as (context, catalog):
             training, tokenization = context.params["training"], context.params["tokenization"]
             sizes = _stream_sizes(streams) or {
-                name: catalog.load(f"{name}_stream").statistics["windows"]
-                for name in ("compact", "annotated")
-                if catalog.exists(f"{name}_stream")
+                kind.name: catalog.load(kind.dataset).statistics["windows"]
+                for kind in chosen_kinds(training.streams)
+                if catalog.exists(kind.dataset)
             }
             lines = plan_lines(
                 training.model,

@@ -6,7 +6,10 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from everytoken.tokens.streams import StreamKind
 
 
 def _total(key: str) -> Callable[[Any], float]:
@@ -14,7 +17,8 @@ def _total(key: str) -> Callable[[Any], float]:
 
 
 # dataset, what its rows are, how its tokens are counted, and what these tokens are
-_STAGES: tuple[tuple[str, str, Callable[[Any], float] | None, str], ...] = (
+_Stage = tuple[str, str, Callable[[Any], float] | None, str]
+_BEFORE_STREAMS: tuple[_Stage, ...] = (
     ("upstream_documents", "documents", None, ""),
     ("dropped_documents", "documents", None, ""),
     ("documents", "documents", None, ""),
@@ -27,17 +31,41 @@ _STAGES: tuple[tuple[str, str, Callable[[Any], float] | None, str], ...] = (
     ("engine_certificate", "", lambda stored: len(stored.statistics["engines"]), "engines tried"),
     ("annotated_tokens", "documents", _total("tokens"), "without EOS"),
     ("unannotated_tokens", "documents", _total("tokens"), "without EOS"),
-    ("annotated_stream", "windows", lambda stored: stored.statistics["tokens"], "without EOS"),
-    ("compact_stream", "windows", lambda stored: stored.statistics["tokens"], "with EOS"),
-    ("canary_stream", "windows", lambda stored: stored.statistics["tokens"], "without EOS"),
-    ("raw_shards", "", lambda stored: stored.statistics["tokens"], "with EOS"),
+)
+_TRAINED: tuple[_Stage, ...] = (
     ("checkpoint", "", lambda stored: stored.statistics["loss_tokens"], "trained on"),
     ("pretrained_checkpoint", "", lambda stored: stored.statistics["loss_tokens"], "trained on"),
-    ("chat_windows", "windows", lambda stored: stored.statistics["loss_tokens"], "to learn"),
+)
+_AFTER_STREAMS: tuple[_Stage, ...] = (
     ("finetuned_checkpoint", "", lambda stored: stored.statistics["loss_tokens"], "trained on"),
     ("held_out_evaluation", "", None, ""),
     ("release", "documents", lambda stored: stored.bytes, "bytes"),
 )
+
+# how the tokens of a stream are counted, and what they are
+_COUNTED = {
+    "packed": ("tokens", "with EOS"),
+    "padded": ("tokens", "without EOS"),
+    "flat": ("tokens", "with EOS"),
+    "chats": ("loss_tokens", "to learn"),
+}
+
+
+def _stages() -> Iterator[_Stage]:
+    """Yield the stages in the order of the flow; streams that a trained model goes on with come after that."""
+    from everytoken.tokens.streams import kinds_by_name
+
+    kinds = kinds_by_name()
+    yield from _BEFORE_STREAMS
+    yield from (_stream_stage(kind) for kind in kinds if not kind.is_trained_on)
+    yield from _TRAINED
+    yield from (_stream_stage(kind) for kind in kinds if kind.is_trained_on)
+    yield from _AFTER_STREAMS
+
+
+def _stream_stage(kind: StreamKind) -> _Stage:
+    key, words = _COUNTED[kind.layout]
+    return kind.dataset, "" if kind.layout == "flat" else "windows", lambda stored: stored.statistics[key], words
 
 
 def summary_lines(catalog: Any, pipelines: Mapping[str, Any], env: str) -> Iterator[str]:
@@ -56,7 +84,7 @@ def summary_lines(catalog: Any, pipelines: Mapping[str, Any], env: str) -> Itera
     default = pipelines["__default__"]  # where it makes a dataset, no other pipeline that makes it is looked at
     makers = {name: node for one in (*pipelines.values(), default) for node in one.nodes for name in node.outputs}
     made_by_default = default.datasets()
-    for name, unit, tokens, kind in _STAGES:
+    for name, unit, tokens, kind in _stages():
         dataset = catalog.get(name)
         try:
             held, stored = dataset.ledger_summary(), dataset.load()
@@ -95,11 +123,18 @@ def reason_of(error: Exception) -> str:
 
 def _outdated(name: str, catalog: Any, inputs: Iterable[str], known: dict[str, str]) -> str:
     """Say which input of a dataset now holds something else than what it was made from, or is outdated itself."""
+    from everytoken.tokens.streams import kind_of_dataset
+
     if name == "tokenizer" and _is_given(catalog.get(name)):
         return ""
     for source in inputs:
         if source == "held_out_documents" and _looked_at_none(catalog.get(name)):
             continue
+        kind = kind_of_dataset(source)
+        if kind is not None and (chosen := _chosen_streams(catalog.get(name))) is not None:
+            if kind.name not in chosen:
+                continue
+            source = kind.dataset  # where it was made on request, it is read under another name
         if source not in known or source == "engine_certificate":  # another one that says the same makes nothing else
             continue
         dataset = catalog.get(source)
@@ -121,6 +156,12 @@ def _looked_at_none(dataset: Any) -> bool:
     """Return whether a training was asked to look at no held-out documents while it went on."""
     recipe = dataset.load().ledger["recipe"]["parameters"]
     return "held_out" in recipe and recipe["held_out"] is None
+
+
+def _chosen_streams(dataset: Any) -> set[str] | None:
+    """Return the names of the streams that a training or its evaluation chose; None of what chooses none."""
+    streams = dataset.load().ledger["recipe"]["parameters"].get("streams")
+    return {name for name, _ in streams} if isinstance(streams, list) else None
 
 
 def _bits_per_byte(figures: dict[str, Any], outdated: str) -> Iterator[str]:
@@ -175,6 +216,7 @@ _SET_ASIDE = (
 
 def _set_aside(read: dict[str, Any]) -> Iterator[str]:
     from everytoken.corpus import add_statistics
+    from everytoken.tokens.streams import kinds_by_name
 
     counted: list[tuple[float, str]] = []
     for name, unit in _BY_REASON:
@@ -187,9 +229,10 @@ def _set_aside(read: dict[str, Any]) -> Iterator[str]:
     ]
     if "classifications" in read and (unknown := read["classifications"].statistics["without_score"]):
         counted.append((unknown, "documents that the published scores do not know: they count as class 0"))
-    if "compact_stream" in read:
-        remainder = read["compact_stream"].statistics["remainder_tokens"]
-        counted.append((remainder, "tokens at the end of the compact stream that fill no window"))
+    for kind in kinds_by_name():
+        if kind.layout == "packed" and kind.dataset in read:
+            remainder = read[kind.dataset].statistics["remainder_tokens"]
+            counted.append((remainder, f"tokens at the end of the {kind.name} stream that fill no window"))
     counted = [(count, words) for count, words in counted if count]
     if counted:
         yield ""

@@ -8,25 +8,25 @@ from plotly.graph_objects import Figure
 from everytoken.parameters import EvaluationParameters, TokenizationParameters, TrainingParameters
 from everytoken.reports import bits_per_byte_figure
 from everytoken.shards import Artifact, Shards, plan_artifact
+from everytoken.tokens.streams import chosen_streams
 from everytoken.training.run import GENERATIONS_FILE, evaluate, generate_texts
 
 
 def measure_bits_per_byte(
     checkpoint: Artifact,
     held_out_documents: Shards,
-    compact_stream: Artifact,
-    annotated_stream: Artifact,
     tokenizer: Artifact,
     tokenization: TokenizationParameters,
     training: TrainingParameters,
     parameters: EvaluationParameters,
+    *made: Artifact | None,
 ) -> Artifact:
     """Measure the model, and a unigram model of the tokens that it was trained on, on the held-out documents."""
     return plan_artifact(
         evaluate,
         checkpoint=checkpoint,
         held_out=held_out_documents,
-        streams=[("compact", compact_stream), ("annotated", annotated_stream)],
+        streams=chosen_streams(training.streams, made),
         data=training.data,
         tokenizer=tokenizer,
         eos_token=tokenization.eos_token,

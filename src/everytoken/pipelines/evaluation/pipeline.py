@@ -3,6 +3,7 @@
 from kedro.pipeline import Node, Pipeline
 
 from everytoken.pipelines.evaluation.nodes import generate_samples, measure_bits_per_byte, report_evaluation
+from everytoken.tokens.streams import trainable_kinds
 
 
 def create_pipeline() -> Pipeline:
@@ -14,12 +15,11 @@ def create_pipeline() -> Pipeline:
                 [
                     "checkpoint",
                     "held_out_documents",
-                    "compact_stream",
-                    "annotated_stream",
                     "tokenizer",
                     "params:tokenization",
                     "params:training",
                     "params:evaluation",
+                    *(kind.input for kind in trainable_kinds()),
                 ],
                 "held_out_evaluation",
                 name="measure_bits_per_byte",

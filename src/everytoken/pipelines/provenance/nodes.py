@@ -1,8 +1,11 @@
 """Provenance: indexes of the documents of all splits, and of the streams that every run has."""
 
+from collections.abc import Callable
+
 from everytoken.parameters import ProvenanceParameters, TokenizationParameters
-from everytoken.provenance.indexes import index_compact_stream, index_documents, index_padded_stream, made_stream
+from everytoken.provenance.indexes import WINDOW_INDEXES, index_documents, made_stream
 from everytoken.shards import Artifact, Shards, plan_artifact
+from everytoken.tokens.streams import StreamKind
 
 
 def make_document_index(
@@ -23,29 +26,18 @@ def make_document_index(
     )
 
 
-def make_compact_index(
-    unannotated_tokens: Shards, compact_stream: Artifact, tokenization: TokenizationParameters
-) -> Artifact:
-    """Draw the shuffles of the compact stream again, and keep them both ways."""
-    return plan_artifact(
-        index_compact_stream,
-        lengths=unannotated_tokens,
-        split="unannotated",
-        stream=made_stream(compact_stream),
-        seq_length=tokenization.seq_length,
-        seed=tokenization.seed,
-    )
+def index_of(kind: StreamKind) -> Callable[[Shards, Artifact, TokenizationParameters], Artifact]:
+    """Return the function of the node that makes the index of a kind of stream."""
 
+    def make_stream_index(tokens: Shards, stream: Artifact, tokenization: TokenizationParameters) -> Artifact:
+        """Draw the shuffles of the stream again, and keep them both ways."""
+        return plan_artifact(
+            WINDOW_INDEXES[kind.layout],
+            lengths=tokens,
+            split=kind.split,
+            stream=made_stream(stream),
+            seq_length=tokenization.seq_length,
+            seed=tokenization.seed,
+        )
 
-def make_annotated_index(
-    annotated_tokens: Shards, annotated_stream: Artifact, tokenization: TokenizationParameters
-) -> Artifact:
-    """Draw the order of the annotated documents again, and keep it both ways."""
-    return plan_artifact(
-        index_padded_stream,
-        lengths=annotated_tokens,
-        split="annotated",
-        stream=made_stream(annotated_stream),
-        seq_length=tokenization.seq_length,
-        seed=tokenization.seed,
-    )
+    return make_stream_index

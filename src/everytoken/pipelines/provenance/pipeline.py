@@ -2,7 +2,8 @@
 
 from kedro.pipeline import Node, Pipeline
 
-from everytoken.pipelines.provenance.nodes import make_annotated_index, make_compact_index, make_document_index
+from everytoken.pipelines.provenance.nodes import index_of, make_document_index
+from everytoken.tokens.streams import STREAM_KINDS
 
 
 def create_pipeline() -> Pipeline:
@@ -15,17 +16,15 @@ def create_pipeline() -> Pipeline:
                 "document_index",
                 name="make_document_index",
             ),
-            Node(
-                make_compact_index,
-                ["unannotated_tokens", "compact_stream", "params:tokenization"],
-                "compact_index",
-                name="make_compact_index",
-            ),
-            Node(
-                make_annotated_index,
-                ["annotated_tokens", "annotated_stream", "params:tokenization"],
-                "annotated_index",
-                name="make_annotated_index",
+            *(
+                Node(
+                    index_of(kind),
+                    [f"{kind.split}_tokens", kind.dataset, "params:tokenization"],
+                    kind.index,
+                    name=f"make_{kind.index}",
+                )
+                for kind in STREAM_KINDS.values()
+                if kind.index_pipeline == "provenance"
             ),
         ],
         namespace="provenance",

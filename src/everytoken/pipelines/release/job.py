@@ -6,19 +6,18 @@ They are those of the pipelines themselves, so what a later version of these mak
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
 from itertools import chain
 from typing import Any, NamedTuple
 
 from kedro.pipeline import Node, Pipeline
 
 from everytoken import parameters
-from everytoken.pipelines import annotation, canary, ingestion, packing, subsampling, tokenization
+from everytoken.pipelines import annotation, ingestion, subsampling, tokenization
 from everytoken.provenance.releases import PARAMETERS, Stage, datasets_of
-
-WHEN_MADE = "_when_made"
+from everytoken.tokens.streams import WHEN_MADE, StreamKind, released_kinds
 
 _MAKING = (ingestion, annotation, subsampling, tokenization)
-_ON_REQUEST = {"canary_stream": canary, "raw_shards": packing}
 
 
 class DescribedJob(NamedTuple):
@@ -53,11 +52,16 @@ class DescribedJob(NamedTuple):
 def described_job() -> DescribedJob:
     """Return the job, as the pipelines are now."""
     together = sum((package.create_pipeline() for package in _MAKING), Pipeline([]))
-    on_request = {name: package.create_pipeline().to_outputs(name) for name, package in _ON_REQUEST.items()}
     return DescribedJob(
         _stages(node for node in together.nodes if "report" not in node.tags),
-        {stream: _stages(pipeline.nodes) for stream, pipeline in on_request.items()},
+        {kind.dataset: _stages_of(kind) for kind in released_kinds() if kind.is_on_request},
     )
+
+
+def _stages_of(kind: StreamKind) -> list[Stage]:
+    """Return the stages that make a stream of a kind."""
+    package = import_module(f"everytoken.pipelines.{kind.pipeline}")
+    return _stages(package.create_pipeline().to_outputs(kind.dataset).nodes)
 
 
 def _stages(nodes: Iterable[Node]) -> list[Stage]:

@@ -32,6 +32,7 @@ from everytoken.provenance.releases import (
 )
 from everytoken.shards import Artifact, Shards, canonical_json, plan_artifact
 from everytoken.tokens.canary import CanaryError
+from everytoken.tokens.streams import released_kinds
 
 logger = logging.getLogger(__name__)
 
@@ -102,24 +103,15 @@ def assemble_release(
     withheld_ids: Shards,
     classifications: Artifact,
     tokenizer: Artifact,
-    compact_stream: Artifact,
-    annotated_stream: Artifact,
-    canary_stream: Artifact | None,
-    raw_shards: Artifact | None,
     ingestion: IngestionParameters,
     parameters: ReleaseParameters,
+    *made: Artifact | None,
 ) -> Artifact:
     """Gather everything that rebuilds the corpus; texts only where a licence allows them."""
     licences = licences_of(list(ingestion.active_sources), parameters.licences)
     origins = origins_of(ingestion.active_sources, parameters.sources)
     manifests = {"annotated": annotated_manifest, "unannotated": unannotated_manifest, "held_out": held_out_manifest}
     documents = {"annotated": annotated, "unannotated": unannotated, "held_out": held_out}
-    made = {
-        "compact_stream": compact_stream,
-        "annotated_stream": annotated_stream,
-        "canary_stream": canary_stream,
-        "raw_shards": raw_shards,
-    }
     rescued = {source for source, licence in licences.items() if licence.text == "rescue"}
     by_part = zip(plan["shards"], upstream_documents, strict=True)
     return plan_artifact(
@@ -137,9 +129,9 @@ def assemble_release(
         classifications=classifications,
         tokenizer=tokenizer,
         streams={
-            name.removesuffix("_stream"): stream
-            for name, stream in made.items()
-            if stream is not None and name in job["recipe"]["datasets"]
+            kind.name: stream
+            for kind, stream in zip(released_kinds(), made, strict=True)
+            if stream is not None and kind.dataset in job["recipe"]["datasets"]
         },
         memory=parameters.memory,
     )

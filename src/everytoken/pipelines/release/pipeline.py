@@ -2,7 +2,7 @@
 
 from kedro.pipeline import Node, Pipeline
 
-from everytoken.pipelines.release.job import WHEN_MADE, described_job
+from everytoken.pipelines.release.job import described_job
 from everytoken.pipelines.release.nodes import (
     assemble_release,
     description_of,
@@ -12,6 +12,7 @@ from everytoken.pipelines.release.nodes import (
     list_withheld_ids,
     report_release,
 )
+from everytoken.tokens.streams import released_kinds
 
 
 def create_pipeline() -> Pipeline:
@@ -54,12 +55,9 @@ def create_pipeline() -> Pipeline:
                     "withheld_ids",
                     "classifications",
                     "tokenizer",
-                    "compact_stream",
-                    "annotated_stream",
-                    f"canary_stream{WHEN_MADE}",
-                    f"raw_shards{WHEN_MADE}",
                     "params:ingestion",
                     "params:release",
+                    *(kind.input for kind in released_kinds()),
                 ],
                 "release",
                 name="assemble_release",

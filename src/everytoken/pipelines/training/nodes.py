@@ -8,22 +8,22 @@ from plotly.graph_objects import Figure
 from everytoken.parameters import TokenizationParameters, TrainingParameters
 from everytoken.reports import training_figure
 from everytoken.shards import Artifact, Shards, plan_artifact
+from everytoken.tokens.streams import chosen_streams
 from everytoken.training.run import describe_checkpoint, train
 from everytoken.training.step import HISTORY_FILE
 
 
 def train_model(
-    compact_stream: Artifact,
-    annotated_stream: Artifact,
     tokenizer: Artifact,
     held_out_documents: Shards,
     tokenization: TokenizationParameters,
     parameters: TrainingParameters,
+    *made: Artifact | None,
 ) -> Artifact:
-    """Train on compact and annotated windows; by default in proportion to the streams' sizes."""
+    """Train on the windows of the chosen streams; by default in proportion to the streams' sizes."""
     return plan_artifact(
         train,
-        streams=[("compact", compact_stream), ("annotated", annotated_stream)],
+        streams=chosen_streams(parameters.streams, made),
         seq_length=None,
         tokenizer=tokenizer,
         eos_token=tokenization.eos_token,

@@ -3,6 +3,7 @@
 from kedro.pipeline import Node, Pipeline
 
 from everytoken.pipelines.training.nodes import describe_training, report_training, train_model
+from everytoken.tokens.streams import trainable_kinds
 
 
 def create_pipeline() -> Pipeline:
@@ -12,12 +13,11 @@ def create_pipeline() -> Pipeline:
             Node(
                 train_model,
                 [
-                    "compact_stream",
-                    "annotated_stream",
                     "tokenizer",
                     "held_out_documents",
                     "params:tokenization",
                     "params:training",
+                    *(kind.input for kind in trainable_kinds()),
                 ],
                 "checkpoint",
                 name="train_model",

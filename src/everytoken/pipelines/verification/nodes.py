@@ -6,22 +6,17 @@ from typing import Any
 from everytoken.parameters import ReplayParameters
 from everytoken.provenance.replay import compare_streams, require_same
 from everytoken.shards import Artifact
+from everytoken.tokens.streams import StreamKind, kinds_by_name
 
 
-def compare_with_release(
-    annotated_stream: Artifact,
-    compact_stream: Artifact,
-    canary_stream: Artifact | None,
-    raw_shards: Artifact | None,
-    replay: ReplayParameters,
-) -> list[dict[str, Any]]:
+def compared_kinds() -> list[StreamKind]:
+    """Return the kinds of streams that are compared, in the order in which the node takes them."""
+    return [kind for kind in kinds_by_name() if kind.is_released]
+
+
+def compare_with_release(replay: ReplayParameters, *made: Artifact | None) -> list[dict[str, Any]]:
     """Compare the streams with the release; the first difference of each is named by window and document."""
-    streams = {
-        "annotated": annotated_stream,
-        "compact": compact_stream,
-        "canary": canary_stream,
-        "raw_shards": raw_shards,
-    }
+    streams = {kind.name: stream for kind, stream in zip(compared_kinds(), made, strict=True)}
     how = replay.verification
     return compare_streams(Path(replay.release), streams, full=how.full, documents=how.documents, seed=how.seed)
 

@@ -2,7 +2,7 @@
 
 from kedro.pipeline import Node, Pipeline
 
-from everytoken.pipelines.verification.nodes import compare_with_release, require_equal_streams
+from everytoken.pipelines.verification.nodes import compare_with_release, compared_kinds, require_equal_streams
 
 
 def create_pipeline() -> Pipeline:
@@ -11,10 +11,7 @@ def create_pipeline() -> Pipeline:
         [
             Node(
                 compare_with_release,
-                [
-                    *("annotated_stream", "compact_stream", "canary_stream_when_made", "raw_shards_when_made"),
-                    "params:replay",
-                ],
+                ["params:replay", *(kind.input for kind in compared_kinds())],
                 "verification_report",
                 name="compare_with_release",
             ),

@@ -18,6 +18,7 @@ from everytoken.provenance.diff.described_builds import DescribedBuild, describe
 from everytoken.provenance.diff.document_differences import DocumentDifferences, compare_documents
 from everytoken.provenance.diff.other_differences import explain_differences
 from everytoken.provenance.releases import SPLITS
+from everytoken.tokens.streams import kind_of_dataset
 
 # Datasets whose documents are compared together, in the order of the flow.
 _LEVELS: tuple[tuple[str, ...], ...] = (
@@ -28,7 +29,6 @@ _LEVELS: tuple[tuple[str, ...], ...] = (
     tuple(f"{split}_tokens" for split in SPLITS if split != "held_out"),
 )
 _TOKENS = _LEVELS[-1]
-STREAMS = ("compact_stream", "annotated_stream", "canary_stream", "raw_shards", "chat_windows")
 ABSENT = "not there"
 
 
@@ -78,7 +78,7 @@ class BuildDifferences:
     @property
     def has_same_streams(self) -> bool:
         """Whether both have streams, and each that both have is the same."""
-        return any(name in STREAMS for name in self.equal) and not any(name in STREAMS for name in self.different)
+        return any(map(kind_of_dataset, self.equal)) and not any(map(kind_of_dataset, self.different))
 
     @property
     def has_same_documents(self) -> bool:
@@ -137,7 +137,7 @@ def diff_builds(a: Path, b: Path, *, stages: Sequence[str], limit: int, memory: 
             second,
             different,
             same_documents=same_documents,
-            name_files=bool(same_documents) and not set(STREAMS) & set(different),
+            name_files=bool(same_documents) and not any(map(kind_of_dataset, different)),
         ),
         only_in_a=_only(first, second, stages),
         only_in_b=_only(second, first, stages),

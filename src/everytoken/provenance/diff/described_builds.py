@@ -37,10 +37,10 @@ from everytoken.shards import (
     read_any_ledger,
     value_digest,
 )
+from everytoken.tokens.streams import dataset_of_stream, kind_of_dataset, trainable_kinds
 
 SHARD_PLAN = "shard_plan"
 _DECIDES_NOTHING = frozenset({"engine_certificate"})  # which engines were compared; another machine has others
-_STREAM = "_stream"
 _REPLAYED = "restore_part"  # the function that makes a split of a replay
 
 # Of (dataset, parameter of its function): the name in the parameters of the pipelines, or None for what is derived.
@@ -67,18 +67,19 @@ _NAMES: dict[tuple[str, str], str | None] = {
         for name in ("eos_token", "max_lossy_share", "special_tokens_in_text")
     },
     **{(f"{split}_tokens", name): None for split in SPLITS for name in ("max_tokens", "columns", "proof")},
-    **{
-        (stream, name): f"tokenization.{name}"
-        for stream in ("compact_stream", "annotated_stream")
-        for name in ("seed", "seq_length", "shuffle_block")
-    },
-    **{(stream, "tombstones"): None for stream in ("compact_stream", "annotated_stream")},
     **{(f"{split}_manifest", "withheld"): None for split in SPLITS},
     **{("release", name): None for name in ("recipe", "upstream", "withheld")},
     **{
         ("checkpoint", name): f"training.{group}"
         for name, group in (("training", "optimisation"), ("model", "model"), ("data", "data"))
     },
+}
+
+
+# The same of a stream that the pipeline tokenization makes, by parameter alone.
+_NAMES_OF_STREAMS: dict[str, str | None] = {
+    **{name: f"tokenization.{name}" for name in ("seed", "seq_length", "shuffle_block")},
+    "tombstones": None,
 }
 
 
@@ -134,7 +135,7 @@ def _of_release(path: Path) -> DescribedBuild:
         {f"{split}_documents": partial(_manifest, path, split) for split in SPLITS}
         | {f"{split}_tokens": partial(_manifest, path, split) for split in SPLITS if split != "held_out"},
         {
-            file.parent.name + _STREAM: partial(np.load, file)
+            dataset_of_stream(file.parent.name): partial(np.load, file)
             for file in (path / VERIFICATION_FOLDER).glob(f"*/{CHECKSUMS_FILE}")
         },
         {"tokenizer": {Path(TOKENIZER_PATH).name: release.recipe["tokenizer"]["sha256"]}},
@@ -172,9 +173,10 @@ def _of_data(path: Path) -> DescribedBuild:
             if file.parent.name in ledgers and is_store(file.parent)
         },
         {
-            file.parent.name: partial(_checksums, file, ledgers[file.parent.name])
-            for file in path.glob(f"*/*{_STREAM}/*.bin")
-            if file.parent.name in ledgers
+            kind.dataset: partial(_checksums, file, ledgers[kind.dataset])
+            for kind in trainable_kinds()
+            for file in path.glob(f"*/{kind.dataset}/*.bin")
+            if kind.dataset in ledgers
         },
         {
             name: {file: entry["sha256"] for file, entry in ledger["files"].items()}
@@ -216,8 +218,10 @@ def _ledger(path: Path) -> dict[str, Any]:
 
 def _recorded(dataset: str, parameters: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield what a ledger records, by the names that parameters of pipelines have."""
+    kind = kind_of_dataset(dataset)
+    of_stream = {} if kind is None or kind.pipeline != "tokenization" else _NAMES_OF_STREAMS
     for name, value in parameters.items():
-        known = _NAMES.get((dataset, name), f"{dataset}.{name}")
+        known = of_stream[name] if name in of_stream else _NAMES.get((dataset, name), f"{dataset}.{name}")
         if dataset == "selection" and name == "max_text_bytes":
             for source, most in value.items():
                 yield f"ingestion.sources.{source}.max_text_bytes", most

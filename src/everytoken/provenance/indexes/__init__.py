@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from everytoken.provenance.indexes.padded_index import PADDED, index_padded_stream
     from everytoken.provenance.indexes.raw_shards_index import index_raw_shards
     from everytoken.provenance.indexes.spans import Span, StreamIndex
-    from everytoken.provenance.indexes.stream_index import open_flat_index, open_stream_index
+    from everytoken.provenance.indexes.stream_index import WINDOW_INDEXES, open_flat_index, open_stream_index
 
 __getattr__, __dir__ = exports(__name__, __file__)
 
@@ -42,6 +42,7 @@ __all__ = [
     "STREAM_INDEX_FORMAT",
     "Span",
     "StreamIndex",
+    "WINDOW_INDEXES",
     "flat_index_of_documents",
     "index_chat_windows",
     "index_compact_stream",

@@ -20,6 +20,7 @@ from everytoken.provenance.indexes.spans import Span, StreamIndex
 from everytoken.shards import Artifact
 
 __all__ = [
+    "WINDOW_INDEXES",
     "FlatIndex",
     "MadeStream",
     "Span",
@@ -33,6 +34,9 @@ __all__ = [
     "open_flat_index",
     "open_stream_index",
 ]
+
+WINDOW_INDEXES = {"packed": index_compact_stream, "padded": index_padded_stream}
+"""What writes the index of windows of documents of one split, by the layout of the stream."""
 
 _KINDS = {kind.kind: kind for kind in (CompactIndex, PaddedIndex, ChatIndex)}
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from everytoken.provenance.lookup.foreign_streams import file_of
     from everytoken.provenance.lookup.indexed_streams import IndexedStream
     from everytoken.provenance.lookup.recorded_runs import CHECKPOINTS, recorded_run
-    from everytoken.provenance.lookup.run_streams import DATASETS
     from everytoken.provenance.lookup.runs import (
         TRAINED,
         OpenRun,
@@ -46,7 +45,6 @@ __getattr__, __dir__ = exports(__name__, __file__)
 __all__ = [
     "CANARY",
     "CHECKPOINTS",
-    "DATASETS",
     "DocumentRecord",
     "DocumentRecords",
     "FORMER_INDEXES",

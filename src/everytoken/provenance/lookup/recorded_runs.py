@@ -9,13 +9,13 @@ from pydantic import ValidationError
 
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.lookup.dataset_locations import Places
-from everytoken.provenance.lookup.run_streams import DATASETS
 from everytoken.provenance.lookup.runs import Run
 from everytoken.tokens.order import DataParameters
+from everytoken.tokens.streams import STREAM_KINDS
 
 
 class _Training(NamedTuple):
-    """How a pipeline trains: the group of its parameters, its streams, and what it begins from."""
+    """How a pipeline trains: the group of its parameters, its streams where that has none, and what it begins from."""
 
     checkpoint: str
     group: str
@@ -57,7 +57,7 @@ def recorded_run(places: Places, name: str, parameters: Mapping[str, Any], diges
         return Run(
             name=name,
             digest=f"recorded as {digests[training.checkpoint]}",
-            streams=tuple((one, _whole(places, digests[DATASETS[one]])) for one in training.streams),
+            streams=tuple((one, _whole(places, _digest(digests, one))) for one in own.get("streams", training.streams)),
             data=DataParameters.model_validate({**own["data"], "check": "sizes"}),
             batch_size=int(own["optimisation"]["batch_size"]),
             seq_length=int(parameters["tokenization"]["seq_length"]),
@@ -71,6 +71,12 @@ def recorded_run(places: Places, name: str, parameters: Mapping[str, Any], diges
             f"the parameters of {name} are not as this version records them ({error!r}): ask with the version "
             "that trained it"
         ) from error
+
+
+def _digest(digests: Mapping[str, str], stream: str) -> str:
+    """Return the beginning of the digest of a stream, which a run may have read under another name where it is made."""
+    kind = STREAM_KINDS[stream]
+    return digests[kind.dataset if kind.dataset in digests else kind.input]
 
 
 def _whole(places: Places, beginning: str) -> str:

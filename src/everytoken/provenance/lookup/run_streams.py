@@ -7,15 +7,8 @@ from pathlib import Path
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.lookup.dataset_locations import Places
 from everytoken.shards import LEDGER_FILE, ArtifactStore
-from everytoken.tokens.streams import files_read, given_files
+from everytoken.tokens.streams import dataset_of_stream, files_read, given_files
 
-DATASETS = {
-    "compact": "compact_stream",
-    "annotated": "annotated_stream",
-    "canary": "canary_stream",
-    "raw_shards": "raw_shards",
-    "chats": "chat_windows",
-}
 MOST_READ = 1 << 30  # bytes of a stream without a ledger that are read to compare its digest: a second or two
 
 
@@ -48,7 +41,7 @@ def stream_of_run(
         if not compared or there.startswith(digest):
             return path, compared
         raise _other(run, name, digest, f"{path} has {there}", places)
-    dataset = DATASETS.get(name, name)
+    dataset = dataset_of_stream(name)
     now = places.artifacts.get(dataset)
     what = f"there is no {dataset}" if now is None else f"{dataset} has {now.root_digest}: it was made again since"
     raise _other(run, name, digest, what, places)

@@ -18,21 +18,11 @@ from everytoken.provenance.lookup.dataset_locations import Places, store_head
 from everytoken.provenance.lookup.document_records import STORES, RecordText
 from everytoken.provenance.lookup.foreign_streams import input_files, sequences_of
 from everytoken.provenance.lookup.indexed_streams import IndexedStream
-from everytoken.provenance.lookup.run_streams import DATASETS
 from everytoken.shards import LEDGER_FILE, Artifact, ArtifactStore
 from everytoken.tokens.chat import ChatParameters, said_in
 from everytoken.tokens.engines import SpecialTokens
+from everytoken.tokens.streams import STREAM_KINDS, dataset_of_stream, written_by
 from everytoken.tokens.tokenizer import DocumentTokenizer, open_tokenizer
-
-_TOKENS = {"unannotated": "unannotated_tokens", "annotated": "annotated_tokens", "canary": "canary_tokens"}
-_CHATS = "write_chat_windows"
-_INDEXED = {  # streams whose documents an index of ours knows
-    "write_compact_stream",
-    "write_annotated_stream",
-    "write_canary_stream",
-    "write_raw_shards",
-    _CHATS,
-}
 
 Locate = Callable[[RecordText], LocatedTokens]
 
@@ -76,7 +66,7 @@ def documents_of(places: Places, name: str, path: Path, seq_length: int) -> Stre
         return StreamDocuments(name, sequences_of(path, seq_length), None, None, input_files(path))
     index = open_index(places, name, stream, seq_length)
     tokenizer = _tokenizer(places, name, stream)
-    chats = _chats_of(stream) if stream.ledger["recipe"]["function"] == _CHATS else None
+    chats = _chats_of(stream)
     locate = _locate(places, name, stream, index, tokenizer) if chats is None else _locate_chats(chats, tokenizer)
     return StreamDocuments(name, index, locate, tokenizer, chats=chats)
 
@@ -99,7 +89,7 @@ def documents_of_gone(places: Places, name: str, stream: IndexedStream) -> Strea
                 f"has them (--env), or say where the stream lies: --streams {name}=PATH"
             )
         require_rows(stream.index.numbers, split, store_head(places.store(STORES[split]))["part_rows"])
-    dataset = DATASETS.get(name, name)
+    dataset = dataset_of_stream(name)
     if dataset in places.artifacts:
         known = documents_of(places, name, places.paths[dataset], stream.seq_length)
         if known.index is not None and (known.index.kind, known.index.splits) == (
@@ -124,7 +114,7 @@ def _made_here(path: Path) -> Artifact | None:
     if not (path / LEDGER_FILE).is_file():
         return None
     stream = ArtifactStore(path).load()
-    return stream if stream.ledger["recipe"]["function"] in _INDEXED else None
+    return stream if any(written_by(stream.ledger["recipe"]["function"])) else None
 
 
 def open_index(places: Places, name: str, stream: Artifact, seq_length: int) -> StreamIndex:
@@ -137,7 +127,7 @@ def open_index(places: Places, name: str, stream: Artifact, seq_length: int) -> 
         raise ProvenanceError(
             f"there is no index of the stream {name} with the digest {stream.root_digest[:16]} ({stream.folder}) in "
             f"the environment {places.environment!r}. Make it: kedro run{places.options} --pipelines "
-            f"{_PIPELINES.get(name, 'provenance')}"
+            f"{STREAM_KINDS[name].index_pipeline if name in STREAM_KINDS else 'provenance'}"
         )
     index = open_stream_index(found, seq_length)
     for split in index.splits:
@@ -146,17 +136,14 @@ def open_index(places: Places, name: str, stream: Artifact, seq_length: int) -> 
     return index
 
 
-_PIPELINES = {"canary": "canary", "raw_shards": "packing", "chats": "finetuning"}
-
-
 def folder_of_stream(places: Places, name: str) -> Path:
     """Return where the stream of a name lies: of a dataset, of a stream's short name, or of a path.
 
     Raises:
         ProvenanceError: there is none.
     """
-    dataset = DATASETS.get(name, name)
-    if dataset in places.paths or name in DATASETS:
+    dataset = dataset_of_stream(name)
+    if dataset in places.paths or dataset != name:
         if dataset not in places.artifacts:
             raise ProvenanceError(
                 f"the environment {places.environment!r} has no {dataset} yet, or it is not whole: run the pipeline "
@@ -168,8 +155,9 @@ def folder_of_stream(places: Places, name: str) -> Path:
     if Path(name).exists() or Path(f"{name}.idx").exists():
         return Path(name)
     raise ProvenanceError(
-        f"there is no stream {name!r}: name one of {[one for one in DATASETS if DATASETS[one] in places.paths]}, a "
-        "dataset, or the path of a stream"
+        f"there is no stream {name!r}: name one of "
+        f"{[one.name for one in STREAM_KINDS.values() if one.dataset in places.paths]}, a dataset, or the path of a "
+        "stream"
     )
 
 
@@ -201,7 +189,7 @@ def _locate(places: Places, name: str, stream: Artifact, index: StreamIndex, tok
 
 def _encoding_of(places: Places, name: str, split: str, digest: str) -> tuple[SpecialTokens, int | None]:
     """Return how the documents of a split were encoded: special tokens in text, and the cap."""
-    dataset = _TOKENS[split]
+    dataset = f"{split}_tokens"
     head = store_head(places.store(dataset))
     if head["root_digest"] != digest:
         raise ProvenanceError(
@@ -212,7 +200,9 @@ def _encoding_of(places: Places, name: str, split: str, digest: str) -> tuple[Sp
     return cast(SpecialTokens, parameters["special_tokens_in_text"]), parameters["max_tokens"]
 
 
-def _chats_of(stream: Artifact) -> ChatParameters:
+def _chats_of(stream: Artifact) -> ChatParameters | None:
+    if all(kind.layout != "chats" for kind in written_by(stream.ledger["recipe"]["function"])):
+        return None
     return ChatParameters.model_validate(stream.ledger["recipe"]["parameters"]["chats"])
 
 

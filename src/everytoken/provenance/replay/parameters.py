@@ -9,16 +9,21 @@ from typing import Any
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases import TOKENIZER_PATH, Release, is_readable, open_release, without_foreign_places
 from everytoken.provenance.replay.manifest_files import is_release
-
-RELEASED = ("ingestion", "subsampling", "tokenization", "packing", "canary")
-"""Pipelines whose parameters decide the bytes of a replay; the last two only where the release has their stream."""
+from everytoken.tokens.streams import released_kinds
 
 _OF_THE_MACHINE = {
     "ingestion": ("reading", "keep_fetched", "dedup_memory"),
     "tokenization": ("fetched", "engine", "certificate", "shuffle_memory"),
     "packing": ("shuffle_memory",),
 }
-_REBUILT_BY = {"raw_shards": "packing"}
+
+
+def released_groups() -> list[str]:
+    """Return the pipelines whose parameters decide the bytes of a replay.
+
+    Those of streams that only some jobs have only where the release has their stream.
+    """
+    return [*dict.fromkeys(("ingestion", "subsampling", *(kind.pipeline for kind in released_kinds())))]
 
 
 def named_release(parameters: Mapping[str, Any]) -> Release:
@@ -46,11 +51,12 @@ def rebuilding_pipelines(release: Release) -> tuple[str, ...]:
 
     Not ``canary``: its documents are in no release, and whoever has them asks for it.
     """
-    return tuple(pipeline for stream, pipeline in _REBUILT_BY.items() if stream in release.streams)
+    kinds = [kind for kind in released_kinds() if kind.is_on_request and kind.own_documents is None]
+    return tuple(kind.pipeline for kind in kinds if kind.name in release.streams)
 
 
 def with_released_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return parameters in which those of `RELEASED` are those of the release that ``replay.release`` names.
+    """Return parameters in which those of `released_groups` are those of the release that ``replay.release`` names.
 
     Those of a pipeline of which the release has none (raw shards that were not released) stay, and those that change
     no byte (`_OF_THE_MACHINE`). The tokenizer is the file in the release. Places that are not read unasked are those
@@ -63,7 +69,7 @@ def with_released_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
         ProvenanceError: see `named_release`.
     """
     release, allowed = named_release(parameters), listed_roots(parameters["replay"].get("allow_roots", ()))
-    told = [name for name in RELEASED if name in release.recipe["parameters"]]
+    told = [name for name in released_groups() if name in release.recipe["parameters"]]
     return {**parameters, **{name: _released(release, name, parameters.get(name, {}), allowed) for name in told}}
 
 

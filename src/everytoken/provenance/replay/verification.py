@@ -14,14 +14,9 @@ from everytoken.provenance.replay.match import FAULTS
 from everytoken.provenance.replay.report import found_line, release_name
 from everytoken.provenance.verification import release_checks
 from everytoken.shards import Artifact
+from everytoken.tokens.streams import STREAM_KINDS
 
 logger = logging.getLogger(__name__)
-
-_REMEDIES = {
-    "canary": "its documents are in no release; with them at the paths of canary.effects and canary.universes, "
-    "kedro run --env replay --pipelines canary,verification",
-    "raw_shards": "kedro run --env replay --pipelines packing,verification",
-}
 
 
 def compare_streams(
@@ -46,11 +41,22 @@ def compare_streams(
     made = {name: stream.folder for name, stream in streams.items() if stream is not None and stream.folder}
     folders = {name: made[name] for name in made if name in release.streams}
     absent = [
-        {"name": name, "ok": None, "text": f"not rebuilt: {_REMEDIES.get(name, 'run the whole job')}"}
+        {"name": name, "ok": None, "text": f"not rebuilt: {_remedy(name)}"}
         for name in sorted(set(release.streams) - set(folders))
     ]
     checks = release_checks(release, folders, full=full, documents=documents, seed=seed)
     return [*({"name": check.name, "ok": check.ok, "text": check.text} for check in checks), *absent]
+
+
+def _remedy(name: str) -> str:
+    """Return what makes a stream of a release."""
+    kind = STREAM_KINDS.get(name)
+    if kind is None or not kind.is_on_request:
+        return "run the whole job"
+    command = f"kedro run --env replay --pipelines {kind.pipeline},verification"
+    if kind.own_documents is None:
+        return command
+    return f"its documents are in no release; with them at {kind.own_documents}, {command}"
 
 
 def require_same(checks: Sequence[Mapping[str, Any]], replayed: Mapping[str, Any], folder: Path) -> dict[str, Any]:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         finish,
         note_before,
         noted_before,
+        rebuilt_kinds,
         stream_indexes,
     )
     from everytoken.provenance.takedown.exclusion_request import (
@@ -65,6 +66,7 @@ __all__ = [
     "noted_before",
     "put_in_force",
     "read_wanted",
+    "rebuilt_kinds",
     "remember",
     "require_in_force",
     "sole_take_down",

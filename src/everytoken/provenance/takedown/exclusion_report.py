@@ -21,29 +21,44 @@ import numpy as np
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.exposure import Held, exposures_of, windows_holding
 from everytoken.provenance.indexes import (
+    WINDOW_INDEXES,
     DocumentIndex,
     StreamIndex,
-    index_compact_stream,
     index_documents,
-    index_padded_stream,
     made_stream,
     open_document_index,
     open_stream_index,
 )
-from everytoken.provenance.lookup import DATASETS, TRAINED, OpenRun, Places, describe_run, open_run
+from everytoken.provenance.lookup import TRAINED, OpenRun, Places, describe_run, open_run
 from everytoken.provenance.releases import SPLITS, write_window_checksums
 from everytoken.provenance.takedown.exclusion_request import Document
 from everytoken.shards import LEDGER_FILE, Artifact, ArtifactStore, Ledger, Store, plan_artifact, write_text
 from everytoken.tokens.order import WindowStream, open_window_stream
-from everytoken.tokens.streams import LOSS_MASK_FILE, open_indexed, open_loss_mask, unpack_mask
+from everytoken.tokens.streams import (
+    LOSS_MASK_FILE,
+    STREAM_KINDS,
+    TOKEN_LENGTHS_FILE,
+    StreamKind,
+    open_indexed,
+    open_loss_mask,
+    unpack_mask,
+)
 
 EXCLUSION_FORMAT = "everytoken-exclusion/1"
-STREAMS = {"compact": "unannotated", "annotated": "annotated"}
-ALSO = ("raw_shards", "chat_windows")
 STORES = ("held_out_documents", "annotated_tokens", "unannotated_tokens")
 
 _BEFORE_FILE = "before.json"
 _MEMORY = 256 << 20  # for sorting an index that the environment does not have
+
+
+def kinds_with_tombstones() -> dict[str, StreamKind]:
+    """Return the kinds of streams whose windows keep their places in a take-down, by name."""
+    return {name: kind for name, kind in STREAM_KINDS.items() if kind.exclusion == "tombstones"}
+
+
+def rebuilt_kinds() -> dict[str, StreamKind]:
+    """Return the kinds of streams that a take-down makes again as a whole, by dataset."""
+    return {kind.dataset: kind for kind in STREAM_KINDS.values() if kind.exclusion == "rebuild"}
 
 
 def splits_of(places: Places) -> dict[str, Any]:
@@ -71,18 +86,18 @@ def document_index(places: Places, scratch: Path) -> DocumentIndex:
 
 def stream_indexes(places: Places, scratch: Path) -> dict[str, Artifact]:
     """Return the indexes of the streams that take-downs change, by name: the environment's, or made now."""
-    return {name: _stream_index(places, name, scratch) for name in STREAMS}
+    return {name: _stream_index(places, name, scratch) for name in kinds_with_tombstones()}
 
 
 def _stream_index(places: Places, name: str, scratch: Path) -> Artifact:
-    stream = _stream(places, name)
+    stream, kind = _stream(places, name), STREAM_KINDS[name]
     if (found := places.indexes.get(stream.root_digest)) is not None:
         return found
     given = stream.ledger["recipe"]["parameters"]
     planned = plan_artifact(
-        index_compact_stream if name == "compact" else index_padded_stream,
-        lengths=Store(places.store(f"{STREAMS[name]}_tokens")).load(),
-        split=STREAMS[name],
+        WINDOW_INDEXES[kind.layout],
+        lengths=Store(places.store(f"{kind.split}_tokens")).load(),
+        split=kind.split,
         stream=made_stream(stream),
         seq_length=given["seq_length"],
         seed=given["seed"],
@@ -91,9 +106,10 @@ def _stream_index(places: Places, name: str, scratch: Path) -> Artifact:
 
 
 def _stream(places: Places, name: str) -> Artifact:
-    if (found := places.artifacts.get(DATASETS[name])) is None:
+    dataset = STREAM_KINDS[name].dataset
+    if (found := places.artifacts.get(dataset)) is None:
         raise ProvenanceError(
-            f"there is no {DATASETS[name]} in the environment {places.environment!r}, or it is not whole: nothing can "
+            f"there is no {dataset} in the environment {places.environment!r}, or it is not whole: nothing can "
             f"be excluded before it is made. Run kedro run{places.options}"
         )
     return found
@@ -147,12 +163,12 @@ def note_before(
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     streams = {}
-    for name in STREAMS:
+    for name in kinds_with_tombstones():
         stream = _stream(places, name)
         write_window_checksums(stream.path(f"{name}.bin"), _window_bytes(stream, name), folder / f"{name}.npy")
         streams[name] = {"before": stream.root_digest, "windows": stream.statistics["windows"]}
     runs, notes = ([], []) if revoked else _runs(places, checkpoint_folders)
-    windows = {name: open_window_stream(_stream(places, name), "sizes") for name in STREAMS}
+    windows = {name: open_window_stream(_stream(places, name), "sizes") for name in kinds_with_tombstones()}
     opened = {name: open_stream_index(index) for name, index in indexes.items()}
     facts = {
         "list": sha256,
@@ -162,7 +178,7 @@ def note_before(
         "notes": notes,
         "streams": streams,
         "stores": {name: _parts(places, name) for name in STORES},
-        "also": [name for name in ALSO if places.has(name)],
+        "also": [name for name in rebuilt_kinds() if places.has(name)],
     }
     write_text(folder / _BEFORE_FILE, json.dumps(facts, ensure_ascii=False))
     return Before(folder, facts)
@@ -247,7 +263,7 @@ def compare_after(before: Before, places: Places) -> dict[str, Any]:
     """
     facts, faults = before.facts, []
     streams, stores = {}, {}
-    for name in STREAMS:
+    for name in kinds_with_tombstones():
         expected = _expected(facts, name)
         found, wrong = _compare_windows(before, places, name, expected)
         streams[name] = {**facts["streams"][name], **found}
@@ -279,18 +295,18 @@ def _expected(facts: Mapping[str, Any], name: str) -> dict[int, list[list[int]]]
 def _compare_windows(
     before: Before, places: Places, name: str, expected: Mapping[int, list[list[int]]]
 ) -> tuple[dict[str, Any], list[str]]:
-    stream = _stream(places, name)
+    stream, dataset = _stream(places, name), STREAM_KINDS[name].dataset
     after = before.folder / f"{name}_after.npy"
     write_window_checksums(stream.path(f"{name}.bin"), _window_bytes(stream, name), after)
     old, new = (np.load(path, mmap_mode="r") for path in (before.folder / f"{name}.npy", after))
     if old.shape != new.shape:
-        fault = f"{DATASETS[name]} had {len(old):,} windows and has {len(new):,}: it was made with other parameters"
+        fault = f"{dataset} had {len(old):,} windows and has {len(new):,}: it was made with other parameters"
         return {"after": stream.root_digest, "changed_windows": None}, [fault]
     changed = np.flatnonzero(old != new).tolist()
     faults = []
     if others := sorted(set(changed) - set(expected)):
         faults.append(
-            f"{DATASETS[name]}: {len(others):,} windows changed that hold none of the documents (the first is "
+            f"{dataset}: {len(others):,} windows changed that hold none of the documents (the first is "
             f"{others[0]:,}). The stream was made with other parameters than before: give the same --params and "
             "--env as to the run that made it"
         )
@@ -301,15 +317,15 @@ def _compare_windows(
 
 def _not_gone(stream: Artifact, name: str, expected: Mapping[int, list[list[int]]]) -> Iterator[str]:
     """Yield where a token of an excluded document is not EOS, or a prediction of one counts."""
-    windows = open_indexed(stream.path(f"{name}.bin").with_suffix("")).windows()
+    kind, windows = STREAM_KINDS[name], open_indexed(stream.path(f"{name}.bin").with_suffix("")).windows()
     eos = stream.statistics["tokenizer"]["eos_id"]
     mask_path = stream.path(f"{name}.bin").with_name(LOSS_MASK_FILE)
     masks = open_loss_mask(mask_path, len(windows), windows.shape[1] - 1) if mask_path.is_file() else None
-    lengths = np.load(stream.path("token_lengths.npy"), mmap_mode="r") if name == "annotated" else None
+    lengths = np.load(stream.path(TOKEN_LENGTHS_FILE), mmap_mode="r") if kind.layout == "padded" else None
     for window, positions in sorted(expected.items()):
         for first, end in positions:
             if (windows[window, first:end] != eos).any():
-                yield f"{DATASETS[name]} window {window:,}: positions {first:,} to {end:,} are not all EOS {eos}"
+                yield f"{kind.dataset} window {window:,}: positions {first:,} to {end:,} are not all EOS {eos}"
             counted = None if masks is None else unpack_mask(masks[window : window + 1], windows.shape[1] - 1)[0]
             counts = (
                 bool(lengths[window])
@@ -317,7 +333,7 @@ def _not_gone(stream: Artifact, name: str, expected: Mapping[int, list[list[int]
                 else (counted is None or bool(counted[max(first - 1, 0) : end - 1].any()))
             )
             if counts:
-                yield f"{DATASETS[name]} window {window:,}: predictions of an excluded document count in the loss"
+                yield f"{kind.dataset} window {window:,}: predictions of an excluded document count in the loss"
 
 
 def finish(before: Before, report: Mapping[str, Any], path: Path) -> None:

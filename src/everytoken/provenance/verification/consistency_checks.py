@@ -9,7 +9,6 @@ import numpy as np
 from everytoken.address import SHARD_INDEX, file_of
 from everytoken.corpus.ingestion import PlanParameters, shard_order
 from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.lookup import DATASETS
 from everytoken.provenance.releases import (
     BOUNDARIES_FILE,
     CHECKSUMS_FILE,
@@ -25,9 +24,9 @@ from everytoken.provenance.releases import (
 )
 from everytoken.provenance.verification.file_checks import open_array
 from everytoken.provenance.verification.findings import require_equal, require_none
-from everytoken.provenance.verification.window_documents import SPLIT_OF
+from everytoken.provenance.verification.window_documents import kind_in_manifests
 from everytoken.shards import artifact_root_digest, canonical_json
-from everytoken.tokens.streams import HEADER_BYTES, stored_dtype
+from everytoken.tokens.streams import HEADER_BYTES, STREAM_KINDS, dataset_of_stream, stored_dtype
 from everytoken.tokens.tokenizer import open_tokenizer, token_dtype
 
 
@@ -125,24 +124,23 @@ def check_windows(release: Release) -> str:
     window = release.parameters("tokenization")["seq_length"] + 1
     for name, stream in release.streams.items():
         folder, statistics = release.path / VERIFICATION_FOLDER / name, stream["statistics"]
-        if name == "raw_shards":
-            raw = f"; {len(stream['files']) - 1:,} raw shards"
+        if name in STREAM_KINDS and STREAM_KINDS[name].layout == "flat":
+            raw += f"; {len(stream['files']) - 1:,} {name.replace('_', ' ')}"
             continue
-        windows = statistics["windows"]
-        if (index := folder / f"{name}.idx").exists() or name in ("compact", "annotated"):
+        windows, kind = statistics["windows"], kind_in_manifests(name)
+        if (index := folder / f"{name}.idx").exists() or kind is not None:
             header = index.open("rb").read(HEADER_BYTES)
             require_equal(f"{index}: windows", int.from_bytes(header[18:26], "little"), windows)
             require_equal(f"{index}: bytes", index.stat().st_size, HEADER_BYTES + 20 * windows + 8)
         open_array(folder / CHECKSUMS_FILE, windows, np.uint32)
-        split = SPLIT_OF.get(name)
-        if split is not None:
-            rows = release.boundaries[split]["rows"]
+        if kind is not None:
+            rows = release.boundaries[kind.split]["rows"]
             require_equal(f"statistics of {name}: documents", statistics["documents"], rows)
-            if name == "annotated":  # so its sidecar has a row for each
+            if kind.layout == "padded":  # so its sidecar has a row for each
                 require_equal(f"windows of {name}, of one document each", windows, rows)
         bins = [entry["bytes"] for file, entry in stream["files"].items() if file.endswith(".bin")]
         width = stored_dtype(token_dtype(statistics["tokenizer"]["vocab_size"])).itemsize
-        if split is not None:
+        if kind is not None:
             require_equal(f"bytes of {name}.bin", sum(bins), windows * window * width)
         said.append(f"{name} {windows:,}")
     return (", ".join(said) + " windows" if said else "no streams") + raw
@@ -153,8 +151,8 @@ def check_stream_digests(release: Release) -> str:
     for name, stream in release.streams.items():
         summed = artifact_root_digest(stream["files"], stream["statistics"])
         require_equal(f"{STREAMS_FILE}: root digest of {name}", stream["root_digest"], summed)
-        named = release.recipe["datasets"].get(DATASETS[name], {}).get("root_digest")
-        require_equal(f"{RECIPE_FILE}: root digest of {DATASETS[name]}", named, summed)
+        named = release.recipe["datasets"].get(dataset_of_stream(name), {}).get("root_digest")
+        require_equal(f"{RECIPE_FILE}: root digest of {dataset_of_stream(name)}", named, summed)
         for file in sorted((release.path / VERIFICATION_FOLDER / name).iterdir()):
             listed = stream["files"].get(file.name)
             if listed is not None:

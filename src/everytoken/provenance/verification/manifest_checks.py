@@ -24,17 +24,17 @@ from everytoken.provenance.releases import CLASSIFICATIONS_FOLDER, MANIFEST, SPL
 from everytoken.provenance.verification.file_checks import open_array
 from everytoken.provenance.verification.file_threads import in_threads
 from everytoken.provenance.verification.findings import NotCheckedError, require_equal, require_none
-from everytoken.provenance.verification.manifest_rows import annotated_order, column_values, longest_content, shown
+from everytoken.provenance.verification.manifest_rows import column_values, longest_content, shown, window_order
 from everytoken.seeds import numpy_generator
 from everytoken.shards import DamagedStore, StoredPart, TableDigest
-from everytoken.tokens.streams import TOKEN_LENGTHS_FILE
+from everytoken.tokens.streams import STREAM_KINDS, TOKEN_LENGTHS_FILE, StreamKind
 
 _RESCUE = [("global_row", "int64"), ("text", "large_string")]
 
 
 @dataclass(frozen=True)
 class PartFacts:
-    """What one part of the manifest holds; ``lengths``, int32 (rows,), of annotated documents, else none."""
+    """What one part of the manifest holds; ``lengths``, int32 (rows,), of documents that have a window each."""
 
     rows: int
     tokens: int
@@ -78,6 +78,8 @@ class _PartCheck:
     def __init__(self, release: Release, split: str) -> None:
         self._split = split
         self._longest = longest_content(release, split)
+        kinds = (STREAM_KINDS[name] for name in release.streams if name in STREAM_KINDS)
+        self._have_windows = any(kind.layout == "padded" and kind.split == split for kind in kinds)
         self._threshold = release.parameters("subsampling")["annotation_threshold"]
         plan = release.upstream["plan"]["shards"]
         self._shards = {file_of(shard) for shard in plan}
@@ -105,7 +107,7 @@ class _PartCheck:
                 tokens += int(own.sum(dtype=np.int64))
                 longest = max(longest, int(own.max()))
                 at_cap += int(np.count_nonzero(own == self._longest))
-                if self._split == "annotated":
+                if self._have_windows:
                     lengths.append(own)
             excluded += pc.sum(batch.column("is_excluded")).as_py() or 0
             rows += batch.num_rows
@@ -153,13 +155,13 @@ def _are_of_plan(batch: pa.RecordBatch, shards: set[tuple[str, int]]) -> np.ndar
     return right
 
 
-def check_lengths(release: Release, facts: Mapping[str, list[PartFacts]]) -> str:
-    """Lengths of the annotated documents, in the order of their windows, are those of ``token_lengths.npy``."""
-    _require_read(release, "annotated", facts)
-    path = release.path / VERIFICATION_FOLDER / "annotated" / TOKEN_LENGTHS_FILE
-    lengths = np.concatenate([np.empty(0, np.int32), *(part.lengths for part in facts.get("annotated", []))])
+def check_lengths(release: Release, kind: StreamKind, facts: Mapping[str, list[PartFacts]]) -> str:
+    """Lengths of documents that have a window each, in the order of these, are those of ``token_lengths.npy``."""
+    _require_read(release, kind.split, facts)
+    path = release.path / VERIFICATION_FOLDER / kind.name / TOKEN_LENGTHS_FILE
+    lengths = np.concatenate([np.empty(0, np.int32), *(part.lengths for part in facts.get(kind.split, []))])
     stored = open_array(path, len(lengths), np.int32)
-    order = annotated_order(release, len(lengths))
+    order = window_order(release, kind, len(lengths))
     step = 1 << 20
     for start in range(0, len(lengths), step):
         expected, found = lengths[order[start : start + step]], stored[start : start + step]
@@ -167,24 +169,24 @@ def check_lengths(release: Release, facts: Mapping[str, list[PartFacts]]) -> str
             i = int(np.argmax(wrong))
             document = int(order[start + i])
             raise ProvenanceError(
-                f"{path}: window {start + i:,} holds annotated document {document:,}: expected its token_length "
+                f"{path}: window {start + i:,} holds {kind.split} document {document:,}: expected its token_length "
                 f"{expected[i]}, found {found[i]}"
             )
-    at_cap, longest = sum(part.at_cap for part in facts["annotated"]), int(lengths.max()) if len(lengths) else 0
+    at_cap, longest = sum(part.at_cap for part in facts[kind.split]), int(lengths.max()) if len(lengths) else 0
     share = at_cap / len(lengths) if len(lengths) else 0.0
-    cap = longest_content(release, "annotated")
+    cap = longest_content(release, kind.split)
     return f"{len(lengths):,} documents, the longest {longest:,} tokens; {at_cap:,} ({share:.1%}) at the cap of {cap:,}"
 
 
-def check_compact(release: Release, facts: Mapping[str, list[PartFacts]]) -> str:
-    """Tokens of all unannotated documents with their EOS are those of the windows, and the remainder."""
-    _require_read(release, "unannotated", facts)
+def check_packed(release: Release, kind: StreamKind, facts: Mapping[str, list[PartFacts]]) -> str:
+    """Tokens of all documents of a packed stream with their EOS are those of the windows, and the remainder."""
+    _require_read(release, kind.split, facts)
     window = release.parameters("tokenization")["seq_length"] + 1
-    statistics = release.streams["compact"]["statistics"]
-    parts = facts.get("unannotated", [])
+    statistics = release.streams[kind.name]["statistics"]
+    parts = facts.get(kind.split, [])
     tokens = sum(part.tokens + part.rows for part in parts)
     windows, remainder = statistics["windows"], statistics["remainder_tokens"]
-    what = f"{release.path}: tokens with EOS of the unannotated documents"
+    what = f"{release.path}: tokens with EOS of the {kind.split} documents"
     require_equal(what, tokens, windows * window + remainder)
     return f"{tokens:,} tokens with EOS = {windows:,} windows of {window:,} and {remainder:,} left over"
 

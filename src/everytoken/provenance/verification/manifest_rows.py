@@ -12,6 +12,7 @@ from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases import SPLITS, Release
 from everytoken.seeds import numpy_generator
 from everytoken.shards import StoredPart
+from everytoken.tokens.streams import StreamKind
 
 
 def longest_content(release: Release, split: str) -> int | None:
@@ -23,9 +24,9 @@ def longest_content(release: Release, split: str) -> int | None:
     return int(cap) - 1
 
 
-def annotated_order(release: Release, documents: int) -> np.ndarray:
-    """Return which document each window of the annotated stream holds, int64 (documents,)."""
-    seed = release.parameters("tokenization")["seed"]
+def window_order(release: Release, kind: StreamKind, documents: int) -> np.ndarray:
+    """Return which document each window of a stream with one a window holds, int64 (documents,)."""
+    seed = release.parameters(kind.pipeline)["seed"]
     return numpy_generator(seed).permutation(documents)
 
 

@@ -21,9 +21,9 @@ from everytoken.provenance.verification.file_checks import open_array, read_cano
 from everytoken.provenance.verification.file_threads import Hashing
 from everytoken.provenance.verification.findings import Finding, finding, require_equal, require_none
 from everytoken.provenance.verification.manifest_rows import drawn_numbers, named_document
-from everytoken.provenance.verification.sidecar_checks import check_sidecar, check_sidecar_rows
+from everytoken.provenance.verification.sidecar_checks import DocumentOrder, check_sidecar, check_sidecar_rows
 from everytoken.provenance.verification.upstream_checks import Upstream
-from everytoken.provenance.verification.window_documents import SPLIT_OF, WindowDocuments
+from everytoken.provenance.verification.window_documents import WindowDocuments, kind_in_manifests
 from everytoken.provenance.verification.window_faults import checksum, first_change, told_by_checksum
 from everytoken.shards import LEDGER_FILE
 from everytoken.tokens.streams import HEADER_BYTES, SIDECAR_FILE, TOKEN_LENGTHS_FILE, TokenizerFacts, stored_dtype
@@ -243,7 +243,7 @@ class RebuiltStream:
     def _fault(self, window: int, expected: int) -> str:
         """Say which token of a window differs, and in lines after that which documents the window holds."""
         change, note = None, ""
-        if self.upstream is not None and self.name in SPLIT_OF:
+        if self.upstream is not None and kind_in_manifests(self.name):
             try:
                 change = first_change(self.upstream.window(self.name, window, self.documents), self.tokens[window])
                 note = "" if change else "its tokens are those of its texts: the checksum of the release is wrong"
@@ -270,8 +270,9 @@ class RebuiltStream:
             return ""
 
     def _token_of(self, window: int, position: int) -> str:
-        """Say which token of which document of a compact window that is."""
-        if self.name != "compact":
+        """Say which token of which document of a packed window that is."""
+        kind = kind_in_manifests(self.name)
+        if kind is None or kind.layout != "packed":
             return ""
         try:
             spans = self.documents.spans(self.name, window)
@@ -279,19 +280,19 @@ class RebuiltStream:
         except Exception:  # the manifests are damaged too, which their own checks name
             return ""
         token = span.first + position - span.at
-        return f"token {token:,} of {named_document(self.release, SPLIT_OF[self.name], span.document)}"
+        return f"token {token:,} of {named_document(self.release, kind.split, span.document)}"
 
     def _check_sidecar(self) -> str:
         path, entry = self.folder / SIDECAR_FILE, self._files[SIDECAR_FILE]
-        of_manifest = self.name == "annotated"
+        kind = kind_in_manifests(self.name)
+        documents = None if kind is None else DocumentOrder(self.release, kind.split, self.documents.order(self.name))
         if self.sampled is None:
-            order = self.documents.annotated if of_manifest else None
-            said = check_sidecar(path, entry["content_digest"], self.release if of_manifest else None, order)
+            said = check_sidecar(path, entry["content_digest"], documents)
             same_file = self.hashing.sha256(path) == entry["sha256"]
             return said if same_file else f"{said}, in a file of other bytes (as other versions write it)"
-        if not of_manifest:
+        if documents is None:
             return "not looked at: the manifest has none of its documents"
-        return check_sidecar_rows(path, self._looked_at, self.release, self.documents.annotated)
+        return check_sidecar_rows(path, self._looked_at, documents)
 
     def _check_others(self) -> str:
         """Files that no other check reads: raw shards and their manifest, a loss mask."""

@@ -49,16 +49,17 @@ from everytoken.provenance.verification.findings import Finding, finding
 from everytoken.provenance.verification.manifest_checks import (
     PartFacts,
     check_classifications,
-    check_compact,
     check_lengths,
     check_manifest,
+    check_packed,
     check_rescue,
 )
 from everytoken.provenance.verification.manifest_rows import chosen_parts
 from everytoken.provenance.verification.rebuilt_streams import RebuiltStream
 from everytoken.provenance.verification.upstream_checks import Upstream, check_upstream
-from everytoken.provenance.verification.window_documents import SPLIT_OF, WindowDocuments
+from everytoken.provenance.verification.window_documents import WindowDocuments, kind_in_manifests
 from everytoken.tokens.checks import Check
+from everytoken.tokens.streams import kinds_by_name
 
 
 def release_checks(
@@ -143,7 +144,7 @@ def _opened_checks(
             yield from stream.checks()
         if texts is not None:
             yield finding("upstream files", lambda: texts.listed(count_rows=sampled is None))
-            own = {name: stream for name, stream in rebuilt.items() if name in SPLIT_OF}
+            own = {name: stream for name, stream in rebuilt.items() if kind_in_manifests(name)}
             yield finding(
                 "upstream",
                 lambda: check_upstream(
@@ -258,9 +259,10 @@ def _own_checks(release: Release, sampled: int | None, seed: int, missing: Mappi
         "windows": partial(check_windows, release),
     }
     if sampled is None:
-        for name, check in (("annotated", check_lengths), ("compact", check_compact)):
-            if name in release.streams:
-                checks[f"{name} documents"] = partial(check, release, facts)
+        for kind in kinds_by_name():
+            if kind.name in release.streams and kind_in_manifests(kind.name):
+                check = check_packed if kind.layout == "packed" else check_lengths
+                checks[f"{kind.name} documents"] = partial(check, release, kind, facts)
     checks["reflections"] = partial(_reflections, release)
     for name, run in checks.items():
         yield finding(name, run, missing)

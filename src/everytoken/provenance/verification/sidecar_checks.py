@@ -8,6 +8,7 @@ for a row that differs are both read again, to say what differs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,53 +29,76 @@ _NO_ID_KEY = np.uint64(1)
 _SAME = ("safety_score", "is_bad", *ADDRESS_COLUMNS, "token_length")
 
 
-def check_sidecar(path: Path, digest: str, release: Release | None, order: np.ndarray | None) -> str:
-    """Read a sidecar whole: its content, and each row against the manifest of the annotated documents.
+@dataclass(frozen=True, eq=False)
+class DocumentOrder:
+    """The document of a split in each window of a stream.
+
+    Attributes:
+        release: whose manifest has the documents.
+        split: that they are of.
+        order: their numbers, int64 (windows,).
+    """
+
+    release: Release
+    split: str
+    order: np.ndarray
+
+    def record(self, window: int) -> dict[str, Any]:
+        """Return the row of the manifest of the document of a window."""
+        return record_of(self.release, self.split, int(self.order[window]))
+
+    def named(self, window: int) -> str:
+        """Return which document a window holds, in words."""
+        return named_document(self.release, self.split, int(self.order[window]))
+
+
+def check_sidecar(path: Path, digest: str, documents: DocumentOrder | None) -> str:
+    """Read a sidecar whole: its content, and each row against the manifest of its documents.
 
     Args:
         path: ``sidecar.parquet``.
         digest: content digest that it must have.
-        release: whose manifest is of these documents; None: of another stream, only the content is compared.
-        order: the document in each window, int64 (windows,).
+        documents: of its windows; None: the manifests have none of them, and only the content is compared.
     """
-    wanted = None if release is None or order is None else _wanted(release, order)
+    wanted = None if documents is None else _wanted(documents)
     digests, row = None, 0
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             digests = TableDigest(file.schema_arrow)
             for batch in file.iter_batches():
                 digests.update(batch)
-                if wanted is not None and order is not None and release is not None:
-                    _compare(path, row, batch, wanted, release, order)
+                if wanted is not None and documents is not None:
+                    _compare(path, row, batch, wanted, documents)
                 row += batch.num_rows
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise ProvenanceError(
             f"{path} row {row:,} or later (row i is of window i): it cannot be read ({error})"
         ) from error
-    if order is not None:
-        require_equal(f"{path}: rows, one a window", row, len(order))
+    if documents is not None:
+        require_equal(f"{path}: rows, one a window", row, len(documents.order))
     require_equal(f"{path}: content digest", digests.hexdigest(), digest)
     return f"{row:,} rows" + (", each as the manifest has its document" if wanted is not None else "")
 
 
-def check_sidecar_rows(path: Path, windows: Sequence[int], release: Release, order: np.ndarray) -> str:
+def check_sidecar_rows(path: Path, windows: Sequence[int], documents: DocumentOrder) -> str:
     """Compare the rows of some windows with the manifest; reads the row groups that hold them."""
     with pq.ParquetFile(path, page_checksum_verification=True) as file:
-        require_equal(f"{path}: rows, one a window", file.metadata.num_rows, len(order))
+        require_equal(f"{path}: rows, one a window", file.metadata.num_rows, len(documents.order))
         ends = np.cumsum([file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)])
         for window in windows:
             group = int(np.searchsorted(ends, window, side="right"))
             first = int(ends[group]) - file.metadata.row_group(group).num_rows
             table = file.read_row_group(group).slice(window - first, 1)
-            if difference := _difference(table.to_pylist()[0], record_of(release, "annotated", int(order[window]))):
-                raise _fault(path, window, release, int(order[window]), difference)
-    return f"{len(windows):,} of {len(order):,} rows as the manifest has their documents"
+            if difference := _difference(table.to_pylist()[0], documents.record(window)):
+                raise _fault(path, window, documents, difference)
+    return f"{len(windows):,} of {len(documents.order):,} rows as the manifest has their documents"
 
 
-def _wanted(release: Release, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _wanted(documents: DocumentOrder) -> tuple[np.ndarray, np.ndarray]:
     """Return what the manifest says of the document of each window: two uint64 arrays, (windows,)."""
+    order = documents.order
     ids, rest, row = np.empty(len(order), np.uint64), np.empty(len(order), np.uint64), 0
-    for part in release.manifest("annotated"):
+    for part in documents.release.manifest(documents.split):
         for batch in part.batches():
             texts = batch.column("text_hash").to_numpy(zero_copy_only=False).copy()
             is_excluded = batch.column("is_excluded").to_numpy(zero_copy_only=False)
@@ -87,7 +111,7 @@ def _wanted(release: Release, order: np.ndarray) -> tuple[np.ndarray, np.ndarray
             keys[is_excluded] = _NO_ID_KEY
             ids[here] = keys
             row += batch.num_rows
-    require_equal("annotated documents of the manifest, one a window", row, len(order))
+    require_equal(f"{documents.split} documents of the manifest, one a window", row, len(order))
     return ids[order], rest[order]
 
 
@@ -96,25 +120,24 @@ def _compare(
     first: int,
     batch: pa.RecordBatch,
     wanted: tuple[np.ndarray, np.ndarray],
-    release: Release,
-    order: np.ndarray,
+    documents: DocumentOrder,
 ) -> None:
-    if first + batch.num_rows > len(order):
-        raise ProvenanceError(f"{path}: expected {len(order):,} rows, one a window, found more")
+    if first + batch.num_rows > len(documents.order):
+        raise ProvenanceError(f"{path}: expected {len(documents.order):,} rows, one a window, found more")
     here = slice(first, first + batch.num_rows)
     ids, rest = (values[here] for values in wanted)
     texts = np.fromiter(map(text_hash, batch.column("text").to_pylist()), np.uint64, batch.num_rows)
     wrong = (rest != _mixed(batch, texts)) | ((ids != _id_keys(batch.column("doc_id"))) & (ids != _WITHHELD_KEY))
     if wrong.any():
         i = int(np.argmax(wrong))
-        document = int(order[first + i])
-        difference = _difference(batch.slice(i, 1).to_pylist()[0], record_of(release, "annotated", document))
-        raise _fault(path, first + i, release, document, difference or "a difference that is gone when read again")
+        difference = _difference(batch.slice(i, 1).to_pylist()[0], documents.record(first + i))
+        raise _fault(path, first + i, documents, difference or "a difference that is gone when read again")
 
 
-def _fault(path: Path, window: int, release: Release, document: int, difference: str) -> ProvenanceError:
-    named = named_document(release, "annotated", document)
-    return ProvenanceError(f"{path} row {window:,} (window {window:,}): {difference}\nit holds {named}")
+def _fault(path: Path, window: int, documents: DocumentOrder, difference: str) -> ProvenanceError:
+    return ProvenanceError(
+        f"{path} row {window:,} (window {window:,}): {difference}\nit holds {documents.named(window)}"
+    )
 
 
 def _difference(found: dict[str, Any], expected: dict[str, Any]) -> str:

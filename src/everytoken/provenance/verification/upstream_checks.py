@@ -18,10 +18,11 @@ from everytoken.provenance.lookup import read_documents_at
 from everytoken.provenance.releases import SPLITS, TOKENIZER_PATH, Release, is_readable
 from everytoken.provenance.verification.findings import require_equal, require_none
 from everytoken.provenance.verification.manifest_rows import drawn_numbers, longest_content, named_document, record_of
-from everytoken.provenance.verification.window_documents import SPLIT_OF, WindowDocuments
+from everytoken.provenance.verification.window_documents import WindowDocuments, kind_in_manifests
 from everytoken.provenance.verification.window_faults import first_change
 from everytoken.redaction import shown
 from everytoken.tokens.encoding import DocumentEncoder, open_encoder
+from everytoken.tokens.streams import STREAM_KINDS
 
 
 class Upstream:
@@ -142,7 +143,7 @@ class Upstream:
         spans = documents.spans(stream, window)
         size = self._release.parameters("tokenization")["seq_length"] + 1
         expected = np.full(size, self._release.recipe["tokenizer"]["eos_id"], np.int64)
-        tokens = self.tokens(SPLIT_OF[stream], [span.document for span in spans])
+        tokens = self.tokens(STREAM_KINDS[stream].split, [span.document for span in spans])
         for span in spans:
             own = tokens[span.document][span.first : span.end]
             expected[span.at : span.at + len(own)] = own
@@ -170,8 +171,8 @@ def check_upstream(
     """
     read, compared, said = 0, 0, ""
     for split, numbers in drawn_documents(release, count, seed).items():
-        stream = {split: stream for stream, split in SPLIT_OF.items()}.get(split)
-        if stream is None:
+        streams = [name for name in STREAM_KINDS if (kind := kind_in_manifests(name)) and kind.split == split]
+        if not streams:
             read += len(upstream.texts(split, numbers))
             continue
         tokens = upstream.tokens(split, numbers)
@@ -180,8 +181,9 @@ def check_upstream(
             length = record_of(release, split, number)["token_length"]
             what = f"{named_document(release, split, number)}: tokens of its text, without EOS"
             require_equal(what, len(own) - 1, length)
-            if stream in windows:
-                compared += _compare(release, stream, split, number, own, windows[stream], documents)
+            for stream in streams:
+                if stream in windows:
+                    compared += _compare(release, stream, split, number, own, windows[stream], documents)
     if windows:
         said = f"; {compared:,} tokens are those of {' and '.join(sorted(windows))}"
     return f"{read:,} documents read again, their texts and numbers of tokens are as released{said}"

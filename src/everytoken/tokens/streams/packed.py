@@ -68,8 +68,9 @@ def write_compact_stream(
     shuffle_block: int | None,
     shuffle_memory: int,
     tombstones: Mapping[str, Sequence[int]] | None = None,
+    name: str = COMPACT,
 ) -> Built:
-    """Write ``compact.bin`` and ``compact.idx``; and ``loss_mask.npy`` where documents are tombstones.
+    """Write ``<name>.bin`` and ``<name>.idx``; and ``loss_mask.npy`` where documents are tombstones.
 
     Generators: documents of part p by ``numpy_generator(seed, p).permutation(rows)``; windows by one
     ``numpy_generator(seed)`` for all blocks in order, ``permutation(n)`` for a block of n.
@@ -84,6 +85,7 @@ def write_compact_stream(
         shuffle_memory: bytes for rows in memory; positions come on top (33 bytes a document of two parts, 17 a window
             of a block), and what reading two row groups takes.
         tombstones: rows that are, by name of the part (`everytoken.tokens.encoding.tombstones`); None: none is.
+        name: of the stream.
 
     Returns:
         Statistics: windows, tokens (in windows), documents, remainder_tokens, blocks, shuffle_block, tokenizer (sha256,
@@ -106,7 +108,7 @@ def write_compact_stream(
     blocks = 0
     with (
         closing(read_ahead(parts, _READERS)) as documents,
-        WindowWriter(folder / COMPACT, window, facts.dtype) as writer,
+        WindowWriter(folder / name, window, facts.dtype) as writer,
     ):
         windows = _Windows(documents, window, facts.dtype)
         for start in range(0, total // window, block):
