@@ -1,12 +1,10 @@
 """Where tokens came from.
 
+- `indexes`: from tokens to documents and back; `lookup`: documents, streams and runs by digest, name or address
+- `trace`: from a token to its document; `exposure`: from a document to the steps that read it
 - `releases`: a corpus without its text; `verification`: whether a release, and streams, are what they say
-- `replay`: the documents of a release again, from upstream
-- `builds`: what differs between two
-- `indexes`: from tokens to documents and back; `questions`: what they are asked
+- `replay`: the documents of a release again, from upstream; `diff`: two builds compared
 - `takedown`: documents that leave a corpus
-
-Every module is imported by its own name.
 """
 
 from typing import TYPE_CHECKING
