@@ -22,9 +22,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from everytoken.arrays import Integers
 from everytoken.corpus.decontamination.evaluation_files import Decontamination
 from everytoken.corpus.decontamination.evaluation_ngrams import EvaluationNgrams
-from everytoken.corpus.decontamination.words import BLOCK_BYTES, Block, Integers, runs, word_spans
+from everytoken.corpus.decontamination.words import BLOCK_BYTES, Block, runs, word_spans
 from everytoken.corpus.dedup import Duplicates, between, load_mapped
 from everytoken.corpus.documents import DOCUMENTS
 from everytoken.corpus.errors import SelectionError

@@ -17,6 +17,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from everytoken.arrays import Hashes, Integers
 from everytoken.corpus.decontamination.evaluation_files import EvaluationFile, read_examples
 from everytoken.corpus.decontamination.evaluation_ngrams import (
     BEGINS,
@@ -30,16 +31,7 @@ from everytoken.corpus.decontamination.evaluation_ngrams import (
     WORDS,
     mapped,
 )
-from everytoken.corpus.decontamination.words import (
-    BLOCK_BYTES,
-    PADDING,
-    Block,
-    Bytes,
-    Hashes,
-    Integers,
-    normalised,
-    same_bytes,
-)
+from everytoken.corpus.decontamination.words import BLOCK_BYTES, PADDING, Block, Bytes, normalised, same_bytes
 from everytoken.corpus.dedup import between
 from everytoken.corpus.errors import SelectionError
 from everytoken.corpus.reading import ReadingLimits

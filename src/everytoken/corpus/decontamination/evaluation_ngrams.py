@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from everytoken.corpus.decontamination.words import Block, Bytes, Hashes, Integers, same_bytes
+from everytoken.arrays import Hashes, Integers
+from everytoken.corpus.decontamination.words import Block, Bytes, same_bytes
 from everytoken.corpus.dedup import load_mapped
 from everytoken.shards import Artifact
 

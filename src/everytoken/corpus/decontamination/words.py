@@ -28,8 +28,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Integers = npt.NDArray[np.int64]
-Hashes = npt.NDArray[np.uint64]
+from everytoken.arrays import Hashes, Integers
+
 Bytes = npt.NDArray[np.uint8]
 
 BLOCK_BYTES = 1 << 18  # of texts that are hashed at once: the arrays stay in the processor's cache

@@ -21,9 +21,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict
 
+from everytoken.arrays import Integers
 from everytoken.corpus.dedup.near_duplicates import BUCKET_BYTES, NearRules
 from everytoken.corpus.errors import SelectionError
-from everytoken.outofcore import Integers, distinct, find_repeats
+from everytoken.outofcore import distinct, find_repeats
 from everytoken.shards import Artifact, Built, Shards, canonical_json, versioned, write_text
 
 DUPLICATES, NEAR_DUPLICATES, FIRSTS, SOURCES = "duplicates.npy", "near_duplicates.npy", "firsts.npy", "sources.json"

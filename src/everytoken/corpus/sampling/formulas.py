@@ -31,6 +31,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, FiniteFloat
 
+from everytoken.arrays import Flags, Floats, Integers
 from everytoken.corpus.documents import N_CLASSES
 from everytoken.corpus.errors import SamplingError
 from everytoken.corpus.exclusion import ExclusionParameters
@@ -39,10 +40,6 @@ from everytoken.corpus.sampling.strata import Shortfall, Strata, scales_of
 from everytoken.corpus.statistics import add_statistics
 from everytoken.seeds import numpy_generator
 from everytoken.shards import UNRECORDED
-
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 
 class EstimateParameters(HeldOutParameters):

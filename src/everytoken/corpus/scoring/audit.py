@@ -32,6 +32,7 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt
 
 from everytoken import __version__
+from everytoken.arrays import Flags, Integers
 from everytoken.corpus.documents import N_CLASSES
 from everytoken.corpus.errors import ScoringError
 from everytoken.corpus.scoring.audit_page import label_page
@@ -45,9 +46,6 @@ SAMPLE_FILE, KEY_FILE, PAGE_FILE, AUDIT_FILE = "sample.jsonl", "key.jsonl", "lab
 
 _SAMPLE_COLUMNS = ("id", "id_type", "source", "stratum", "shard_index", "row", "text")
 _KEY_COLUMNS = ("safety_score", "safety_probs")
-
-Integers = npt.NDArray[np.int64]
-Booleans = npt.NDArray[np.bool_]
 
 
 class AuditParameters(BaseModel):
@@ -137,7 +135,7 @@ def population(scored: Shards) -> tuple[Integers, int]:
     return counts, sum(statistics.get("distinct_without_score", 0) for statistics in scored.statistics)
 
 
-def _scores(part: Part) -> tuple[Booleans, npt.NDArray[np.int8], Booleans]:
+def _scores(part: Part) -> tuple[Flags, npt.NDArray[np.int8], Flags]:
     """Return for each row whether it is the first of its id, its score, and whether it has one."""
     scores = [np.empty(0, np.int8)]
     has_score = [np.empty(0, np.bool_)]

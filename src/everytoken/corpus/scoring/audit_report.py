@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from everytoken import __version__
+from everytoken.arrays import Integers
 from everytoken.corpus.documents import N_CLASSES
 from everytoken.corpus.errors import BadRow, ScoringError
 from everytoken.corpus.reading import parse_record
@@ -28,7 +28,6 @@ REPORT_FILE = "report.json"
 CONFIDENCE = 0.95
 
 Labels = Mapping[int, int | None]
-Counts = npt.NDArray[np.int64]
 
 
 class Stratum(NamedTuple):
@@ -127,10 +126,10 @@ def audit_report(population: Sequence[int], predicted: Mapping[int, int], labels
     }
 
 
-def _of_class(k: int, population: int, drawn: int, cannot_tell: int, row: Counts) -> dict[str, Any]:
+def _of_class(k: int, population: int, drawn: int, cannot_tell: int, row: Integers) -> dict[str, Any]:
     labelled = int(row.sum())
 
-    def share(having: Counts) -> dict[str, float | None]:
+    def share(having: Integers) -> dict[str, float | None]:
         return proportion(Stratum(population, labelled, int(having.sum())))
 
     return {
@@ -147,7 +146,7 @@ def _of_class(k: int, population: int, drawn: int, cannot_tell: int, row: Counts
     }
 
 
-def _of_threshold(threshold: int, population: Sequence[int], confusion: Counts) -> dict[str, Any]:
+def _of_threshold(threshold: int, population: Sequence[int], confusion: Integers) -> dict[str, Any]:
     strata = [
         Stratum(population[k], int(confusion[k].sum()), int(confusion[k, threshold:].sum())) for k in range(N_CLASSES)
     ]

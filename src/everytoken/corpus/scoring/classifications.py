@@ -30,9 +30,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from everytoken.arrays import Flags, Integers, SingleFloats
 from everytoken.corpus.dedup import between
 from everytoken.corpus.documents import DOCUMENTS, N_CLASSES, SCORE_FIELDS, with_fields
-from everytoken.corpus.scoring.one_score_per_id import Floats, Integers
 from everytoken.corpus.scoring.score_tables import ADDRESS
 from everytoken.outofcore import find_repeats
 from everytoken.shards import Built, Shards, versioned
@@ -40,7 +40,6 @@ from everytoken.shards import Built, Shards, versioned
 FILE_ROWS = 5_000_000
 _GROUP_ROWS = 65_536
 
-Flags = npt.NDArray[np.bool_]
 
 BY_ID = with_fields(pa.schema([DOCUMENTS.field("id"), DOCUMENTS.field("id_type")]), SCORE_FIELDS)
 BY_ADDRESS = with_fields(pa.schema([DOCUMENTS.field(name) for name in ADDRESS]), SCORE_FIELDS)
@@ -182,7 +181,7 @@ def _first_and_other(repeats: Integers, same: Integers, start: int, rows: int) -
     return first, other
 
 
-def _probabilities(batch: pa.RecordBatch) -> Floats:
+def _probabilities(batch: pa.RecordBatch) -> SingleFloats:
     """Return the probabilities of rows that have some, float32 (n, 6)."""
     flat = batch.column("safety_probs").drop_null().flatten().to_numpy()
     return np.asarray(flat, np.float32).reshape(-1, N_CLASSES)
@@ -237,7 +236,7 @@ class _Counts:
         return {"unique_by_class": {str(k): int(n) for k, n in enumerate(self._unique[source])}, "near": near}
 
 
-def score_margins(probabilities: Floats) -> npt.NDArray[np.float32]:
+def score_margins(probabilities: SingleFloats) -> npt.NDArray[np.float32]:
     """Return the margins of rows (n, 6), float32 (n, 6): of the class, then of the thresholds 1 to 5."""
     ordered = np.sort(probabilities, axis=1)
     margins = [ordered[:, -1] - ordered[:, -2]]

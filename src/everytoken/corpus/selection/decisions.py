@@ -28,11 +28,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from everytoken.arrays import Integers
 from everytoken.corpus.decontamination import contaminated_rows
 from everytoken.corpus.dedup import Duplicates, between, load_mapped
 from everytoken.corpus.errors import SelectionError
 from everytoken.corpus.selection.mixture import (
-    Integers,
     MixtureParameters,
     Used,
     beyond_tolerance,

@@ -31,13 +31,12 @@ from fractions import Fraction
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeFloat, PositiveInt, model_validator
 
+from everytoken.arrays import Integers
 from everytoken.corpus.errors import SelectionError
 from everytoken.corpus.statistics import as_written
 
-Integers = npt.NDArray[np.int64]
 Positive = Annotated[FiniteFloat, Field(gt=0)]
 
 _SUM_TOLERANCE = 1e-9

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from everytoken.arrays import Flags, Integers
 from everytoken.corpus import N_CLASSES
 from everytoken.corpus.dedup import between
 from everytoken.outofcore import find_repeats
@@ -45,8 +45,6 @@ CONTRADICTIONS = pa.schema(
     ]
 )
 
-Flags = npt.NDArray[np.bool_]
-Integers = npt.NDArray[np.int64]
 _ADDRESS = ("source", "shard_index", "row")
 _SHOWN = 5
 

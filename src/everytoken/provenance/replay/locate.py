@@ -15,14 +15,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from everytoken.arrays import Flags, Hashes, Integers
 from everytoken.provenance.hashed_texts import text_hashes
 from everytoken.provenance.releases import SPLITS
 from everytoken.provenance.replay.manifest_files import ROWS, read_manifest
 from everytoken.shards import Part, Rows, Shards, versioned
-
-Integers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
-Hashes = npt.NDArray[np.uint64]
 
 LOCATED = pa.schema(
     [
