@@ -36,9 +36,13 @@ from everytoken.tokens.canary import CanaryParameters
 from everytoken.tokens.chat import ChatParameters
 from everytoken.tokens.engines import EngineName, SpecialTokens
 from everytoken.tokens.order import DataParameters
-from everytoken.training import CheckpointParameters, DistributionParameters, GenerationParameters
-from everytoken.training import EvaluationParameters as HeldOutParameters
-from everytoken.training import TrainingParameters as OptimisationParameters
+from everytoken.training import BitsPerByteParameters as HeldOutParameters
+from everytoken.training import (
+    CheckpointParameters,
+    DistributionParameters,
+    GenerationParameters,
+    OptimisationParameters,
+)
 
 __all__ = [
     "AnnotationParameters",

@@ -11,12 +11,12 @@ from everytoken.lazy_imports import exports
 if TYPE_CHECKING:
     from everytoken.training.errors import LOWER_RATE, CheckpointError, NonFiniteError, TrainingError
     from everytoken.training.parameters import (
+        BitsPerByteParameters,
         CheckpointParameters,
         DistributionParameters,
-        EvaluationParameters,
         ExecutionParameters,
         GenerationParameters,
-        TrainingParameters,
+        OptimisationParameters,
     )
 
 __getattr__, __dir__ = exports(__name__, __file__)
@@ -25,11 +25,11 @@ __all__ = [
     "CheckpointError",
     "CheckpointParameters",
     "DistributionParameters",
-    "EvaluationParameters",
+    "BitsPerByteParameters",
     "ExecutionParameters",
     "GenerationParameters",
     "LOWER_RATE",
     "NonFiniteError",
     "TrainingError",
-    "TrainingParameters",
+    "OptimisationParameters",
 ]

@@ -19,7 +19,7 @@ from everytoken.corpus.documents import DOCUMENTS, SET_ASIDE, BatchBuilder
 from everytoken.corpus.errors import BAD_ROW_REASONS, BadRow, RowError, SelectionError
 from everytoken.corpus.ingestion.quality import QualityRules, rejection
 from everytoken.corpus.reading import Reading, ReadingLimits, Row, UnreadableRow, iterate_rows
-from everytoken.corpus.rendering import RENDERERS, Document, first_identifier
+from everytoken.corpus.rendering import RENDERERS, RenderedDocument, first_identifier
 from everytoken.corpus.statistics import as_written
 from everytoken.corpus.upstreams import FileStatus, UpstreamFile
 from everytoken.shards import Part, Rows, SetAside, versioned
@@ -143,7 +143,7 @@ def _batches(
 
 def _document_of(
     row: Row | UnreadableRow, reading: Reading, min_chars: int, quality: QualityRules | None
-) -> tuple[Document, bytes] | _Left:
+) -> tuple[RenderedDocument, bytes] | _Left:
     """Return the document of a row with its text in UTF-8, or why there is none."""
     if isinstance(row, UnreadableRow):
         return _Left(row.reason, _printable(row.detail), None, row.raw)
@@ -199,7 +199,7 @@ class _Tally:
         self._histogram: Counter[str] = Counter()
         self._first_bad: list[str] = []
 
-    def keep(self, row: Row | UnreadableRow, document: Document, utf8_bytes: int) -> None:
+    def keep(self, row: Row | UnreadableRow, document: RenderedDocument, utf8_bytes: int) -> None:
         self._kept += 1
         counts = self._strata.get(document.stratum)
         if counts is None:

@@ -40,7 +40,7 @@ from everytoken.corpus.scoring.one_score_per_id import distinct_rows, first_of_i
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Part, Shards, reading, stored_in, unchanging, write_text
 
-FORMAT = "everytoken-audit/1"
+AUDIT_FORMAT = "everytoken-audit/1"
 CLASS_NAMES = ("safe", "minimal", "mild", "moderate", "significant", "severe")  # of the published classifier
 SAMPLE_FILE, KEY_FILE, PAGE_FILE, AUDIT_FILE = "sample.jsonl", "key.jsonl", "label.html", "audit.json"
 
@@ -207,7 +207,7 @@ def write_audit(audit: Audit, folder: Path) -> dict[str, Any]:
     """
     texts = {SAMPLE_FILE: _lines(audit.sample), KEY_FILE: _lines(audit.key)}
     described = {
-        "format": FORMAT,
+        "format": AUDIT_FORMAT,
         "version": __version__,
         **audit.parameters.model_dump(mode="json"),
         "scored_documents": audit.scored_documents,

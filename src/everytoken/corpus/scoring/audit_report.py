@@ -21,7 +21,7 @@ from everytoken.arrays import Integers
 from everytoken.corpus.documents import N_CLASSES
 from everytoken.corpus.errors import BadRow, ScoringError
 from everytoken.corpus.reading import parse_record
-from everytoken.corpus.scoring.audit import AUDIT_FILE, CLASS_NAMES, FORMAT, KEY_FILE, SAMPLE_FILE
+from everytoken.corpus.scoring.audit import AUDIT_FILE, AUDIT_FORMAT, CLASS_NAMES, KEY_FILE, SAMPLE_FILE
 from everytoken.shards import file_sha256, write_text
 
 REPORT_FILE = "report.json"
@@ -236,8 +236,10 @@ def _read_audit(folder: Path) -> dict[str, Any]:
     again = "Draw it again: everytoken audit-scores without --labels, with the same --out, --seed and --per-class."
     try:
         audit: dict[str, Any] = json.loads((folder / AUDIT_FILE).read_text(encoding="utf-8"))
-        if audit["format"] != FORMAT:
-            raise ScoringError(f"{folder / AUDIT_FILE} has format {audit['format']!r}, this version reads {FORMAT!r}.")
+        if audit["format"] != AUDIT_FORMAT:
+            raise ScoringError(
+                f"{folder / AUDIT_FILE} has format {audit['format']!r}, this version reads {AUDIT_FORMAT!r}."
+            )
         recorded = audit["sha256"][KEY_FILE]
         found = file_sha256(folder / KEY_FILE)
     except FileNotFoundError as error:

@@ -41,9 +41,11 @@ FILE_ROWS = 5_000_000
 _GROUP_ROWS = 65_536
 
 
-BY_ID = with_fields(pa.schema([DOCUMENTS.field("id"), DOCUMENTS.field("id_type")]), SCORE_FIELDS)
-BY_ADDRESS = with_fields(pa.schema([DOCUMENTS.field(name) for name in ADDRESS]), SCORE_FIELDS)
-BY_USE = with_fields(pa.schema([*BY_ADDRESS][:-2]).append(pa.field("part", pa.int32(), False)), SCORE_FIELDS)
+SCORES_BY_ID = with_fields(pa.schema([DOCUMENTS.field("id"), DOCUMENTS.field("id_type")]), SCORE_FIELDS)
+SCORES_BY_ADDRESS = with_fields(pa.schema([DOCUMENTS.field(name) for name in ADDRESS]), SCORE_FIELDS)
+SCORES_BY_USE = with_fields(
+    pa.schema([*SCORES_BY_ADDRESS][:-2]).append(pa.field("part", pa.int32(), False)), SCORE_FIELDS
+)
 
 
 @versioned("collect_classifications", 2, unrecorded=["memory"])
@@ -69,8 +71,9 @@ def collect_classifications(folder: Path, *, documents: Shards, near: Sequence[f
         repeats = _find(documents, _id_keys, 2, memory, Path(place, "ids"))
         same = _find(documents, _score_keys, 6, memory, Path(place, "scores"))
         several = _differ(repeats, same) and len(_find(documents, _address_keys, 3, memory, Path(place, "addresses")))
-        by_id, by_address = _Table(folder, "classifications", BY_ID), _Table(folder, "by_address", BY_ADDRESS)
-        by_use = _Table(folder, "by_use", BY_USE)
+        by_id = _Table(folder, "classifications", SCORES_BY_ID)
+        by_address = _Table(folder, "by_address", SCORES_BY_ADDRESS)
+        by_use = _Table(folder, "by_use", SCORES_BY_USE)
         for position, batch in _batches(documents):
             scored, with_id = _is_valid(batch, "safety_probs"), _is_valid(batch, "id")
             first, other = _first_and_other(repeats, same, position, batch.num_rows)
@@ -162,7 +165,9 @@ def _batches(documents: Shards) -> Iterator[tuple[int, pa.RecordBatch]]:
     for part in documents:
         for batch in part.batches(_COLUMNS):
             gathered.append(
-                batch.append_column(BY_USE.field("part"), pa.array(np.full(batch.num_rows, part.index, np.int32)))
+                batch.append_column(
+                    SCORES_BY_USE.field("part"), pa.array(np.full(batch.num_rows, part.index, np.int32))
+                )
             )
             rows += batch.num_rows
             if rows >= _GROUP_ROWS:

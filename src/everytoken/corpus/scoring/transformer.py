@@ -32,7 +32,7 @@ from pydantic import BaseModel, ConfigDict, PositiveInt, field_validator
 from everytoken.arrays import SingleFloats
 from everytoken.corpus.documents import N_CLASSES
 from everytoken.corpus.errors import ScoringError
-from everytoken.corpus.scoring.loading import environment_of, load_model, read_json, require_device
+from everytoken.corpus.scoring.loading import environment_of, load_classifier, read_json, require_device
 from everytoken.corpus.scoring.model_files import Model, ModelFolder
 from everytoken.corpus.scoring.one_score_per_id import Scored, TextScorer
 from everytoken.shards import Artifact
@@ -201,7 +201,7 @@ class _Classifier:
 
         self._scorer, self._name = scorer, name
         self.environment = environment_of(scorer.device, scorer.threads)
-        model, tokenizer = load_model(folder, name, scorer.dtype, code)
+        model, tokenizer = load_classifier(folder, name, scorer.dtype, code)
         config = model.config.get_text_config()
         self._positions = getattr(config, "max_position_embeddings", None)
         _require_positions(scorer, name, self._positions)

@@ -24,8 +24,8 @@ from everytoken.provenance.replay import (
     released_plan,
     replay_report,
     require_allowed,
-    require_consistent,
     require_manifest,
+    require_no_contradictions,
     require_released,
     require_unmoved,
     rescue_files,
@@ -66,7 +66,7 @@ def _upstreams(replay: ReplayParameters, ingestion: IngestionParameters) -> dict
     return {name: given.get(name, source.upstream) for name, source in ingestion.active_sources.items()}
 
 
-def check_manifest(
+def check_contradictions(
     replay: ReplayParameters, ingestion: IngestionParameters, subsampling: SubsamplingParameters
 ) -> Artifact:
     """Find the rows of the manifest that contradict themselves, the file that they are in, or each other."""
@@ -109,7 +109,7 @@ def read_released_documents(
 
     What has moved, and a manifest that contradicts itself, stops here unless that is allowed.
     """
-    require_consistent(contradictions, replay.allow, allowing([CONTRADICTORY], replay.allow))
+    require_no_contradictions(contradictions, replay.allow, allowing([CONTRADICTORY], replay.allow))
     require_unmoved(moved, replay.allow, "the dataset upstream_changes")
     return read_documents(plan, files, ingestion)
 
@@ -161,6 +161,6 @@ def restore_splits(
     )
 
 
-def find_exclusions(located: Shards, matches: Artifact) -> Shards:
+def list_tombstones(located: Shards, matches: Artifact) -> Shards:
     """Name the documents whose place in the streams a tombstone keeps: taken down, or missing and allowed to be."""
     return located.reduce(find_tombstones, matches=matches)

@@ -28,7 +28,7 @@ _LEVELS: tuple[tuple[str, ...], ...] = (
     tuple(f"{split}_tokens" for split in SPLITS if split != "held_out"),
 )
 _TOKENS = _LEVELS[-1]
-STREAMS = ("compact_stream", "annotated_stream", "canary_stream", "raw_shards", "chat_windows")
+_STREAMS = ("compact_stream", "annotated_stream", "canary_stream", "raw_shards", "chat_windows")
 ABSENT = "not there"
 
 
@@ -78,7 +78,7 @@ class BuildDifferences:
     @property
     def has_same_streams(self) -> bool:
         """Whether both have streams, and each that both have is the same."""
-        return any(name in STREAMS for name in self.equal) and not any(name in STREAMS for name in self.different)
+        return any(name in _STREAMS for name in self.equal) and not any(name in _STREAMS for name in self.different)
 
     @property
     def has_same_documents(self) -> bool:
@@ -137,7 +137,7 @@ def diff_builds(a: Path, b: Path, *, stages: Sequence[str], limit: int, memory: 
             second,
             different,
             same_documents=same_documents,
-            name_files=bool(same_documents) and not set(STREAMS) & set(different),
+            name_files=bool(same_documents) and not set(_STREAMS) & set(different),
         ),
         only_in_a=_only(first, second, stages),
         only_in_b=_only(second, first, stages),

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
         DocumentRecord,
         DocumentRecords,
         RecordText,
-        Row,
+        StoreRow,
     )
     from everytoken.provenance.lookup.foreign_streams import file_of
     from everytoken.provenance.lookup.indexed_streams import IndexedStream
@@ -56,7 +56,7 @@ __all__ = [
     "OpenRun",
     "Places",
     "RecordText",
-    "Row",
+    "StoreRow",
     "Run",
     "STORES",
     "StreamDocuments",

@@ -53,7 +53,9 @@ def compare_streams(
     return [*({"name": check.name, "ok": check.ok, "text": check.text} for check in checks), *absent]
 
 
-def require_same(checks: Sequence[Mapping[str, Any]], replayed: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+def require_checks_hold(
+    checks: Sequence[Mapping[str, Any]], replayed: Mapping[str, Any], folder: Path
+) -> dict[str, Any]:
     """Check that every check holds, unless documents are missing and a replay was allowed to go on without them.
 
     What came out is logged in one line, as a warning where a check fails, a stream is not rebuilt or nothing is told.

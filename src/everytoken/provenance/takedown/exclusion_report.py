@@ -32,15 +32,15 @@ from everytoken.provenance.indexes import (
 )
 from everytoken.provenance.lookup import DATASETS, TRAINED, OpenRun, Places, describe_run, open_run
 from everytoken.provenance.releases import SPLITS, write_window_checksums
-from everytoken.provenance.takedown.exclusion_request import Document
+from everytoken.provenance.takedown.exclusion_request import ExcludedDocument
 from everytoken.shards import LEDGER_FILE, Artifact, ArtifactStore, Ledger, Store, plan_artifact, write_text
 from everytoken.tokens.order import WindowStream, open_window_stream
 from everytoken.tokens.streams import LOSS_MASK_FILE, open_indexed, open_loss_mask, unpack_mask
 
 EXCLUSION_FORMAT = "everytoken-exclusion/1"
-STREAMS = {"compact": "unannotated", "annotated": "annotated"}
+_STREAMS = {"compact": "unannotated", "annotated": "annotated"}
 ALSO = ("raw_shards", "chat_windows")
-STORES = ("held_out_documents", "annotated_tokens", "unannotated_tokens")
+_STORES = ("held_out_documents", "annotated_tokens", "unannotated_tokens")
 
 _BEFORE_FILE = "before.json"
 _MEMORY = 256 << 20  # for sorting an index that the environment does not have
@@ -71,7 +71,7 @@ def document_index(places: Places, scratch: Path) -> DocumentIndex:
 
 def stream_indexes(places: Places, scratch: Path) -> dict[str, Artifact]:
     """Return the indexes of the streams that take-downs change, by name: the environment's, or made now."""
-    return {name: _stream_index(places, name, scratch) for name in STREAMS}
+    return {name: _stream_index(places, name, scratch) for name in _STREAMS}
 
 
 def _stream_index(places: Places, name: str, scratch: Path) -> Artifact:
@@ -81,8 +81,8 @@ def _stream_index(places: Places, name: str, scratch: Path) -> Artifact:
     given = stream.ledger["recipe"]["parameters"]
     planned = plan_artifact(
         index_compact_stream if name == "compact" else index_padded_stream,
-        lengths=Store(places.store(f"{STREAMS[name]}_tokens")).load(),
-        split=STREAMS[name],
+        lengths=Store(places.store(f"{_STREAMS[name]}_tokens")).load(),
+        split=_STREAMS[name],
         stream=made_stream(stream),
         seq_length=given["seq_length"],
         seed=given["seed"],
@@ -126,7 +126,7 @@ def noted_before(folder: Path) -> Before | None:
 def note_before(
     folder: Path,
     places: Places,
-    documents: Sequence[Document],
+    documents: Sequence[ExcludedDocument],
     indexes: Mapping[str, Artifact],
     checkpoint_folders: Sequence[Path],
     sha256: str,
@@ -147,12 +147,12 @@ def note_before(
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     streams = {}
-    for name in STREAMS:
+    for name in _STREAMS:
         stream = _stream(places, name)
         write_window_checksums(stream.path(f"{name}.bin"), _window_bytes(stream, name), folder / f"{name}.npy")
         streams[name] = {"before": stream.root_digest, "windows": stream.statistics["windows"]}
     runs, notes = ([], []) if revoked else _runs(places, checkpoint_folders)
-    windows = {name: open_window_stream(_stream(places, name), "sizes") for name in STREAMS}
+    windows = {name: open_window_stream(_stream(places, name), "sizes") for name in _STREAMS}
     opened = {name: open_stream_index(index) for name, index in indexes.items()}
     facts = {
         "list": sha256,
@@ -161,7 +161,7 @@ def note_before(
         "runs": [{"name": one.run.name, "digest": one.run.digest, "steps": one.run.steps} for one in runs],
         "notes": notes,
         "streams": streams,
-        "stores": {name: _parts(places, name) for name in STORES},
+        "stores": {name: _parts(places, name) for name in _STORES},
         "also": [name for name in ALSO if places.has(name)],
     }
     write_text(folder / _BEFORE_FILE, json.dumps(facts, ensure_ascii=False))
@@ -194,7 +194,7 @@ def _runs(places: Places, checkpoint_folders: Sequence[Path]) -> tuple[list[Open
 
 def _described(
     places: Places,
-    document: Document,
+    document: ExcludedDocument,
     streams: Mapping[str, WindowStream],
     indexes: Mapping[str, StreamIndex],
     runs: Sequence[OpenRun],
@@ -216,7 +216,7 @@ def _held_json(held: Held) -> dict[str, Any]:
 
 
 def _seen(
-    places: Places, opened: OpenRun, document: Document, indexes: Mapping[str, StreamIndex]
+    places: Places, opened: OpenRun, document: ExcludedDocument, indexes: Mapping[str, StreamIndex]
 ) -> Iterator[dict[str, Any]]:
     digests = dict(opened.run.streams)
     for stream in opened.windows.streams:
@@ -247,12 +247,12 @@ def compare_after(before: Before, places: Places) -> dict[str, Any]:
     """
     facts, faults = before.facts, []
     streams, stores = {}, {}
-    for name in STREAMS:
+    for name in _STREAMS:
         expected = _expected(facts, name)
         found, wrong = _compare_windows(before, places, name, expected)
         streams[name] = {**facts["streams"][name], **found}
         faults += wrong
-    for name in STORES:
+    for name in _STORES:
         old, new = facts["stores"][name], _parts(places, name)
         if set(old) != set(new):
             faults.append(f"{name} had {len(old):,} parts and has {len(new):,}: it was made from another plan")

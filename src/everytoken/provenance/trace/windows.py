@@ -20,7 +20,7 @@ from everytoken.provenance.lookup import (
     DocumentRecords,
     IndexedStream,
     LocatedTokens,
-    Row,
+    StoreRow,
     StreamDocuments,
     file_of,
 )
@@ -225,7 +225,7 @@ def trace_windows(
     for row, spans in enumerate(held):
         for place, span in enumerate(spans):
             uses.setdefault(span.document, []).append((row, place))
-    rows = {number: Row(*index.numbers.row(number)) for number in uses}
+    rows = {number: StoreRow(*index.numbers.row(number)) for number in uses}
     own = {number: index.numbers.place(number).number for number in uses}
     made: dict[tuple[int, int], TracedSpan] = {}
     for number, document in records.texts_at(rows, own):
@@ -263,7 +263,7 @@ def _of_index(
 ) -> Iterator[tuple[TracedSpan, ...]]:
     """Yield what the index alone says of windows."""
     numbers = {span.document for spans in held for span in spans}
-    rows = {number: Row(*index.numbers.row(number)) for number in numbers}
+    rows = {number: StoreRow(*index.numbers.row(number)) for number in numbers}
     found = records.at(rows, {number: index.numbers.place(number).number for number in numbers})
     for mask, spans in zip(counted, held, strict=True):
         yield tuple(
@@ -314,7 +314,7 @@ def _traced(
 ) -> TracedSpan:
     end = span.until
     if located is not None:
-        require_same(stream.name, window, ids[span.at : end], span, record, located)
+        require_same_ids(stream.name, window, ids[span.at : end], span, record, located)
     return TracedSpan(
         at=span.at,
         end=end,
@@ -373,7 +373,7 @@ def is_only(ids: np.ndarray, span: Span, token: int) -> bool:
     return bool((ids[span.at : span.until] == token).all())
 
 
-def require_same(
+def require_same_ids(
     stream: str, window: int, found: np.ndarray, span: Span, record: DocumentRecord, located: LocatedTokens
 ) -> None:
     """Check that the ids of a span in a window are those that the document's text gives.

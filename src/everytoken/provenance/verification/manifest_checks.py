@@ -23,7 +23,7 @@ from everytoken.provenance.releases import CLASSIFICATIONS_FOLDER, MANIFEST, SPL
 from everytoken.provenance.verification.file_checks import open_array
 from everytoken.provenance.verification.file_threads import in_threads
 from everytoken.provenance.verification.findings import NotCheckedError, require_equal, require_none
-from everytoken.provenance.verification.manifest_rows import annotated_order, column_values, longest_content, shown
+from everytoken.provenance.verification.manifest_rows import annotated_order, column_values, longest_content, shown_row
 from everytoken.seeds import numpy_generator
 from everytoken.shards import DamagedStore, StoredPart, TableDigest
 from everytoken.tokens.streams import TOKEN_LENGTHS_FILE
@@ -138,7 +138,7 @@ class _PartCheck:
         for rule, rows in wrong.items():
             if rows.any():
                 i = int(np.argmax(rows))
-                raise ProvenanceError(f"{part.path} row {first + i:,} ({shown(batch, i)}): expected {rule}")
+                raise ProvenanceError(f"{part.path} row {first + i:,} ({shown_row(batch, i)}): expected {rule}")
 
 
 def _are_of_plan(batch: pa.RecordBatch, shards: set[tuple[str, int]]) -> np.ndarray:
@@ -152,7 +152,7 @@ def _are_of_plan(batch: pa.RecordBatch, shards: set[tuple[str, int]]) -> np.ndar
     return right
 
 
-def check_lengths(release: Release, facts: Mapping[str, list[PartFacts]]) -> str:
+def check_annotated_lengths(release: Release, facts: Mapping[str, list[PartFacts]]) -> str:
     """Lengths of the annotated documents, in the order of their windows, are those of ``token_lengths.npy``."""
     _require_read(release, "annotated", facts)
     path = release.path / VERIFICATION_FOLDER / "annotated" / TOKEN_LENGTHS_FILE

@@ -48,15 +48,15 @@ from everytoken.provenance.verification.file_threads import Hashing
 from everytoken.provenance.verification.findings import Finding, finding
 from everytoken.provenance.verification.manifest_checks import (
     PartFacts,
+    check_annotated_lengths,
     check_classifications,
     check_compact,
-    check_lengths,
     check_manifest,
     check_rescue,
 )
 from everytoken.provenance.verification.manifest_rows import chosen_parts
 from everytoken.provenance.verification.rebuilt_streams import RebuiltStream
-from everytoken.provenance.verification.upstream_checks import Upstream, check_upstream
+from everytoken.provenance.verification.upstream_checks import UpstreamTexts, check_upstream
 from everytoken.provenance.verification.window_documents import SPLIT_OF, WindowDocuments
 from everytoken.tokens.checks import Check
 
@@ -107,7 +107,7 @@ def each_release_check(
         opened: list[Release] = []
         yield finding("release", lambda: _opened(folder, opened), missing)
         if opened:
-            texts = None if upstream is None else partial(Upstream, opened[0], upstream, roots or {})
+            texts = None if upstream is None else partial(UpstreamTexts, opened[0], upstream, roots or {})
             yield from _opened_checks(opened[0], streams, sampled, documents, seed, texts, hashing, missing)
 
 
@@ -117,7 +117,7 @@ def _opened_checks(
     sampled: int | None,
     documents: int,
     seed: int,
-    upstream: Callable[[], Upstream] | None,
+    upstream: Callable[[], UpstreamTexts] | None,
     hashing: Hashing,
     missing: Mapping[Path, str],
 ) -> Iterator[Check]:
@@ -129,7 +129,7 @@ def _opened_checks(
     for name in sorted(set(streams) - set(known)):
         yield Finding(name, False, {}, f"the release has no stream {name!r}, only {sorted(release.streams)}")
     with WindowDocuments(release) as held:
-        made: list[Upstream] = []
+        made: list[UpstreamTexts] = []
         if upstream is not None:
             opening = finding("upstream", lambda: _open_upstream(upstream, made), missing)
             if not made:
@@ -220,7 +220,7 @@ def _opened(folder: Path, into: list[Release]) -> str:
     return f"{release.recipe['format']}, digest {release.digest}, streams {', '.join(streams) or 'none'}"
 
 
-def _open_upstream(opening: Callable[[], Upstream], into: list[Upstream]) -> str:
+def _open_upstream(opening: Callable[[], UpstreamTexts], into: list[UpstreamTexts]) -> str:
     into.append(opening())
     return ""
 
@@ -258,7 +258,7 @@ def _own_checks(release: Release, sampled: int | None, seed: int, missing: Mappi
         "windows": partial(check_windows, release),
     }
     if sampled is None:
-        for name, check in (("annotated", check_lengths), ("compact", check_compact)):
+        for name, check in (("annotated", check_annotated_lengths), ("compact", check_compact)):
             if name in release.streams:
                 checks[f"{name} documents"] = partial(check, release, facts)
     checks["reflections"] = partial(_reflections, release)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
         FlatWindows,
         open_raw_shards,
         open_tokens,
-        read_manifest,
+        read_raw_shards_manifest,
     )
     from everytoken.tokens.streams.loss_mask import (
         LOSS_MASK_FILE,
@@ -65,7 +65,7 @@ __all__ = [
     "pack_mask",
     "path_of",
     "places",
-    "read_manifest",
+    "read_raw_shards_manifest",
     "stored_dtype",
     "tokenizer_facts",
     "unpack_mask",

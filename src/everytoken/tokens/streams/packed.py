@@ -40,8 +40,8 @@ from everytoken.tokens.streams.megatron import WindowWriter, stored_dtype
 from everytoken.tokens.streams.one_document_per_window import write_padded_stream
 from everytoken.tokens.streams.readahead import read_ahead
 
-COMPACT, ANNOTATED = "compact", "annotated"
-BLOCK_BYTES = 100 << 30
+_COMPACT, _ANNOTATED = "compact", "annotated"
+_BLOCK_BYTES = 100 << 30
 
 SIDECAR = pa.schema(
     [
@@ -96,7 +96,7 @@ def write_compact_stream(
     """
     window, facts = seq_length + 1, tokenizer_facts(tokenizer)
     require_encoded(tokens, facts)
-    block = BLOCK_BYTES // (window * stored_dtype(facts.dtype).itemsize) if shuffle_block is None else shuffle_block
+    block = _BLOCK_BYTES // (window * stored_dtype(facts.dtype).itemsize) if shuffle_block is None else shuffle_block
     if block < 1:
         raise StreamError(f"shuffle_block is {shuffle_block}; expected at least 1 window")
     total, spans = _sizes(tokens, seed, tombstones or {})
@@ -107,7 +107,7 @@ def write_compact_stream(
     blocks = 0
     with (
         closing(read_ahead(parts, _READERS)) as documents,
-        WindowWriter(folder / COMPACT, window, facts.dtype) as writer,
+        WindowWriter(folder / _COMPACT, window, facts.dtype) as writer,
     ):
         windows = _Windows(documents, window, facts.dtype)
         for start in range(0, total // window, block):
@@ -159,7 +159,7 @@ def write_annotated_stream(
     return Built(
         write_padded_stream(
             folder,
-            ANNOTATED,
+            _ANNOTATED,
             tokens=tokens,
             facts=tokenizer_facts(tokenizer),
             sidecar=SIDECAR,

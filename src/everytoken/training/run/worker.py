@@ -34,7 +34,7 @@ from everytoken.training.errors import TrainingError
 from everytoken.training.run.job import TrainingJob, read_job
 from everytoken.training.run.launch import RECORDS_FILE, run_job
 from everytoken.training.run.progress_channel import append_records
-from everytoken.training.step import Record
+from everytoken.training.step import TrainingRecord
 
 _SECONDS_BETWEEN_LOOKS = 0.1
 _SECONDS_TO_END = 30.0  # of a process that is told to end
@@ -81,7 +81,7 @@ def _leave() -> NoReturn:
     os._exit(0)
 
 
-def _run(job: TrainingJob, on_records: Callable[[Sequence[Record]], None], store: Path | None) -> None:
+def _run(job: TrainingJob, on_records: Callable[[Sequence[TrainingRecord]], None], store: Path | None) -> None:
     import torch.distributed as dist
 
     from everytoken.training.step import join
