@@ -36,8 +36,8 @@ from everytoken.tokens.canary import CanaryParameters
 from everytoken.tokens.chat import ChatParameters
 from everytoken.tokens.engines import EngineName, SpecialTokens
 from everytoken.tokens.order import DataParameters
-from everytoken.training import BitsPerByteParameters as HeldOutParameters
 from everytoken.training import (
+    BitsPerByteParameters,
     CheckpointParameters,
     DistributionParameters,
     GenerationParameters,
@@ -314,7 +314,7 @@ class PretrainingParameters(_Parameters):
 class EvaluationParameters(_Parameters):
     """Bits per byte on held-out documents, and samples."""
 
-    held_out: HeldOutParameters
+    held_out: BitsPerByteParameters
     generation: GenerationParameters
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     )
     from everytoken.provenance.lookup.splits import unread_splits
     from everytoken.provenance.lookup.stream_documents import (
+        Locate,
         StreamDocuments,
         documents_of,
         documents_of_gone,
@@ -52,6 +53,7 @@ __all__ = [
     "DocumentRecords",
     "FORMER_INDEXES",
     "IndexedStream",
+    "Locate",
     "LocatedTokens",
     "OpenRun",
     "Places",

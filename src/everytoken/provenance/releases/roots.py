@@ -113,7 +113,8 @@ def _refusal(name: str, root: str | None) -> str:
     return (
         f"source {name!r}: the release names {shown_url(root)!r}, a place of a machine, a private address or plain "
         "http, which is read only when you name it. If you trust it: --params "
-        f"replay.allow_roots={shown_url(root)} (several: with | between them, or a list in parameters_replay.yml); else give another place ({give})"
+        f"replay.allow_roots={shown_url(root)} (several: with | between "
+        f"them, or a list in parameters_replay.yml); else give another place ({give})"
     )
 
 

@@ -6,8 +6,8 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from everytoken.provenance.lookup import Address, DocumentRecord, UpstreamDocument
+from everytoken.provenance.trace.spans import NumberedSpan, TextSpan, TracedSpan
 from everytoken.provenance.trace.steps import TracedSequence, TracedToken
-from everytoken.provenance.trace.windows import TracedSpan
 
 _WIDTH = 120  # of a line about a document
 _SHORTEST = 16  # characters of an id are shown at least
@@ -135,25 +135,26 @@ def _span_lines(
     begin = f"[{span.at}, {span.end})"
     length = "" if span.length is None else f" of {span.length:,}"
     characters = ""
-    if span.characters is not None and span.located is not None:
+    if isinstance(span, TextSpan) and span.characters is not None:
         start, end = span.characters
         characters = f"; characters [{start:,}, {end:,}) of {span.located.characters:,}"
     ended = ", EOS too" if span.has_eos else ""
     cut = ""
-    if span.is_cut and span.located is not None:
+    if isinstance(span, TextSpan) and span.is_cut:
         cut = f"; cut to the cap, of {span.located.whole_length:,}"
     down = "; taken down: EOS stands in its place" if span.taken_down else ""
     counted = f"; {span.counted:,} count in the loss" if span.counted is not None else ""
     yield f"{begin}  tokens [{span.first:,}, {span.last:,}){length}{ended}{characters}{counted}{down}"
     indent = " " * (len(begin) + 2)
-    if span.record is None:
+    if isinstance(span, NumberedSpan):
         of_file = "" if span.file is None else f": document {span.file[1]:,} of {printable(span.file[0])}"
         yield f"{indent}sequence {span.document:,} of the stream's .idx{of_file}"
         return
     yield indent + record_line(span.record, _WIDTH - len(indent), cut)
     marked = position.characters if position is not None else span.characters
     if texts is not None and marked is not None:
-        text = span.text if span.record.address is None else texts[span.record.address].text
+        own = span.text if isinstance(span, TextSpan) else None
+        text = own if span.record.address is None else texts[span.record.address].text
         yield from (indent + line for line in _marked(str(text), marked))
 
 

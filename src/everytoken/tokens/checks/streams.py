@@ -21,7 +21,7 @@ from everytoken.tokens.checks.windows import (
     sampled,
     scan,
 )
-from everytoken.tokens.encoding import STATISTIC as TOMBSTONES
+from everytoken.tokens.encoding import TOMBSTONES
 from everytoken.tokens.errors import StreamError
 from everytoken.tokens.streams import (
     LOSS_MASK_FILE,

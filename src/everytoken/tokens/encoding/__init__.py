@@ -15,7 +15,7 @@ if TYPE_CHECKING:
         tokenization_summary,
         tokenization_table,
     )
-    from everytoken.tokens.encoding.tombstones import STATISTIC, tombstones_of
+    from everytoken.tokens.encoding.tombstones import TOMBSTONES, tombstones_of
 
 __getattr__, __dir__ = exports(__name__, __file__)
 
@@ -26,7 +26,7 @@ __all__ = [
     "EngineDiffers",
     "Recheck",
     "Rechecker",
-    "STATISTIC",
+    "TOMBSTONES",
     "SpelledSpecialToken",
     "document_counts",
     "encode_part",
