@@ -38,11 +38,11 @@ from everytoken.seeds import numpy_generator
 from everytoken.shards import (
     ArtifactStore,
     Part,
-    Processes,
     Rows,
     Shards,
     Store,
     StoredPart,
+    WorkerProcesses,
     file_sha256,
     plan_artifact,
     versioned,
@@ -158,7 +158,7 @@ def bare_join(folder: Path, documents: Shards, files: list[UpstreamFile], memory
 
 def stages(folder: Path, memory: int) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Yield the stages of annotation and subsampling of the documents in ``folder``."""
-    engine = Processes(2)
+    engine = WorkerProcesses(2)
     store = {name: Store(folder / name) for name in ("documents", "scored", "estimates", "annotated", "rest", "out")}
     files = [UpstreamFile("scores", "scores.parquet", folder / "scores.parquet", None)]
     yield "join_published", lambda: join(folder / "scorer", store["documents"].load(), files, memory)
@@ -203,7 +203,7 @@ def make_tiny(folder: Path, parts: int, rows: int) -> None:
     """Make the tiny parts and a table of scores of nine tenths of their documents."""
     numbers = list(range(parts))
     given = Shards.from_values(numbers, [f"{number:064x}" for number in numbers])
-    Store(folder / "documents").save(given.map(tiny_part, rows=rows), Processes(2))
+    Store(folder / "documents").save(given.map(tiny_part, rows=rows), WorkerProcesses(2))
     known = np.array([number for number in range(parts * rows) if number % 3 != 2 and number % 10])
     write_table(folder / "scores.parquet", known, numpy_generator(5))
 

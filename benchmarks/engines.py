@@ -25,7 +25,7 @@ import numpy as np
 from everytoken.tokens import TokenizerError
 from everytoken.tokens.engines import (
     REFERENCE,
-    Engine,
+    TokenizerEngine,
     adversarial_texts,
     compare_engines,
     installed_engines,
@@ -57,14 +57,14 @@ def corpus(wanted: float) -> list[list[str]]:
     return [batch for batch in batches if batch]
 
 
-def seconds(engine: Engine, batches: Sequence[Sequence[str]]) -> float:
+def seconds(engine: TokenizerEngine, batches: Sequence[Sequence[str]]) -> float:
     begin = time.process_time()
     for batch in batches:
         engine.encode(batch)
     return time.process_time() - begin
 
 
-def bare_differences(tokenizer: DocumentTokenizer, engine: Engine, texts: Sequence[str]) -> str:
+def bare_differences(tokenizer: DocumentTokenizer, engine: TokenizerEngine, texts: Sequence[str]) -> str:
     """Say on how many texts an engine without guard differs."""
     expected, cuts = open_engine(REFERENCE, tokenizer.content, POLICY).encode(texts)
     try:
@@ -85,7 +85,7 @@ def report(path: Path, batches: Sequence[Sequence[str]], cases: int, seed: int) 
     tokenizer = open_tokenizer(path, EOS)
     size = sum(len(text.encode()) for batch in batches for text in batch) / 1e6
     print(f"\n{path}: {size:.1f} MB of text, {cases} cases, seed {seed}")
-    engines: dict[str, tuple[Engine, Engine]] = {}
+    engines: dict[str, tuple[TokenizerEngine, TokenizerEngine]] = {}
     reference = open_engine(REFERENCE, tokenizer.content, POLICY)
     engines[REFERENCE] = (reference, reference)
     for name in installed_engines():

@@ -25,10 +25,10 @@ from typing import Any
 
 from backports import zstd
 
-from everytoken.corpus.ingestion import PlanParameters, Source, find_files, make_plan, part_values, read_part
+from everytoken.corpus.ingestion import PlanParameters, Source, find_files, make_shard_plan, part_values, read_part
 from everytoken.corpus.reading import ReadingLimits
 from everytoken.seeds import python_random
-from everytoken.shards import Processes, Shards, Store
+from everytoken.shards import Shards, Store, WorkerProcesses
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 ROUNDS = 3
@@ -90,7 +90,7 @@ def ingest(files: Path, output: Path, workers: int) -> int:
     found = {"web": find_files("web", source.upstream, output)}
     parameters = PlanParameters(seed=42, offset=0, n_shards=None, expect_shards=None)
     limits = ReadingLimits(max_row_bytes=64 << 20, zstd_window_log_max=27)
-    values, digests = part_values(make_plan({"web": source}, found, parameters, limits), {"web": source}, found)
+    values, digests = part_values(make_shard_plan({"web": source}, found, parameters, limits), {"web": source}, found)
     planned = Shards.from_values(values, digests).map(
         read_part,
         min_chars=32,
@@ -98,7 +98,7 @@ def ingest(files: Path, output: Path, workers: int) -> int:
         **limits.model_dump(),
         keep_fetched=True,
     )
-    return Store(output / "documents").save(planned, Processes(workers)).rows
+    return Store(output / "documents").save(planned, WorkerProcesses(workers)).rows
 
 
 def datatrove(files: Path, output: Path, workers: int, compression: str) -> int:

@@ -25,10 +25,10 @@ from everytoken.training import (
     CheckpointParameters,
     DistributionParameters,
     ExecutionParameters,
-    TrainingParameters,
+    OptimisationParameters,
 )
-from everytoken.training.run import make_plan
-from everytoken.training.step import Objective, Processes, autocast, execution, join, these_processes
+from everytoken.training.run import make_training_plan
+from everytoken.training.step import Objective, Ranks, autocast, execution, join, these_processes
 
 
 def main() -> None:
@@ -61,7 +61,7 @@ def main() -> None:
         init_std=0.02,
     )
     how = ExecutionParameters(threads=1, precision=options.precision, matmul_precision="medium")
-    training = TrainingParameters(
+    training = OptimisationParameters(
         seed=0,
         steps=2,
         batch_size=options.micro_batch * int(os.environ.get("WORLD_SIZE", "1")),
@@ -85,7 +85,7 @@ def main() -> None:
     if world > 1:
         join(distribution)
     processes = these_processes(distribution)
-    plan = make_plan(
+    plan = make_training_plan(
         llama,
         training,
         DataParameters(
@@ -111,7 +111,7 @@ def main() -> None:
 
 
 def _measured(
-    llama: LlamaParameters, training: TrainingParameters, options: argparse.Namespace, processes: Processes
+    llama: LlamaParameters, training: OptimisationParameters, options: argparse.Namespace, processes: Ranks
 ) -> int:
     tokens = torch.randint(
         0, options.vocab_size, (options.micro_batch, options.seq_length + 1), generator=torch_generator(0, "tokens")

@@ -24,12 +24,12 @@ from everytoken.shards import (
     ROW_GROUP_ROWS,
     Inline,
     Part,
-    Processes,
     Rows,
     Shards,
     Store,
     StoredPart,
     TableDigest,
+    WorkerProcesses,
     file_sha256,
     versioned,
     write_rows,
@@ -124,7 +124,7 @@ def measure_parts(folder: Path, parts: int) -> None:
 
     planned = Shards.from_values(list(range(parts)), [str(i) for i in range(parts)]).map(here.tiny_part)
     print(f"\n{parts} parts of one row")
-    for name, engine in (("inline", Inline()), ("processes, 2 workers", Processes(2))):
+    for name, engine in (("inline", Inline()), ("processes, 2 workers", WorkerProcesses(2))):
         store = Store(folder / name)
         start = time.perf_counter()
         store.save(planned, engine)

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from everytoken.models import LlamaParameters, build_model
 from everytoken.seeds import numpy_generator
 from everytoken.tokens.order import DataParameters, open_training_windows
-from everytoken.training import ExecutionParameters, TrainingParameters
+from everytoken.training import ExecutionParameters, OptimisationParameters
 from everytoken.training.step import describe_machine, execution, make_optimizer, matrix_peak, prepare, train_steps
 
 MODES = {"highest": ("float32", "highest"), "medium": ("float32", "medium"), "bfloat16": ("bfloat16", "medium")}
@@ -39,9 +39,9 @@ WARM_UP = 3
 
 def training_parameters(
     machine: ExecutionParameters, batch_size: int, steps: int, options: argparse.Namespace
-) -> TrainingParameters:
+) -> OptimisationParameters:
     """Return parameters of a run that goes on for as long as it is asked."""
-    return TrainingParameters(
+    return OptimisationParameters(
         seed=0,
         steps=steps,
         batch_size=batch_size,

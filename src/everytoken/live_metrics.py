@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-Rows = Mapping[str, Sequence[float | int | None]]
+MetricRows = Mapping[str, Sequence[float | int | None]]
 """Columns of one length, ``step`` among them."""
 
-_listeners: list[Callable[[Rows], None]] = []
+_listeners: list[Callable[[MetricRows], None]] = []
 
 
-def announce(rows: Rows) -> None:
+def announce(rows: MetricRows) -> None:
     """Give rows to all who listen; what a listener raises is raised here."""
     for listener in list(_listeners):
         listener(rows)
 
 
 @contextmanager
-def listening(listener: Callable[[Rows], None]) -> Iterator[None]:
+def listening(listener: Callable[[MetricRows], None]) -> Iterator[None]:
     """Give ``listener`` the rows that are announced inside the block."""
     _listeners.append(listener)
     try:

@@ -39,9 +39,13 @@ from everytoken.tokens.chat import ChatParameters
 from everytoken.tokens.engines import EngineName, SpecialTokens
 from everytoken.tokens.order import DataParameters
 from everytoken.tokens.streams import chosen_kinds
-from everytoken.training import CheckpointParameters, DistributionParameters, GenerationParameters
-from everytoken.training import EvaluationParameters as HeldOutParameters
-from everytoken.training import TrainingParameters as OptimisationParameters
+from everytoken.training import (
+    BitsPerByteParameters,
+    CheckpointParameters,
+    DistributionParameters,
+    GenerationParameters,
+    OptimisationParameters,
+)
 
 __all__ = [
     "AnnotationParameters",
@@ -334,7 +338,7 @@ class PretrainingParameters(_Parameters):
 class EvaluationParameters(_Parameters):
     """Bits per byte on held-out documents, and samples."""
 
-    held_out: HeldOutParameters
+    held_out: BitsPerByteParameters
     generation: GenerationParameters
 
 

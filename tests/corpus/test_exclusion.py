@@ -21,7 +21,7 @@ from everytoken.corpus.exclusion import (
     read_list,
     write_list,
 )
-from everytoken.corpus.sampling.report import amounts_by_score, check_conservation
+from everytoken.corpus.sampling.report import amounts_by_score, check_draw_conservation
 from everytoken.corpus.sampling.splits import select_held_out
 from everytoken.shards import Inline, Part, Rows, Shards, Store, versioned
 from everytoken.shards.recipe import recipe_value
@@ -131,7 +131,7 @@ def test_an_excluded_held_out_document_is_removed_and_counted(batch_rows: int) -
     amounts = amounts_by_score({**nothing, "held_out": after})
     assert amounts == amounts_by_score({**nothing, "held_out": before})
     scored = {key: int(of["rows"]) for key, of in amounts["held_out"].items()}
-    check_conservation(scored, amounts)
+    check_draw_conservation(scored, amounts)
 
 
 def _scored(rows: int) -> pa.Table:

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from everytoken.arrays import Integers
 from everytoken.outofcore import grouping
-from everytoken.outofcore.grouping import Integers, distinct, find_repeats
+from everytoken.outofcore.grouping import distinct, find_repeats
 from everytoken.seeds import numpy_generator
 from tests.memory import traced_peak
 

@@ -201,6 +201,54 @@ def test_no_package_shows_a_name_that_a_module_in_it_has() -> None:
         assert not inside & set(getattr(package, "__all__", ())), folder
 
 
+_REPEATED = {"create_pipeline", "logger"}
+
+
+def _definitions(tree: ast.Module) -> Iterator[str]:
+    """Yield the public functions, classes and constants that a module defines."""
+    statements: list[ast.stmt] = [*tree.body]
+    for node in statements:
+        names: list[str] = []
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names = [node.name]
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = [name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)]
+        elif isinstance(node, ast.If | ast.With | ast.Try):
+            statements += [*node.body, *getattr(node, "orelse", [])]
+        yield from {name for name in names if not name.startswith("_")}
+
+
+def test_no_public_name_has_two_meanings() -> None:
+    homes: dict[str, list[str]] = {}
+    for path, tree in _sources(SOURCE):
+        for name in set(_definitions(tree)):
+            homes.setdefault(name, []).append(path)
+    repeated = {name: paths for name, paths in homes.items() if len(paths) > 1}
+    assert set(repeated) - _REPEATED == set(), repeated
+
+
+def test_a_name_of_this_project_is_imported_as_it_is() -> None:
+    """An alias would give one thing two names."""
+    aliases = [
+        f"{path}:{node.lineno} {alias.name} as {alias.asname}"
+        for path, tree in _sources(SOURCE)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("everytoken")
+        for alias in node.names
+        if alias.asname is not None
+    ]
+    assert not aliases
+
+
+def test_a_name_of_a_node_function_is_that_of_one_function() -> None:
+    functions: dict[str, set[str]] = {}
+    for pipeline in pipelines.values():
+        for node in pipeline.nodes:
+            functions.setdefault(node.func.__name__, set()).add(f"{node.func.__module__}.{node.func.__qualname__}")
+    assert {name: found for name, found in functions.items() if len(found) > 1} == {}
+
+
 def test_no_folder_holds_more_than_16_modules() -> None:
     folders = Counter(path.parent for folder in (SOURCE, ROOT / "tests") for path in folder.rglob("*.py"))
     assert max(folders.values()) <= 16, folders.most_common(3)

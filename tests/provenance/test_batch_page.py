@@ -17,8 +17,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from everytoken.provenance.lookup.character_spans import locate_document
 from everytoken.provenance.lookup.document_records import DocumentRecord
 from everytoken.provenance.trace.batch_page import batch_page, write_batch_page
+from everytoken.provenance.trace.spans import TextSpan
 from everytoken.provenance.trace.steps import TracedSequence
-from everytoken.provenance.trace.windows import TracedSpan, TracedWindow
+from everytoken.provenance.trace.windows import TracedWindow
 from everytoken.seeds import numpy_generator
 from everytoken.tokens import open_tokenizer
 from everytoken.tokens.tokenizer.document_tokenizer import DocumentTokenizer
@@ -74,9 +75,7 @@ def window(tokenizer: DocumentTokenizer, number: int, texts: list[str], size: in
         first = skip if k == 0 else 0
         last = min(len(located.ids), first + size - place)
         told = record(10 * number + k, text[:60])
-        spans.append(
-            TracedSpan(place, place + last - first, first, told, k, None, located, None, last - first, len(located.ids))
-        )
+        spans.append(TextSpan(place, place + last - first, first, k, told, located, last - first, None))
         ids += located.ids[first:last].tolist()
         place += last - first
     counted = np.arange(size) < place

@@ -28,7 +28,7 @@ from everytoken.provenance.exposure.unused_documents import unused_at
 from everytoken.provenance.indexes.document_numbers import DocumentPlace
 from everytoken.provenance.indexes.stream_index import MadeStream, index_padded_stream
 from everytoken.provenance.lookup.dataset_locations import Places
-from everytoken.provenance.lookup.document_records import DocumentRecords, Row
+from everytoken.provenance.lookup.document_records import DocumentRecords, StoreRow
 from everytoken.provenance.lookup.recorded_runs import recorded_run
 from everytoken.provenance.lookup.runs import OpenRun, Run, describe_run, find_run, open_run
 from everytoken.provenance.lookup.stream_documents import documents_of, index_of_stream
@@ -255,7 +255,7 @@ def test_what_was_read_of_a_phrase_are_the_reads_of_the_windows_with_its_tokens(
     encoded = {split: made.table(f"{split}_tokens", ["tokens"]) for split in ("unannotated", "annotated")}
     for split in ("unannotated", "annotated") * 24:
         number = int(drawn.integers(len(encoded[split])))
-        place = Row(*of["compact" if split == "unannotated" else split].numbers.row(number))
+        place = StoreRow(*of["compact" if split == "unannotated" else split].numbers.row(number))
         ((_, document),) = records.texts_at({0: place}, {0: number})
         text, ids = document.text, encoded[split][number]["tokens"]
         if document.record.excluded is not None or len(text) < 20:

@@ -44,8 +44,16 @@ from everytoken.pipelines.verification.pipeline import create_pipeline as verifi
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases.release import open_release
 from everytoken.provenance.replay.faults import of_another_id
-from everytoken.provenance.replay.manifest_files import is_release, manifest_parts, read_manifest
-from everytoken.provenance.replay.parameters import rebuilding_pipelines, released_groups, with_released_parameters
+from everytoken.provenance.replay.manifest_files import (
+    is_release,
+    manifest_parts,
+    read_released_manifest,
+)
+from everytoken.provenance.replay.parameters import (
+    rebuilding_pipelines,
+    released_groups,
+    with_released_parameters,
+)
 from everytoken.provenance.replay.replayed_release import keep_to_release
 from everytoken.provenance.replay.report import require_unmoved
 from everytoken.provenance.replay.upstream_drift import released_plan
@@ -662,12 +670,12 @@ def test_a_manifest_may_have_ids_of_any_kind_and_nothing_that_is_no_manifest(tmp
         (tmp_path / split).mkdir()
         pq.write_table(pa.table({"id": column, **rows}), tmp_path / split / "a.parquet")
     (part,) = manifest_parts(tmp_path)
-    read = {split: batch.column("id").to_pylist() for split, _, batch in read_manifest(part.value)}
+    read = {split: batch.column("id").to_pylist() for split, _, batch in read_released_manifest(part.value)}
     assert read == {"annotated": [str(ids[0]), None], "unannotated": ["12", "13"]}
     pq.write_table(pa.table({"id": column, **rows, "is_bad": [None, True]}), tmp_path / "annotated/a.parquet")
     (part,) = manifest_parts(tmp_path)
     with pytest.raises(ProvenanceError, match=r"annotated/a.parquet row 0: is_bad is null"):
-        list(read_manifest(part.value))
+        list(read_released_manifest(part.value))
     boundaries = {"annotated": {"parts": [{"name": "a.parquet", "first_row": 0, "rows": 3}]}}
     (tmp_path / "file_boundaries.json").write_text(json.dumps(boundaries))
     with pytest.raises(ProvenanceError, match=r"annotated has \('a', 0, 3\) .*, found \('a', 0, 2\)"):

@@ -25,6 +25,7 @@ from everytoken.provenance.lookup.stream_documents import documents_of
 from everytoken.provenance.lookup.token_texts import bytes_of_token
 from everytoken.provenance.lookup.upstream_text import UpstreamDocument, read_documents_at
 from everytoken.provenance.trace.lines import file_lines, record_line, sequence_lines
+from everytoken.provenance.trace.spans import NumberedSpan, TakenDownSpan, TextSpan
 from everytoken.provenance.trace.steps import TracedSequence, open_stream, token_at, trace_step, trace_window
 from everytoken.provenance.trace.windows import TracedWindow, trace_windows
 from everytoken.tokens import DocumentEncoder, open_tokenizer
@@ -82,7 +83,7 @@ def test_spans_are_of_the_documents_that_a_scan_finds(
         assert window.tokens.tolist() == ids.tolist()
         place = 0
         for span in window.spans:
-            assert span.at == place and span.record is not None
+            assert span.at == place and isinstance(span, TextSpan | TakenDownSpan)
             place = span.end
             record = span.record
             told = record.canary or {}
@@ -116,7 +117,7 @@ def test_characters_are_those_that_the_tokens_spell(
         for span in window.spans:
             if span.taken_down:
                 continue
-            assert span.characters is not None and span.text is not None and span.located is not None
+            assert isinstance(span, TextSpan) and span.characters is not None and span.text is not None
             start, end = span.characters
             ids = window.tokens[span.at : span.end].tolist()
             spelled = b"".join(bytes_of_token(tokenizer, one) for one in ids if one != tokenizer.eos_id)
@@ -144,7 +145,7 @@ def test_what_is_told_of_a_document_is_what_its_store_has(
     seen = set()
     for name in ("compact", "annotated", "chats", "raw_shards"):
         for span in (span for window in traced[name] for span in window.spans):
-            assert span.record is not None
+            assert isinstance(span, TextSpan | TakenDownSpan)
             split, row = stores[span.record.address]  # type: ignore[index]
             address = f"{row['source']}/{row['shard_index']}/{row['row']}"
             told = {
@@ -158,11 +159,11 @@ def test_what_is_told_of_a_document_is_what_its_store_has(
             assert told | span.record.to_json() | {"text": row["text"]} == told | {
                 name: getattr(span.record, name) for name in ("number", "excluded", "characters")
             }
-            assert span.text in (row["text"], None)
+            assert isinstance(span, TakenDownSpan) or span.text == row["text"]
             seen.add(span.record.address)
     assert {address for address in seen if address is not None} == set(stores)
     for span in (span for window in traced["canary"] for span in window.spans):
-        assert span.record is not None and span.record.canary is not None and span.record.address is None
+        assert isinstance(span, TextSpan) and span.record.canary is not None and span.record.address is None
         assert span.record.canary["universe"] and span.record.canary["trigger"] is None
 
 
@@ -174,7 +175,7 @@ def test_of_a_document_that_was_taken_down_only_its_place_is_told(
         for name in ("compact", "annotated", "raw_shards")
         for window in traced[name]
         for span in window.spans
-        if span.taken_down and span.record is not None
+        if isinstance(span, TakenDownSpan)
     }
     drawn = {
         (row["source"], row["row"]) for split in TOKENS for row in made.table(f"{split}_documents", ["source", "row"])
@@ -182,10 +183,10 @@ def test_of_a_document_that_was_taken_down_only_its_place_is_told(
     expected = {(source, 0, row) for source, row in EXCLUDED_ROWS & drawn}
     assert set(down) == expected != set()
     for window, span in down.values():
-        assert span.record is not None and span.record.excluded == "asked for"
-        assert (span.text, span.characters, span.located) == (None, None, None)
+        assert span.taken_down and span.record.excluded == "asked for"
+        assert span.characters is None and not hasattr(span, "text") and not hasattr(span, "located")
         assert "taken down" in "\n".join(sequence_lines(TracedSequence(window, None), None))
-    chats = {span.record.address for window in traced["chats"] for span in window.spans if span.record}
+    chats = {span.record.address for window in traced["chats"] for span in window.spans if isinstance(span, TextSpan)}
     assert not chats & expected
 
 
@@ -214,7 +215,7 @@ def test_a_step_is_traced_as_it_was_read(made: TracedJob, tokenizer: DocumentTok
 
 
 def test_lines_spell_out_what_a_terminal_would_act_on(traced: dict[str, list[TracedWindow]]) -> None:
-    window = next(one for one in traced["annotated"] if HOSTILE in (one.spans[0].text or ""))
+    window = next(one for one in traced["annotated"] if HOSTILE in (getattr(one.spans[0], "text", None) or ""))
     record = window.spans[0].record
     assert record is not None and record.address is not None
     texts = {record.address: UpstreamDocument(None, str(window.spans[0].text))}
@@ -272,7 +273,7 @@ def test_a_stream_of_another_program_is_known_by_its_sequences(made: TracedJob, 
     for number, one in enumerate(opened):
         assert one.window.tokens.tolist() == tokens[16 * number : 16 * number + 17].tolist()
         for span in one.window.spans:
-            assert span.record is None and span.length == lengths[span.document]
+            assert isinstance(span, NumberedSpan) and span.length == lengths[span.document]
             first = int(ends[span.document]) - lengths[span.document]
             assert one.window.tokens[span.at : span.end].tolist() == list(range(first + span.first, first + span.last))
         assert one.window.spans[-1].end == 17
@@ -288,8 +289,8 @@ def test_the_text_of_an_address_is_read_again_from_its_upstream(
 ) -> None:
     ingestion = made.job.catalog.load("params:ingestion")
     files: dict[str, list[UpstreamFile]] = made.job.catalog.load("upstream_files")
-    spans = [span for window in traced["raw_shards"] for span in window.spans if span.text is not None]
-    texts = {span.record.address: (span.record.id, span.text) for span in spans if span.record and span.record.address}
+    spans = [span for window in traced["raw_shards"] for span in window.spans if isinstance(span, TextSpan)]
+    texts = {span.record.address: (span.record.id, span.text) for span in spans if span.record.address}
     assert len(texts) > 60
     assert read_documents_at(ingestion.active_sources, files, texts) == texts
 
@@ -396,7 +397,7 @@ def test_lines_about_documents_fit_a_terminal_and_files_are_named_once(
         return replace(record, id=id)
 
     spans = [span for window in traced["compact"] for span in window.spans]
-    records = [span.record for span in spans if span.record is not None]
+    records = [span.record for span in spans if not isinstance(span, NumberedSpan)]
     for window in traced["compact"]:
         long = replace(window, spans=tuple(replace(span, record=named(records[0], "x" * 400)) for span in window.spans))
         lines = list(sequence_lines(TracedSequence(long, None), None))

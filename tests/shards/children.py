@@ -131,12 +131,12 @@ def planned(kind: str, plan: int) -> Any:
 
 
 def save(kind: str, root: Path, plan: int, workers: int) -> None:
-    from everytoken.shards import ArtifactStore, Inline, Processes, Store
+    from everytoken.shards import ArtifactStore, Inline, Store, WorkerProcesses
 
     if kind == "artifact":
         ArtifactStore(root).save(planned(kind, plan))
     else:
-        Store(root).save(planned(kind, plan), Processes(workers) if workers else Inline())
+        Store(root).save(planned(kind, plan), WorkerProcesses(workers) if workers else Inline())
 
 
 def _run(job: dict[str, Any]) -> None:

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from everytoken.shards import Engine, Failure, Inline, Processes, ShardsError, make_engine
+from everytoken.shards import Engine, Failure, Inline, ShardsError, WorkerProcesses, make_engine
 from tests.shards import functions
 from tests.shards.children import PATIENCE, wait_until
 from tests.shards.functions import given, total
 
-ENGINES = [Inline(), Processes(1), Processes(3)]
+ENGINES = [Inline(), WorkerProcesses(1), WorkerProcesses(3)]
 ODD = ["well", "unpicklable", "surrogate", "unspeakable", "panic", "well"]
 
 
@@ -86,7 +86,7 @@ def test_any_exception_is_a_failure_with_its_text_and_costs_no_other_task(engine
 
 
 def test_an_exit_within_a_worker_is_a_failure_and_not_the_end() -> None:
-    found = results(Processes(1), raise_oddly, ["exit", "well"])
+    found = results(WorkerProcesses(1), raise_oddly, ["exit", "well"])
     assert found["well"] == 7
     assert found["exit"].error == "SystemExit: 0"
 
@@ -102,7 +102,7 @@ def test_an_interrupt_within_this_process_ends_the_run(stop: type[BaseException]
 
 @pytest.mark.sensitive
 def test_tasks_with_which_a_worker_dies_are_named_and_cost_no_other() -> None:
-    found = results(Processes(2), partial(die_of, [0, 3, 11]), list(range(12)))
+    found = results(WorkerProcesses(2), partial(die_of, [0, 3, 11]), list(range(12)))
     died = {n for n, outcome in found.items() if isinstance(outcome, Failure)}
     assert died == {0, 3, 11}
     assert "died twice with this part, the second time alone" in found[3].traceback
@@ -110,14 +110,14 @@ def test_tasks_with_which_a_worker_dies_are_named_and_cost_no_other() -> None:
 
 
 def test_there_are_as_many_workers_as_asked_for(tmp_path: Path) -> None:
-    found = set(results(Processes(2), partial(meet, tmp_path, 2), list(range(6))).values())
+    found = set(results(WorkerProcesses(2), partial(meet, tmp_path, 2), list(range(6))).values())
     assert len(found) == 2 and os.getpid() not in found
     assert set(results(Inline(), process_id, [1]).values()) == {os.getpid()}
 
 
 @pytest.mark.sensitive
 def test_a_caller_that_stops_leaves_no_worker() -> None:
-    outcomes = Processes(2).run(long_after_the_first, list(range(50)))
+    outcomes = WorkerProcesses(2).run(long_after_the_first, list(range(50)))
     worker = next(outcomes)[1]
     os.kill(worker, 0)
     start = time.monotonic()
@@ -129,36 +129,36 @@ def test_a_caller_that_stops_leaves_no_worker() -> None:
 
 def test_workers_have_the_environment_and_folder_of_the_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEST_RAN", "before")
-    assert results(Processes(1), environment, ["TEST_RAN"]) == {"TEST_RAN": "before"}
+    assert results(WorkerProcesses(1), environment, ["TEST_RAN"]) == {"TEST_RAN": "before"}
     monkeypatch.setenv("TEST_RAN", "after")
     monkeypatch.setenv("TEST_SECONDS", "1")
     monkeypatch.chdir(tmp_path)
-    found = results(Processes(2), environment, ["TEST_RAN", "TEST_SECONDS"])
+    found = results(WorkerProcesses(2), environment, ["TEST_RAN", "TEST_SECONDS"])
     assert found == {"TEST_RAN": "after", "TEST_SECONDS": "1"}
-    assert results(Processes(1), folder, [0]) == {0: str(tmp_path)}
+    assert results(WorkerProcesses(1), folder, [0]) == {0: str(tmp_path)}
     monkeypatch.delenv("TEST_RAN")
-    assert results(Processes(1), environment, ["TEST_RAN"]) == {"TEST_RAN": None}
+    assert results(WorkerProcesses(1), environment, ["TEST_RAN"]) == {"TEST_RAN": None}
 
 
 def test_a_fork_of_a_process_that_had_workers_has_its_own() -> None:
-    assert results(Processes(1), square, [5]) == {5: 25}
+    assert results(WorkerProcesses(1), square, [5]) == {5: 25}
     child = os.fork()
     if child == 0:
         try:
-            os._exit(0 if results(Processes(2), square, [5, 6]) == {5: 25, 6: 36} else 1)
+            os._exit(0 if results(WorkerProcesses(2), square, [5, 6]) == {5: 25, 6: 36} else 1)
         finally:
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert results(Processes(1), square, [7]) == {7: 49}
+    assert results(WorkerProcesses(1), square, [7]) == {7: 49}
 
 
 def test_a_worker_uses_one_core() -> None:
-    assert results(Processes(1), environment, ["TOKENIZERS_PARALLELISM"]) == {"TOKENIZERS_PARALLELISM": "false"}
+    assert results(WorkerProcesses(1), environment, ["TOKENIZERS_PARALLELISM"]) == {"TOKENIZERS_PARALLELISM": "false"}
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="asks Linux for the signals of a process")
 def test_ctrl_c_does_not_reach_the_fork_server_not_even_while_it_imports() -> None:
-    assert results(Processes(1), square, [5]) == {5: 25}
+    assert results(WorkerProcesses(1), square, [5]) == {5: 25}
     server = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
     fields = dict(line.split(":\t", 1) for line in Path(f"/proc/{server}/status").read_text().splitlines())
     assert int(fields["SigBlk"], 16) & 1 << signal.SIGINT - 1, "blocked since before it began"
@@ -167,13 +167,13 @@ def test_ctrl_c_does_not_reach_the_fork_server_not_even_while_it_imports() -> No
 
 def test_functions_that_cannot_travel_end_the_run_and_hang_nothing() -> None:
     with pytest.raises((AttributeError, TypeError), match="pickle"):
-        results(Processes(2), lambda task: task, [1, 2])
+        results(WorkerProcesses(2), lambda task: task, [1, 2])
 
 
 def test_the_engine_is_made_of_the_configuration() -> None:
     assert make_engine("inline") == Inline()
-    assert make_engine("processes", 3) == Processes(3)
-    assert make_engine("processes", "cores") == Processes(os.cpu_count() or 1)
+    assert make_engine("processes", 3) == WorkerProcesses(3)
+    assert make_engine("processes", "cores") == WorkerProcesses(os.cpu_count() or 1)
     for kind, workers, message in [
         ("processes", 0, "at least 1"),
         ("processes", "many", "'cores'"),
@@ -187,4 +187,4 @@ def test_the_engine_is_made_of_the_configuration() -> None:
 def test_part_functions_are_importable_in_workers(tmp_path: Path) -> None:
     """The function of a recipe travels by name; so it does with tests, from a folder that is no package of its own."""
     assert total.__module__ == "tests.shards.functions"
-    assert results(Processes(1), square, [5]) == {5: 25}
+    assert results(WorkerProcesses(1), square, [5]) == {5: 25}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from everytoken.shards.digests import value_digest
-from everytoken.shards.ledger import FORMAT, Ledger, PartRecord, SetAsideRecord, is_store
+from everytoken.shards.ledger import LEDGER_FORMAT, Ledger, PartRecord, SetAsideRecord, is_store
 
 
 def record(name: str, **changed: object) -> PartRecord:
@@ -26,7 +26,7 @@ def test_the_bytes_of_a_ledger(tmp_path: Path) -> None:
     expected = f"""{{
  "bytes": 60,
  "checksum": "{LEDGER.checksum}",
- "format": "{FORMAT}",
+ "format": "{LEDGER_FORMAT}",
  "holds": "rows",
  "recipe": {{
   "function": "f",

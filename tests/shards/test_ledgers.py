@@ -25,7 +25,7 @@ from everytoken.shards import (
     read_ledger,
     value_digest,
 )
-from everytoken.shards.ledger import FORMAT
+from everytoken.shards.ledger import LEDGER_FORMAT
 from everytoken.tokens.checks.integrity import verify
 from tests.shards.functions import build_folder, count_up, given, sift, total
 
@@ -88,7 +88,7 @@ def write_edited(path: Path, edit: Callable[[dict[str, Any]], object]) -> None:
     """Edit the ledger of a store, and compute its checksum again."""
     data = json.loads(path.read_text())
     edit(data)
-    data["checksum"] = value_digest([FORMAT, data["holds"], data["recipe"], data["parts"]])
+    data["checksum"] = value_digest([LEDGER_FORMAT, data["holds"], data["recipe"], data["parts"]])
     path.write_text(json.dumps(data))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from everytoken.shards import Engine, Inline, PartsFailed, Processes, Shards, ShardsError, Store
+from everytoken.shards import Engine, Inline, PartsFailed, Shards, ShardsError, Store, WorkerProcesses
 from everytoken.shards.parts import ValuePart
 from everytoken.shards.writing import write_rows
 from tests.shards import functions
@@ -43,7 +43,7 @@ def test_rows_set_aside_are_beside_the_part_with_their_reasons(tmp_path: Path) -
     ]
 
 
-@pytest.mark.parametrize("engine", [Processes(1), Processes(2), Processes(5)], ids=str)
+@pytest.mark.parametrize("engine", [WorkerProcesses(1), WorkerProcesses(2), WorkerProcesses(5)], ids=str)
 def test_same_bytes_for_any_number_of_workers(tmp_path: Path, engine: Engine) -> None:
     make(tmp_path / "a", given(5).map(sift))
     make(tmp_path / "b", given(5).map(sift), engine)
@@ -98,7 +98,7 @@ def test_rows_set_aside_need_a_schema(tmp_path: Path) -> None:
 
 def test_an_unchanged_part_is_the_same_file(tmp_path: Path) -> None:
     first = make(tmp_path / "a", given(3).map(count_up))
-    second = make(tmp_path / "b", first.map(leave), Processes(2))
+    second = make(tmp_path / "b", first.map(leave), WorkerProcesses(2))
     assert [part.digest for part in second] == [part.digest for part in first]
     for name in ("part_00000.parquet", "part_00002.parquet"):
         assert (tmp_path / "a" / name).samefile(tmp_path / "b" / name)

@@ -22,12 +22,12 @@ from everytoken.shards import (
     IncompleteStore,
     Inline,
     PartsFailed,
-    Processes,
     RecipeError,
     Shards,
     ShardsError,
     Store,
     StoreBusy,
+    WorkerProcesses,
 )
 from everytoken.shards.atomic import sole_writer
 from everytoken.shards.progress_bar import progress
@@ -65,7 +65,7 @@ class Shuffled:
 
 
 def test_same_bytes_for_any_number_of_workers_and_any_order(tmp_path: Path) -> None:
-    engines = [Inline(), Processes(1), Processes(2), Processes(5), Shuffled(1), Shuffled(2)]
+    engines = [Inline(), WorkerProcesses(1), WorkerProcesses(2), WorkerProcesses(5), Shuffled(1), Shuffled(2)]
     folders = []
     for i, engine in enumerate(engines):
         make(tmp_path / f"{i}", given(7).map(count_up, factor=3), engine)
@@ -124,7 +124,7 @@ def test_nothing_to_do_leaves_every_byte_and_time(tmp_path: Path, ran: Ran) -> N
 
     before, bytes_before = times(), content(tmp_path / "s")
     assert ran() == names(0, 1, 2)
-    make(tmp_path / "s", given(3).map(count_up), Processes(2))
+    make(tmp_path / "s", given(3).map(count_up), WorkerProcesses(2))
     assert ran() == []
     assert (times(), content(tmp_path / "s")) == (before, bytes_before)
 
@@ -266,7 +266,7 @@ def test_where_a_value_lies_does_not_enter_the_recipe(tmp_path: Path, ran: Ran) 
 # --- failures -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("engine", [Inline(), Processes(2)], ids=["inline", "processes"])
+@pytest.mark.parametrize("engine", [Inline(), WorkerProcesses(2)], ids=["inline", "processes"])
 def test_a_failing_part_costs_no_other_and_is_mended_alone(
     tmp_path: Path, ran: Ran, monkeypatch: pytest.MonkeyPatch, engine: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -296,9 +296,9 @@ def test_a_failing_part_costs_no_other_and_is_mended_alone(
     assert content(tmp_path / "s") == content(tmp_path / "fresh")
 
 
-@pytest.mark.parametrize("engine", [Inline(), Processes(1)], ids=["inline", "processes"])
+@pytest.mark.parametrize("engine", [Inline(), WorkerProcesses(1)], ids=["inline", "processes"])
 def test_the_traceback_that_is_kept_has_no_secret(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: Inline | Processes
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: Inline | WorkerProcesses
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "a-token-of-the-hub-1")
     monkeypatch.setenv("TEST_FAIL", "part_00000")
@@ -340,7 +340,7 @@ def test_parts_outlive_runs_with_other_parameters_that_fail(
 def test_a_dying_worker_costs_one_part_and_is_named(tmp_path: Path, ran: Ran, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEST_DIE", "part_00002")
     with pytest.raises(PartsFailed) as caught:
-        make(tmp_path / "s", given(5).map(count_up), Processes(2))
+        make(tmp_path / "s", given(5).map(count_up), WorkerProcesses(2))
     assert list(caught.value.failures) == names(2)
     assert "worker process died" in caught.value.failures["part_00002"].error
     monkeypatch.delenv("TEST_DIE")
@@ -518,7 +518,7 @@ def test_a_chain_gives_the_same_content_saved_step_by_step_or_at_once(tmp_path: 
     planned = given(3).map(count_up)
     at_once = planned.zip(planned.map(add_one, add=2)).map(add_up).reduce(total, weight=2)
     assert make(tmp_path / "at once", at_once).root_digest == totals.root_digest
-    assert make(tmp_path / "all at once", at_once.map(show_total), Processes(2)).root_digest == shown.root_digest
+    assert make(tmp_path / "all at once", at_once.map(show_total), WorkerProcesses(2)).root_digest == shown.root_digest
 
 
 def test_values_and_empty_parts_are_stored(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 
 from everytoken.shards import IncompleteStore, ShardsError
 from everytoken.shards.artifacts import ArtifactStore
-from everytoken.shards.engines import Processes
+from everytoken.shards.engines import WorkerProcesses
 from everytoken.text_to_stream import inputs
 from everytoken.text_to_stream.encode_file import LENGTHS_FILE
 from everytoken.text_to_stream.errors import PreprocessingError
@@ -104,7 +104,7 @@ def test_the_same_bytes_for_any_workers_and_ranges(
     tmp_path: Path, tokenizer: Path, three: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledgers = []
-    for name, step, workers in (("inline", 1 << 26, None), ("ranges", 777, None), ("two", 1 << 12, Processes(2))):
+    for name, step, workers in (("inline", 1 << 26, None), ("ranges", 777, None), ("two", 1 << 12, WorkerProcesses(2))):
         monkeypatch.setattr(inputs, "RANGE_BYTES", step)
         ledgers.append(make(reversed(three), tmp_path / name, parameters(tokenizer), workers).stream)  # type: ignore[arg-type]
     assert len({ledger.root_digest for ledger in ledgers}) == 1

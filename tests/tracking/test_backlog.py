@@ -19,7 +19,7 @@ from everytoken.tracking import backlog as backlog_module
 from everytoken.tracking import sender as sender_module
 from everytoken.tracking.backlog import LEFT_OUT, Backlog, Header, claimed, created, waiting
 from everytoken.tracking.sender import Sender
-from everytoken.tracking.store import Store
+from everytoken.tracking.store import TrackingStore
 
 HEADER = Header("sqlite:///mlflow.db", "a" * 32)
 
@@ -101,7 +101,7 @@ def test_a_disk_that_does_not_take_the_rest_at_the_end_ends_no_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     dead = "http://127.0.0.1:1"
-    sender = Sender(Store(MlflowClient(dead), dead, dead, "1", tmp_path), HEADER.run)
+    sender = Sender(TrackingStore(MlflowClient(dead), dead, dead, "1", tmp_path), HEADER.run)
     with sender._changed:  # its thread waits
         for record in ({"tags": {"a": "1"}}, {"tags": {"b": "2"}}):
             sender._backlog.append(record)
@@ -190,7 +190,7 @@ def test_a_server_that_says_nothing_costs_a_run_two_seconds_a_minute(
     monkeypatch.setattr(sender_module, "_STALLED_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        sender = Sender(Store(MlflowClient(uri), uri, uri, "1", tmp_path / "b"), HEADER.run)
+        sender = Sender(TrackingStore(MlflowClient(uri), uri, uri, "1", tmp_path / "b"), HEADER.run)
         begin = time.monotonic()
         for step in range(1000):
             sender.put(points(step, 1))

@@ -22,7 +22,7 @@ from everytoken.tracking.contents import Contents
 from everytoken.tracking.parameters_read import refuse_unread
 from everytoken.tracking.run import TrackedRun
 from everytoken.tracking.sender import deliver
-from everytoken.tracking.store import Store, TrackingSettings, open_store
+from everytoken.tracking.store import TrackingSettings, TrackingStore, open_store
 from tests.shards.children import wait_until
 from tests.tracking.toy_project import ToyProject
 
@@ -75,12 +75,12 @@ def raced(project: Path, toy: ToyProject) -> str:
 
 
 @pytest.fixture
-def store(project: Path, raced: str, monkeypatch: pytest.MonkeyPatch) -> Store:
+def store(project: Path, raced: str, monkeypatch: pytest.MonkeyPatch) -> TrackingStore:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     return open_store(project, SETTINGS)
 
 
-def test_four_processes_at_once_create_one_store(raced: str, store: Store) -> None:
+def test_four_processes_at_once_create_one_store(raced: str, store: TrackingStore) -> None:
     assert raced == "[0, 0, 0, 0]"
     runs = store.client.search_runs([store.experiment_id])
     assert [run.info.status for run in runs] == ["FINISHED"] * 4
@@ -158,7 +158,7 @@ def test_a_database_that_an_older_version_left_half_made_is_refused_with_the_way
             assert connection.execute("SELECT run_uuid FROM runs").fetchall() == [(run.id,)]
 
 
-def kept_of(store: Store, *records: dict[str, object]) -> tuple[str, Path]:
+def kept_of(store: TrackingStore, *records: dict[str, object]) -> tuple[str, Path]:
     """A run, and its backlog as a kill leaves it."""
     run = store.client.create_run(store.experiment_id).info.run_id
     kept = created(store.backlogs, Header(store.shown, run))
@@ -181,7 +181,7 @@ def kept_of(store: Store, *records: dict[str, object]) -> tuple[str, Path]:
         None,
     ],
 )
-def test_a_file_that_is_no_backlog_is_named_and_blocks_no_other(store: Store, content: bytes | None) -> None:
+def test_a_file_that_is_no_backlog_is_named_and_blocks_no_other(store: TrackingStore, content: bytes | None) -> None:
     run, path = kept_of(store, {"tags": {"a": "b"}})
     bad = store.backlogs / "0.jsonl"
     bad.mkdir() if content is None else bad.write_bytes(content)
@@ -194,7 +194,7 @@ def test_a_file_that_is_no_backlog_is_named_and_blocks_no_other(store: Store, co
     assert not list(deliver(store))
 
 
-def test_a_backlog_of_a_newer_version_is_delivered_by_an_older_one(store: Store) -> None:
+def test_a_backlog_of_a_newer_version_is_delivered_by_an_older_one(store: TrackingStore) -> None:
     run, path = kept_of(store, {"tags": {"a": "b"}})
     header, rest = path.read_bytes().split(b"\n", 1)
     path.write_bytes(json.dumps({**json.loads(header), "more": 1}).encode() + b"\n" + rest)
@@ -202,7 +202,7 @@ def test_a_backlog_of_a_newer_version_is_delivered_by_an_older_one(store: Store)
 
 
 @pytest.mark.parametrize("line", ["junk", "\0\0", "[]", "5", '{"unknown": 1}', '{"metrics": 5}', '{"metrics": [5]}'])
-def test_a_bad_line_is_named_and_what_comes_before_it_is_delivered(store: Store, line: str) -> None:
+def test_a_bad_line_is_named_and_what_comes_before_it_is_delivered(store: TrackingStore, line: str) -> None:
     run, path = kept_of(store, {"tags": {"a": "b"}}, {"metrics": [["loss", 1.0, 1, 1]]})
     with path.open("a") as file:
         file.write(line + "\n" + '{"tags": {"c": "d"}}\n')
@@ -218,7 +218,7 @@ def test_a_bad_line_is_named_and_what_comes_before_it_is_delivered(store: Store,
 
 
 @pytest.mark.parametrize("name", ["../outside", "/etc/hostname", "a/../../../outside", "link", "..", ".", "a\0b"])
-def test_a_backlog_uploads_only_what_its_own_folder_contains(store: Store, name: str, project: Path) -> None:
+def test_a_backlog_uploads_only_what_its_own_folder_contains(store: TrackingStore, name: str, project: Path) -> None:
     run, path = kept_of(store, {"file": name})
     files = path.with_suffix(".files")
     files.mkdir()
@@ -234,7 +234,7 @@ def test_a_backlog_uploads_only_what_its_own_folder_contains(store: Store, name:
 @pytest.mark.sensitive
 @pytest.mark.parametrize("blocked", [False, True])
 def test_a_backlog_folder_that_is_removed_ends_no_run(
-    store: Store, project: Path, blocked: bool, caplog: pytest.LogCaptureFixture
+    store: TrackingStore, project: Path, blocked: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = TrackedRun(store, "removed", {})
     run.set_tag("before", "1")
@@ -255,7 +255,7 @@ def test_a_backlog_folder_that_is_removed_ends_no_run(
         assert found.info.status == "FINISHED" and found.data.tags["lost"] == "1"
 
 
-def test_a_run_whose_backlog_cannot_be_created_is_failed_with_the_reason(store: Store) -> None:
+def test_a_run_whose_backlog_cannot_be_created_is_failed_with_the_reason(store: TrackingStore) -> None:
     store.backlogs.write_text("no folder")
     with pytest.raises(TrackingError, match=r"mlflow\.backlog: the run cannot begin: .*File exists"):
         TrackedRun(store, "no backlog", {})
@@ -267,7 +267,7 @@ def test_a_run_whose_backlog_cannot_be_created_is_failed_with_the_reason(store: 
 
 @pytest.mark.sensitive
 def test_what_the_backlog_cannot_take_is_sent_at_once_and_counted_when_that_fails_too(
-    store: Store, project: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    store: TrackingStore, project: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(sender_module, "_WAIT_SECONDS", 120.0)  # a busy machine is slow
     monkeypatch.setattr(sender_module, "_PAUSE_SECONDS", 0.0)
@@ -294,7 +294,7 @@ def test_what_the_backlog_cannot_take_is_sent_at_once_and_counted_when_that_fail
     kept.files.unlink()
 
 
-def test_a_dataset_that_changes_during_the_run_is_refused(store: Store) -> None:
+def test_a_dataset_that_changes_during_the_run_is_refused(store: TrackingStore) -> None:
     run = TrackedRun(store, "changing", {})
     run.log_dataset("documents", Contents("a" * 64, 1, 2), "input", "x")
     run.log_dataset("documents", Contents("a" * 64, 1, 2), "input", "x")
@@ -303,7 +303,7 @@ def test_a_dataset_that_changes_during_the_run_is_refused(store: Store) -> None:
     run.end("FAILED")
 
 
-def test_two_datasets_may_not_give_one_metric(store: Store) -> None:
+def test_two_datasets_may_not_give_one_metric(store: TrackingStore) -> None:
     run = TrackedRun(store, "twice", {})
     run.log_metrics({"training.loss": 1.0}, "training_metrics")
     with pytest.raises(TrackingError, match="both training_metrics and training_history give it"):
@@ -312,7 +312,7 @@ def test_two_datasets_may_not_give_one_metric(store: Store) -> None:
 
 
 def test_a_moved_project_finds_its_artifacts_and_writes_new_ones_beside_them(
-    store: Store, project: Path, tmp_path: Path
+    store: TrackingStore, project: Path, tmp_path: Path
 ) -> None:
     old = TrackedRun(store, "before the move", {})
     old.log_parameters({"seed": 1})
@@ -330,7 +330,9 @@ def test_a_moved_project_finds_its_artifacts_and_writes_new_ones_beside_them(
     assert not (project / "mlartifacts" / new.id).exists()
 
 
-def test_a_failure_to_track_does_not_hide_the_error_of_a_node(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_to_track_does_not_hide_the_error_of_a_node(
+    store: TrackingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*_: object, **__: object) -> None:
         raise OSError("disk full")
 
@@ -346,13 +348,13 @@ def test_a_failure_to_track_does_not_hide_the_error_of_a_node(store: Store, monk
     ]
 
 
-def test_another_artifact_folder_for_an_old_experiment_is_refused(store: Store, project: Path) -> None:
+def test_another_artifact_folder_for_an_old_experiment_is_refused(store: TrackingStore, project: Path) -> None:
     other = SETTINGS.model_copy(update={"artifacts": "elsewhere"})
     with pytest.raises(TrackingError, match=r"mlflow\.yml says"):
         open_store(project, other)
 
 
-def test_a_deleted_experiment_is_refused_with_the_way_back(store: Store, project: Path) -> None:
+def test_a_deleted_experiment_is_refused_with_the_way_back(store: TrackingStore, project: Path) -> None:
     settings = SETTINGS.model_copy(update={"experiment": "old"})
     old = open_store(project, settings)
     old.client.delete_experiment(old.experiment_id)
@@ -361,7 +363,7 @@ def test_a_deleted_experiment_is_refused_with_the_way_back(store: Store, project
 
 
 def test_the_environment_variable_comes_first(
-    store: Store, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: TrackingStore, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     elsewhere = tmp_path / "other.db"
     (tmp_path / "other.db").write_bytes((project / "mlflow.db").read_bytes())  # spares the creation of the tables

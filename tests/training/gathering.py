@@ -17,7 +17,7 @@ from everytoken.models import LlamaParameters
 from everytoken.models.families import build_model, empty_model
 from everytoken.training import CheckpointParameters, DistributionParameters
 from everytoken.training.checkpoints.model import write_tensors
-from everytoken.training.run.plan import make_plan
+from everytoken.training.run.plan import make_training_plan
 from everytoken.training.step.distribution import these_processes
 from everytoken.training.step.loop import make_optimizer, prepare
 from tests.training.tiny import DATA, LLAMA, training_parameters
@@ -34,7 +34,7 @@ def status(key):
 def work(folder, rank):
     training = training_parameters(batch_size=2, micro_batch_size=1)
     distribution = DistributionParameters(processes=2, nodes=1, strategy="fsdp", device="cpu")
-    plan = make_plan(
+    plan = make_training_plan(
         MODEL,
         training,
         DATA,

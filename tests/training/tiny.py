@@ -15,7 +15,12 @@ from everytoken.seeds import numpy_generator
 from everytoken.shards import file_sha256
 from everytoken.tokens import WindowWriter, open_encoder
 from everytoken.tokens.order.parameters import DataParameters
-from everytoken.training import CheckpointParameters, DistributionParameters, ExecutionParameters, TrainingParameters
+from everytoken.training import (
+    CheckpointParameters,
+    DistributionParameters,
+    ExecutionParameters,
+    OptimisationParameters,
+)
 from everytoken.training.checkpoints.store import CheckpointStore
 from everytoken.training.evaluation.held_out import prepare_held_out, write_held_out
 from everytoken.training.parameters import PeriodicHeldOut, PeriodicSamples
@@ -58,7 +63,7 @@ TRAINING = {
 
 
 def training_parameters(**changes):
-    return TrainingParameters(**{**TRAINING, **changes})
+    return OptimisationParameters(**{**TRAINING, **changes})
 
 
 def tiny_model(seed=1):

@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from everytoken.cli.documents import audit_scores, tokenize
+from everytoken.cli.documents import audit_scores, tokenize_command
 from everytoken.cli.exclusion import exclude
-from everytoken.cli.inspection import compare, diff, summary, verify
-from everytoken.cli.models import export, generate, import_model, plan, train
+from everytoken.cli.inspection import compare, diff, summary, verify_command
+from everytoken.cli.models import export, generate_command, import_model, plan, train_command
 from everytoken.cli.process import Commands, run_command
 from everytoken.cli.provenance import exposure, trace
 from everytoken.cli.tracking import tracking
@@ -23,11 +23,11 @@ def cli() -> None:
 for command in (
     summary,
     audit_scores,
-    tokenize,
-    verify,
+    tokenize_command,
+    verify_command,
     plan,
-    train,
-    generate,
+    train_command,
+    generate_command,
     export,
     import_model,
     compare,

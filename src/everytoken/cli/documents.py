@@ -71,7 +71,7 @@ def audit_scores(
         click.echo(f"then: everytoken audit-scores{options} --labels labels.jsonl")
 
 
-@click.command()
+@click.command("tokenize")
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
     "--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder of documents.bin and .idx."
@@ -109,7 +109,7 @@ def audit_scores(
 @click.option(
     "--keep-parts", is_flag=True, help="Keep each file's tokens in OUT.parts: more files need only themselves."
 )
-def tokenize(files: tuple[Path, ...], **options: Any) -> None:
+def tokenize_command(files: tuple[Path, ...], **options: Any) -> None:
     """Write the documents of .jsonl, .jsonl.gz or .jsonl.zst FILES as one Megatron stream; no project is needed.
 
     One document a line, one sequence a document: its tokens and EOS, in the order of the files' names. The same bytes

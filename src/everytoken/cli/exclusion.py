@@ -27,9 +27,9 @@ from everytoken.cli.project import cause_of, given_parameters, known_errors, pro
 if TYPE_CHECKING:
     from everytoken.corpus import Entry, ExclusionParameters
     from everytoken.provenance.lookup import Places
-    from everytoken.provenance.takedown import Before, Document, Wanted
+    from everytoken.provenance.takedown import Before, ExcludedDocument, Wanted
 
-REPORT_FILE = "08_reporting/exclusion_report.json"
+_REPORT_FILE = "08_reporting/exclusion_report.json"
 BEFORE_FOLDER = "08_reporting/exclusion_before"
 
 _REBUILT = ("subsampling", "tokenization", "provenance")
@@ -198,7 +198,7 @@ def _revoke(environment: _Environment, wanted: list[Wanted] | None, dry_run: boo
 def _note(
     environment: _Environment,
     places: Places,
-    documents: Sequence[Document],
+    documents: Sequence[ExcludedDocument],
     entries: Sequence[Entry],
     scratch: Path,
     *,
@@ -232,7 +232,7 @@ def _rebuild_and_report(environment: _Environment, places: Places, entries: Sequ
         click.echo(f"\nthe list: {written}, {count:,} entries, sha256 {sha256}\n")
     _rebuild(environment, {"path": str(written), "sha256": sha256} if entries else None, before.facts["also"])
     report = compare_after(before, environment.places())
-    report_path = environment.data / REPORT_FILE
+    report_path = environment.data / _REPORT_FILE
     finish(before, report, report_path)
     say_after(report, report_path)
     say_list(environment.configured, environment.name, str(written), sha256, kept=bool(entries))

@@ -30,7 +30,7 @@ def summary(env: str | None) -> None:
         click.echo("\n".join(summary_lines(catalog, pipelines, "" if env is None else f" --env {env}")))
 
 
-@click.command()
+@click.command("verify")
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--env", default=None, help="Kedro environment, as for `kedro run --env`.")
 @click.option("--full", is_flag=True, help="Read every byte: all windows, and the SHA-256 of all files.")
@@ -59,7 +59,7 @@ def summary(env: str | None) -> None:
     metavar="SOURCE=PLACE",
     help="With --upstream: folder or URL of a source, where the release names none, or one that is not public.",
 )
-def verify(
+def verify_command(
     paths: tuple[Path, ...],
     env: str | None,
     full: bool,
@@ -147,8 +147,7 @@ def _verify_stored(paths: tuple[Path, ...], env: str | None, full: bool) -> None
     from everytoken.provenance.verification import index_checks, is_index, stored_around
     from everytoken.shards import LEDGER_FILE
     from everytoken.tokens import StreamError
-    from everytoken.tokens.checks import Check, find_stored, stored_bytes, tokenizers_of
-    from everytoken.tokens.checks import verify as checks_of
+    from everytoken.tokens.checks import Check, find_stored, stored_bytes, tokenizers_of, verify
 
     targets = [(str(path), path) for path in paths] or _stored_by_environment(env)
     begun, size, checks, failed = time.monotonic(), 0, 0, 0
@@ -163,7 +162,7 @@ def _verify_stored(paths: tuple[Path, ...], env: str | None, full: bool) -> None
     tokenizers = tokenizers_of(list(stored))
     for path, name in stored.items():
         level: Literal["sampled", "full"] = "full" if full else "sampled"
-        found: Iterator[Check | str] = iter(checks_of(path, level, tokenizers.get(path), with_ledger=not paths))
+        found: Iterator[Check | str] = iter(verify(path, level, tokenizers.get(path), with_ledger=not paths))
         if is_index(path):
             data = path.resolve().parents[1]
             if full and data not in around:

@@ -16,7 +16,7 @@ _CHECKPOINT_OF = {
 }
 
 
-@click.command()
+@click.command("train")
 @click.option("--env", default=None, help="Kedro environment, as for `kedro run --env`.")
 @click.option(
     "--pipeline",
@@ -35,7 +35,9 @@ _CHECKPOINT_OF = {
     type=click.Path(dir_okay=False, path_type=Path),
     help="Train nothing: write what every process has to know, for torchrun on several machines.",
 )
-def train(env: str | None, pipeline: str, params: dict[str, Any], write_job: Path | None, **distribution: Any) -> None:
+def train_command(
+    env: str | None, pipeline: str, params: dict[str, Any], write_job: Path | None, **distribution: Any
+) -> None:
     """Train with one or many processes, as one MLflow run: `kedro run --pipelines training` with the options below.
 
     A run that was stopped goes on from its newest checkpoint. The samples of each step do not depend on the processes.
@@ -175,7 +177,7 @@ def import_model(source: Path, out: Path, tokenizer: Path | None, eos: str | Non
         raise click.ClickException(str(cause_of(error))) from error
 
 
-@click.command()
+@click.command("generate")
 @click.argument("checkpoint", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--prompt", "prompts", multiple=True, required=True, help="Text to go on with; may be given again.")
 @click.option("--tokenizer", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Its tokenizer.json.")
@@ -186,7 +188,9 @@ def import_model(source: Path, out: Path, tokenizer: Path | None, eos: str | Non
 @click.option("--top-k", type=click.IntRange(1), help="Draw from so many of the most likely tokens.  [default: all]")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True)
-def generate(checkpoint: Path, prompts: tuple[str, ...], tokenizer: Path | None, threads: int, **options: Any) -> None:
+def generate_command(
+    checkpoint: Path, prompts: tuple[str, ...], tokenizer: Path | None, threads: int, **options: Any
+) -> None:
     r"""Let a CHECKPOINT continue prompts, each after an EOS, as a document begins in the streams.
 
     Special tokens that a prompt spells are those tokens; \n is a new line.
@@ -194,7 +198,7 @@ def generate(checkpoint: Path, prompts: tuple[str, ...], tokenizer: Path | None,
     from everytoken.tokens.encoding import open_encoder
     from everytoken.training import ExecutionParameters, GenerationParameters
     from everytoken.training.checkpoints import load_config, load_model, require_intact
-    from everytoken.training.evaluation import generate as generate_texts
+    from everytoken.training.evaluation import generate
 
     execution = ExecutionParameters(threads=threads, precision="float32", matmul_precision="highest")
     texts = tuple(prompt.replace("\\n", "\n") for prompt in prompts)
@@ -204,7 +208,7 @@ def generate(checkpoint: Path, prompts: tuple[str, ...], tokenizer: Path | None,
         path = _tokenizer_of(checkpoint, tokenizer)
         eos_token = _token(path, load_config(checkpoint).eos_id)
         encoder = open_encoder(path, eos_token, special_tokens_in_text="control")
-        for number, text in enumerate(generate_texts(load_model(checkpoint), encoder, parameters)):
+        for number, text in enumerate(generate(load_model(checkpoint), encoder, parameters)):
             click.echo(f"{chr(10) if number else ''}{text.prompt}{text.text}")
             click.echo(f"[{len(text.tokens)} tokens, ended by {text.finish}]", err=True)
     except ValueError as error:  # of parameters

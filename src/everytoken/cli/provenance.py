@@ -96,7 +96,7 @@ def trace(
     html = None if html is None else html.resolve()
     with _project(env) as project:
         from everytoken.provenance.lookup import DocumentRecords
-        from everytoken.provenance.trace import file_lines, sequence_lines, token_at, trace_window
+        from everytoken.provenance.trace import NumberedSpan, file_lines, sequence_lines, token_at, trace_window
 
         records = DocumentRecords(project.places)
         keep = with_text or position is not None
@@ -137,7 +137,7 @@ def trace(
             span.record
             for one in traced
             for span in one.window.spans
-            if position is None or span.at <= position < span.end
+            if not isinstance(span, NumberedSpan) and (position is None or span.at <= position < span.end)
         ]
         if files := list(file_lines(told)):
             click.echo("\n".join(files))
@@ -269,14 +269,15 @@ def _upstream_texts(
     from everytoken.parameters import IngestionParameters
     from everytoken.provenance import ProvenanceError
     from everytoken.provenance.lookup import read_documents_at
+    from everytoken.provenance.trace import TextSpan
 
     spans = [
         span
         for one in traced
         for span in one.window.spans
-        if span.text is not None and (position is None or span.at <= position < span.end)
+        if isinstance(span, TextSpan) and span.text is not None and (position is None or span.at <= position < span.end)
     ]
-    wanted = {span.record.address: span for span in spans if span.record is not None and span.record.address}
+    wanted = {span.record.address: span for span in spans if span.record.address}
     if not wanted:
         return {}
     ingestion = IngestionParameters.model_validate(project.parameters["ingestion"])
@@ -294,10 +295,14 @@ def _upstream_texts(
 
 
 def _texts_json(one: TracedSequence, texts: Mapping[Address, UpstreamDocument]) -> list[dict[str, str] | None]:
+    from everytoken.provenance.trace import TextSpan
+
     shown: list[dict[str, str] | None] = []
     for span in one.window.spans:
-        address = None if span.record is None else span.record.address
-        text = span.text if address is None else texts[address].text if address in texts else None
+        text = None
+        if isinstance(span, TextSpan):
+            address = span.record.address
+            text = span.text if address is None else texts[address].text if address in texts else None
         if text is None or span.characters is None:
             shown.append(None)
         else:

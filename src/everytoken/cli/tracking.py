@@ -12,9 +12,9 @@ def tracking() -> None:
     """Look after the records of runs in MLflow."""
 
 
-@tracking.command()
+@tracking.command("deliver")
 @click.option("--env", default=None, help="Kedro environment, as for `kedro run --env`.")
-def deliver(env: str | None) -> None:
+def deliver_command(env: str | None) -> None:
     """Send MLflow what it could not take while runs were running; each record arrives once.
 
     The exit code is 1 if records of a run that has ended are still kept.
@@ -23,12 +23,12 @@ def deliver(env: str | None) -> None:
         FOLDER,
         TrackingError,
         close_dead_runs,
+        deliver,
         open_store,
         prompt_answers,
         tracking_settings,
         waiting,
     )
-    from everytoken.tracking import deliver as deliver_to
 
     with project(env) as (context, _), prompt_answers():
         if not waiting(context.project_path / FOLDER):
@@ -39,7 +39,7 @@ def deliver(env: str | None) -> None:
         except TrackingError as error:
             raise click.ClickException(str(error)) from error
         is_left = False
-        for delivery in deliver_to(store):
+        for delivery in deliver(store):
             click.echo(str(delivery))
             is_left |= delivery.left != 0
         close_dead_runs(store)

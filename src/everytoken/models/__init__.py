@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from everytoken.models.errors import ModelsError
     from everytoken.models.families import build_model, empty_model
     from everytoken.models.gguf import GgufFile
-    from everytoken.models.hugging_face import TOKENIZER_FILE, LlamaFacts, read_facts, read_model, write_hugging_face
+    from everytoken.models.hugging_face import LlamaFacts, read_facts, read_model, write_hugging_face
     from everytoken.models.language_model import LanguageModel
     from everytoken.models.parameters import LlamaParameters, ModelParameters
     from everytoken.models.sizes import (
@@ -33,7 +33,6 @@ __all__ = [
     "ModelParameters",
     "ModelsError",
     "ParameterCounts",
-    "TOKENIZER_FILE",
     "build_model",
     "empty_model",
     "layer_activation_bytes",

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from everytoken.models.errors import ModelsError
-from everytoken.models.hugging_face import LlamaFacts, model_of_tensors, pieces
+from everytoken.models.hugging_face import LlamaFacts, model_of_tensors, tensor_pieces
 from everytoken.models.language_model import LanguageModel
 from everytoken.models.parameters import LlamaParameters
 
@@ -76,7 +76,7 @@ class GgufFile:
 
     def model(self) -> LanguageModel:
         """Return the model in float32, in eval mode."""
-        names = {piece.name: _gguf_name(piece.name) for piece in pieces(self.facts)}
+        names = {piece.name: _gguf_name(piece.name) for piece in tensor_pieces(self.facts)}
         if missing := sorted(set(names.values()) - set(self._tensors)):
             raise ModelsError(f"{self.path} has no tensor {', '.join(missing[:4])} ({len(missing)} are missing)")
         if superfluous := sorted(set(self._tensors) - set(names.values())):

@@ -28,8 +28,8 @@ from everytoken.models.language_model import LanguageModel
 from everytoken.models.parameters import LlamaParameters
 from everytoken.shards import atomic_folder
 
-CONFIG_FILE, TOKENIZER_FILE = "config.json", "tokenizer.json"
-MODEL_FILE, INDEX_FILE = "model.safetensors", "model.safetensors.index.json"
+_CONFIG_FILE, _TOKENIZER_FILE = "config.json", "tokenizer.json"
+_MODEL_FILE, _INDEX_FILE = "model.safetensors", "model.safetensors.index.json"
 SHARD_BYTES = 5_000_000_000  # as the hub's own libraries cut
 
 _WEIGHT_DTYPES = ("F32", "BF16", "F16")  # each is exact in float32
@@ -56,7 +56,7 @@ class Piece:
     rows: int
 
 
-def pieces(facts: LlamaFacts) -> Iterator[Piece]:
+def tensor_pieces(facts: LlamaFacts) -> Iterator[Piece]:
     """Yield every tensor of Hugging Face's layout and where it lies in ours, in the order of the forward pass."""
     p = facts.parameters
     d, head_width = p.d_model, p.d_model // p.n_heads
@@ -88,7 +88,7 @@ def model_of_tensors(facts: LlamaFacts, read: Callable[[str], Tensor], where: st
     """
     model = empty_model(facts.parameters, vocab_size=facts.vocab_size, max_seq_len=facts.max_seq_len)
     own = dict(model.named_parameters())
-    for piece in pieces(facts):
+    for piece in tensor_pieces(facts):
         target, source = own[piece.ours].narrow(0, piece.first, piece.rows), read(piece.name)
         if source.shape != target.shape:
             raise ModelsError(
@@ -106,7 +106,7 @@ def read_facts(folder: Path) -> LlamaFacts:
         ModelsError: the file is missing, lacks a key, or asks for something that this family does not compute; the
             message names the key.
     """
-    path = folder / CONFIG_FILE
+    path = folder / _CONFIG_FILE
     try:
         config = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
@@ -193,7 +193,7 @@ def read_model(folder: Path, facts: LlamaFacts) -> LanguageModel:
             ``config.json`` asks for.
     """
     files = _files_of_tensors(folder)
-    expected = {piece.name for piece in pieces(facts)}
+    expected = {piece.name for piece in tensor_pieces(facts)}
     # buffers that old versions of transformers saved; newer ones pass over them too
     found = {name for name in files if not name.endswith("rotary_emb.inv_freq")}
     tied_head = facts.parameters.tied_embeddings and _HEAD in found
@@ -212,14 +212,14 @@ def read_model(folder: Path, facts: LlamaFacts) -> LanguageModel:
     if tied_head and not torch.equal(read(_HEAD).float(), model.output_weight()):
         raise ModelsError(
             f"{folder}: tie_word_embeddings is true, and {_HEAD} is not the embedding; set tie_word_embeddings to "
-            f"false in {CONFIG_FILE} if the matrix is meant to be used"
+            f"false in {_CONFIG_FILE} if the matrix is meant to be used"
         )
     return model
 
 
 def _files_of_tensors(folder: Path) -> dict[str, Path]:
     """Return the file of each tensor by name, from the index of the shards or from the only file."""
-    index = folder / INDEX_FILE
+    index = folder / _INDEX_FILE
     if index.is_file():
         try:
             weight_map = json.loads(index.read_bytes())["weight_map"]
@@ -229,11 +229,11 @@ def _files_of_tensors(folder: Path) -> dict[str, Path]:
         if outside := sorted(file for file in set(names.values()) if Path(file).name != file):
             raise ModelsError(f"{index} points to {outside[0]}, which is not a file of this folder")
         return {name: folder / file for name, file in names.items()}
-    path = folder / MODEL_FILE
+    path = folder / _MODEL_FILE
     if not path.is_file():
         others = sorted(file.name for file in folder.glob("*.bin"))
         raise ModelsError(
-            f"{folder} has no {MODEL_FILE} and no {INDEX_FILE}"
+            f"{folder} has no {_MODEL_FILE} and no {_INDEX_FILE}"
             + (f". {others[0]} is a pickle, which can run code: convert it to safetensors first" if others else "")
         )
     try:
@@ -281,10 +281,10 @@ def write_hugging_face(
         raise ModelsError("an exported model needs an EOS id; a checkpoint's config.json has it")
     special = {"bos_token_id": facts.eos_id, "eos_token_id": facts.eos_id}
     with atomic_folder(folder) as temporary:
-        _write_json(temporary / CONFIG_FILE, {**_config(facts), **special})
+        _write_json(temporary / _CONFIG_FILE, {**_config(facts), **special})
         # config.json names no padding: transformers would never train the embedding of that token again
         _write_json(temporary / "generation_config.json", {**special, "pad_token_id": facts.eos_id})
-        (temporary / TOKENIZER_FILE).write_bytes(tokenizer)
+        (temporary / _TOKENIZER_FILE).write_bytes(tokenizer)
         _write_json(
             temporary / "tokenizer_config.json",
             {
@@ -330,10 +330,10 @@ def _config(facts: LlamaFacts) -> dict[str, Any]:
 
 def _write_tensors(folder: Path, facts: LlamaFacts, read: Callable[[str], Tensor], shard_bytes: int) -> None:
     """Write the tensors in order, into one file or into shards of at most ``shard_bytes`` (or one tensor)."""
-    sizes = {piece.name: _bytes_of(piece, facts.parameters) for piece in pieces(facts)}
+    sizes = {piece.name: _bytes_of(piece, facts.parameters) for piece in tensor_pieces(facts)}
     shards: list[list[Piece]] = [[]]
     held = 0
-    for piece in pieces(facts):
+    for piece in tensor_pieces(facts):
         if shards[-1] and held + sizes[piece.name] > shard_bytes:
             shards.append([])
             held = 0
@@ -341,13 +341,13 @@ def _write_tensors(folder: Path, facts: LlamaFacts, read: Callable[[str], Tensor
         held += sizes[piece.name]
     weight_map = {}
     for number, members in enumerate(shards, 1):
-        file = MODEL_FILE if len(shards) == 1 else f"model-{number:05}-of-{len(shards):05}.safetensors"
+        file = _MODEL_FILE if len(shards) == 1 else f"model-{number:05}-of-{len(shards):05}.safetensors"
         tensors = {piece.name: read(piece.ours).detach().narrow(0, piece.first, piece.rows) for piece in members}
         save_file(tensors, folder / file, metadata={"format": "pt"})  # transformers asks for this entry
         (folder / file).chmod(0o644)  # safetensors gives it to the owner alone
         weight_map.update(dict.fromkeys(tensors, file))
     if len(shards) > 1:
-        _write_json(folder / INDEX_FILE, {"metadata": {"total_size": sum(sizes.values())}, "weight_map": weight_map})
+        _write_json(folder / _INDEX_FILE, {"metadata": {"total_size": sum(sizes.values())}, "weight_map": weight_map})
 
 
 def _bytes_of(piece: Piece, parameters: LlamaParameters) -> int:

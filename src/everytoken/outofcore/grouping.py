@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Integers = npt.NDArray[np.int64]
+from everytoken.arrays import Integers
 
 _BLOCK_SHARE = 8  # a block of rows is this part of the memory; sorting and copying it needs a few times its size
 _LEAST_BLOCK = 1 << 16

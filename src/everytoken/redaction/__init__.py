@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         require_no_secret,
         require_no_secrets,
         secrets_in,
-        shown,
+        shown_url,
     )
     from everytoken.redaction.validation import without_secrets
 
@@ -45,6 +45,6 @@ __all__ = [
     "require_no_secret",
     "require_no_secrets",
     "secrets_in",
-    "shown",
+    "shown_url",
     "without_secrets",
 ]

@@ -83,7 +83,7 @@ def is_url(place: str) -> bool:
     return "://" in place or "::" in place
 
 
-def shown(url: str) -> str:
+def shown_url(url: str) -> str:
     """Return a URL without user, query and fragment: enough to know which is meant."""
     bare = re.sub(r"[?#][^:]*(?=::|$)", "", url) if is_url(url) else url
     return redacted(_USER.sub(lambda found: found["start"], bare) if "@" in bare else bare)
@@ -128,7 +128,7 @@ def require_bare_folder(what: str, root: str) -> None:
             hide([*_of_user(user), *_of_query(parts.query), *_of_query(parts.fragment)])
             raise SecretError(
                 f"{what} has a password in its URL, or a token: there is a user, a query or a fragment around "
-                f"{shown(root)}, and the URL of a folder has none. {GIVE_IT_BY}"
+                f"{shown_url(root)}, and the URL of a folder has none. {GIVE_IT_BY}"
             )
     require_no_secret(what, root)
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         write_text,
     )
     from everytoken.shards.digests import canonical_json, file_sha256, plain_json, value_digest
-    from everytoken.shards.engines import Engine, Inline, Processes, make_engine
+    from everytoken.shards.engines import Engine, Inline, WorkerProcesses, make_engine
     from everytoken.shards.errors import (
         DamagedStore,
         Failure,
@@ -69,7 +69,6 @@ __all__ = [
     "Part",
     "PartRecord",
     "PartsFailed",
-    "Processes",
     "ROW_GROUP_ROWS",
     "Recipe",
     "RecipeError",
@@ -84,6 +83,7 @@ __all__ = [
     "UNRECORDED",
     "Unchanged",
     "ValuePart",
+    "WorkerProcesses",
     "Zipped",
     "artifact_checksum",
     "artifact_ledger_text",

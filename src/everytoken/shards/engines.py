@@ -145,7 +145,7 @@ def _main_hidden() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Processes:
+class WorkerProcesses:
     """Runs tasks in ``workers`` processes."""
 
     workers: int
@@ -216,5 +216,5 @@ def make_engine(kind: Literal["inline", "processes"], workers: int | Literal["co
     if kind == "inline":
         return Inline()
     if kind == "processes":
-        return Processes(count)
+        return WorkerProcesses(count)
     raise ShardsError(f"engine.kind is {kind!r}; this version knows 'inline' and 'processes'")

@@ -25,7 +25,7 @@ from everytoken.shards.recipe import with_declared_name
 LEDGER_FILE = "ledger.json"
 """Of stores and of artifacts."""
 
-FORMAT = "everytoken-ledger/2"
+LEDGER_FORMAT = "everytoken-ledger/2"
 
 _HEAD = 1 << 16
 _PARTS = '\n "parts": [\n'
@@ -110,12 +110,12 @@ class Ledger:
     @property
     def checksum(self) -> str:
         """Digest over everything that the ledger says."""
-        return value_digest([FORMAT, self.holds, self.recipe, [part.to_json() for part in self.parts]])
+        return value_digest([LEDGER_FORMAT, self.holds, self.recipe, [part.to_json() for part in self.parts]])
 
     def write(self, path: Path) -> None:
         """Write the ledger as JSON, atomically."""
         head = {
-            "format": FORMAT,
+            "format": LEDGER_FORMAT,
             "holds": self.holds,
             "root_digest": self.root_digest,
             "checksum": self.checksum,
@@ -152,13 +152,13 @@ def read_ledger(path: Path) -> dict[str, Any]:
     content = path.read_bytes()
     try:
         data: dict[str, Any] = json.loads(content)
-        if data["format"] != FORMAT:
-            raise DamagedStore(f"{path} has format {data['format']!r}, this version reads {FORMAT!r}. {_REMEDY}")
+        if data["format"] != LEDGER_FORMAT:
+            raise DamagedStore(f"{path} has format {data['format']!r}, this version reads {LEDGER_FORMAT!r}. {_REMEDY}")
         parts = data["parts"]
         said = [data[key] for key in ("checksum", "root_digest", "rows", "bytes")]
         root = root_digest((part["name"], part["content_digest"]) for part in parts)
         sums = [root, *(sum(part[key] for part in parts) for key in ("rows", "bytes"))]
-        summed = [_checksum([FORMAT, data["holds"], data["recipe"], parts], data["checksum"]), *sums]
+        summed = [_checksum([LEDGER_FORMAT, data["holds"], data["recipe"], parts], data["checksum"]), *sums]
         if summed != said:
             raise DamagedStore(f"{path}: its parts sum up to {summed}, it says {said}: it was edited. {_REMEDY}")
         for part in parts:

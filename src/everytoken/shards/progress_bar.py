@@ -8,13 +8,13 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
-Item = TypeVar("Item")
+_Item = TypeVar("_Item")
 _SECONDS_BETWEEN_LINES = 15.0
 
 logger = logging.getLogger(__name__)
 
 
-def progress(items: Iterable[Item], total: int, label: str, unit: str = "part") -> Iterator[Item]:
+def progress(items: Iterable[_Item], total: int, label: str, unit: str = "part") -> Iterator[_Item]:
     """Yield ``items`` and show how many of ``total`` are done."""
     if sys.stderr.isatty():
         from tqdm import tqdm

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from everytoken.measurements import rate
-from everytoken.shards import Processes, ShardsError
+from everytoken.shards import ShardsError, WorkerProcesses
 from everytoken.text_to_stream.errors import PreprocessingError
 from everytoken.text_to_stream.join import STREAM
 from everytoken.text_to_stream.stream import Tokenization, Tokenized, tokenize
@@ -73,7 +73,7 @@ def tokenize_files(
         keep_parts=keep_parts,
     )
     count = workers or os.cpu_count() or 1
-    done = tokenize(files, out, parameters, Processes(count), count)
+    done = tokenize(files, out, parameters, WorkerProcesses(count), count)
     yield from _table(done.stream.statistics["by_file"], done.stream.statistics["total"])
     yield from _facts(done, count)
 

@@ -58,7 +58,7 @@ class Encoding:
 
 
 @dataclass(frozen=True)
-class Engine:
+class CheckedEngine:
     """What encodes, and how it is checked; it never changes a byte.
 
     Attributes:
@@ -71,7 +71,7 @@ class Engine:
 
 
 @dataclass(frozen=True)
-class Source:
+class FileRange:
     """Which bytes are encoded.
 
     Attributes:
@@ -108,7 +108,13 @@ class Place:
 
 @versioned("encode_file", 1, unrecorded=["place", "engine"])
 def encode_file(
-    folder: Path, *, source: Source, encoding: Encoding, proof: Mapping[str, Any] | None, place: Place, engine: Engine
+    folder: Path,
+    *,
+    source: FileRange,
+    encoding: Encoding,
+    proof: Mapping[str, Any] | None,
+    place: Place,
+    engine: CheckedEngine,
 ) -> Built:
     """Encode the documents of a file.
 

@@ -22,7 +22,7 @@ from everytoken.corpus.reading import (
     json_name,
     parse_row,
     parse_rows,
-    shown,
+    shown_name,
     text_blocks,
 )
 from everytoken.text_to_stream.errors import FileError
@@ -172,7 +172,7 @@ def _text(lines: Lines, number: int, line: bytes) -> str:
     except BadRow as error:
         fail(lines, number, f"{error.detail}. {_REPAIR}")
     if lines.text_field not in row:
-        keys = ", ".join(map(shown, list(row)[:10])) or "none"
+        keys = ", ".join(map(shown_name, list(row)[:10])) or "none"
         fail(lines, number, f"there is no field {lines.text_field!r}; there is {keys}. Name the field of the text.")
     text = row[lines.text_field]
     if not isinstance(text, str):

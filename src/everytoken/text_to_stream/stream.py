@@ -25,6 +25,7 @@ from everytoken.shards import (
     Artifact,
     ArtifactStore,
     DamagedStore,
+    Engine,
     Failure,
     StoreBusy,
     file_sha256,
@@ -33,9 +34,8 @@ from everytoken.shards import (
     progress,
     sole_writer,
 )
-from everytoken.shards import Engine as Workers
 from everytoken.text_to_stream.certify import Sampled, certify_files
-from everytoken.text_to_stream.encode_file import Encoding, Engine, Place, Source, encode_file
+from everytoken.text_to_stream.encode_file import CheckedEngine, Encoding, FileRange, Place, encode_file
 from everytoken.text_to_stream.errors import FileError, PreprocessingError, RecheckFailed
 from everytoken.text_to_stream.inputs import InputFile, find_inputs
 from everytoken.text_to_stream.join import join_files
@@ -112,7 +112,7 @@ class Tokenized:
     seconds: float
 
 
-def tokenize(files: Sequence[Path], out: Path, parameters: Tokenization, workers: Workers, threads: int) -> Tokenized:
+def tokenize(files: Sequence[Path], out: Path, parameters: Tokenization, workers: Engine, threads: int) -> Tokenized:
     """Encode files into the stream in ``out``.
 
     Args:
@@ -260,11 +260,11 @@ def _planned(
         for start, end in file.ranges():
             part = plan_artifact(
                 encode_file,
-                source=Source(file.sha256, start, end, parameters.text_field),
+                source=FileRange(file.sha256, start, end, parameters.text_field),
                 encoding=encoding,
                 proof=None if certificate is None else proof_of(certificate),
                 place=place,
-                engine=Engine(engine, parameters.recheck),
+                engine=CheckedEngine(engine, parameters.recheck),
             )
             parts[_fingerprint(part)] = part
         planned.append(parts)
@@ -288,7 +288,7 @@ def _held(store: ArtifactStore, planned: Artifact) -> Artifact | None:
     return held
 
 
-def _make_parts(planned: Mapping[str, Artifact], working: Path, workers: Workers) -> dict[str, MadePart]:
+def _make_parts(planned: Mapping[str, Artifact], working: Path, workers: Engine) -> dict[str, MadePart]:
     """Make what is missing, the largest first; an engine that differs ends the run at once.
 
     Raises:
@@ -330,9 +330,9 @@ def _failure(planned: Artifact, failure: Failure) -> str:
     return f"{planned.recipe.parameters['place'].name}: {failure.error}"
 
 
-def _source(planned: Artifact) -> Source:
+def _source(planned: Artifact) -> FileRange:
     assert planned.recipe is not None
-    source: Source = planned.recipe.parameters["source"]
+    source: FileRange = planned.recipe.parameters["source"]
     return source
 
 

@@ -31,7 +31,7 @@ _CHECKED_EVERY = 1 << 20  # bytes after which a run looks at what others hold
 _BLOCK = 1 << 20
 _POINTS_A_BATCH = 1000  # MLflow's own limit
 
-Record = dict[str, Any]
+BacklogRecord = dict[str, Any]
 
 
 class DamagedBacklog(Exception):
@@ -74,7 +74,7 @@ class Backlog:
         """Whether the file is still in its folder."""
         return self._path.exists()
 
-    def append(self, record: Record) -> None:
+    def append(self, record: BacklogRecord) -> None:
         """Keep one record until it is sent; thin the series if there is no more room.
 
         Raises:
@@ -107,7 +107,7 @@ class Backlog:
         self._file_bytes += size
         self.append({"file": name})
 
-    def next_record(self) -> Record:
+    def next_record(self) -> BacklogRecord:
         """Return what is to be sent next; points of many records are one.
 
         Raises:
@@ -175,9 +175,9 @@ class Backlog:
         finally:
             os.close(self._descriptor)
 
-    def _record(self, line: bytes) -> Record | None:
+    def _record(self, line: bytes) -> BacklogRecord | None:
         """Return the record of a line, or None if it is none that `everytoken.tracking.sender.send` takes."""
-        record: Record = _parsed(line)
+        record: BacklogRecord = _parsed(line)
         match record:
             case {"metrics": list(points)}:
                 return record if all(map(_is_point, points)) else None
@@ -247,7 +247,7 @@ class Backlog:
         self.left_out["points"] += len(record["metrics"]) - len(kept)
         return _line({"metrics": kept}) if kept else b""
 
-    def told(self) -> Record:
+    def told(self) -> BacklogRecord:
         """Return the tag that counts what was left out."""
         counts = ", ".join(f"{count} {what}" for what, count in sorted(self.left_out.items()))
         return {"tags": {LEFT_OUT: counts}}
@@ -347,7 +347,7 @@ def _is_file_of(path: Path, descriptor: int) -> bool:
         return False
 
 
-def _line(record: Record) -> bytes:
+def _line(record: BacklogRecord) -> bytes:
     return json.dumps(record).encode() + b"\n"
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from everytoken.tracking.errors import TrackingError
 from everytoken.tracking.mlflow_keys import flatten, parameter_text
-from everytoken.tracking.store import Store, TrackingSettings, open_store
+from everytoken.tracking.store import TrackingSettings, TrackingStore, open_store
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -90,7 +90,7 @@ def differing(a: Mapping[str, str], b: Mapping[str, str]) -> dict[str, tuple[str
     return {name: (a.get(name, _ABSENT), b.get(name, _ABSENT)) for name in names if a.get(name) != b.get(name)}
 
 
-def read_run(store: Store, which: str) -> RecordedRun:
+def read_run(store: TrackingStore, which: str) -> RecordedRun:
     """Return a run by id, by the beginning of its id, or as ``last`` and ``last~N``.
 
     Raises:
@@ -113,7 +113,7 @@ def read_run(store: Store, which: str) -> RecordedRun:
     )
 
 
-def _parameters(store: Store, run: Run) -> dict[str, str]:
+def _parameters(store: TrackingStore, run: Run) -> dict[str, str]:
     """Return all parameters at full length: ``parameters.json`` of the run; MLflow's own values may be cut.
 
     A run that died before it was written has what MLflow has.
@@ -125,7 +125,7 @@ def _parameters(store: Store, run: Run) -> dict[str, str]:
     return {name: parameter_text(value) for name, value in flatten(tree).items()}
 
 
-def _find(store: Store, which: str) -> Run:
+def _find(store: TrackingStore, which: str) -> Run:
     if which == "last" or which.startswith("last~"):
         back = which.removeprefix("last").removeprefix("~") or "0"
         if not back.isdecimal():

@@ -24,7 +24,7 @@ KEY_PACKAGES = (
     "tokenizers",
     "torch",
 )
-UNKNOWN = "unknown"
+_UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,12 @@ def git_state(folder: Path) -> GitState:
         branch = _git(folder, "rev-parse", "--abbrev-ref", "HEAD")
         dirty = "true" if _git(folder, "status", "--porcelain") else "false"
     except FileNotFoundError:
-        return GitState(UNKNOWN, UNKNOWN, UNKNOWN, "git is not installed")
+        return GitState(_UNKNOWN, _UNKNOWN, _UNKNOWN, "git is not installed")
     except subprocess.CalledProcessError as error:
         said = (error.stderr or "").strip().splitlines()
-        return GitState(UNKNOWN, UNKNOWN, UNKNOWN, said[0] if said else f"git ended with {error.returncode}")
+        return GitState(_UNKNOWN, _UNKNOWN, _UNKNOWN, said[0] if said else f"git ended with {error.returncode}")
     except subprocess.TimeoutExpired as error:
-        return GitState(UNKNOWN, UNKNOWN, UNKNOWN, f"git took longer than {error.timeout} s")
+        return GitState(_UNKNOWN, _UNKNOWN, _UNKNOWN, f"git took longer than {error.timeout} s")
     return GitState(commit, branch, dirty, "")
 
 
@@ -105,14 +105,14 @@ def _cpu_model() -> str:
     except OSError:
         lines = []
     model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
-    return model or platform.processor() or f"{platform.machine()}, model {UNKNOWN}"  # aarch64 kernels name no model
+    return model or platform.processor() or f"{platform.machine()}, model {_UNKNOWN}"  # aarch64 kernels name no model
 
 
 def process() -> dict[str, str]:
     """Return what tells this process from any other one, past or present: pid, start time, boot and pid namespace."""
     return {
         "process.pid": str(os.getpid()),
-        "process.start": process_start(os.getpid()) or UNKNOWN,
+        "process.start": process_start(os.getpid()) or _UNKNOWN,
         "process.boot": _read("/proc/sys/kernel/random/boot_id"),
         "process.namespace": _link("/proc/self/ns/pid"),
     }
@@ -150,11 +150,11 @@ def _read(path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8").strip()
     except OSError:
-        return UNKNOWN  # not Linux: equal on every boot, so is_dead asks for the process itself
+        return _UNKNOWN  # not Linux: equal on every boot, so is_dead asks for the process itself
 
 
 def _link(path: str) -> str:
     try:
         return str(Path(path).readlink())
     except OSError:
-        return UNKNOWN
+        return _UNKNOWN

@@ -33,7 +33,7 @@ from kedro.io import DataCatalog, MemoryDataset
 from kedro.pipeline import Node, Pipeline
 from pydantic import ValidationError
 
-from everytoken.live_metrics import Rows, listening
+from everytoken.live_metrics import MetricRows, listening
 from everytoken.redaction import redact_output, without_secrets
 from everytoken.tracking import environment, figures
 from everytoken.tracking.contents import NOTHING, contents, local_path
@@ -163,7 +163,7 @@ class TrackingHook:
             self._fail(error)
             raise
 
-    def _announced(self, rows: Rows) -> None:
+    def _announced(self, rows: MetricRows) -> None:
         if self._run is not None and self._running is not None:
             owner = f"{self._running}_history"
             self._run.log_series(metric_points(self._running, rows, owner), owner)

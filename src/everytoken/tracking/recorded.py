@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from everytoken.tracking.compare import RecordedRun, read_run
 from everytoken.tracking.errors import TrackingError
-from everytoken.tracking.store import Store, TrackingSettings, open_store
+from everytoken.tracking.store import TrackingSettings, TrackingStore, open_store
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -44,7 +44,7 @@ def read_recorded(
     return run, tree
 
 
-def _last_that_made(store: Store, which: str, made: Collection[str]) -> str:
+def _last_that_made(store: TrackingStore, which: str, made: Collection[str]) -> str:
     back, token, seen = int(which.removeprefix("last").removeprefix("~") or "0"), None, 0
     while True:
         page = store.client.search_runs(

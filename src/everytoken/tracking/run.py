@@ -22,10 +22,10 @@ from everytoken.tracking.contents import Contents
 from everytoken.tracking.errors import TrackingError
 from everytoken.tracking.mlflow_keys import Point, flat_key, flat_parameters, shorten
 from everytoken.tracking.sender import Sender
-from everytoken.tracking.store import Store
+from everytoken.tracking.store import TrackingStore
 from everytoken.tracking.store_health import reason
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 _PARAMETERS_A_BATCH = 100  # MLflow's own limits
 _METRICS_A_BATCH = 1000
@@ -38,7 +38,7 @@ _DIGEST_SHOWN = 16  # characters in the parameter digest.<dataset>
 class TrackedRun:
     """A RUNNING run. Methods may be called from several threads of the process that opened it."""
 
-    def __init__(self, store: Store, name: str, tags: Mapping[str, str]) -> None:
+    def __init__(self, store: TrackingStore, name: str, tags: Mapping[str, str]) -> None:
         """Open the run. Tags longer than MLflow's 8,000 characters are cut with a mark.
 
         Raises:
@@ -189,6 +189,6 @@ class TrackedRun:
         self._sender.close()
 
 
-def _batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+def _batches(items: Sequence[_T], size: int) -> Iterator[Sequence[_T]]:
     for start in range(0, len(items), size):
         yield items[start : start + size]

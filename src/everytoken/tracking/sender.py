@@ -19,11 +19,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from everytoken.tracking.backlog import FOLDER, Backlog, DamagedBacklog, Header, Record, claimed, created, waiting
+from everytoken.tracking.backlog import (
+    FOLDER,
+    Backlog,
+    BacklogRecord,
+    DamagedBacklog,
+    Header,
+    claimed,
+    created,
+    waiting,
+)
 from everytoken.tracking.store_health import persistent, reason, sqlite_file
 
 if TYPE_CHECKING:
-    from everytoken.tracking.store import Store
+    from everytoken.tracking.store import TrackingStore
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +71,7 @@ class Delivery:
 class _Unkept:
     """A record that the backlog cannot take, and its file: sent while the run waits, else left out."""
 
-    record: Record
+    record: BacklogRecord
     file: Path | None = None
     is_taken: bool = False
 
@@ -70,7 +79,7 @@ class _Unkept:
 class Sender:
     """The way of one run's records to the store. Methods may be called from several threads."""
 
-    def __init__(self, store: Store, run_id: str) -> None:
+    def __init__(self, store: TrackingStore, run_id: str) -> None:
         """Create the backlog and start the thread."""
         self._store, self._run_id = store, run_id
         self._backlog = created(store.backlogs, Header(store.shown, run_id))
@@ -83,7 +92,7 @@ class Sender:
         self._delivered = 0
         threading.Thread(target=self._work, name="tracking", daemon=True).start()
 
-    def put(self, record: Record) -> None:
+    def put(self, record: BacklogRecord) -> None:
         """Send a record; return when the store has it, or the time that a run may wait is used up."""
         self._put(lambda: self._backlog.append(record), _Unkept(record))
 
@@ -238,7 +247,7 @@ class Sender:
             self._changed.wait_for(lambda: self._closing, _PAUSE_SECONDS)
 
 
-def deliver(store: Store, seconds: float = float("inf")) -> Iterator[Delivery]:
+def deliver(store: TrackingStore, seconds: float = float("inf")) -> Iterator[Delivery]:
     """Send what runs that have ended could not; stop after ``seconds``. Safe to be killed, repeated, run twice.
 
     A run that has not ended delivers its own, and what another process delivers is left to that.
@@ -256,7 +265,7 @@ def deliver(store: Store, seconds: float = float("inf")) -> Iterator[Delivery]:
                 yield delivery
 
 
-def _delivered(store: Store, backlog: Backlog, name: str, deadline: float) -> Delivery:
+def _delivered(store: TrackingStore, backlog: Backlog, name: str, deadline: float) -> Delivery:
     run, sent, problem = backlog.header.run, 0, ""
     try:
         if not _has(store, run):
@@ -285,7 +294,7 @@ def _delivered(store: Store, backlog: Backlog, name: str, deadline: float) -> De
     return Delivery(run, sent, left, problem)
 
 
-def _has(store: Store, run_id: str) -> bool:
+def _has(store: TrackingStore, run_id: str) -> bool:
     """Return whether a store has a run; its id is known nowhere else, so the address may have changed since."""
     from mlflow.exceptions import MlflowException
 
@@ -298,7 +307,7 @@ def _has(store: Store, run_id: str) -> bool:
     return True
 
 
-def send(store: Store, run_id: str, record: Record, files: Path) -> None:
+def send(store: TrackingStore, run_id: str, record: BacklogRecord, files: Path) -> None:
     """Give the store one record. What was sent before changes nothing."""
     from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
 

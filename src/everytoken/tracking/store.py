@@ -61,7 +61,7 @@ class TrackingSettings(BaseModel):
 
 
 @dataclass(frozen=True)
-class Store:
+class TrackingStore:
     """An open store: the client, its address, and the experiment that takes the runs.
 
     Attributes:
@@ -79,7 +79,7 @@ class Store:
     backlogs: Path
 
 
-def open_store(project: Path, settings: TrackingSettings) -> Store:
+def open_store(project: Path, settings: TrackingSettings) -> TrackingStore:
     """Open the store and the experiment, and create what is missing; safe for several processes at once.
 
     Raises:
@@ -122,7 +122,7 @@ def require_reachable(project: Path, settings: TrackingSettings) -> None:
     require_server(uri, uri_origin())
 
 
-def _open(project: Path, settings: TrackingSettings, uri: str) -> Store:
+def _open(project: Path, settings: TrackingSettings, uri: str) -> TrackingStore:
     database = sqlite_file(uri)
     with _locked(database), _quiet():
         if database is not None:
@@ -141,7 +141,7 @@ def _open(project: Path, settings: TrackingSettings, uri: str) -> Store:
             experiment_id = found.experiment_id
             if location and database and database.is_relative_to(project) and found.artifact_location != location:
                 _relocate(database, experiment_id, found.artifact_location, location, project / settings.artifacts)
-    return Store(client, uri, _shown(project, uri), experiment_id, project / FOLDER)
+    return TrackingStore(client, uri, _shown(project, uri), experiment_id, project / FOLDER)
 
 
 def _shown(project: Path, uri: str) -> str:
@@ -166,7 +166,7 @@ def uri_origin() -> str:
     return f"the environment variable {URI_VARIABLE}" if os.environ.get(URI_VARIABLE) else "tracking_uri in mlflow.yml"
 
 
-def close_dead_runs(store: Store) -> list[str]:
+def close_dead_runs(store: TrackingStore) -> list[str]:
     """Mark as KILLED every RUNNING run of this host whose process is gone, and return their ids.
 
     Whatever became of a run with a backlog, the backlog says it.

@@ -17,7 +17,7 @@ SQLITE = "sqlite:///"
 _SQLITE_AS_IT_IS = "sqlite+pysqlite:///"
 _SQLITE_PREFIXES = (SQLITE, _SQLITE_AS_IT_IS)
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 _PROBE_SECONDS = 5.0
 _TRIES = 4
@@ -106,7 +106,7 @@ def _remedy(error: sqlite3.DatabaseError) -> str:
     return "Make the file and its folder writable and see that the disk is not full, or name another in mlflow.yml."
 
 
-def persistent(call: Callable[[], T]) -> T:
+def persistent(call: Callable[[], _T]) -> _T:
     """Call again what failed, a few times within a second.
 
     Two processes that write at once can both find that a row is missing and both insert it; one of them fails.

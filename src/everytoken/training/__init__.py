@@ -11,25 +11,25 @@ from everytoken.lazy_imports import exports
 if TYPE_CHECKING:
     from everytoken.training.errors import LOWER_RATE, CheckpointError, NonFiniteError, TrainingError
     from everytoken.training.parameters import (
+        BitsPerByteParameters,
         CheckpointParameters,
         DistributionParameters,
-        EvaluationParameters,
         ExecutionParameters,
         GenerationParameters,
-        TrainingParameters,
+        OptimisationParameters,
     )
 
 __getattr__, __dir__ = exports(__name__, __file__)
 
 __all__ = [
+    "BitsPerByteParameters",
     "CheckpointError",
     "CheckpointParameters",
     "DistributionParameters",
-    "EvaluationParameters",
     "ExecutionParameters",
     "GenerationParameters",
     "LOWER_RATE",
     "NonFiniteError",
+    "OptimisationParameters",
     "TrainingError",
-    "TrainingParameters",
 ]

@@ -53,7 +53,7 @@ class PeriodicSamples(BaseModel):
     top_k: int | None = Field(default=None, gt=0)
 
 
-class TrainingParameters(BaseModel):
+class OptimisationParameters(BaseModel):
     """AdamW with warm-up and cosine decay; counts are optimiser steps and windows, never micro-batches."""
 
     model_config = _FROZEN
@@ -124,7 +124,7 @@ class DistributionParameters(BaseModel):
     device: Literal["cpu", "cuda"] = "cpu"
 
 
-class EvaluationParameters(BaseModel):
+class BitsPerByteParameters(BaseModel):
     """Bits per byte on held-out documents, ``batch_size`` chunks of seq_length predictions at a time."""
 
     model_config = _FROZEN

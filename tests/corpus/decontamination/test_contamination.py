@@ -29,10 +29,10 @@ from everytoken.corpus.decontamination.report import contamination_report
 from everytoken.corpus.dedup.duplicates import DedupRules, find_duplicates
 from everytoken.corpus.errors import SelectionError
 from everytoken.corpus.reading.rows import ReadingLimits
-from everytoken.corpus.selection.decisions import REASONS, Selection, select
-from everytoken.corpus.selection.selected_parts import check_conservation, dropped_part, select_part
+from everytoken.corpus.selection.decisions import DECISIONS, Selection, select
+from everytoken.corpus.selection.selected_parts import check_selection_conservation, dropped_part, select_part
 from everytoken.seeds import python_random
-from everytoken.shards import Artifact, Engine, Inline, Processes, Shards, plan_artifact
+from everytoken.shards import Artifact, Engine, Inline, Shards, WorkerProcesses, plan_artifact
 from tests.corpus.selection.stored_documents import Given, kept, made, stored
 from tests.shards.folders import content
 
@@ -210,11 +210,11 @@ def test_contaminated_documents_are_dropped_with_reason_and_example_after_duplic
     caps = {"web": len(texts[1]) + len(texts[3])}
     planned = plan_artifact(select, documents=documents, max_text_bytes=caps, mixture=None, **inputs)
     selection = made(tmp_path / "selection", planned)
-    reasons = [REASONS[code] for code in Selection(selection).codes]
+    reasons = [DECISIONS[code] for code in Selection(selection).codes]
     assert reasons == ["contaminated", "kept", "duplicate", "kept", "contaminated", "beyond_payload_cap"]
     taken = kept(tmp_path / "taken", documents.map(select_part, selection=selection))
     dropped = kept(tmp_path / "dropped", documents.map(dropped_part, selection=selection, **inputs))
-    check_conservation(selection, taken.statistics, dropped.statistics)
+    check_selection_conservation(selection, taken.statistics, dropped.statistics)
     listed = [(row["row"], row["reason"], row["detail"]) for row in dropped.parts[0].table().to_pylist()]
     span = QUESTION.index(" on Tuesday")
     detail = f"evaluation 'gsm', example 1, from character 0 to {span}; 8 of 8 n-grams match"
@@ -275,7 +275,7 @@ def test_same_bytes_for_any_number_of_workers_and_any_memory(tmp_path: Path) -> 
     documents = stored(tmp_path / "documents", parts)
     files = {name: questions(tmp_path / f"{name}.jsonl", some) for name, some in (("x", examples), ("y", examples[5:]))}
     outcomes = []
-    for memory, *engines in ((1, Inline(), Inline()), (1 << 30, Processes(5), Processes(2))):
+    for memory, *engines in ((1, Inline(), Inline()), (1 << 30, WorkerProcesses(5), WorkerProcesses(2))):
         root = tmp_path / str(memory)
         found = find(root, documents, rules(files, 4, max_documents=9, memory=memory), *engines)
         assert found.counts.statistics["ignored"]
@@ -287,7 +287,7 @@ def test_same_bytes_for_any_number_of_workers_and_any_memory(tmp_path: Path) -> 
 def test_an_index_larger_than_its_memory_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("everytoken.outofcore.grouping._LEAST_BLOCK", 1 << 10)
     monkeypatch.setattr("everytoken.outofcore.grouping._SLICE", 100)
-    monkeypatch.setattr(evaluation_index, "BLOCK_BYTES", 300)
+    monkeypatch.setattr(evaluation_index, "TEXT_BLOCK_BYTES", 300)
     random = python_random(4)
     given_file = questions(tmp_path / "e.jsonl", [" ".join(random.choices("abcdefgh", k=300)) for _ in range(9)])
     plain = {"ngram": 3, "files": {"e": given_file}, "kinds": {"e": "jsonl"}, "limits": LIMITS}

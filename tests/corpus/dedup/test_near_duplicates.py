@@ -13,7 +13,7 @@ from everytoken.corpus.dedup.duplicates import DedupRules, Duplicates, find_dupl
 from everytoken.corpus.dedup.near_duplicates import BUCKETS, NearRules, buckets_of, find_buckets
 from everytoken.corpus.errors import SelectionError
 from everytoken.seeds import python_random
-from everytoken.shards import Artifact, Processes, Shards, plan_artifact
+from everytoken.shards import Artifact, Shards, WorkerProcesses, plan_artifact
 from tests.corpus.part_tables import TablePart, collect
 from tests.corpus.selection.stored_documents import Given, in_memory, kept, made, stored, table_of
 from tests.shards.folders import content
@@ -142,7 +142,7 @@ def test_same_bytes_for_any_number_of_workers(tmp_path: Path) -> None:
     documents = stored(tmp_path / "documents", parts)
     planned = documents.map(find_buckets, near=NEAR)
     kept(tmp_path / "one", planned)
-    kept(tmp_path / "two", planned, Processes(2))
+    kept(tmp_path / "two", planned, WorkerProcesses(2))
     assert content(tmp_path / "one") == content(tmp_path / "two")
 
 

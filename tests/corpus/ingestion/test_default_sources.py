@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from everytoken.corpus.ingestion.plan import make_plan, part_values
+from everytoken.corpus.ingestion.plan import make_shard_plan, part_values
 from everytoken.corpus.ingestion.source import Source, find_files
 from tests.corpus.ingestion.test_ingest import read_rows_of
 from tests.corpus.ingestion.test_shard_plan import plan_parameters
@@ -48,7 +48,7 @@ def test_a_default_source_gives_what_its_card_says(
 ) -> None:
     sources = {"s": Source.model_validate(source)}
     files = {"s": find_files("s", sources["s"].upstream, tmp_path)}
-    values, _ = part_values(make_plan(sources, files, plan_parameters(), LIMITS), sources, files)
+    values, _ = part_values(make_shard_plan(sources, files, plan_parameters(), LIMITS), sources, files)
     table, statistics = collect(read_rows_of(values[0], min_chars=32))
     assert statistics["rows_in"] == statistics["kept"] == rows
     assert len(statistics["by_source"]["s"]) == strata

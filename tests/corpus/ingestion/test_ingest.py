@@ -21,7 +21,7 @@ from everytoken.corpus.documents import DOCUMENTS, MAX_BATCH_BYTES, MAX_BATCH_RO
 from everytoken.corpus.errors import RowError, SelectionError
 from everytoken.corpus.ingestion import ingest
 from everytoken.corpus.ingestion.ingest import check_bad_shares, read_part
-from everytoken.corpus.ingestion.plan import make_plan, part_values
+from everytoken.corpus.ingestion.plan import make_shard_plan, part_values
 from everytoken.corpus.ingestion.quality import QualityRules
 from everytoken.corpus.ingestion.source import find_files
 from everytoken.corpus.statistics import add_statistics
@@ -50,7 +50,7 @@ def address(row: int, offset: int | None) -> dict[str, Any]:
 def values_of(root: Path, rows_per_shard: int | None = None, **changes: Any) -> list[dict[str, Any]]:
     source = path_source(root, rows_per_shard=rows_per_shard).model_copy(update=changes)
     files = {"s": find_files("s", source.upstream, root)}
-    values, _ = part_values(make_plan({"s": source}, files, plan_parameters(), LIMITS), {"s": source}, files)
+    values, _ = part_values(make_shard_plan({"s": source}, files, plan_parameters(), LIMITS), {"s": source}, files)
     return values
 
 
@@ -357,7 +357,7 @@ def test_an_id_that_is_no_json_value_is_a_bad_row(tmp_path: Path, identifier: An
     pq.write_table(pa.table({"text": ["t"], "id": [identifier]}), tmp_path / "a.parquet")
     source = path_source(tmp_path, "*.parquet")
     files = {"s": find_files("s", source.upstream, tmp_path)}
-    plan = make_plan({"s": source}, files, plan_parameters(), LIMITS)
+    plan = make_shard_plan({"s": source}, files, plan_parameters(), LIMITS)
     (value,), _ = part_values(plan, {"s": source}, files)
     _, aside, _ = collect_all(read_rows_of(value, max_bad_share=1.0))
     assert aside.column("reason").to_pylist() == ["cannot_render"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from everytoken.corpus.errors import PlanError, RowError, UpstreamError
-from everytoken.corpus.ingestion.plan import PlanParameters, ShardPlan, make_plan, part_values, shard_order
+from everytoken.corpus.ingestion.plan import PlanParameters, ShardPlan, make_shard_plan, part_values, shard_order
 from everytoken.corpus.ingestion.source import Source, UpstreamFile, find_files
 from everytoken.corpus.reading.rows import ReadingLimits
 from tests.corpus.upstreams.test_source import path_source
@@ -39,7 +39,7 @@ def planned(tmp_path: Path) -> Iterator[tuple[Path, ShardPlan]]:
     write_rows(tmp_path / "b/w.jsonl", 4)
     write_rows(tmp_path / "a/y.jsonl", 3)
     sources, files = sources_and_files(tmp_path, a=None, b=2)
-    yield tmp_path, make_plan(sources, files, plan_parameters(), LIMITS)
+    yield tmp_path, make_shard_plan(sources, files, plan_parameters(), LIMITS)
 
 
 def test_the_published_order() -> None:
@@ -69,15 +69,15 @@ def test_another_number_of_shards_than_pinned_stops_before_a_file_is_read(tmp_pa
     sources, files = sources_and_files(tmp_path, a=None)
     gone = {"a": [file._replace(location=Path("/nowhere")) for file in files["a"]]}
     with pytest.raises(PlanError, match="have 1 shards, expect_shards pins 63,911"):
-        make_plan(sources, gone, plan_parameters(expect_shards=63_911), LIMITS)
+        make_shard_plan(sources, gone, plan_parameters(expect_shards=63_911), LIMITS)
     write_rows(tmp_path / "a/z.jsonl", 3)
     sources, files = sources_and_files(tmp_path, a=2)
     gone = {"a": [file._replace(location=Path("/nowhere")) for file in files["a"]]}
     with pytest.raises(PlanError, match="have 2 files, and so at least as many shards; expect_shards pins 1"):
-        make_plan(sources, gone, plan_parameters(expect_shards=1), LIMITS)  # else it would count their rows
-    assert make_plan(sources, files, plan_parameters(expect_shards=4), LIMITS)["n_total"] == 4
+        make_shard_plan(sources, gone, plan_parameters(expect_shards=1), LIMITS)  # else it would count their rows
+    assert make_shard_plan(sources, files, plan_parameters(expect_shards=4), LIMITS)["n_total"] == 4
     sources, files = sources_and_files(tmp_path, a=3)
-    assert make_plan(sources, files, plan_parameters(expect_shards=2), LIMITS)["n_total"] == 2
+    assert make_shard_plan(sources, files, plan_parameters(expect_shards=2), LIMITS)["n_total"] == 2
 
 
 @pytest.mark.parametrize("slice_", [{"offset": 3}, {"n_shards": 4}, {"offset": 2, "n_shards": 2}])
@@ -116,7 +116,7 @@ def test_a_moved_folder_changes_no_digest_and_a_changed_byte_does(tmp_path: Path
     digests = {}
     for place in ("one", "two", "three"):
         sources, files = sources_and_files(tmp_path / place, a=None)
-        values, digests[place] = part_values(make_plan(sources, files, plan_parameters(), LIMITS), sources, files)
+        values, digests[place] = part_values(make_shard_plan(sources, files, plan_parameters(), LIMITS), sources, files)
         assert values[0]["file"]["location"].startswith(str(tmp_path / place))
     assert digests["one"] == digests["two"] != digests["three"]
 
@@ -140,14 +140,14 @@ def test_an_unknown_format_stops_the_plan(tmp_path: Path) -> None:
     write_rows(tmp_path / "a/y.csv", 1)
     source = path_source(tmp_path / "a", "*.csv")
     with pytest.raises(UpstreamError, match=r"source 'a', file y.csv: the format is not known"):
-        make_plan({"a": source}, {"a": find_files("a", source.upstream, tmp_path)}, plan_parameters(), LIMITS)
+        make_shard_plan({"a": source}, {"a": find_files("a", source.upstream, tmp_path)}, plan_parameters(), LIMITS)
 
 
 def test_records_for_a_format_without_them_stops_the_plan(tmp_path: Path) -> None:
     write_rows(tmp_path / "a/y.jsonl", 1)
     source = path_source(tmp_path / "a").model_copy(update={"records": "problems"})
     with pytest.raises(UpstreamError, match=r"'a', file y.jsonl: records is 'problems', but the file is read as jsonl"):
-        make_plan({"a": source}, {"a": find_files("a", source.upstream, tmp_path)}, plan_parameters(), LIMITS)
+        make_shard_plan({"a": source}, {"a": find_files("a", source.upstream, tmp_path)}, plan_parameters(), LIMITS)
 
 
 def test_a_file_that_is_gone_when_its_digest_is_taken_is_named(tmp_path: Path) -> None:
@@ -155,12 +155,14 @@ def test_a_file_that_is_gone_when_its_digest_is_taken_is_named(tmp_path: Path) -
     sources, files = sources_and_files(tmp_path, a=None)
     (tmp_path / "a/y.jsonl").unlink()
     with pytest.raises(RowError, match=r"source 'a', file y.jsonl: it cannot be opened .*Put the file back"):
-        make_plan(sources, files, plan_parameters(), LIMITS)
+        make_shard_plan(sources, files, plan_parameters(), LIMITS)
 
 
 def test_an_empty_file_is_a_shard_without_rows(tmp_path: Path) -> None:
     (tmp_path / "e.jsonl").touch()
     file = UpstreamFile("a", "e.jsonl", tmp_path / "e.jsonl", None)
     for size in (1, 5):
-        plan = make_plan({"a": path_source(tmp_path, rows_per_shard=size)}, {"a": [file]}, plan_parameters(), LIMITS)
+        plan = make_shard_plan(
+            {"a": path_source(tmp_path, rows_per_shard=size)}, {"a": [file]}, plan_parameters(), LIMITS
+        )
         assert [(shard["first_row"], shard["rows"]) for shard in plan["shards"]] == [(0, 0)]

@@ -18,9 +18,9 @@ from everytoken.corpus.rendering.chats import SHAPES, Turn, all_paths, best_path
 from everytoken.corpus.rendering.renderers import (
     CUTS,
     RENDERERS,
-    Document,
     Identifier,
     JoinedRenderer,
+    RenderedDocument,
     render_conversation,
     render_joined,
 )
@@ -55,7 +55,7 @@ def renderer(shape: str, **changes: Any) -> ConversationRenderer:
     return ConversationRenderer.model_validate(base | changes)
 
 
-def render(record: dict[str, Any], shape: str, **changes: Any) -> Document:
+def render(record: dict[str, Any], shape: str, **changes: Any) -> RenderedDocument:
     return render_conversation(None, record, renderer(shape, **changes))
 
 
@@ -63,7 +63,7 @@ def turns_of(record: dict[str, Any], shape: Any) -> list[tuple[str, str]]:
     return [tuple(turn) for turn in SHAPES[shape].turns(record)]
 
 
-def said(document: Document) -> list[str]:
+def said(document: RenderedDocument) -> list[str]:
     assert document.assistant_spans is not None
     return [document.text[start:end] for start, end in document.assistant_spans]
 

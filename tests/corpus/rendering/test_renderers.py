@@ -8,10 +8,10 @@ import pytest
 from everytoken.corpus.errors import BadRow
 from everytoken.corpus.rendering.renderers import (
     RENDERERS,
-    Document,
     DocumentRenderer,
     Identifier,
     NamedRenderer,
+    RenderedDocument,
     cut_worked_answers,
     render_champ,
     render_chat,
@@ -31,8 +31,8 @@ def rows(**changes: Any) -> DocumentRenderer:
     return DocumentRenderer.model_validate({**base, **changes})
 
 
-def document_of(identifier: str, text: str, stratum: str) -> Document:
-    return Document(Identifier(identifier, "string"), text, stratum)
+def document_of(identifier: str, text: str, stratum: str) -> RenderedDocument:
+    return RenderedDocument(Identifier(identifier, "string"), text, stratum)
 
 
 def message(sender: str, text: str) -> dict[str, str]:

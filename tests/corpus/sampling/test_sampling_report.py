@@ -13,10 +13,10 @@ from kedro_datasets.pandas import CSVDataset
 from everytoken.corpus.errors import SamplingError
 from everytoken.corpus.sampling.formulas import SubsamplingParameters, totals_of
 from everytoken.corpus.sampling.report import (
-    SPLITS,
+    DRAW_OUTCOMES,
     amounts_by_score,
     amounts_by_stratum,
-    check_conservation,
+    check_draw_conservation,
     limit,
     metadata,
     strata_table,
@@ -81,17 +81,17 @@ SHARES = {"web": 0.5, "chats": 0.25, "wikipedia": 0.25}
 @pytest.mark.parametrize("given", [None, strata(shares=SHARES), strata("length_band", [60])])
 def test_no_row_is_lost_in_the_table_of_strata(given: Any) -> None:
     draw = Draw(held_out_share=0.2, target_tokens=600, strata=given)
-    check_conservation(rows_before(), draw.by_score)
+    check_draw_conservation(rows_before(), draw.by_score)
     table = pd.DataFrame(draw.table).fillna({"intended_share": -1})
     all_rows = table.iloc[-1]
     assert all_rows["before_rows"] == 91
-    assert all(all_rows[f"{split}_rows"] > 0 for split in SPLITS)
-    assert (table["before_rows"] == sum(table[f"{split}_rows"] for split in SPLITS)).all()
+    assert all(all_rows[f"{split}_rows"] > 0 for split in DRAW_OUTCOMES)
+    assert (table["before_rows"] == sum(table[f"{split}_rows"] for split in DRAW_OUTCOMES)).all()
     assert set(table["group"]) == {"source_and_score", "source", "score", "all", *(["stratum"] if given else [])}
     by_stratum = table[table["group"] == "stratum"]
     for _, group in table.groupby("group"):
         assert group["before_rows"].sum() == 91
-        for split in SPLITS:
+        for split in DRAW_OUTCOMES:
             assert group[f"{split}_tokens"].sum() == pytest.approx(all_rows[f"{split}_tokens"])
         assert group["share_before"].sum() == pytest.approx(1)
         assert group["share_after"].sum() == pytest.approx(1)
@@ -105,7 +105,7 @@ def test_a_lost_row_is_an_error() -> None:
     draw = Draw()
     before = rows_before() | {("web", "5"): 12}
     with pytest.raises(SamplingError, match=r"source 'web', safety_score 5: 12 documents were scored, .* are 1\."):
-        check_conservation(before, draw.by_score)
+        check_draw_conservation(before, draw.by_score)
 
 
 def test_metadata_holds_every_parameter_and_global() -> None:

@@ -12,8 +12,9 @@ import torch
 import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 
+from everytoken.arrays import SingleFloats
 from everytoken.corpus.scoring.model_files import ModelFolder, fetch_model, model_identity
-from everytoken.corpus.scoring.one_score_per_id import Floats, TextScorer
+from everytoken.corpus.scoring.one_score_per_id import TextScorer
 from everytoken.corpus.scoring.transformer import TransformersScorer
 from everytoken.seeds import python_random
 from everytoken.shards import Artifact, ArtifactStore, plan_artifact
@@ -163,7 +164,7 @@ def some_texts(n: int) -> list[str]:
     return [" ".join(generator.choices(WORDS, k=length)) for length in lengths]
 
 
-def probabilities(scored_by: TextScorer, texts: list[str], rows: list[int] | None = None) -> tuple[Floats, Any]:
+def probabilities(scored_by: TextScorer, texts: list[str], rows: list[int] | None = None) -> tuple[SingleFloats, Any]:
     """Score the texts of ``rows`` together; return their probabilities in that order, and what was counted."""
     rows = list(range(len(texts))) if rows is None else rows
     made = np.full((len(rows), 6), np.nan, np.float32)

@@ -12,7 +12,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from everytoken.corpus.scoring import classifications
-from everytoken.corpus.scoring.classifications import BY_ADDRESS, BY_ID, collect_classifications, score_margins
+from everytoken.corpus.scoring.classifications import (
+    SCORES_BY_ADDRESS,
+    SCORES_BY_ID,
+    collect_classifications,
+    score_margins,
+)
 from everytoken.corpus.scoring.published import join_part, join_published
 from everytoken.corpus.scoring.report import score_table
 from everytoken.shards import Artifact, ArtifactStore, Inline, Shards, Store, plan_artifact
@@ -137,7 +142,7 @@ def test_files_end_after_their_number_of_rows_and_memory_changes_nothing(
     monkeypatch.setattr(classifications, "FILE_ROWS", 10)
     monkeypatch.setattr(classifications, "_GROUP_ROWS", 4)
     made = collected(tmp_path / "small", scored)
-    for name, schema in (("classifications", BY_ID), ("by_address", BY_ADDRESS)):
+    for name, schema in (("classifications", SCORES_BY_ID), ("by_address", SCORES_BY_ADDRESS)):
         assert table(made, name) == table(whole, name)
         assert made.folder is not None
         paths = sorted(made.folder.glob(f"{name}_*"))

@@ -15,7 +15,7 @@ from everytoken.corpus.scoring import score_tables
 from everytoken.corpus.scoring.published import join_part, join_published, require_scores_known
 from everytoken.corpus.upstreams.file import UpstreamFile
 from everytoken.shards import Artifact, ArtifactStore, Shards, Store, plan_artifact
-from everytoken.shards.engines import Inline, Processes
+from everytoken.shards.engines import Inline, WorkerProcesses
 from tests.corpus.scoring.tables import Document, digests, files, one_hot, stored, write_scores
 
 MEMORY = 200_000_000
@@ -31,7 +31,7 @@ def scored(root: Path, parts: list[list[Document]], tables: Path, workers: int =
     documents = stored(root / "documents", parts)
     published = joined(root, documents, tables)
     store = Store(root / "scored")
-    store.save(documents.map(join_part, published=published), Processes(workers) if workers else Inline())
+    store.save(documents.map(join_part, published=published), WorkerProcesses(workers) if workers else Inline())
     return store.load()
 
 

@@ -20,7 +20,17 @@ from everytoken.corpus.scoring.transformer import TransformersScorer, transforme
 from everytoken.parameters import AnnotationParameters
 from everytoken.pipelines.annotation.nodes import score_documents
 from everytoken.seeds import python_random
-from everytoken.shards import Artifact, ArtifactStore, Inline, PartsFailed, Processes, Rows, Shards, Store, versioned
+from everytoken.shards import (
+    Artifact,
+    ArtifactStore,
+    Inline,
+    PartsFailed,
+    Rows,
+    Shards,
+    Store,
+    WorkerProcesses,
+    versioned,
+)
 from tests.corpus.part_tables import TablePart, collect, documents
 from tests.corpus.scoring.small_models import (
     as_artifact,
@@ -399,7 +409,7 @@ def planned(texts: Shards, model: Artifact, by: TransformersScorer | None = None
 def test_one_or_two_workers_write_the_same_bytes(model: Artifact, tmp_path: Path) -> None:
     texts = stored_documents(tmp_path / "texts")
     one = Store(tmp_path / "one").save(planned(texts, model), Inline())
-    two = Store(tmp_path / "two").save(planned(texts, model), Processes(2))
+    two = Store(tmp_path / "two").save(planned(texts, model), WorkerProcesses(2))
     assert one == two
     assert sum(next(iter(part.statistics["scored_with"].values())) for part in two.parts) == 36
 

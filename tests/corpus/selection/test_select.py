@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from everytoken.corpus.dedup.duplicates import DedupRules, find_duplicates
 from everytoken.corpus.errors import SelectionError
-from everytoken.corpus.selection.decisions import REASONS, Selection, select
+from everytoken.corpus.selection.decisions import DECISIONS, Selection, select
 from everytoken.corpus.selection.mixture import MixtureParameters
 from everytoken.shards import Artifact, Shards, plan_artifact
 from tests.corpus.part_tables import TablePart
@@ -50,7 +50,7 @@ def selected(
         duplicates = made(root / "duplicates", planned)
     inputs = {"documents": shards, "duplicates": duplicates, "max_text_bytes": dict(caps), "mixture": mixture}
     artifact = made(root / "selection", plan_artifact(select, **inputs))
-    return [REASONS[code] for code in Selection(artifact).codes], artifact
+    return [DECISIONS[code] for code in Selection(artifact).codes], artifact
 
 
 def test_without_rules_all_stay(tmp_path: Path) -> None:

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from everytoken.corpus.dedup.duplicates import DedupRules, find_duplicates
 from everytoken.corpus.documents import SET_ASIDE
 from everytoken.corpus.errors import SelectionError
-from everytoken.corpus.selection.decisions import REASONS, select
+from everytoken.corpus.selection.decisions import DECISIONS, select
 from everytoken.corpus.selection.mixed_parts import mix_part, mixture_parts
 from everytoken.corpus.selection.mixture import MixtureParameters
-from everytoken.corpus.selection.selected_parts import check_conservation, dropped_part, select_part
+from everytoken.corpus.selection.selected_parts import check_selection_conservation, dropped_part, select_part
 from everytoken.corpus.statistics import add_statistics
-from everytoken.shards import Artifact, Engine, Inline, Processes, Rows, Shards, Unchanged, plan_artifact
+from everytoken.shards import Artifact, Engine, Inline, Rows, Shards, Unchanged, WorkerProcesses, plan_artifact
 from tests.corpus.part_tables import TablePart, collect, value_part
 from tests.corpus.selection.stored_documents import Given, in_memory, kept, made, stored, table_of
 from tests.shards.folders import content
@@ -142,11 +142,11 @@ def test_what_is_taken_and_what_is_dropped_adds_up(tmp_path: Path) -> None:
     taken = [select_part(part, selection=given.selection) for part in given.documents]
     counts = [part.statistics if isinstance(part, Unchanged) else collect(part)[1] for part in taken]
     dropped = [dropped_of(part, given)[1] for part in given.documents]
-    check_conservation(given.selection, counts, dropped)
+    check_selection_conservation(given.selection, counts, dropped)
     for lost in range(len(PARTS)):
         if PARTS[lost].texts:
             with pytest.raises(SelectionError, match="A document was lost or made up"):
-                check_conservation(given.selection, [*counts[:lost], *counts[lost + 1 :]], dropped)
+                check_selection_conservation(given.selection, [*counts[:lost], *counts[lost + 1 :]], dropped)
 
 
 def test_a_part_that_was_not_selected_from_is_refused(tmp_path: Path) -> None:
@@ -191,13 +191,13 @@ def test_repeated_documents_come_again_in_order_with_their_address(tmp_path: Pat
     assert of_a["shard_index"].to_pylist() == [0, 0, 1, 0, 0, 1, 0, 0]
     assert sum(part["first_uses"].get("a", 0) for part in statistics) == 3
     dropped = [collect(dropped_part(part, **given.inputs))[1] for part in given.documents]
-    check_conservation(given.selection, statistics, dropped)
+    check_selection_conservation(given.selection, statistics, dropped)
     with pytest.raises(
         SelectionError, match=r"documents dropped by reason: expected \{'beyond_budget': 1\}, found \{\}"
     ):
-        check_conservation(given.selection, statistics, dropped[:1])
+        check_selection_conservation(given.selection, statistics, dropped[:1])
     with pytest.raises(SelectionError, match=r"documents used by source: expected \{'a': 3, 'b': 8\}, found"):
-        check_conservation(given.selection, statistics[1:], dropped)
+        check_selection_conservation(given.selection, statistics[1:], dropped)
 
 
 def test_batches_of_a_mixed_part_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,7 +232,7 @@ def test_every_document_is_used_or_dropped(parts: list[Given], total: int, per_p
             return
         tables, statistics = mixed(given, per_part)
         dropped = [collect(dropped_part(part, **given.inputs)) for part in given.documents]
-        check_conservation(given.selection, statistics, [counts for _, counts in dropped])
+        check_selection_conservation(given.selection, statistics, [counts for _, counts in dropped])
     addresses = [
         {(row["source"], row["shard_index"], row["id"]) for row in table.to_pylist()}
         for table in (pa.concat_tables(tables), pa.concat_tables([table for table, _ in dropped]))
@@ -257,9 +257,9 @@ def everything(root: Path, engine: Engine, mixing: Engine) -> None:
     dropped = kept(root / "dropped", documents.map(dropped_part, **given.inputs), engine)
     values = mixture_parts(given.selection, 7)
     mixed_parts = kept(root / "mixed", values.map(mix_part, documents=documents, selection=given.selection), mixing)
-    check_conservation(given.selection, mixed_parts.statistics, dropped.statistics)
+    check_selection_conservation(given.selection, mixed_parts.statistics, dropped.statistics)
     assert mixed_parts.rows > 200
-    assert set(add_statistics(dropped.statistics)["set_aside"]) == set(REASONS) - {
+    assert set(add_statistics(dropped.statistics)["set_aside"]) == set(DECISIONS) - {
         "kept",
         "near_duplicate",
         "contaminated",
@@ -268,7 +268,7 @@ def everything(root: Path, engine: Engine, mixing: Engine) -> None:
 
 def test_same_bytes_for_any_number_of_workers(tmp_path: Path) -> None:
     everything(tmp_path / "one", Inline(), Inline())
-    everything(tmp_path / "more", Processes(2), Processes(5))
+    everything(tmp_path / "more", WorkerProcesses(2), WorkerProcesses(5))
     one, more = (
         {name: data for name, data in content(tmp_path / folder).items() if name != "duplicates/ledger.json"}
         for folder in ("one", "more")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from everytoken.corpus.errors import UpstreamError
 from everytoken.corpus.upstreams.checksums import content_digest, parse_checksums
-from everytoken.corpus.upstreams.patterns import is_safe, matches, parts_of
+from everytoken.corpus.upstreams.patterns import is_safe, matches_pattern, parts_of
 
 DIGEST = "0123456789abcdef" * 4
 
@@ -77,14 +77,14 @@ PARTS = st.lists(st.sampled_from(["a", "b", "ab", "a.jsonl"]), min_size=1, max_s
 
 @given(PARTS)
 def test_any_path_matches_itself_any_depth_and_each_of_its_folders(path: list[str]) -> None:
-    assert matches(path, path)
-    assert matches(path, ["**"])
-    assert matches(path, ["**", path[-1]])
-    assert not matches(path, [*path, "x"])
-    assert all(matches(path[:depth], [*path[:-1], "*"], within=True) for depth in range(len(path)))
+    assert matches_pattern(path, path)
+    assert matches_pattern(path, ["**"])
+    assert matches_pattern(path, ["**", path[-1]])
+    assert not matches_pattern(path, [*path, "x"])
+    assert all(matches_pattern(path[:depth], [*path[:-1], "*"], within=True) for depth in range(len(path)))
 
 
 def test_case_and_dots_are_what_they_are() -> None:
-    assert not matches(parts_of("a.JSONL"), parts_of("*.jsonl"))
-    assert matches(parts_of(".hidden/a.jsonl"), parts_of("**/*.jsonl"))
+    assert not matches_pattern(parts_of("a.JSONL"), parts_of("*.jsonl"))
+    assert matches_pattern(parts_of(".hidden/a.jsonl"), parts_of("**/*.jsonl"))
     assert [path for path in ("a", "a/b", "", "/a", "a//b", "../a", "a/./b", "a\0") if is_safe(path)] == ["a", "a/b"]

@@ -19,7 +19,7 @@ import pytest
 from pydantic import ValidationError
 
 from everytoken.corpus.errors import PlanError, RowError, UpstreamError
-from everytoken.corpus.ingestion.plan import make_plan
+from everytoken.corpus.ingestion.plan import make_shard_plan
 from everytoken.corpus.ingestion.source import HubUpstream, Source, UpstreamFile, find_files
 from everytoken.corpus.upstreams import hub_client, retries
 from tests.corpus.ingestion.test_shard_plan import LIMITS, plan_parameters
@@ -126,7 +126,7 @@ def test_files_are_fetched_when_opened_once_and_checked(hub: Hub, tmp_path: Path
 def test_the_plan_needs_no_file(hub: Hub, tmp_path: Path) -> None:
     sources = {"s": hub_source()}
     files = {"s": find_files("s", sources["s"].upstream, tmp_path)}
-    plan = make_plan(sources, files, plan_parameters(expect_shards=4), LIMITS)
+    plan = make_shard_plan(sources, files, plan_parameters(expect_shards=4), LIMITS)
     assert {shard["digest"] for shard in plan["shards"]} == {file.pinned for file in files["s"]}
     assert hub.asked("resolve", "storage") == []
 
@@ -138,7 +138,7 @@ def test_another_number_of_shards_stops_before_any_file_is_fetched(
     sources = {"s": hub_source().model_copy(update={"rows_per_shard": rows_per_shard})}
     files = {"s": find_files("s", sources["s"].upstream, tmp_path)}
     with pytest.raises(PlanError, match=r"have 4 (shards|files).* expect_shards pins 3"):
-        make_plan(sources, files, plan_parameters(expect_shards=3), LIMITS)
+        make_shard_plan(sources, files, plan_parameters(expect_shards=3), LIMITS)
     assert hub.asked("resolve", "storage") == []
 
 

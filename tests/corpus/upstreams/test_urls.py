@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from everytoken.corpus.errors import RowError, UpstreamError
-from everytoken.corpus.ingestion.plan import make_plan
+from everytoken.corpus.ingestion.plan import make_shard_plan
 from everytoken.corpus.ingestion.source import UpstreamFile, find_files
 from everytoken.corpus.upstreams import retries, urls
 from tests.corpus.ingestion.test_shard_plan import LIMITS, plan_parameters
@@ -67,7 +67,7 @@ def test_a_url_is_listed_sorted_and_fetched_when_opened(memory: Any, tmp_path: P
 def test_planning_takes_the_digest_of_bytes_where_nothing_tells_it(memory: Any, tmp_path: Path) -> None:
     sources = {"s": path_source("memory://texts")}
     files = {"s": find_files("s", sources["s"].upstream, tmp_path)}
-    plan = make_plan(sources, files, plan_parameters(n_shards=1), LIMITS)
+    plan = make_shard_plan(sources, files, plan_parameters(n_shards=1), LIMITS)
     (shard,) = plan["shards"]
     assert shard["digest"] == f"sha256:{hashlib.sha256(ROWS[shard['path']]).hexdigest()}"
     assert [path.name for path in tmp_path.rglob("*.jsonl")] == [shard["path"].split("/")[-1]]
@@ -204,7 +204,7 @@ def test_a_checksum_file_pins_what_it_lists(checked_root: tuple[str, Any], tmp_p
     sources = {"s": path_source(root, checksums="SHA256SUMS")}
     files = {"s": find_files("s", sources["s"].upstream, tmp_path / "files")}
     assert [file.pinned for file in files["s"]] == [f"sha256:{hashlib.sha256(ROWS[n]).hexdigest()}" for n in NAMES]
-    plan = make_plan(sources, files, plan_parameters(), LIMITS)
+    plan = make_shard_plan(sources, files, plan_parameters(), LIMITS)
     assert not list((tmp_path / "files").rglob("*.jsonl")), "the plan needs no file"
     for file, digest in ((f, s["digest"]) for f in files["s"] for s in plan["shards"] if s["path"] == f.path):
         file.require(digest)
@@ -233,7 +233,7 @@ def test_a_local_file_that_differs_from_its_checksum_is_an_error_at_the_plan(tmp
     sources = {"s": path_source(root, checksums="SUMS")}
     files = {"s": find_files("s", sources["s"].upstream, tmp_path / "files")}
     with pytest.raises(RowError, match=rf"file b.jsonl: the checksum file says {expected}, the file has {found}"):
-        make_plan(sources, files, plan_parameters(), LIMITS)
+        make_shard_plan(sources, files, plan_parameters(), LIMITS)
 
 
 def test_a_local_file_that_changes_with_its_checksum_makes_another_plan(tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_a_local_file_that_changes_with_its_checksum_makes_another_plan(tmp_path
         (root / name).write_bytes(content)
         (root / "SUMS").write_bytes(sums({name: content}))
         files = {"s": find_files("s", sources["s"].upstream, tmp_path / "files")}
-        plan = make_plan(sources, files, plan_parameters(), LIMITS)
+        plan = make_shard_plan(sources, files, plan_parameters(), LIMITS)
         digests.append(plan["shards"][0]["digest"])
     assert digests == [f"sha256:{hashlib.sha256(content).hexdigest()}" for content in (ROWS[name], b"other\n")]
     (root / name).write_bytes(ROWS[name])  # after the plan, and its checksum not

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from everytoken.corpus.errors import RowError
-from everytoken.corpus.ingestion.plan import make_plan
+from everytoken.corpus.ingestion.plan import make_shard_plan
 from everytoken.corpus.ingestion.source import Source, UpstreamFile, find_files
 from everytoken.corpus.upstreams import retries, urls
 from everytoken.datasets import UpstreamFiles
@@ -111,7 +111,7 @@ def only_file(web: Web, folder: Path, checksums: str | None = None) -> UpstreamF
 
 
 def planned(source: Source, folder: Path) -> str:
-    plan = make_plan({"s": source}, {"s": find_files("s", source.upstream, folder)}, plan_parameters(), LIMITS)
+    plan = make_shard_plan({"s": source}, {"s": find_files("s", source.upstream, folder)}, plan_parameters(), LIMITS)
     return str(plan["shards"][0]["digest"])
 
 

@@ -9,7 +9,16 @@ import pyarrow as pa
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from everytoken.shards import Artifact, ArtifactStore, Inline, Processes, Shards, Store, file_sha256, plan_artifact
+from everytoken.shards import (
+    Artifact,
+    ArtifactStore,
+    Inline,
+    Shards,
+    Store,
+    WorkerProcesses,
+    file_sha256,
+    plan_artifact,
+)
 from everytoken.tokens import TokenizerError, encode_part, installed_engines, load_tokenizer_file, open_tokenizer
 from everytoken.tokens.encoding.recheck import Recheck
 from everytoken.tokens.engines.certificate import certify_engines, proof_of
@@ -135,7 +144,7 @@ def test_the_columns_asked_for_stay_and_tokens_are_added(
 def test_workers_and_batches_do_not_change_the_rows(parameters: dict[str, Any], tmp_path: Path) -> None:
     tables = [documents(TEXTS * 40, 0), documents(TEXTS[::-1] * 40, 1), documents([], 2)]
     digests = []
-    for name, engine, batch_rows in [("a", Inline(), 7), ("b", Processes(2), 1000)]:
+    for name, engine, batch_rows in [("a", Inline(), 7), ("b", WorkerProcesses(2), 1000)]:
         planned = stored(tmp_path / "in" / name, tables, batch_rows).map(encode_part, **parameters)
         store = Store(tmp_path / name)
         store.save(planned, engine)

@@ -197,7 +197,7 @@ def test_long_texts_are_encoded_in_pieces_with_the_same_ids(trained: DocumentEnc
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(encoder, "PIECE_CHARACTERS", 20)
         patch.setattr(encoder, "_COUNTED_IDS", 7)
-        patch.setattr("everytoken.tokens.tokenizer.text_pieces.pieces.__defaults__", (20,))
+        patch.setattr("everytoken.tokens.tokenizer.text_pieces.cut_text.__defaults__", (20,))
         found = trained.encode(texts, 1000)
     for name, value in vars(expected).items():
         assert np.array_equal(value, vars(found)[name]), name

@@ -17,9 +17,9 @@ from everytoken.shards import (
     ArtifactStore,
     Engine,
     Inline,
-    Processes,
     Shards,
     Store,
+    WorkerProcesses,
     plan_artifact,
     value_digest,
 )
@@ -291,7 +291,7 @@ def test_same_bytes_for_any_memory_and_any_batches(
 def test_same_documents_for_any_number_of_workers(proven: dict[str, Any], tmp_path: Path, workers: int) -> None:
     digests = [
         encoded(tmp_path / f"by_{count}", proven, MANY, split="unannotated", engine=engine).root_digest
-        for count, engine in ((1, Inline()), (workers, Processes(workers)))
+        for count, engine in ((1, Inline()), (workers, WorkerProcesses(workers)))
     ]
     assert digests[0] == digests[1]
 

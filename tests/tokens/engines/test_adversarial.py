@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from everytoken.tokens import TokenizerError
-from everytoken.tokens.engines.adversarial import FAMILIES, adversarial_cases, adversarial_texts, family_sizes
+from everytoken.tokens.engines.adversarial import TEXT_FAMILIES, adversarial_cases, adversarial_texts, family_sizes
 from everytoken.tokens.engines.code_points import BLANKS
 from everytoken.tokens.tokenizer.document_tokenizer import byte_symbols
 from tests.tokens.corpora import EOS
@@ -43,12 +43,12 @@ def test_there_are_as_many_texts_as_asked_for_and_they_are_small_and_utf8(full: 
     assert len({text for _, text in full}) > 90_000
 
 
-@pytest.mark.parametrize("cases", [0, 1, len(FAMILIES), 500, 12_345])
+@pytest.mark.parametrize("cases", [0, 1, len(TEXT_FAMILIES), 500, 12_345])
 def test_a_small_set_has_every_family_that_it_has_room_for(cases: int) -> None:
     sizes = family_sizes(cases)
-    assert tuple(sizes) == FAMILIES
+    assert tuple(sizes) == TEXT_FAMILIES
     assert sum(sizes.values()) == cases
-    assert sum(size > 0 for size in sizes.values()) == min(cases, len(FAMILIES))
+    assert sum(size > 0 for size in sizes.values()) == min(cases, len(TEXT_FAMILIES))
     made = list(adversarial_cases(CONTENT, [EOS], cases, 7))
     assert Counter(name for name, _ in made) == Counter(sizes)
     assert [text for _, text in made] == list(adversarial_texts(CONTENT, [EOS], cases, 7))
@@ -81,7 +81,7 @@ def test_the_category_of_every_character_shows_by_a_contraction_after_it(full: l
     assert set(map(chr, [*range(0xD800), *range(0xE000, 0x20000), *range(0x20000, 0x33480)])) <= before
 
 
-@pytest.mark.parametrize("cases", [len(FAMILIES), 1000])
+@pytest.mark.parametrize("cases", [len(TEXT_FAMILIES), 1000])
 def test_even_a_small_set_has_every_byte_of_utf8(cases: int) -> None:
     seen = set(b"".join(text.encode() for text in adversarial_texts(CONTENT, [EOS], cases, 1)))
     assert seen == {*range(0xC0), *range(0xC2, 0xF5)}

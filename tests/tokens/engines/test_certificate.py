@@ -81,7 +81,7 @@ class Wrong:
 
     name, version = WRONG, WRONG_VERSION
 
-    def __init__(self, reference: registry.Engine, change: Callable[[Sequence[str], Flat], Flat]) -> None:
+    def __init__(self, reference: registry.TokenizerEngine, change: Callable[[Sequence[str], Flat], Flat]) -> None:
         self._reference, self._change = reference, change
 
     def encode(self, texts: Sequence[str]) -> Flat:
@@ -95,7 +95,9 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Sequence[str
     def do(change: Callable[[Sequence[str], Flat], Flat]) -> dict[str, str]:
         opened, found = registry.open_engine, registry.installed_engines()
 
-        def open_engine(name: str, content: bytes, special_tokens_in_text: registry.SpecialTokens) -> registry.Engine:
+        def open_engine(
+            name: str, content: bytes, special_tokens_in_text: registry.SpecialTokens
+        ) -> registry.TokenizerEngine:
             if name != WRONG:
                 return opened(name, content, special_tokens_in_text)
             return Wrong(opened(REFERENCE, content, special_tokens_in_text), change)

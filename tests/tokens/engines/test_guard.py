@@ -31,7 +31,7 @@ def made(folder: Path, missing: Sequence[int] = (), form: str | None = None) -> 
     return open_tokenizer(folder / "tokenizer.json", EOS)
 
 
-def ids(engine: registry.Engine, texts: Sequence[str]) -> list[list[int]]:
+def ids(engine: registry.TokenizerEngine, texts: Sequence[str]) -> list[list[int]]:
     flat, offsets = engine.encode(texts)
     return [flat[start:end].tolist() for start, end in pairwise(offsets.tolist())]
 
@@ -95,7 +95,7 @@ def test_engines_see_only_normal_texts_and_no_normalizer(tmp_path: Path, monkeyp
     tokenizer = made(tmp_path, form="NFC")
     opened, seen = registry.open_engine, []
 
-    def open_engine(name: str, content: bytes, policy: registry.SpecialTokens) -> registry.Engine:
+    def open_engine(name: str, content: bytes, policy: registry.SpecialTokens) -> registry.TokenizerEngine:
         if name == REFERENCE:
             return opened(name, content, policy)
         seen.append(Recorder(content))

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everytoken.tokens.engines.registry import REFERENCE, Engine, open_engine
+from everytoken.tokens.engines.registry import REFERENCE, TokenizerEngine, open_engine
 from everytoken.tokens.tokenizer.document_tokenizer import open_tokenizer
-from everytoken.tokens.tokenizer.text_pieces import may_be_cut, pieces
+from everytoken.tokens.tokenizer.text_pieces import cut_text, may_be_cut
 from tests.shared_assets import shared_folder
 from tests.tokens.corpora import EOS, small_tokenizer
 
@@ -22,12 +22,12 @@ TEXT = st.lists(st.one_of(WORDS, st.text(max_size=3)), max_size=40).map(" ".join
 
 
 @lru_cache
-def reference(content: bytes) -> Engine:
+def reference(content: bytes) -> TokenizerEngine:
     return open_engine(REFERENCE, content, "control")
 
 
 def same_in_pieces(content: bytes, text: str, characters: int) -> None:
-    cut = list(pieces(text, characters))
+    cut = list(cut_text(text, characters))
     assert "".join(cut) == text
     engine = reference(content)
     assert engine.encode(cut)[0].tolist() == engine.encode([text])[0].tolist(), cut
@@ -61,11 +61,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def test_pieces_end_at_the_first_place_after_the_size() -> None:
-    assert list(pieces("ab cd ef gh", 2)) == ["ab", " cd", " ef", " gh"]
-    assert list(pieces("ab cd ef gh", 3)) == ["ab cd", " ef", " gh"]
-    assert list(pieces("x" * 50, 3)) == ["x" * 50], "no place to cut: the text stays whole"
-    assert list(pieces("", 3)) == [""]
-    assert list(pieces("ab  cd. ef é gh", 2)) == ["ab  cd. ef é gh"], "only single spaces between ASCII letters"
+    assert list(cut_text("ab cd ef gh", 2)) == ["ab", " cd", " ef", " gh"]
+    assert list(cut_text("ab cd ef gh", 3)) == ["ab cd", " ef", " gh"]
+    assert list(cut_text("x" * 50, 3)) == ["x" * 50], "no place to cut: the text stays whole"
+    assert list(cut_text("", 3)) == [""]
+    assert list(cut_text("ab  cd. ef é gh", 2)) == ["ab  cd. ef é gh"], "only single spaces between ASCII letters"
 
 
 @pytest.mark.parametrize(

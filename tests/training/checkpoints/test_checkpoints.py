@@ -18,7 +18,7 @@ import pytest
 
 from everytoken.seeds import python_random
 from everytoken.training.checkpoints import checkpoint_folder
-from everytoken.training.checkpoints.store import Checkpoint, CheckpointStore
+from everytoken.training.checkpoints.store import CheckpointStore, ValidCheckpoint
 from everytoken.training.errors import CheckpointError
 from tests.shards.children import Nursery, nursery, wait_until
 from tests.shards.folders import content
@@ -48,7 +48,7 @@ def steps(folder: Path) -> list[int]:
     return [int(name.removeprefix("step_")) for name in names(folder)]
 
 
-def newest(store: CheckpointStore) -> Checkpoint:
+def newest(store: CheckpointStore) -> ValidCheckpoint:
     found = store.newest()
     assert found is not None
     return found
@@ -79,7 +79,7 @@ def test_the_newest_is_read_with_its_state(tmp_path: Path) -> None:
     assert store.newest() is None
     state = {"tokens": 7, "nested": {"losses": [0.1, None], "name": "é"}}
     digests = [store.save(step, lambda folder: write_files(folder, 3), {**state, "n": step}) for step in (9, 10)]
-    assert newest(store_of(tmp_path)) == Checkpoint(
+    assert newest(store_of(tmp_path)) == ValidCheckpoint(
         10, tmp_path / "run" / "step_000000010", {**state, "n": 10}, digests[1], ()
     )
 
@@ -579,7 +579,7 @@ def test_killed_before_any_operation_on_files(
         found.add((left.step, left.folder.parent.name))
         for folder in attacked.glob("*/step_*"):
             if not (damaged and checkpoint_folder.name == "step_000000030"):
-                checkpoint_folder.verify(folder)  # none is half deleted
+                checkpoint_folder.verify_checkpoint(folder)  # none is half deleted
         save(store_of(attacked, mirror=mirror), 30)
         assert content(attacked) == content(tmp_path / "after")
     assert operation > 30

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everytoken.training import EvaluationParameters, TrainingError
+from everytoken.training import BitsPerByteParameters, TrainingError
 from everytoken.training.evaluation.language_modelling import bits_per_byte, count_targets, document_nats, unigram_bits
 from tests.training.tiny import EXECUTION, SEQ, VOCAB, byte_encoder, byte_model, random_batches, tiny_model
 
@@ -29,7 +29,7 @@ class HeldOut:
 
 
 def parameters(batch_size=3):
-    return EvaluationParameters(batch_size=batch_size, execution=EXECUTION)
+    return BitsPerByteParameters(batch_size=batch_size, execution=EXECUTION)
 
 
 @pytest.fixture

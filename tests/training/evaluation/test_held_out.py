@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from everytoken.shards import file_sha256
-from everytoken.training import EvaluationParameters, TrainingError
+from everytoken.training import BitsPerByteParameters, TrainingError
 from everytoken.training.evaluation.held_out import evaluate_held_out, prepare_held_out, read_held_out, write_held_out
 from everytoken.training.evaluation.language_modelling import bits_per_byte
 from everytoken.training.step.execution_context import execution
@@ -47,7 +47,7 @@ def test_held_out_loss_is_the_bits_per_byte_of_the_evaluation_pipeline(encoder, 
     records = evaluated(prepared(encoder), batch_size=batch_size)
     part = DocumentsPart(HELD_OUT_TEXTS, HELD_OUT_SOURCES)
     figures = bits_per_byte(
-        byte_model(), encoder, [part], np.zeros(257), EvaluationParameters(batch_size=3, execution=EXECUTION)
+        byte_model(), encoder, [part], np.zeros(257), BitsPerByteParameters(batch_size=3, execution=EXECUTION)
     )["by_source"]
     assert [record.source for record in records] == sorted(figures)
     for record in records:

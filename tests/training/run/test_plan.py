@@ -16,11 +16,11 @@ from everytoken.training import (
     CheckpointParameters,
     DistributionParameters,
     ExecutionParameters,
+    OptimisationParameters,
     TrainingError,
-    TrainingParameters,
 )
 from everytoken.training.run import plan as plan_module
-from everytoken.training.run.plan import make_plan, plan_lines
+from everytoken.training.run.plan import make_training_plan, plan_lines
 from everytoken.training.step import loss as loss_module
 from tests.training.tiny import LLAMA, training_parameters
 
@@ -62,7 +62,7 @@ def arguments(model=LLAMA, data=None, checkpoints=None, distribution=None, sizes
 
 def planned(**changes):
     positional, named = arguments(**changes)
-    return make_plan(*positional, **named)
+    return make_training_plan(*positional, **named)
 
 
 def spp(model, steps, **changes):
@@ -80,9 +80,9 @@ def spp(model, steps, **changes):
 def test_the_published_runs_have_their_numbers(environment, steps, tokens, parameters, share):
     loader = OmegaConfigLoader(str(CONF), env=environment, base_env="base", merge_strategy=MERGED)
     given = loader["parameters"]["training"]
-    plan = make_plan(
+    plan = make_training_plan(
         LlamaParameters(**given["model"]),
-        TrainingParameters(**given["optimisation"]),
+        OptimisationParameters(**given["optimisation"]),
         DataParameters(**given["data"]),
         CheckpointParameters(**given["checkpoints"]),
         DistributionParameters(**given["distribution"]),

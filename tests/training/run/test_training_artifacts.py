@@ -18,9 +18,9 @@ from everytoken.tokens.order.parameters import DataParameters
 from everytoken.tokens.tokenizer.probe import library_record, probe_record
 from everytoken.tracking.mlflow_keys import flat_metrics
 from everytoken.training import (
+    BitsPerByteParameters,
     CheckpointParameters,
     DistributionParameters,
-    EvaluationParameters,
     GenerationParameters,
     TrainingError,
 )
@@ -293,7 +293,7 @@ def held_out(tmp_path):
 
 def test_evaluation_reports_every_source_beside_a_unigram_model(tmp_path, inputs):
     checkpoint = trained(tmp_path, inputs, steps=60)
-    evaluation = EvaluationParameters(batch_size=2, execution=EXECUTION)
+    evaluation = BitsPerByteParameters(batch_size=2, execution=EXECUTION)
     planned = plan_artifact(
         evaluate,
         checkpoint=checkpoint,
@@ -315,7 +315,7 @@ def test_evaluation_refuses_other_streams_than_those_of_the_training(tmp_path, i
         evaluate,
         checkpoint=checkpoint,
         held_out=held_out(tmp_path),
-        evaluation=EvaluationParameters(batch_size=2, execution=EXECUTION),
+        evaluation=BitsPerByteParameters(batch_size=2, execution=EXECUTION),
         **{**inputs, "streams": inputs["streams"][:1]},
     )
     with pytest.raises(TrainingError, match="streams and weights of the training"):
@@ -334,7 +334,7 @@ def test_a_model_that_diverged_at_its_last_step_is_named_with_its_loss_and_rate(
         evaluate,
         checkpoint=checkpoint,
         held_out=held_out(tmp_path),
-        evaluation=EvaluationParameters(batch_size=2, execution=EXECUTION),
+        evaluation=BitsPerByteParameters(batch_size=2, execution=EXECUTION),
         **inputs,
     )
     for planned in (texts, figures):

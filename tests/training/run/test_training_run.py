@@ -369,7 +369,10 @@ def test_a_process_that_is_done_ends_well_whatever_threads_do_at_the_end_of_the_
     job = tiny_job(inputs, tmp_path / "runs", steps=3)
     write_job(tmp_path / "given.json", job)
     # as gloo's threads sometimes do
-    program = "import atexit, os; atexit.register(os.abort)\nfrom everytoken.training.run.worker import main\nmain()"
+    program = (
+        "import atexit, os; atexit.register(os.abort)\n"
+        "from everytoken.training.run.worker import run_process\nrun_process()"
+    )
     rank = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
     done = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path / "given.json")],

@@ -108,8 +108,8 @@ def test_a_checkpoint_of_two_processes_goes_on_in_one(alone, folder, strategy):
 
 
 def test_a_batch_that_does_not_divide_is_an_error_that_says_so():
-    from everytoken.training.step.distribution import Processes
+    from everytoken.training.step.distribution import Ranks
 
     with pytest.raises(TrainingError, match="batch_size = 8 is not a multiple of the 3 processes"):
-        Processes(1, 3, "ddp", None).rows(8)
-    assert Processes(1, 4, "ddp", None).rows(8) == slice(2, 4)
+        Ranks(1, 3, "ddp", None).rows(8)
+    assert Ranks(1, 4, "ddp", None).rows(8) == slice(2, 4)

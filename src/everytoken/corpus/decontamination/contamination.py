@@ -23,9 +23,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from everytoken.address import ADDRESS_COLUMNS
+from everytoken.arrays import Integers
 from everytoken.corpus.decontamination.evaluation_files import Decontamination
 from everytoken.corpus.decontamination.evaluation_ngrams import EvaluationNgrams
-from everytoken.corpus.decontamination.words import BLOCK_BYTES, Block, Integers, runs, word_spans
+from everytoken.corpus.decontamination.words import TEXT_BLOCK_BYTES, WordBlock, runs, word_spans
 from everytoken.corpus.dedup import Duplicates, between, load_mapped
 from everytoken.corpus.documents import DOCUMENTS
 from everytoken.corpus.errors import SelectionError
@@ -33,7 +34,7 @@ from everytoken.corpus.statistics import as_written
 from everytoken.outofcore import begins, slices
 from everytoken.shards import Artifact, Built, Part, Rows, Shards, versioned
 
-COUNTS, FOUND, STARTS = "documents.npy", "examples_found.npy", "starts.npy"
+_COUNTS, _FOUND, _STARTS = "documents.npy", "examples_found.npy", "starts.npy"
 
 _INT64 = pa.int64()
 _NAMED = [DOCUMENTS.field(name) for name in (*ADDRESS_COLUMNS, "id")]
@@ -106,7 +107,7 @@ def _scan(texts: pa.Array, index: EvaluationNgrams) -> tuple[Integers, Integers]
     found = [np.empty((0, 3), np.int64)]
     for gathered in _blocks(texts, index.ngram):
         documents, repeated = np.array([run[:2] for run in gathered]).T
-        block = Block([run[2] for run in gathered], index.ngram)
+        block = WordBlock([run[2] for run in gathered], index.ngram)
         sizes = block.words_of_texts()
         before = np.cumsum(sizes - repeated) - (sizes - repeated)
         before -= before[np.searchsorted(documents, documents)]  # in runs of the same document
@@ -126,7 +127,7 @@ def _blocks(texts: pa.Array, n: int) -> Iterator[list[tuple[int, int, bytes]]]:
         for repeated, run in runs(text, n):
             gathered.append((document, repeated, run))
             size += len(run)
-            if size >= BLOCK_BYTES:
+            if size >= TEXT_BLOCK_BYTES:
                 yield gathered
                 gathered, size = [], 0
     if gathered:
@@ -220,9 +221,9 @@ def count_documents(
         return Built({"found": 0, "ignored": 0, "files": {}})
     index = EvaluationNgrams(evaluation)
     starts = np.cumsum([0, *(counts["rows"] for counts in matches.statistics)], dtype=np.int64)
-    np.save(folder / STARTS, starts)
+    np.save(folder / _STARTS, starts)
     repeated = None if duplicates is None else Duplicates(duplicates)
-    documents = np.lib.format.open_memmap(folder / COUNTS, mode="w+", dtype=np.int64, shape=index.hashes.shape)
+    documents = np.lib.format.open_memmap(folder / _COUNTS, mode="w+", dtype=np.int64, shape=index.hashes.shape)
     for part, start in zip(matches, starts.tolist(), strict=False):
         for batch in part.batches(["document", "matches"]):
             left = _without_duplicates(batch, start, repeated)
@@ -234,7 +235,7 @@ def count_documents(
         found += int(np.count_nonzero(counts))
         ignored += int(np.count_nonzero(~_is_counted(counts, max_documents)))
     documents.flush()
-    there = _write_examples_found(folder / FOUND, documents, index, max_documents)
+    there = _write_examples_found(folder / _FOUND, documents, index, max_documents)
     ends = [*index.first_examples[1:].tolist(), len(there)]
     files = {}
     for name, begin, end in zip(index.names, index.first_examples.tolist(), ends, strict=True):
@@ -313,8 +314,8 @@ def judge_part(
 def _judged(
     part: Part, counts: Artifact, duplicates: Artifact | None, index: EvaluationNgrams, rules: Decontamination
 ) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
-    documents = load_mapped(counts.path(COUNTS))
-    start = int(load_mapped(counts.path(STARTS))[part.index])
+    documents = load_mapped(counts.path(_COUNTS))
+    start = int(load_mapped(counts.path(_STARTS))[part.index])
     repeated = None if duplicates is None else Duplicates(duplicates)
     tallies: dict[str, dict[str, Counter[str]]] = {"by_source": {}, "by_evaluation": {}}
     worst: list[dict[str, Any]] = []

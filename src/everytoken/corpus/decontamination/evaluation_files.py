@@ -25,9 +25,9 @@ from everytoken.corpus.rendering import JoinedRenderer
 from everytoken.corpus.upstreams import UpstreamFile
 from everytoken.shards import UNRECORDED, file_sha256
 
-Kind = Literal["jsonl", "json", "parquet", "arrow", "csv", "tsv", "txt"]
+EvaluationFileKind = Literal["jsonl", "json", "parquet", "arrow", "csv", "tsv", "txt"]
 
-_KINDS: dict[str, Kind] = {
+_KINDS: dict[str, EvaluationFileKind] = {
     **{".jsonl": "jsonl", ".json": "json", ".parquet": "parquet", ".arrow": "arrow"},
     **{".csv": "csv", ".tsv": "tsv", ".txt": "txt"},
 }
@@ -51,7 +51,7 @@ class EvaluationFile(BaseModel):
 
     path: Annotated[str, UNRECORDED]
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    format: Kind | None = None
+    format: EvaluationFileKind | None = None
     records: str | None = None
     fields: tuple[str | Annotated[tuple[str, ...], Field(min_length=1)], ...] = ()
 
@@ -75,7 +75,7 @@ class EvaluationFile(BaseModel):
         return self
 
     @property
-    def kind(self) -> Kind | None:
+    def kind(self) -> EvaluationFileKind | None:
         """The format, given or by the name."""
         stem = self.path.removesuffix(f".{self.compression}") if self.compression else self.path
         named = next((kind for suffix, kind in _KINDS.items() if stem.endswith(suffix)), None)

@@ -17,6 +17,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from everytoken.arrays import Hashes, Integers
 from everytoken.corpus.decontamination.evaluation_files import EvaluationFile, read_examples
 from everytoken.corpus.decontamination.evaluation_ngrams import (
     BEGINS,
@@ -30,16 +31,7 @@ from everytoken.corpus.decontamination.evaluation_ngrams import (
     WORDS,
     mapped,
 )
-from everytoken.corpus.decontamination.words import (
-    BLOCK_BYTES,
-    PADDING,
-    Block,
-    Bytes,
-    Hashes,
-    Integers,
-    normalised,
-    same_bytes,
-)
+from everytoken.corpus.decontamination.words import PADDING, TEXT_BLOCK_BYTES, Bytes, WordBlock, normalised, same_bytes
 from everytoken.corpus.dedup import between
 from everytoken.corpus.errors import SelectionError
 from everytoken.corpus.reading import ReadingLimits
@@ -189,14 +181,14 @@ class _Hasher:
         self._texts.append(text)
         self._offsets.append(offset)
         self._bytes += len(text)
-        if self._bytes >= BLOCK_BYTES:
+        if self._bytes >= TEXT_BLOCK_BYTES:
             self.flush()
 
     def flush(self) -> None:
         """Write what is gathered."""
         if not self._texts:
             return
-        block = Block(self._texts, self._n)
+        block = WordBlock(self._texts, self._n)
         ngrams, texts, _ = block.locate(np.arange(len(block.hashes)))
         found, lengths = block.starts[ngrams], block.sizes(ngrams)
         moved = np.array(self._offsets) - block.starts[block.first_words]

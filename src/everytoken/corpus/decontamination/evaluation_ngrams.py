@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from everytoken.corpus.decontamination.words import Block, Bytes, Hashes, Integers, same_bytes
+from everytoken.arrays import Hashes, Integers
+from everytoken.corpus.decontamination.words import Bytes, WordBlock, same_bytes
 from everytoken.corpus.dedup import load_mapped
 from everytoken.shards import Artifact
 
@@ -30,7 +31,7 @@ _ARRAYS = (EXAMPLES, HASHES, PLACES, BEGINS, LENGTHS, TABLE, REPEATS)
 _BETWEEN_WORDS = ord(" ")
 
 
-class Matches(NamedTuple):
+class NgramMatches(NamedTuple):
     """N-grams of a block that the files have, in order; int64 (k,) each.
 
     ``texts`` and ``words``: where each is in the block; ``ngrams``: its number among the distinct ones.
@@ -59,7 +60,7 @@ class EvaluationNgrams:
         self._begins, self._lengths, self._table = arrays[BEGINS], arrays[LENGTHS], arrays[TABLE]
         self._shift = _shift_of(self._table)
 
-    def find(self, block: Block) -> Matches:
+    def find(self, block: WordBlock) -> NgramMatches:
         """Return the n-grams of the texts of a block that the files have: every one, and no other."""
         bits = block.hashes >> self._shift
         marks = self._table[(bits >> np.uint64(3)).view(np.int64)] >> (bits & np.uint64(7)).astype(np.uint8)
@@ -81,9 +82,9 @@ class EvaluationNgrams:
             left = left[~equal]
             at[left] += 1  # another n-gram of the same hash
         found = ngrams >= 0
-        return Matches(texts[found], words[found], ngrams[found])
+        return NgramMatches(texts[found], words[found], ngrams[found])
 
-    def _same_words(self, ngrams: Integers, block: Block, in_block: Integers) -> npt.NDArray[np.bool_]:
+    def _same_words(self, ngrams: Integers, block: WordBlock, in_block: Integers) -> npt.NDArray[np.bool_]:
         """Return whether n-grams of as many bytes have the same words; bool (k,), those of the block in order.
 
         Where text after text is the same, each n-gram has one word that the one before it has not: that is compared,
@@ -107,7 +108,7 @@ class EvaluationNgrams:
         same[unsure] = self._each_word_same(begins_[unsure], block, in_block[unsure])
         return same
 
-    def _each_word_same(self, places: Integers, block: Block, in_block: Integers) -> npt.NDArray[np.bool_]:
+    def _each_word_same(self, places: Integers, block: WordBlock, in_block: Integers) -> npt.NDArray[np.bool_]:
         same = np.ones(len(places), np.bool_)
         places = places.copy()
         left = np.arange(len(places))

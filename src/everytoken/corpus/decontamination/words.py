@@ -11,7 +11,7 @@ Classes and folding are those of the Unicode version of the running Python.
 Texts that write no spaces (Chinese, Japanese, Thai) have few and long words, and so hardly any n-grams.
 
 A *normalised* text is its words in UTF-8 with one space between; to normalise it again changes nothing. An *n-gram* is
-n consecutive words. A `Block` hashes all n-grams of some texts at once. Equal hashes are no proof, `same_bytes` is.
+n consecutive words. A `WordBlock` hashes all n-grams of some texts at once. Equal hashes are no proof, `same_bytes` is.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Integers = npt.NDArray[np.int64]
-Hashes = npt.NDArray[np.uint64]
+from everytoken.arrays import Hashes, Integers
+
 Bytes = npt.NDArray[np.uint8]
 
-BLOCK_BYTES = 1 << 18  # of texts that are hashed at once: the arrays stay in the processor's cache
+TEXT_BLOCK_BYTES = 1 << 18  # of texts that are hashed at once: the arrays stay in the processor's cache
 PADDING = bytes(8)  # after bytes that are read by eights
 
 _SPACE = 32
@@ -143,7 +143,7 @@ def _folding_beyond_ascii() -> npt.NDArray[np.uint32]:
     return table
 
 
-def pieces(text: bytes) -> Iterator[bytes]:
+def _pieces(text: bytes) -> Iterator[bytes]:
     """Cut a text in UTF-8 at ASCII white space, into pieces of about 256 KiB; one with a longer word is longer."""
     start = 0
     while len(text) - start > _PIECE_BYTES:
@@ -169,7 +169,7 @@ def runs(text: bytes, n: int) -> Iterator[tuple[int, bytes]]:
         yield 0, text
         return
     carried: list[bytes] = []
-    for piece in pieces(text):
+    for piece in _pieces(text):
         yield len(carried), b" ".join([*carried, piece])
         carried = _last_words(carried, piece, n - 1)
 
@@ -199,7 +199,7 @@ def word_spans(text: bytes, words: Integers) -> tuple[Integers, Integers]:
     wanted = words[order]
     starts, ends = np.empty(len(words), np.int64), np.empty(len(words), np.int64)
     first = offset = 0
-    for piece in pieces(text):
+    for piece in _pieces(text):
         points = _folding().take(_code_points(piece))
         spaces = points == _SPACE
         kept = np.flatnonzero(~spaces & (points != _DELETED))
@@ -215,7 +215,7 @@ def word_spans(text: bytes, words: Integers) -> tuple[Integers, Integers]:
     return starts, ends
 
 
-class Block:
+class WordBlock:
     """The words of texts side by side, with the hash of every n-gram.
 
     Attributes:

@@ -22,12 +22,13 @@ import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict
 
 from everytoken.address import ADDRESS_COLUMNS, Address, address_columns
+from everytoken.arrays import Integers
 from everytoken.corpus.dedup.near_duplicates import BUCKET_BYTES, NearRules
 from everytoken.corpus.errors import SelectionError
-from everytoken.outofcore import Integers, distinct, find_repeats
+from everytoken.outofcore import distinct, find_repeats
 from everytoken.shards import Artifact, Built, Shards, canonical_json, versioned, write_text
 
-DUPLICATES, NEAR_DUPLICATES, FIRSTS, SOURCES = "duplicates.npy", "near_duplicates.npy", "firsts.npy", "sources.json"
+DUPLICATES, NEAR_DUPLICATES, FIRSTS, _SOURCES = "duplicates.npy", "near_duplicates.npy", "firsts.npy", "sources.json"
 
 _ROWS = 65_536
 
@@ -85,7 +86,7 @@ def find_duplicates(
         firsts = (some[:, 1] for pairs in (exact, near) for some in _slices(pairs))
         named = distinct(firsts, documents.rows, len(exact) + len(near), memory, _new(place, "firsts"))
         sources, by_source = _write_firsts(folder / FIRSTS, documents, named, exact, near)
-    write_text(folder / SOURCES, canonical_json(sources) + "\n")
+    write_text(folder / _SOURCES, canonical_json(sources) + "\n")
     counts = {"rows": documents.rows, "duplicates": len(exact), "near_duplicates": len(near)}
     return Built({**counts, "by_source": by_source}, {"seconds": time.perf_counter() - started})
 
@@ -97,7 +98,7 @@ class Duplicates:
         self.exact = load_mapped(artifact.path(DUPLICATES))
         self.near = load_mapped(artifact.path(NEAR_DUPLICATES))
         self._firsts = load_mapped(artifact.path(FIRSTS))
-        self._sources: list[str] = json.loads(artifact.path(SOURCES).read_text(encoding="utf-8"))
+        self._sources: list[str] = json.loads(artifact.path(_SOURCES).read_text(encoding="utf-8"))
 
     def addresses(self, positions: Integers) -> list[Address]:
         """Return the addresses of documents that are named as the first of a duplicate."""

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
         PlanParameters,
         ShardPlan,
         list_all_shards,
-        make_plan,
+        make_shard_plan,
         part_values,
         shard_order,
     )
@@ -34,7 +34,7 @@ __all__ = [
     "count_characters",
     "find_files",
     "list_all_shards",
-    "make_plan",
+    "make_shard_plan",
     "part_values",
     "read_part",
     "read_shards",

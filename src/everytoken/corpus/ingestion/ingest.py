@@ -22,7 +22,7 @@ from everytoken.corpus.ingestion.plan import ShardPlan, part_values
 from everytoken.corpus.ingestion.quality import QualityRules, rejection
 from everytoken.corpus.ingestion.source import Source
 from everytoken.corpus.reading import Reading, ReadingLimits, Row, UnreadableRow, iterate_rows
-from everytoken.corpus.rendering import RENDERERS, Document, first_identifier
+from everytoken.corpus.rendering import RENDERERS, RenderedDocument, first_identifier
 from everytoken.corpus.statistics import as_written
 from everytoken.corpus.upstreams import FileStatus, UpstreamFile
 from everytoken.shards import Part, Rows, SetAside, Shards, versioned
@@ -187,7 +187,7 @@ def _batches(
 
 def _document_of(
     row: Row | UnreadableRow, reading: Reading, min_chars: int, quality: QualityRules | None
-) -> tuple[Document, bytes] | _Left:
+) -> tuple[RenderedDocument, bytes] | _Left:
     """Return the document of a row with its text in UTF-8, or why there is none."""
     if isinstance(row, UnreadableRow):
         return _Left(row.reason, _printable(row.detail), None, row.raw)
@@ -243,7 +243,7 @@ class _Tally:
         self._histogram: Counter[str] = Counter()
         self._first_bad: list[str] = []
 
-    def keep(self, row: Row | UnreadableRow, document: Document, utf8_bytes: int) -> None:
+    def keep(self, row: Row | UnreadableRow, document: RenderedDocument, utf8_bytes: int) -> None:
         self._kept += 1
         counts = self._strata.get(document.stratum)
         if counts is None:

@@ -124,7 +124,7 @@ def shard_order(n_total: int, parameters: PlanParameters) -> list[int]:
     return order[offset:end]
 
 
-def make_plan(
+def make_shard_plan(
     sources: Mapping[str, Source],
     files: Mapping[str, Sequence[UpstreamFile]],
     parameters: PlanParameters,

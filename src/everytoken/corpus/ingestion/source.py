@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt
 
 from everytoken.corpus.errors import NoFilesError
 from everytoken.corpus.ingestion.quality import QualityRules
-from everytoken.corpus.reading import Kind, Reading
+from everytoken.corpus.reading import FileKind, Reading
 from everytoken.corpus.rendering import DocumentRenderer, Renderer
 from everytoken.corpus.upstreams import (
     FileStatus,
@@ -73,7 +73,7 @@ class Source(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     upstream: Upstream
-    format: Kind | None = None
+    format: FileKind | None = None
     records: str | None = None
     renderer: Renderer = DocumentRenderer(kind="document")
     rows_per_shard: PositiveInt | None = None

@@ -10,17 +10,17 @@ from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
     from everytoken.corpus.reading.archives import BLOCK_BYTES, DamagedFile, decompressed
-    from everytoken.corpus.reading.parsing import json_name, parse_record, parse_row, parse_rows, shown
+    from everytoken.corpus.reading.parsing import json_name, parse_record, parse_row, parse_rows, shown_name
     from everytoken.corpus.reading.readers import count_rows, format_of, iterate_rows
     from everytoken.corpus.reading.records import Oversized, iterate_runs, text_blocks
-    from everytoken.corpus.reading.rows import Kind, Reading, ReadingLimits, Row, UnreadableRow
+    from everytoken.corpus.reading.rows import FileKind, Reading, ReadingLimits, Row, UnreadableRow
 
 __getattr__, __dir__ = exports(__name__, __file__)
 
 __all__ = [
     "BLOCK_BYTES",
     "DamagedFile",
-    "Kind",
+    "FileKind",
     "Oversized",
     "Reading",
     "ReadingLimits",
@@ -35,6 +35,6 @@ __all__ = [
     "parse_record",
     "parse_row",
     "parse_rows",
-    "shown",
+    "shown_name",
     "text_blocks",
 ]

@@ -182,7 +182,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(value) != len(pairs):  # Python's parser keeps the last one and says nothing
         seen: set[str] = set()
         twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise BadRow("duplicate_key", f"a JSON object has the name {shown(twice)} more than once")
+        raise BadRow("duplicate_key", f"a JSON object has the name {shown_name(twice)} more than once")
     return value
 
 
@@ -190,6 +190,6 @@ def _no_constant(name: str) -> NoReturn:
     raise BadRow("not_finite", f"{name} is not valid JSON")
 
 
-def shown(text: str) -> str:
+def shown_name(text: str) -> str:
     """Return a name as messages show it: quoted, and not longer than a line."""
     return repr(text) if len(text) <= 80 else f"{text[:80]!r}..."

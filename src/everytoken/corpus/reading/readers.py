@@ -17,7 +17,14 @@ from typing import Any, NamedTuple
 
 from everytoken.corpus.errors import BadRow, RowError, UpstreamError
 from everytoken.corpus.reading.archives import DamagedFile, decompressed
-from everytoken.corpus.reading.parsing import json_name, parse_record, parse_reference, parse_row, parse_rows, shown
+from everytoken.corpus.reading.parsing import (
+    json_name,
+    parse_record,
+    parse_reference,
+    parse_row,
+    parse_rows,
+    shown_name,
+)
 from everytoken.corpus.reading.records import (
     HEAD_BYTES,
     Oversized,
@@ -26,12 +33,12 @@ from everytoken.corpus.reading.records import (
     iterate_runs,
     text_blocks,
 )
-from everytoken.corpus.reading.rows import Kind, Reading, ReadingLimits, Row, UnreadableRow
+from everytoken.corpus.reading.rows import FileKind, Reading, ReadingLimits, Row, UnreadableRow
 from everytoken.corpus.reading.tables import arrow_rows, count_arrow_rows, count_parquet_rows, parquet_rows
 from everytoken.corpus.rendering import CUTS
 from everytoken.corpus.upstreams import UpstreamFile, damage_named
 
-_KINDS: dict[str, Kind] = {
+_KINDS: dict[str, FileKind] = {
     ".jsonl": "jsonl",
     ".json": "json",
     ".txt": "txt",
@@ -45,7 +52,7 @@ _EXPECTED = ".jsonl, .json, .txt (each also with .gz or .zst after it), .parquet
 class Format(NamedTuple):
     """The kind of a file, and how it is compressed: ``gz``, ``zst`` or None."""
 
-    kind: Kind
+    kind: FileKind
     compression: str | None
 
 
@@ -282,7 +289,7 @@ def _value(record: bytes, objects: bool) -> Any:
 def _parse_key(data: bytes, seen: set[str]) -> str:
     key: str = parse_reference(data)
     if key in seen:
-        raise BadRow("duplicate_key", f"the object of records has the key {shown(key)} more than once")
+        raise BadRow("duplicate_key", f"the object of records has the key {shown_name(key)} more than once")
     seen.add(key)
     return key
 

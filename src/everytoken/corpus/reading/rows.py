@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from everytoken.corpus.rendering import Renderer
 
-Kind = Literal["jsonl", "json", "txt", "parquet", "arrow"]
+FileKind = Literal["jsonl", "json", "txt", "parquet", "arrow"]
 
 
 class Reading(BaseModel):
@@ -28,7 +28,7 @@ class Reading(BaseModel):
 
     renderer: Renderer
     records: str | None
-    format: Kind | None
+    format: FileKind | None
 
 
 class ReadingLimits(BaseModel):

@@ -8,10 +8,10 @@ if TYPE_CHECKING:
     from everytoken.corpus.rendering.renderers import (
         CUTS,
         RENDERERS,
-        Document,
         DocumentRenderer,
         JoinedRenderer,
         NamedRenderer,
+        RenderedDocument,
         Renderer,
         first_identifier,
     )
@@ -20,11 +20,11 @@ __getattr__, __dir__ = exports(__name__, __file__)
 
 __all__ = [
     "CUTS",
-    "Document",
     "DocumentRenderer",
     "JoinedRenderer",
     "NamedRenderer",
     "RENDERERS",
+    "RenderedDocument",
     "Renderer",
     "first_identifier",
 ]

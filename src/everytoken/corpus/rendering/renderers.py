@@ -25,7 +25,7 @@ class Identifier(NamedTuple):
     type: str
 
 
-class Document(NamedTuple):
+class RenderedDocument(NamedTuple):
     """What a renderer makes.
 
     ``assistant_spans``: for a chat, the half-open ranges of code points of the text that the assistant says.
@@ -99,13 +99,13 @@ Renderer = Annotated[
 _SPEAKERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
-def render_wikipedia_lead(key: str | None, record: Any, renderer: NamedRenderer) -> Document:
+def render_wikipedia_lead(key: str | None, record: Any, renderer: NamedRenderer) -> RenderedDocument:
     """Render ``{title, extract, topic}``: title, blank line, extract; the id is the key, the stratum the topic."""
     text = f"{_string(record, 'title')}\n\n{_string(record, 'extract')}"
-    return Document(_key(key), text, _string(record, "topic"))
+    return RenderedDocument(_key(key), text, _string(record, "topic"))
 
 
-def render_chat(key: str | None, record: Any, renderer: NamedRenderer) -> Document:
+def render_chat(key: str | None, record: Any, renderer: NamedRenderer) -> RenderedDocument:
     r"""Render a chat of chitchat-dataset: every message is one ``A: text`` after the other, joined by ``\n``.
 
     The speakers are A, B, ... in the order in which they first speak (3,150 of the 7,168 chats have one speaker, whom
@@ -125,10 +125,10 @@ def render_chat(key: str | None, record: Any, renderer: NamedRenderer) -> Docume
             speaker = speakers.setdefault(sender, _SPEAKERS[len(speakers) % len(_SPEAKERS)])
             lines.append(f"{speaker}: {_string(message, 'text')}")
     prompt = "no prompt" if record.get("prompt") is None else _string(record, "prompt")
-    return Document(_key(key), "\n".join(lines), prompt)
+    return RenderedDocument(_key(key), "\n".join(lines), prompt)
 
 
-def render_champ(key: str | None, record: Any, renderer: NamedRenderer) -> Document:
+def render_champ(key: str | None, record: Any, renderer: NamedRenderer) -> RenderedDocument:
     """Render a problem of champ-dataset: problem, blank line, solution steps one a line, blank line, ``Answer: ...``.
 
     The ``_text`` fields are the ``_raw_text`` fields without the ``@@`` around formulas, in every one of the 270
@@ -137,7 +137,7 @@ def render_champ(key: str | None, record: Any, renderer: NamedRenderer) -> Docum
     solution = _field(record, "solution", dict)
     steps = [_string(step, "_text") for step in _field(solution, "steps", list)]
     text = "\n\n".join([_string(record, "_text"), "\n".join(steps), f"Answer: {_string(record, '_answer')}"])
-    return Document(_key(key), text, _string(record, "category"))
+    return RenderedDocument(_key(key), text, _string(record, "category"))
 
 
 def cut_worked_answers(key: str | None, record: Any) -> Iterator[dict[str, Any]]:
@@ -163,28 +163,28 @@ def cut_worked_answers(key: str | None, record: Any) -> Iterator[dict[str, Any]]
         yield {"subject": key, "number": number, "text": "Q:" + question.rstrip("\n")}
 
 
-def render_flan_cot(key: str | None, record: Any, renderer: NamedRenderer) -> Document:
+def render_flan_cot(key: str | None, record: Any, renderer: NamedRenderer) -> RenderedDocument:
     """Render one worked answer of `cut_worked_answers`; the id is ``subject/number``, the stratum the subject."""
     subject = _string(record, "subject")
     number = _field(record, "number", int)
-    return Document(Identifier(f"{subject}/{number}", "string"), _string(record, "text"), subject)
+    return RenderedDocument(Identifier(f"{subject}/{number}", "string"), _string(record, "text"), subject)
 
 
-def render_document(key: str | None, record: Any, renderer: DocumentRenderer) -> Document:
+def render_document(key: str | None, record: Any, renderer: DocumentRenderer) -> RenderedDocument:
     """Render a row that holds its text; see `DocumentRenderer`."""
     text = _text(record, renderer.text_column)
     stratum = _stratum(record, renderer.stratum_column)
-    return Document(first_identifier(record, renderer.id_columns), text, stratum)
+    return RenderedDocument(first_identifier(record, renderer.id_columns), text, stratum)
 
 
-def render_joined(key: str | None, record: Any, renderer: JoinedRenderer) -> Document:
+def render_joined(key: str | None, record: Any, renderer: JoinedRenderer) -> RenderedDocument:
     """Render a row whose text is in several columns; see `JoinedRenderer`."""
     text = renderer.separator.join(_text(record, column) for column in renderer.text_columns)
     stratum = _stratum(record, renderer.stratum_column)
-    return Document(first_identifier(record, renderer.id_columns), text, stratum)
+    return RenderedDocument(first_identifier(record, renderer.id_columns), text, stratum)
 
 
-def render_conversation(key: str | None, record: Any, renderer: ConversationRenderer) -> Document:
+def render_conversation(key: str | None, record: Any, renderer: ConversationRenderer) -> RenderedDocument:
     """Render a chat; see `ConversationRenderer`, and `everytoken.corpus.rendering.chats` for the shapes."""
     if not isinstance(record, dict):
         raise BadRow("cannot_render", f"the record is {type(record).__name__}, expected an object")
@@ -203,10 +203,10 @@ def render_conversation(key: str | None, record: Any, renderer: ConversationRend
         if not renderer.column_names:
             raise
         raise BadRow(error.reason, f"{error.detail} (column_names: {renderer.column_names})") from None
-    return Document(identifier, chat.text, _stratum(described, renderer.stratum_column), chat.assistant_spans)
+    return RenderedDocument(identifier, chat.text, _stratum(described, renderer.stratum_column), chat.assistant_spans)
 
 
-RENDERERS: dict[str, Callable[[str | None, Any, Any], Document]] = {
+RENDERERS: dict[str, Callable[[str | None, Any, Any], RenderedDocument]] = {
     "wikipedia_lead": render_wikipedia_lead,
     "chat": render_chat,
     "champ": render_champ,

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from everytoken.corpus.sampling.report import (
         amounts_by_score,
         amounts_by_stratum,
-        check_conservation,
+        check_draw_conservation,
         metadata,
         rows_by_score,
         strata_table,
@@ -24,7 +24,7 @@ __all__ = [
     "SubsamplingParameters",
     "amounts_by_score",
     "amounts_by_stratum",
-    "check_conservation",
+    "check_draw_conservation",
     "estimate_part_tokens",
     "estimated_tokens",
     "metadata",

@@ -31,6 +31,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, FiniteFloat
 
+from everytoken.arrays import Flags, Floats, Integers
 from everytoken.corpus.documents import N_CLASSES
 from everytoken.corpus.errors import SamplingError
 from everytoken.corpus.exclusion import ExclusionParameters
@@ -39,10 +40,6 @@ from everytoken.corpus.sampling.strata import Shortfall, Strata, scales_of
 from everytoken.corpus.statistics import add_statistics
 from everytoken.seeds import numpy_generator
 from everytoken.shards import UNRECORDED
-
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 
 class EstimateParameters(HeldOutParameters):
@@ -137,7 +134,7 @@ class Totals(TypedDict):
     strata: dict[str, StratumTotals]
 
 
-class Budget(TypedDict):
+class StratumBudget(TypedDict):
     """Estimated tokens that a stratum of a part gives to the two splits; ``below`` is contained in ``annotated``."""
 
     below: float
@@ -213,13 +210,13 @@ def totals_of(estimates: Sequence[PartEstimate], parameters: SubsamplingParamete
     )
 
 
-def part_budgets(estimate: PartEstimate, totals: Totals) -> dict[str, Budget]:
+def part_budgets(estimate: PartEstimate, totals: Totals) -> dict[str, StratumBudget]:
     """Return ``below_pk``, ``annotated_pk`` and ``unannotated_pk`` of the module docstring for one part."""
     return {name: _budget(of_part, totals["strata"][name]) for name, of_part in estimate.items()}
 
 
 def draw_rows(
-    rows: SampledRows, budgets: Mapping[str, Budget], part_index: int, seed: int
+    rows: SampledRows, budgets: Mapping[str, StratumBudget], part_index: int, seed: int
 ) -> tuple[Integers, Integers]:
     """Draw the rows of one part: ``(annotated rows, unannotated rows)``, each in increasing order, sharing no row.
 
@@ -287,10 +284,10 @@ def _stratum_totals(sums: StratumEstimate, scale: float) -> StratumTotals:
     return StratumTotals(**sums, matched_tokens=matched, scale=scale, target_below_sample=matched * scale)
 
 
-def _budget(of_part: StratumEstimate, totals: StratumTotals) -> Budget:
+def _budget(of_part: StratumEstimate, totals: StratumTotals) -> StratumBudget:
     share = of_part["below_tokens"] / totals["below_tokens"] if totals["below_tokens"] else 0.0
     below = totals["target_below_sample"] * share
-    return Budget(
+    return StratumBudget(
         below=below,
         annotated=of_part["above_tokens"] * totals["scale"] + below,
         unannotated=of_part["below_tokens"] * totals["scale"] - below,

@@ -17,7 +17,7 @@ from everytoken.corpus.statistics import add_statistics
 Amounts = Mapping[str, float]
 """``rows`` and ``estimated_tokens``."""
 
-SPLITS = ("annotated", "unannotated", "held_out", "not_drawn")
+DRAW_OUTCOMES = ("annotated", "unannotated", "held_out", "not_drawn")
 _NOTHING = {"rows": 0, "estimated_tokens": 0.0}
 
 
@@ -32,7 +32,7 @@ def rows_by_score(statistics: Iterable[Mapping[str, Any]]) -> dict[tuple[str, st
 
 
 def amounts_by_score(sums: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[tuple[str, str], Amounts]]:
-    """Return the amounts of each of `SPLITS` by (source, safety score), as they were drawn: with what is excluded.
+    """Return the amounts of each of `DRAW_OUTCOMES` by (source, safety score), as drawn: with what is excluded.
 
     Args:
         sums: summed statistics of the parts of annotated, unannotated and held_out, see
@@ -45,14 +45,14 @@ def amounts_by_score(sums: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[tu
         split: {
             (source, score): amounts for source, scores in nested[split].items() for score, amounts in scores.items()
         }
-        for split in SPLITS
+        for split in DRAW_OUTCOMES
     }
 
 
 def amounts_by_stratum(
     sums: Mapping[str, Mapping[str, Any]], totals: Totals, parameters: SubsamplingParameters
 ) -> dict[str, dict[str, Amounts]]:
-    """Return the amounts of each of `SPLITS` by stratum; without strata there are none.
+    """Return the amounts of each of `DRAW_OUTCOMES` by stratum; without strata there are none.
 
     Args:
         sums: as for `amounts_by_score`.
@@ -60,7 +60,7 @@ def amounts_by_stratum(
         parameters: of the run.
     """
     if parameters.strata is None:
-        return {split: {} for split in SPLITS}
+        return {split: {} for split in DRAW_OUTCOMES}
     return {
         "annotated": sums["annotated"].get("by_stratum", {}),
         "unannotated": sums["unannotated"].get("by_stratum", {}),
@@ -72,7 +72,7 @@ def amounts_by_stratum(
     }
 
 
-def check_conservation(
+def check_draw_conservation(
     rows_before: Mapping[tuple[str, str], int], amounts: Mapping[str, Mapping[Any, Amounts]]
 ) -> None:
     """Refuse a draw after which rows are missing, or too many, of a source and score.
@@ -81,7 +81,7 @@ def check_conservation(
         SamplingError: with the rows before and in each split.
     """
     for key in sorted({*rows_before, *(key for of_split in amounts.values() for key in of_split)}):
-        rows = {split: int(amounts[split].get(key, _NOTHING)["rows"]) for split in SPLITS}
+        rows = {split: int(amounts[split].get(key, _NOTHING)["rows"]) for split in DRAW_OUTCOMES}
         if sum(rows.values()) != rows_before.get(key, 0):
             raise SamplingError(
                 f"source {key[0]!r}, safety_score {key[1]}: {rows_before.get(key, 0):,} documents were scored, "
@@ -95,7 +95,7 @@ def strata_table(
     by_stratum: Mapping[str, Mapping[str, Amounts]],
     parameters: SubsamplingParameters,
 ) -> list[dict[str, Any]]:
-    """Return rows and estimated tokens before the draw and in each of `SPLITS`, with shares before and after.
+    """Return rows and estimated tokens before the draw and in each of `DRAW_OUTCOMES`, with shares before and after.
 
     Before are all scored documents; shares are of estimated tokens, *after* of both drawn splits together.
 
@@ -206,7 +206,7 @@ def _strata(by_stratum: Mapping[str, Mapping[str, Amounts]], parameters: Subsamp
 
 
 def _by_split(amounts: Mapping[str, Mapping[Any, Amounts]], keys: Sequence[Any]) -> dict[str, dict[str, float]]:
-    return {split: _sum(amounts[split], keys) for split in SPLITS}
+    return {split: _sum(amounts[split], keys) for split in DRAW_OUTCOMES}
 
 
 def _sum(amounts: Mapping[Any, Amounts], keys: Iterable[Any]) -> dict[str, float]:

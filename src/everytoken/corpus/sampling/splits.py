@@ -16,14 +16,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from everytoken.address import ADDRESS_COLUMNS, Address
+from everytoken.arrays import Flags, Floats, Integers
 from everytoken.corpus.documents import MAX_BATCH_ROWS, N_CLASSES, SPLIT_FIELDS, with_fields
 from everytoken.corpus.errors import SamplingError
 from everytoken.corpus.exclusion import excluded_addresses, excluded_rows
 from everytoken.corpus.sampling.formulas import (
     EstimateParameters,
-    Flags,
-    Floats,
-    Integers,
     PartEstimate,
     SampledRows,
     SubsamplingParameters,

@@ -11,7 +11,12 @@ from everytoken.lazy_imports import exports
 if TYPE_CHECKING:
     from everytoken.corpus.scoring.audit import PAGE_FILE, AuditParameters, audit_lines, draw_audit, write_audit
     from everytoken.corpus.scoring.audit_report import REPORT_FILE, report_labels, report_lines
-    from everytoken.corpus.scoring.classifications import BY_ADDRESS, BY_ID, BY_USE, collect_classifications
+    from everytoken.corpus.scoring.classifications import (
+        SCORES_BY_ADDRESS,
+        SCORES_BY_ID,
+        SCORES_BY_USE,
+        collect_classifications,
+    )
     from everytoken.corpus.scoring.embedded import EmbeddedScorer, identify_model
     from everytoken.corpus.scoring.model_files import ModelFolder, fetch_model, model_identity
     from everytoken.corpus.scoring.published import PublishedScorer, join_part, join_published, require_scores_known
@@ -24,14 +29,14 @@ __getattr__, __dir__ = exports(__name__, __file__)
 __all__ = [
     "ALL_SOURCES",
     "AuditParameters",
-    "BY_ADDRESS",
-    "BY_ID",
-    "BY_USE",
     "EmbeddedScorer",
     "ModelFolder",
     "PAGE_FILE",
     "PublishedScorer",
     "REPORT_FILE",
+    "SCORES_BY_ADDRESS",
+    "SCORES_BY_ID",
+    "SCORES_BY_USE",
     "TransformersScorer",
     "audit_lines",
     "collect_classifications",

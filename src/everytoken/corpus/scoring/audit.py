@@ -33,6 +33,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt
 
 from everytoken import __version__
 from everytoken.address import ADDRESS_COLUMNS
+from everytoken.arrays import Flags, Integers
 from everytoken.corpus.documents import N_CLASSES
 from everytoken.corpus.errors import ScoringError
 from everytoken.corpus.scoring.audit_page import label_page
@@ -40,15 +41,12 @@ from everytoken.corpus.scoring.one_score_per_id import distinct_rows, first_of_i
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Part, Shards, reading, stored_in, unchanging, write_text
 
-FORMAT = "everytoken-audit/1"
+AUDIT_FORMAT = "everytoken-audit/1"
 CLASS_NAMES = ("safe", "minimal", "mild", "moderate", "significant", "severe")  # of the published classifier
 SAMPLE_FILE, KEY_FILE, PAGE_FILE, AUDIT_FILE = "sample.jsonl", "key.jsonl", "label.html", "audit.json"
 
 _SAMPLE_COLUMNS = ("id", "id_type", "source", "stratum", *ADDRESS_COLUMNS[1:], "text")
 _KEY_COLUMNS = ("safety_score", "safety_probs")
-
-Integers = npt.NDArray[np.int64]
-Booleans = npt.NDArray[np.bool_]
 
 
 class AuditParameters(BaseModel):
@@ -138,7 +136,7 @@ def population(scored: Shards) -> tuple[Integers, int]:
     return counts, sum(statistics.get("distinct_without_score", 0) for statistics in scored.statistics)
 
 
-def _scores(part: Part) -> tuple[Booleans, npt.NDArray[np.int8], Booleans]:
+def _scores(part: Part) -> tuple[Flags, npt.NDArray[np.int8], Flags]:
     """Return for each row whether it is the first of its id, its score, and whether it has one."""
     scores = [np.empty(0, np.int8)]
     has_score = [np.empty(0, np.bool_)]
@@ -210,7 +208,7 @@ def write_audit(audit: Audit, folder: Path) -> dict[str, Any]:
     """
     texts = {SAMPLE_FILE: _lines(audit.sample), KEY_FILE: _lines(audit.key)}
     described = {
-        "format": FORMAT,
+        "format": AUDIT_FORMAT,
         "version": __version__,
         **audit.parameters.model_dump(mode="json"),
         "scored_documents": audit.scored_documents,

@@ -15,20 +15,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from everytoken import __version__
+from everytoken.arrays import Integers
 from everytoken.corpus.documents import N_CLASSES
 from everytoken.corpus.errors import BadRow, ScoringError
 from everytoken.corpus.reading import parse_record
-from everytoken.corpus.scoring.audit import AUDIT_FILE, CLASS_NAMES, FORMAT, KEY_FILE, SAMPLE_FILE
+from everytoken.corpus.scoring.audit import AUDIT_FILE, AUDIT_FORMAT, CLASS_NAMES, KEY_FILE, SAMPLE_FILE
 from everytoken.shards import file_sha256, write_text
 
 REPORT_FILE = "report.json"
 CONFIDENCE = 0.95
 
 Labels = Mapping[int, int | None]
-Counts = npt.NDArray[np.int64]
 
 
 class Stratum(NamedTuple):
@@ -127,10 +126,10 @@ def audit_report(population: Sequence[int], predicted: Mapping[int, int], labels
     }
 
 
-def _of_class(k: int, population: int, drawn: int, cannot_tell: int, row: Counts) -> dict[str, Any]:
+def _of_class(k: int, population: int, drawn: int, cannot_tell: int, row: Integers) -> dict[str, Any]:
     labelled = int(row.sum())
 
-    def share(having: Counts) -> dict[str, float | None]:
+    def share(having: Integers) -> dict[str, float | None]:
         return proportion(Stratum(population, labelled, int(having.sum())))
 
     return {
@@ -147,7 +146,7 @@ def _of_class(k: int, population: int, drawn: int, cannot_tell: int, row: Counts
     }
 
 
-def _of_threshold(threshold: int, population: Sequence[int], confusion: Counts) -> dict[str, Any]:
+def _of_threshold(threshold: int, population: Sequence[int], confusion: Integers) -> dict[str, Any]:
     strata = [
         Stratum(population[k], int(confusion[k].sum()), int(confusion[k, threshold:].sum())) for k in range(N_CLASSES)
     ]
@@ -237,8 +236,10 @@ def _read_audit(folder: Path) -> dict[str, Any]:
     again = "Draw it again: everytoken audit-scores without --labels, with the same --out, --seed and --per-class."
     try:
         audit: dict[str, Any] = json.loads((folder / AUDIT_FILE).read_text(encoding="utf-8"))
-        if audit["format"] != FORMAT:
-            raise ScoringError(f"{folder / AUDIT_FILE} has format {audit['format']!r}, this version reads {FORMAT!r}.")
+        if audit["format"] != AUDIT_FORMAT:
+            raise ScoringError(
+                f"{folder / AUDIT_FILE} has format {audit['format']!r}, this version reads {AUDIT_FORMAT!r}."
+            )
         recorded = audit["sha256"][KEY_FILE]
         found = file_sha256(folder / KEY_FILE)
     except FileNotFoundError as error:

@@ -31,20 +31,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from everytoken.address import ADDRESS_COLUMNS, address_columns
+from everytoken.arrays import Flags, Integers, SingleFloats
 from everytoken.corpus.dedup import between
 from everytoken.corpus.documents import DOCUMENTS, N_CLASSES, SCORE_FIELDS, with_fields
-from everytoken.corpus.scoring.one_score_per_id import Floats, Integers
 from everytoken.outofcore import find_repeats
 from everytoken.shards import Built, Shards, versioned
 
 FILE_ROWS = 5_000_000
 _GROUP_ROWS = 65_536
 
-Flags = npt.NDArray[np.bool_]
 
-BY_ID = with_fields(pa.schema([DOCUMENTS.field("id"), DOCUMENTS.field("id_type")]), SCORE_FIELDS)
-BY_ADDRESS = with_fields(pa.schema([DOCUMENTS.field(name) for name in ADDRESS_COLUMNS]), SCORE_FIELDS)
-BY_USE = with_fields(pa.schema([*BY_ADDRESS][:-2]).append(pa.field("part", pa.int32(), False)), SCORE_FIELDS)
+SCORES_BY_ID = with_fields(pa.schema([DOCUMENTS.field("id"), DOCUMENTS.field("id_type")]), SCORE_FIELDS)
+SCORES_BY_ADDRESS = with_fields(pa.schema([DOCUMENTS.field(name) for name in ADDRESS_COLUMNS]), SCORE_FIELDS)
+SCORES_BY_USE = with_fields(
+    pa.schema([*SCORES_BY_ADDRESS][:-2]).append(pa.field("part", pa.int32(), False)), SCORE_FIELDS
+)
 
 
 @versioned("collect_classifications", 2, unrecorded=["memory"])
@@ -70,8 +71,9 @@ def collect_classifications(folder: Path, *, documents: Shards, near: Sequence[f
         repeats = _find(documents, _id_keys, 2, memory, Path(place, "ids"))
         same = _find(documents, _score_keys, 6, memory, Path(place, "scores"))
         several = _differ(repeats, same) and len(_find(documents, _address_keys, 3, memory, Path(place, "addresses")))
-        by_id, by_address = _Table(folder, "classifications", BY_ID), _Table(folder, "by_address", BY_ADDRESS)
-        by_use = _Table(folder, "by_use", BY_USE)
+        by_id = _Table(folder, "classifications", SCORES_BY_ID)
+        by_address = _Table(folder, "by_address", SCORES_BY_ADDRESS)
+        by_use = _Table(folder, "by_use", SCORES_BY_USE)
         for position, batch in _batches(documents):
             scored, with_id = _is_valid(batch, "safety_probs"), _is_valid(batch, "id")
             first, other = _first_and_other(repeats, same, position, batch.num_rows)
@@ -159,7 +161,9 @@ def _batches(documents: Shards) -> Iterator[tuple[int, pa.RecordBatch]]:
     for part in documents:
         for batch in part.batches(_COLUMNS):
             gathered.append(
-                batch.append_column(BY_USE.field("part"), pa.array(np.full(batch.num_rows, part.index, np.int32)))
+                batch.append_column(
+                    SCORES_BY_USE.field("part"), pa.array(np.full(batch.num_rows, part.index, np.int32))
+                )
             )
             rows += batch.num_rows
             if rows >= _GROUP_ROWS:
@@ -178,7 +182,7 @@ def _first_and_other(repeats: Integers, same: Integers, start: int, rows: int) -
     return first, other
 
 
-def _probabilities(batch: pa.RecordBatch) -> Floats:
+def _probabilities(batch: pa.RecordBatch) -> SingleFloats:
     """Return the probabilities of rows that have some, float32 (n, 6)."""
     flat = batch.column("safety_probs").drop_null().flatten().to_numpy()
     return np.asarray(flat, np.float32).reshape(-1, N_CLASSES)
@@ -233,7 +237,7 @@ class _Counts:
         return {"unique_by_class": {str(k): int(n) for k, n in enumerate(self._unique[source])}, "near": near}
 
 
-def score_margins(probabilities: Floats) -> npt.NDArray[np.float32]:
+def score_margins(probabilities: SingleFloats) -> npt.NDArray[np.float32]:
     """Return the margins of rows (n, 6), float32 (n, 6): of the class, then of the thresholds 1 to 5."""
     ordered = np.sort(probabilities, axis=1)
     margins = [ordered[:, -1] - ordered[:, -2]]

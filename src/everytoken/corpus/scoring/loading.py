@@ -59,7 +59,7 @@ def environment_of(device: str, threads: int) -> str:
     return f"{versions}, torch {torch.__version__}, {named}"
 
 
-def load_model(folder: Path, name: str, dtype: str, code: str | None) -> tuple[Any, Any]:
+def load_classifier(folder: Path, name: str, dtype: str, code: str | None) -> tuple[Any, Any]:
     """Return the model, on the CPU, and its tokenizer.
 
     Args:

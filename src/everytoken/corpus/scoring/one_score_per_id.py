@@ -19,19 +19,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from everytoken.arrays import Integers, SingleFloats
 from everytoken.corpus.documents import N_CLASSES
 from everytoken.corpus.errors import ScoringError
 from everytoken.shards import Part
-
-Integers = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float32]
 
 
 class Scored(NamedTuple):
     """Scores of some texts: their numbers, int64 (n,), and class probabilities, float32 (n, 6)."""
 
     numbers: Integers
-    probabilities: Floats
+    probabilities: SingleFloats
 
 
 class TextScorer(Protocol):
@@ -92,7 +90,7 @@ def first_texts(part: Part, of_row: Integers) -> Iterator[tuple[int, str]]:
         start += batch.num_rows
 
 
-def score_distinct(part: Part, distinct: DistinctRows, scorer: TextScorer) -> tuple[Floats, Mapping[str, Any]]:
+def score_distinct(part: Part, distinct: DistinctRows, scorer: TextScorer) -> tuple[SingleFloats, Mapping[str, Any]]:
     """Return the class probabilities of each id's first text, float32 (distinct, 6), and what the scorer counted.
 
     Raises:

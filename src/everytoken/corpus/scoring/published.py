@@ -31,11 +31,17 @@ from everytoken.corpus.errors import ScoringError
 from everytoken.corpus.ingestion import Upstream
 from everytoken.corpus.scoring.one_score_per_id import distinct_rows, first_of_ids
 from everytoken.corpus.scoring.score import ClassCounts, probability_lists
-from everytoken.corpus.scoring.score_tables import BATCH_ROWS, check_entries, connected, group_tables, matches
+from everytoken.corpus.scoring.score_tables import (
+    SCORE_BATCH_ROWS,
+    check_entries,
+    connected,
+    group_tables,
+    matching_scores,
+)
 from everytoken.corpus.upstreams import UpstreamFile
 from everytoken.shards import Artifact, Built, Part, Rows, Shards, versioned
 
-SCORES, PROBABILITIES, STARTS = "scores.npy", "probabilities.npy", "starts.npy"
+_SCORES, _PROBABILITIES, _STARTS = "scores.npy", "probabilities.npy", "starts.npy"
 NO_SCORE = -1
 
 
@@ -84,11 +90,11 @@ def join_published(
     groups = group_tables(files)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".spill-") as spill, connected(spill, memory) as duckdb:
         entries = {"+".join(tables.key): check_entries(duckdb, tables) for tables in groups}
-        scored = _write_in_order(folder, documents.rows, matches(duckdb, documents, groups))
+        scored = _write_in_order(folder, documents.rows, matching_scores(duckdb, documents, groups))
     for file, status in zip(files, before, strict=True):
         if file.status() != status:
             raise ScoringError(f"{file.location} was written to while it was joined. Run again.")
-    np.save(folder / STARTS, np.cumsum([0, *(part.rows for part in documents)], dtype=np.int64))
+    np.save(folder / _STARTS, np.cumsum([0, *(part.rows for part in documents)], dtype=np.int64))
     counts = {"rows": documents.rows, "scored": scored, "missing": documents.rows - scored, "entries": entries}
     tables = {file.path: digest for file, digest in zip(files, digests, strict=True)}
     return Built(
@@ -137,13 +143,13 @@ def join_part(part: Part, *, published: Artifact) -> Rows:
 def _joined_batches(
     part: Part, published: Artifact, schema: pa.Schema
 ) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
-    start, stop = load_mapped(published.path(STARTS))[part.index : part.index + 2].tolist()
+    start, stop = load_mapped(published.path(_STARTS))[part.index : part.index + 2].tolist()
     if stop - start != part.rows:
         raise ScoringError(
             f"{part.name} has {part.rows:,} rows, the published scores were joined to {stop - start:,}. "
             f"Join them again to these documents."
         )
-    all_scores, all_probabilities = load_mapped(published.path(SCORES)), load_mapped(published.path(PROBABILITIES))
+    all_scores, all_probabilities = load_mapped(published.path(_SCORES)), load_mapped(published.path(_PROBABILITIES))
     distinct = distinct_rows(part)
     is_first = first_of_ids(distinct.of_row)
     classes = ClassCounts()
@@ -178,14 +184,16 @@ def _write_in_order(folder: Path, rows: int, found: Iterator[pa.RecordBatch]) ->
     The files are not mapped into memory: what was written would count as memory of this process.
     """
     scored = written = 0
-    with (folder / SCORES).open("wb") as scores, (folder / PROBABILITIES).open("wb") as probabilities:
+    with (folder / _SCORES).open("wb") as scores, (folder / _PROBABILITIES).open("wb") as probabilities:
         _write_header(scores, np.dtype(np.int8), (rows,))
         _write_header(probabilities, np.dtype(np.float32), (rows, N_CLASSES))
         for batch in chain(found, [None]):
             positions = np.empty(0, np.int64) if batch is None else batch.column("position").to_numpy()
             stop = rows if batch is None else int(positions[-1]) + 1 if len(positions) else written
-            for start in range(written, stop, BATCH_ROWS):  # there may be a long gap before a row that has a score
-                n = min(BATCH_ROWS, stop - start)
+            for start in range(
+                written, stop, SCORE_BATCH_ROWS
+            ):  # there may be a long gap before a row that has a score
+                n = min(SCORE_BATCH_ROWS, stop - start)
                 of_rows, probs_of_rows = np.full(n, NO_SCORE, np.int8), np.zeros((n, N_CLASSES), np.float32)
                 if batch is not None:
                     low, high = np.searchsorted(positions, (start, start + n)).tolist()

@@ -12,10 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from everytoken.arrays import SingleFloats
 from everytoken.corpus.documents import N_CLASSES, SCORE_FIELDS, with_fields
 from everytoken.corpus.errors import ScoringError
 from everytoken.corpus.scoring.embedded import EmbeddedScorer, embedded_scorer
-from everytoken.corpus.scoring.one_score_per_id import Floats, TextScorer, distinct_rows, first_of_ids, score_distinct
+from everytoken.corpus.scoring.one_score_per_id import TextScorer, distinct_rows, first_of_ids, score_distinct
 from everytoken.corpus.scoring.transformer import TransformersScorer, transformers_scorer
 from everytoken.shards import Artifact, Part, Rows, versioned
 
@@ -72,12 +73,12 @@ def _scored_batches(
     }
 
 
-def score_columns(probabilities: Floats) -> list[pa.Array]:
+def score_columns(probabilities: SingleFloats) -> list[pa.Array]:
     """Return ``safety_score`` and ``safety_probs`` of rows with probabilities (n, 6)."""
     return [pa.array(np.argmax(probabilities, axis=1).astype(np.int8)), probability_lists(probabilities)]
 
 
-def probability_lists(probabilities: Floats, there: npt.NDArray[np.bool_] | None = None) -> pa.Array:
+def probability_lists(probabilities: SingleFloats, there: npt.NDArray[np.bool_] | None = None) -> pa.Array:
     """Return lists of 6 float32, of rows (n, 6); null where a row is not ``there``."""
     there = np.ones(len(probabilities), np.bool_) if there is None else there
     ends = np.cumsum(there, dtype=np.int32) * N_CLASSES

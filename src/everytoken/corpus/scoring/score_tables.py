@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 USE = (*ADDRESS_COLUMNS, "part")  # a mixture may use a document in several parts
-BATCH_ROWS = 65_536
+SCORE_BATCH_ROWS = 65_536
 
 _TOLD = ("safety_score", "safety_probs")
 _TYPES = {
@@ -196,7 +196,9 @@ def _read(tables: ScoreTables) -> str:
     return f"read_parquet([{files}], filename = true, file_row_number = true, hive_partitioning = false)"
 
 
-def matches(duckdb: DuckDBPyConnection, documents: Shards, groups: Sequence[ScoreTables]) -> Iterator[pa.RecordBatch]:
+def matching_scores(
+    duckdb: DuckDBPyConnection, documents: Shards, groups: Sequence[ScoreTables]
+) -> Iterator[pa.RecordBatch]:
     """Yield every document that a table knows once, by position: columns position, score, probabilities.
 
     Where several groups know a document, the last of them has the say. The tables were checked by `check_entries`.
@@ -211,7 +213,7 @@ def matches(duckdb: DuckDBPyConnection, documents: Shards, groups: Sequence[Scor
         )
     found = duckdb.sql(f"{' UNION ALL '.join(joins)} ORDER BY position, table_group")
     waiting: pa.RecordBatch | None = None  # the last row of a batch: the next one may hold a better score
-    for batch in found.to_arrow_reader(BATCH_ROWS):
+    for batch in found.to_arrow_reader(SCORE_BATCH_ROWS):
         rows = batch if waiting is None else pa.concat_batches([waiting, batch])
         yield rows.filter(pa.array(np.append(np.diff(rows.column("position").to_numpy()) != 0, False)))
         waiting = rows.slice(rows.num_rows - 1)

@@ -29,11 +29,12 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, PositiveInt, field_validator
 
+from everytoken.arrays import SingleFloats
 from everytoken.corpus.documents import N_CLASSES
 from everytoken.corpus.errors import ScoringError
-from everytoken.corpus.scoring.loading import environment_of, load_model, read_json, require_device
+from everytoken.corpus.scoring.loading import environment_of, load_classifier, read_json, require_device
 from everytoken.corpus.scoring.model_files import Model, ModelFolder
-from everytoken.corpus.scoring.one_score_per_id import Floats, Scored, TextScorer
+from everytoken.corpus.scoring.one_score_per_id import Scored, TextScorer
 from everytoken.shards import Artifact
 
 _MULTIPLE = 32  # of padded lengths: 64 shapes up to 2,048 tokens
@@ -200,7 +201,7 @@ class _Classifier:
 
         self._scorer, self._name = scorer, name
         self.environment = environment_of(scorer.device, scorer.threads)
-        model, tokenizer = load_model(folder, name, scorer.dtype, code)
+        model, tokenizer = load_classifier(folder, name, scorer.dtype, code)
         config = model.config.get_text_config()
         self._positions = getattr(config, "max_position_embeddings", None)
         _require_positions(scorer, name, self._positions)
@@ -258,7 +259,7 @@ class _Classifier:
         texts = slice(len(sequences))
         return Scored(np.array([sequence.number for sequence in sequences]), outputs[texts, N_CLASSES:])
 
-    def _prove(self, sequences: list[_Sequence], length: int, outputs: Floats) -> None:
+    def _prove(self, sequences: list[_Sequence], length: int, outputs: SingleFloats) -> None:
         """Make the call again with the rows moved by one and every second one replaced; the others must stay equal.
 
         So each place in a call is compared with one beside it, as where a text was or as where it is now.
@@ -280,7 +281,7 @@ class _Classifier:
                 f"sequence a call), or try scorer.dtype float32, scorer.compile false, or another device."
             )
 
-    def _run(self, sequences: list[_Sequence], length: int) -> Floats:
+    def _run(self, sequences: list[_Sequence], length: int) -> SingleFloats:
         """Return logits and probabilities beside each other, float32 (rows, 12)."""
         import torch
 

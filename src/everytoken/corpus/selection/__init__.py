@@ -9,13 +9,13 @@ if TYPE_CHECKING:
     from everytoken.corpus.selection.mixed_parts import mix_part, mixture_parts
     from everytoken.corpus.selection.mixture import MixtureParameters, interleave
     from everytoken.corpus.selection.report import read_counts, require_documents, selection_table
-    from everytoken.corpus.selection.selected_parts import check_conservation, dropped_part, select_part
+    from everytoken.corpus.selection.selected_parts import check_selection_conservation, dropped_part, select_part
 
 __getattr__, __dir__ = exports(__name__, __file__)
 
 __all__ = [
     "MixtureParameters",
-    "check_conservation",
+    "check_selection_conservation",
     "dropped_part",
     "interleave",
     "mix_part",

@@ -10,7 +10,7 @@ In this order, a document is set aside
 - as ``beyond_budget`` of its source in a mixture: documents are taken in plan order while the budget is not reached.
 
 The decision is made once, for all documents, from a few numbers of each (no text is read): a byte a document in
-``codes.npy``, 0 to stay or the number of the reason in `REASONS`. With a mixture the order of the mixed corpus is
+``codes.npy``, 0 to stay or the number of the reason in `DECISIONS`. With a mixture the order of the mixed corpus is
 decided here too, by the rule of `everytoken.corpus.selection.mixture`. The part functions of `selected_parts` and
 `mixed_parts` carry it out.
 """
@@ -28,11 +28,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from everytoken.arrays import Integers
 from everytoken.corpus.decontamination import contaminated_rows
 from everytoken.corpus.dedup import Duplicates, between, load_mapped
 from everytoken.corpus.errors import SelectionError
 from everytoken.corpus.selection.mixture import (
-    Integers,
     MixtureParameters,
     Used,
     beyond_tolerance,
@@ -45,10 +45,10 @@ from everytoken.corpus.selection.mixture import (
 )
 from everytoken.shards import Artifact, Built, Part, Shards, canonical_json, versioned, write_text
 
-REASONS = ("kept", "duplicate", "near_duplicate", "beyond_payload_cap", "beyond_budget", "contaminated")
-KEPT, DUPLICATE, NEAR_DUPLICATE, BEYOND_PAYLOAD_CAP, BEYOND_BUDGET, CONTAMINATED = range(len(REASONS))
+DECISIONS = ("kept", "duplicate", "near_duplicate", "beyond_payload_cap", "beyond_budget", "contaminated")
+KEPT, DUPLICATE, NEAR_DUPLICATE, BEYOND_PAYLOAD_CAP, BEYOND_BUDGET, CONTAMINATED = range(len(DECISIONS))
 
-CODES, ORDER, PARTS, SOURCES = "codes.npy", "order.npy", "parts.npy", "sources.json"
+_CODES, MIXED_ORDER, _PARTS, _SOURCES = "codes.npy", "order.npy", "parts.npy", "sources.json"
 
 _ORDER_AT_ONCE = 65_536
 
@@ -88,15 +88,15 @@ def select(
         SelectionError: a part of several sources, a source without cap or weight, or one that runs dry.
     """
     sources = _Sources(max_text_bytes, mixture)
-    codes = np.lib.format.open_memmap(folder / CODES, mode="w+", dtype=np.uint8, shape=(documents.rows,))
+    codes = np.lib.format.open_memmap(folder / _CODES, mode="w+", dtype=np.uint8, shape=(documents.rows,))
     parts = _decide(documents, None if duplicates is None else Duplicates(duplicates), contamination, sources, codes)
-    np.save(folder / PARTS, parts)
+    np.save(folder / _PARTS, parts)
     table, warnings = None, []
     if mixture is not None:
-        table = _mix(folder / ORDER, documents, codes, parts, sources, mixture)
+        table = _mix(folder / MIXED_ORDER, documents, codes, parts, sources, mixture)
         warnings = beyond_tolerance(table, mixture.tolerance)
     codes.flush()
-    write_text(folder / SOURCES, canonical_json(sources.names) + "\n")
+    write_text(folder / _SOURCES, canonical_json(sources.names) + "\n")
     by_source = {name: sources.states[name].statistics() for name in sorted(sources.names)}
     return Built({"rows": len(codes), "by_source": by_source, "mixture": table, "warnings": warnings})
 
@@ -108,7 +108,7 @@ class _State:
     bytes_left: int | None
     characters_needed: int | None
     closed: bool = False  # the first document that did not fit has passed
-    counts: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(REASONS), np.int64))
+    counts: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(DECISIONS), np.int64))
     characters: int = 0
     utf8_bytes: int = 0
 
@@ -128,10 +128,10 @@ class _State:
             left = left[:taken]
         self.characters += int(characters[left].sum())
         self.utf8_bytes += int(utf8_bytes[left].sum())
-        self.counts += np.bincount(codes, minlength=len(REASONS))
+        self.counts += np.bincount(codes, minlength=len(DECISIONS))
 
     def statistics(self) -> dict[str, Any]:
-        aside = {REASONS[code]: int(self.counts[code]) for code in range(1, len(REASONS)) if self.counts[code]}
+        aside = {DECISIONS[code]: int(self.counts[code]) for code in range(1, len(DECISIONS)) if self.counts[code]}
         return {
             "rows_in": int(self.counts.sum()),
             "kept": int(self.counts[KEPT]),
@@ -267,9 +267,9 @@ class Selection:
     """A made selection, mapped into memory."""
 
     def __init__(self, artifact: Artifact) -> None:
-        self.codes: Codes = load_mapped(artifact.path(CODES))
-        self.parts: Integers = np.load(artifact.path(PARTS))
-        self.sources: list[str] = json.loads(artifact.path(SOURCES).read_text(encoding="utf-8"))
+        self.codes: Codes = load_mapped(artifact.path(_CODES))
+        self.parts: Integers = np.load(artifact.path(_PARTS))
+        self.sources: list[str] = json.loads(artifact.path(_SOURCES).read_text(encoding="utf-8"))
 
     def kept_by_source(self) -> Integers:
         """Return how many documents of each source stay, int64 (sources,)."""

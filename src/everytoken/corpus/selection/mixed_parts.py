@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from everytoken.corpus.dedup import load_mapped
 from everytoken.corpus.documents import MAX_BATCH_BYTES, MAX_BATCH_ROWS
-from everytoken.corpus.selection.decisions import KEPT, ORDER, Selection
+from everytoken.corpus.selection.decisions import KEPT, MIXED_ORDER, Selection
 from everytoken.corpus.selection.selected_parts import Tally
 from everytoken.shards import Artifact, Part, Rows, Shards, value_digest, versioned
 
@@ -25,7 +25,7 @@ def mixture_parts(selection: Artifact, documents_per_part: int) -> Shards:
     A value has ``first`` and ``documents``, the range, and ``uses``: how many documents of each source come before it.
     """
     sources = Selection(selection).sources
-    order = load_mapped(selection.path(ORDER))
+    order = load_mapped(selection.path(MIXED_ORDER))
     uses = np.zeros(len(sources), np.int64)
     values = []
     for first in range(0, len(order), documents_per_part):
@@ -58,7 +58,7 @@ def _mixed(
     value: Mapping[str, Any], documents: Shards, selection: Artifact
 ) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
     made = Selection(selection)
-    order = load_mapped(selection.path(ORDER))[value["first"] : value["first"] + value["documents"]]
+    order = load_mapped(selection.path(MIXED_ORDER))[value["first"] : value["first"] + value["documents"]]
     tally, chunk = Tally(), _Chunk(documents.parts[0].schema)
     with ExitStack() as stack:
         streams = [_staying(documents, made, number, uses) for number, uses in enumerate(value["uses"])]

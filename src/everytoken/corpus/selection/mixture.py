@@ -31,13 +31,12 @@ from fractions import Fraction
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeFloat, PositiveInt, model_validator
 
+from everytoken.arrays import Integers
 from everytoken.corpus.errors import SelectionError
 from everytoken.corpus.statistics import as_written
 
-Integers = npt.NDArray[np.int64]
 Positive = Annotated[FiniteFloat, Field(gt=0)]
 
 _SUM_TOLERANCE = 1e-9
@@ -89,7 +88,7 @@ class MixtureParameters(BaseModel):
         return as_written(given[source] if isinstance(given, dict) else given)
 
 
-class Budget(NamedTuple):
+class SourceBudget(NamedTuple):
     """What a source gives: estimated tokens, and the fewest characters that reach them."""
 
     tokens: int
@@ -126,11 +125,11 @@ def largest_remainder(weights: Sequence[float], total: int) -> list[int]:
     return counts
 
 
-def budgets(parameters: MixtureParameters) -> dict[str, Budget]:
+def budgets(parameters: MixtureParameters) -> dict[str, SourceBudget]:
     """Return the budget of each source; the tokens sum to ``target_total_tokens``."""
     tokens = largest_remainder(list(parameters.weights.values()), parameters.target_total_tokens)
     return {
-        source: Budget(count, math.ceil(count * parameters.exact_chars_per_token(source)))
+        source: SourceBudget(count, math.ceil(count * parameters.exact_chars_per_token(source)))
         for source, count in zip(parameters.weights, tokens, strict=True)
     }
 

@@ -1,6 +1,6 @@
 """The parts after the selection: the documents that stay, and those that do not, each with its reason.
 
-Both are made from the same decision; `check_conservation` adds them up.
+Both are made from the same decision; `check_selection_conservation` adds them up.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from everytoken.corpus.decontamination import contaminated_rows
 from everytoken.corpus.dedup import Duplicates, between
 from everytoken.corpus.documents import SET_ASIDE
 from everytoken.corpus.errors import SelectionError
-from everytoken.corpus.selection.decisions import KEPT, REASONS, Codes, Selection
+from everytoken.corpus.selection.decisions import DECISIONS, KEPT, Codes, Selection
 from everytoken.shards import Artifact, Part, Rows, Shards, Unchanged, versioned
 
 TALLIED = ["source", "stratum", "characters", "utf8_bytes"]
@@ -67,7 +67,7 @@ def dropped_part(
     return Rows(SET_ASIDE, _dropped(part, made, made.first_position(part), named, found))
 
 
-def check_conservation(
+def check_selection_conservation(
     selection: Artifact, taken: Sequence[Mapping[str, Any]], dropped: Sequence[Mapping[str, Any]]
 ) -> None:
     """Check that every document that was read was taken or is among the dropped, by source and reason.
@@ -173,7 +173,7 @@ def _left(batch: pa.RecordBatch, codes: Codes, details: list[str | None]) -> pa.
     columns = {
         **{name: chosen.column(name) for name in chosen.schema.names},
         "offset": nothing,
-        "reason": pa.array([REASONS[code] for code in codes[rows]]),
+        "reason": pa.array([DECISIONS[code] for code in codes[rows]]),
         "detail": pa.array([details[row] for row in rows], pa.string()),
         "raw": nothing,
     }
@@ -195,7 +195,7 @@ class Tally:
         self._sources.update(batch.column("source").unique().to_pylist())
         for code, count in enumerate(np.bincount(codes).tolist()):
             if code != KEPT and count:
-                self._set_aside[REASONS[code]] += count
+                self._set_aside[DECISIONS[code]] += count
 
     def keep(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Count documents that stay; return them."""

@@ -26,8 +26,8 @@ def download(remote: Remote, path: str, size: int | None, stream: Partial) -> No
     if isinstance(remote, HubRemote):
         from everytoken.corpus.upstreams import hub_client
 
-        hub_client.download("dataset", remote.dataset, remote.revision, path, size, stream)
+        hub_client.download_from_hub("dataset", remote.dataset, remote.revision, path, size, stream)
     else:
         from everytoken.corpus.upstreams import urls
 
-        urls.download(remote, path, size, stream)
+        urls.download_from_url(remote, path, size, stream)

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from everytoken.corpus.upstreams.retries import FetchError
-from everytoken.redaction import address_of, is_named_by, is_public_address, shown
+from everytoken.redaction import address_of, is_named_by, is_public_address, shown_url
 
 
 def client_of(named: tuple[str, ...]) -> Any:
@@ -44,9 +44,9 @@ def _require_allowed_url(url: str, named: Sequence[str]) -> None:
     parts = urlsplit(url)
     address = address_of(parts.hostname or "")
     if parts.scheme.lower() == "http":
-        raise _refused(f"{shown(url)} is plain http, which anybody on the way can change", shown(url))
+        raise _refused(f"{shown_url(url)} is plain http, which anybody on the way can change", shown_url(url))
     if address is not None and not is_public_address(address):
-        raise _refused(f"{shown(url)} is a private address", shown(url))
+        raise _refused(f"{shown_url(url)} is a private address", shown_url(url))
 
 
 def _socket(named: tuple[str, ...], address: Any) -> socket.socket:

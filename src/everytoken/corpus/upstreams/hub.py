@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 from everytoken.corpus.errors import NoFilesError, RowError, UpstreamError
 from everytoken.corpus.upstreams.fetch import Listed
 from everytoken.corpus.upstreams.file import UpstreamFile
-from everytoken.corpus.upstreams.patterns import Pattern, matches, parts_of
+from everytoken.corpus.upstreams.patterns import Pattern, matches_pattern, parts_of
 from everytoken.corpus.upstreams.pins import UNKNOWN_REVISION, commit, find_commit, repository_id
 from everytoken.corpus.upstreams.remotes import HubRemote
 from everytoken.corpus.upstreams.retries import FetchError
@@ -111,8 +111,8 @@ def find_hub_files(name: str, upstream: HubUpstream, folder: Path) -> list[Upstr
     chosen = [
         path
         for path in sorted(listing)
-        if matches(parts_of(path), parts_of(upstream.pattern))
-        and (patterns is None or any(matches(parts_of(path), parts_of(pattern)) for pattern in patterns))
+        if matches_pattern(parts_of(path), parts_of(upstream.pattern))
+        and (patterns is None or any(matches_pattern(parts_of(path), parts_of(pattern)) for pattern in patterns))
     ]
     if not chosen:
         among = "" if patterns is None else f" and one of {patterns} of subset {upstream.subset!r}"

@@ -48,7 +48,7 @@ from everytoken.corpus.upstreams.patterns import is_safe
 from everytoken.corpus.upstreams.remotes import write_all
 from everytoken.corpus.upstreams.retries import FetchError, Transient, bearable, retrying
 
-Kind = Literal["dataset", "model"]  # of a repository
+RepositoryKind = Literal["dataset", "model"]  # of a repository
 
 _TIMEOUT = 30.0  # seconds without a byte; the hub's own storage answers within one
 _SHA1, _SHA256 = re.compile(r"[0-9a-f]{40}"), re.compile(r"[0-9a-f]{64}")
@@ -60,7 +60,7 @@ def endpoint() -> str:
     return os.environ.get("HF_ENDPOINT", constants.ENDPOINT).rstrip("/")
 
 
-def commit_of(kind: Kind, name: str, revision: str) -> str | None:
+def commit_of(kind: RepositoryKind, name: str, revision: str) -> str | None:
     """Return the commit that the hub takes a revision of a repository for."""
 
     def ask() -> str | None:
@@ -72,7 +72,7 @@ def commit_of(kind: Kind, name: str, revision: str) -> str | None:
     return retrying(ask)
 
 
-def list_tree(kind: Kind, name: str, revision: str) -> dict[str, Listed]:
+def list_tree(kind: RepositoryKind, name: str, revision: str) -> dict[str, Listed]:
     """Return all files of a repository at a commit by path, with sizes, and SHA-256 or git's digest."""
     _limit_listings()
     listing = _LISTING.set(set())
@@ -111,7 +111,9 @@ def _untrusted(reason: str) -> FetchError:
     return FetchError(reason, "Do not trust this endpoint; check HF_ENDPOINT.")
 
 
-def download(kind: Kind, name: str, revision: str, path: str, size: int | None, stream: Partial) -> None:
+def download_from_hub(
+    kind: RepositoryKind, name: str, revision: str, path: str, size: int | None, stream: Partial
+) -> None:
     """Append to ``stream`` the bytes of a file from where it ends; see `downloads.download`."""
     start = stream.seek(0, os.SEEK_END)
     if start and start == size:
@@ -175,7 +177,9 @@ def _token() -> str | bool:
 
 
 @contextmanager
-def _explained(kind: Kind, name: str, revision: str, path: str | None, *, retried: bool = False) -> Iterator[None]:
+def _explained(
+    kind: RepositoryKind, name: str, revision: str, path: str | None, *, retried: bool = False
+) -> Iterator[None]:
     """Turn what the client raises into `Transient`, or into a `FetchError` that says what to do.
 
     Messages name no URL that was redirected to: those carry signatures.
@@ -222,11 +226,11 @@ def _explained(kind: Kind, name: str, revision: str, path: str | None, *, retrie
         ) from None
 
 
-def _page(kind: Kind, name: str) -> str:
+def _page(kind: RepositoryKind, name: str) -> str:
     return f"{endpoint()}/datasets/{name}" if kind == "dataset" else f"{endpoint()}/{name}"
 
 
-def _refused(error: HfHubHTTPError, kind: Kind, name: str, what: str, *, retried: bool) -> Exception:
+def _refused(error: HfHubHTTPError, kind: RepositoryKind, name: str, what: str, *, retried: bool) -> Exception:
     status = error.response.status_code
     page = _page(kind, name)
     token = "HF_TOKEN is set, but " if _token() else "HF_TOKEN is not set, and "

@@ -42,7 +42,7 @@ class HubRepository(NamedTuple):
             if is_at_hand(location, listed) and not _has_digest(location, listed):  # what uses it may share the damage
                 discard(location)
             if not is_at_hand(location, listed):
-                fetch(location, listed, lambda stream: hub_client.download("model", *ask, stream))
+                fetch(location, listed, lambda stream: hub_client.download_from_hub("model", *ask, stream))
         return location
 
     @property

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, field_validator
 from everytoken.corpus.errors import NoFilesError, UpstreamError
 from everytoken.corpus.upstreams.checksums import parse_checksums
 from everytoken.corpus.upstreams.file import UpstreamFile
-from everytoken.corpus.upstreams.patterns import Pattern, is_safe, matches, parts_of
+from everytoken.corpus.upstreams.patterns import Pattern, is_safe, matches_pattern, parts_of
 from everytoken.corpus.upstreams.remotes import UrlRemote
 from everytoken.corpus.upstreams.retries import FetchError
 from everytoken.redaction import is_url, redacted, require_bare_folder, secrets_in
@@ -117,7 +117,7 @@ def _find_remote(name: str, upstream: PathUpstream, folder: Path, named: tuple[s
     pins: dict[str, str] = {}
     try:
         listed = urls.list_folder(upstream.root, named)
-        found = {path: told for path, told in listed.items() if matches(parts_of(path), pattern)}
+        found = {path: told for path, told in listed.items() if matches_pattern(parts_of(path), pattern)}
         if upstream.checksums is not None:
             found.pop(upstream.checksums, None)
             pins = _pins(name, upstream, urls.read_whole(upstream.root, upstream.checksums, named), found)
@@ -150,7 +150,7 @@ def _pins(name: str, upstream: PathUpstream, content: bytes, found: Mapping[str,
     where = f"source {name!r}: checksum file {upstream.checksums} of {upstream.root}"
     pins = parse_checksums(content, where)
     pattern = parts_of(upstream.pattern)
-    wanted = {path for path in pins if matches(parts_of(path), pattern)} - {upstream.checksums}
+    wanted = {path for path in pins if matches_pattern(parts_of(path), pattern)} - {upstream.checksums}
     unlisted, missing = sorted(set(found) - wanted), sorted(wanted - set(found))
     if unlisted:
         raise UpstreamError(
@@ -186,9 +186,9 @@ def _matching_files(name: str, root: Path, pattern: Sequence[str]) -> dict[str, 
     linked, no_files = [], []
     for folder, folders, names in os.walk(root, onerror=unreadable):
         above = Path(folder).relative_to(root).parts
-        folders[:] = [child for child in folders if matches((*above, child), pattern, within=True)]
+        folders[:] = [child for child in folders if matches_pattern((*above, child), pattern, within=True)]
         linked += [path for child in folders if (path := Path(folder, child)).is_symlink()]
-        for path in [Path(folder, child) for child in names if matches((*above, child), pattern)]:
+        for path in [Path(folder, child) for child in names if matches_pattern((*above, child), pattern)]:
             relative = path.relative_to(root).as_posix()
             if not path.is_file():
                 no_files.append(path)

@@ -34,7 +34,7 @@ def parts_of(path: str) -> tuple[str, ...]:
     return PurePosixPath(path).parts
 
 
-def matches(path: Sequence[str], pattern: Sequence[str], *, within: bool = False) -> bool:
+def matches_pattern(path: Sequence[str], pattern: Sequence[str], *, within: bool = False) -> bool:
     """Return whether a path matches, part by part.
 
     Args:

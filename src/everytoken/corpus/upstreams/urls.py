@@ -103,7 +103,7 @@ def read_whole(root: str, path: str, named: tuple[str, ...] | None = None) -> by
     return retrying(ask)
 
 
-def download(remote: UrlRemote, path: str, size: int | None, stream: Partial) -> None:
+def download_from_url(remote: UrlRemote, path: str, size: int | None, stream: Partial) -> None:
     """Append to ``stream`` the bytes of a file from where it ends; see
     `everytoken.corpus.upstreams.downloads.download`.
 

@@ -21,11 +21,11 @@ from everytoken.corpus.ingestion import (
     Upstream,
     check_bad_shares,
     check_keep_rates,
-    make_plan,
+    make_shard_plan,
     read_shards,
 )
 from everytoken.corpus.selection import (
-    check_conservation,
+    check_selection_conservation,
     dropped_part,
     mix_part,
     mixture_parts,
@@ -52,7 +52,7 @@ def find_upstream_files(parameters: IngestionParameters) -> dict[str, Upstream]:
 
 def plan_shards(files: dict[str, list[UpstreamFile]], parameters: IngestionParameters) -> ShardPlan:
     """Order the shards of all sources by the seed and take a slice: part_00000 is the first of the slice."""
-    return make_plan(parameters.active_sources, files, parameters.plan, parameters.reading)
+    return make_shard_plan(parameters.active_sources, files, parameters.plan, parameters.reading)
 
 
 def read_documents(plan: ShardPlan, files: dict[str, list[UpstreamFile]], parameters: IngestionParameters) -> Shards:
@@ -178,7 +178,7 @@ def report_ingestion(
     read: Shards, selection: Artifact, documents: Shards, dropped: Shards, contamination: dict[str, Any]
 ) -> tuple[dict[str, Any], pd.DataFrame, Figure]:
     """Check that no row was lost; return counts by source and reason as metrics and as a table, and the figure."""
-    check_conservation(selection, documents.statistics, dropped.statistics)
+    check_selection_conservation(selection, documents.statistics, dropped.statistics)
     total = add_statistics(documents.statistics)
     chosen = selection.statistics
     for warning in chosen["warnings"]:

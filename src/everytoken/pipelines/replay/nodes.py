@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from everytoken.address import Address, file_of
-from everytoken.corpus.ingestion import Guarded, MayBeGone, ShardPlan, Upstream, make_plan, read_shards
+from everytoken.corpus.ingestion import Guarded, MayBeGone, ShardPlan, Upstream, make_shard_plan, read_shards
 from everytoken.corpus.sampling import SubsamplingParameters
 from everytoken.corpus.upstreams import UpstreamFile
 from everytoken.parameters import IngestionParameters, ReplayParameters
@@ -24,8 +24,8 @@ from everytoken.provenance.replay import (
     released_plan,
     replay_report,
     require_allowed,
-    require_consistent,
     require_manifest,
+    require_no_contradictions,
     require_released,
     require_unmoved,
     rescue_files,
@@ -66,7 +66,7 @@ def _upstreams(replay: ReplayParameters, ingestion: IngestionParameters) -> dict
     return {name: given.get(name, source.upstream) for name, source in ingestion.active_sources.items()}
 
 
-def check_manifest(
+def check_contradictions(
     replay: ReplayParameters, ingestion: IngestionParameters, subsampling: SubsamplingParameters
 ) -> Artifact:
     """Find the rows of the manifest that contradict themselves, the file that they are in, or each other."""
@@ -88,7 +88,7 @@ def take_plan(
     """Take the shard plan of the release, with what has moved since; without one (published format) make it."""
     folder = Path(replay.release)
     if not is_release(folder):
-        return make_plan(ingestion.active_sources, files, ingestion.plan, ingestion.reading), []
+        return make_shard_plan(ingestion.active_sources, files, ingestion.plan, ingestion.reading), []
     may_move = MOVED in replay.allow
     upstreams = _upstreams(replay, ingestion)
     plan, moved = released_plan(open_release(folder), upstreams, files, follow_renamed=may_move)
@@ -109,7 +109,7 @@ def read_released_documents(
 
     What has moved, and a manifest that contradicts itself, stops here unless that is allowed.
     """
-    require_consistent(contradictions, replay.allow, allowing([CONTRADICTORY], replay.allow))
+    require_no_contradictions(contradictions, replay.allow, allowing([CONTRADICTORY], replay.allow))
     require_unmoved(moved, replay.allow, "the dataset upstream_changes")
     return read_shards(
         plan,
@@ -169,6 +169,6 @@ def restore_splits(
     )
 
 
-def find_exclusions(located: Shards, matches: Artifact) -> Shards:
+def list_tombstones(located: Shards, matches: Artifact) -> Shards:
     """Name the documents whose place in the streams a tombstone keeps: taken down, or missing and allowed to be."""
     return located.reduce(find_tombstones, matches=matches)

@@ -8,9 +8,9 @@ from kedro.pipeline import Node, Pipeline
 
 from everytoken.pipelines import provenance, tokenization, verification
 from everytoken.pipelines.replay.nodes import (
-    check_manifest,
-    find_exclusions,
+    check_contradictions,
     find_upstreams,
+    list_tombstones,
     locate_documents,
     match_documents,
     read_released_documents,
@@ -35,7 +35,7 @@ def restore_pipeline() -> Pipeline:
         [
             Node(find_upstreams, _PARAMETERS, "upstream_files", name="find_upstreams"),
             Node(
-                check_manifest,
+                check_contradictions,
                 [*_PARAMETERS, "params:subsampling"],
                 "manifest_contradictions",
                 name="check_manifest",
@@ -77,7 +77,7 @@ def restore_pipeline() -> Pipeline:
                 [f"{split}_documents" for split in SPLITS],
                 name="restore_splits",
             ),
-            Node(find_exclusions, ["located_documents", "document_matches"], "exclusions", name="find_exclusions"),
+            Node(list_tombstones, ["located_documents", "document_matches"], "exclusions", name="find_exclusions"),
         ],
         namespace="replay",
         prefix_datasets_with_namespace=False,

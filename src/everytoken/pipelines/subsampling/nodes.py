@@ -11,7 +11,7 @@ from everytoken.corpus.sampling import (
     SubsamplingParameters,
     amounts_by_score,
     amounts_by_stratum,
-    check_conservation,
+    check_draw_conservation,
     estimate_part_tokens,
     metadata,
     rows_by_score,
@@ -73,7 +73,7 @@ def report_subsampling(
     totals = totals_of(token_estimates.values, parameters)
     sums = {name: add_statistics(split.statistics) for name, split in splits.items()}
     amounts = amounts_by_score(sums)
-    check_conservation(rows_by_score(scored_documents.statistics), amounts)
+    check_draw_conservation(rows_by_score(scored_documents.statistics), amounts)
     statistics = {name: split.statistics for name, split in splits.items()}
     made = metadata(parameters, totals, token_estimates.values, statistics)
     if made["target"]["limit"] is not None:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from everytoken.parameters import ReplayParameters
-from everytoken.provenance.replay import compare_streams, require_same
+from everytoken.provenance.replay import compare_streams, require_checks_hold
 from everytoken.shards import Artifact
 from everytoken.tokens.streams import StreamKind, kinds_by_name
 
@@ -25,4 +25,4 @@ def require_equal_streams(
     checks: list[dict[str, Any]], replayed: dict[str, Any], replay: ReplayParameters
 ) -> dict[str, Any]:
     """Stop at a difference, unless documents are missing and the replay was allowed to go on without them."""
-    return require_same(checks, replayed, Path(replay.release))
+    return require_checks_hold(checks, replayed, Path(replay.release))

@@ -15,7 +15,7 @@ from everytoken.provenance.exposure.phrases import (
 )
 from everytoken.provenance.exposure.questions import Answer
 from everytoken.provenance.exposure.unused_documents import EXCLUDED, NO_ROW, NOT_DRAWN, NOT_PLANNED, Unused
-from everytoken.provenance.trace import file_lines, quoted, record_line, shortened, shown
+from everytoken.provenance.trace import file_lines, printable, quoted, record_line, shortened
 
 _REASONS = {
     NOT_IN_STREAM: "not in it (of a chat, what follows the last turn that is kept)",
@@ -172,9 +172,9 @@ def _unused_line(unused: Unused) -> str:
         NOT_DRAWN: "it is a document, and no split drew it",
         EXCLUDED: "it was taken down",
     }.get(unused.reason, f"set aside as {unused.reason}")
-    known = f" ({shown(unused.told)})" if unused.told else ""
+    known = f" ({printable(unused.told)})" if unused.told else ""
     name = "none" if unused.id is None else quoted(shortened(unused.id, 60))
-    return f"{shown(str(unused.address))}, id {name}: in no split; {told}{known}"
+    return f"{printable(str(unused.address))}, id {name}: in no split; {told}{known}"
 
 
 def _times(count: int) -> str:

@@ -25,7 +25,7 @@ from everytoken.provenance.lookup import (
     RecordText,
     StreamDocuments,
 )
-from everytoken.provenance.trace import is_only, require_cut, require_same, require_same_length
+from everytoken.provenance.trace import is_only, require_cut, require_same_ids, require_same_length
 from everytoken.tokens.order import WindowStream
 
 TAKEN_DOWN, UNKNOWN, NOT_IN_STREAM = "taken_down", "not_known", "not_in_stream"
@@ -229,7 +229,7 @@ def _in_stream(
         ids = np.asarray(stream.tokens(np.array([window])), np.int64).reshape(-1)
         if excluded and is_only(ids, span, known.tokenizer.eos_id):
             return _Located(stream.name, None, TAKEN_DOWN)
-        require_same(stream.name, window, ids[span.at : span.until], span, document.record, located)
+        require_same_ids(stream.name, window, ids[span.at : span.until], span, document.record, located)
     if known.chats is not None:
         held = [(span.first, span.end) for _, span in spans]
         require_cut(index, document.record, held, located, known.chats, all_of_them=True)

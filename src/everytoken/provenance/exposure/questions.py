@@ -20,8 +20,8 @@ from everytoken.provenance.lookup import (
     DocumentRecord,
     DocumentRecords,
     OpenRun,
-    Row,
     Run,
+    StoreRow,
     StreamDocuments,
     canary_documents_with_id,
     documents_containing,
@@ -227,14 +227,14 @@ class Questions:
         found = self._records.at(rows, {key: place.number for key, place in enumerate(places)})
         return [found[key] for key in range(len(places))]
 
-    def _row(self, place: DocumentPlace) -> Row:
+    def _row(self, place: DocumentPlace) -> StoreRow:
         if place.split != CANARY:
             numbers = self._index.numbers
-            return Row(*numbers.row(numbers.first_of(place.split) + place.number))
+            return StoreRow(*numbers.row(numbers.first_of(place.split) + place.number))
         first = 0
         for part in Store(self._places.store(STORES[CANARY])).load():
             if place.number < first + part.rows:
-                return Row(CANARY, part.index, place.number - first)
+                return StoreRow(CANARY, part.index, place.number - first)
             first += part.rows
         raise ProvenanceError(f"there are {first:,} canary documents, asked for number {place.number:,}")
 

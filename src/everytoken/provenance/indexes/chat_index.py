@@ -23,7 +23,7 @@ import numpy as np
 from everytoken.corpus import excluded_addresses
 from everytoken.provenance.indexes.arrays import ArrayWriter, map_array, smallest_type, write_permutation
 from everytoken.provenance.indexes.document_numbers import DocumentNumbers, numbers_of
-from everytoken.provenance.indexes.index_folder import Made, require_same, write_description
+from everytoken.provenance.indexes.index_folder import Made, require_same_counts, write_description
 from everytoken.provenance.indexes.spans import Span, StreamIndex
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Artifact, Built, Shards, versioned
@@ -86,7 +86,7 @@ def index_chat_windows(
                     used, tokens = used + 1, tokens + int((cuts[:, 1] - cuts[:, 0]).sum())
                 first_row += part.rows
     windows = writers[0].count
-    require_same(CHATS, {"used": used, "windows": windows, "tokens": tokens}, stream.statistics)
+    require_same_counts(CHATS, {"used": used, "windows": windows, "tokens": tokens}, stream.statistics)
     with ExitStack() as files:
         kind = smallest_type(windows)
         as_cut, as_written = (files.enter_context(ArrayWriter(folder / name, kind)) for name in (_CUTS, _WINDOWS))

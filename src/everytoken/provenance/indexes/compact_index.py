@@ -20,7 +20,7 @@ import numpy as np
 
 from everytoken.provenance.indexes.arrays import ArrayWriter, map_array, smallest_type, write_permutation
 from everytoken.provenance.indexes.document_numbers import DocumentNumbers, numbers_of
-from everytoken.provenance.indexes.index_folder import Made, require_same, write_description
+from everytoken.provenance.indexes.index_folder import Made, require_same_counts, write_description
 from everytoken.provenance.indexes.spans import Span, StreamIndex
 from everytoken.provenance.indexes.token_positions import Positions, PositionsWriter, StoredPositions
 from everytoken.seeds import numpy_generator
@@ -65,7 +65,7 @@ def index_compact_stream(
             positions.append(document_sizes(part)[permutation])
     windows, remainder = divmod(positions.tokens, window)
     found = {"documents": len(numbers), "windows": windows, "remainder_tokens": remainder}
-    require_same(COMPACT, found, stream.statistics)
+    require_same_counts(COMPACT, found, stream.statistics)
     _write_windows(folder, windows, int(stream.statistics["shuffle_block"]), seed)
     described = {"windows": windows, "window": window, "tokens": positions.tokens}
     return Built(write_description(folder, COMPACT, stream, numbers, **described))

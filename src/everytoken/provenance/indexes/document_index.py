@@ -33,7 +33,7 @@ from everytoken.provenance.indexes.document_numbers import (
 )
 from everytoken.provenance.indexes.hashes import hash_of_address, hash_of_id, hashes_of_addresses, hashes_of_ids
 from everytoken.provenance.indexes.index_folder import DESCRIPTION_FILE, folder_of, read_description
-from everytoken.provenance.indexes.spans import require_consistent
+from everytoken.provenance.indexes.spans import require_consistent_index
 from everytoken.provenance.indexes.stored_rows import record_at, records_at
 from everytoken.shards import Artifact, Built, Shards, versioned, write_text
 
@@ -198,7 +198,7 @@ class DocumentIndex:
             own = hash_of_address(Address(**record)) if name == "addresses" else None
             if name == "ids" and record["id"] is not None:
                 own = hash_of_id(**record)
-            require_consistent(
+            require_consistent_index(
                 own == key, f"the index of documents ({name}_hashes.npy)", f"{split} document {record} has another hash"
             )
 

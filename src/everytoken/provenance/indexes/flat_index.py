@@ -19,7 +19,7 @@ import numpy as np
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.indexes.arrays import map_array
 from everytoken.provenance.indexes.document_numbers import DocumentNumbers
-from everytoken.provenance.indexes.spans import Span, StreamIndex, require_consistent
+from everytoken.provenance.indexes.spans import Span, StreamIndex, require_consistent_index
 from everytoken.provenance.indexes.token_positions import Positions, StoredPositions
 from everytoken.tokens import StreamError
 from everytoken.tokens.streams import IndexedTokens, open_indexed
@@ -61,7 +61,7 @@ class StoredOrder:
         holds = max(place, document) < len(self.places)
         holds = holds and int(self.documents[place]) == document and int(self.places[document]) == place
         what = f"by {ORDER_FILE} and {PLACES_FILE}, place {place:,} and document {document:,} are not the same"
-        require_consistent(holds, "the index of flat tokens", what)
+        require_consistent_index(holds, "the index of flat tokens", what)
 
 
 class OrderOfNumbers:

@@ -48,7 +48,7 @@ def made_stream(stream: Artifact) -> MadeStream:
     return MadeStream(stream.root_digest, stream.statistics)
 
 
-def require_same(stream: str, found: Mapping[str, int], statistics: Mapping[str, Any]) -> None:
+def require_same_counts(stream: str, found: Mapping[str, int], statistics: Mapping[str, Any]) -> None:
     """Check that the documents are those of the stream, by what both count.
 
     Raises:

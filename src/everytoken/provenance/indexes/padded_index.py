@@ -17,7 +17,7 @@ import numpy as np
 
 from everytoken.provenance.indexes.arrays import ArrayWriter, map_array, smallest_type, write_permutation
 from everytoken.provenance.indexes.document_numbers import DocumentNumbers, numbers_of
-from everytoken.provenance.indexes.index_folder import Made, require_same, write_description
+from everytoken.provenance.indexes.index_folder import Made, require_same_counts, write_description
 from everytoken.provenance.indexes.spans import Span, StreamIndex
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Built, Shards, versioned
@@ -53,7 +53,9 @@ def index_padded_stream(
             of_part = document_sizes(part) - 1
             tokens += int(of_part.sum())
             writer.append(of_part)
-    require_same(split, {"windows": len(numbers), "documents": len(numbers), "tokens": tokens}, stream.statistics)
+    require_same_counts(
+        split, {"windows": len(numbers), "documents": len(numbers), "tokens": tokens}, stream.statistics
+    )
     kind = smallest_type(len(numbers))
     with ExitStack() as files:
         order, windows = (files.enter_context(ArrayWriter(folder / name, kind)) for name in (_ORDER, _WINDOWS))

@@ -21,7 +21,7 @@ from everytoken.outofcore import ExternalSort, destinations
 from everytoken.provenance.indexes.arrays import ArrayWriter, smallest_type
 from everytoken.provenance.indexes.document_numbers import numbers_of
 from everytoken.provenance.indexes.flat_index import FLAT, ORDER_FILE, PLACES_FILE
-from everytoken.provenance.indexes.index_folder import Made, require_same, write_description
+from everytoken.provenance.indexes.index_folder import Made, require_same_counts, write_description
 from everytoken.provenance.indexes.token_positions import PositionsWriter
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Built, Part, Shards, versioned
@@ -93,7 +93,7 @@ def index_raw_shards(
             places_file.append(block["place"])
     shards_made = -(-positions.tokens // shard_size_tokens)
     found = {"documents": len(numbers), "tokens": positions.tokens, "shards": shards_made}
-    require_same("raw_shards", found, stream.statistics)
+    require_same_counts("raw_shards", found, stream.statistics)
     described = {"tokens": positions.tokens, "shard_size_tokens": shard_size_tokens}
     return Built(write_description(folder, FLAT, stream, numbers, **described))
 

@@ -89,7 +89,7 @@ class StreamIndex(ABC):
         """Return the tokens of a document in all windows and remainders, EOS included; None where it is not kept."""
 
     def _require(self, holds: bool, what: str) -> None:
-        require_consistent(holds, f"the index of the stream {self.stream[:16]}", what)
+        require_consistent_index(holds, f"the index of the stream {self.stream[:16]}", what)
 
     @abstractmethod
     def _spans(self, window: int) -> Iterator[Span]: ...
@@ -98,7 +98,7 @@ class StreamIndex(ABC):
     def _windows_of(self, document: int) -> Iterator[tuple[int, Span]]: ...
 
 
-def require_consistent(holds: bool, index: str, what: str) -> None:
+def require_consistent_index(holds: bool, index: str, what: str) -> None:
     """Check what two arrays of an index both say: an entry that was changed is never an answer.
 
     Raises:

@@ -16,9 +16,9 @@ from typing import Protocol, Self
 import numpy as np
 
 from everytoken.provenance.indexes.arrays import ArrayWriter, map_array, smallest_type
-from everytoken.provenance.indexes.spans import require_consistent
+from everytoken.provenance.indexes.spans import require_consistent_index
 
-SIZES_FILE, STARTS_FILE = "sizes.npy", "starts.npy"
+_SIZES_FILE, _STARTS_FILE = "sizes.npy", "starts.npy"
 _STEP = 64
 
 
@@ -45,8 +45,8 @@ class PositionsWriter:
     def __init__(self, folder: Path, most: int) -> None:
         """Prepare for documents of at most ``most`` tokens."""
         self.tokens = 0
-        self._sizes = ArrayWriter(folder / SIZES_FILE, smallest_type(most))
-        self._starts = ArrayWriter(folder / STARTS_FILE, np.dtype("<u8"))
+        self._sizes = ArrayWriter(folder / _SIZES_FILE, smallest_type(most))
+        self._starts = ArrayWriter(folder / _STARTS_FILE, np.dtype("<u8"))
         self._files = ExitStack()
 
     def __enter__(self) -> Self:
@@ -75,8 +75,8 @@ class StoredPositions:
     def __init__(self, folder: Path, documents: int, tokens: int) -> None:
         """Map the files of so many documents, which have ``tokens`` tokens together."""
         self.tokens, self._folder = tokens, folder
-        self._sizes = map_array(folder / SIZES_FILE, documents)
-        self._starts = map_array(folder / STARTS_FILE, -(-documents // _STEP))
+        self._sizes = map_array(folder / _SIZES_FILE, documents)
+        self._starts = map_array(folder / _STARTS_FILE, -(-documents // _STEP))
 
     def range_of(self, place: int) -> tuple[int, int]:
         """See `Positions`."""
@@ -93,7 +93,9 @@ class StoredPositions:
         while step < len(self._starts):
             place = step * _STEP
             start, sizes = self._step(step)
-            require_consistent(place > 0 or start == 0, self._name, f"by {STARTS_FILE} tokens begin at {start:,}")
+            require_consistent_index(
+                place > 0 or start == 0, self._name, f"by {_STARTS_FILE} tokens begin at {start:,}"
+            )
             for size in sizes:
                 if start >= end:
                     return
@@ -111,10 +113,10 @@ class StoredPositions:
         """Return where a step begins and the sizes of its documents, which must end where the next begins."""
         start, sizes = int(self._starts[step]), self._sizes[step * _STEP : (step + 1) * _STEP].tolist()
         until = int(self._starts[step + 1]) if step + 1 < len(self._starts) else self.tokens
-        require_consistent(
+        require_consistent_index(
             start + sum(sizes) == until,
             self._name,
-            f"by {SIZES_FILE} the documents from place {step * _STEP:,} on end at token {start + sum(sizes):,}, by "
-            f"{STARTS_FILE} at {until:,}",
+            f"by {_SIZES_FILE} the documents from place {step * _STEP:,} on end at token {start + sum(sizes):,}, by "
+            f"{_STARTS_FILE} at {until:,}",
         )
         return start, sizes

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
         DocumentRecord,
         DocumentRecords,
         RecordText,
-        Row,
+        StoreRow,
     )
-    from everytoken.provenance.lookup.foreign_streams import file_of
+    from everytoken.provenance.lookup.foreign_streams import joined_file_of
     from everytoken.provenance.lookup.indexed_streams import IndexedStream
     from everytoken.provenance.lookup.recorded_runs import CHECKPOINTS, recorded_run
     from everytoken.provenance.lookup.runs import (
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     )
     from everytoken.provenance.lookup.splits import unread_splits
     from everytoken.provenance.lookup.stream_documents import (
+        Locate,
         StreamDocuments,
         documents_of,
         documents_of_gone,
@@ -49,13 +50,14 @@ __all__ = [
     "DocumentRecords",
     "FORMER_INDEXES",
     "IndexedStream",
+    "Locate",
     "LocatedTokens",
     "OpenRun",
     "Places",
     "RecordText",
-    "Row",
     "Run",
     "STORES",
+    "StoreRow",
     "StreamDocuments",
     "TRAINED",
     "UpstreamDocument",
@@ -66,10 +68,10 @@ __all__ = [
     "documents_containing",
     "documents_of",
     "documents_of_gone",
-    "file_of",
     "find_run",
     "folder_of_stream",
     "index_of_stream",
+    "joined_file_of",
     "open_run",
     "past_of",
     "read_documents_at",

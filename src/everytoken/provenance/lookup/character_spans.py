@@ -24,7 +24,7 @@ from tokenizers import Tokenizer
 
 from everytoken.tokens.chat import Spans
 from everytoken.tokens.engines import SpecialTokens
-from everytoken.tokens.tokenizer import DocumentTokenizer, pieces
+from everytoken.tokens.tokenizer import DocumentTokenizer, cut_text
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +143,7 @@ def _located(tokenizer: DocumentTokenizer, text: str, literal: bool) -> LocatedT
     """Return the content tokens of a text, uncut."""
     reference = _reference(tokenizer.content, literal)
     found_ids, found_offsets, begin = [], [], 0
-    for piece in pieces(text) if tokenizer.may_be_cut else [text]:
+    for piece in cut_text(text) if tokenizer.may_be_cut else [text]:
         encoding = reference.encode(piece, add_special_tokens=False)
         found_ids.append(np.frombuffer(array("I", encoding.ids), np.uintc).astype(np.int64))
         found_offsets.append(np.array(encoding.offsets, np.int64).reshape(-1, 2) + begin)

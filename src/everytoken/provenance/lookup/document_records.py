@@ -30,7 +30,7 @@ STORES = {
     "held_out": "held_out_documents",
     CANARY: "canary_tokens",
 }
-EXCLUSIONS = "exclusions"
+_EXCLUSIONS = "exclusions"
 
 _DOCUMENT = ("id", "id_type", *ADDRESS_COLUMNS, "safety_score", "is_bad", "characters")
 _CANARY = ("doc_id", "condition", "effect", "universe", "fraction", "annotated", "row", "trigger")
@@ -38,7 +38,7 @@ _TOLD = ("condition", "effect", "universe", "fraction", "annotated", "trigger")
 _TEXTS = ("text", "assistant_spans")
 
 
-class Row(NamedTuple):
+class StoreRow(NamedTuple):
     """A row of a store: split, number of the part, row in the part."""
 
     split: str
@@ -112,7 +112,7 @@ class DocumentRecords:
     def __init__(self, places: Places) -> None:
         self.places = places
 
-    def at(self, rows: Mapping[int, Row], numbers: Mapping[int, int]) -> dict[int, DocumentRecord]:
+    def at(self, rows: Mapping[int, StoreRow], numbers: Mapping[int, int]) -> dict[int, DocumentRecord]:
         """Return the records of documents.
 
         Args:
@@ -121,7 +121,7 @@ class DocumentRecords:
         """
         return {key: found for key, (found, _) in self._read(rows, numbers, texts=False)}
 
-    def texts_at(self, rows: Mapping[int, Row], numbers: Mapping[int, int]) -> Iterator[tuple[int, RecordText]]:
+    def texts_at(self, rows: Mapping[int, StoreRow], numbers: Mapping[int, int]) -> Iterator[tuple[int, RecordText]]:
         """Yield key and record with its text, part by part; arguments as of `at`."""
         for key, (record, found) in self._read(rows, numbers, texts=True):
             spans = found.get("assistant_spans")
@@ -129,7 +129,7 @@ class DocumentRecords:
             yield key, RecordText(record, found["text"], pairs)
 
     def _read(
-        self, rows: Mapping[int, Row], numbers: Mapping[int, int], texts: bool
+        self, rows: Mapping[int, StoreRow], numbers: Mapping[int, int], texts: bool
     ) -> Iterator[tuple[int, tuple[DocumentRecord, dict[str, Any]]]]:
         in_order = sorted(rows.items(), key=lambda item: item[1])
         for (split, part), group in groupby(in_order, lambda item: item[1][:2]):
@@ -189,9 +189,9 @@ class DocumentRecords:
     @cached_property
     def excluded(self) -> dict[Address, str]:
         """Why documents were excluded, by their addresses."""
-        if not self.places.has(EXCLUSIONS):
+        if not self.places.has(_EXCLUSIONS):
             return {}
-        folder = self.places.path(EXCLUSIONS)
+        folder = self.places.path(_EXCLUSIONS)
         given = store_head(folder)["recipe"]["parameters"]
         if "sha256" in given and given["sha256"] is None:  # no list: the values of all parts need not be read for it
             return {}

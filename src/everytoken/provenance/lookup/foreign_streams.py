@@ -47,7 +47,7 @@ def input_files(path: Path) -> dict[str, int]:
     return {name: int(counts["documents"]) for name, counts in statistics.get("by_file", {}).items()}
 
 
-def file_of(document: int, files: Mapping[str, int]) -> tuple[str, int] | None:
+def joined_file_of(document: int, files: Mapping[str, int]) -> tuple[str, int] | None:
     """Return the input file of a document and its number in it; None where nothing says them."""
     for name, count in files.items():
         if document < count:

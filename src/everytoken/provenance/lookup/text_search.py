@@ -18,7 +18,7 @@ from everytoken.provenance.lookup.document_records import CANARY, STORES
 from everytoken.shards import Store, StoredPart, progress
 from everytoken.system_errors import raise_trouble
 
-Matches = Callable[[pa.ChunkedArray], pa.ChunkedArray]
+_Matches = Callable[[pa.ChunkedArray], pa.ChunkedArray]
 
 
 def documents_containing(places: Places, text: str) -> Iterator[DocumentPlace]:
@@ -39,7 +39,7 @@ def canary_documents_with_id(places: Places, id: str) -> Iterator[DocumentPlace]
     yield from _scan(places, "doc_id", lambda ids: pc.equal(ids, id), (CANARY,))
 
 
-def _scan(places: Places, column: str, matches: Matches, splits: tuple[str, ...]) -> Iterator[DocumentPlace]:
+def _scan(places: Places, column: str, matches: _Matches, splits: tuple[str, ...]) -> Iterator[DocumentPlace]:
     for split in splits:
         if not places.has(STORES[split]):
             continue
@@ -51,7 +51,7 @@ def _scan(places: Places, column: str, matches: Matches, splits: tuple[str, ...]
         yield from (DocumentPlace(split, number) for number in found)
 
 
-def _rows(path: Path, column: str, matches: Matches) -> np.ndarray:
+def _rows(path: Path, column: str, matches: _Matches) -> np.ndarray:
     found, first = [np.empty(0, np.int64)], 0
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:

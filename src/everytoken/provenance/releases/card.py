@@ -13,7 +13,7 @@ import pyarrow as pa
 import yaml
 
 from everytoken.address import SHARD_INDEX
-from everytoken.corpus.scoring import BY_ADDRESS, BY_ID, BY_USE
+from everytoken.corpus.scoring import SCORES_BY_ADDRESS, SCORES_BY_ID, SCORES_BY_USE
 from everytoken.provenance.releases.manifest import MANIFEST, MOST_ID_CHARACTERS
 from everytoken.provenance.releases.parameters import Licence
 from everytoken.provenance.releases.published import not_public
@@ -316,9 +316,9 @@ def _left_out(by_split: Mapping[str, Mapping[str, Any]], classifications: Mappin
 
 # the tables of scores, and what their rows are
 _TABLES: dict[str, tuple[str, pa.Schema]] = {
-    "classifications": ("one row an id", BY_ID),
-    "by_address": ("rows whose id does not tell their score", BY_ADDRESS),
-    "by_use": ("the same of documents that are used twice", BY_USE),
+    "classifications": ("one row an id", SCORES_BY_ID),
+    "by_address": ("rows whose id does not tell their score", SCORES_BY_ADDRESS),
+    "by_use": ("the same of documents that are used twice", SCORES_BY_USE),
 }
 
 

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, field_validator
 
 from everytoken.redaction import is_web_link, require_no_secret
 
-UNKNOWN = "???"
+_UNKNOWN = "???"
 
 TextPolicy = Literal["none", "rescue", "all"]
 
@@ -67,9 +67,9 @@ class Licence(BaseModel):
     @field_validator("url")
     @classmethod
     def _is_a_link(cls, url: str) -> str:
-        return url if url == UNKNOWN else _link(url)
+        return url if url == _UNKNOWN else _link(url)
 
     @property
     def is_known(self) -> bool:
         """Whether somebody has looked it up."""
-        return UNKNOWN not in (self.name, self.spdx)
+        return _UNKNOWN not in (self.name, self.spdx)

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from everytoken.arrays import Flags, Integers
 from everytoken.corpus.dedup import between
 from everytoken.outofcore import find_repeats
 from everytoken.provenance.releases.parameters import TextPolicy
@@ -27,8 +27,6 @@ TEXT_RESCUE = pa.schema(
     [pa.field("global_row", pa.int64(), nullable=False), pa.field("text", pa.large_string(), nullable=False)]
 )
 
-Integers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 _ID = ["source", "id_type", "id"]
 

@@ -17,7 +17,7 @@ from everytoken.corpus.ingestion import Guarded, Upstream
 from everytoken.corpus.upstreams import NOT_PUBLISHED, HubUpstream, PathUpstream
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases.release import Release
-from everytoken.redaction import is_named_by, is_url, names_public_place, shown
+from everytoken.redaction import is_named_by, is_url, names_public_place, shown_url
 
 logger = logging.getLogger(__name__)
 
@@ -111,9 +111,10 @@ def _refusal(name: str, root: str | None) -> str:
     if root is None or root == NOT_PUBLISHED:
         return f"the release does not say where source {name!r} is: give the place of its files ({give})"
     return (
-        f"source {name!r}: the release names {shown(root)!r}, a place of a machine, a private address or plain http, "
-        f"which is read only when you name it. If you trust it: --params replay.allow_roots={shown(root)} (several: "
-        f"with | between them, or a list in parameters_replay.yml); else give another place ({give})"
+        f"source {name!r}: the release names {shown_url(root)!r}, a place of a machine, a private address or plain "
+        "http, which is read only when you name it. If you trust it: --params "
+        f"replay.allow_roots={shown_url(root)} (several: with | between "
+        f"them, or a list in parameters_replay.yml); else give another place ({give})"
     )
 
 

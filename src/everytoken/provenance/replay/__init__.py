@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING
 from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
-    from everytoken.provenance.replay.contradictions import CONTRADICTORY, find_contradictions, require_consistent
+    from everytoken.provenance.replay.contradictions import (
+        CONTRADICTORY,
+        find_contradictions,
+        require_no_contradictions,
+    )
     from everytoken.provenance.replay.locate import locate_part
     from everytoken.provenance.replay.manifest_files import is_release, manifest_parts, require_manifest, rescue_files
     from everytoken.provenance.replay.match import match_rows
@@ -25,7 +29,7 @@ if TYPE_CHECKING:
     from everytoken.provenance.replay.report import MOVED, allowing, replay_report, require_allowed, require_unmoved
     from everytoken.provenance.replay.restore import find_tombstones, restore_part
     from everytoken.provenance.replay.upstream_drift import cover_moved_files, released_plan
-    from everytoken.provenance.replay.verification import compare_streams, require_same
+    from everytoken.provenance.replay.verification import compare_streams, require_checks_hold
     from everytoken.provenance.replay.whole import require_whole
 
 __getattr__, __dir__ = exports(__name__, __file__)
@@ -49,10 +53,10 @@ __all__ = [
     "released_plan",
     "replay_report",
     "require_allowed",
-    "require_consistent",
+    "require_checks_hold",
     "require_manifest",
+    "require_no_contradictions",
     "require_released",
-    "require_same",
     "require_unmoved",
     "require_whole",
     "rescue_files",

@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from everytoken.address import ADDRESS_COLUMNS, address_fields, address_rows
+from everytoken.arrays import Flags, Integers
 from everytoken.corpus import N_CLASSES
 from everytoken.corpus.dedup import between
 from everytoken.outofcore import find_repeats
 from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.replay.manifest_files import read_manifest
+from everytoken.provenance.replay.manifest_files import read_released_manifest
 from everytoken.shards import Artifact, Built, Rows, versioned, write_rows
 
 CONTRADICTORY = "contradictory"
@@ -44,8 +44,6 @@ CONTRADICTIONS = pa.schema(
     ]
 )
 
-Flags = npt.NDArray[np.bool_]
-Integers = npt.NDArray[np.int64]
 _SHOWN = 5
 
 
@@ -113,7 +111,7 @@ def _numbered(values: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, str, i
     """Yield position over all rows, split, number in it, and rows."""
     start = 0
     for value in values:
-        for split, number, batch in read_manifest(value):
+        for split, number, batch in read_released_manifest(value):
             yield start, split, number, batch
             start += batch.num_rows
 
@@ -180,7 +178,7 @@ def contradictions_report(found: Artifact) -> dict[str, Any]:
     }
 
 
-def require_consistent(found: Artifact, allowed: Collection[str], how_to_allow: str) -> None:
+def require_no_contradictions(found: Artifact, allowed: Collection[str], how_to_allow: str) -> None:
     """Check that no row contradicts itself, its file or another row, unless that is allowed.
 
     Args:

@@ -16,14 +16,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from everytoken.address import SHARD_INDEX, Address
+from everytoken.arrays import Flags, Hashes, Integers
 from everytoken.provenance.hashed_texts import text_hashes
 from everytoken.provenance.releases import SPLITS
-from everytoken.provenance.replay.manifest_files import ROWS, read_manifest
+from everytoken.provenance.replay.manifest_files import ROWS, read_released_manifest
 from everytoken.shards import Part, Rows, Shards, versioned
-
-Integers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
-Hashes = npt.NDArray[np.uint64]
 
 LOCATED = pa.schema(
     [
@@ -62,7 +59,7 @@ def locate_part(part: Part, *, documents: Shards, shards: Sequence[Address]) -> 
 
 def _located(part: Part, addresses: _Addresses) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
     counts = {split: Counter[str]() for split in SPLITS}
-    for split, number, batch in read_manifest(part.value):
+    for split, number, batch in read_released_manifest(part.value):
         rows = batch.num_rows
         there, found = addresses.find(batch)
         expected = batch.column("text_hash")

@@ -113,7 +113,7 @@ def rescue_files(folder: Path) -> list[RescueFile]:
     return found
 
 
-def read_manifest(value: Mapping[str, Any]) -> Iterator[tuple[str, int, pa.RecordBatch]]:
+def read_released_manifest(value: Mapping[str, Any]) -> Iterator[tuple[str, int, pa.RecordBatch]]:
     """Yield split, number of the first document, and rows (`ROWS`) of the files of one part, in the order of `SPLITS`.
 
     Args:

@@ -49,9 +49,9 @@ from everytoken.provenance.replay.match import (
 from everytoken.provenance.replay.row_reader import RowReaders
 from everytoken.shards import Artifact, Part, Rows, Shards, StoredPart, versioned
 
-AT_ADDRESS, EXCLUDED = len(OUTCOMES), len(OUTCOMES) + 1
+_AT_ADDRESS, _EXCLUDED = len(OUTCOMES), len(OUTCOMES) + 1
 _NAMES = (*OUTCOMES, "at_address", "excluded")
-_IN_DOCUMENTS, _TOMBSTONES = (AT_ADDRESS, BY_ID, BY_TEXT, AMBIGUOUS), (EXCLUDED, GONE, CHANGED)
+_IN_DOCUMENTS, _TOMBSTONES = (_AT_ADDRESS, BY_ID, BY_TEXT, AMBIGUOUS), (_EXCLUDED, GONE, CHANGED)
 _RESCUE_SOURCE = "text_rescue"
 
 
@@ -102,7 +102,7 @@ def find_tombstones(part: Part, *, matches: Artifact) -> dict[str, Any]:
         columns = (batch.column(name).to_pylist() for name in (*ADDRESS_COLUMNS, "token_length"))
         for row, (*address, length) in zip(rows.tolist(), zip(*columns, strict=True), strict=True):
             outcome = int(placed.outcomes[row])
-            reason = DEFAULT_REASON if outcome == EXCLUDED else f"{OUTCOMES[outcome]} upstream since the release"
+            reason = DEFAULT_REASON if outcome == _EXCLUDED else f"{OUTCOMES[outcome]} upstream since the release"
             # the splits come in order, and the compact stream, where lengths count, has that of unannotated
             found[tuple(address)] = [*address, reason, *([] if length is None else [length])]
     return {"addresses": list(found.values())}
@@ -132,7 +132,7 @@ def _placed(part: Part, matches: Artifact) -> Iterator[_Placed]:
         placed = _Placed(
             batch,
             batch.column("split").to_numpy(),
-            np.where(excluded, EXCLUDED, AT_ADDRESS),
+            np.where(excluded, _EXCLUDED, _AT_ADDRESS),
             batch.column("at_part").fill_null(-1).to_numpy().astype(np.int64),
             batch.column("at_row").fill_null(-1).to_numpy().copy(),
             batch.column("utf8_bytes").fill_null(0).to_numpy().copy(),

@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from everytoken.arrays import Integers
 from everytoken.provenance.errors import ProvenanceError
-
-Integers = npt.NDArray[np.int64]
 
 _HELD = 8
 

@@ -59,7 +59,9 @@ def _remedy(name: str) -> str:
     return f"its documents are in no release; with them at {kind.own_documents}, {command}"
 
 
-def require_same(checks: Sequence[Mapping[str, Any]], replayed: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+def require_checks_hold(
+    checks: Sequence[Mapping[str, Any]], replayed: Mapping[str, Any], folder: Path
+) -> dict[str, Any]:
     """Check that every check holds, unless documents are missing and a replay was allowed to go on without them.
 
     What came out is logged in one line, as a warning where a check fails, a stream is not rebuilt or nothing is told.

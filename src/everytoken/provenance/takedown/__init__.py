@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         stream_indexes,
     )
     from everytoken.provenance.takedown.exclusion_request import (
-        Document,
+        ExcludedDocument,
         InForce,
         Request,
         Revocation,
@@ -44,7 +44,7 @@ __getattr__, __dir__ = exports(__name__, __file__)
 
 __all__ = [
     "Before",
-    "Document",
+    "ExcludedDocument",
     "InForce",
     "LISTS_FOLDER",
     "Request",

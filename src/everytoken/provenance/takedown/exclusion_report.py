@@ -31,7 +31,7 @@ from everytoken.provenance.indexes import (
 )
 from everytoken.provenance.lookup import TRAINED, OpenRun, Places, describe_run, open_run
 from everytoken.provenance.releases import SPLITS, write_window_checksums
-from everytoken.provenance.takedown.exclusion_request import Document
+from everytoken.provenance.takedown.exclusion_request import ExcludedDocument
 from everytoken.shards import LEDGER_FILE, Artifact, ArtifactStore, Ledger, Store, plan_artifact, write_text
 from everytoken.tokens.order import WindowStream, open_window_stream
 from everytoken.tokens.streams import (
@@ -45,7 +45,7 @@ from everytoken.tokens.streams import (
 )
 
 EXCLUSION_FORMAT = "everytoken-exclusion/1"
-STORES = ("held_out_documents", "annotated_tokens", "unannotated_tokens")
+_STORES = ("held_out_documents", "annotated_tokens", "unannotated_tokens")
 
 _BEFORE_FILE = "before.json"
 _MEMORY = 256 << 20  # for sorting an index that the environment does not have
@@ -142,7 +142,7 @@ def noted_before(folder: Path) -> Before | None:
 def note_before(
     folder: Path,
     places: Places,
-    documents: Sequence[Document],
+    documents: Sequence[ExcludedDocument],
     indexes: Mapping[str, Artifact],
     checkpoint_folders: Sequence[Path],
     sha256: str,
@@ -177,7 +177,7 @@ def note_before(
         "runs": [{"name": one.run.name, "digest": one.run.digest, "steps": one.run.steps} for one in runs],
         "notes": notes,
         "streams": streams,
-        "stores": {name: _parts(places, name) for name in STORES},
+        "stores": {name: _parts(places, name) for name in _STORES},
         "also": [name for name in rebuilt_kinds() if places.has(name)],
     }
     write_text(folder / _BEFORE_FILE, json.dumps(facts, ensure_ascii=False))
@@ -210,7 +210,7 @@ def _runs(places: Places, checkpoint_folders: Sequence[Path]) -> tuple[list[Open
 
 def _described(
     places: Places,
-    document: Document,
+    document: ExcludedDocument,
     streams: Mapping[str, WindowStream],
     indexes: Mapping[str, StreamIndex],
     runs: Sequence[OpenRun],
@@ -232,7 +232,7 @@ def _held_json(held: Held) -> dict[str, Any]:
 
 
 def _seen(
-    places: Places, opened: OpenRun, document: Document, indexes: Mapping[str, StreamIndex]
+    places: Places, opened: OpenRun, document: ExcludedDocument, indexes: Mapping[str, StreamIndex]
 ) -> Iterator[dict[str, Any]]:
     digests = dict(opened.run.streams)
     for stream in opened.windows.streams:
@@ -268,7 +268,7 @@ def compare_after(before: Before, places: Places) -> dict[str, Any]:
         found, wrong = _compare_windows(before, places, name, expected)
         streams[name] = {**facts["streams"][name], **found}
         faults += wrong
-    for name in STORES:
+    for name in _STORES:
         old, new = facts["stores"][name], _parts(places, name)
         if set(old) != set(new):
             faults.append(f"{name} had {len(old):,} parts and has {len(new):,}: it was made from another plan")

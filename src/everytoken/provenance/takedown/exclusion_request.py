@@ -16,7 +16,7 @@ from everytoken.provenance.lookup import DocumentRecords, Places
 from everytoken.provenance.takedown.exclusion_lists import is_told, list_path, list_told
 from everytoken.shards import LEDGER_FILE, Ledger
 
-EXCLUSIONS = "exclusions"
+_EXCLUSIONS = "exclusions"
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ Wanted = WantedId | WantedAddress
 
 
 @dataclass(frozen=True)
-class Document(Addressed):
+class ExcludedDocument(Addressed):
     """A document of a split that is to be excluded."""
 
     place: DocumentPlace
@@ -73,7 +73,7 @@ class Request:
     """
 
     entries: tuple[Entry, ...]
-    documents: tuple[Document, ...]
+    documents: tuple[ExcludedDocument, ...]
     known: int
     missing: tuple[tuple[Wanted, tuple[Unused, ...]], ...]
 
@@ -139,8 +139,8 @@ def list_in_force(places: Places, configured: ExclusionParameters | None, lists:
     """
     pending = () if configured is None else tuple(read_list(Path(configured.path), configured.sha256))
     made_with, addresses = None, []
-    if places.has(EXCLUSIONS):
-        ledger = Ledger.read(places.path(EXCLUSIONS) / LEDGER_FILE)
+    if places.has(_EXCLUSIONS):
+        ledger = Ledger.read(places.path(_EXCLUSIONS) / LEDGER_FILE)
         made_with = ledger.recipe["parameters"].get("sha256")
         addresses = [ExcludedAddress(*one[:4]) for part in ledger.parts for one in part.value["addresses"]]
     if is_told(lists):
@@ -170,7 +170,7 @@ class Revocation:
 
     kept: tuple[Entry, ...]
     revoked: tuple[Entry, ...]
-    documents: tuple[Document, ...]
+    documents: tuple[ExcludedDocument, ...]
 
 
 def find_revoked(
@@ -223,7 +223,7 @@ def _names(wanted: Wanted, entry: Entry) -> bool:
     return isinstance(entry, ExcludedAddress) and _wanted(entry) == wanted
 
 
-def _keys_of(document: Document) -> set[str]:
+def _keys_of(document: ExcludedDocument) -> set[str]:
     address = ExcludedAddress(*document.address, "").key
     return {address} if document.id is None else {address, ExcludedId(document.id, str(document.id_type), "").key}
 
@@ -252,7 +252,7 @@ def find_documents(
     known = {entry.key for entry in (*in_force.applied, *in_force.pending)}
     known_ids = {entry.id for entry in (*in_force.applied, *in_force.pending) if isinstance(entry, ExcludedId)}
     entries: dict[str, Entry] = {}
-    found: list[Document] = []
+    found: list[ExcludedDocument] = []
     missing: list[tuple[Wanted, tuple[Unused, ...]]] = []
     known_already = 0
     for one in wanted:
@@ -280,16 +280,16 @@ def _wanted(entry: Entry) -> Wanted:
     return WantedAddress(entry.address)
 
 
-def _documents(index: DocumentIndex, wanted: Wanted) -> list[Document]:
+def _documents(index: DocumentIndex, wanted: Wanted) -> list[ExcludedDocument]:
     if isinstance(wanted, WantedId):
         places = index.find_id(wanted.id, wanted.id_type)
     else:
         places = index.find_address(wanted.address)
     columns = ("id", "id_type", *ADDRESS_COLUMNS)
-    return [Document(place=place, **index.record(place.split, place.number, columns)) for place in places]
+    return [ExcludedDocument(place=place, **index.record(place.split, place.number, columns)) for place in places]
 
 
-def _entry(wanted: Wanted, found: Sequence[Document], reason: str) -> Entry:
+def _entry(wanted: Wanted, found: Sequence[ExcludedDocument], reason: str) -> Entry:
     if isinstance(wanted, WantedAddress):
         return ExcludedAddress(*wanted.address, reason)
     types = sorted({str(document.id_type) for document in found})

@@ -18,9 +18,9 @@ import numpy as np
 
 from everytoken.html_pages import page_with
 from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.lookup import DocumentRecord, bytes_of_token, decoded
+from everytoken.provenance.lookup import bytes_of_token, decoded
+from everytoken.provenance.trace.spans import IndexSpan, NumberedSpan, TakenDownSpan, TextSpan, TracedSpan
 from everytoken.provenance.trace.steps import TracedSequence
-from everytoken.provenance.trace.windows import TracedSpan
 from everytoken.shards import write_text
 from everytoken.tokens.tokenizer import DocumentTokenizer
 
@@ -73,20 +73,23 @@ class _Documents:
 
     def number(self, sequence: TracedSequence, span: TracedSpan) -> int:
         """Return the number of a span's document."""
-        record = span.record
-        key = (sequence.window.stream, span.document) if record is None else (record.split, record.number)
+        if isinstance(span, NumberedSpan):
+            key, told = (sequence.window.stream, span.document), _of_file(span)
+        else:
+            key, told = (span.record.split, span.record.number), _of_record(span)
         if key not in self._numbers:
             self._numbers[key] = len(self.told)
-            self.told.append(_of_file(span) if record is None else _of_record(record, span))
+            self.told.append(told)
         return self._numbers[key]
 
 
-def _of_file(span: TracedSpan) -> list[list[str]]:
+def _of_file(span: NumberedSpan) -> list[list[str]]:
     file = [] if span.file is None else [["file", span.file[0]], ["document of the file", f"{span.file[1]:,}"]]
     return [["sequence of the .idx", f"{span.document:,}"], *file]
 
 
-def _of_record(record: DocumentRecord, span: TracedSpan) -> list[list[str]]:
+def _of_record(span: TextSpan | TakenDownSpan | IndexSpan) -> list[list[str]]:
+    record = span.record
     told: list[tuple[str, Any]] = []
     if record.canary is not None:
         told += [("canary", "made, not an upstream's"), ("id", record.id), ("line", record.row), *record.canary.items()]
@@ -100,7 +103,7 @@ def _of_record(record: DocumentRecord, span: TracedSpan) -> list[list[str]]:
             ("excluded", record.excluded),
         ]
     told += [("split", f"{record.split}, document {record.number:,}")]
-    if span.located is not None:
+    if isinstance(span, TextSpan):
         told += [("characters", f"{span.located.characters:,}"), ("tokens", f"{len(span.located.ids):,}")]
     return [[name, str(value)] for name, value in told if value is not None]
 

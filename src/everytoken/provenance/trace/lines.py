@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from everytoken.address import Address
 from everytoken.provenance.lookup import DocumentRecord, UpstreamDocument
+from everytoken.provenance.trace.spans import NumberedSpan, TextSpan, TracedSpan
 from everytoken.provenance.trace.steps import TracedSequence, TracedToken
-from everytoken.provenance.trace.windows import TracedSpan
 
 _WIDTH = 120  # of a line about a document
 _SHORTEST = 16  # characters of an id are shown at least
@@ -22,7 +22,7 @@ _KINDS = {
 }
 
 
-def shown(text: str) -> str:
+def printable(text: str) -> str:
     """Return a text with control, format and other characters that a terminal would act on spelled out."""
     return "".join(
         f"\\u{{{ord(character):x}}}" if _acts(character) else character for character in text.replace("\r", "\\r")
@@ -31,7 +31,7 @@ def shown(text: str) -> str:
 
 def quoted(text: str | None) -> str:
     """Return a text in quotes on one line, or ``none``."""
-    return "none" if text is None else '"' + shown(text).replace("\n", "\\n") + '"'
+    return "none" if text is None else '"' + printable(text).replace("\n", "\\n") + '"'
 
 
 def _acts(character: str) -> bool:
@@ -98,7 +98,7 @@ def record_line(record: DocumentRecord, width: int = _WIDTH, more: str = "") -> 
         told = ", ".join(f"{name} {quoted(str(value))}" for name, value in record.canary.items() if value is not None)
         name = quoted(shortened(str(record.id), 40))
         return f"canary document {record.number:,}: id {name}, line {record.row:,} of its file, {told}{more}"
-    before = f"{shown(str(record.spelled_address))}, id "
+    before = f"{printable(str(record.spelled_address))}, id "
     after = f", safety score {record.safety_score}, {record.split} {record.number:,}"
     if record.excluded is not None:
         after += f", taken down: {quoted(shortened(record.excluded, 30))}"
@@ -114,7 +114,7 @@ def file_lines(records: Iterable[DocumentRecord | None]) -> Iterator[str]:
     if told:
         yield ""
     for (source, shard_index), path in sorted(told.items(), key=str):
-        yield f"{shown(str(source))} file {shard_index}: {shown(str(path))}"
+        yield f"{printable(str(source))} file {shard_index}: {printable(str(path))}"
 
 
 def _token_lines(token: TracedToken) -> Iterator[str]:
@@ -136,25 +136,26 @@ def _span_lines(
     begin = f"[{span.at}, {span.end})"
     length = "" if span.length is None else f" of {span.length:,}"
     characters = ""
-    if span.characters is not None and span.located is not None:
+    if isinstance(span, TextSpan) and span.characters is not None:
         start, end = span.characters
         characters = f"; characters [{start:,}, {end:,}) of {span.located.characters:,}"
     ended = ", EOS too" if span.has_eos else ""
     cut = ""
-    if span.is_cut and span.located is not None:
+    if isinstance(span, TextSpan) and span.is_cut:
         cut = f"; cut to the cap, of {span.located.whole_length:,}"
     down = "; taken down: EOS stands in its place" if span.taken_down else ""
     counted = f"; {span.counted:,} count in the loss" if span.counted is not None else ""
     yield f"{begin}  tokens [{span.first:,}, {span.last:,}){length}{ended}{characters}{counted}{down}"
     indent = " " * (len(begin) + 2)
-    if span.record is None:
-        of_file = "" if span.file is None else f": document {span.file[1]:,} of {shown(span.file[0])}"
+    if isinstance(span, NumberedSpan):
+        of_file = "" if span.file is None else f": document {span.file[1]:,} of {printable(span.file[0])}"
         yield f"{indent}sequence {span.document:,} of the stream's .idx{of_file}"
         return
     yield indent + record_line(span.record, _WIDTH - len(indent), cut)
     marked = position.characters if position is not None else span.characters
     if texts is not None and marked is not None:
-        text = span.text if span.record.address is None else texts[span.record.address].text
+        own = span.text if isinstance(span, TextSpan) else None
+        text = own if span.record.address is None else texts[span.record.address].text
         yield from (indent + line for line in _marked(str(text), marked))
 
 
@@ -163,7 +164,7 @@ def _marked(text: str, span: tuple[int, int]) -> Sequence[str]:
     start, end = span
     before, after = text[max(0, start - _AROUND) : start], text[end : end + _AROUND]
     head, tail = "..." if start > _AROUND else "", "..." if end + _AROUND < len(text) else ""
-    return f"{head}{shown(before)}[[[{shown(text[start:end])}]]]{shown(after)}{tail}".split("\n")
+    return f"{head}{printable(before)}[[[{printable(text[start:end])}]]]{printable(after)}{tail}".split("\n")
 
 
 def _ordinal(number: int) -> str:

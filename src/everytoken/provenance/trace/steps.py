@@ -20,7 +20,8 @@ from everytoken.provenance.lookup import (
     documents_of_gone,
     folder_of_stream,
 )
-from everytoken.provenance.trace.windows import TracedSpan, TracedWindow, trace_windows
+from everytoken.provenance.trace.spans import TextSpan, TracedSpan
+from everytoken.provenance.trace.windows import TracedWindow, trace_windows
 from everytoken.tokens.order import DataParameters, WindowStream, open_training_windows
 from everytoken.tokens.tokenizer import DocumentTokenizer
 
@@ -190,7 +191,7 @@ def token_at(sequence: TracedSequence, position: int) -> TracedToken:
 
 
 def _characters(span: TracedSpan | None, number: int | None) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
-    if span is None or span.located is None or number is None:
+    if not isinstance(span, TextSpan) or number is None:
         return None, None
     located = span.located
     start, end = located.range(number, number + 1)
@@ -212,7 +213,7 @@ def _kind(sequence: TracedSequence, span: TracedSpan | None, token: int, number:
         return "text"
     if token != tokenizer.eos_id:
         return "special"
-    if span.located is None:
+    if not isinstance(span, TextSpan):
         return "taken_down"
     assert number is not None
     return "eos" if int(span.located.starts[number]) == int(span.located.ends[number]) else "special"

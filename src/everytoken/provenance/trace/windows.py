@@ -7,7 +7,7 @@ that was read. The text as its upstream has it is a matter of `everytoken.proven
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,89 +19,15 @@ from everytoken.provenance.lookup import (
     DocumentRecord,
     DocumentRecords,
     IndexedStream,
+    Locate,
     LocatedTokens,
-    Row,
+    StoreRow,
     StreamDocuments,
-    file_of,
+    joined_file_of,
 )
+from everytoken.provenance.trace.spans import IndexSpan, NumberedSpan, TakenDownSpan, TextSpan, TracedSpan
 from everytoken.tokens.chat import ChatParameters, cut_chat
 from everytoken.tokens.order import WindowStream
-
-
-@dataclass(frozen=True, eq=False)
-class TracedSpan:
-    """Tokens of one document in a window.
-
-    Attributes:
-        at, end: positions [at, end) in the window.
-        first: number of the first in the document; its EOS is the last token of a document.
-        record: the document; None in a stream whose documents are known by number alone.
-        document: its number in the index.
-        file: input file and the number in it, where only that is known.
-        located: all tokens of the document with their characters; None where there is no text: of documents known by
-            number alone, and of those that were taken down.
-        text: of the document, where it was asked for.
-        counted: how many of the tokens count in the loss, as targets; None where the stream is gone, and its index does
-            not tell.
-        length: tokens of the document, EOS included, in all windows; None of a document that was taken down, and where
-            the stream is gone.
-        ids_known: whether the stream is there.
-    """
-
-    at: int
-    end: int
-    first: int
-    record: DocumentRecord | None
-    document: int
-    file: tuple[str, int] | None
-    located: LocatedTokens | None
-    text: str | None
-    counted: int | None
-    length: int | None
-    ids_known: bool = True
-
-    @property
-    def last(self) -> int:
-        """Behind the last of the document's tokens that the window has."""
-        return self.first + self.end - self.at
-
-    @property
-    def taken_down(self) -> bool:
-        """Whether EOS stands where the document's tokens were."""
-        return self.record is not None and self.located is None and self.ids_known
-
-    @property
-    def characters(self) -> tuple[int, int] | None:
-        """Characters [start, end) of the document's text that the tokens are made from."""
-        return None if self.located is None else self.located.range(self.first, self.last)
-
-    @property
-    def has_eos(self) -> bool:
-        """Whether the document's end is in the window."""
-        return self.record is not None and self.last == self.length
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether the text goes on behind the document's last token: it was longer than the cap."""
-        located = self.located
-        return located is not None and located.whole_length > len(located.ids) and not located.ends_at_turn
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as plain JSON."""
-        return {
-            "positions": [self.at, self.end],
-            "tokens": [self.first, self.last],
-            "document_tokens": self.length,
-            "characters": None if self.characters is None else list(self.characters),
-            "document_characters": None if self.located is None else self.located.characters,
-            "cut_to_cap": self.is_cut,
-            "has_eos": self.has_eos,
-            "counted_in_loss": self.counted,
-            "taken_down": self.taken_down,
-            "document": {"number": self.document, "file": None if self.file is None else list(self.file)}
-            if self.record is None
-            else self.record.to_json(),
-        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,7 +83,7 @@ class TracedWindow:
             "counted_in_loss": int(self.counted.sum()) if self.counts_known else None,
             "padding": list(self.padding),
             "documents_known": self.documents_known,
-            "ids_compared": self.ids_known and any(span.located is not None for span in self.spans),
+            "ids_compared": any(isinstance(span, TextSpan) for span in self.spans),
             "documents": [span.to_json() for span in self.spans],
         }
 
@@ -184,6 +110,42 @@ def trace_windows(
     Raises:
         ProvenanceError: there is no such window, or its tokens are not those of its documents.
     """
+    read = _read(stream, numbers)
+    index = documents.index
+    if index is None:
+        return [TracedWindow(stream.name, *one, (), documents_known=False) for one in read.windows()]
+    if index.windows != len(stream) or index.window != read.tokens.shape[1]:
+        raise ProvenanceError(
+            f"stream {stream.name} has {len(stream):,} windows of {read.tokens.shape[1]:,} tokens, its index "
+            f"{index.windows:,} of {index.window:,}: it is the index of another stream. Make it again"
+        )
+    held = [index.spans(number) for number in read.numbers]
+    if is_gone := isinstance(stream, IndexedStream):
+        made = _spans_of_index(stream, index, records, read, held)
+    elif documents.locate is None:
+        made = _numbered_spans(documents, read, held)
+    else:
+        made = _spans_of_texts(stream.name, documents, documents.locate, index, records, read, held, keep_texts)
+    return [
+        TracedWindow(stream.name, *one, tuple(spans), documents_known=True, ids_known=not is_gone)
+        for one, spans in zip(read.windows(), made, strict=True)
+    ]
+
+
+@dataclass(frozen=True, eq=False)
+class _ReadWindows:
+    """Windows by number: ids, int64 (n, window), and which of them count in the loss, bool (n, window)."""
+
+    numbers: Sequence[int]
+    tokens: np.ndarray
+    counted: np.ndarray
+
+    def windows(self) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """Yield number, ids and what counts of each window."""
+        return zip(self.numbers, self.tokens, self.counted, strict=True)
+
+
+def _read(stream: WindowStream, numbers: Sequence[int]) -> _ReadWindows:
     wanted = [int(number) for number in numbers]
     for number in wanted:
         if not 0 <= number < len(stream):
@@ -194,139 +156,94 @@ def trace_windows(
         tokens = np.asarray(stream.tokens(np.array(wanted, np.int64)), np.int64).reshape(len(wanted), -1)
     counted = np.ones((len(wanted), stream.seq_length), bool)
     stream.clear(counted, np.arange(len(wanted)), np.array(wanted, np.int64))
-    counted = np.concatenate([np.zeros((len(wanted), 1), bool), counted], axis=1)
-    index = documents.index
-    if index is None:
-        return [
-            TracedWindow(stream.name, *one, (), documents_known=False)
-            for one in zip(wanted, tokens, counted, strict=True)
-        ]
-    if index.windows != len(stream) or index.window != tokens.shape[1]:
-        raise ProvenanceError(
-            f"stream {stream.name} has {len(stream):,} windows of {tokens.shape[1]:,} tokens, its index "
-            f"{index.windows:,} of {index.window:,}: it is the index of another stream. Make it again"
-        )
-    held = [index.spans(number) for number in wanted]
-    if isinstance(stream, IndexedStream):
-        return [
-            TracedWindow(stream.name, number, ids, mask, spans, documents_known=True, ids_known=False)
-            for number, ids, mask, spans in zip(
-                wanted, tokens, counted, _of_index(stream, index, records, counted, held), strict=True
+    return _ReadWindows(wanted, tokens, np.concatenate([np.zeros((len(wanted), 1), bool), counted], axis=1))
+
+
+def _spans_of_index(
+    stream: IndexedStream,
+    index: StreamIndex,
+    records: DocumentRecords,
+    read: _ReadWindows,
+    held: Sequence[Sequence[Span]],
+) -> Sequence[Sequence[TracedSpan]]:
+    """Return what the index alone says of windows of a stream that is gone."""
+    rows, own = _places(index, {span.document for spans in held for span in spans})
+    found = records.at(rows, own)
+    return [
+        [
+            IndexSpan(
+                *_place(span),
+                record=found[span.document],
+                counted=_count(mask, span) if stream.counts_known else None,
             )
+            for span in spans
         ]
-    if documents.locate is None:
-        return [
-            TracedWindow(stream.name, number, ids, mask, tuple(_of_file(documents, mask, span) for span in spans), True)
-            for number, ids, mask, spans in zip(wanted, tokens, counted, held, strict=True)
-        ]
+        for mask, spans in zip(read.counted, held, strict=True)
+    ]
+
+
+def _numbered_spans(
+    documents: StreamDocuments, read: _ReadWindows, held: Sequence[Sequence[Span]]
+) -> Sequence[Sequence[TracedSpan]]:
+    """Return the numbers of the documents of a stream of another program, and the files that they are in."""
+    assert isinstance(documents.index, FlatWindowIndex)
+    made: list[list[NumberedSpan]] = []
+    for mask, spans in zip(read.counted, held, strict=True):
+        made.append([])
+        for span in spans:
+            first, last = documents.index.flat.range_of(span.document)
+            file = joined_file_of(span.document, documents.files)
+            made[-1].append(NumberedSpan(*_place(span), file=file, counted=_count(mask, span), tokens=last - first))
+    return made
+
+
+def _spans_of_texts(
+    name: str,
+    documents: StreamDocuments,
+    locate: Locate,
+    index: StreamIndex,
+    records: DocumentRecords,
+    read: _ReadWindows,
+    held: Sequence[Sequence[Span]],
+    keep_texts: bool,
+) -> Sequence[Sequence[TracedSpan]]:
+    """Encode the text of each document once, and compare its ids with those of the windows."""
     assert documents.tokenizer is not None
-    eos_id = documents.tokenizer.eos_id
     uses: dict[int, list[tuple[int, int]]] = {}
     for row, spans in enumerate(held):
         for place, span in enumerate(spans):
             uses.setdefault(span.document, []).append((row, place))
-    rows = {number: Row(*index.numbers.row(number)) for number in uses}
-    own = {number: index.numbers.place(number).number for number in uses}
     made: dict[tuple[int, int], TracedSpan] = {}
-    for number, document in records.texts_at(rows, own):
-        located: LocatedTokens | None = None
+    for number, document in records.texts_at(*_places(index, uses)):
+        record, located = document.record, None
         for row, place in uses[number]:
-            span, ids = held[row][place], tokens[row]
-            taken_down = document.record.excluded is not None and is_only(ids, span, eos_id)
-            if not taken_down and located is None:
-                located = documents.locate(document)
-                require_same_length(index, document.record, span.document, located)
-            if not taken_down and documents.chats is not None and located is not None:
-                require_cut(index, document.record, [(span.first, span.end)], located, documents.chats)
-            made[row, place] = _traced(
-                stream,
-                wanted[row],
-                ids,
-                counted[row],
-                span,
-                document.record,
-                None if taken_down else located,
-                document.text if keep_texts and not taken_down else None,
-            )
-    return [
-        TracedWindow(stream.name, number, ids, mask, tuple(made[row, place] for place in range(len(held[row]))), True)
-        for row, (number, ids, mask) in enumerate(zip(wanted, tokens, counted, strict=True))
-    ]
+            span, ids, counted = held[row][place], read.tokens[row], _count(read.counted[row], held[row][place])
+            if record.excluded is not None and is_only(ids, span, documents.tokenizer.eos_id):
+                made[row, place] = TakenDownSpan(*_place(span), record, counted)
+                continue
+            if located is None:
+                located = locate(document)
+                require_same_length(index, record, span.document, located)
+            if documents.chats is not None:
+                require_cut(index, record, [(span.first, span.end)], located, documents.chats)
+            require_same_ids(name, read.numbers[row], ids[span.at : span.until], span, record, located)
+            made[row, place] = TextSpan(*_place(span), record, located, counted, document.text if keep_texts else None)
+    return [[made[row, place] for place in range(len(spans))] for row, spans in enumerate(held)]
 
 
-def _of_index(
-    stream: IndexedStream,
-    index: StreamIndex,
-    records: DocumentRecords,
-    counted: np.ndarray,
-    held: Sequence[Sequence[Span]],
-) -> Iterator[tuple[TracedSpan, ...]]:
-    """Yield what the index alone says of windows."""
-    numbers = {span.document for spans in held for span in spans}
-    rows = {number: Row(*index.numbers.row(number)) for number in numbers}
-    found = records.at(rows, {number: index.numbers.place(number).number for number in numbers})
-    for mask, spans in zip(counted, held, strict=True):
-        yield tuple(
-            TracedSpan(
-                at=span.at,
-                end=span.until,
-                first=span.first,
-                record=found[span.document],
-                document=span.document,
-                file=None,
-                located=None,
-                text=None,
-                counted=int(mask[span.at : span.until].sum()) if stream.counts_known else None,
-                length=None,
-                ids_known=False,
-            )
-            for span in spans
-        )
+def _places(index: StreamIndex, numbers: Collection[int]) -> tuple[dict[int, StoreRow], dict[int, int]]:
+    """Return of documents of an index the row of the store, and the number in the split."""
+    rows = {number: StoreRow(*index.numbers.row(number)) for number in numbers}
+    return rows, {number: index.numbers.place(number).number for number in numbers}
 
 
-def _of_file(documents: StreamDocuments, counted: np.ndarray, span: Span) -> TracedSpan:
-    assert isinstance(documents.index, FlatWindowIndex)
-    first, last = documents.index.flat.range_of(span.document)
-    end = span.until
-    return TracedSpan(
-        at=span.at,
-        end=end,
-        first=span.first,
-        record=None,
-        document=span.document,
-        file=file_of(span.document, documents.files),
-        located=None,
-        text=None,
-        counted=int(counted[span.at : end].sum()),
-        length=last - first,
-    )
+def _place(span: Span) -> tuple[int, int, int, int]:
+    """Return what every traced span begins with: positions, number of the first token, document."""
+    return span.at, span.until, span.first, span.document
 
 
-def _traced(
-    stream: WindowStream,
-    window: int,
-    ids: np.ndarray,
-    counted: np.ndarray,
-    span: Span,
-    record: DocumentRecord,
-    located: LocatedTokens | None,
-    text: str | None,
-) -> TracedSpan:
-    end = span.until
-    if located is not None:
-        require_same(stream.name, window, ids[span.at : end], span, record, located)
-    return TracedSpan(
-        at=span.at,
-        end=end,
-        first=span.first,
-        record=record,
-        document=span.document,
-        file=None,
-        located=located,
-        text=text,
-        counted=int(counted[span.at : end].sum()),
-        length=None if located is None else len(located.ids),
-    )
+def _count(mask: np.ndarray, span: Span) -> int:
+    return int(mask[span.at : span.until].sum())
 
 
 def require_same_length(index: StreamIndex, record: DocumentRecord, document: int, located: LocatedTokens) -> None:
@@ -373,7 +290,7 @@ def is_only(ids: np.ndarray, span: Span, token: int) -> bool:
     return bool((ids[span.at : span.until] == token).all())
 
 
-def require_same(
+def require_same_ids(
     stream: str, window: int, found: np.ndarray, span: Span, record: DocumentRecord, located: LocatedTokens
 ) -> None:
     """Check that the ids of a span in a window are those that the document's text gives.

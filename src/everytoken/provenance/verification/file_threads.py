@@ -12,11 +12,11 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 _READ = 1 << 20
-Item = TypeVar("Item")
+_Item = TypeVar("_Item")
 Result = TypeVar("Result")
 
 
-def in_threads(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+def in_threads(function: Callable[[_Item], Result], items: Iterable[_Item]) -> Iterator[Result]:
     """Yield the result for each item, in their order; what has not begun when the iterator is left never does."""
     pool = ThreadPoolExecutor(_threads())
     try:

@@ -24,7 +24,12 @@ from everytoken.provenance.releases import CLASSIFICATIONS_FOLDER, MANIFEST, SPL
 from everytoken.provenance.verification.file_checks import open_array
 from everytoken.provenance.verification.file_threads import in_threads
 from everytoken.provenance.verification.findings import NotCheckedError, require_equal, require_none
-from everytoken.provenance.verification.manifest_rows import column_values, longest_content, shown, window_order
+from everytoken.provenance.verification.manifest_rows import (
+    column_values,
+    longest_content,
+    shown_row,
+    window_order,
+)
 from everytoken.seeds import numpy_generator
 from everytoken.shards import DamagedStore, StoredPart, TableDigest
 from everytoken.tokens.streams import STREAM_KINDS, TOKEN_LENGTHS_FILE, StreamKind
@@ -141,7 +146,7 @@ class _PartCheck:
         for rule, rows in wrong.items():
             if rows.any():
                 i = int(np.argmax(rows))
-                raise ProvenanceError(f"{part.path} row {first + i:,} ({shown(batch, i)}): expected {rule}")
+                raise ProvenanceError(f"{part.path} row {first + i:,} ({shown_row(batch, i)}): expected {rule}")
 
 
 def _are_of_plan(batch: pa.RecordBatch, shards: set[tuple[str, int]]) -> np.ndarray:
@@ -155,7 +160,7 @@ def _are_of_plan(batch: pa.RecordBatch, shards: set[tuple[str, int]]) -> np.ndar
     return right
 
 
-def check_lengths(release: Release, kind: StreamKind, facts: Mapping[str, list[PartFacts]]) -> str:
+def check_document_lengths(release: Release, kind: StreamKind, facts: Mapping[str, list[PartFacts]]) -> str:
     """Lengths of documents that have a window each, in the order of these, are those of ``token_lengths.npy``."""
     _require_read(release, kind.split, facts)
     path = release.path / VERIFICATION_FOLDER / kind.name / TOKEN_LENGTHS_FILE

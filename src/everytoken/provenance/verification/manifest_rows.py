@@ -43,7 +43,7 @@ def column_values(batch: pa.RecordBatch, name: str) -> np.ndarray:
     return values
 
 
-def shown(batch: pa.RecordBatch, i: int) -> str:
+def shown_row(batch: pa.RecordBatch, i: int) -> str:
     """Return address and id of a row of the manifest or of a sidecar, in words."""
     row = batch.slice(i, 1).to_pylist()[0]
     place = str(Address.of(row))
@@ -76,7 +76,7 @@ def named_document(release: Release, split: str, number: int) -> str:
     try:
         part, row = part_of(release, split, number)
         batch = next(iter(part.batches(None, row)))
-        return f"{split} document {number:,} ({part.name} row {row:,}: {shown(batch, 0)})"
+        return f"{split} document {number:,} ({part.name} row {row:,}: {shown_row(batch, 0)})"
     except Exception as error:  # the manifest may be what is damaged
         return f"{split} document {number:,} (its row of the manifest cannot be read: {error})"
 

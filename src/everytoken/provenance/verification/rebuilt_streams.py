@@ -22,7 +22,7 @@ from everytoken.provenance.verification.file_threads import Hashing
 from everytoken.provenance.verification.findings import Finding, finding, require_equal, require_none
 from everytoken.provenance.verification.manifest_rows import drawn_numbers, named_document
 from everytoken.provenance.verification.sidecar_checks import DocumentOrder, check_sidecar, check_sidecar_rows
-from everytoken.provenance.verification.upstream_checks import Upstream
+from everytoken.provenance.verification.upstream_checks import UpstreamTexts
 from everytoken.provenance.verification.window_documents import WindowDocuments, kind_in_manifests
 from everytoken.provenance.verification.window_faults import checksum, first_change, told_by_checksum
 from everytoken.shards import LEDGER_FILE
@@ -53,7 +53,7 @@ class RebuiltStream:
     sampled: int | None
     seed: int
     documents: WindowDocuments
-    upstream: Upstream | None
+    upstream: UpstreamTexts | None
     hashing: Hashing
     missing_in_release: Mapping[Path, str]
 

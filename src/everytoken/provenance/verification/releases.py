@@ -49,14 +49,14 @@ from everytoken.provenance.verification.findings import Finding, finding
 from everytoken.provenance.verification.manifest_checks import (
     PartFacts,
     check_classifications,
-    check_lengths,
+    check_document_lengths,
     check_manifest,
     check_packed,
     check_rescue,
 )
 from everytoken.provenance.verification.manifest_rows import chosen_parts
 from everytoken.provenance.verification.rebuilt_streams import RebuiltStream
-from everytoken.provenance.verification.upstream_checks import Upstream, check_upstream
+from everytoken.provenance.verification.upstream_checks import UpstreamTexts, check_upstream
 from everytoken.provenance.verification.window_documents import WindowDocuments, kind_in_manifests
 from everytoken.tokens.checks import Check
 from everytoken.tokens.streams import kinds_by_name
@@ -108,7 +108,7 @@ def each_release_check(
         opened: list[Release] = []
         yield finding("release", lambda: _opened(folder, opened), missing)
         if opened:
-            texts = None if upstream is None else partial(Upstream, opened[0], upstream, roots or {})
+            texts = None if upstream is None else partial(UpstreamTexts, opened[0], upstream, roots or {})
             yield from _opened_checks(opened[0], streams, sampled, documents, seed, texts, hashing, missing)
 
 
@@ -118,7 +118,7 @@ def _opened_checks(
     sampled: int | None,
     documents: int,
     seed: int,
-    upstream: Callable[[], Upstream] | None,
+    upstream: Callable[[], UpstreamTexts] | None,
     hashing: Hashing,
     missing: Mapping[Path, str],
 ) -> Iterator[Check]:
@@ -130,7 +130,7 @@ def _opened_checks(
     for name in sorted(set(streams) - set(known)):
         yield Finding(name, False, {}, f"the release has no stream {name!r}, only {sorted(release.streams)}")
     with WindowDocuments(release) as held:
-        made: list[Upstream] = []
+        made: list[UpstreamTexts] = []
         if upstream is not None:
             opening = finding("upstream", lambda: _open_upstream(upstream, made), missing)
             if not made:
@@ -221,7 +221,7 @@ def _opened(folder: Path, into: list[Release]) -> str:
     return f"{release.recipe['format']}, digest {release.digest}, streams {', '.join(streams) or 'none'}"
 
 
-def _open_upstream(opening: Callable[[], Upstream], into: list[Upstream]) -> str:
+def _open_upstream(opening: Callable[[], UpstreamTexts], into: list[UpstreamTexts]) -> str:
     into.append(opening())
     return ""
 
@@ -261,7 +261,7 @@ def _own_checks(release: Release, sampled: int | None, seed: int, missing: Mappi
     if sampled is None:
         for kind in kinds_by_name():
             if kind.name in release.streams and kind_in_manifests(kind.name):
-                check = check_packed if kind.layout == "packed" else check_lengths
+                check = check_packed if kind.layout == "packed" else check_document_lengths
                 checks[f"{kind.name} documents"] = partial(check, release, kind, facts)
     checks["reflections"] = partial(_reflections, release)
     for name, run in checks.items():

@@ -20,12 +20,12 @@ from everytoken.provenance.verification.findings import require_equal, require_n
 from everytoken.provenance.verification.manifest_rows import drawn_numbers, longest_content, named_document, record_of
 from everytoken.provenance.verification.window_documents import WindowDocuments, kind_in_manifests
 from everytoken.provenance.verification.window_faults import first_change
-from everytoken.redaction import shown
+from everytoken.redaction import shown_url
 from everytoken.tokens.encoding import DocumentEncoder, open_encoder
 from everytoken.tokens.streams import STREAM_KINDS
 
 
-class Upstream:
+class UpstreamTexts:
     """Texts and tokens of documents of a release, read again from where its recipe says they are.
 
     Args:
@@ -97,7 +97,7 @@ class Upstream:
             return Guarded(moved, (root,))
         if upstream.root != NOT_PUBLISHED and not is_readable(upstream.root, ()):
             raise ProvenanceError(
-                f"source {source!r}: the release names {shown(upstream.root)!r}, a place of a machine, a private "
+                f"source {source!r}: the release names {shown_url(upstream.root)!r}, a place of a machine, a private "
                 f"address or plain http, which is not read unasked. If you trust it: --root {source}=PLACE"
             )
         return Guarded(upstream, ())
@@ -152,7 +152,7 @@ class Upstream:
 
 def check_upstream(
     release: Release,
-    upstream: Upstream,
+    upstream: UpstreamTexts,
     windows: Mapping[str, np.ndarray],
     documents: WindowDocuments,
     *,

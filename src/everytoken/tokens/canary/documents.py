@@ -25,7 +25,7 @@ from typing import Any, BinaryIO, Literal, NamedTuple
 import pyarrow as pa
 
 from everytoken.corpus import BadRow
-from everytoken.corpus.reading import json_name, parse_row, shown
+from everytoken.corpus.reading import json_name, parse_row, shown_name
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Part, Rows, Shards, file_sha256, value_digest, versioned
 from everytoken.tokens.canary.errors import CanaryError
@@ -221,7 +221,7 @@ def _check_lines(file: CanaryFile, stream: BinaryIO, fields: Sequence[str]) -> a
                     raise _bad_line(
                         file,
                         len(starts),
-                        f"has the doc_id {shown(document['doc_id'])} of line {first + 1}",
+                        f"has the doc_id {shown_name(document['doc_id'])} of line {first + 1}",
                         "Give every document its own",
                     )
             except CanaryError as error:

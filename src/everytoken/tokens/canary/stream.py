@@ -10,7 +10,7 @@ from everytoken.shards import Artifact, Built, Shards, versioned
 from everytoken.tokens.errors import StreamError
 from everytoken.tokens.streams import tokenizer_facts, write_padded_stream
 
-CANARY = "canary"
+_CANARY = "canary"
 
 
 @versioned("write_canary_stream", 1, unrecorded=["shuffle_memory"])
@@ -30,7 +30,7 @@ def write_canary_stream(
     return Built(
         write_padded_stream(
             folder,
-            CANARY,
+            _CANARY,
             tokens=tokens,
             facts=tokenizer_facts(tokenizer),
             sidecar=pa.schema([field for field in schema if field.name != "tokens"]),

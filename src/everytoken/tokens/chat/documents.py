@@ -22,12 +22,12 @@ from everytoken.tokens.chat.parameters import ChatParameters, SpansOfLines, Span
 from everytoken.tokens.encoding import DocumentEncoder
 from everytoken.tokens.errors import StreamError
 
-REASONS = ("is_bad", "no_answer")
-EXCLUDED = "excluded"
+SKIPPED_CHAT_REASONS = ("is_bad", "no_answer")
+_EXCLUDED = "excluded"
 
 
 class ChatDocument(NamedTuple):
-    """A chat: its tokens, or why it becomes no window, one of `REASONS` or `EXCLUDED`."""
+    """A chat: its tokens, or why it becomes no window, one of `SKIPPED_CHAT_REASONS` or ``excluded``."""
 
     row: int  # in the part
     source: str
@@ -61,7 +61,7 @@ def chats_of(
             source, text = document["source"], document["text"]
             where = f"{part.name} row {row} (source {source})"
             if gone:
-                yield ChatDocument(row, source, EXCLUDED)
+                yield ChatDocument(row, source, _EXCLUDED)
             elif not chats.include_bad and document["is_bad"]:
                 yield ChatDocument(row, source, "is_bad")
             elif not (said := said_in(text, source, _pairs(document.get("assistant_spans")), chats, where)):

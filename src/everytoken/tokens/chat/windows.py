@@ -37,7 +37,7 @@ from everytoken.outofcore import RowScatter, destinations
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Artifact, Built, Shards, versioned
 from everytoken.tokens.chat.conversations import ChatTokens
-from everytoken.tokens.chat.documents import REASONS, chats_of
+from everytoken.tokens.chat.documents import SKIPPED_CHAT_REASONS, chats_of
 from everytoken.tokens.chat.parameters import ChatParameters
 from everytoken.tokens.encoding import DocumentEncoder, open_encoder
 from everytoken.tokens.errors import StreamError
@@ -51,7 +51,7 @@ from everytoken.tokens.streams import (
     tokenizer_facts,
 )
 
-CHATS = "chats"
+_CHATS = "chats"
 
 _COPIED_BYTES = 4 << 20
 
@@ -123,7 +123,7 @@ def write_chat_windows(
         position = destinations(numpy_generator(chats.seed).permutation(total))
         half = shuffle_memory // 2
         with (
-            WindowWriter(folder / CHATS, window, facts.dtype) as writer,
+            WindowWriter(folder / _CHATS, window, facts.dtype) as writer,
             writer.shuffled(position, half) as write,
         ):
             for block in _rows(windows, window, facts.dtype):
@@ -229,7 +229,9 @@ class _Counts:
             "eos_tokens": self.eos_tokens,
             "chats": sum(source.chats for source in self.by_source.values()),
             "used": sum(source.used for source in self.by_source.values()),
-            "set_aside": {reason: self.set_aside[reason] for reason in sorted({*REASONS, *self.set_aside})},
+            "set_aside": {
+                reason: self.set_aside[reason] for reason in sorted({*SKIPPED_CHAT_REASONS, *self.set_aside})
+            },
             "turns": self.turns,
             "tokens_left_out": self.left_out,
             "tokens_repeated": self.repeated,

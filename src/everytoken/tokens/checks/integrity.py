@@ -58,7 +58,7 @@ __all__ = [
     "Level",
     "check_stream",
     "find_stored",
-    "read_ledger",
+    "_read_ledger",
     "recorded_statistics",
     "require",
     "verify",
@@ -207,7 +207,7 @@ def _prefix(path: Path) -> Path:
     return path if with_name(path, ".idx").is_file() else path.with_suffix("")
 
 
-def read_ledger(folder: Path) -> dict[str, Any]:
+def _read_ledger(folder: Path) -> dict[str, Any]:
     """Return the ledger of an artifact; its checksum and root digest are computed again.
 
     Raises:
@@ -228,7 +228,7 @@ def recorded_statistics(folder: Path) -> dict[str, Any]:
     """
     if not (folder / LEDGER_FILE).exists():
         return {}
-    ledger = read_ledger(folder)
+    ledger = _read_ledger(folder)
     _check_files(folder, ledger)
     return dict(ledger["statistics"])
 

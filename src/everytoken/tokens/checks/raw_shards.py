@@ -10,7 +10,7 @@ from typing import Any
 from everytoken.tokens.checks.check import Check, Level, checked
 from everytoken.tokens.checks.windows import Seen, check_ids, new_digest, sampled, scan
 from everytoken.tokens.errors import StreamError
-from everytoken.tokens.streams import DTYPES, MANIFEST_FILE, open_raw_shards, read_manifest
+from everytoken.tokens.streams import DTYPES, MANIFEST_FILE, open_raw_shards, read_raw_shards_manifest
 
 
 def raw_checks(folder: Path, statistics: Mapping[str, Any], level: Level, digests: dict[str, str]) -> Iterator[Check]:
@@ -36,7 +36,7 @@ def raw_checks(folder: Path, statistics: Mapping[str, Any], level: Level, digest
 
 def _check_manifest(folder: Path, statistics: Mapping[str, Any], into: dict[str, Any]) -> dict[str, int]:
     """The manifest agrees with itself and with the ledger."""
-    manifest = read_manifest(folder)
+    manifest = read_raw_shards_manifest(folder)
     into.update(manifest)
     path, shards = folder / MANIFEST_FILE, manifest["shards"]
     sums = [("tokens of all shards", sum(shard["tokens"] for shard in shards), manifest["tokens"])]

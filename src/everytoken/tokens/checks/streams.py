@@ -15,13 +15,13 @@ from everytoken.tokens.checks.check import Check, Level, checked
 from everytoken.tokens.checks.windows import (
     Seen,
     check_ids,
-    check_lengths,
     check_padding,
+    check_window_lengths,
     new_digest,
     sampled,
     scan,
 )
-from everytoken.tokens.encoding import STATISTIC as TOMBSTONES
+from everytoken.tokens.encoding import TOMBSTONES
 from everytoken.tokens.errors import StreamError
 from everytoken.tokens.streams import (
     LOSS_MASK_FILE,
@@ -151,7 +151,7 @@ def check_sample(
     check_ids(where, numbers, tokens, vocab_size, None, Seen())
     if lengths is not None and len(numbers):
         own = lengths[numbers]
-        check_lengths(where, numbers, own, windows.shape[1])
+        check_window_lengths(where, numbers, own, windows.shape[1])
         check_padding(where, numbers, tokens, own, int(tokens[0, own[0]]) if eos_id is None else eos_id)
     if masks is not None:
         check_masks(where, numbers, tokens, masks[numbers], eos_id, clears_eos_alone=TOMBSTONES in statistics)
@@ -185,7 +185,7 @@ def _check_lengths(stream: _Stream) -> dict[str, int]:
     path, content = stream.tokens.prefix.parent / TOKEN_LENGTHS_FILE, 0
     for start in range(0, len(stream.lengths), _CHUNK):
         lengths = stream.lengths[start : start + _CHUNK]
-        check_lengths(path, np.arange(start, start + len(lengths)), lengths, stream.windows.shape[1])
+        check_window_lengths(path, np.arange(start, start + len(lengths)), lengths, stream.windows.shape[1])
         content += int(lengths.sum(dtype=np.int64))
     if stream.statistics.get("tokens", content) != content:
         raise StreamError(
@@ -228,7 +228,7 @@ def _check_tokens(stream: _Stream, digests: dict[str, str]) -> dict[str, int]:
             try:
                 lengths = None if stream.lengths is None else stream.lengths[numbers[0] : numbers[-1] + 1]
                 if lengths is not None:
-                    check_lengths(prefix, numbers, lengths, window)
+                    check_window_lengths(prefix, numbers, lengths, window)
                     eos_id = int(tokens[0, lengths[0]]) if eos_id is None else eos_id
                     check_padding(prefix, numbers, tokens, lengths, eos_id)
                 if stream.masks is not None:

@@ -103,7 +103,7 @@ def check_ids(
         seen.eos += int(np.count_nonzero(tokens == eos_id))
 
 
-def check_lengths(where: Path, numbers: np.ndarray, lengths: np.ndarray, window: int) -> None:
+def check_window_lengths(where: Path, numbers: np.ndarray, lengths: np.ndarray, window: int) -> None:
     """Check that lengths, (n,), leave room for EOS: 0 <= length < window.
 
     Raises:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
         tokenization_summary,
         tokenization_table,
     )
-    from everytoken.tokens.encoding.tombstones import STATISTIC, tombstones_of
+    from everytoken.tokens.encoding.tombstones import TOMBSTONES, tombstones_of
 
 __getattr__, __dir__ = exports(__name__, __file__)
 
@@ -26,8 +26,8 @@ __all__ = [
     "EngineDiffers",
     "Recheck",
     "Rechecker",
-    "STATISTIC",
     "SpelledSpecialToken",
+    "TOMBSTONES",
     "document_counts",
     "encode_part",
     "length_histograms",

@@ -21,7 +21,7 @@ from everytoken.tokens.encoding.counts import COUNTED, document_counts
 from everytoken.tokens.encoding.encoder import DocumentEncoder, Encoded, SpelledSpecialToken, open_encoder
 from everytoken.tokens.encoding.language_bands import BANDS, language_band
 from everytoken.tokens.encoding.recheck import EngineDiffers, Recheck, Rechecker
-from everytoken.tokens.encoding.tombstones import STATISTIC, buried_of
+from everytoken.tokens.encoding.tombstones import TOMBSTONES, buried_of
 from everytoken.tokens.engines import SpecialTokens, chosen_engine, proof_of
 from everytoken.tokens.errors import TokenizerError
 from everytoken.tokens.tokenizer import open_tokenizer
@@ -159,7 +159,7 @@ def _encoded(
         "by_band": counts.by_band(),
         "length_histogram": counts.length_histogram.tolist(),
         "rechecked_documents": rechecker.documents,
-        **({STATISTIC: tombstones} if tombstones else {}),
+        **({TOMBSTONES: tombstones} if tombstones else {}),
     }
 
 

@@ -23,9 +23,9 @@ from pathlib import Path
 import numpy as np
 
 from everytoken.shards import Artifact
-from everytoken.tokens.engines import REFERENCE, Engine, SpecialTokens, check_cut, open_guarded
+from everytoken.tokens.engines import REFERENCE, SpecialTokens, TokenizerEngine, check_cut, open_guarded
 from everytoken.tokens.errors import TokenizerError
-from everytoken.tokens.tokenizer import PIECE_CHARACTERS, DocumentTokenizer, open_tokenizer, pieces
+from everytoken.tokens.tokenizer import PIECE_CHARACTERS, DocumentTokenizer, cut_text, open_tokenizer
 
 # Bounds memory: the reference keeps about 100 bytes a token beside the ids. Smaller batches leave its cores idle.
 _ENCODE_CHARACTERS = 2 << 20
@@ -80,7 +80,7 @@ class DocumentEncoder:
     """
 
     tokenizer: DocumentTokenizer
-    engine: Engine
+    engine: TokenizerEngine
     special_tokens_in_text: SpecialTokens
 
     def encode(self, texts: Sequence[str], max_tokens: int | None = None) -> Encoded:
@@ -130,7 +130,7 @@ class DocumentEncoder:
         found, lengths = [], []
         for text in texts:
             length = 0
-            for piece in pieces(text):
+            for piece in cut_text(text):
                 # The narrow type: what waits for the rest of a long text takes little.
                 found.append(self.engine.encode([piece])[0])
                 length += len(found[-1])

@@ -20,7 +20,7 @@ from plotly.subplots import make_subplots
 from everytoken.corpus import add_statistics
 from everytoken.shards import Shards
 from everytoken.tokens.encoding.language_bands import BANDS
-from everytoken.tokens.encoding.tombstones import STATISTIC as TOMBSTONES
+from everytoken.tokens.encoding.tombstones import TOMBSTONES
 from everytoken.tokens.errors import StreamError
 
 BOTH = "both"

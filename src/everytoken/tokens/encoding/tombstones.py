@@ -24,7 +24,7 @@ from everytoken.shards import Shards
 from everytoken.tokens.encoding.encoder import Encoded
 from everytoken.tokens.errors import TokenizerError
 
-STATISTIC = "tombstones"
+TOMBSTONES = "tombstones"
 """Of a part of encoded documents: the rows that are tombstones, ascending; not there when none is."""
 
 
@@ -106,4 +106,4 @@ def buried_of(
 def tombstones_of(tokens: Shards) -> dict[str, list[int]]:
     """Return the rows that are tombstones by name of their part, of the parts that have any (stored parts only)."""
     statistics = zip(tokens, tokens.statistics, strict=True)
-    return {part.name: list(made[STATISTIC]) for part, made in statistics if made.get(STATISTIC)}
+    return {part.name: list(made[TOMBSTONES]) for part, made in statistics if made.get(TOMBSTONES)}

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from everytoken.tokens.engines.guard import check_cut, open_guarded
     from everytoken.tokens.engines.registry import (
         REFERENCE,
-        Engine,
         EngineName,
         SpecialTokens,
+        TokenizerEngine,
         installed_engines,
         open_engine,
         reference_version,
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = exports(__name__, __file__)
 
 __all__ = [
-    "Engine",
     "EngineName",
     "FASTEST",
     "REFERENCE",
     "SpecialTokens",
+    "TokenizerEngine",
     "adversarial_texts",
     "certify_engines",
     "check_cut",

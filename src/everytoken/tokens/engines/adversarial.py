@@ -62,7 +62,7 @@ def adversarial_cases(content: bytes, special: Sequence[str], cases: int, seed: 
     Args:
         content: bytes of a ``tokenizer.json``: its vocabulary and added tokens go into the texts.
         special: more strings to treat as added tokens (EOS).
-        cases: how many texts; each family has one at least from `FAMILIES` cases on.
+        cases: how many texts; each family has one at least from `TEXT_FAMILIES` cases on.
         seed: of all draws.
 
     Raises:
@@ -397,5 +397,5 @@ def _splices(draw: _Draws, vocabulary: _Vocabulary, case: int, cases: int) -> st
     return halves[0] + halves[1]
 
 
-FAMILIES = tuple(_FAMILIES)
-_SPLICED = [name for name in FAMILIES if name != "splices"]
+TEXT_FAMILIES = tuple(_FAMILIES)
+_SPLICED = [name for name in TEXT_FAMILIES if name != "splices"]

@@ -19,7 +19,7 @@ import numpy as np
 
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Artifact, Built, Shards, versioned
-from everytoken.tokens.engines import registry as available
+from everytoken.tokens.engines import registry
 from everytoken.tokens.engines.adversarial import family_sizes
 from everytoken.tokens.engines.comparison import compare_engines
 from everytoken.tokens.engines.registry import REFERENCE, SpecialTokens
@@ -65,9 +65,9 @@ def certify_engines(
     Raises:
         TokenizerError: other versions are installed, a drawn document has no text, or the tokenizer cannot be used.
     """
-    found = available.installed_engines()
+    found = registry.installed_engines()
     for name, version in (*engines.items(), (REFERENCE, reference)):
-        installed = available.reference_version() if name == REFERENCE else found.get(name)
+        installed = registry.reference_version() if name == REFERENCE else found.get(name)
         if installed != version:
             raise TokenizerError(
                 f"{name} {version} is to be certified, installed is {installed or 'none'}. Run the pipeline again: it "
@@ -179,8 +179,8 @@ def chosen_engine(
             f"(of those that are equal) or {REFERENCE!r}"
         )
     for library, said, now in (
-        (name, engine["version"], available.installed_engines().get(name)),
-        (REFERENCE, proof["reference"]["version"], available.reference_version()),
+        (name, engine["version"], registry.installed_engines().get(name)),
+        (REFERENCE, proof["reference"]["version"], registry.reference_version()),
     ):
         if said != now:
             raise TokenizerError(

@@ -22,7 +22,7 @@ import numpy as np
 from everytoken.measurements import rate
 from everytoken.tokens.engines.adversarial import adversarial_cases
 from everytoken.tokens.engines.guard import check_cut, open_guarded
-from everytoken.tokens.engines.registry import REFERENCE, Engine, SpecialTokens
+from everytoken.tokens.engines.registry import REFERENCE, SpecialTokens, TokenizerEngine
 from everytoken.tokens.errors import TokenizerError
 from everytoken.tokens.tokenizer import DocumentTokenizer
 
@@ -132,7 +132,7 @@ class _Trial:
         self.difference: str | None = None
         self._tokenizer = tokenizer
         try:
-            self.engine: Engine = open_guarded(name, tokenizer, special_tokens_in_text)
+            self.engine: TokenizerEngine = open_guarded(name, tokenizer, special_tokens_in_text)
         except TokenizerError as error:
             self.difference = str(error)
 
@@ -199,7 +199,7 @@ class _Failed(Exception):
 
 
 def _compare(
-    trials: Sequence[_Trial], reference: Engine, compared: _Texts, labelled: Iterable[tuple[str, str]]
+    trials: Sequence[_Trial], reference: TokenizerEngine, compared: _Texts, labelled: Iterable[tuple[str, str]]
 ) -> None:
     """Encode texts with the reference and every engine that is equal so far, batch by batch."""
     for labels, texts in _batches(labelled):
@@ -224,7 +224,9 @@ def _batches(labelled: Iterable[tuple[str, str]]) -> Iterator[tuple[list[str], l
         yield labels, texts
 
 
-def _speeds(reference: Engine, trials: Sequence[_Trial], labelled: Sequence[tuple[str, str]]) -> dict[str, Any]:
+def _speeds(
+    reference: TokenizerEngine, trials: Sequence[_Trial], labelled: Sequence[tuple[str, str]]
+) -> dict[str, Any]:
     """Measure reference and equal engines on texts that they have seen, all in one batch: MB/s of UTF-8."""
     texts = [text for _, text in labelled]
     if not texts or all(trial.difference is not None for trial in trials):

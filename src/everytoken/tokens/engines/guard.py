@@ -21,7 +21,7 @@ import numpy as np
 import orjson
 
 from everytoken.tokens.engines import registry
-from everytoken.tokens.engines.registry import REFERENCE, Engine, SpecialTokens
+from everytoken.tokens.engines.registry import REFERENCE, SpecialTokens, TokenizerEngine
 from everytoken.tokens.errors import TokenizerError
 from everytoken.tokens.tokenizer import DocumentTokenizer
 
@@ -29,7 +29,7 @@ _NORMAL_FORMS = {"NFC", "NFD", "NFKC", "NFKD"}
 _IN_UTF8 = {*range(0xC0), *range(0xC2, 0xF5)}
 
 
-def open_guarded(name: str, tokenizer: DocumentTokenizer, special_tokens_in_text: SpecialTokens) -> Engine:
+def open_guarded(name: str, tokenizer: DocumentTokenizer, special_tokens_in_text: SpecialTokens) -> TokenizerEngine:
     """Open the reference, or a fast engine with its guard.
 
     Raises:
@@ -62,7 +62,7 @@ def _require_plain_normalizer(name: str, tokenizer: DocumentTokenizer) -> None:
             )
 
 
-def check_cut(engine: Engine, ids: np.ndarray, offsets: np.ndarray, texts: int, vocab_size: int) -> None:
+def check_cut(engine: TokenizerEngine, ids: np.ndarray, offsets: np.ndarray, texts: int, vocab_size: int) -> None:
     """Check that ids are ids, and that the offsets cut them into as many texts.
 
     Raises:
@@ -82,8 +82,8 @@ def check_cut(engine: Engine, ids: np.ndarray, offsets: np.ndarray, texts: int, 
 @dataclass(frozen=True)
 class _Guarded:
     tokenizer: DocumentTokenizer
-    engine: Engine
-    reference: Engine
+    engine: TokenizerEngine
+    reference: TokenizerEngine
 
     @property
     def name(self) -> str:

@@ -38,7 +38,7 @@ _FAST: dict[str, Callable[[str], Any]] = {
 }
 
 
-class Engine(Protocol):
+class TokenizerEngine(Protocol):
     """Encodes texts."""
 
     @property
@@ -72,7 +72,7 @@ def installed_engines() -> dict[str, str]:
     return found
 
 
-def open_engine(name: str, content: bytes, special_tokens_in_text: SpecialTokens) -> Engine:
+def open_engine(name: str, content: bytes, special_tokens_in_text: SpecialTokens) -> TokenizerEngine:
     """Open an engine on the content of a ``tokenizer.json``; a process opens each once.
 
     Args:
@@ -88,7 +88,7 @@ def open_engine(name: str, content: bytes, special_tokens_in_text: SpecialTokens
 
 
 @lru_cache(maxsize=8)
-def _open(name: str, content: bytes, literal: bool) -> Engine:
+def _open(name: str, content: bytes, literal: bool) -> TokenizerEngine:
     if name == REFERENCE:
         return _Reference(content, literal)
     if name not in _FAST:

@@ -50,7 +50,7 @@ from everytoken.tokens.streams import (
     open_indexed,
     open_loss_mask,
     open_tokens,
-    read_manifest,
+    read_raw_shards_manifest,
     unpack_mask,
     with_name,
 )
@@ -295,7 +295,7 @@ def _check_files(path: Path, tokens: FlatTokens, check: Level) -> None:
                 if (damaged := archive.testzip()) is not None:
                     raise StreamError(f"{file}: {damaged} in it does not have its CRC-32; bring the file again")
         else:
-            shards = {shard["name"]: shard for shard in read_manifest(file.parent)["shards"]}
+            shards = {shard["name"]: shard for shard in read_raw_shards_manifest(file.parent)["shards"]}
             if (found := file_sha256(file)) != (expected := shards[file.name]["sha256"]):
                 raise StreamError(f"{file}: expected SHA-256 {expected[:16]}, found {found[:16]}")
     for start in range(0, len(tokens), _CHUNK):

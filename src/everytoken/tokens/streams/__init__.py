@@ -11,7 +11,7 @@ if TYPE_CHECKING:
         FlatWindows,
         open_raw_shards,
         open_tokens,
-        read_manifest,
+        read_raw_shards_manifest,
     )
     from everytoken.tokens.streams.kinds import (
         STREAM_KINDS,
@@ -86,7 +86,7 @@ __all__ = [
     "pack_mask",
     "path_of",
     "places",
-    "read_manifest",
+    "read_raw_shards_manifest",
     "released_kinds",
     "stored_dtype",
     "tokenizer_facts",

@@ -23,7 +23,7 @@ from everytoken.shards import Artifact
 from everytoken.tokens.errors import StreamError
 from everytoken.tokens.streams.megatron import open_indexed, with_name
 from everytoken.tokens.streams.one_document_per_window import TOKEN_LENGTHS_FILE
-from everytoken.tokens.streams.raw_shards import DTYPES, FORMAT, MANIFEST_FILE, shard_name
+from everytoken.tokens.streams.raw_shards import DTYPES, MANIFEST_FILE, RAW_SHARDS_FORMAT, shard_name
 
 
 class FlatTokens:
@@ -220,7 +220,7 @@ def _open_folder(folder: Path, dtype: str | None, allow_padding: bool) -> FlatTo
 _NUMBERS = ("tokens", "documents", "eos_id", "vocab_size", "shard_size_tokens")
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
+def read_raw_shards_manifest(folder: Path) -> dict[str, Any]:
     """Return the manifest of raw shards.
 
     Raises:
@@ -238,7 +238,7 @@ def _manifest(folder: Path) -> dict[str, Any] | None:
         return None
     try:
         manifest: dict[str, Any] = json.loads(path.read_bytes())
-        known = manifest["format"] == FORMAT
+        known = manifest["format"] == RAW_SHARDS_FORMAT
         if known:
             _ = [(shard["name"], int(shard["tokens"])) for shard in manifest["shards"]], DTYPES[manifest["dtype"]]
             _ = [int(manifest[key]) for key in _NUMBERS]
@@ -247,7 +247,7 @@ def _manifest(folder: Path) -> dict[str, Any] | None:
             f"{path} is no manifest of raw shards ({type(error).__name__}: {error}); pack them again"
         ) from error
     if not known:
-        raise StreamError(f"{path} has format {manifest['format']!r}, this version reads {FORMAT!r}")
+        raise StreamError(f"{path} has format {manifest['format']!r}, this version reads {RAW_SHARDS_FORMAT!r}")
     return manifest
 
 

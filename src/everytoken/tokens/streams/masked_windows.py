@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from everytoken.tokens.encoding import STATISTIC
+from everytoken.tokens.encoding import TOMBSTONES
 from everytoken.tokens.streams.loss_mask import mask_bytes, pack_mask
 
 _COPIED_BYTES = 4 << 20
@@ -80,4 +80,4 @@ def mask_statistics(tombstones: Mapping[str, Sequence[int]], spans: np.ndarray, 
     """Return what the ledger of a compact stream says of its tombstones."""
     documents = sum(map(len, tombstones.values()))
     tokens = int((spans[:, 1] - spans[:, 0]).sum())
-    return {STATISTIC: {"documents": documents, "tokens": tokens}, "loss_tokens": counted}
+    return {TOMBSTONES: {"documents": documents, "tokens": tokens}, "loss_tokens": counted}

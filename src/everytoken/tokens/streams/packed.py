@@ -41,8 +41,8 @@ from everytoken.tokens.streams.megatron import WindowWriter, stored_dtype
 from everytoken.tokens.streams.one_document_per_window import write_padded_stream
 from everytoken.tokens.streams.readahead import read_ahead
 
-COMPACT, ANNOTATED = "compact", "annotated"
-BLOCK_BYTES = 100 << 30
+_COMPACT, _ANNOTATED = "compact", "annotated"
+_BLOCK_BYTES = 100 << 30
 
 SIDECAR = pa.schema(
     [
@@ -68,7 +68,7 @@ def write_compact_stream(
     shuffle_block: int | None,
     shuffle_memory: int,
     tombstones: Mapping[str, Sequence[int]] | None = None,
-    name: str = COMPACT,
+    name: str = _COMPACT,
 ) -> Built:
     """Write ``<name>.bin`` and ``<name>.idx``; and ``loss_mask.npy`` where documents are tombstones.
 
@@ -97,7 +97,7 @@ def write_compact_stream(
     """
     window, facts = seq_length + 1, tokenizer_facts(tokenizer)
     require_encoded(tokens, facts)
-    block = BLOCK_BYTES // (window * stored_dtype(facts.dtype).itemsize) if shuffle_block is None else shuffle_block
+    block = _BLOCK_BYTES // (window * stored_dtype(facts.dtype).itemsize) if shuffle_block is None else shuffle_block
     if block < 1:
         raise StreamError(f"shuffle_block is {shuffle_block}; expected at least 1 window")
     total, spans = _sizes(tokens, seed, tombstones or {})
@@ -160,7 +160,7 @@ def write_annotated_stream(
     return Built(
         write_padded_stream(
             folder,
-            ANNOTATED,
+            _ANNOTATED,
             tokens=tokens,
             facts=tokenizer_facts(tokenizer),
             sidecar=SIDECAR,

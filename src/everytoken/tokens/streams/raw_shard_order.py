@@ -30,7 +30,7 @@ from everytoken.seeds import numpy_generator
 from everytoken.shards import Part, Shards
 from everytoken.tokens.errors import StreamError
 
-ORDER = (
+ORDER_RULE = (
     "Documents of one source of one dataset: parts in plan order, in a part by "
     "numpy.random.default_rng((seed, dataset, part)).permutation(rows). One that begins at token c of their T tokens "
     "has the place floor(2**60 * c / T); all documents are in the order of (place, source, dataset)."

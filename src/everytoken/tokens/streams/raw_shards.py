@@ -24,10 +24,10 @@ import numpy as np
 
 from everytoken.shards import Artifact, Built, Shards, atomic_file, file_sha256, versioned, write_text
 from everytoken.tokens.errors import StreamError
-from everytoken.tokens.streams.raw_shard_order import ORDER, StrandCount, count_strands, interleaved
+from everytoken.tokens.streams.raw_shard_order import ORDER_RULE, StrandCount, count_strands, interleaved
 
 MANIFEST_FILE = "manifest.json"
-FORMAT = "everytoken-raw-shards/1"
+RAW_SHARDS_FORMAT = "everytoken-raw-shards/1"
 DTYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 
 
@@ -102,7 +102,7 @@ def write_raw_shards(
         held["tokens"] += count.tokens
         held["documents"] += count.documents
     manifest = {
-        "format": FORMAT,
+        "format": RAW_SHARDS_FORMAT,
         "dtype": dtype,
         "byte_order": "little",
         "shard_size_tokens": shard_size_tokens,
@@ -112,7 +112,7 @@ def write_raw_shards(
         "tokenizer_sha256": facts["sha256"],
         "vocab_size": vocab_size,
         "seed": seed,
-        "order": ORDER,
+        "order": ORDER_RULE,
         **({} if names is None else {"datasets": _described(names, tokens, counts)}),
         "by_source": by_source,
         "shards": writer.shards,

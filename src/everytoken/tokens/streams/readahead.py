@@ -7,10 +7,10 @@ from collections.abc import Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
-def read_ahead(generators: Iterable[Generator[T, None, Any]], ahead: int) -> Generator[T, None, None]:
+def read_ahead(generators: Iterable[Generator[_T, None, Any]], ahead: int) -> Generator[_T, None, None]:
     """Yield all of the first generator, then all of the second, and so on.
 
     ``ahead`` of them are under way at a time, each in a thread until its next item is there, and not further: so many
@@ -18,7 +18,7 @@ def read_ahead(generators: Iterable[Generator[T, None, Any]], ahead: int) -> Gen
     error comes out in the place of the item that it prevented.
     """
     remaining = iter(generators)
-    running: deque[tuple[Generator[T, None, Any], Future[T | None]]] = deque()
+    running: deque[tuple[Generator[_T, None, Any], Future[_T | None]]] = deque()
 
     with ThreadPoolExecutor(ahead, "read-ahead") as pool:
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     )
     from everytoken.tokens.tokenizer.probe import library_record, probe_record
     from everytoken.tokens.tokenizer.sources import load_hub_tokenizer, load_tokenizer_file, train_tokenizer
-    from everytoken.tokens.tokenizer.text_pieces import PIECE_CHARACTERS, pieces
+    from everytoken.tokens.tokenizer.text_pieces import PIECE_CHARACTERS, cut_text
 
 __getattr__, __dir__ = exports(__name__, __file__)
 
@@ -23,11 +23,11 @@ __all__ = [
     "PIECE_CHARACTERS",
     "TOKENIZER_FILE",
     "byte_symbols",
+    "cut_text",
     "library_record",
     "load_hub_tokenizer",
     "load_tokenizer_file",
     "open_tokenizer",
-    "pieces",
     "probe_record",
     "token_dtype",
     "train_tokenizer",

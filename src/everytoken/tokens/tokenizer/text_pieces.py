@@ -40,7 +40,7 @@ def may_be_cut(description: Mapping[str, Any], cutters: Sequence[Mapping[str, An
     )
 
 
-def pieces(text: str, characters: int = PIECE_CHARACTERS) -> Iterator[str]:
+def cut_text(text: str, characters: int = PIECE_CHARACTERS) -> Iterator[str]:
     """Yield ``text`` in pieces of at least ``characters`` code points, cut at the next place where it may be."""
     start = 0
     while len(text) - start > characters and (found := _CUT.search(text, start + characters - 1)):

@@ -20,17 +20,17 @@ if TYPE_CHECKING:
         write_config,
         write_tensors,
     )
-    from everytoken.training.checkpoints.store import Checkpoint, CheckpointStore
+    from everytoken.training.checkpoints.store import CheckpointStore, ValidCheckpoint
     from everytoken.training.checkpoints.verify import require_intact
 
 __getattr__, __dir__ = exports(__name__, __file__)
 
 __all__ = [
     "CONFIG_FILE",
-    "Checkpoint",
     "CheckpointConfig",
     "CheckpointStore",
     "MODEL_FILE",
+    "ValidCheckpoint",
     "check_tensors",
     "export_checkpoint",
     "import_checkpoint",

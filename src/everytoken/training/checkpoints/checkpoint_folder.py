@@ -19,7 +19,7 @@ from everytoken.shards import ShardsError, canonical_json, file_sha256, plain_js
 from everytoken.training.errors import CheckpointError
 
 STATE_FILE = "state.json"
-SUMS_FILE = "SHA256SUMS"
+CHECKPOINT_SUMS_FILE = "SHA256SUMS"
 _FORMAT = "everytoken-training-state/1"
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")  # what sha256sum does not escape
 _SUM = re.compile(rf"([0-9a-f]{{64}})  ({_PLAIN_NAME.pattern})")
@@ -37,8 +37,8 @@ class Content:
     def looks_unchanged(self, folder: Path) -> bool:
         """Return whether names, sizes and ``SHA256SUMS`` of ``folder`` are these; the files are not read."""
         try:
-            sizes = {path.name: path.stat().st_size for path in folder.iterdir() if path.name != SUMS_FILE}
-            return sizes == self.sizes and file_sha256(folder / SUMS_FILE) == self.digest
+            sizes = {path.name: path.stat().st_size for path in folder.iterdir() if path.name != CHECKPOINT_SUMS_FILE}
+            return sizes == self.sizes and file_sha256(folder / CHECKPOINT_SUMS_FILE) == self.digest
         except OSError:
             return False
 
@@ -67,19 +67,19 @@ def complete(folder: Path, document: str) -> Content:
             raise CheckpointError(
                 f"{path}: a checkpoint holds only files, with names of letters, digits, '.', '-' and '_'"
             )
-        if path.name in (STATE_FILE, SUMS_FILE):
+        if path.name in (STATE_FILE, CHECKPOINT_SUMS_FILE):
             raise CheckpointError(f"{path}: this file is written by the store; give the other one another name")
     (folder / STATE_FILE).write_text(document, encoding="utf-8")
     names = sorted([*(path.name for path in paths), STATE_FILE])
     sums = _hash_files(folder, names)
     data = "".join(f"{digest}  {name}\n" for name, digest in sums.items()).encode()
-    (folder / SUMS_FILE).write_bytes(data)
+    (folder / CHECKPOINT_SUMS_FILE).write_bytes(data)
     return Content(hashlib.sha256(data).hexdigest(), sums, {name: (folder / name).stat().st_size for name in names})
 
 
 def copy_files(original: Path, content: Content, folder: Path) -> None:
     """Copy a checkpoint into the empty ``folder``; raise ``CheckpointError`` when what is read is not ``content``."""
-    expected = {**content.sums, SUMS_FILE: content.digest}
+    expected = {**content.sums, CHECKPOINT_SUMS_FILE: content.digest}
     for name, expected_sum in expected.items():
         digest = hashlib.sha256()
         with (original / name).open("rb") as source, (folder / name).open("wb") as target:
@@ -97,12 +97,15 @@ def look_alike(first: Path, second: Path) -> bool:
     """Return whether two folders have the same names, sizes and ``SHA256SUMS``; their other files are not read."""
     try:
         sizes = [{path.name: path.stat().st_size for path in folder.iterdir()} for folder in (first, second)]
-        return sizes[0] == sizes[1] and (first / SUMS_FILE).read_bytes() == (second / SUMS_FILE).read_bytes()
+        return (
+            sizes[0] == sizes[1]
+            and (first / CHECKPOINT_SUMS_FILE).read_bytes() == (second / CHECKPOINT_SUMS_FILE).read_bytes()
+        )
     except OSError:
         return False
 
 
-def verify(folder: Path) -> tuple[int, dict[str, Any], Content]:
+def verify_checkpoint(folder: Path) -> tuple[int, dict[str, Any], Content]:
     """Read all of a checkpoint; return its step, its state and its content.
 
     Raises:
@@ -117,17 +120,17 @@ def verify(folder: Path) -> tuple[int, dict[str, Any], Content]:
 
 
 def verify_files(folder: Path) -> Content:
-    """Read all files of a checkpoint, wherever it was copied to; return its content. Errors as of `verify`."""
+    """Read all files of a checkpoint, wherever it was copied to; return its content; errors of `verify_checkpoint`."""
     try:
-        sums_bytes = (folder / SUMS_FILE).read_bytes()
-        sums = _parse_sums(folder / SUMS_FILE, sums_bytes)
-        names = {path.name for path in folder.iterdir()} - {SUMS_FILE}
+        sums_bytes = (folder / CHECKPOINT_SUMS_FILE).read_bytes()
+        sums = _parse_sums(folder / CHECKPOINT_SUMS_FILE, sums_bytes)
+        names = {path.name for path in folder.iterdir()} - {CHECKPOINT_SUMS_FILE}
         for name in sorted(sums.keys() | names):
             if name not in names:
                 raise CheckpointError(f"{folder / name}: expected a file, found none")
             if name not in sums:
                 raise CheckpointError(
-                    f"{folder / name}: expected no such file ({SUMS_FILE} does not list it), found one"
+                    f"{folder / name}: expected no such file ({CHECKPOINT_SUMS_FILE} does not list it), found one"
                 )
         for name, found in _hash_files(folder, sums).items():
             if found != sums[name]:

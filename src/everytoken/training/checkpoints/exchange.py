@@ -12,8 +12,9 @@ from safetensors import SafetensorError, safe_open
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from everytoken.models import TOKENIZER_FILE, GgufFile, LlamaFacts, read_facts, read_model, write_hugging_face
+from everytoken.models import GgufFile, LlamaFacts, read_facts, read_model, write_hugging_face
 from everytoken.shards import atomic_folder
+from everytoken.tokens.tokenizer import TOKENIZER_FILE
 from everytoken.training.checkpoints.model import (
     MODEL_FILE,
     CheckpointConfig,

@@ -38,7 +38,7 @@ from everytoken.training.checkpoints.checkpoint_folder import (
     look_alike,
     state_document,
     step_name,
-    verify,
+    verify_checkpoint,
 )
 from everytoken.training.errors import CheckpointError
 
@@ -50,7 +50,7 @@ _GENERATIONS = 2
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class ValidCheckpoint:
     """A checkpoint that verified.
 
     ``state`` is what was given to `CheckpointStore.save`; ``digest`` is the SHA-256 of its ``SHA256SUMS``, and so
@@ -112,7 +112,7 @@ class CheckpointStore:
             state: plain JSON, no NaN.
 
         Returns:
-            The digest of the checkpoint, as in `Checkpoint`.
+            The digest of the checkpoint, as in `ValidCheckpoint`.
 
         Raises:
             CheckpointError: it could not be written, and those before it are as they were; or it is whole, but its copy
@@ -139,7 +139,7 @@ class CheckpointStore:
             self._prune(self.root, step)
             return content.digest
 
-    def newest(self) -> Checkpoint | None:
+    def newest(self) -> ValidCheckpoint | None:
         """Return the newest checkpoint that verifies, of the run's folder and the mirror; None when there are none.
 
         Raises:
@@ -150,13 +150,13 @@ class CheckpointStore:
         skipped: list[str] = []
         for _, _, folder in sorted(found, reverse=True):
             try:
-                step, state, content = verify(folder)
+                step, state, content = verify_checkpoint(folder)
             except CheckpointError as error:
                 logger.warning("skipped a checkpoint: %s", error)
                 skipped.append(str(error))
             else:
                 self._known[folder] = content
-                return Checkpoint(step, folder, state, content.digest, tuple(skipped))
+                return ValidCheckpoint(step, folder, state, content.digest, tuple(skipped))
         if skipped:
             raise CheckpointError(
                 f"{self.root}: none of {len(skipped)} checkpoints verifies:\n  "
@@ -240,7 +240,7 @@ class CheckpointStore:
         if folder in self._known:
             return self._known[folder].looks_unchanged(folder)
         try:
-            self._known[folder] = verify(folder)[2]
+            self._known[folder] = verify_checkpoint(folder)[2]
         except CheckpointError as error:
             logger.warning("a damaged checkpoint does not count as one of the newest: %s", error)
             return False
@@ -256,7 +256,7 @@ def _check_replaceable(target: Path, content: Content) -> None:
     if not target.exists():
         return
     try:
-        there = verify(target)[2]
+        there = verify_checkpoint(target)[2]
     except CheckpointError as error:
         logger.warning("a damaged checkpoint is replaced: %s", error)
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from everytoken.shards import LEDGER_FILE, ArtifactStore
-from everytoken.training.checkpoints.checkpoint_folder import SUMS_FILE, verify_files
+from everytoken.training.checkpoints.checkpoint_folder import CHECKPOINT_SUMS_FILE, verify_files
 
 
 def require_intact(folder: Path) -> None:
@@ -17,7 +17,7 @@ def require_intact(folder: Path) -> None:
         CheckpointError: a file of a run's checkpoint is not what was written, missing or too many.
         ShardsError: a file of an artifact is not.
     """
-    if (folder / SUMS_FILE).exists():
+    if (folder / CHECKPOINT_SUMS_FILE).exists():
         verify_files(folder)
     elif (folder / LEDGER_FILE).exists():
         ArtifactStore(folder).load().verify()

@@ -32,7 +32,7 @@ from everytoken.shards import Part, atomic_file, file_sha256
 from everytoken.tokens.encoding import DocumentEncoder
 from everytoken.training.errors import TrainingError
 from everytoken.training.parameters import ExecutionParameters
-from everytoken.training.step import ALONE, HeldOutRecord, Processes, autocast, document_numbers
+from everytoken.training.step import ALONE, HeldOutRecord, Ranks, autocast, document_numbers
 
 _PAD_TO = 32  # few distinct shapes: each new one costs oneDNN a set-up
 
@@ -156,7 +156,7 @@ def evaluate_held_out(
     step: int,
     batch_size: int,
     execution_parameters: ExecutionParameters,
-    processes: Processes = ALONE,
+    processes: Ranks = ALONE,
     eos_id: int | None = None,
 ) -> list[HeldOutRecord]:
     """Return the loss of each source, in order. Every process of the training must call it.
@@ -197,7 +197,7 @@ def _chunk_nats(
     start: int,
     end: int,
     execution_parameters: ExecutionParameters,
-    processes: Processes,
+    processes: Ranks,
     eos_id: int | None,
 ) -> torch.Tensor:
     """Return the sum of the losses of each of the chunks from ``start`` to ``end``, float64."""

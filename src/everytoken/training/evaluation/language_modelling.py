@@ -31,7 +31,7 @@ from everytoken.models import LanguageModel
 from everytoken.shards import Part
 from everytoken.tokens.encoding import DocumentEncoder
 from everytoken.training.errors import NonFiniteError, TrainingError
-from everytoken.training.parameters import EvaluationParameters
+from everytoken.training.parameters import BitsPerByteParameters
 from everytoken.training.step import ReadBatch, autocast, execution, token_losses
 
 _PAD_TO = 32  # few distinct shapes: each new one costs oneDNN a set-up
@@ -91,7 +91,7 @@ def bits_per_byte(
     encoder: DocumentEncoder,
     parts: Iterable[Part],
     token_bits: NDArray[np.float64],
-    parameters: EvaluationParameters,
+    parameters: BitsPerByteParameters,
 ) -> dict[str, Any]:
     """Return bits per byte of the model and of the unigram model, in total and by source.
 
@@ -141,7 +141,7 @@ def _documents(
     encoder: DocumentEncoder,
     parts: Iterable[Part],
     token_bits: NDArray[np.float64],
-    parameters: EvaluationParameters,
+    parameters: BitsPerByteParameters,
 ) -> Iterator[tuple[str, _Sums]]:
     """Yield source and sums of each document in order."""
     for part in parts:
@@ -180,7 +180,7 @@ def _documents(
 
 
 def document_nats(
-    model: LanguageModel, documents: list[NDArray[np.int64]], parameters: EvaluationParameters
+    model: LanguageModel, documents: list[NDArray[np.int64]], parameters: BitsPerByteParameters
 ) -> list[float]:
     """Return ``-ln p(ids[1:] | ids[0])`` of each document, in chunks of ``model.max_seq_len`` predictions."""
     length = model.max_seq_len
@@ -202,7 +202,9 @@ def document_nats(
     return sums
 
 
-def _chunk_nats(model: LanguageModel, chunks: list[NDArray[np.int64]], parameters: EvaluationParameters) -> list[float]:
+def _chunk_nats(
+    model: LanguageModel, chunks: list[NDArray[np.int64]], parameters: BitsPerByteParameters
+) -> list[float]:
     """Return the sum of the losses of each chunk (its tokens 1 onward, given those before)."""
     longest = max(len(ids) for ids in chunks) - 1
     width = min(model.max_seq_len, -(-longest // _PAD_TO) * _PAD_TO)

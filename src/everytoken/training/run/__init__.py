@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from everytoken.training.run.description import describe_checkpoint
     from everytoken.training.run.job import write_job
     from everytoken.training.run.launch import nodes_command
-    from everytoken.training.run.plan import make_plan, plan_lines
+    from everytoken.training.run.plan import make_training_plan, plan_lines
 
 __getattr__, __dir__ = exports(__name__, __file__)
 
@@ -18,7 +18,7 @@ __all__ = [
     "describe_checkpoint",
     "evaluate",
     "generate_texts",
-    "make_plan",
+    "make_training_plan",
     "nodes_command",
     "plan_lines",
     "prepare_job",

@@ -26,12 +26,12 @@ from everytoken.tokens.streams import GivenFiles, path_of
 from everytoken.tokens.tokenizer import TOKENIZER_FILE, open_tokenizer
 from everytoken.training.errors import LOWER_RATE, CheckpointError, NonFiniteError, TrainingError
 from everytoken.training.parameters import (
+    BitsPerByteParameters,
     CheckpointParameters,
     DistributionParameters,
-    EvaluationParameters,
     ExecutionParameters,
     GenerationParameters,
-    TrainingParameters,
+    OptimisationParameters,
 )
 from everytoken.training.run.job import TrainingJob
 from everytoken.training.step import HELD_OUT_FILE, HISTORY_FILE, SAMPLES_FILE, HeldOutRecord, StepHistory, StepRecord
@@ -54,7 +54,7 @@ def train(
     eos_token: str,
     special_tokens_in_text: SpecialTokens,
     model: ModelParameters,
-    training: TrainingParameters,
+    training: OptimisationParameters,
     data: DataParameters,
     initial: Artifact | None,
     held_out: Shards | None,
@@ -171,7 +171,7 @@ def prepare_job(
     eos_token: str,
     special_tokens_in_text: SpecialTokens,
     model: ModelParameters,
-    training: TrainingParameters,
+    training: OptimisationParameters,
     data: DataParameters,
     initial: Artifact | None,
     held_out: Shards | None,
@@ -311,7 +311,7 @@ def evaluate(
     tokenizer: Artifact,
     eos_token: str,
     special_tokens_in_text: SpecialTokens,
-    evaluation: EvaluationParameters,
+    evaluation: BitsPerByteParameters,
 ) -> Built:
     """Measure bits per byte on held-out documents, beside a unigram model; write ``bits_per_byte.json``.
 

@@ -10,7 +10,7 @@ from everytoken.models import ModelParameters
 from everytoken.shards import recipe_value, value_digest
 from everytoken.tokens.order import DataParameters
 from everytoken.training.errors import TrainingError
-from everytoken.training.parameters import CheckpointParameters, DistributionParameters, TrainingParameters
+from everytoken.training.parameters import CheckpointParameters, DistributionParameters, OptimisationParameters
 
 
 class TrainingJob(BaseModel):
@@ -40,7 +40,7 @@ class TrainingJob(BaseModel):
     streams: dict[str, Path]
     data: DataParameters
     model: ModelParameters = Field(discriminator="family")
-    training: TrainingParameters
+    training: OptimisationParameters
     checkpoints: CheckpointParameters
     distribution: DistributionParameters
     vocab_size: int = Field(gt=0)

@@ -23,7 +23,7 @@ from everytoken.models import (
 )
 from everytoken.tokens.order import DataParameters
 from everytoken.training.errors import TrainingError
-from everytoken.training.parameters import CheckpointParameters, DistributionParameters, TrainingParameters
+from everytoken.training.parameters import CheckpointParameters, DistributionParameters, OptimisationParameters
 
 _FLOAT32, _BFLOAT16 = 4, 2
 _MOMENTS = 2  # of AdamW
@@ -187,7 +187,7 @@ class Plan:
 
 def plan_lines(
     model: ModelParameters,
-    training: TrainingParameters,
+    training: OptimisationParameters,
     data: DataParameters,
     checkpoints: CheckpointParameters,
     distribution: DistributionParameters,
@@ -196,8 +196,8 @@ def plan_lines(
     seq_length: int,
     stream_sizes: Mapping[str, int] | None,
 ) -> list[str]:
-    """Return `make_plan` as lines to print."""
-    plan = make_plan(
+    """Return `make_training_plan` as lines to print."""
+    plan = make_training_plan(
         model,
         training,
         data,
@@ -210,9 +210,9 @@ def plan_lines(
     return plan.lines()
 
 
-def make_plan(
+def make_training_plan(
     model: ModelParameters,
-    training: TrainingParameters,
+    training: OptimisationParameters,
     data: DataParameters,
     checkpoints: CheckpointParameters,
     distribution: DistributionParameters,
@@ -276,7 +276,7 @@ def _flop_per_token(model: ModelParameters, vocab_size: int, seq_length: int) ->
 
 def _memory(
     model: ModelParameters,
-    training: TrainingParameters,
+    training: OptimisationParameters,
     counts: ParameterCounts,
     vocab_size: int,
     *,
@@ -314,7 +314,7 @@ def _most_checkpoints(steps: int, checkpoints: CheckpointParameters) -> int:
     return (_NEWEST + milestones + 1) * (1 if checkpoints.mirror is None else 2)
 
 
-def _shares(training: TrainingParameters, data: DataParameters, sizes: Mapping[str, int]) -> dict[str, StreamShare]:
+def _shares(training: OptimisationParameters, data: DataParameters, sizes: Mapping[str, int]) -> dict[str, StreamShare]:
     """Return samples times weight for each stream; the schedules keep to that within about a window."""
     if empty := sorted(name for name, size in sizes.items() if size < 1):
         raise TrainingError(f"stream {empty[0]} has no windows")

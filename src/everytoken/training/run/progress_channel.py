@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from everytoken.training.step import HeldOutRecord, Record, SampleRecord, StepRecord, record_values
+from everytoken.training.step import HeldOutRecord, SampleRecord, StepRecord, TrainingRecord, record_values
 
 OnRecords = Callable[[Sequence[StepRecord]], None]
 OnHeldOut = Callable[[Sequence[HeldOutRecord]], None]
 
 _MOST_HELD = 1000
-_KINDS: dict[str, type[Record]] = {kind.__name__: kind for kind in (StepRecord, HeldOutRecord, SampleRecord)}
+_KINDS: dict[str, type[TrainingRecord]] = {kind.__name__: kind for kind in (StepRecord, HeldOutRecord, SampleRecord)}
 
 
 class Listeners:
@@ -49,7 +49,7 @@ class Listeners:
             self._on_records(records)
 
 
-def append_records(path: Path, records: Sequence[Record]) -> None:
+def append_records(path: Path, records: Sequence[TrainingRecord]) -> None:
     """Append a JSON line for each record."""
     lines = [json.dumps({"kind": type(record).__name__, **record_values(record)}) + "\n" for record in records]
     with path.open("a", encoding="utf-8") as file:
@@ -62,7 +62,7 @@ class Tail:
     def __init__(self, path: Path) -> None:
         self._path, self._position = path, 0
 
-    def new(self) -> list[Record]:
+    def new(self) -> list[TrainingRecord]:
         """Return the records of the whole lines that came since the last call; none while there is no file."""
         try:
             with self._path.open("rb") as file:
@@ -75,5 +75,5 @@ class Tail:
         return [_record(json.loads(line)) for line in lines.splitlines()]
 
 
-def _record(values: dict[str, object]) -> Record:
+def _record(values: dict[str, object]) -> TrainingRecord:
     return _KINDS[str(values.pop("kind"))](**values)  # type: ignore[arg-type]

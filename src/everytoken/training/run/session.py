@@ -25,9 +25,9 @@ from everytoken.tokens.encoding import open_encoder
 from everytoken.tokens.order import TrainingWindows, open_training_windows
 from everytoken.training.checkpoints import (
     MODEL_FILE,
-    Checkpoint,
     CheckpointConfig,
     CheckpointStore,
+    ValidCheckpoint,
     load_config,
     load_model_tensors,
     read_tensors,
@@ -49,7 +49,7 @@ from everytoken.training.step import (
     SAMPLES,
     SAMPLES_FILE,
     HeldOutRecord,
-    Processes,
+    Ranks,
     SampleRecord,
     StepHistory,
     describe_machine,
@@ -99,7 +99,7 @@ def train_here(job: TrainingJob, listeners: Listeners) -> None:
         _Session(job, processes, store, past, listeners).run()
 
 
-def _past(job: TrainingJob, checkpoint: Checkpoint | None) -> _Past:
+def _past(job: TrainingJob, checkpoint: ValidCheckpoint | None) -> _Past:
     if checkpoint is None:
         return _Past()
     state = checkpoint.state
@@ -131,7 +131,7 @@ class _Session:
     def __init__(
         self,
         job: TrainingJob,
-        processes: Processes,
+        processes: Ranks,
         store: CheckpointStore | None,
         past: _Past,
         listeners: Listeners,
@@ -395,7 +395,7 @@ class _Session:
         write_records(folder / SAMPLES_FILE, past.samples, SAMPLES)
 
 
-def _open_windows(job: TrainingJob, processes: Processes) -> TrainingWindows:
+def _open_windows(job: TrainingJob, processes: Ranks) -> TrainingWindows:
     """Open the streams; rank 0 checks them as the parameters say, the others their sizes."""
     data = job.data if processes.first else job.data.model_copy(update={"check": "sizes"})
     windows = open_training_windows(job.streams, data, job.training.batch_size, job.seq_length)

@@ -34,7 +34,7 @@ from everytoken.training.errors import TrainingError
 from everytoken.training.run.job import TrainingJob, read_job
 from everytoken.training.run.launch import RECORDS_FILE, run_job
 from everytoken.training.run.progress_channel import append_records
-from everytoken.training.step import Record
+from everytoken.training.step import TrainingRecord
 
 _SECONDS_BETWEEN_LOOKS = 0.1
 _SECONDS_TO_END = 30.0  # of a process that is told to end
@@ -44,7 +44,7 @@ _LOOPBACK = {"GLOO_SOCKET_IFNAME": _INTERFACE, "NCCL_SOCKET_IFNAME": _INTERFACE}
 _EXPECTED = (TrainingError, TokensError, ModelsError, ShardsError)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def run_process(arguments: Sequence[str] | None = None) -> int:
     """Run one process, or with ``--start`` all of this machine; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("job", type=Path, help="JSON file of a TrainingJob")
@@ -81,7 +81,7 @@ def _leave() -> NoReturn:
     os._exit(0)
 
 
-def _run(job: TrainingJob, on_records: Callable[[Sequence[Record]], None], store: Path | None) -> None:
+def _run(job: TrainingJob, on_records: Callable[[Sequence[TrainingRecord]], None], store: Path | None) -> None:
     import torch.distributed as dist
 
     from everytoken.training.step import join
@@ -183,4 +183,4 @@ def _ended_by(number: int) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_process())

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
-    from everytoken.training.step.distribution import ALONE, Processes, join, these_processes
+    from everytoken.training.step.distribution import ALONE, Ranks, join, these_processes
     from everytoken.training.step.execution_context import autocast, describe_machine, execution, matrix_peak
     from everytoken.training.step.history import (
         HELD_OUT,
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
         SAMPLES,
         SAMPLES_FILE,
         HeldOutRecord,
-        Record,
         SampleRecord,
         StepHistory,
         StepRecord,
+        TrainingRecord,
         read_records,
         record_values,
         write_records,
@@ -37,14 +37,14 @@ __all__ = [
     "HeldOutRecord",
     "OPTIMIZER_FILE",
     "Objective",
-    "Processes",
+    "Ranks",
     "ReadBatch",
-    "Record",
     "SAMPLES",
     "SAMPLES_FILE",
     "SampleRecord",
     "StepHistory",
     "StepRecord",
+    "TrainingRecord",
     "autocast",
     "describe_machine",
     "document_numbers",

@@ -41,7 +41,7 @@ _TIMEOUT = timedelta(hours=1)
 
 
 @dataclass(frozen=True)
-class Processes:
+class Ranks:
     """Who trains: this process's ``rank`` among ``size``, how they share the model, and where they compute."""
 
     rank: int
@@ -217,10 +217,10 @@ class Processes:
             dist.barrier()
 
 
-ALONE = Processes(0, 1, "alone", torch.device("cpu"))
+ALONE = Ranks(0, 1, "alone", torch.device("cpu"))
 
 
-def these_processes(parameters: DistributionParameters) -> Processes:
+def these_processes(parameters: DistributionParameters) -> Ranks:
     """Return the processes of torch.distributed where it is up, else this one alone."""
     local = int(os.environ.get("LOCAL_RANK", "0"))
     device = torch.device("cpu") if parameters.device == "cpu" else torch.device("cuda", local)
@@ -229,8 +229,8 @@ def these_processes(parameters: DistributionParameters) -> Processes:
             raise TrainingError("distribution.device is cuda, and torch finds no such device here; use device: cpu")
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else cuBLAS refuses deterministic algorithms
     if not dist.is_initialized() or dist.get_world_size() == 1:
-        return Processes(0, 1, "alone", device)
-    return Processes(dist.get_rank(), dist.get_world_size(), parameters.strategy, device)
+        return Ranks(0, 1, "alone", device)
+    return Ranks(dist.get_rank(), dist.get_world_size(), parameters.strategy, device)
 
 
 def join(parameters: DistributionParameters, store: Path | None = None) -> None:

@@ -78,7 +78,7 @@ class SampleRecord:
     text: str
 
 
-Record = StepRecord | HeldOutRecord | SampleRecord
+TrainingRecord = StepRecord | HeldOutRecord | SampleRecord
 _R = TypeVar("_R", StepRecord, HeldOutRecord, SampleRecord)
 
 
@@ -151,6 +151,6 @@ def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
     return table
 
 
-def record_values(record: Record) -> dict[str, Any]:
+def record_values(record: TrainingRecord) -> dict[str, Any]:
     """Return name and value of each field."""
     return {field.name: getattr(record, field.name) for field in fields(record)}

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from everytoken.models import LanguageModel
 from everytoken.training.errors import LOWER_RATE, NonFiniteError, TrainingError
-from everytoken.training.parameters import TrainingParameters
-from everytoken.training.step.distribution import ALONE, Processes
+from everytoken.training.parameters import OptimisationParameters
+from everytoken.training.step.distribution import ALONE, Ranks
 from everytoken.training.step.execution_context import autocast
 from everytoken.training.step.history import StepRecord
 from everytoken.training.step.objective import Objective, document_numbers
@@ -45,7 +45,7 @@ def decays(name: str, parameter: Tensor) -> bool:
     return parameter.ndim >= 2
 
 
-def make_optimizer(model: LanguageModel, parameters: TrainingParameters) -> torch.optim.AdamW:
+def make_optimizer(model: LanguageModel, parameters: OptimisationParameters) -> torch.optim.AdamW:
     """Return fused AdamW over all parameters in two groups, with weight decay (`decays`) and without."""
     groups: dict[bool, list[Tensor]] = {True: [], False: []}
     for name, parameter in model.named_parameters():
@@ -62,7 +62,7 @@ def make_optimizer(model: LanguageModel, parameters: TrainingParameters) -> torc
     )
 
 
-def prepare(model: LanguageModel, parameters: TrainingParameters, processes: Processes = ALONE) -> nn.Module:
+def prepare(model: LanguageModel, parameters: OptimisationParameters, processes: Ranks = ALONE) -> nn.Module:
     """Return the model as the module that these processes train together.
 
     Layers are compiled one by one: they are alike, so it is done once. Make the optimiser afterwards: the model's
@@ -80,11 +80,11 @@ def train_steps(
     model: LanguageModel,
     optimizer: torch.optim.AdamW,
     read_rows: ReadBatch,
-    parameters: TrainingParameters,
+    parameters: OptimisationParameters,
     *,
     first_step: int,
     module: nn.Module | None = None,
-    processes: Processes = ALONE,
+    processes: Ranks = ALONE,
     eos_id: int | None = None,
     skipped_in_a_row: int = 0,
 ) -> Iterator[StepRecord]:
@@ -145,7 +145,7 @@ def train_steps(
         )
 
 
-def _rate(step: int, parameters: TrainingParameters) -> float:
+def _rate(step: int, parameters: OptimisationParameters) -> float:
     return learning_rate(
         step,
         peak=parameters.learning_rate,
@@ -160,8 +160,8 @@ def _gradients(
     module: nn.Module,
     tokens: Tensor,
     counted: Tensor,
-    parameters: TrainingParameters,
-    processes: Processes,
+    parameters: OptimisationParameters,
+    processes: Ranks,
     eos_id: int | None,
 ) -> tuple[float, int, float]:
     """Leave the clipped gradient of the mean loss over the whole batch in the parameters.

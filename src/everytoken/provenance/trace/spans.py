@@ -1,0 +1,192 @@
+"""What a part of a window is from: a record for each kind of stream, by what is known of its documents."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from everytoken.provenance.lookup import DocumentRecord, LocatedTokens
+
+
+@dataclass(frozen=True, eq=False)
+class _Span(ABC):
+    """Tokens of one document in a window.
+
+    Attributes:
+        at, end: positions [at, end) in the window.
+        first: number of the first in the document; its EOS is the last token of a document.
+        document: its number in the index.
+        taken_down: whether EOS stands where the document's tokens were.
+    """
+
+    taken_down: ClassVar[bool] = False
+
+    at: int
+    end: int
+    first: int
+    document: int
+
+    @property
+    def last(self) -> int:
+        """Behind the last of the document's tokens that the window has."""
+        return self.first + self.end - self.at
+
+    @property
+    def length(self) -> int | None:
+        """Tokens of the document, EOS included, in all windows, where they are known."""
+        return None
+
+    @property
+    def characters(self) -> tuple[int, int] | None:
+        """Characters [start, end) of the document's text that the tokens are made from, where there is a text."""
+        return None
+
+    @property
+    def has_eos(self) -> bool:
+        """Whether the document's end is known to be in the window."""
+        return False
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the text goes on behind the document's last token: it was longer than the cap."""
+        return False
+
+    @abstractmethod
+    def document_json(self) -> dict[str, Any]:
+        """Return what is known of the document, as plain JSON."""
+
+    def json(self, counted: int | None, document_characters: int | None = None) -> dict[str, Any]:
+        """Return the span as plain JSON; what is not known is null."""
+        return {
+            "positions": [self.at, self.end],
+            "tokens": [self.first, self.last],
+            "document_tokens": self.length,
+            "characters": None if self.characters is None else list(self.characters),
+            "document_characters": document_characters,
+            "cut_to_cap": self.is_cut,
+            "has_eos": self.has_eos,
+            "counted_in_loss": counted,
+            "taken_down": self.taken_down,
+            "document": self.document_json(),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class TextSpan(_Span):
+    """Tokens of a document whose text was read, encoded and compared.
+
+    Attributes:
+        record: the document.
+        located: all its tokens with their characters.
+        counted: how many of the tokens count in the loss, as targets.
+        text: of the document; None where it was not asked for.
+    """
+
+    record: DocumentRecord
+    located: LocatedTokens
+    counted: int
+    text: str | None
+
+    @property
+    def length(self) -> int:
+        """Tokens of the document, EOS included, in all windows."""
+        return len(self.located.ids)
+
+    @property
+    def characters(self) -> tuple[int, int] | None:
+        """Characters [start, end) of the document's text that the tokens are made from."""
+        return self.located.range(self.first, self.last)
+
+    @property
+    def has_eos(self) -> bool:
+        """Whether the document's end is in the window."""
+        return self.last == self.length
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the text goes on behind the document's last token: it was longer than the cap."""
+        return self.located.whole_length > self.length and not self.located.ends_at_turn
+
+    def document_json(self) -> dict[str, Any]:
+        """Return the record of the document."""
+        return self.record.to_json()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON."""
+        return self.json(self.counted, self.located.characters)
+
+
+@dataclass(frozen=True, eq=False)
+class TakenDownSpan(_Span):
+    """The place of a document that was taken down: EOS in every position.
+
+    Attributes:
+        record: the document.
+        counted: how many of the positions count in the loss, as targets.
+    """
+
+    taken_down: ClassVar[bool] = True
+
+    record: DocumentRecord
+    counted: int
+
+    def document_json(self) -> dict[str, Any]:
+        """Return the record of the document."""
+        return self.record.to_json()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON."""
+        return self.json(self.counted)
+
+
+@dataclass(frozen=True, eq=False)
+class NumberedSpan(_Span):
+    """Tokens of a document that is known by its number alone, in a stream that another program wrote.
+
+    Attributes:
+        file: input file and the number in it, where that is known.
+        counted: how many of the tokens count in the loss, as targets.
+        tokens: of the document, in all windows.
+    """
+
+    file: tuple[str, int] | None
+    counted: int
+    tokens: int
+
+    @property
+    def length(self) -> int:
+        """Tokens of the document, EOS included, in all windows."""
+        return self.tokens
+
+    def document_json(self) -> dict[str, Any]:
+        """Return the number of the document, and its file."""
+        return {"number": self.document, "file": None if self.file is None else list(self.file)}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON."""
+        return self.json(self.counted)
+
+
+@dataclass(frozen=True, eq=False)
+class IndexSpan(_Span):
+    """Where the tokens of a document were in a stream that is gone; no id was compared.
+
+    Attributes:
+        record: the document.
+        counted: how many of the tokens counted in the loss, as targets; None where the index does not tell.
+    """
+
+    record: DocumentRecord
+    counted: int | None
+
+    def document_json(self) -> dict[str, Any]:
+        """Return the record of the document."""
+        return self.record.to_json()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON."""
+        return self.json(self.counted)
+
+
+TracedSpan = TextSpan | TakenDownSpan | NumberedSpan | IndexSpan
