@@ -71,12 +71,8 @@ def unused_at(records: DocumentRecords, address: Address) -> Unused:
     planned = list(_parts_of(records.places, address))
     known = records.shard_path(address.source, address.shard_index)
     if not planned:
-        detail = (
-            f"the shard plan has no part with row {address.row} of {known}"
-            if known
-            else "the shard plan has no such file"
-        )
-        return Unused(*address, None, NOT_PLANNED, detail)
+        missing = f"no part with row {address.row} of {known}" if known else "no such file"
+        return Unused(*address, None, NOT_PLANNED, f"the shard plan has {missing}")
     wanted = _is_at(address)
     for index in planned:
         if (found := next(_left_out(records.places, index, wanted), None)) is not None:
