@@ -250,6 +250,7 @@ def _require_gone(project: Project, gone: dict[str, list[str]]) -> None:
             assert not texts & set(table["text"].to_pylist()), path
 
 
+@pytest.mark.slow
 def test_what_a_training_read_of_a_document_that_is_taken_down_stays_known(project: Project) -> None:
     """Its streams are gone; the same steps are told as before, by the indexes that were kept."""
     told = {
@@ -310,6 +311,7 @@ def exclude_of_run(given: dict[str, Any]) -> dict[str, str] | None:
         return None if listed is None else listed.model_dump()
 
 
+@pytest.mark.slow
 def test_a_plain_run_keeps_documents_out_and_makes_nothing_again(project: Project) -> None:
     assert exclude_of_run({}) == list_in_force(project)
     before = project.files()
@@ -322,6 +324,7 @@ def test_a_plain_run_keeps_documents_out_and_makes_nothing_again(project: Projec
     assert {path for path, content in project.files().items() if before.get(path) != content} == set()
 
 
+@pytest.mark.slow
 def test_a_run_that_would_bring_documents_back_is_refused(project: Project) -> None:
     other = project.folder / "other.jsonl"
     in_force = list_in_force(project)
@@ -339,6 +342,7 @@ def test_a_run_that_would_bring_documents_back_is_refused(project: Project) -> N
         assert exclude_of_run(yaml.safe_load(lines)["subsampling"]) == in_force
 
 
+@pytest.mark.slow
 def test_a_list_of_the_parameters_that_was_not_run_yet_counts_too(project: Project) -> None:
     pending = project.folder / "pending.jsonl"
     sha256 = write_list([ExcludedId("open-30", "string", "asked")], pending)
@@ -408,6 +412,7 @@ def test_a_take_down_that_is_stopped_amid_a_store_is_finished_by_the_next_one(
     _require_gone(project, gone)
 
 
+@pytest.mark.slow
 def test_of_two_take_downs_at_a_time_one_is_refused(project: Project) -> None:
     before = project.files()
     with list_in_force_module.sole_take_down(project.data / list_in_force_module.LISTS_FOLDER):
@@ -417,6 +422,7 @@ def test_of_two_take_downs_at_a_time_one_is_refused(project: Project) -> None:
     assert project.files() == before
 
 
+@pytest.mark.slow
 def test_a_run_that_began_before_a_take_down_brings_nothing_back(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
