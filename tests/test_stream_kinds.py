@@ -117,7 +117,10 @@ def test_training_and_evaluation_read_the_streams_that_are_named(job: SmallJob, 
     assert [name for name, _ in run.streams] == list(STREAMS)
     opened = open_run(places, run, {})
     assert opened.folders["second"] == places.paths["second_stream"]
-    parameters = {name: job.parameters[name] for name in ("training", "tokenization")}
+    parameters = {
+        "training": TrainingParameters.model_validate(job.parameters["training"]).model_dump(),
+        "tokenization": TokenizationParameters.model_validate(job.parameters["tokenization"]).model_dump(),
+    }
     read = {name: one.root_digest[:16] for name, one in places.artifacts.items()}
     assert recorded_run(places, "recorded", parameters, read).streams == run.streams
 
