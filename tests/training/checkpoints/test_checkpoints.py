@@ -41,7 +41,7 @@ def saved(folder: Path, *steps: int, milestone_steps: int | None = None, mirror:
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in checkpoint_folder.iterdir())
+    return sorted(path.name for path in folder.iterdir())
 
 
 def steps(folder: Path) -> list[int]:
@@ -340,7 +340,7 @@ def test_training_goes_on_from_the_mirror_alone(tmp_path: Path) -> None:
 @contextmanager
 def mounted(folder: Path, options: str) -> Iterator[Path]:
     """A disk of its own in ``folder``, or the test is skipped with the reason."""
-    checkpoint_folder.mkdir()
+    folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
     try:
         done = subprocess.run(command, capture_output=True, text=True)
@@ -484,7 +484,7 @@ def test_a_file_that_grows_too_large_leaves_the_checkpoints_as_they_were(tmp_pat
 def test_a_folder_with_foreign_files_is_refused(tmp_path: Path, name: str) -> None:
     for place in ("run", "mirror"):
         folder = tmp_path / place
-        checkpoint_folder.mkdir()
+        folder.mkdir()
         (folder / name).touch()
         store = store_of(tmp_path, mirror=True)
         with pytest.raises(CheckpointError, match=f"expected the checkpoints of one run and nothing else.*{name}"):
@@ -578,7 +578,7 @@ def test_killed_before_any_operation_on_files(
         assert left.digest == digests(left.step, 1000)
         found.add((left.step, left.folder.parent.name))
         for folder in attacked.glob("*/step_*"):
-            if not (damaged and checkpoint_folder.name == "step_000000030"):
+            if not (damaged and folder.name == "step_000000030"):
                 checkpoint_folder.verify_checkpoint(folder)  # none is half deleted
         save(store_of(attacked, mirror=mirror), 30)
         assert content(attacked) == content(tmp_path / "after")
