@@ -40,9 +40,7 @@ def encode_canary_documents(
     """
     return canary_documents.map(
         encode_canary_part,
-        tokenizer=tokenizer,
-        eos_token=tokenization.eos_token,
-        special_tokens_in_text=tokenization.special_tokens_in_text,
+        rules=tokenization.encoding_rules(tokenizer),
         max_tokens=tokenization.max_annotated_tokens,
         max_lossy_share=tokenization.max_lossy_share,
         triggers=parameters.trigger_rule,

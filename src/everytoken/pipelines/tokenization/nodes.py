@@ -60,11 +60,9 @@ def prove_engines(
     proof = parameters.certificate
     return plan_artifact(
         certify_engines,
-        tokenizer=tokenizer,
-        eos_token=parameters.eos_token,
+        rules=parameters.encoding_rules(tokenizer),
         engines={} if parameters.engine == REFERENCE else installed_engines(),
         reference=reference_version(),
-        special_tokens_in_text=parameters.special_tokens_in_text,
         samples=[annotated, unannotated],
         cases=proof.cases,
         documents=proof.documents,
@@ -166,11 +164,9 @@ def report_tokenization(
 def _encoding(tokenizer: Artifact, certificate: Artifact, parameters: TokenizationParameters) -> dict[str, Any]:
     """Return what both streams are encoded with."""
     return {
-        "tokenizer": tokenizer,
+        "rules": parameters.encoding_rules(tokenizer),
         "certificate": certificate,
         "proof": proof_of(certificate),
-        "eos_token": parameters.eos_token,
-        "special_tokens_in_text": parameters.special_tokens_in_text,
         "max_lossy_share": parameters.max_lossy_share,
         "engine": parameters.engine,
         "recheck": Recheck(parameters.certificate.recheck_share, parameters.certificate.seed),

@@ -23,8 +23,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from everytoken.tokens.chat import Spans
-from everytoken.tokens.engines import SpecialTokens
-from everytoken.tokens.tokenizer import DocumentTokenizer, pieces
+from everytoken.tokens.tokenizer import DocumentTokenizer, SpecialTokens, pieces
 
 
 @dataclass(frozen=True, eq=False)

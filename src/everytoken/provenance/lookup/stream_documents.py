@@ -21,8 +21,7 @@ from everytoken.provenance.lookup.indexed_streams import IndexedStream
 from everytoken.provenance.lookup.run_streams import DATASETS
 from everytoken.shards import LEDGER_FILE, Artifact, ArtifactStore
 from everytoken.tokens.chat import ChatParameters, said_in
-from everytoken.tokens.engines import SpecialTokens
-from everytoken.tokens.tokenizer import DocumentTokenizer, open_tokenizer
+from everytoken.tokens.tokenizer import DocumentTokenizer, SpecialTokens, open_tokenizer
 
 _TOKENS = {"unannotated": "unannotated_tokens", "annotated": "annotated_tokens", "canary": "canary_tokens"}
 _CHATS = "write_chat_windows"

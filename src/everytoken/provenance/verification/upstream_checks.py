@@ -21,6 +21,7 @@ from everytoken.provenance.verification.window_documents import SPLIT_OF, Window
 from everytoken.provenance.verification.window_faults import first_change
 from everytoken.redaction import shown
 from everytoken.tokens.encoding import DocumentEncoder, open_encoder
+from everytoken.tokens.tokenizer import EncodingRules
 
 
 class Upstream:
@@ -42,11 +43,12 @@ class Upstream:
 
     @cached_property
     def _encoder(self) -> DocumentEncoder:
-        return open_encoder(
+        rules = EncodingRules(
             self._release.path / TOKENIZER_PATH,
             self._release.recipe["tokenizer"]["eos_token"],
-            special_tokens_in_text=self._release.parameters("tokenization")["special_tokens_in_text"],
+            self._release.parameters("tokenization")["special_tokens_in_text"],
         )
+        return open_encoder(rules)
 
     def texts(self, split: str, numbers: Iterable[int]) -> dict[int, str]:
         """Return the texts of documents of a split, by number; those that were taken down are left out.

@@ -50,6 +50,7 @@ from everytoken.tokens.streams import (
     stored_dtype,
     tokenizer_facts,
 )
+from everytoken.tokens.tokenizer import EncodingRules
 
 CHATS = "chats"
 
@@ -101,7 +102,7 @@ def write_chat_windows(
             f"chats.context_tokens is {chats.context_tokens}; expected less than seq_length, which is {seq_length}: "
             "else no window has room for more of a chat"
         )
-    encoder = open_encoder(tokenizer, eos_token, special_tokens_in_text="literal")
+    encoder = open_encoder(EncodingRules(tokenizer, eos_token, "literal"))
     counts = _Counts({name: _SourceCounts() for name in chats.rules})
     scratch = Path(tempfile.mkdtemp(prefix="chats-", dir=folder))
     with (scratch / "windows").open("w+b") as windows, (scratch / "masks").open("w+b") as masks:

@@ -21,9 +21,9 @@ from everytoken.tokens.encoding.encoder import DocumentEncoder, Encoded, Spelled
 from everytoken.tokens.encoding.language_bands import BANDS, language_band
 from everytoken.tokens.encoding.recheck import EngineDiffers, Recheck, Rechecker
 from everytoken.tokens.encoding.tombstones import STATISTIC, buried_of
-from everytoken.tokens.engines import SpecialTokens, chosen_engine, proof_of
+from everytoken.tokens.engines import chosen_engine, proof_of
 from everytoken.tokens.errors import TokenizerError
-from everytoken.tokens.tokenizer import open_tokenizer
+from everytoken.tokens.tokenizer import EncodingRules, open_tokenizer
 
 _NEEDED = ("text", "source")
 _ADDRESS = ("source", "shard_index", "row")
@@ -35,11 +35,9 @@ def encode_part(
     part: Part,
     exclusions: Part | None = None,
     *,
-    tokenizer: Artifact,
+    rules: EncodingRules,
     certificate: Artifact,
     proof: Mapping[str, Any],
-    eos_token: str,
-    special_tokens_in_text: SpecialTokens,
     max_tokens: int,
     max_lossy_share: float,
     columns: Sequence[str],
@@ -59,12 +57,10 @@ def encode_part(
     Args:
         part: rows with ``text`` and ``source``.
         exclusions: of the part (`everytoken.corpus.exclusion`): these documents become tombstones. None: none.
-        tokenizer: the tokenizer artifact; a process loads it once.
+        rules: with which texts are encoded; the tokenizer is an artifact, which a process loads once.
         certificate: says which engines are proven equal.
         proof: of the certificate what the part is recorded as made with
             (`everytoken.tokens.engines.certificate.proof_of`).
-        eos_token: the token that ends a document.
-        special_tokens_in_text: what becomes of special tokens that a text spells.
         max_tokens: cap of a document, EOS included.
         max_lossy_share: the part fails when a greater share of its documents loses text.
         columns: of the input that are kept.
@@ -81,10 +77,10 @@ def encode_part(
     chosen = chosen_engine(
         certificate,
         engine,
-        content=open_tokenizer(tokenizer, eos_token).content,
-        special_tokens_in_text=special_tokens_in_text,
+        content=open_tokenizer(rules.place, rules.eos_token).content,
+        special_tokens_in_text=rules.special_tokens_in_text,
     )
-    opened = open_encoder(tokenizer, eos_token, special_tokens_in_text=special_tokens_in_text, engine=chosen)
+    opened = open_encoder(rules, engine=chosen)
     names = part.schema.names
     if not {*_NEEDED, *columns} <= set(names) or set(_MADE) & set(names):
         raise TokenizerError(

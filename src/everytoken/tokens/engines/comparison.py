@@ -22,9 +22,9 @@ import numpy as np
 from everytoken.measurements import rate
 from everytoken.tokens.engines.adversarial import adversarial_cases
 from everytoken.tokens.engines.guard import check_cut, open_guarded
-from everytoken.tokens.engines.registry import REFERENCE, Engine, SpecialTokens
+from everytoken.tokens.engines.registry import REFERENCE, Engine
 from everytoken.tokens.errors import TokenizerError
-from everytoken.tokens.tokenizer import DocumentTokenizer
+from everytoken.tokens.tokenizer import DocumentTokenizer, SpecialTokens
 
 logger = logging.getLogger(__name__)
 

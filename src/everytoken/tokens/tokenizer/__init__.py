@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         open_tokenizer,
         token_dtype,
     )
+    from everytoken.tokens.tokenizer.encoding_rules import EncodingRules, SpecialTokens, TokenizerFile
     from everytoken.tokens.tokenizer.probe import library_record, probe_record
     from everytoken.tokens.tokenizer.sources import load_hub_tokenizer, load_tokenizer_file, train_tokenizer
     from everytoken.tokens.tokenizer.text_pieces import PIECE_CHARACTERS, pieces
@@ -20,8 +21,11 @@ __getattr__, __dir__ = exports(__name__, __file__)
 
 __all__ = [
     "DocumentTokenizer",
+    "EncodingRules",
     "PIECE_CHARACTERS",
+    "SpecialTokens",
     "TOKENIZER_FILE",
+    "TokenizerFile",
     "byte_symbols",
     "library_record",
     "load_hub_tokenizer",
