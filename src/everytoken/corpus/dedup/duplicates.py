@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypedDict, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +51,15 @@ class Address(NamedTuple):
     source: str
     shard_index: int
     row: int
+
+
+class DuplicateStatistics(TypedDict):
+    """Statistics of `find_duplicates`."""
+
+    rows: int
+    duplicates: int
+    near_duplicates: int
+    by_source: dict[str, dict[str, int]]
 
 
 @versioned("find_duplicates", 1, unrecorded=["memory"])
@@ -93,8 +102,10 @@ def find_duplicates(
         named = distinct(firsts, documents.rows, len(exact) + len(near), memory, _new(place, "firsts"))
         sources, by_source = _write_firsts(folder / FIRSTS, documents, named, exact, near)
     write_text(folder / SOURCES, canonical_json(sources) + "\n")
-    counts = {"rows": documents.rows, "duplicates": len(exact), "near_duplicates": len(near)}
-    return Built({**counts, "by_source": by_source}, {"seconds": time.perf_counter() - started})
+    statistics = DuplicateStatistics(
+        rows=documents.rows, duplicates=len(exact), near_duplicates=len(near), by_source=by_source
+    )
+    return Built(statistics, {"seconds": time.perf_counter() - started})
 
 
 class Duplicates:

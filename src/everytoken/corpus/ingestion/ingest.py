@@ -20,7 +20,7 @@ from everytoken.corpus.errors import BAD_ROW_REASONS, BadRow, RowError, Selectio
 from everytoken.corpus.ingestion.quality import QualityRules, rejection
 from everytoken.corpus.reading import Reading, ReadingLimits, Row, UnreadableRow, iterate_rows
 from everytoken.corpus.rendering import RENDERERS, Document, first_identifier
-from everytoken.corpus.statistics import as_written
+from everytoken.corpus.statistics import DocumentCounts, TextAmounts, as_written
 from everytoken.corpus.upstreams import FileStatus, UpstreamFile
 from everytoken.shards import Part, Rows, SetAside, versioned
 
@@ -66,7 +66,7 @@ def read_part(
     return Rows(DOCUMENTS, batches, set_aside=SET_ASIDE)
 
 
-def check_bad_shares(statistics: Mapping[str, Mapping[str, Any]], max_bad_share: float) -> None:
+def check_bad_shares(statistics: Mapping[str, DocumentCounts], max_bad_share: float) -> None:
     """Check the parts that were made before under another ``max_bad_share``: none may have more bad rows than now.
 
     Args:
@@ -105,7 +105,7 @@ class _Left(NamedTuple):
 
 def _batches(
     value: dict[str, Any], min_chars: int, max_bad_share: float, limits: ReadingLimits, keep_fetched: bool
-) -> Generator[pa.RecordBatch | SetAside, None, dict[str, Any]]:
+) -> Generator[pa.RecordBatch | SetAside, None, DocumentCounts]:
     shard, file = value["shard"], UpstreamFile.from_json(value["file"])
     reading, quality = Reading.model_validate(value["reading"]), _QUALITY.validate_python(value["quality"])
     status = file.require(shard["digest"])
@@ -236,9 +236,11 @@ class _Tally:
         )
         raise RowError(self._file.source, self._file.path, None, reason, remedy)
 
-    def statistics(self) -> dict[str, Any]:
-        names = ("rows", "characters", "utf8_bytes")
-        strata = {name: dict(zip(names, counts, strict=True)) for name, counts in sorted(self._strata.items())}
+    def statistics(self) -> DocumentCounts:
+        strata = {
+            name: TextAmounts(rows=rows, characters=characters, utf8_bytes=utf8_bytes)
+            for name, (rows, characters, utf8_bytes) in sorted(self._strata.items())
+        }
         return {
             "rows_in": self._kept + self._left.total(),
             "kept": self._kept,

@@ -11,9 +11,16 @@ from everytoken.lazy_imports import exports
 if TYPE_CHECKING:
     from everytoken.corpus.scoring.audit import PAGE_FILE, AuditParameters, audit_lines, draw_audit, write_audit
     from everytoken.corpus.scoring.audit_report import REPORT_FILE, report_labels, report_lines
-    from everytoken.corpus.scoring.classifications import BY_ADDRESS, BY_ID, BY_USE, collect_classifications
+    from everytoken.corpus.scoring.classifications import (
+        BY_ADDRESS,
+        BY_ID,
+        BY_USE,
+        ClassificationStatistics,
+        collect_classifications,
+    )
     from everytoken.corpus.scoring.embedded import EmbeddedScorer, identify_model
     from everytoken.corpus.scoring.model_files import ModelFolder, fetch_model, model_identity
+    from everytoken.corpus.scoring.one_score_per_id import ScorerCounts
     from everytoken.corpus.scoring.published import PublishedScorer, join_part, join_published, require_scores_known
     from everytoken.corpus.scoring.report import ALL_SOURCES, score_table
     from everytoken.corpus.scoring.score import score_part
@@ -27,11 +34,13 @@ __all__ = [
     "BY_ADDRESS",
     "BY_ID",
     "BY_USE",
+    "ClassificationStatistics",
     "EmbeddedScorer",
     "ModelFolder",
     "PAGE_FILE",
     "PublishedScorer",
     "REPORT_FILE",
+    "ScorerCounts",
     "TransformersScorer",
     "audit_lines",
     "collect_classifications",
