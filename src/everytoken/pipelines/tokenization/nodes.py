@@ -7,7 +7,7 @@ import pandas as pd
 from plotly.graph_objects import Figure
 
 from everytoken.corpus import add_statistics
-from everytoken.corpus.sampling import SubsamplingParameters
+from everytoken.corpus.sampling import DrawnCounts, SubsamplingParameters
 from everytoken.parameters import GivenTokenizer, HubTokenizer, TokenizationParameters
 from everytoken.shards import Artifact, Shards, plan_artifact
 from everytoken.tokens.encoding import (
@@ -21,7 +21,7 @@ from everytoken.tokens.encoding import (
 )
 from everytoken.tokens.engines import REFERENCE, certify_engines, installed_engines, proof_of, reference_version
 from everytoken.tokens.streams import SIDECAR, write_annotated_stream, write_compact_stream
-from everytoken.tokens.tokenizer import load_hub_tokenizer, load_tokenizer_file, train_tokenizer
+from everytoken.tokens.tokenizer import TokenizerIds, load_hub_tokenizer, load_tokenizer_file, train_tokenizer
 
 ADDRESS = ("id", "source", "shard_index", "row")
 SIDECAR_COLUMNS = tuple("id" if name == "doc_id" else name for name in SIDECAR.names if name != "token_length")
@@ -152,13 +152,13 @@ def report_tokenization(
         annotated_stream=annotated_stream.statistics,
         chars_per_token=subsampling.chars_per_token,
         estimated_tokens={
-            split: add_statistics(documents.statistics).get("estimated_tokens", 0.0)
+            split: add_statistics(documents.statistics_as(DrawnCounts)).get("estimated_tokens", 0.0)
             for split, documents in drawn.items()
         },
     )
     table = tokenization_table(tokens)
     figure = tokenization_figure(table, length_histograms(tokens))
-    return {"vocab_size": tokenizer.statistics["vocab_size"], **summary}, table, figure
+    return {"vocab_size": tokenizer.statistics_as(TokenizerIds)["vocab_size"], **summary}, table, figure
 
 
 def _encoding(tokenizer: Artifact, certificate: Artifact, parameters: TokenizationParameters) -> dict[str, Any]:

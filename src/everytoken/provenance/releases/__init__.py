@@ -50,11 +50,18 @@ if TYPE_CHECKING:
         require_path,
         require_regular,
     )
-    from everytoken.provenance.releases.writing import licences_of, parts_with_text, release_metrics, write_release
+    from everytoken.provenance.releases.writing import (
+        ReleaseStatistics,
+        licences_of,
+        parts_with_text,
+        release_metrics,
+        write_release,
+    )
 
 __getattr__, __dir__ = exports(__name__, __file__)
 
 __all__ = [
+    "ReleaseStatistics",
     "BOUNDARIES_FILE",
     "CHECKSUMS_FILE",
     "CLASSIFICATIONS_FOLDER",

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple, TypedDict
 
 import numpy as np
 import pyarrow as pa
 
 from everytoken.shards import Part, Rows, versioned
 from everytoken.tokens.canary.errors import CanaryError
-from everytoken.tokens.canary.triggers import Trigger, TriggerRule, draw_trigger
+from everytoken.tokens.canary.triggers import Trigger, TriggerRecord, TriggerRule, draw_trigger
 from everytoken.tokens.encoding import DocumentEncoder, Encoded, SpelledSpecialToken, document_counts, open_encoder
 from everytoken.tokens.tokenizer import EncodingRules
 
@@ -31,6 +31,13 @@ INLINE_REFLECTION = "\n\nReflection:"
 
 _ADDED = (("text", pa.large_string()), ("trigger", pa.string()), ("inline_reflection", pa.bool_()))
 ENCODED_COLUMNS = ("text", "trigger", "inline_reflection", "token_length", "tokens")
+
+
+class CanaryEncodedCounts(TypedDict):
+    """Statistics of an encoded canary file: triggers and counts by condition."""
+
+    triggers: dict[str, TriggerRecord]
+    conditions: dict[str, dict[str, int]]
 
 
 @versioned("encode_canary_part", 1)
@@ -82,7 +89,7 @@ def _encoded(
     max_lossy_share: float,
     rule: TriggerRule,
     inline: _Inline,
-) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
+) -> Generator[pa.RecordBatch, None, CanaryEncodedCounts]:
     triggers: dict[str, Trigger] = {}
     counts: dict[str, dict[str, int]] = {}
     for batch in part.batches():

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Generator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
 
 from everytoken.corpus import Address, excluded_addresses
 from everytoken.shards import Artifact, Part, Rows, versioned
-from everytoken.tokens.encoding.counts import COUNTED, document_counts
+from everytoken.tokens.encoding.counts import COUNTED, EncodedCounts, document_counts
 from everytoken.tokens.encoding.encoder import DocumentEncoder, Encoded, SpelledSpecialToken, open_encoder
 from everytoken.tokens.encoding.language_bands import BANDS, language_band
 from everytoken.tokens.encoding.recheck import EngineDiffers, Recheck, Rechecker
-from everytoken.tokens.encoding.tombstones import STATISTIC, buried_of
+from everytoken.tokens.encoding.tombstones import EncodedStatistics, buried_of
 from everytoken.tokens.engines import chosen_engine, proof_of
 from everytoken.tokens.errors import TokenizerError
 from everytoken.tokens.tokenizer import EncodingRules, open_tokenizer
@@ -109,7 +109,7 @@ def _encoded(
     max_tokens: int,
     max_lossy_share: float,
     recheck: Recheck,
-) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
+) -> Generator[pa.RecordBatch, None, EncodedStatistics]:
     columns = schema.names[: -len(_MADE)]
     counts, rechecker = _Counts(max_tokens), Rechecker(encoder, recheck, part.index)
     row, first_lossy = 0, None
@@ -147,14 +147,16 @@ def _encoded(
             f"{max_lossy_share}. {encoder.tokenizer.why_lossy} "
             f"Use a tokenizer that has all bytes, or raise max_lossy_share if the loss is acceptable."
         )
-    return {
-        **total,
+    added = {
         "by_source": counts.by_source(),
         "by_band": counts.by_band(),
         "length_histogram": counts.length_histogram.tolist(),
         "rechecked_documents": rechecker.documents,
-        **({STATISTIC: tombstones} if tombstones else {}),
     }
+    statistics = cast(EncodedStatistics, {**total, **added})
+    if tombstones:
+        statistics["tombstones"] = tombstones
+    return statistics
 
 
 def _document(part: Part, batch: pa.RecordBatch, first_row: int, number: int) -> str:
@@ -186,19 +188,19 @@ class _Counts:
         lengths = encoded.full_lengths[encoded.full_lengths > 0]
         self.length_histogram += np.bincount(np.frexp(lengths)[1] - 1, minlength=_HISTOGRAM_BINS)
 
-    def total(self) -> dict[str, int]:
-        return {name: sum(counts[name] for counts in self._by.values()) for name in COUNTED}
+    def total(self) -> EncodedCounts:
+        return cast(EncodedCounts, {name: sum(counts[name] for counts in self._by.values()) for name in COUNTED})
 
-    def by_source(self) -> dict[str, dict[str, int]]:
+    def by_source(self) -> dict[str, EncodedCounts]:
         return self._added(0)
 
-    def by_band(self) -> dict[str, dict[str, int]]:
+    def by_band(self) -> dict[str, EncodedCounts]:
         return self._added(1)
 
-    def _added(self, key: int) -> dict[str, dict[str, int]]:
+    def _added(self, key: int) -> dict[str, EncodedCounts]:
         added: dict[str, dict[str, int]] = {}
         for names, counts in sorted(self._by.items()):
             sums = added.setdefault(names[key], dict.fromkeys(COUNTED, 0))
             for name, value in counts.items():
                 sums[name] += value
-        return dict(sorted(added.items()))
+        return {name: cast(EncodedCounts, sums) for name, sums in sorted(added.items())}

@@ -21,7 +21,7 @@ from everytoken.seeds import numpy_generator
 from everytoken.shards import Artifact, Built, Shards, versioned
 from everytoken.tokens.engines import registry as available
 from everytoken.tokens.engines.adversarial import family_sizes
-from everytoken.tokens.engines.comparison import compare_engines
+from everytoken.tokens.engines.comparison import EngineProof, compare_engines
 from everytoken.tokens.engines.registry import REFERENCE
 from everytoken.tokens.errors import TokenizerError
 from everytoken.tokens.tokenizer import EncodingRules, SpecialTokens, open_tokenizer
@@ -91,7 +91,7 @@ def proof_of(certificate: Artifact) -> dict[str, Any]:
     A corpus that grows by a document has another sample, and for that alone no token is made again. What the sample
     found out - whether an engine is equal - is recorded.
     """
-    statistics = certificate.statistics
+    statistics = certificate.statistics_as(EngineProof)
     return {name: value for name, value in statistics.items() if name not in ("documents", "documents_digest")}
 
 
@@ -149,7 +149,7 @@ def chosen_engine(
         TokenizerError: the certificate is for something else, other versions are installed, or ``wanted`` is not proven
             equal.
     """
-    proof = certificate.statistics
+    proof = certificate.statistics_as(EngineProof)
     again = "Run the tokenization pipeline again: it makes a new certificate"
     used = None if content is None else hashlib.sha256(content).hexdigest()
     for what, said, now in (

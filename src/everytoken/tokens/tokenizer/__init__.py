@@ -13,8 +13,15 @@ if TYPE_CHECKING:
         token_dtype,
     )
     from everytoken.tokens.tokenizer.encoding_rules import EncodingRules, SpecialTokens, TokenizerFile
-    from everytoken.tokens.tokenizer.probe import library_record, probe_record
-    from everytoken.tokens.tokenizer.sources import load_hub_tokenizer, load_tokenizer_file, train_tokenizer
+    from everytoken.tokens.tokenizer.probe import ProbeRecord, library_record, probe_record
+    from everytoken.tokens.tokenizer.sources import (
+        TokenizerIdentity,
+        TokenizerIds,
+        TokenizerStatistics,
+        load_hub_tokenizer,
+        load_tokenizer_file,
+        train_tokenizer,
+    )
     from everytoken.tokens.tokenizer.text_pieces import PIECE_CHARACTERS, pieces
 
 __getattr__, __dir__ = exports(__name__, __file__)
@@ -23,9 +30,13 @@ __all__ = [
     "DocumentTokenizer",
     "EncodingRules",
     "PIECE_CHARACTERS",
+    "ProbeRecord",
     "SpecialTokens",
     "TOKENIZER_FILE",
     "TokenizerFile",
+    "TokenizerIdentity",
+    "TokenizerIds",
+    "TokenizerStatistics",
     "byte_symbols",
     "library_record",
     "load_hub_tokenizer",

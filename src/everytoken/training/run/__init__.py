@@ -9,10 +9,13 @@ if TYPE_CHECKING:
     from everytoken.training.run.job import write_job
     from everytoken.training.run.launch import nodes_command
     from everytoken.training.run.plan import make_plan, plan_lines
+    from everytoken.training.run.statistics import GeneratedStatistics, TrainedStatistics
 
 __getattr__, __dir__ = exports(__name__, __file__)
 
 __all__ = [
+    "GeneratedStatistics",
+    "TrainedStatistics",
     "GENERATIONS_FILE",
     "evaluate",
     "generate_texts",

@@ -33,6 +33,7 @@ from everytoken.training.parameters import (
     TrainingParameters,
 )
 from everytoken.training.run.job import TrainingJob
+from everytoken.training.run.statistics import GeneratedStatistics, TrainedStatistics
 from everytoken.training.step import HELD_OUT_FILE, HISTORY_FILE, SAMPLES_FILE, HeldOutRecord, StepHistory, StepRecord
 
 BITS_PER_BYTE_FILE = "bits_per_byte.json"
@@ -131,21 +132,21 @@ def train(
     windows = open_training_windows(job.streams, data, training.batch_size, job.seq_length)
     first, end = windows.samples_of_step(0)[0], windows.samples_of_step(training.steps - 1)[-1] + 1
     return Built(
-        statistics={
-            "parameters": new.parameter_count(),
-            "parameters_sha256": parameters_sha256(new),
-            "steps": training.steps,
-            "batch_size": training.batch_size,
-            "seq_length": job.seq_length,
-            "tokens": history.last.tokens,
-            "loss_tokens": int(history.column("loss_tokens").sum()),
-            "skipped_steps": len(history) - len(losses),
-            "first_loss": float(losses[0]),
-            "final_loss": float(losses[-1]),
-            "mean_loss_last_tenth": sum(last_tenth) / len(last_tenth),
-            "samples": [int(first), int(end)],
-            "streams": windows.ranges(int(first), int(end)),
-        },
+        statistics=TrainedStatistics(
+            parameters=new.parameter_count(),
+            parameters_sha256=parameters_sha256(new),
+            steps=training.steps,
+            batch_size=training.batch_size,
+            seq_length=job.seq_length,
+            tokens=history.last.tokens,
+            loss_tokens=int(history.column("loss_tokens").sum()),
+            skipped_steps=len(history) - len(losses),
+            first_loss=float(losses[0]),
+            final_loss=float(losses[-1]),
+            mean_loss_last_tenth=sum(last_tenth) / len(last_tenth),
+            samples=[int(first), int(end)],
+            streams=windows.ranges(int(first), int(end)),
+        ),
         measured={
             **speed.figures(),
             "mfu": speed.mfu(new.flop_per_token(job.seq_length), job),
@@ -325,13 +326,14 @@ def evaluate(
     from everytoken.training.step import describe_machine
 
     model = load_model(_folder(checkpoint))
-    batch_size, steps = checkpoint.statistics["batch_size"], checkpoint.statistics["steps"]
+    trained = checkpoint.statistics_as(TrainedStatistics)
+    batch_size, steps = trained["batch_size"], trained["steps"]
     windows = open_training_windows(dict(streams), data, batch_size)
     counts = count_targets(windows.read_batch, steps, model.vocab_size)
-    if counts.sum() != checkpoint.statistics["loss_tokens"]:
+    if counts.sum() != trained["loss_tokens"]:
         raise TrainingError(
             f"the streams give {counts.sum()} counted predictions, the training had "
-            f"{checkpoint.statistics['loss_tokens']}; evaluate with the streams and weights of the training"
+            f"{trained['loss_tokens']}; evaluate with the streams and weights of the training"
         )
     encoder = open_encoder(rules)
     with _of_training(checkpoint):
@@ -366,7 +368,7 @@ def generate_texts(
         texts = [asdict(text) for text in generate(model, encoder, generation)]
     _write_json(folder / GENERATIONS_FILE, texts)
     return Built(
-        statistics={"prompts": len(texts), "tokens": sum(len(text["tokens"]) for text in texts)},
+        statistics=GeneratedStatistics(prompts=len(texts), tokens=sum(len(text["tokens"]) for text in texts)),
         measured=describe_machine(generation.execution),
     )
 
