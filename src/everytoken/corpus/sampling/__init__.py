@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     )
     from everytoken.corpus.sampling.splits import (
         DrawnCounts,
+        EstimatedTokens,
         HeldOutStatistics,
         SplitStatistics,
         estimate_part_tokens,
@@ -32,6 +33,7 @@ __all__ = [
     "DrawnCounts",
     "DrawnParts",
     "DrawnSums",
+    "EstimatedTokens",
     "HeldOutStatistics",
     "SplitStatistics",
     "HeldOutParameters",

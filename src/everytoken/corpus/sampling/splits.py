@@ -73,6 +73,12 @@ class DrawnCounts(TypedDict):
     by_score: dict[str, dict[str, Amounts]]
 
 
+class EstimatedTokens(TypedDict, total=False):
+    """What a split says of its tokens; one that a replay restored says nothing, since nothing was estimated."""
+
+    estimated_tokens: float
+
+
 class StratumCounts(TypedDict, total=False):
     """What is in a split, and what is not drawn, by name of the stratum; nothing without strata."""
 

@@ -7,7 +7,7 @@ import pandas as pd
 from plotly.graph_objects import Figure
 
 from everytoken.corpus import add_statistics
-from everytoken.corpus.sampling import DrawnCounts, SubsamplingParameters
+from everytoken.corpus.sampling import EstimatedTokens, SubsamplingParameters
 from everytoken.parameters import GivenTokenizer, HubTokenizer, TokenizationParameters
 from everytoken.shards import Artifact, Shards, plan_artifact
 from everytoken.tokens.encoding import (
@@ -152,7 +152,7 @@ def report_tokenization(
         annotated_stream=annotated_stream.statistics,
         chars_per_token=subsampling.chars_per_token,
         estimated_tokens={
-            split: add_statistics(documents.statistics_as(DrawnCounts)).get("estimated_tokens", 0.0)
+            split: add_statistics(documents.statistics_as(EstimatedTokens)).get("estimated_tokens", 0.0)
             for split, documents in drawn.items()
         },
     )
