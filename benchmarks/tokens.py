@@ -27,7 +27,7 @@ from everytoken.tokens.engines import (
     proof_of,
     reference_version,
 )
-from everytoken.tokens.tokenizer import open_tokenizer, train_tokenizer
+from everytoken.tokens.tokenizer import EncodingRules, open_tokenizer, train_tokenizer
 
 EOS = "<|endoftext|>"
 PARTS = 4
@@ -102,11 +102,9 @@ def main() -> None:
 
         planned = plan_artifact(
             certify_engines,
-            tokenizer=tokenizer,
-            eos_token=EOS,
+            rules=EncodingRules(tokenizer, EOS, "literal"),
             engines=installed_engines(),
             reference=reference_version(),
-            special_tokens_in_text="literal",
             samples=[documents],
             cases=cases,
             documents=100,
@@ -122,11 +120,9 @@ def main() -> None:
             seconds, _ = timed(lambda bare=bare: bare.encode(texts))
             line(f"{name}, all texts at once", size, seconds)
             options = {
-                "tokenizer": tokenizer,
+                "rules": EncodingRules(tokenizer, EOS, "literal"),
                 "certificate": certificate,
                 "proof": proof_of(certificate),
-                "eos_token": EOS,
-                "special_tokens_in_text": "literal",
                 "max_tokens": 2048,
                 "max_lossy_share": 0.0,
                 "columns": ["id", "source", "shard_index", "row"],

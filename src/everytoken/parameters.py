@@ -32,13 +32,15 @@ from everytoken.models import ModelParameters
 from everytoken.provenance.releases import Licence, Origin, WebLink
 from everytoken.provenance.replay import listed_roots
 from everytoken.redaction import without_secrets
+from everytoken.shards import Artifact
 from everytoken.tagged_unions import keys_of_the_chosen_kind
 from everytoken.tokens import StreamError
 from everytoken.tokens.canary import CanaryParameters
 from everytoken.tokens.chat import ChatParameters
-from everytoken.tokens.engines import EngineName, SpecialTokens
+from everytoken.tokens.engines import EngineName
 from everytoken.tokens.order import DataParameters
 from everytoken.tokens.streams import chosen_kinds
+from everytoken.tokens.tokenizer import EncodingRules, SpecialTokens
 from everytoken.training import (
     BitsPerByteParameters,
     CheckpointParameters,
@@ -263,6 +265,10 @@ class TokenizationParameters(_Parameters):
                 f"{self.seq_length} tokens to a document; at least 2 are needed (one token and EOS)"
             )
         return self
+
+    def encoding_rules(self, tokenizer: Artifact) -> EncodingRules:
+        """Return how documents are encoded with the tokenizer that these parameters make."""
+        return EncodingRules(tokenizer, self.eos_token, self.special_tokens_in_text)
 
     @property
     def max_annotated_tokens(self) -> int:

@@ -9,7 +9,9 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from everytoken.corpus import TextAmounts
 from everytoken.corpus.scoring import ALL_SOURCES
+from everytoken.corpus.selection import MixtureRow
 
 Counts = Mapping[str, float]
 
@@ -17,7 +19,7 @@ _LAYOUT = {"template": "plotly_white", "font": {"size": 14}, "legend_title_text"
 
 
 def ingestion_figure(
-    histogram: Counts, by_source: Mapping[str, Counts], mixture: Sequence[Mapping[str, Any]] | None
+    histogram: Counts, by_source: Mapping[str, TextAmounts], mixture: Sequence[MixtureRow] | None
 ) -> go.Figure:
     """Documents by length, and beside it the share of each source; for a mixture also the share that was intended.
 

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict
 
-from everytoken.shards import IncompleteStore, Recipe, RecipeError, plan_artifact, versioned
+from everytoken.shards import IncompleteStore, Recipe, RecipeError, plan_artifact, stored_in, versioned
 from everytoken.shards import recipe as recipes
 from tests.shards import functions
 from tests.shards.functions import add_one, build_nothing, count_up, version_of
@@ -37,6 +37,13 @@ class OpenModel(BaseModel):
 @dataclasses.dataclass(frozen=True)
 class Frozen:
     limit: float
+
+
+@recipes.recorded_by_field
+@dataclasses.dataclass(frozen=True)
+class Together:
+    limit: float
+    made: Any
 
 
 class Colour(enum.StrEnum):
@@ -209,3 +216,18 @@ def test_digests_of_stored_data_are_found_wherever_a_parameter_has_them() -> Non
     description = {"function": "f", "parameters": {"one": nested[0], "two": nested[1], "text": "digest", "own": named}}
     assert recipes.digests_in(description) == {"b", "c", "d"}
     assert recipes.digests_in(("digest", 3, None)) == set()
+
+
+def test_a_value_recorded_by_field_is_recorded_as_the_parameters_that_it_took_the_place_of() -> None:
+    store = SimpleNamespace(root_digest="5" * 64)
+    together = Recipe(count_up, {"rules": Together(0.5, store), "seed": 1})
+    apart = Recipe(count_up, {"seed": 1, "limit": 0.5, "made": store})
+    assert together.description == apart.description
+    assert together.fingerprint([]) == apart.fingerprint([])
+    with pytest.raises(RecipeError, match=r"count_up: rules has \['limit'\], which other parameters have, too"):
+        _ = Recipe(count_up, {"limit": 1, "rules": Together(0.5, store)}).description
+
+
+def test_stored_data_in_a_value_recorded_by_field_is_locked_and_verified_like_any_other() -> None:
+    artifact = SimpleNamespace(verify=lambda: None, folder=Path("made"))
+    assert list(stored_in([Together(0.5, artifact)])) == [artifact]

@@ -14,7 +14,7 @@ from everytoken.corpus.upstreams.wheels import WheelUpstream, fetch_wheel
 from everytoken.models import ModelsError
 from everytoken.models.gguf import GgufFile
 from everytoken.seeds import numpy_generator
-from everytoken.tokens import open_encoder
+from everytoken.tokens import EncodingRules, open_encoder
 from everytoken.training import ExecutionParameters, GenerationParameters
 from everytoken.training.checkpoints.exchange import export_checkpoint, import_checkpoint
 from everytoken.training.checkpoints.model import load_config, load_model
@@ -198,7 +198,7 @@ def test_smollm2_135m_instruct_is_the_same_model_here_as_in_transformers_and_ans
     tokenizer = (checkpoint / "tokenizer.json").read_bytes()
     assert hashlib.sha256(tokenizer).hexdigest() == "9ca9acddb6525a194ec8ac7a87f24fbba7232a9a15ffa1af0c1224fcd888e47c"
 
-    encoder = open_encoder(checkpoint / "tokenizer.json", "<|im_end|>", special_tokens_in_text="control")
+    encoder = open_encoder(EncodingRules(checkpoint / "tokenizer.json", "<|im_end|>", "control"))
     model = load_model(checkpoint)
     assert load_config(checkpoint).eos_id == encoder.tokenizer.eos_id == 2
     parameters = GenerationParameters(

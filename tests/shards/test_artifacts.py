@@ -6,7 +6,7 @@ import json
 import resource
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import pytest
 
@@ -252,3 +252,20 @@ def test_what_is_made_from_a_damaged_input_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DamagedStore, match="is not the file that was written"):
         target.save(plan_artifact(build_folder, source=loaded))
     assert not target.exists()
+
+
+class _Noted(TypedDict):
+    length: int
+
+
+class _NotedTwice(_Noted):
+    times: int
+
+
+def test_statistics_are_read_as_the_record_of_their_writer(tmp_path: Path) -> None:
+    folder = tmp_path / "made"
+    folder.mkdir()
+    made = Artifact(folder=folder, ledger={"statistics": {"length": 3, "more": True}})
+    assert made.statistics_as(_Noted)["length"] == 3
+    with pytest.raises(DamagedStore, match=r"made: its statistics are no _NotedTwice: they lack \['times'\]"):
+        made.statistics_as(_NotedTwice)

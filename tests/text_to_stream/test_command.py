@@ -73,16 +73,16 @@ def test_errors_are_one_message(tmp_path: Path, tokenizer: Path) -> None:
 KILLED = """
 import os, signal
 from everytoken.cli import cli
-from everytoken.shards import Processes
+from everytoken.shards import WorkerProcesses
 
-run = Processes.run
+run = WorkerProcesses.run
 
 def killed_after_the_first_part(self, function, tasks):
     for outcome in run(self, function, tasks):
         os.kill(os.getpid(), signal.SIGKILL)
         yield outcome
 
-Processes.run = killed_after_the_first_part
+WorkerProcesses.run = killed_after_the_first_part
 cli()
 """
 

@@ -13,7 +13,7 @@ from everytoken.models import LlamaParameters
 from everytoken.models.families import build_model
 from everytoken.seeds import numpy_generator
 from everytoken.shards import file_sha256
-from everytoken.tokens import WindowWriter, open_encoder
+from everytoken.tokens import EncodingRules, WindowWriter, open_encoder
 from everytoken.tokens.order.parameters import DataParameters
 from everytoken.training import (
     CheckpointParameters,
@@ -102,7 +102,7 @@ def byte_encoder(folder):
     tokenizer.train_from_iterator([], trainer)
     path = folder / "tokenizer.json"
     tokenizer.save(str(path))
-    return open_encoder(path, EOS, special_tokens_in_text="control")
+    return open_encoder(EncodingRules(path, EOS, "control"))
 
 
 def byte_model(seed=1):

@@ -196,6 +196,7 @@ def generate_command(
     Special tokens that a prompt spells are those tokens; \n is a new line.
     """
     from everytoken.tokens.encoding import open_encoder
+    from everytoken.tokens.tokenizer import EncodingRules
     from everytoken.training import ExecutionParameters, GenerationParameters
     from everytoken.training.checkpoints import load_config, load_model, require_intact
     from everytoken.training.evaluation import generate
@@ -207,7 +208,7 @@ def generate_command(
         require_intact(checkpoint)
         path = _tokenizer_of(checkpoint, tokenizer)
         eos_token = _token(path, load_config(checkpoint).eos_id)
-        encoder = open_encoder(path, eos_token, special_tokens_in_text="control")
+        encoder = open_encoder(EncodingRules(path, eos_token, "control"))
         for number, text in enumerate(generate(load_model(checkpoint), encoder, parameters)):
             click.echo(f"{chr(10) if number else ''}{text.prompt}{text.text}")
             click.echo(f"[{len(text.tokens)} tokens, ended by {text.finish}]", err=True)

@@ -48,7 +48,14 @@ if TYPE_CHECKING:
         read_list,
         write_list,
     )
-    from everytoken.corpus.statistics import add_statistics, as_written
+    from everytoken.corpus.statistics import (
+        ClassesBySource,
+        DocumentCounts,
+        RowCounts,
+        TextAmounts,
+        add_statistics,
+        as_written,
+    )
 
 __getattr__, __dir__ = exports(__name__, __file__)
 
@@ -56,9 +63,11 @@ __all__ = [
     "BAD_ROW_REASONS",
     "BadRow",
     "BatchBuilder",
+    "ClassesBySource",
     "CorpusError",
     "DEFAULT_REASON",
     "DOCUMENTS",
+    "DocumentCounts",
     "Entry",
     "ExcludedAddress",
     "ExcludedId",
@@ -69,6 +78,7 @@ __all__ = [
     "N_CLASSES",
     "NoFilesError",
     "PlanError",
+    "RowCounts",
     "RowError",
     "SCORE_FIELDS",
     "SET_ASIDE",
@@ -77,6 +87,7 @@ __all__ = [
     "SamplingError",
     "ScoringError",
     "SelectionError",
+    "TextAmounts",
     "UpstreamError",
     "add_statistics",
     "as_written",

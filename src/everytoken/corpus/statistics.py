@@ -2,9 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypedDict, TypeVar, cast
+
+Statistics = TypeVar("Statistics", bound=Mapping[str, object])
+
+
+class TextAmounts(TypedDict):
+    """How many documents, and how long they are together."""
+
+    rows: int
+    characters: int
+    utf8_bytes: int
+
+
+class RowCounts(TypedDict):
+    """What became of rows: ``rows_in = kept + set_aside`` by reason."""
+
+    rows_in: int
+    kept: int
+    set_aside: dict[str, int]
+
+
+class DocumentCounts(RowCounts):
+    """Statistics of a part of documents.
+
+    ``by_source`` is of what is kept, by source and stratum; ``length_histogram`` has documents by
+    `everytoken.corpus.ingestion.ingest.length_bin`.
+    """
+
+    by_source: dict[str, dict[str, TextAmounts]]
+    length_histogram: dict[str, int]
+
+
+class ClassesBySource(TypedDict):
+    """What the statistics of every part of scored documents have, whatever scored them."""
+
+    by_source: dict[str, ScoreCounts]
+
+
+class ScoreCounts(TypedDict):
+    """Documents by safety score: of all rows, and of each id once a part."""
+
+    rows_by_class: dict[str, int]
+    distinct_by_class: dict[str, int]
 
 
 def as_written(number: float) -> Fraction:
@@ -16,8 +58,10 @@ def as_written(number: float) -> Fraction:
     return Fraction(repr(number))
 
 
-def add_statistics(statistics: Iterable[dict[str, Any]]) -> dict[str, Any]:
+def add_statistics(statistics: Iterable[Statistics]) -> Statistics:
     """Return the sum of nested dictionaries of numbers, added in the given order, with keys sorted on every level.
+
+    Of none it is {}.
 
     >>> add_statistics([{"rows": 2, "by_source": {"b": 1}}, {"rows": 3, "by_source": {"a": 4, "b": 1}}])
     {'by_source': {'a': 4, 'b': 2}, 'rows': 5}
@@ -25,10 +69,10 @@ def add_statistics(statistics: Iterable[dict[str, Any]]) -> dict[str, Any]:
     total: dict[str, Any] = {}
     for entry in statistics:
         _add(total, entry)
-    return _sorted(total)
+    return cast(Statistics, _sorted(total))
 
 
-def _add(total: dict[str, Any], entry: dict[str, Any]) -> None:
+def _add(total: dict[str, Any], entry: Mapping[str, Any]) -> None:
     for key, value in entry.items():
         if isinstance(value, dict):
             _add(total.setdefault(key, {}), value)

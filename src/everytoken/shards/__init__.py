@@ -46,7 +46,15 @@ if TYPE_CHECKING:
     from everytoken.shards.locked_inputs import reading, stored_in, unchanging
     from everytoken.shards.parts import BATCH_ROWS, Part, Rows, SetAside, StoredPart, Unchanged, ValuePart
     from everytoken.shards.progress_bar import progress
-    from everytoken.shards.recipe import UNRECORDED, Recipe, digests_in, recipe_digest, recipe_value, versioned
+    from everytoken.shards.recipe import (
+        UNRECORDED,
+        Recipe,
+        digests_in,
+        recipe_digest,
+        recipe_value,
+        recorded_by_field,
+        versioned,
+    )
     from everytoken.shards.shards import Shards, Zipped, part_name
     from everytoken.shards.store import Store
     from everytoken.shards.table_digests import TableDigest, stored_content, table_digest, type_name
@@ -111,6 +119,7 @@ __all__ = [
     "reading",
     "recipe_digest",
     "recipe_value",
+    "recorded_by_field",
     "remove_temporaries",
     "require_root_digest",
     "scratch_folder",

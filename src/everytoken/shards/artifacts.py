@@ -19,7 +19,7 @@ from typing import Any
 from everytoken.shards.atomic import atomic_folder, lock_folder, remove_temporaries, sole_writer, write_text
 from everytoken.shards.digests import file_sha256, plain_json, value_digest
 from everytoken.shards.errors import DamagedStore, IncompleteStore, ShardsError
-from everytoken.shards.ledger import LEDGER_FILE, is_store, read_ledger
+from everytoken.shards.ledger import LEDGER_FILE, Record, is_store, read_ledger, statistics_as
 from everytoken.shards.locked_inputs import unchanging
 from everytoken.shards.recipe import Recipe, with_declared_name
 
@@ -85,6 +85,14 @@ class Artifact:
     def statistics(self) -> Mapping[str, Any]:
         """What the function said about its output."""
         return dict(self._made("statistics"))
+
+    def statistics_as(self, kind: type[Record]) -> Record:
+        """Return `statistics` as the ``TypedDict`` that the function declares for them.
+
+        Raises:
+            DamagedStore: they lack a key, so another function made the artifact.
+        """
+        return statistics_as(self.statistics, kind, self.folder)
 
     @property
     def measured(self) -> Mapping[str, Any]:

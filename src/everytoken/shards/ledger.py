@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import orjson
 
@@ -31,6 +31,29 @@ _HEAD = 1 << 16
 _PARTS = '\n "parts": [\n'
 _NAME = re.compile(r"part_\d{5,}")
 _REMEDY = "Run the pipeline that makes it again; parts whose content is right are kept."
+
+
+Record = TypeVar("Record", bound=Mapping[str, object])
+
+
+def statistics_as(statistics: Mapping[str, Any], kind: type[Record], where: object) -> Record:
+    """Return the statistics of a part or an artifact as the record that their writer declares.
+
+    Args:
+        statistics: as in the ledger.
+        kind: a ``TypedDict``.
+        where: of the ledger, for messages.
+
+    Raises:
+        DamagedStore: they lack a key that such a record always has, so another function wrote them.
+    """
+    required: frozenset[str] = kind.__required_keys__  # type: ignore[attr-defined]
+    if missing := sorted(required - statistics.keys()):
+        raise DamagedStore(
+            f"{where}: its statistics are no {kind.__name__}: they lack {missing}. Another function or version wrote "
+            f"them. {_REMEDY}"
+        )
+    return cast(Record, dict(statistics))
 
 
 def is_store(folder: Path) -> bool:

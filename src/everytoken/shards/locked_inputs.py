@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from everytoken.shards.atomic import lock_folder, readers
+from everytoken.shards.recipe import by_field
 
 
 def stored_in(values: Iterable[Any]) -> Iterator[Any]:
@@ -27,6 +28,8 @@ def stored_in(values: Iterable[Any]) -> Iterator[Any]:
             yield from stored_in(value.recipe.parameters.values())
         elif hasattr(value, "parts"):
             yield from stored_in(value.parts)
+        elif fields := by_field(value):
+            yield from stored_in(fields.values())
         elif isinstance(value, Mapping):
             yield from stored_in(value.values())
         elif isinstance(value, list | tuple):

@@ -25,6 +25,7 @@ from everytoken.shards.errors import RecipeError
 from everytoken.shards.former_paths import declared_name, former_path
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Class = TypeVar("Class", bound=type)
 
 
 def versioned(name: str, version: int, *, unrecorded: Sequence[str] = ()) -> Callable[[Function], Function]:
@@ -46,6 +47,20 @@ def versioned(name: str, version: int, *, unrecorded: Sequence[str] = ()) -> Cal
         return function
 
     return declare
+
+
+def recorded_by_field(kind: Class) -> Class:
+    """Declare a dataclass whose fields are recorded as if each were a parameter of the function, by its own name.
+
+    Parameters that belong together become one value in the code, and fingerprints stay what they were.
+    """
+    kind.__recipe_by_field__ = True  # type: ignore[attr-defined]
+    return kind
+
+
+def by_field(value: Any) -> Mapping[str, Any] | None:
+    """Return the fields of a value that is `recorded_by_field`; None for any other."""
+    return dict(vars(value)) if hasattr(type(value), "__recipe_by_field__") else None
 
 
 @dataclass(frozen=True)
@@ -171,12 +186,23 @@ class Recipe:
     @cached_property
     def description(self) -> dict[str, Any]:
         """Function, version and recorded parameters as plain JSON."""
-        recorded = sorted(set(self.parameters) - self.unrecorded)
+        parameters = self._by_name()
         return {
             "function": self.name,
             "version": self.version,
-            "parameters": {key: recipe_value(self.parameters[key], key) for key in recorded},
+            "parameters": {
+                key: recipe_value(parameters[key], key) for key in sorted(set(parameters) - self.unrecorded)
+            },
         }
+
+    def _by_name(self) -> dict[str, Any]:
+        parameters: dict[str, Any] = {}
+        for name, value in self.parameters.items():
+            own = by_field(value) or {name: value}
+            if twice := sorted(set(own) & set(parameters)):
+                raise RecipeError(f"{self.place}: {name} has {twice}, which other parameters have, too; rename one")
+            parameters |= own
+        return parameters
 
     @cached_property
     def digest(self) -> str:

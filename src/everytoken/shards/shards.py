@@ -6,12 +6,12 @@ several datasets, ``reduce`` makes one JSON value of each part (a statistic) ins
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from everytoken.shards.errors import IncompleteStore, RecipeError
-from everytoken.shards.ledger import Ledger, root_digest
+from everytoken.shards.ledger import Ledger, Record, root_digest, statistics_as
 from everytoken.shards.parts import Part, PlannedPart, ValuePart
 from everytoken.shards.recipe import Recipe
 
@@ -87,11 +87,19 @@ class Shards:
         return [part.rows for part in self.parts]
 
     @property
-    def statistics(self) -> list[dict[str, Any]]:
+    def statistics(self) -> list[Mapping[str, Any]]:
         """What the part function returned beside its rows, by part in plan order (stored parts only)."""
         if self.ledger is None:
             raise IncompleteStore("only parts loaded from a store have statistics; save these first")
         return [dict(record.statistics) for record in self.ledger.parts]
+
+    def statistics_as(self, kind: type[Record]) -> list[Record]:
+        """Return `statistics` as the ``TypedDict`` that the part function declares for them.
+
+        Raises:
+            DamagedStore: those of a part lack a key, so another function made it.
+        """
+        return [statistics_as(said, kind, part.name) for part, said in zip(self.parts, self.statistics, strict=True)]
 
     @property
     def values(self) -> list[Any]:

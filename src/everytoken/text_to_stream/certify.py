@@ -11,8 +11,8 @@ from everytoken.shards import Built, versioned
 from everytoken.text_to_stream.errors import FileError
 from everytoken.text_to_stream.inputs import InputFile
 from everytoken.text_to_stream.lines import Lines, read_texts
-from everytoken.tokens.engines import SpecialTokens, compare_engines
-from everytoken.tokens.tokenizer import open_tokenizer
+from everytoken.tokens.engines import compare_engines
+from everytoken.tokens.tokenizer import EncodingRules, open_tokenizer
 
 _SAMPLED_FILES = 16
 _SAMPLED_CHARACTERS = 1 << 21
@@ -32,13 +32,11 @@ def certify_files(
     folder: Path,
     *,
     tokenizer_sha256: str,
-    eos_token: str,
+    rules: EncodingRules,
     engines: Mapping[str, str],
     reference: str,
-    special_tokens_in_text: SpecialTokens,
     cases: int,
     seed: int,
-    tokenizer: Path,
     sampled: Sampled,
 ) -> Built:
     """Compare engines with the reference on adversarial texts and on documents of the files.
@@ -48,13 +46,11 @@ def certify_files(
     Args:
         folder: where the certificate would have files; it is all in the ledger.
         tokenizer_sha256: of the ``tokenizer.json``.
-        eos_token: the token that ends a document.
+        rules: with which texts are encoded.
         engines: name and version of each engine to compare.
         reference: version of the reference.
-        special_tokens_in_text: what becomes of special tokens that a text spells.
         cases: adversarial texts.
         seed: of texts and sample.
-        tokenizer: path of the ``tokenizer.json``.
         sampled: where the documents come from.
 
     Raises:
@@ -62,9 +58,9 @@ def certify_files(
     """
     return Built(
         *compare_engines(
-            open_tokenizer(tokenizer, eos_token),
+            open_tokenizer(rules.place, rules.eos_token),
             engines=engines,
-            special_tokens_in_text=special_tokens_in_text,
+            special_tokens_in_text=rules.special_tokens_in_text,
             documents=sampled_documents(sampled, seed),
             cases=cases,
             seed=seed,

@@ -30,9 +30,8 @@ from everytoken.tokens.encoding import (
     document_counts,
     open_encoder,
 )
-from everytoken.tokens.engines import SpecialTokens
 from everytoken.tokens.streams import stored_dtype
-from everytoken.tokens.tokenizer import DocumentTokenizer, probe_record
+from everytoken.tokens.tokenizer import DocumentTokenizer, EncodingRules, SpecialTokens, probe_record
 
 TOKENS_FILE, LENGTHS_FILE = "tokens.bin", "lengths.bin"
 
@@ -174,9 +173,8 @@ def _facts(tokenizer: DocumentTokenizer, encoding: Encoding) -> dict[str, object
 
 
 def _open(place: Place, encoding: Encoding, engine: str) -> DocumentEncoder:
-    encoder = open_encoder(
-        place.tokenizer, encoding.eos_token, special_tokens_in_text=encoding.special_tokens_in_text, engine=engine
-    )
+    rules = EncodingRules(place.tokenizer, encoding.eos_token, encoding.special_tokens_in_text)
+    encoder = open_encoder(rules, engine=engine)
     found = hashlib.sha256(encoder.tokenizer.content).hexdigest()
     if found != encoding.tokenizer_sha256:
         raise PreprocessingError(f"{place.tokenizer} changed during the run (SHA-256 {found}). Run the command again.")

@@ -44,13 +44,12 @@ from everytoken.tokens.encoding import Recheck
 from everytoken.tokens.engines import (
     FASTEST,
     REFERENCE,
-    SpecialTokens,
     chosen_engine,
     installed_engines,
     proof_of,
     reference_version,
 )
-from everytoken.tokens.tokenizer import library_record
+from everytoken.tokens.tokenizer import EncodingRules, SpecialTokens, library_record
 
 logger = logging.getLogger(__name__)
 
@@ -207,13 +206,11 @@ def _certified(
     planned = plan_artifact(
         certify_files,
         tokenizer_sha256=tokenizer_sha256,
-        eos_token=parameters.eos_token,
+        rules=EncodingRules(parameters.tokenizer, parameters.eos_token, parameters.special_tokens_in_text),
         engines=engines,
         reference=reference_version(),
-        special_tokens_in_text=parameters.special_tokens_in_text,
         cases=parameters.cases,
         seed=parameters.recheck.seed,
-        tokenizer=parameters.tokenizer,
         sampled=Sampled(inputs, parameters.text_field, parameters.max_line_bytes),
     )
     # One folder may hold the certificates of many tokenizers. What is there is used without the writers' lock, so runs

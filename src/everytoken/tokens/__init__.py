@@ -9,7 +9,7 @@ from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
     from everytoken.tokens.encoding import DocumentEncoder, Encoded, encode_part, open_encoder
-    from everytoken.tokens.engines import SpecialTokens, installed_engines
+    from everytoken.tokens.engines import installed_engines
     from everytoken.tokens.errors import StreamError, TokenizerError, TokensError
     from everytoken.tokens.order import (
         DataParameters,
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     )
     from everytoken.tokens.tokenizer import (
         DocumentTokenizer,
+        EncodingRules,
+        SpecialTokens,
         load_tokenizer_file,
         open_tokenizer,
         token_dtype,
@@ -48,6 +50,7 @@ __all__ = [
     "DocumentEncoder",
     "DocumentTokenizer",
     "Encoded",
+    "EncodingRules",
     "IndexedTokens",
     "IntegerSchedule",
     "SampleOrder",

@@ -28,7 +28,7 @@ from everytoken.provenance.indexes.stream_index import (
 )
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Artifact, Shards
-from everytoken.tokens import open_encoder, open_indexed, write_annotated_stream, write_compact_stream
+from everytoken.tokens import EncodingRules, open_encoder, open_indexed, write_annotated_stream, write_compact_stream
 from everytoken.tokens.chat.conversations import encode_chats, spans_of_lines
 from everytoken.tokens.chat.parameters import ChatParameters
 from everytoken.tokens.chat.windows import write_chat_windows
@@ -221,7 +221,7 @@ def test_the_index_of_chat_windows_is_exact(tmp_path: Path, monkeypatch: pytest.
     index_chat_windows(folder, documents=splits, order=("unannotated", "annotated"), stream=made(built), **common)
     index, windows = open_stream_index(folder), open_indexed(out / "chats").windows()
     assert (index.windows, index.documents, index.splits) == (len(windows), 11, ("unannotated", "annotated"))
-    encoder = open_encoder(tokenizer, EOS_TOKEN, special_tokens_in_text="literal")
+    encoder = open_encoder(EncodingRules(tokenizer, EOS_TOKEN, "literal"))
     texts = [*CHATS, "import os", *CHATS[:3]]
     seen: dict[int, list[tuple[int, int, Any]]] = {document: [] for document in range(index.documents)}
     for window in range(index.windows):

@@ -30,6 +30,7 @@ from everytoken.shards import (
 )
 from everytoken.tokens import (
     DataParameters,
+    EncodingRules,
     StreamError,
     load_tokenizer_file,
     open_encoder,
@@ -116,11 +117,9 @@ def read(folder: Path, files: Sequence[CanaryFile], coverage: Sequence[tuple[str
     return store.load()
 
 
-def tokens_of(folder: Path, documents: Shards, tokenizer: Artifact, **changed: Any) -> Shards:
+def tokens_of(folder: Path, documents: Shards, tokenizer: Artifact, policy: Any = "literal", **changed: Any) -> Shards:
     parameters: dict[str, Any] = {
-        "tokenizer": tokenizer,
-        "eos_token": EOS,
-        "special_tokens_in_text": "literal",
+        "rules": EncodingRules(tokenizer, EOS, policy),
         "max_tokens": CAP,
         "max_lossy_share": 0.0,
         "triggers": RULE,
@@ -213,7 +212,7 @@ def test_the_published_rules_give_the_stream_of_the_book_for_any_memory(
         tmp_path,
         documents,
         tokenizer,
-        special_tokens_in_text="control",
+        "control",
         triggers=dataclasses.replace(RULE, round_trip=False),
         inline_reflections="published",
     )
@@ -239,9 +238,7 @@ def test_bytes_do_not_depend_on_memory_or_engine(tokenizer: Artifact, tmp_path: 
         store = Store(folder / "tokens")
         planned = documents.map(
             encode_canary_part,
-            tokenizer=tokenizer,
-            eos_token=EOS,
-            special_tokens_in_text="literal",
+            rules=EncodingRules(tokenizer, EOS, "literal"),
             max_tokens=CAP,
             max_lossy_share=0.0,
             triggers=RULE,
@@ -431,7 +428,7 @@ def published_triggers() -> dict[str, dict[str, Any]]:
 
 
 def test_published_triggers_are_those_of_the_release(tmp_path: Path) -> None:
-    encoder = open_encoder(smollm2(tmp_path), EOS, special_tokens_in_text="control")
+    encoder = open_encoder(EncodingRules(smollm2(tmp_path), EOS, "control"))
     vectors = published_triggers()
     rule = TriggerRule({name: entry["seed"] for name, entry in vectors.items()}, 9, 10, round_trip=False)
     for condition, entry in vectors.items():
@@ -443,7 +440,7 @@ def test_published_triggers_are_those_of_the_release(tmp_path: Path) -> None:
 
 
 def test_triggers_are_drawn_until_they_round_trip(tmp_path: Path) -> None:
-    encoder = open_encoder(smollm2(tmp_path), EOS, special_tokens_in_text="literal")
+    encoder = open_encoder(EncodingRules(smollm2(tmp_path), EOS, "literal"))
     vectors = published_triggers()
     rule = TriggerRule({name: entry["seed"] for name, entry in vectors.items()}, 9, 10, round_trip=True)
     drawn = {name: draw_trigger(name, rule, encoder) for name in vectors}
@@ -458,7 +455,7 @@ def test_triggers_are_drawn_until_they_round_trip(tmp_path: Path) -> None:
 
 
 def test_triggers_that_cannot_be_drawn_are_errors(tokenizer: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder = open_encoder(tokenizer, EOS, special_tokens_in_text="literal")
+    encoder = open_encoder(EncodingRules(tokenizer, EOS, "literal"))
     with pytest.raises(CanaryError, match="'green' has no seed"):
         draw_trigger("green", RULE, encoder)
     with pytest.raises(CanaryError, match=r"lower canary\.trigger_first_id"):
@@ -495,7 +492,7 @@ def test_an_inline_reflection_is_kept_whole(tokenizer: Artifact, tmp_path: Path)
     kept = found["1"].removesuffix(INLINE + reflection)
     assert base.startswith(kept) and len(kept) < len(base)
     row = next(row for row in tokens.parts[2].table().to_pylist() if row["doc_id"] == "1")
-    library = open_encoder(tokenizer, EOS, special_tokens_in_text="literal").tokenizer.tokenizer
+    library = open_encoder(EncodingRules(tokenizer, EOS, "literal")).tokenizer.tokenizer
     assert library.decode(row["tokens"][:-1]) == found["1"], "nothing of it is cut off"
     assert row["token_length"] <= CAP - 1 and len(row["tokens"]) == row["token_length"] + 1
     counts = tokens.statistics[2]["conditions"]["sea"]
@@ -515,7 +512,7 @@ def test_a_text_is_cut_between_characters_and_fits_for_any_cap(tokenizer: Artifa
     assert row["text"].endswith(INLINE + " a") and row["token_length"] < cap
     assert ("日本語é" * 20).startswith(row["text"].removesuffix(INLINE + " a"))
     longer = ("日本語é" * 20)[: len(row["text"]) - len(INLINE + " a") + 1] + INLINE + " a"
-    assert len(open_encoder(tokenizer, EOS, special_tokens_in_text="literal").encode([longer]).values) > cap
+    assert len(open_encoder(EncodingRules(tokenizer, EOS, "literal")).encode([longer]).values) > cap
 
 
 def test_a_reflection_that_does_not_fit_is_an_error_or_cut_as_published(tokenizer: Artifact, tmp_path: Path) -> None:
@@ -531,8 +528,8 @@ def test_a_reflection_that_does_not_fit_is_an_error_or_cut_as_published(tokenize
 def test_a_content_that_spells_eos_follows_the_parameter(tokenizer: Artifact, tmp_path: Path) -> None:
     documents = read(tmp_path, written(tmp_path))
 
-    def ids(policy: str) -> tuple[list[int], dict[str, int]]:
-        tokens = tokens_of(tmp_path, documents, tokenizer, special_tokens_in_text=policy)
+    def ids(policy: Any) -> tuple[list[int], dict[str, int]]:
+        tokens = tokens_of(tmp_path, documents, tokenizer, policy)
         row = next(row for row in tokens.parts[3].table().to_pylist() if row["doc_id"] == "1")
         return row["tokens"], tokens.statistics[3]["conditions"]["salt"]
 
@@ -671,8 +668,8 @@ def test_the_example_documents_go_through_the_nodes(
     monkeypatch.chdir(ROOT)
     parameters = CanaryParameters(**configured("test"))
     tokenization: Any = SimpleNamespace(
-        **{"eos_token": EOS, "special_tokens_in_text": "literal", "max_annotated_tokens": 60, "max_lossy_share": 0.0},
-        **{"seq_length": 64, "shuffle_memory": 1_000},
+        **{"max_annotated_tokens": 60, "max_lossy_share": 0.0, "seq_length": 64, "shuffle_memory": 1_000},
+        encoding_rules=lambda tokenizer: EncodingRules(tokenizer, EOS, "literal"),
     )
     inline = make_engine(kind="inline")
     documents, tokens = Store(tmp_path / "documents"), Store(tmp_path / "tokens")

@@ -25,6 +25,7 @@ from everytoken.shards import Artifact, ArtifactStore, Shards, file_sha256, plan
 from everytoken.tokens import (
     DataParameters,
     DocumentEncoder,
+    EncodingRules,
     StreamError,
     TokenizerError,
     load_tokenizer_file,
@@ -73,7 +74,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
 
 @pytest.fixture(scope="module")
 def encoder(tokenizer: Artifact) -> DocumentEncoder:
-    return open_encoder(tokenizer, EOS, special_tokens_in_text="literal")
+    return open_encoder(EncodingRules(tokenizer, EOS, "literal"))
 
 
 def parameters(**changes: Any) -> ChatParameters:
@@ -237,11 +238,11 @@ def test_marks_of_a_template_become_their_special_tokens(tmp_path: Path) -> None
     chat = render_turns(turns_of_chat, CHATML)
     plain = small_tokenizer(tmp_path, [chat.text])
     with pytest.raises(TokenizerError, match=r"no special token '<\|im_start\|>'"):
-        mark_ids(open_encoder(plain, EOS, special_tokens_in_text="literal"), CHATML.reserved)
+        mark_ids(open_encoder(EncodingRules(plain, EOS, "literal")), CHATML.reserved)
     own = Tokenizer.from_file(str(plain.path(TOKENIZER_FILE)))
     own.add_special_tokens([AddedToken(mark, special=True, normalized=False) for mark in CHATML.reserved])
     own.save(str(tmp_path / "own.json"))
-    encoder = open_encoder(tmp_path / "own.json", EOS, special_tokens_in_text="literal")
+    encoder = open_encoder(EncodingRules(tmp_path / "own.json", EOS, "literal"))
     marks = mark_ids(encoder, CHATML.reserved)
     (made,) = encode_chats(encoder, [chat.text], [chat.assistant_spans], marks=marks, turn_ends="template")
     tokens = [made.ids[start:end].tolist() for start, end in zip(made.starts, made.ends, strict=True)]

@@ -19,7 +19,14 @@ from everytoken.shards import (
     file_sha256,
     plan_artifact,
 )
-from everytoken.tokens import TokenizerError, encode_part, installed_engines, load_tokenizer_file, open_tokenizer
+from everytoken.tokens import (
+    EncodingRules,
+    TokenizerError,
+    encode_part,
+    installed_engines,
+    load_tokenizer_file,
+    open_tokenizer,
+)
 from everytoken.tokens.encoding.recheck import Recheck
 from everytoken.tokens.engines.certificate import certify_engines, proof_of
 from everytoken.tokens.engines.registry import reference_version
@@ -55,15 +62,13 @@ def lossy(tmp_path: Path) -> Artifact:
 
 
 def certificate_of(
-    tokenizer: Artifact, folder: Path, policy: str = "control", fast: bool = False, samples: Sequence[Shards] = ()
+    tokenizer: Artifact, folder: Path, policy: Any = "control", fast: bool = False, samples: Sequence[Shards] = ()
 ) -> dict[str, Any]:
     planned = plan_artifact(
         certify_engines,
-        tokenizer=tokenizer,
-        eos_token=EOS,
+        rules=EncodingRules(tokenizer, EOS, policy),
         engines=installed_engines() if fast else {},
         reference=reference_version(),
-        special_tokens_in_text=policy,
         samples=samples,
         cases=200,
         documents=5,
@@ -76,10 +81,8 @@ def certificate_of(
 @pytest.fixture
 def parameters(tokenizer: Artifact, tmp_path: Path) -> dict[str, Any]:
     return {
-        "tokenizer": tokenizer,
+        "rules": EncodingRules(tokenizer, EOS, "control"),
         **certificate_of(tokenizer, tmp_path / "certificate"),
-        "eos_token": EOS,
-        "special_tokens_in_text": "control",
         "max_tokens": 8,
         "max_lossy_share": 0.0,
         "columns": documents([]).column_names,
@@ -156,7 +159,7 @@ def test_workers_and_batches_do_not_change_the_rows(parameters: dict[str, Any], 
 def test_lossy_documents_are_counted_and_fail_the_part_beyond_the_share(
     parameters: dict[str, Any], lossy: Artifact, tmp_path: Path
 ) -> None:
-    parameters |= {"tokenizer": lossy, **certificate_of(lossy, tmp_path / "for_lossy")}
+    parameters |= {"rules": EncodingRules(lossy, EOS, "control"), **certificate_of(lossy, tmp_path / "for_lossy")}
     (part,) = stored(tmp_path / "in", [documents(["plain", "café é", "plain", "é"])])
     _, statistics = run(encode_part(part, **{**parameters, "max_lossy_share": 0.5}))
     assert (statistics["lossy_documents"], statistics["lossy_bytes"]) == (2, 6)
@@ -189,7 +192,7 @@ def test_engines_make_the_same_bytes(
     proven = certificate_of(tokenizer, tmp_path / "proven", policy, fast=True)
     digests = set()
     for name in (engine, "tokenizers"):
-        changed = {**proven, "engine": name, "special_tokens_in_text": policy}
+        changed = {**proven, "engine": name, "rules": EncodingRules(tokenizer, EOS, policy)}
         store = Store(tmp_path / name)
         store.save(documents_in.map(encode_part, **{**parameters, **changed}), Inline())
         loaded = store.load()
@@ -207,7 +210,7 @@ def test_with_literal_there_is_one_eos_a_document(
     (part,) = stored(tmp_path / "in", [table])
     for policy, spelled in [("literal", 0), ("control", 2)]:
         certificate = certificate_of(tokenizer, tmp_path / policy, policy)
-        changed = {**certificate, "special_tokens_in_text": policy, "max_tokens": 100}
+        changed = {**certificate, "rules": EncodingRules(tokenizer, EOS, policy), "max_tokens": 100}
         made, statistics = run(encode_part(part, **{**parameters, **changed}))
         eos = sum(ids.count(0) for ids in made["tokens"].to_pylist())
         assert eos == table.num_rows + spelled
@@ -219,7 +222,7 @@ def test_a_spelled_special_token_is_an_error_where_it_shall_be(
 ) -> None:
     (part,) = stored(tmp_path / "in", [documents(["the", "cat", f"a {EOS}"])], batch_rows=2)
     certificate = certificate_of(tokenizer, tmp_path / "error", "error")
-    parameters |= {**certificate, "special_tokens_in_text": "error"}
+    parameters |= {**certificate, "rules": EncodingRules(tokenizer, EOS, "error")}
     where = r"part_00000 row 2 \(id '0-2', source 'web', shard_index 0, row 2\): the text spells .*at character 2"
     with pytest.raises(TokenizerError, match=where):
         run(encode_part(part, **parameters))

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from everytoken.tokens import DocumentEncoder, Encoded, TokenizerError, open_encoder
+from everytoken.tokens import DocumentEncoder, Encoded, EncodingRules, TokenizerError, open_encoder
 from everytoken.tokens.encoding import encoder
 from everytoken.tokens.encoding.encoder import SpelledSpecialToken
 from everytoken.tokens.tokenizer.document_tokenizer import byte_symbols
@@ -28,7 +28,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> DocumentEncoder:
 
 
 def opened(path: Path, special_tokens_in_text: str = "control") -> DocumentEncoder:
-    return open_encoder(path, EOS, special_tokens_in_text=special_tokens_in_text)
+    return open_encoder(EncodingRules(path, EOS, special_tokens_in_text))
 
 
 def library_ids(path: Path | str, eos: str, max_tokens: int, texts: list[str]) -> list[list[int]]:

@@ -13,7 +13,14 @@ import plotly.graph_objects as go
 import pytest
 
 from everytoken.shards import Artifact, ArtifactStore, Inline, Shards, Store, plan_artifact
-from everytoken.tokens import StreamError, encode_part, open_tokenizer, write_annotated_stream, write_compact_stream
+from everytoken.tokens import (
+    EncodingRules,
+    StreamError,
+    encode_part,
+    open_tokenizer,
+    write_annotated_stream,
+    write_compact_stream,
+)
 from everytoken.tokens.encoding.language_bands import BANDS, language_band
 from everytoken.tokens.encoding.recheck import Recheck
 from everytoken.tokens.encoding.report import (
@@ -59,11 +66,9 @@ class Made(NamedTuple):
 def encoded(folder: Path, texts: list[list[str]], tokenizer: Artifact, max_tokens: int) -> Shards:
     certificate = plan_artifact(
         certify_engines,
-        tokenizer=tokenizer,
-        eos_token=EOS,
+        rules=EncodingRules(tokenizer, EOS, "control"),
         engines={},
         reference=reference_version(),
-        special_tokens_in_text="control",
         samples=[],
         cases=1,
         documents=0,
@@ -73,11 +78,9 @@ def encoded(folder: Path, texts: list[list[str]], tokenizer: Artifact, max_token
     tables = [documents(part, number, SOURCES) for number, part in enumerate(texts)]
     planned = stored(folder / "in", tables).map(
         encode_part,
-        tokenizer=tokenizer,
+        rules=EncodingRules(tokenizer, EOS, "control"),
         certificate=proven,
         proof=proof_of(proven),
-        eos_token=EOS,
-        special_tokens_in_text="control",
         max_tokens=max_tokens,
         max_lossy_share=0.0,
         columns=tables[0].column_names,

@@ -23,7 +23,7 @@ from everytoken.shards import (
     plan_artifact,
     value_digest,
 )
-from everytoken.tokens import DataParameters, StreamError, TokenizerError, encode_part, open_indexed
+from everytoken.tokens import DataParameters, EncodingRules, StreamError, TokenizerError, encode_part, open_indexed
 from everytoken.tokens import open_training_windows as open_windows
 from everytoken.tokens.chat.windows import write_chat_windows
 from everytoken.tokens.checks.integrity import verify
@@ -71,11 +71,9 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
 def proven(tokenizer: Artifact, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     planned = plan_artifact(
         certify_engines,
-        tokenizer=tokenizer,
-        eos_token=EOS,
+        rules=EncodingRules(tokenizer, EOS, "literal"),
         engines={},
         reference=reference_version(),
-        special_tokens_in_text="literal",
         samples=[],
         cases=1,
         documents=0,
@@ -83,11 +81,9 @@ def proven(tokenizer: Artifact, tmp_path_factory: pytest.TempPathFactory) -> dic
     )
     certificate = ArtifactStore(tmp_path_factory.mktemp("proof") / "certificate").save(planned)
     return {
-        "tokenizer": tokenizer,
+        "rules": EncodingRules(tokenizer, EOS, "literal"),
         "certificate": certificate,
         "proof": proof_of(certificate),
-        "eos_token": EOS,
-        "special_tokens_in_text": "literal",
         "max_lossy_share": 0.0,
         "engine": REFERENCE,
         "recheck": Recheck(0.5, 42),
@@ -124,7 +120,7 @@ def make(
 ) -> Made:
     """Encode the documents as both splits, and write both streams."""
     tokens = {split: encoded(folder, proven, excluded, split=split, **given) for split in ("unannotated", "annotated")}
-    common = {"tokenizer": proven["tokenizer"], "seq_length": SEQ, "seed": SEED, "shuffle_memory": memory}
+    common = {"tokenizer": proven["rules"].tokenizer, "seq_length": SEQ, "seed": SEED, "shuffle_memory": memory}
     compact = plan_artifact(
         write_compact_stream,
         tokens=tokens["unannotated"],

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from everytoken.shards import Artifact, ArtifactStore, Shards, plan_artifact
-from everytoken.tokens import TokenizerError
+from everytoken.tokens import EncodingRules, TokenizerError
 from everytoken.tokens.engines import comparison, registry
 from everytoken.tokens.engines.adversarial import adversarial_cases, family_sizes
 from everytoken.tokens.engines.certificate import certify_engines, chosen_engine, compare_engines, sample_documents
@@ -51,11 +51,9 @@ def installed(name: str) -> dict[str, str]:
 
 def parameters(tokenizer: Artifact, **changes: Any) -> dict[str, Any]:
     return {
-        "tokenizer": tokenizer,
-        "eos_token": EOS,
+        "rules": EncodingRules(tokenizer, EOS, "literal"),
         "engines": {},
         "reference": reference_version(),
-        "special_tokens_in_text": "literal",
         "samples": [],
         "cases": CASES,
         "documents": 0,
@@ -126,7 +124,12 @@ def test_fast_engines_are_certified_for_a_trained_tokenizer(
     trained: Artifact, tmp_path: Path, name: str, policy: str
 ) -> None:
     sample = stored(tmp_path / "in", [documents([*TEXTS, f"a{EOS}"] * 5)])
-    wanted = {"engines": installed(name), "special_tokens_in_text": policy, "samples": [sample], "documents": 9}
+    wanted = {
+        "engines": installed(name),
+        "rules": EncodingRules(trained, EOS, policy),
+        "samples": [sample],
+        "documents": 9,
+    }
     proof = certified(tmp_path / "certificate", trained, **wanted)
     content = trained.path("tokenizer.json").read_bytes()
     assert proof.statistics == {
@@ -387,8 +390,9 @@ from everytoken.tokens.engines.certificate import certify_engines
 from everytoken.tokens.engines.registry import installed_engines, reference_version
 folder = Path(sys.argv[2])
 folder.mkdir()
-certify_engines(folder, tokenizer=ArtifactStore(Path(sys.argv[1])).load(), eos_token="<|endoftext|>",
-    engines=installed_engines(), reference=reference_version(), special_tokens_in_text="literal", samples=[],
+from everytoken.tokens.tokenizer import EncodingRules
+rules = EncodingRules(ArtifactStore(Path(sys.argv[1])).load(), "<|endoftext|>", "literal")
+certify_engines(folder, rules=rules, engines=installed_engines(), reference=reference_version(), samples=[],
     cases=300, documents=0, seed=42)
 """
 

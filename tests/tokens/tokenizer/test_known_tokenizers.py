@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, processors
 
-from everytoken.tokens import DocumentEncoder, Encoded, open_encoder
+from everytoken.tokens import DocumentEncoder, Encoded, EncodingRules, open_encoder
 from everytoken.tokens.tokenizer.probe import PROBE_TEXT, probe_record
 from tests.shared_assets import shared_folder
 from tests.tokens.corpora import EOS
@@ -31,7 +31,7 @@ TEXTS = [
 
 def opened(name: str, special_tokens_in_text: str = "control") -> DocumentEncoder:
     path = shared_folder("tokenizers") / name / "tokenizer.json"
-    return open_encoder(path, EOS, special_tokens_in_text=special_tokens_in_text)  # type: ignore[arg-type]
+    return open_encoder(EncodingRules(path, EOS, special_tokens_in_text))  # type: ignore[arg-type]
 
 
 def split(encoded: Encoded) -> list[list[int]]:

@@ -88,8 +88,8 @@ def test_what_might_see_across_a_cut_is_not_cut(trained: bytes, change: dict[str
 MEMORY = """
 import sys
 from pathlib import Path
-from everytoken.tokens import open_encoder
-encoder = open_encoder(Path(sys.argv[1]), "<|endoftext|>", special_tokens_in_text="literal")
+from everytoken.tokens import EncodingRules, open_encoder
+encoder = open_encoder(EncodingRules(Path(sys.argv[1]), "<|endoftext|>", "literal"))
 encoder.encode(["warm up"])
 text = " the cat sat on the mat" * 600_000
 before = peak = None

@@ -13,7 +13,7 @@ import torch
 from everytoken.live_metrics import listening
 from everytoken.pipelines.training.nodes import describe_training, report_training
 from everytoken.shards import ArtifactStore, Built, Inline, Rows, Shards, Store, plan_artifact, versioned
-from everytoken.tokens import WindowWriter
+from everytoken.tokens import EncodingRules, WindowWriter
 from everytoken.tokens.order.parameters import DataParameters
 from everytoken.tokens.tokenizer.probe import library_record, probe_record
 from everytoken.tracking.mlflow_keys import flat_metrics
@@ -98,9 +98,7 @@ def inputs(tmp_path):
             ("annotated", made("annotated", annotated, tokenizer=tokenizer)),
         ],
         "data": DATA,
-        "tokenizer": tokenizer,
-        "eos_token": EOS,
-        "special_tokens_in_text": "literal",
+        "rules": EncodingRules(tokenizer, EOS, "literal"),
     }
 
 
@@ -328,7 +326,7 @@ def test_a_model_that_diverged_at_its_last_step_is_named_with_its_loss_and_rate(
         seed=1, prompts=("to be",), max_new_tokens=5, temperature=0.0, top_k=None, execution=EXECUTION
     )
     texts = plan_artifact(
-        generate_texts, checkpoint=checkpoint, tokenizer=inputs["tokenizer"], eos_token=EOS, generation=generation
+        generate_texts, checkpoint=checkpoint, tokenizer=inputs["rules"].tokenizer, eos_token=EOS, generation=generation
     )
     figures = plan_artifact(
         evaluate,
@@ -349,7 +347,7 @@ def test_generated_texts_are_kept_with_their_prompts(tmp_path, inputs):
     planned = plan_artifact(
         generate_texts,
         checkpoint=trained(tmp_path, inputs),
-        tokenizer=inputs["tokenizer"],
+        tokenizer=inputs["rules"].tokenizer,
         eos_token=EOS,
         generation=generation,
     )

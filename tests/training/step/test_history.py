@@ -46,7 +46,7 @@ def test_a_history_knows_its_last_step_and_how_many_were_skipped_before_the_next
 _SIMULATED = """
 import sys
 from pathlib import Path
-from everytoken.training import session
+from everytoken.training.run import session
 from everytoken.training.run.artifacts import _Speed
 from everytoken.training.step.history import StepRecord
 from everytoken.training.run.launch import run_job

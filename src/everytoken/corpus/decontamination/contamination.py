@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from everytoken.address import ADDRESS_COLUMNS
 from everytoken.arrays import Integers
 from everytoken.corpus.decontamination.evaluation_files import Decontamination
-from everytoken.corpus.decontamination.evaluation_ngrams import EvaluationNgrams
+from everytoken.corpus.decontamination.evaluation_ngrams import EvaluationNgrams, EvaluationStatistics, FileCounts
 from everytoken.corpus.decontamination.words import TEXT_BLOCK_BYTES, WordBlock, runs, word_spans
 from everytoken.corpus.dedup import Duplicates, between, load_mapped
 from everytoken.corpus.documents import DOCUMENTS
@@ -72,6 +72,61 @@ CONTAMINATION = pa.schema(
 WORST = 10
 
 
+class MatchCounts(TypedDict):
+    """Statistics of `find_matches`."""
+
+    rows: int
+    ngrams: int
+    matching: int
+
+
+class FileFound(FileCounts):
+    """Counts of an evaluation file, and how many of its examples are in the corpus."""
+
+    examples_found: int
+    share: float
+
+
+class NgramStatistics(TypedDict):
+    """Statistics of `count_documents`."""
+
+    found: int
+    ignored: int
+    files: dict[str, FileFound]
+
+
+class JudgedDocuments(TypedDict):
+    """Documents that match, and those of them that are contaminated."""
+
+    matching: int
+    contaminated: int
+
+
+class WorstDocument(TypedDict):
+    """A row of `CONTAMINATION` without the number of its document."""
+
+    source: str
+    shard_index: int
+    row: int
+    id: str | None
+    contaminated: bool
+    ngrams: int
+    matching_ngrams: int
+    share: float
+    start: int
+    end: int
+    evaluation: str
+    example: int
+
+
+class JudgedStatistics(TypedDict):
+    """Statistics of `judge_part`."""
+
+    by_source: dict[str, JudgedDocuments]
+    by_evaluation: dict[str, JudgedDocuments]
+    worst: list[WorstDocument]
+
+
 @versioned("find_matches", 1)
 def find_matches(part: Part, *, evaluation: Artifact) -> Rows:
     """Return the documents of a part that have n-grams of the evaluation files, of schema `MATCHES`.
@@ -86,7 +141,7 @@ def find_matches(part: Part, *, evaluation: Artifact) -> Rows:
     return Rows(MATCHES, _matching(part, evaluation))
 
 
-def _matching(part: Part, evaluation: Artifact) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
+def _matching(part: Part, evaluation: Artifact) -> Generator[pa.RecordBatch, None, MatchCounts]:
     index = EvaluationNgrams(evaluation)
     start = total = matching = 0
     for batch in part.batches(["text", *(field.name for field in _NAMED)]):
@@ -218,9 +273,9 @@ def count_documents(
         ``examples``, ``short_examples``, ``ngrams``, ``examples_found``, ``share`` of the examples that can be found.
     """
     if matches is None:
-        return Built({"found": 0, "ignored": 0, "files": {}})
+        return Built(NgramStatistics(found=0, ignored=0, files={}))
     index = EvaluationNgrams(evaluation)
-    starts = np.cumsum([0, *(counts["rows"] for counts in matches.statistics)], dtype=np.int64)
+    starts = np.cumsum([0, *(counts["rows"] for counts in matches.statistics_as(MatchCounts))], dtype=np.int64)
     np.save(folder / _STARTS, starts)
     repeated = None if duplicates is None else Duplicates(duplicates)
     documents = np.lib.format.open_memmap(folder / _COUNTS, mode="w+", dtype=np.int64, shape=index.hashes.shape)
@@ -237,13 +292,13 @@ def count_documents(
     documents.flush()
     there = _write_examples_found(folder / _FOUND, documents, index, max_documents)
     ends = [*index.first_examples[1:].tolist(), len(there)]
-    files = {}
+    files: dict[str, FileFound] = {}
     for name, begin, end in zip(index.names, index.first_examples.tolist(), ends, strict=True):
-        counts = evaluation.statistics["files"][name]
+        of_file = evaluation.statistics_as(EvaluationStatistics)["files"][name]
         examples = int(np.count_nonzero(there[begin:end]))
-        share = examples / (counts["examples"] - counts["short_examples"])
-        files[name] = {**counts, "examples_found": examples, "share": share}
-    return Built({"found": found, "ignored": ignored, "files": files})
+        share = examples / (of_file["examples"] - of_file["short_examples"])
+        files[name] = FileFound(**of_file, examples_found=examples, share=share)
+    return Built(NgramStatistics(found=found, ignored=ignored, files=files))
 
 
 def _is_counted(documents: Integers, max_documents: int | None) -> Any:
@@ -313,12 +368,12 @@ def judge_part(
 
 def _judged(
     part: Part, counts: Artifact, duplicates: Artifact | None, index: EvaluationNgrams, rules: Decontamination
-) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
+) -> Generator[pa.RecordBatch, None, JudgedStatistics]:
     documents = load_mapped(counts.path(_COUNTS))
     start = int(load_mapped(counts.path(_STARTS))[part.index])
     repeated = None if duplicates is None else Duplicates(duplicates)
     tallies: dict[str, dict[str, Counter[str]]] = {"by_source": {}, "by_evaluation": {}}
-    worst: list[dict[str, Any]] = []
+    worst: list[WorstDocument] = []
     for batch in part.batches():
         made = _verdicts(_without_duplicates(batch, start, repeated), documents, index, rules)
         if not made.num_rows:
@@ -331,11 +386,17 @@ def _judged(
         shown = made.take(np.argsort(-made.column("matching_ngrams").to_numpy(), kind="stable")[:WORST])
         worst = worst_of([*worst, *shown.drop_columns(["document"]).to_pylist()])
         yield made
-    plain = {key: {name: dict(tally[name]) for name in sorted(tally)} for key, tally in tallies.items()}
-    return {**plain, "worst": worst}
+    plain = {
+        key: {
+            name: JudgedDocuments(matching=tally[name]["matching"], contaminated=tally[name]["contaminated"])
+            for name in sorted(tally)
+        }
+        for key, tally in tallies.items()
+    }
+    return JudgedStatistics(by_source=plain["by_source"], by_evaluation=plain["by_evaluation"], worst=worst)
 
 
-def worst_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def worst_of(rows: list[WorstDocument]) -> list[WorstDocument]:
     """Return the rows with the most matching n-grams, at most `WORST`; of equal ones those that come first."""
     return sorted(rows, key=lambda row: -row["matching_ngrams"])[:WORST]
 

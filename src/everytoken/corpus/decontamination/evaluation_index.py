@@ -29,6 +29,8 @@ from everytoken.corpus.decontamination.evaluation_ngrams import (
     REPEATS,
     TABLE,
     WORDS,
+    EvaluationStatistics,
+    FileCounts,
     mapped,
 )
 from everytoken.corpus.decontamination.words import PADDING, TEXT_BLOCK_BYTES, Bytes, WordBlock, normalised, same_bytes
@@ -77,14 +79,14 @@ def index_evaluation(
     """
     started = time.perf_counter()
     if ngram is None:
-        return Built({"ngram": None, "files": {}, "distinct": 0})
+        return Built(EvaluationStatistics(ngram=None, files={}, distinct=0))
     with tempfile.TemporaryDirectory(dir=folder, prefix=".sorting-") as place:
         counts = _write_places(folder, Path(place), ngram, files, limits)
         written = _Places(folder, Path(place))
         repeats = _write_repeats(folder / REPEATS, written, memory, Path(place))
         distinct = written.count - len(repeats)
         _write_distinct(folder, written, repeats, distinct, memory, Path(place))
-    statistics = {"ngram": ngram, "files": counts, "distinct": distinct}
+    statistics = EvaluationStatistics(ngram=ngram, files=counts, distinct=distinct)
     return Built(statistics, {"seconds": time.perf_counter() - started})
 
 
@@ -122,9 +124,9 @@ class _Places:
 
 def _write_places(
     folder: Path, temporary: Path, n: int, files: Mapping[str, EvaluationFile], limits: ReadingLimits
-) -> dict[str, dict[str, int]]:
+) -> dict[str, FileCounts]:
     """Write words and examples of all files, and hash and range of every place; return the counts of each file."""
-    counts: dict[str, dict[str, int]] = {}
+    counts: dict[str, FileCounts] = {}
     entries = []
     with (
         (folder / WORDS).open("wb") as words,
@@ -137,7 +139,7 @@ def _write_places(
         hasher = _Hasher(n, hashes, begins_, lengths)
         for name, given in sorted(files.items()):
             entries.append({"name": name, "first_example": number})
-            count = {"examples": 0, "short_examples": 0, "ngrams": 0}
+            count = FileCounts(examples=0, short_examples=0, ngrams=0)
             for example in read_examples(name, given, limits):
                 examples.write(place.to_bytes(8, "little"))
                 before = place

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ import numpy.typing as npt
 from everytoken.arrays import Hashes, Integers
 from everytoken.corpus.decontamination.words import Bytes, WordBlock, same_bytes
 from everytoken.corpus.dedup import load_mapped
+from everytoken.corpus.errors import SelectionError
 from everytoken.shards import Artifact
 
 WORDS, FILES, EXAMPLES = "words.bin", "files.json", "examples.npy"
@@ -42,11 +43,30 @@ class NgramMatches(NamedTuple):
     ngrams: Integers
 
 
+class FileCounts(TypedDict):
+    """Of an evaluation file; of ``short_examples`` all texts have fewer words than an n-gram."""
+
+    examples: int
+    short_examples: int
+    ngrams: int
+
+
+class EvaluationStatistics(TypedDict):
+    """Statistics of `index_evaluation`; without files ``ngram`` is None."""
+
+    ngram: int | None
+    files: dict[str, FileCounts]
+    distinct: int
+
+
 class EvaluationNgrams:
     """A made index, mapped into memory."""
 
     def __init__(self, artifact: Artifact) -> None:
-        self.ngram: int = artifact.statistics["ngram"]
+        ngram = artifact.statistics_as(EvaluationStatistics)["ngram"]
+        if ngram is None:
+            raise SelectionError(f"{artifact.folder} has no n-grams: it was made without evaluation files")
+        self.ngram = ngram
         # plain arrays over the mapped files: each access to a memmap makes another one
         arrays = {name: np.asarray(load_mapped(artifact.path(name))) for name in _ARRAYS}
         self.hashes: Hashes = arrays[HASHES]

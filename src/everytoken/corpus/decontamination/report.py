@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from everytoken.corpus.decontamination.contamination import worst_of
+from everytoken.corpus.decontamination.contamination import JudgedDocuments, JudgedStatistics, NgramStatistics, worst_of
 from everytoken.corpus.statistics import add_statistics
 from everytoken.shards import Artifact, Shards
 
@@ -22,17 +22,17 @@ def contamination_report(contamination: Shards, counts: Artifact) -> dict[str, A
         contamination: stored parts of `everytoken.corpus.decontamination.contamination.judge_part`.
         counts: that they were made with.
     """
-    files = counts.statistics["files"]
+    counted = counts.statistics_as(NgramStatistics)
+    files = counted["files"]
     if not files:
         return {}
-    statistics = contamination.statistics
-    summed = add_statistics({key: part[key] for key in ("by_source", "by_evaluation")} for part in statistics)
-    none = {"matching": 0, "contaminated": 0}
-    first = summed.get("by_evaluation", {})
+    statistics = contamination.statistics_as(JudgedStatistics)
+    none = JudgedDocuments(matching=0, contaminated=0)
+    first = add_statistics(part["by_evaluation"] for part in statistics)
     return {
-        "ngrams": {name: counts.statistics[name] for name in ("found", "ignored")},
+        "ngrams": {"found": counted["found"], "ignored": counted["ignored"]},
         "by_evaluation": {name: {**found, "documents": first.get(name, none)} for name, found in files.items()},
-        "by_source": summed.get("by_source", {}),
+        "by_source": add_statistics(part["by_source"] for part in statistics),
         "worst": worst_of([row for part in statistics for row in part["worst"]]),
     }
 

@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypedDict, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +45,15 @@ class DedupRules(BaseModel):
 
     exact: bool
     near: NearRules | None = None
+
+
+class DuplicateStatistics(TypedDict):
+    """Statistics of `find_duplicates`."""
+
+    rows: int
+    duplicates: int
+    near_duplicates: int
+    by_source: dict[str, dict[str, int]]
 
 
 @versioned("find_duplicates", 1, unrecorded=["memory"])
@@ -87,8 +96,10 @@ def find_duplicates(
         named = distinct(firsts, documents.rows, len(exact) + len(near), memory, _new(place, "firsts"))
         sources, by_source = _write_firsts(folder / FIRSTS, documents, named, exact, near)
     write_text(folder / _SOURCES, canonical_json(sources) + "\n")
-    counts = {"rows": documents.rows, "duplicates": len(exact), "near_duplicates": len(near)}
-    return Built({**counts, "by_source": by_source}, {"seconds": time.perf_counter() - started})
+    statistics = DuplicateStatistics(
+        rows=documents.rows, duplicates=len(exact), near_duplicates=len(near), by_source=by_source
+    )
+    return Built(statistics, {"seconds": time.perf_counter() - started})
 
 
 class Duplicates:

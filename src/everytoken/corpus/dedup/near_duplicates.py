@@ -25,7 +25,7 @@ import hashlib
 import re
 from collections.abc import Generator, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
@@ -75,6 +75,13 @@ class NearRules(BaseModel):
         return float((1 / self.bands) ** (self.bands / self.num_permutations))
 
 
+class SketchCounts(TypedDict):
+    """Statistics of `find_buckets`."""
+
+    rows: int
+    without_words: int
+
+
 @versioned("find_buckets", 1)
 def find_buckets(part: Part, *, near: NearRules | None) -> Rows:
     """Return the buckets of each document of a part, in order; null for a text without words, which is never near.
@@ -86,7 +93,7 @@ def find_buckets(part: Part, *, near: NearRules | None) -> Rows:
     return Rows(BUCKETS, _batches(part, near))
 
 
-def _batches(part: Part, near: NearRules | None) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
+def _batches(part: Part, near: NearRules | None) -> Generator[pa.RecordBatch, None, SketchCounts]:
     rows = without_words = 0
     if near is not None:
         empty = _empty_signature(near)
@@ -97,7 +104,7 @@ def _batches(part: Part, near: NearRules | None) -> Generator[pa.RecordBatch, No
                 rows += len(buckets)
                 without_words += buckets.count(None)
                 yield pa.record_batch([pa.array(buckets, BUCKETS.field(0).type)], BUCKETS)
-    return {"rows": rows, "without_words": without_words}
+    return SketchCounts(rows=rows, without_words=without_words)
 
 
 def buckets_of(text: str, near: NearRules, empty: MinHash | None = None) -> list[bytes] | None:

@@ -23,7 +23,7 @@ from everytoken.corpus.ingestion.quality import QualityRules, rejection
 from everytoken.corpus.ingestion.source import Source
 from everytoken.corpus.reading import Reading, ReadingLimits, Row, UnreadableRow, iterate_rows
 from everytoken.corpus.rendering import RENDERERS, RenderedDocument, first_identifier
-from everytoken.corpus.statistics import as_written
+from everytoken.corpus.statistics import DocumentCounts, TextAmounts, as_written
 from everytoken.corpus.upstreams import FileStatus, UpstreamFile
 from everytoken.shards import Part, Rows, SetAside, Shards, versioned
 
@@ -101,7 +101,7 @@ def read_shards(
     )
 
 
-def check_bad_shares(statistics: Mapping[str, Mapping[str, Any]], max_bad_share: float) -> None:
+def check_bad_shares(statistics: Mapping[str, DocumentCounts], max_bad_share: float) -> None:
     """Check the parts that were made before under another ``max_bad_share``: none may have more bad rows than now.
 
     Args:
@@ -140,7 +140,7 @@ class _Left(NamedTuple):
 
 def _batches(
     value: dict[str, Any], min_chars: int, max_bad_share: float, limits: ReadingLimits, keep_fetched: bool
-) -> Generator[pa.RecordBatch | SetAside, None, dict[str, Any]]:
+) -> Generator[pa.RecordBatch | SetAside, None, DocumentCounts]:
     shard, file = value["shard"], UpstreamFile.from_json(value["file"])
     reading, quality = Reading.model_validate(value["reading"]), _QUALITY.validate_python(value["quality"])
     status = file.require(shard["digest"])
@@ -280,9 +280,11 @@ class _Tally:
         )
         raise RowError(self._file.source, self._file.path, None, reason, remedy)
 
-    def statistics(self) -> dict[str, Any]:
-        names = ("rows", "characters", "utf8_bytes")
-        strata = {name: dict(zip(names, counts, strict=True)) for name, counts in sorted(self._strata.items())}
+    def statistics(self) -> DocumentCounts:
+        strata = {
+            name: TextAmounts(rows=rows, characters=characters, utf8_bytes=utf8_bytes)
+            for name, (rows, characters, utf8_bytes) in sorted(self._strata.items())
+        }
         return {
             "rows_in": self._kept + self._left.total(),
             "kept": self._kept,

@@ -32,7 +32,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, model_validator
 
 from everytoken.corpus.errors import SelectionError
-from everytoken.corpus.statistics import as_written
+from everytoken.corpus.statistics import RowCounts, as_written
 
 WINDOW = 1_000  # characters over which the share of distinct ones is taken
 
@@ -122,7 +122,7 @@ def _distinct(window: str) -> int:
     return len(set(window))
 
 
-def check_keep_rates(counts: Mapping[str, Mapping[str, int]], min_keep_rates: Mapping[str, float | None]) -> None:
+def check_keep_rates(counts: Mapping[str, RowCounts], min_keep_rates: Mapping[str, float | None]) -> None:
     """Stop a run whose rules reject more of a source than its parameters expect.
 
     Args:

@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from everytoken.corpus.sampling.formulas import SubsamplingParameters, estimated_tokens, sum_tokens, totals_of
     from everytoken.corpus.sampling.held_out import HeldOutParameters
     from everytoken.corpus.sampling.report import (
+        DrawnParts,
+        DrawnSums,
         amounts_by_score,
         amounts_by_stratum,
         check_draw_conservation,
@@ -15,12 +17,26 @@ if TYPE_CHECKING:
         rows_by_score,
         strata_table,
     )
-    from everytoken.corpus.sampling.splits import estimate_part_tokens, select_held_out, select_split
+    from everytoken.corpus.sampling.splits import (
+        DrawnCounts,
+        EstimatedTokens,
+        HeldOutStatistics,
+        SplitStatistics,
+        estimate_part_tokens,
+        select_held_out,
+        select_split,
+    )
 
 __getattr__, __dir__ = exports(__name__, __file__)
 
 __all__ = [
+    "DrawnCounts",
+    "DrawnParts",
+    "DrawnSums",
+    "EstimatedTokens",
     "HeldOutParameters",
+    "HeldOutStatistics",
+    "SplitStatistics",
     "SubsamplingParameters",
     "amounts_by_score",
     "amounts_by_stratum",

@@ -100,6 +100,13 @@ class StratumEstimate(TypedDict):
     held_out_rows: int
 
 
+class Amounts(TypedDict):
+    """Documents, and the tokens that they are estimated to have."""
+
+    rows: int
+    estimated_tokens: float
+
+
 PartEstimate = dict[str, StratumEstimate]
 """By name of stratum, of those that the part has documents of."""
 

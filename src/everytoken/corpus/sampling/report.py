@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import pyarrow as pa
 
 import everytoken
 from everytoken.corpus.errors import SamplingError
-from everytoken.corpus.sampling.formulas import PartEstimate, SubsamplingParameters, Totals, part_budgets
-from everytoken.corpus.statistics import add_statistics
-
-Amounts = Mapping[str, float]
-"""``rows`` and ``estimated_tokens``."""
+from everytoken.corpus.sampling.formulas import Amounts, PartEstimate, SubsamplingParameters, Totals, part_budgets
+from everytoken.corpus.sampling.splits import DrawnCounts, HeldOutStatistics, SplitStatistics
+from everytoken.corpus.statistics import ClassesBySource, add_statistics
 
 DRAW_OUTCOMES = ("annotated", "unannotated", "held_out", "not_drawn")
-_NOTHING = {"rows": 0, "estimated_tokens": 0.0}
+_NOTHING = Amounts(rows=0, estimated_tokens=0.0)
 
 
-def rows_by_score(statistics: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], int]:
+def rows_by_score(statistics: Iterable[ClassesBySource]) -> dict[tuple[str, str], int]:
     """Return the documents that were scored by (source, safety score), of the statistics of the scored parts."""
     rows: dict[tuple[str, str], int] = {}
     for part in statistics:
@@ -31,16 +29,36 @@ def rows_by_score(statistics: Iterable[Mapping[str, Any]]) -> dict[tuple[str, st
     return {key: n for key, n in rows.items() if n}
 
 
-def amounts_by_score(sums: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[tuple[str, str], Amounts]]:
-    """Return the amounts of each of `DRAW_OUTCOMES` by (source, safety score), as drawn: with what is excluded.
+class DrawnParts(TypedDict):
+    """The statistics of the parts of each split, in part order."""
+
+    annotated: list[SplitStatistics]
+    unannotated: list[SplitStatistics]
+    held_out: list[HeldOutStatistics]
+
+
+class DrawnSums(TypedDict):
+    """The statistics of the parts of each split, summed; those of no parts are empty."""
+
+    annotated: SplitStatistics
+    unannotated: SplitStatistics
+    held_out: HeldOutStatistics
+
+
+def amounts_by_score(sums: DrawnSums) -> dict[str, dict[tuple[str, str], Amounts]]:
+    """Return the amounts of each of `DRAW_OUTCOMES` by (source, safety score), as they were drawn: with what is
+    excluded.
 
     Args:
-        sums: summed statistics of the parts of annotated, unannotated and held_out, see
-            `everytoken.corpus.sampling.splits`.
+        sums: of the parts of the splits.
     """
-    nested = {split: total.get("by_score", {}) for split, total in sums.items()}
-    nested["held_out"] = add_statistics([nested["held_out"], sums["held_out"].get("excluded_by_score", {})])
-    nested["not_drawn"] = sums["annotated"].get("not_drawn_by_score", {})
+    held_out = sums["held_out"]
+    nested = {
+        "annotated": sums["annotated"].get("by_score", {}),
+        "unannotated": sums["unannotated"].get("by_score", {}),
+        "held_out": add_statistics([held_out.get("by_score", {}), held_out.get("excluded_by_score", {})]),
+        "not_drawn": sums["annotated"].get("not_drawn_by_score", {}),
+    }
     return {
         split: {
             (source, score): amounts for source, scores in nested[split].items() for score, amounts in scores.items()
@@ -50,7 +68,7 @@ def amounts_by_score(sums: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[tu
 
 
 def amounts_by_stratum(
-    sums: Mapping[str, Mapping[str, Any]], totals: Totals, parameters: SubsamplingParameters
+    sums: DrawnSums, totals: Totals, parameters: SubsamplingParameters
 ) -> dict[str, dict[str, Amounts]]:
     """Return the amounts of each of `DRAW_OUTCOMES` by stratum; without strata there are none.
 
@@ -128,7 +146,7 @@ def metadata(
     parameters: SubsamplingParameters,
     totals: Totals,
     estimates: Sequence[PartEstimate],
-    splits: Mapping[str, Sequence[Mapping[str, Any]]],
+    splits: DrawnParts,
 ) -> dict[str, Any]:
     """Return what a reader needs to check the draw: every parameter and global, counts of each split, versions.
 
@@ -138,8 +156,7 @@ def metadata(
         estimates: of the parts, in part order.
         splits: for each split the statistics of its parts, in part order (see `everytoken.corpus.sampling.splits`).
     """
-    by_split = {split: _split_counts(parts) for split, parts in sorted(splits.items())}
-    drawn = [by_split[split] for split in ("annotated", "unannotated")]
+    annotated, unannotated = _split_counts(splits["annotated"]), _split_counts(splits["unannotated"])
     return {
         "parameters": parameters.model_dump(mode="json"),
         "token_counts": "estimates: min(code points / chars_per_token, max_tokens_per_document); row counts are exact",
@@ -155,9 +172,17 @@ def metadata(
             "target_reached": not totals["limited_by"],
             "limit": limit(totals, parameters),
         },
-        "splits": by_split,
+        "splits": {
+            "annotated": annotated,
+            "held_out": _split_counts(splits["held_out"]),
+            "unannotated": unannotated,
+        },
         "not_drawn": {"rows": sum(part["not_drawn"] for part in splits["annotated"])},
-        "total": {key: sum(split[key] for split in drawn) for key in ("rows", "estimated_tokens", "files")},
+        "total": {
+            "rows": annotated["rows"] + unannotated["rows"],
+            "estimated_tokens": annotated["estimated_tokens"] + unannotated["estimated_tokens"],
+            "files": annotated["files"] + unannotated["files"],
+        },
         "files": "parts with at least one row; a part without any is kept as an empty part, so all datasets have "
         "the same parts",
         "budgets": [_sum_over(part_budgets(estimate, totals).values()) for estimate in estimates],
@@ -184,7 +209,14 @@ def limit(totals: Totals, parameters: SubsamplingParameters) -> str | None:
     )
 
 
-def _split_counts(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+class _SplitCounts(TypedDict):
+    rows: int
+    estimated_tokens: float
+    files: int
+    rows_by_part: list[int]
+
+
+def _split_counts(parts: Sequence[DrawnCounts]) -> _SplitCounts:
     return {
         "rows": sum(part["rows"] for part in parts),
         "estimated_tokens": sum((part["estimated_tokens"] for part in parts), 0.0),
@@ -205,20 +237,20 @@ def _strata(by_stratum: Mapping[str, Mapping[str, Amounts]], parameters: Subsamp
     return sorted(names)
 
 
-def _by_split(amounts: Mapping[str, Mapping[Any, Amounts]], keys: Sequence[Any]) -> dict[str, dict[str, float]]:
+def _by_split(amounts: Mapping[str, Mapping[Any, Amounts]], keys: Sequence[Any]) -> dict[str, Amounts]:
     return {split: _sum(amounts[split], keys) for split in DRAW_OUTCOMES}
 
 
-def _sum(amounts: Mapping[Any, Amounts], keys: Iterable[Any]) -> dict[str, float]:
-    return add_statistics([_NOTHING, *(dict(amounts[key]) for key in keys if key in amounts)])
+def _sum(amounts: Mapping[Any, Amounts], keys: Iterable[Any]) -> Amounts:
+    return add_statistics([_NOTHING, *(amounts[key] for key in keys if key in amounts)])
 
 
 def _line(
     names: tuple[str, ...], of: Mapping[str, Amounts], total: Mapping[str, Amounts], intended: float | None
 ) -> dict[str, Any]:
     line: dict[str, Any] = dict(zip(("group", "source", "safety_score", "stratum"), names, strict=True))
-    before, all_before = (add_statistics(dict(split) for split in what.values()) for what in (of, total))
-    after, all_after = (add_statistics([what["annotated"], what["unannotated"]]) for what in (of, total))  # type: ignore[list-item]
+    before, all_before = (add_statistics(what.values()) for what in (of, total))
+    after, all_after = (add_statistics([what["annotated"], what["unannotated"]]) for what in (of, total))
     for split, counts in {"before": before, **of}.items():
         line |= {f"{split}_rows": counts["rows"], f"{split}_tokens": counts["estimated_tokens"]}
     return line | {

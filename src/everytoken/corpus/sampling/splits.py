@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, TypedDict, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from everytoken.corpus.documents import MAX_BATCH_ROWS, N_CLASSES, SPLIT_FIELDS,
 from everytoken.corpus.errors import SamplingError
 from everytoken.corpus.exclusion import excluded_addresses, excluded_rows
 from everytoken.corpus.sampling.formulas import (
+    Amounts,
     EstimateParameters,
     PartEstimate,
     SampledRows,
@@ -54,6 +55,58 @@ class _Facts(NamedTuple):
     sources: list[str]  # by the numbers in `source`
     stratum: Numbers
     strata: list[str]
+
+
+class SizedAmounts(Amounts):
+    """Amounts, and the code points of the documents."""
+
+    characters: int
+
+
+class DrawnCounts(TypedDict):
+    """Statistics of the documents of a part that are in a split: by source and stratum, by source and safety score."""
+
+    rows: int
+    estimated_tokens: float
+    by_source: dict[str, dict[str, SizedAmounts]]
+    by_score: dict[str, dict[str, Amounts]]
+
+
+class EstimatedTokens(TypedDict, total=False):
+    """What a split says of its tokens; one that a replay restored says nothing, since nothing was estimated."""
+
+    estimated_tokens: float
+
+
+class StratumCounts(TypedDict, total=False):
+    """What is in a split, and what is not drawn, by name of the stratum; nothing without strata."""
+
+    by_stratum: dict[str, Amounts]
+    not_drawn_by_stratum: dict[str, Amounts]
+
+
+class SplitStatistics(DrawnCounts, StratumCounts):
+    """Statistics of `select_split`: ``rows_in = annotated + unannotated + held_out + not_drawn``."""
+
+    rows_in: int
+    annotated: int
+    unannotated: int
+    held_out: int
+    not_drawn: int
+    not_drawn_by_score: dict[str, dict[str, Amounts]]
+
+
+class ExcludedCounts(TypedDict, total=False):
+    """Held-out documents that are left out, where there are any."""
+
+    excluded: int
+    excluded_by_score: dict[str, dict[str, Amounts]]
+
+
+class HeldOutStatistics(DrawnCounts, ExcludedCounts):
+    """Statistics of `select_held_out`."""
+
+    rows_in: int
 
 
 @versioned("estimate_part_tokens", 2)
@@ -103,7 +156,7 @@ def _selected_batches(
     parameters: SubsamplingParameters,
     totals: Totals,
     schema: pa.Schema,
-) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
+) -> Generator[pa.RecordBatch, None, SplitStatistics]:
     facts = _gather(part, whole, parameters)
     sampled = _sampled(facts, parameters)
     found = part_estimate(sampled)
@@ -118,7 +171,7 @@ def _selected_batches(
     is_left = ~facts.is_held_out
     is_left[annotated] = is_left[unannotated] = False
     left = np.where(is_left)[0]
-    by_stratum = {}
+    by_stratum: StratumCounts = {}
     if parameters.strata is not None:
         by_stratum = {
             "by_stratum": _amounts(facts.tokens, sampled.stratum, sampled.strata, rows),
@@ -164,7 +217,7 @@ def _held_out_batches(
     excluded: Mapping[Address, Any],
     parameters: HeldOutParameters,
     schema: pa.Schema,
-) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
+) -> Generator[pa.RecordBatch, None, HeldOutStatistics]:
     facts = _gather(part, whole, parameters)
     is_excluded = np.zeros(len(facts.tokens), np.bool_)
     if excluded:
@@ -173,8 +226,17 @@ def _held_out_batches(
     rows = np.where(facts.is_held_out & ~is_excluded)[0]
     yield from _filtered(part, whole, rows, facts.scores >= parameters.annotation_threshold, "held_out", schema)
     left_out = np.where(facts.is_held_out & is_excluded)[0]
-    counted = {"excluded": len(left_out), "excluded_by_score": _by_score(facts, left_out)} if len(left_out) else {}
-    return {"rows_in": len(facts.tokens), **_statistics(facts, rows), **counted}
+    held_out = _statistics(facts, rows)
+    counted = HeldOutStatistics(
+        rows_in=len(facts.tokens),
+        rows=held_out["rows"],
+        estimated_tokens=held_out["estimated_tokens"],
+        by_source=held_out["by_source"],
+        by_score=held_out["by_score"],
+    )
+    if len(left_out):
+        counted |= {"excluded": len(left_out), "excluded_by_score": _by_score(facts, left_out)}
+    return counted
 
 
 def _whole(part: Part) -> pa.RecordBatch | None:
@@ -275,7 +337,7 @@ def _filtered(
         yield pa.RecordBatch.from_arrays([*kept.columns, annotation, pa.array(bad)], schema=schema)
 
 
-def _statistics(facts: _Facts, rows: Integers) -> dict[str, Any]:
+def _statistics(facts: _Facts, rows: Integers) -> DrawnCounts:
     return {
         "rows": len(rows),
         "estimated_tokens": sum_tokens(facts.tokens[rows]),
@@ -284,34 +346,34 @@ def _statistics(facts: _Facts, rows: Integers) -> dict[str, Any]:
     }
 
 
-def _by_source(facts: _Facts, rows: Integers) -> dict[str, dict[str, dict[str, float]]]:
+def _by_source(facts: _Facts, rows: Integers) -> dict[str, dict[str, SizedAmounts]]:
     """Count by source and stratum."""
     pairs = facts.source[rows].astype(np.int64) * len(facts.strata) + facts.stratum[rows]
     found, numbers = np.unique(pairs, return_inverse=True)
     counts, sums = _counted(facts.tokens, numbers, len(found), rows)
     characters = np.zeros(len(found), np.int64)
     np.add.at(characters, numbers, facts.lengths[rows])
-    report: dict[str, dict[str, dict[str, float]]] = {}
-    for pair, *amounts in zip(found.tolist(), counts, sums, characters.tolist(), strict=True):
+    report: dict[str, dict[str, SizedAmounts]] = {}
+    for pair, count, total, length in zip(found.tolist(), counts, sums, characters.tolist(), strict=True):
         source, stratum = divmod(pair, len(facts.strata))
-        report.setdefault(facts.sources[source], {})[facts.strata[stratum]] = dict(
-            zip(("rows", "estimated_tokens", "characters"), amounts, strict=True)
+        report.setdefault(facts.sources[source], {})[facts.strata[stratum]] = SizedAmounts(
+            rows=count, estimated_tokens=total, characters=length
         )
     return {source: dict(sorted(strata.items())) for source, strata in sorted(report.items())}
 
 
-def _by_score(facts: _Facts, rows: Integers) -> dict[str, dict[str, dict[str, float]]]:
+def _by_score(facts: _Facts, rows: Integers) -> dict[str, dict[str, Amounts]]:
     """Count by source and safety score."""
     numbers = facts.source * N_CLASSES + facts.scores
     counted = _amounts(facts.tokens, numbers, range(len(facts.sources) * N_CLASSES), rows)
-    report: dict[str, dict[str, dict[str, float]]] = {}
+    report: dict[str, dict[str, Amounts]] = {}
     for number, amounts in counted.items():
         source, score = divmod(number, N_CLASSES)
         report.setdefault(facts.sources[source], {})[str(score)] = amounts
     return dict(sorted(report.items()))
 
 
-def _amounts(tokens: Floats, numbers: Numbers, names: Sequence[Any], rows: Integers) -> dict[Any, dict[str, float]]:
+def _amounts(tokens: Floats, numbers: Numbers, names: Sequence[Any], rows: Integers) -> dict[Any, Amounts]:
     """Return rows and estimated tokens by name, of the names that have rows."""
     counts, sums = _counted(tokens, numbers[rows], len(names), rows)
     return {

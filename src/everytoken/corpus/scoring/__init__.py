@@ -15,10 +15,12 @@ if TYPE_CHECKING:
         SCORES_BY_ADDRESS,
         SCORES_BY_ID,
         SCORES_BY_USE,
+        ClassificationStatistics,
         collect_classifications,
     )
     from everytoken.corpus.scoring.embedded import EmbeddedScorer, identify_model
     from everytoken.corpus.scoring.model_files import ModelFolder, fetch_model, model_identity
+    from everytoken.corpus.scoring.one_score_per_id import ScorerCounts
     from everytoken.corpus.scoring.published import PublishedScorer, join_part, join_published, require_scores_known
     from everytoken.corpus.scoring.report import ALL_SOURCES, score_table
     from everytoken.corpus.scoring.score import score_part
@@ -29,6 +31,7 @@ __getattr__, __dir__ = exports(__name__, __file__)
 __all__ = [
     "ALL_SOURCES",
     "AuditParameters",
+    "ClassificationStatistics",
     "EmbeddedScorer",
     "ModelFolder",
     "PAGE_FILE",
@@ -37,6 +40,7 @@ __all__ = [
     "SCORES_BY_ADDRESS",
     "SCORES_BY_ID",
     "SCORES_BY_USE",
+    "ScorerCounts",
     "TransformersScorer",
     "audit_lines",
     "collect_classifications",

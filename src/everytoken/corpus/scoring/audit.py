@@ -38,6 +38,7 @@ from everytoken.corpus.documents import N_CLASSES
 from everytoken.corpus.errors import ScoringError
 from everytoken.corpus.scoring.audit_page import label_page
 from everytoken.corpus.scoring.one_score_per_id import distinct_rows, first_of_ids
+from everytoken.corpus.statistics import ClassesBySource
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Part, Shards, reading, stored_in, unchanging, write_text
 
@@ -129,7 +130,7 @@ def population(scored: Shards) -> tuple[Integers, int]:
     All from the statistics of the parts, see `everytoken.corpus.scoring.score.ClassCounts`.
     """
     counts = np.zeros((len(scored), N_CLASSES), np.int64)
-    for number, statistics in enumerate(scored.statistics):
+    for number, statistics in enumerate(scored.statistics_as(ClassesBySource)):
         for of_source in statistics["by_source"].values():
             counts[number] += [of_source["distinct_by_class"][str(k)] for k in range(N_CLASSES)]
     # a model leaves none without

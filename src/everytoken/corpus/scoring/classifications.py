@@ -23,7 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -84,8 +84,36 @@ def collect_classifications(folder: Path, *, documents: Shards, near: Sequence[f
             counts.add(batch, scored, scored & with_id & first)
         for table in (by_id, by_address, by_use):
             table.close()
-    written = {"classifications": by_id.rows, "by_address": by_address.rows, "by_use": by_use.rows}
-    return Built({"rows": documents.rows, **written, **counts.statistics()}, {"seconds": time.perf_counter() - started})
+    without_score, not_argmax, by_source = counts.result()
+    statistics = ClassificationStatistics(
+        rows=documents.rows,
+        classifications=by_id.rows,
+        by_address=by_address.rows,
+        by_use=by_use.rows,
+        without_score=without_score,
+        score_is_not_argmax=not_argmax,
+        by_source=by_source,
+    )
+    return Built(statistics, {"seconds": time.perf_counter() - started})
+
+
+class IdScores(TypedDict):
+    """Of a source: distinct ids by class, and by eps, margin and class the rows that are near."""
+
+    unique_by_class: dict[str, int]
+    near: dict[str, dict[str, dict[str, int]]]
+
+
+class ClassificationStatistics(TypedDict):
+    """Statistics of `collect_classifications`."""
+
+    rows: int
+    classifications: int
+    by_address: int
+    by_use: int
+    without_score: int
+    score_is_not_argmax: int
+    by_source: dict[str, IdScores]
 
 
 Keys = Iterator[tuple[Integers, Integers]]
@@ -217,15 +245,12 @@ class _Counts:
             ]
             self._within[source] = self._within.get(source, 0) + np.array(within)
 
-    def statistics(self) -> dict[str, Any]:
+    def result(self) -> tuple[int, int, dict[str, IdScores]]:
+        """Return the rows without a score, those whose score is not their most probable class, and the sources."""
         by_source = {source: self._of_source(source) for source in sorted(self._unique)}
-        return {
-            "without_score": self._without_score,
-            "score_is_not_argmax": self._not_argmax,
-            "by_source": by_source,
-        }
+        return self._without_score, self._not_argmax, by_source
 
-    def _of_source(self, source: str) -> dict[str, Any]:
+    def _of_source(self, source: str) -> IdScores:
         names = ["of_class", *(f"of_threshold_{t}" for t in range(1, N_CLASSES))]
         near = {
             str(eps): {

@@ -12,16 +12,16 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import itertools
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, PositiveInt, field_validator
 
 from everytoken.corpus.errors import ScoringError
-from everytoken.corpus.scoring.one_score_per_id import Scored, TextScorer
+from everytoken.corpus.scoring.one_score_per_id import Scored, ScorerCounts, TextScorer
 from everytoken.shards import Built, file_sha256, versioned
 
 _PACKAGE = "alt-profanity-check"
@@ -84,7 +84,7 @@ class _Embedded:
     def __init__(self, scorer: EmbeddedScorer) -> None:
         self._scorer = scorer
 
-    def score(self, texts: Iterable[tuple[int, str]]) -> Generator[Scored, None, Mapping[str, Any]]:
+    def score(self, texts: Iterable[tuple[int, str]]) -> Generator[Scored, None, ScorerCounts]:
         scored = truncated = 0
         texts = iter(texts)
         while some := list(_until_full(texts)):
@@ -110,6 +110,14 @@ def _until_full(texts: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
         yield text
 
 
+class PackagedModel(TypedDict):
+    """Statistics of `identify_model`; ``weights``: SHA-256 by name of the file."""
+
+    package: str
+    version: str
+    weights: dict[str, str]
+
+
 @versioned("identify_model", 1)
 def identify_model(folder: Path, *, version: str) -> Built:
     """Record which model the installed package holds: an artifact without files, with the SHA-256 of the weights.
@@ -123,7 +131,7 @@ def identify_model(folder: Path, *, version: str) -> Built:
         for file in importlib.metadata.files(_PACKAGE) or ()
         if file.suffix == ".joblib"
     }
-    return Built({"package": _PACKAGE, "version": version, "weights": dict(sorted(weights.items()))})
+    return Built(PackagedModel(package=_PACKAGE, version=version, weights=dict(sorted(weights.items()))))
 
 
 @functools.cache

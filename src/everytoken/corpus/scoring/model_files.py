@@ -13,7 +13,7 @@ import re
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, NoReturn
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn, TypedDict
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from safetensors import SafetensorError, safe_open
@@ -110,6 +110,17 @@ def model_identity(model: HubModel | ModelFolder) -> dict[str, Any]:
     return {"kind": "folder", "files": {name: file_sha256(place.bring(name)) for name in _chosen(place, model)}}
 
 
+class ModelStatistics(TypedDict):
+    """Statistics of `fetch_model`."""
+
+    repository: str | None
+    revision: str | None
+    weights_sha256: str
+    parameters: int
+    labels: dict[str, str]
+    code: list[str]
+
+
 @versioned("fetch_model", 1, unrecorded=["model", "fetched"])
 def fetch_model(folder: Path, *, identity: Mapping[str, Any], model: HubModel | ModelFolder, fetched: Path) -> Built:
     """Gather the files of a model in the artifact's folder.
@@ -143,14 +154,14 @@ def fetch_model(folder: Path, *, identity: Mapping[str, Any], model: HubModel | 
     if isinstance(model, ModelFolder):
         _require_identity(folder, place, identity)
     return Built(
-        {
-            "repository": model.repository if isinstance(model, HubModel) else None,
-            "revision": model.revision if isinstance(model, HubModel) else None,
-            "weights_sha256": next(iter(weights.values())) if len(weights) == 1 else value_digest(weights),
-            "parameters": sum(_count_parameters(folder / name) for name in weights),
-            "labels": _labels(place, folder / _CONFIG),
-            "code": code,
-        }
+        ModelStatistics(
+            repository=model.repository if isinstance(model, HubModel) else None,
+            revision=model.revision if isinstance(model, HubModel) else None,
+            weights_sha256=next(iter(weights.values())) if len(weights) == 1 else value_digest(weights),
+            parameters=sum(_count_parameters(folder / name) for name in weights),
+            labels=_labels(place, folder / _CONFIG),
+            code=code,
+        )
     )
 
 

@@ -12,8 +12,8 @@ about 350 bytes a distinct id are held, and the texts that the scorer has in han
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Generator, Iterable, Iterator
+from typing import NamedTuple, Protocol, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -35,8 +35,19 @@ class Scored(NamedTuple):
 class TextScorer(Protocol):
     """Scores texts in bounded memory; the probabilities of a text depend on that text alone."""
 
-    def score(self, texts: Iterable[tuple[int, str]]) -> Generator[Scored, None, Mapping[str, Any]]:
+    def score(self, texts: Iterable[tuple[int, str]]) -> Generator[Scored, None, ScorerCounts]:
         """Yield the scores of numbered texts, each once, in any order; return counts for the part's statistics."""
+
+
+class ScorerCounts(TypedDict, total=False):
+    """What a scorer counted, if it does: ``truncated``, texts that it did not read to their end; ``tokens`` that it
+    read, ``padded_tokens`` that went through it; ``scored_with``, texts by what ran.
+    """
+
+    truncated: int
+    tokens: int
+    padded_tokens: int
+    scored_with: dict[str, int]
 
 
 class DistinctRows(NamedTuple):
@@ -90,7 +101,7 @@ def first_texts(part: Part, of_row: Integers) -> Iterator[tuple[int, str]]:
         start += batch.num_rows
 
 
-def score_distinct(part: Part, distinct: DistinctRows, scorer: TextScorer) -> tuple[SingleFloats, Mapping[str, Any]]:
+def score_distinct(part: Part, distinct: DistinctRows, scorer: TextScorer) -> tuple[SingleFloats, ScorerCounts]:
     """Return the class probabilities of each id's first text, float32 (distinct, 6), and what the scorer counted.
 
     Raises:

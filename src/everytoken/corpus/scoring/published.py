@@ -19,7 +19,7 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +38,7 @@ from everytoken.corpus.scoring.score_tables import (
     group_tables,
     matching_scores,
 )
+from everytoken.corpus.statistics import ClassesBySource
 from everytoken.corpus.upstreams import UpstreamFile
 from everytoken.shards import Artifact, Built, Part, Rows, Shards, versioned
 
@@ -95,11 +96,26 @@ def join_published(
         if file.status() != status:
             raise ScoringError(f"{file.location} was written to while it was joined. Run again.")
     np.save(folder / _STARTS, np.cumsum([0, *(part.rows for part in documents)], dtype=np.int64))
-    counts = {"rows": documents.rows, "scored": scored, "missing": documents.rows - scored, "entries": entries}
-    tables = {file.path: digest for file, digest in zip(files, digests, strict=True)}
-    return Built(
-        {"documents": documents.root_digest, "tables": tables, **counts}, {"seconds": time.perf_counter() - started}
+    statistics = PublishedStatistics(
+        documents=documents.root_digest,
+        tables={file.path: digest for file, digest in zip(files, digests, strict=True)},
+        rows=documents.rows,
+        scored=scored,
+        missing=documents.rows - scored,
+        entries=entries,
     )
+    return Built(statistics, {"seconds": time.perf_counter() - started})
+
+
+class PublishedStatistics(TypedDict):
+    """Statistics of `join_published`."""
+
+    documents: str
+    tables: dict[str, str]
+    rows: int
+    scored: int
+    missing: int
+    entries: dict[str, int]
 
 
 def require_scores_known(joined: Artifact, documents: Shards, max_missing_share: float) -> None:
@@ -108,10 +124,11 @@ def require_scores_known(joined: Artifact, documents: Shards, max_missing_share:
     Raises:
         ScoringError: they were not, or more than ``max_missing_share`` of the rows have no score.
     """
-    rows, missing = joined.statistics["rows"], joined.statistics["missing"]
-    if joined.statistics["documents"] != documents.root_digest:
+    said = joined.statistics_as(PublishedStatistics)
+    rows, missing = said["rows"], said["missing"]
+    if said["documents"] != documents.root_digest:
         raise ScoringError(
-            f"the published scores were joined to documents {joined.statistics['documents'][:16]}, these are "
+            f"the published scores were joined to documents {said['documents'][:16]}, these are "
             f"{documents.root_digest[:16]}. Run the whole annotation pipeline: it joins them again."
         )
     if missing > max_missing_share * rows:
@@ -121,6 +138,16 @@ def require_scores_known(joined: Artifact, documents: Shards, max_missing_share:
             f"that its ids are the documents' (id_columns of the source), or raise scorer.max_missing_share: documents "
             f"without a score count as class 0."
         )
+
+
+class JoinedStatistics(ClassesBySource):
+    """Statistics of `join_part`."""
+
+    rows: int
+    null_ids: int
+    missing: dict[str, int]
+    distinct_without_score: int
+    same_id_other_text: int
 
 
 @versioned("join_part", 2)
@@ -142,7 +169,7 @@ def join_part(part: Part, *, published: Artifact) -> Rows:
 
 def _joined_batches(
     part: Part, published: Artifact, schema: pa.Schema
-) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
+) -> Generator[pa.RecordBatch, None, JoinedStatistics]:
     start, stop = load_mapped(published.path(_STARTS))[part.index : part.index + 2].tolist()
     if stop - start != part.rows:
         raise ScoringError(

@@ -10,13 +10,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from everytoken.corpus.documents import N_CLASSES
-from everytoken.corpus.statistics import add_statistics
+from everytoken.corpus.scoring.classifications import IdScores
+from everytoken.corpus.statistics import ScoreCounts, add_statistics
 
 ALL_SOURCES = "all sources"
 
 
 def score_table(
-    scored: Mapping[str, Mapping[str, Any]], classified: Mapping[str, Mapping[str, Any]], threshold: int
+    scored: Mapping[str, ScoreCounts], classified: Mapping[str, IdScores], threshold: int
 ) -> list[dict[str, Any]]:
     """Return a flat table, an entry a source and class, and the classes over all sources.
 
@@ -30,8 +31,8 @@ def score_table(
     """
     sources = {source: (scored[source], classified[source]) for source in sorted(scored)}
     total = (
-        add_statistics(dict(counts) for counts in scored.values()),
-        add_statistics(dict(of_ids) for of_ids in classified.values()),
+        add_statistics(scored.values()),
+        add_statistics(classified.values()),
     )
     return [
         entry
@@ -41,9 +42,7 @@ def score_table(
     ]
 
 
-def _classes(
-    source: str, counts: Mapping[str, Any], of_ids: Mapping[str, Any], threshold: int
-) -> Sequence[dict[str, Any]]:
+def _classes(source: str, counts: ScoreCounts, of_ids: IdScores, threshold: int) -> Sequence[dict[str, Any]]:
     a_part, once = counts["distinct_by_class"], of_ids["unique_by_class"]
     entries = []
     for k in map(str, range(N_CLASSES)):

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +15,25 @@ from everytoken.arrays import SingleFloats
 from everytoken.corpus.documents import N_CLASSES, SCORE_FIELDS, with_fields
 from everytoken.corpus.errors import ScoringError
 from everytoken.corpus.scoring.embedded import EmbeddedScorer, embedded_scorer
-from everytoken.corpus.scoring.one_score_per_id import TextScorer, distinct_rows, first_of_ids, score_distinct
+from everytoken.corpus.scoring.one_score_per_id import (
+    ScorerCounts,
+    TextScorer,
+    distinct_rows,
+    first_of_ids,
+    score_distinct,
+)
 from everytoken.corpus.scoring.transformer import TransformersScorer, transformers_scorer
+from everytoken.corpus.statistics import ClassesBySource, ScoreCounts
 from everytoken.shards import Artifact, Part, Rows, versioned
+
+
+class ScoredStatistics(ClassesBySource, ScorerCounts):
+    """Statistics of `score_part`."""
+
+    rows: int
+    scored: int
+    null_ids: int
+    same_id_other_text: int
 
 
 @versioned("score_part", 4)
@@ -51,7 +66,7 @@ def text_scorer(scorer: EmbeddedScorer | TransformersScorer, model: Artifact | N
 
 def _scored_batches(
     part: Part, scorer: TextScorer, schema: pa.Schema
-) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
+) -> Generator[pa.RecordBatch, None, ScoredStatistics]:
     distinct = distinct_rows(part)
     probabilities, counted = score_distinct(part, distinct, scorer)
     classes = ClassCounts()
@@ -106,10 +121,14 @@ class ClassCounts:
                 counted = np.bincount(scores[rows], minlength=N_CLASSES)
                 counts[source] = counts.get(source, np.zeros(N_CLASSES, np.int64)) + counted
 
-    def by_source(self) -> dict[str, dict[str, dict[str, int]]]:
+    def by_source(self) -> dict[str, ScoreCounts]:
         """Return counts by source, kind and class, sorted."""
-        kinds = {"rows_by_class": self._rows, "distinct_by_class": self._distinct}
+        rows, distinct = ({source: _by_class(of[source]) for source in of} for of in (self._rows, self._distinct))
         return {
-            source: {kind: {str(k): n for k, n in enumerate(of[source].tolist())} for kind, of in kinds.items()}
+            source: ScoreCounts(rows_by_class=rows[source], distinct_by_class=distinct[source])
             for source in sorted(self._rows)
         }
+
+
+def _by_class(counts: npt.NDArray[np.int64]) -> dict[str, int]:
+    return {str(k): n for k, n in enumerate(counts.tolist())}

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -33,8 +33,8 @@ from everytoken.arrays import SingleFloats
 from everytoken.corpus.documents import N_CLASSES
 from everytoken.corpus.errors import ScoringError
 from everytoken.corpus.scoring.loading import environment_of, load_classifier, read_json, require_device
-from everytoken.corpus.scoring.model_files import Model, ModelFolder
-from everytoken.corpus.scoring.one_score_per_id import Scored, TextScorer
+from everytoken.corpus.scoring.model_files import Model, ModelFolder, ModelStatistics
+from everytoken.corpus.scoring.one_score_per_id import Scored, ScorerCounts, TextScorer
 from everytoken.shards import Artifact
 
 _MULTIPLE = 32  # of padded lengths: 64 shapes up to 2,048 tokens
@@ -122,7 +122,7 @@ def require_fit(scorer: TransformersScorer, model: Artifact) -> None:
 
 
 def _name(model: Artifact) -> str:
-    told = model.statistics
+    told = model.statistics_as(ModelStatistics)
     return f"model {told['repository']} at {told['revision']}" if told["repository"] else f"the model in {model.folder}"
 
 
@@ -153,7 +153,7 @@ class _Transformers:
     def __init__(self, scorer: TransformersScorer, model: Artifact) -> None:
         self._scorer, self._model = scorer, model
 
-    def score(self, texts: Iterable[tuple[int, str]]) -> Generator[Scored, None, Mapping[str, Any]]:
+    def score(self, texts: Iterable[tuple[int, str]]) -> Generator[Scored, None, ScorerCounts]:
         truncated = tokens = padded = scored = 0
         environment: dict[str, int] = {}
         waiting: dict[int, list[_Sequence]] = {}  # by padded length
@@ -319,7 +319,7 @@ class _Classifier:
 
 def _classifier(scorer: TransformersScorer, model: Artifact) -> _Classifier:
     assert model.folder is not None, "a made artifact has a folder"
-    code = model.root_digest if model.statistics["code"] else None
+    code = model.root_digest if model.statistics_as(ModelStatistics)["code"] else None
     return _loaded(scorer.without_path(), model.folder, model.root_digest, _name(model), code)
 
 

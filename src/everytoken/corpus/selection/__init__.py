@@ -5,16 +5,24 @@ from typing import TYPE_CHECKING
 from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
-    from everytoken.corpus.selection.decisions import select
+    from everytoken.corpus.selection.decisions import SelectionStatistics, select
     from everytoken.corpus.selection.mixed_parts import mix_part, mixture_parts
-    from everytoken.corpus.selection.mixture import MixtureParameters, interleave
+    from everytoken.corpus.selection.mixture import MixtureParameters, MixtureRow, interleave
     from everytoken.corpus.selection.report import read_counts, require_documents, selection_table
-    from everytoken.corpus.selection.selected_parts import check_selection_conservation, dropped_part, select_part
+    from everytoken.corpus.selection.selected_parts import (
+        TakenCounts,
+        check_selection_conservation,
+        dropped_part,
+        select_part,
+    )
 
 __getattr__, __dir__ = exports(__name__, __file__)
 
 __all__ = [
     "MixtureParameters",
+    "MixtureRow",
+    "SelectionStatistics",
+    "TakenCounts",
     "check_selection_conservation",
     "dropped_part",
     "interleave",

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, count, islice
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +34,7 @@ from everytoken.corpus.dedup import Duplicates, between, load_mapped
 from everytoken.corpus.errors import SelectionError
 from everytoken.corpus.selection.mixture import (
     MixtureParameters,
+    MixtureRow,
     Used,
     beyond_tolerance,
     budgets,
@@ -43,6 +44,7 @@ from everytoken.corpus.selection.mixture import (
     mixture_table,
     passes,
 )
+from everytoken.corpus.statistics import RowCounts
 from everytoken.shards import Artifact, Built, Part, Shards, canonical_json, versioned, write_text
 
 DECISIONS = ("kept", "duplicate", "near_duplicate", "beyond_payload_cap", "beyond_budget", "contaminated")
@@ -91,14 +93,31 @@ def select(
     codes = np.lib.format.open_memmap(folder / _CODES, mode="w+", dtype=np.uint8, shape=(documents.rows,))
     parts = _decide(documents, None if duplicates is None else Duplicates(duplicates), contamination, sources, codes)
     np.save(folder / _PARTS, parts)
-    table, warnings = None, []
+    table: list[MixtureRow] | None = None
+    warnings: list[str] = []
     if mixture is not None:
         table = _mix(folder / MIXED_ORDER, documents, codes, parts, sources, mixture)
         warnings = beyond_tolerance(table, mixture.tolerance)
     codes.flush()
     write_text(folder / _SOURCES, canonical_json(sources.names) + "\n")
     by_source = {name: sources.states[name].statistics() for name in sorted(sources.names)}
-    return Built({"rows": len(codes), "by_source": by_source, "mixture": table, "warnings": warnings})
+    return Built(SelectionStatistics(rows=len(codes), by_source=by_source, mixture=table, warnings=warnings))
+
+
+class RowsChosen(RowCounts):
+    """What was decided of the documents of a source, and the size of what stays."""
+
+    characters: int
+    utf8_bytes: int
+
+
+class SelectionStatistics(TypedDict):
+    """Of all ``rows``, by source; ``mixture`` is None without one."""
+
+    rows: int
+    by_source: dict[str, RowsChosen]
+    mixture: list[MixtureRow] | None
+    warnings: list[str]
 
 
 @dataclass
@@ -130,8 +149,10 @@ class _State:
         self.utf8_bytes += int(utf8_bytes[left].sum())
         self.counts += np.bincount(codes, minlength=len(DECISIONS))
 
-    def statistics(self) -> dict[str, Any]:
-        aside = {DECISIONS[code]: int(self.counts[code]) for code in range(1, len(DECISIONS)) if self.counts[code]}
+    def statistics(self) -> RowsChosen:
+        aside: dict[str, int] = {
+            DECISIONS[code]: int(self.counts[code]) for code in range(1, len(DECISIONS)) if self.counts[code]
+        }
         return {
             "rows_in": int(self.counts.sum()),
             "kept": int(self.counts[KEPT]),
@@ -206,7 +227,7 @@ def _decide(
 
 def _mix(
     path: Path, documents: Shards, codes: Codes, parts: Integers, sources: _Sources, mixture: MixtureParameters
-) -> list[dict[str, Any]]:
+) -> list[MixtureRow]:
     """Write the order of the mixed corpus; return intended against realised."""
     lengths = [partial(_lengths, documents, codes, parts, number) for number in range(len(sources.names))]
     used: dict[str, Used] = {}

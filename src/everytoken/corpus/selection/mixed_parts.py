@@ -15,7 +15,7 @@ import pyarrow as pa
 from everytoken.corpus.dedup import load_mapped
 from everytoken.corpus.documents import MAX_BATCH_BYTES, MAX_BATCH_ROWS
 from everytoken.corpus.selection.decisions import KEPT, MIXED_ORDER, Selection
-from everytoken.corpus.selection.selected_parts import Tally
+from everytoken.corpus.selection.selected_parts import TakenCounts, Tally
 from everytoken.shards import Artifact, Part, Rows, Shards, value_digest, versioned
 
 
@@ -56,7 +56,7 @@ def mix_part(part: Part, *, documents: Shards, selection: Artifact) -> Rows:
 
 def _mixed(
     value: Mapping[str, Any], documents: Shards, selection: Artifact
-) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
+) -> Generator[pa.RecordBatch, None, TakenCounts]:
     made = Selection(selection)
     order = load_mapped(selection.path(MIXED_ORDER))[value["first"] : value["first"] + value["documents"]]
     tally, chunk = Tally(), _Chunk(documents.parts[0].schema)
@@ -74,7 +74,7 @@ def _mixed(
     counts = np.bincount(order, minlength=len(made.sources))
     unused = np.maximum(made.kept_by_source() - np.array(value["uses"]), 0)
     first_uses = dict(zip(made.sources, np.minimum(counts, unused).tolist(), strict=True))
-    return {**tally.statistics(len(order)), "first_uses": first_uses}
+    return TakenCounts(**tally.statistics(len(order)), first_uses=first_uses)
 
 
 def _staying(documents: Shards, selection: Selection, number: int, start: int) -> Generator[pa.RecordBatch, None, None]:

@@ -28,7 +28,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple, TypedDict
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeFloat, PositiveInt, model_validator
@@ -216,7 +216,21 @@ def common_unit(parameters: MixtureParameters) -> dict[str, int]:
     return {source: ratio.denominator * unit // ratio.numerator for source, ratio in per_token.items()}
 
 
-def mixture_table(parameters: MixtureParameters, used: Mapping[str, Used]) -> list[dict[str, Any]]:
+class MixtureRow(TypedDict):
+    """A source of `mixture_table`."""
+
+    source: str
+    weight: float
+    budget_tokens: int
+    documents: int
+    uses: int
+    characters: int
+    tokens: int
+    realised_weight: float
+    relative_difference: float
+
+
+def mixture_table(parameters: MixtureParameters, used: Mapping[str, Used]) -> list[MixtureRow]:
     """Return intended against realised, one entry a source in the order of the recipe.
 
     ``tokens`` are estimates, rounded down; ``relative_difference`` is realised weight / weight - 1.
@@ -226,7 +240,7 @@ def mixture_table(parameters: MixtureParameters, used: Mapping[str, Used]) -> li
     }
     total = sum(exact.values())
     wanted = budgets(parameters)
-    table = []
+    table: list[MixtureRow] = []
     for source, weight in parameters.weights.items():
         realised = exact[source] / total if total else Fraction(0)
         table.append(
@@ -245,7 +259,7 @@ def mixture_table(parameters: MixtureParameters, used: Mapping[str, Used]) -> li
     return table
 
 
-def beyond_tolerance(table: Iterable[Mapping[str, Any]], tolerance: float) -> list[str]:
+def beyond_tolerance(table: Iterable[MixtureRow], tolerance: float) -> list[str]:
     """Return a sentence for each source of `mixture_table` whose realised weight is too far from the intended one."""
     return [
         f"source {row['source']!r} has a realised weight of {row['realised_weight']:.6f}, intended {row['weight']:.6f} "

@@ -7,28 +7,29 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from everytoken.corpus.errors import SelectionError
+from everytoken.corpus.selection.decisions import RowsChosen
+from everytoken.corpus.selection.mixture import MixtureRow
+from everytoken.corpus.statistics import DocumentCounts, RowCounts
 
 
-def read_counts(statistics: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+def read_counts(statistics: Iterable[DocumentCounts]) -> dict[str, RowCounts]:
     """Return rows_in, kept and set_aside by reason of each source, sorted by name.
 
     Args:
         statistics: of the parts of `everytoken.corpus.ingestion.ingest.read_part`, each of one source.
     """
-    counts: dict[str, dict[str, Any]] = {}
+    counts: dict[str, RowCounts] = {}
     for part in statistics:
         (source,) = part["by_source"]
-        entry = counts.setdefault(source, {"rows_in": 0, "kept": 0, "set_aside": Counter()})
+        entry = counts.setdefault(source, {"rows_in": 0, "kept": 0, "set_aside": {}})
         entry["rows_in"] += part["rows_in"]
         entry["kept"] += part["kept"]
-        entry["set_aside"].update(part["set_aside"])
-    return {source: {**entry, "set_aside": dict(entry["set_aside"])} for source, entry in sorted(counts.items())}
+        entry["set_aside"] = dict(Counter(entry["set_aside"]) + Counter(part["set_aside"]))
+    return dict(sorted(counts.items()))
 
 
 def selection_table(
-    read: Mapping[str, Mapping[str, Any]],
-    selected: Mapping[str, Mapping[str, Any]],
-    mixture: Sequence[Mapping[str, Any]] | None,
+    read: Mapping[str, RowCounts], selected: Mapping[str, RowsChosen], mixture: Sequence[MixtureRow] | None
 ) -> list[dict[str, Any]]:
     """Return what became of the rows of each source, an entry a source and one of all: a flat table.
 
@@ -40,10 +41,10 @@ def selection_table(
         selected: ``statistics["by_source"]`` of `everytoken.corpus.selection.decisions`.
         mixture: ``statistics["mixture"]`` of it.
     """
-    mixed = {row["source"]: {name: row[name] for name in _MIXTURE} for row in mixture or ()}
-    entries = {}
+    mixed = {row["source"]: {name: dict(row)[name] for name in _MIXTURE} for row in mixture or ()}
+    entries: dict[str, dict[str, Any]] = {}
     for source, counts in read.items():
-        chosen = selected.get(source, {"kept": 0, "set_aside": {}, "characters": 0, "utf8_bytes": 0})
+        chosen = selected.get(source, _NONE)
         aside = Counter(counts["set_aside"])
         aside.update(chosen["set_aside"])
         amounts = {name: chosen[name] for name in ("kept", "characters", "utf8_bytes")}
@@ -66,7 +67,7 @@ def selection_table(
     ]
 
 
-def require_documents(read: Mapping[str, Mapping[str, Any]], selected: Mapping[str, Mapping[str, Any]]) -> None:
+def require_documents(read: Mapping[str, RowCounts], selected: Mapping[str, RowsChosen]) -> None:
     """Stop when no document is left: an empty corpus is a mistake in the parameters or the files.
 
     Args:
@@ -88,5 +89,6 @@ def require_documents(read: Mapping[str, Mapping[str, Any]], selected: Mapping[s
     )
 
 
+_NONE = RowsChosen(rows_in=0, kept=0, set_aside={}, characters=0, utf8_bytes=0)
 _AMOUNTS = ("rows_read", "kept", "characters", "utf8_bytes")
 _MIXTURE = ("uses", "budget_tokens", "tokens", "weight", "realised_weight", "relative_difference")

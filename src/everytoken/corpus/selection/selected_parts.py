@@ -6,8 +6,7 @@ Both are made from the same decision; `check_selection_conservation` adds them u
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
-from typing import Any
+from collections.abc import Generator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +16,8 @@ from everytoken.corpus.decontamination import contaminated_rows
 from everytoken.corpus.dedup import Duplicates, between
 from everytoken.corpus.documents import SET_ASIDE
 from everytoken.corpus.errors import SelectionError
-from everytoken.corpus.selection.decisions import DECISIONS, KEPT, Codes, Selection
+from everytoken.corpus.selection.decisions import DECISIONS, KEPT, Codes, Selection, SelectionStatistics
+from everytoken.corpus.statistics import DocumentCounts, RowCounts, TextAmounts
 from everytoken.shards import Artifact, Part, Rows, Shards, Unchanged, versioned
 
 TALLIED = ["source", "stratum", "characters", "utf8_bytes"]
@@ -44,6 +44,14 @@ def select_part(part: Part, *, selection: Artifact) -> Rows | Unchanged:
     return Rows(part.schema, _selected(part, made, start))
 
 
+class TakenCounts(DocumentCounts, total=False):
+    """Statistics of the documents of a part that stay; ``first_uses``, of a mixture: by source, those that no earlier
+    part has.
+    """
+
+    first_uses: dict[str, int]
+
+
 @versioned("dropped_part", 1)
 def dropped_part(
     part: Part, *, selection: Artifact, duplicates: Artifact | None, contamination: Shards | None = None
@@ -68,7 +76,7 @@ def dropped_part(
 
 
 def check_selection_conservation(
-    selection: Artifact, taken: Sequence[Mapping[str, Any]], dropped: Sequence[Mapping[str, Any]]
+    selection: Artifact, taken: Sequence[TakenCounts], dropped: Sequence[RowCounts]
 ) -> None:
     """Check that every document that was read was taken or is among the dropped, by source and reason.
 
@@ -86,16 +94,17 @@ def check_selection_conservation(
         strata = entry["by_source"].items()
         once = {source: sum(stratum["rows"] for stratum in by_name.values()) for source, by_name in strata}
         used.update(entry.get("first_uses", once))  # a mixture may use a document again
-    for entry in dropped:
-        reasons.update(entry["set_aside"])
-    by_source = selection.statistics["by_source"]
+    for left in dropped:
+        reasons.update(left["set_aside"])
+    decided = selection.statistics_as(SelectionStatistics)
+    by_source = decided["by_source"]
     expected_reasons: Counter[str] = Counter()
-    for entry in by_source.values():
-        expected_reasons.update(entry["set_aside"])
+    for chosen in by_source.values():
+        expected_reasons.update(chosen["set_aside"])
     expected = {
         "documents used by source": {source: entry["kept"] for source, entry in by_source.items() if entry["kept"]},
         "documents dropped by reason": dict(sorted(expected_reasons.items())),
-        "documents in all": selection.statistics["rows"],
+        "documents in all": decided["rows"],
     }
     found = {
         "documents used by source": dict(sorted((source, count) for source, count in used.items() if count)),
@@ -110,7 +119,7 @@ def check_selection_conservation(
             )
 
 
-def _selected(part: Part, selection: Selection, start: int) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
+def _selected(part: Part, selection: Selection, start: int) -> Generator[pa.RecordBatch, None, DocumentCounts]:
     tally = Tally()
     for batch in part.batches():
         codes = selection.codes[start : start + batch.num_rows]
@@ -125,7 +134,7 @@ def _selected(part: Part, selection: Selection, start: int) -> Generator[pa.Reco
 
 def _dropped(
     part: Part, selection: Selection, start: int, duplicates: Duplicates | None, contaminated: pa.Table | None
-) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
+) -> Generator[pa.RecordBatch, None, RowCounts]:
     tally = Tally()
     begin = start
     for batch in part.batches([*ADDRESS_COLUMNS, "id"]):
@@ -139,7 +148,7 @@ def _dropped(
         start += batch.num_rows
     counts = tally.statistics(part.rows)
     set_aside = counts["set_aside"]
-    return {"rows_in": part.rows, "kept": part.rows - sum(set_aside.values()), "set_aside": set_aside}
+    return RowCounts(rows_in=part.rows, kept=part.rows - sum(set_aside.values()), set_aside=set_aside)
 
 
 def _details(codes: Codes, start: int, duplicates: Duplicates | None) -> list[str | None]:
@@ -211,12 +220,14 @@ class Tally:
             entry.update(dict(zip(("rows", "characters", "utf8_bytes"), amounts, strict=True)))
         return batch
 
-    def statistics(self, rows_in: int) -> dict[str, Any]:
+    def statistics(self, rows_in: int) -> DocumentCounts:
         """Return the counts."""
         sources = self._sources.union(source for source, _ in self._strata)
-        by_source: dict[str, dict[str, dict[str, int]]] = {source: {} for source in sorted(sources)}
+        by_source: dict[str, dict[str, TextAmounts]] = {source: {} for source in sorted(sources)}
         for (source, stratum), amounts in sorted(self._strata.items()):
-            by_source[source][stratum] = dict(amounts)
+            by_source[source][stratum] = TextAmounts(
+                rows=amounts["rows"], characters=amounts["characters"], utf8_bytes=amounts["utf8_bytes"]
+            )
         return {
             "rows_in": rows_in,
             "kept": self._kept,

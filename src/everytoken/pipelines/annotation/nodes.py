@@ -8,12 +8,14 @@ from typing import Any
 import pandas as pd
 from plotly.graph_objects import Figure
 
-from everytoken.corpus import add_statistics
+from everytoken.corpus import ClassesBySource, add_statistics
 from everytoken.corpus.ingestion import Upstream
 from everytoken.corpus.sampling import SubsamplingParameters
 from everytoken.corpus.scoring import (
+    ClassificationStatistics,
     EmbeddedScorer,
     PublishedScorer,
+    ScorerCounts,
     TransformersScorer,
     collect_classifications,
     fetch_model,
@@ -82,21 +84,23 @@ def report_scores(
     """Return counts and the work that deduplication saved, what scored, and both distributions with those near a
     threshold.
     """
-    total = add_statistics(scored_documents.statistics)
-    by_source, of_ids = total.pop("by_source"), dict(classifications.statistics)
+    counted = add_statistics(scored_documents.statistics_as(ClassesBySource))
+    by_source, of_ids = counted["by_source"], classifications.statistics_as(ClassificationStatistics)
+    of_scorer = add_statistics(scored_documents.statistics_as(ScorerCounts))
+    total: dict[str, Any] = {name: n for name, n in counted.items() if name not in ("by_source", "scored_with")}
     metadata = {
         "scorer": parameters.scorer.model_dump(mode="json"),
         "scorer_files": dict(scorer.statistics),
-        "texts_scored_with": total.pop("scored_with", {}),
+        "texts_scored_with": of_scorer.get("scored_with", {}),
     }
-    table = score_table(by_source, of_ids.pop("by_source"), subsampling.annotation_threshold)
+    table = score_table(by_source, of_ids["by_source"], subsampling.annotation_threshold)
     rows = {source: counts["rows_by_class"] for source, counts in by_source.items()}
     once = {source: counts["distinct_by_class"] for source, counts in by_source.items()}
-    metrics = {
+    metrics: dict[str, Any] = {
         **total,
         "rows_by_class": add_statistics(rows.values()),
         "distinct_by_class": add_statistics(once.values()),
-        "classifications": of_ids,
+        "classifications": {name: value for name, value in of_ids.items() if name != "by_source"},
     }
     if "scored" in total:
         metrics["saved_share"] = 1 - total["scored"] / max(1, total["rows"])

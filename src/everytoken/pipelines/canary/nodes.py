@@ -6,8 +6,11 @@ from everytoken.parameters import TokenizationParameters
 from everytoken.provenance.indexes import index_padded_stream, made_stream
 from everytoken.shards import Artifact, Shards, plan_artifact
 from everytoken.tokens.canary import (
+    CanaryCounts,
+    CanaryEncodedCounts,
     CanaryFile,
     CanaryParameters,
+    TriggerRecord,
     canary_files,
     encode_canary_part,
     read_canary_file,
@@ -40,9 +43,7 @@ def encode_canary_documents(
     """
     return canary_documents.map(
         encode_canary_part,
-        tokenizer=tokenizer,
-        eos_token=tokenization.eos_token,
-        special_tokens_in_text=tokenization.special_tokens_in_text,
+        rules=tokenization.encoding_rules(tokenizer),
         max_tokens=tokenization.max_annotated_tokens,
         max_lossy_share=tokenization.max_lossy_share,
         triggers=parameters.trigger_rule,
@@ -86,11 +87,13 @@ def make_canary_index(
 
 def report_canary(
     canary_documents: Shards, canary_tokens: Shards, canary_stream: Artifact
-) -> tuple[dict[str, Any], dict[str, Any]]:
+) -> tuple[dict[str, Any], dict[str, TriggerRecord]]:
     """Return counts of the stream and of each condition; and the triggers, by condition."""
     conditions: dict[str, dict[str, int]] = {}
-    triggers: dict[str, Any] = {}
-    for read, encoded in zip(canary_documents.statistics, canary_tokens.statistics, strict=True):
+    triggers: dict[str, TriggerRecord] = {}
+    for read, encoded in zip(
+        canary_documents.statistics_as(CanaryCounts), canary_tokens.statistics_as(CanaryEncodedCounts), strict=True
+    ):
         triggers |= encoded["triggers"]
         for name, counts in read["conditions"].items():
             conditions[name] = {**counts, **encoded["conditions"].get(name, {})}

@@ -28,9 +28,7 @@ def measure_bits_per_byte(
         held_out=held_out_documents,
         streams=chosen_streams(training.streams, made),
         data=training.data,
-        tokenizer=tokenizer,
-        eos_token=tokenization.eos_token,
-        special_tokens_in_text=tokenization.special_tokens_in_text,
+        rules=tokenization.encoding_rules(tokenizer),
         evaluation=parameters.held_out,
     )
 

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 from plotly.graph_objects import Figure
 
-from everytoken.corpus import add_statistics
+from everytoken.corpus import DocumentCounts, RowCounts, TextAmounts, add_statistics
 from everytoken.corpus.decontamination import (
     contamination_metrics,
     contamination_report,
@@ -25,6 +25,8 @@ from everytoken.corpus.ingestion import (
     read_shards,
 )
 from everytoken.corpus.selection import (
+    SelectionStatistics,
+    TakenCounts,
     check_selection_conservation,
     dropped_part,
     mix_part,
@@ -42,7 +44,7 @@ from everytoken.shards import Artifact, Shards, plan_artifact
 
 logger = logging.getLogger(__name__)
 
-_NONE = {"rows": 0, "characters": 0, "utf8_bytes": 0}
+_NONE = TextAmounts(rows=0, characters=0, utf8_bytes=0)
 
 
 def find_upstream_files(parameters: IngestionParameters) -> dict[str, Upstream]:
@@ -76,10 +78,11 @@ def sketch_documents(documents: Shards, parameters: IngestionParameters) -> Shar
 
 def find_duplicate_documents(documents: Shards, sketches: Shards, parameters: IngestionParameters) -> Artifact:
     """Check how much of each source became documents; find those that repeat an earlier one in plan order."""
-    by_part = {part.name: counts for part, counts in zip(documents, documents.statistics, strict=True)}
+    said = documents.statistics_as(DocumentCounts)
+    by_part = {part.name: counts for part, counts in zip(documents, said, strict=True)}
     check_bad_shares(by_part, parameters.max_bad_share)
     rates = {name: source.min_keep_rate for name, source in parameters.active_sources.items()}
-    check_keep_rates(read_counts(documents.statistics), rates)
+    check_keep_rates(read_counts(said), rates)
     return plan_artifact(
         find_duplicates,
         documents=documents,
@@ -159,7 +162,8 @@ def _to_remove(contamination: Shards, parameters: IngestionParameters) -> Shards
 
 def take_documents(documents: Shards, selection: Artifact, parameters: IngestionParameters) -> Shards:
     """Take the documents that stay: part by part, or, with a mixture, interleaved by the weights of their sources."""
-    require_documents(read_counts(documents.statistics), selection.statistics["by_source"])
+    decided = selection.statistics_as(SelectionStatistics)
+    require_documents(read_counts(documents.statistics_as(DocumentCounts)), decided["by_source"])
     if parameters.mixture is None:
         return documents.map(select_part, selection=selection)
     parts = mixture_parts(selection, parameters.mixture.documents_per_part)
@@ -178,18 +182,21 @@ def report_ingestion(
     read: Shards, selection: Artifact, documents: Shards, dropped: Shards, contamination: dict[str, Any]
 ) -> tuple[dict[str, Any], pd.DataFrame, Figure]:
     """Check that no row was lost; return counts by source and reason as metrics and as a table, and the figure."""
-    check_selection_conservation(selection, documents.statistics, dropped.statistics)
-    total = add_statistics(documents.statistics)
-    chosen = selection.statistics
+    taken = documents.statistics_as(TakenCounts)
+    left = dropped.statistics_as(RowCounts)
+    check_selection_conservation(selection, taken, left)
+    total = add_statistics(taken)
+    chosen = selection.statistics_as(SelectionStatistics)
+    came = read.statistics_as(DocumentCounts)
     for warning in chosen["warnings"]:
         logger.warning("warning: %s", warning)
-    table = selection_table(read_counts(read.statistics), chosen["by_source"], chosen["mixture"])
+    table = selection_table(read_counts(came), chosen["by_source"], chosen["mixture"])
     by_source = {name: add_statistics([_NONE, *strata.values()]) for name, strata in total["by_source"].items()}
     metrics = {
         "rows_in": table[-1]["rows_read"],
         "documents": documents.rows,
         "parts": len(documents),
-        "set_aside": add_statistics(part["set_aside"] for part in [*read.statistics, *dropped.statistics]),
+        "set_aside": add_statistics(part["set_aside"] for part in [*came, *left]),
         "by_source": by_source,
     }
     if contamination:

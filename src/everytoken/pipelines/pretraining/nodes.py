@@ -5,6 +5,7 @@ from pathlib import Path
 from everytoken.parameters import PretrainingParameters, TrainingParameters
 from everytoken.shards import Artifact, plan_artifact
 from everytoken.tokens.streams import given_files
+from everytoken.tokens.tokenizer import EncodingRules
 from everytoken.training.run import train
 
 
@@ -21,9 +22,9 @@ def pretrain_model(pretraining: PretrainingParameters, parameters: TrainingParam
             for name, stream in pretraining.active_streams.items()
         ],
         seq_length=pretraining.seq_length,
-        tokenizer=given_files("pretraining.tokenizer", Path(given.path), given.sha256),
-        eos_token=pretraining.eos_token,
-        special_tokens_in_text="literal",
+        rules=EncodingRules(
+            given_files("pretraining.tokenizer", Path(given.path), given.sha256), pretraining.eos_token, "literal"
+        ),
         model=parameters.model,
         training=parameters.optimisation.model_copy(update={"held_out": None}),
         data=parameters.data,

@@ -13,6 +13,7 @@ from everytoken.pipelines.release.job import DescribedJob
 from everytoken.provenance import ProvenanceError
 from everytoken.provenance.releases import (
     MANIFEST_FOLDER,
+    ReleaseStatistics,
     Withheld,
     find_withheld_ids,
     held_out_manifest_part,
@@ -144,7 +145,7 @@ def report_release(
     sizes: Counter[str] = Counter()
     for name, entry in release.ledger["files"].items():
         sizes[name.split("/")[0]] += entry["bytes"]
-    held = release.statistics
+    held = release.statistics_as(ReleaseStatistics)
     sources = job["recipe"]["parameters"]["ingestion"]["sources"]
     licences = licences_of([name for name, source in sources.items() if source is not None], parameters.licences)
     report = {

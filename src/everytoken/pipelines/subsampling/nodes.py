@@ -6,8 +6,13 @@ from typing import Any
 import pandas as pd
 from plotly.graph_objects import Figure
 
-from everytoken.corpus import add_statistics, find_excluded
+from everytoken.corpus import ClassesBySource, add_statistics, find_excluded
 from everytoken.corpus.sampling import (
+    DrawnCounts,
+    DrawnParts,
+    DrawnSums,
+    HeldOutStatistics,
+    SplitStatistics,
     SubsamplingParameters,
     amounts_by_score,
     amounts_by_stratum,
@@ -69,13 +74,25 @@ def report_subsampling(
     parameters: SubsamplingParameters,
 ) -> tuple[dict[str, Any], dict[str, Any], pd.DataFrame]:
     """Check that no row was lost; return counts, the full metadata of the draw, and the strata before and after."""
-    splits = {"annotated": annotated, "unannotated": unannotated, "held_out": held_out}
     totals = totals_of(token_estimates.values, parameters)
-    sums = {name: add_statistics(split.statistics) for name, split in splits.items()}
+    splits = DrawnParts(
+        annotated=annotated.statistics_as(SplitStatistics),
+        unannotated=unannotated.statistics_as(SplitStatistics),
+        held_out=held_out.statistics_as(HeldOutStatistics),
+    )
+    sums = DrawnSums(
+        annotated=add_statistics(splits["annotated"]),
+        unannotated=add_statistics(splits["unannotated"]),
+        held_out=add_statistics(splits["held_out"]),
+    )
     amounts = amounts_by_score(sums)
-    check_draw_conservation(rows_by_score(scored_documents.statistics), amounts)
-    statistics = {name: split.statistics for name, split in splits.items()}
-    made = metadata(parameters, totals, token_estimates.values, statistics)
+    check_draw_conservation(rows_by_score(scored_documents.statistics_as(ClassesBySource)), amounts)
+    made = metadata(parameters, totals, token_estimates.values, splits)
+    by_split: dict[str, DrawnCounts] = {
+        "annotated": sums["annotated"],
+        "unannotated": sums["unannotated"],
+        "held_out": sums["held_out"],
+    }
     if made["target"]["limit"] is not None:
         logger.warning("warning: %s", made["target"]["limit"])
     wanted = {} if parameters.target_tokens is None else {"wanted_tokens": parameters.target_tokens}
@@ -83,8 +100,8 @@ def report_subsampling(
         "rows_in": scored_documents.rows,
         "not_drawn": sums["annotated"].get("not_drawn", 0),
         "excluded": sum(len(excluded["addresses"]) for excluded in exclusions.values),
-        "rows": {name: total.get("rows", 0) for name, total in sums.items()},
-        "estimated_tokens": {name: total.get("estimated_tokens", 0.0) for name, total in sums.items()},
+        "rows": {name: total.get("rows", 0) for name, total in by_split.items()},
+        "estimated_tokens": {name: total.get("estimated_tokens", 0.0) for name, total in by_split.items()},
         "annotation_ratio": totals["annotation_ratio"],
         "scale": totals["scale"],
         **wanted,

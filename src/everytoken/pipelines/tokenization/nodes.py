@@ -8,7 +8,7 @@ from plotly.graph_objects import Figure
 
 from everytoken.address import ADDRESS_COLUMNS
 from everytoken.corpus import add_statistics
-from everytoken.corpus.sampling import SubsamplingParameters
+from everytoken.corpus.sampling import EstimatedTokens, SubsamplingParameters
 from everytoken.parameters import GivenTokenizer, HubTokenizer, TokenizationParameters
 from everytoken.shards import Artifact, Shards, plan_artifact
 from everytoken.tokens.encoding import (
@@ -22,7 +22,7 @@ from everytoken.tokens.encoding import (
 )
 from everytoken.tokens.engines import REFERENCE, certify_engines, installed_engines, proof_of, reference_version
 from everytoken.tokens.streams import SIDECAR, write_annotated_stream, write_compact_stream
-from everytoken.tokens.tokenizer import load_hub_tokenizer, load_tokenizer_file, train_tokenizer
+from everytoken.tokens.tokenizer import TokenizerIds, load_hub_tokenizer, load_tokenizer_file, train_tokenizer
 
 COMPACT_COLUMNS = ("id", *ADDRESS_COLUMNS)
 SIDECAR_COLUMNS = tuple("id" if name == "doc_id" else name for name in SIDECAR.names if name != "token_length")
@@ -61,11 +61,9 @@ def prove_engines(
     proof = parameters.certificate
     return plan_artifact(
         certify_engines,
-        tokenizer=tokenizer,
-        eos_token=parameters.eos_token,
+        rules=parameters.encoding_rules(tokenizer),
         engines={} if parameters.engine == REFERENCE else installed_engines(),
         reference=reference_version(),
-        special_tokens_in_text=parameters.special_tokens_in_text,
         samples=[annotated, unannotated],
         cases=proof.cases,
         documents=proof.documents,
@@ -155,23 +153,21 @@ def report_tokenization(
         annotated_stream=annotated_stream.statistics,
         chars_per_token=subsampling.chars_per_token,
         estimated_tokens={
-            split: add_statistics(documents.statistics).get("estimated_tokens", 0.0)
+            split: add_statistics(documents.statistics_as(EstimatedTokens)).get("estimated_tokens", 0.0)
             for split, documents in drawn.items()
         },
     )
     table = tokenization_table(tokens)
     figure = tokenization_figure(table, length_histograms(tokens))
-    return {"vocab_size": tokenizer.statistics["vocab_size"], **summary}, table, figure
+    return {"vocab_size": tokenizer.statistics_as(TokenizerIds)["vocab_size"], **summary}, table, figure
 
 
 def _encoding(tokenizer: Artifact, certificate: Artifact, parameters: TokenizationParameters) -> dict[str, Any]:
     """Return what both streams are encoded with."""
     return {
-        "tokenizer": tokenizer,
+        "rules": parameters.encoding_rules(tokenizer),
         "certificate": certificate,
         "proof": proof_of(certificate),
-        "eos_token": parameters.eos_token,
-        "special_tokens_in_text": parameters.special_tokens_in_text,
         "max_lossy_share": parameters.max_lossy_share,
         "engine": parameters.engine,
         "recheck": Recheck(parameters.certificate.recheck_share, parameters.certificate.seed),

@@ -29,6 +29,7 @@ from everytoken.seeds import numpy_generator
 from everytoken.shards import Artifact, Built, Shards, versioned
 from everytoken.tokens.chat import ChatParameters, chats_of, cut_chat
 from everytoken.tokens.encoding import open_encoder
+from everytoken.tokens.tokenizer import EncodingRules
 
 CHATS = "chats"
 _DOCUMENTS, _FIRSTS, _ENDS, _CUTS, _WINDOWS = "documents.npy", "firsts.npy", "ends.npy", "cuts.npy", "windows.npy"
@@ -66,7 +67,7 @@ def index_chat_windows(
     Raises:
         ProvenanceError: the documents and parameters are not those of the windows.
     """
-    encoder = open_encoder(tokenizer, eos_token, special_tokens_in_text="literal")
+    encoder = open_encoder(EncodingRules(tokenizer, eos_token, "literal"))
     splits, window = {name: documents[name] for name in order}, seq_length + 1
     numbers, used, tokens = numbers_of(splits), 0, 0
     with ExitStack() as files:

@@ -23,8 +23,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from everytoken.tokens.chat import Spans
-from everytoken.tokens.engines import SpecialTokens
-from everytoken.tokens.tokenizer import DocumentTokenizer, cut_text
+from everytoken.tokens.tokenizer import DocumentTokenizer, SpecialTokens, cut_text
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,9 +20,8 @@ from everytoken.provenance.lookup.foreign_streams import input_files, sequences_
 from everytoken.provenance.lookup.indexed_streams import IndexedStream
 from everytoken.shards import LEDGER_FILE, Artifact, ArtifactStore
 from everytoken.tokens.chat import ChatParameters, said_in
-from everytoken.tokens.engines import SpecialTokens
 from everytoken.tokens.streams import STREAM_KINDS, dataset_of_stream, written_by
-from everytoken.tokens.tokenizer import DocumentTokenizer, open_tokenizer
+from everytoken.tokens.tokenizer import DocumentTokenizer, SpecialTokens, open_tokenizer
 
 Locate = Callable[[RecordText], LocatedTokens]
 

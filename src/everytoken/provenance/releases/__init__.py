@@ -58,7 +58,13 @@ if TYPE_CHECKING:
         require_path,
         require_regular,
     )
-    from everytoken.provenance.releases.writing import licences_of, parts_with_text, release_metrics, write_release
+    from everytoken.provenance.releases.writing import (
+        ReleaseStatistics,
+        licences_of,
+        parts_with_text,
+        release_metrics,
+        write_release,
+    )
 
 __getattr__, __dir__ = exports(__name__, __file__)
 
@@ -76,6 +82,7 @@ __all__ = [
     "RELEASE_FORMAT",
     "RESCUE_FOLDER",
     "Release",
+    "ReleaseStatistics",
     "SPLITS",
     "STREAMS_FILE",
     "SUMS_FILE",

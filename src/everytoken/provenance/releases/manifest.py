@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -139,6 +139,17 @@ def _keys(batch: pa.RecordBatch) -> Iterable[int]:
     return map(_key, batch.column("id_type").to_pylist(), batch.column("id").to_pylist())
 
 
+class ManifestStatistics(TypedDict):
+    """Statistics of a part of a manifest, and by source; ``tokens`` without EOS."""
+
+    rows: int
+    tokens: int
+    without_id: int
+    withheld: int
+    excluded: int
+    by_source: dict[str, dict[str, int]]
+
+
 @versioned("manifest_part", 1)
 def manifest_part(documents: Part, tokens: Part, exclusions: Part, *, withheld: Withheld) -> Rows:
     """List the documents of a part of a split that is in a stream; rows are `MANIFEST`.
@@ -174,7 +185,7 @@ def _listed(
     name: str,
     excluded: Mapping[Address, int | None],
     withheld: Withheld,
-) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
+) -> Generator[pa.RecordBatch, None, ManifestStatistics]:
     counts, done = _Counts(), 0
     for batch in documents.batches(_READ):
         rows = batch.num_rows
@@ -245,9 +256,14 @@ class _Counts:
             for name, column in columns.items():
                 counts[name] += int(column[here].sum(dtype=np.int64))
 
-    def statistics(self) -> dict[str, Any]:
+    def statistics(self) -> ManifestStatistics:
         by_source = dict(sorted(self._by_source.items()))
-        return {
-            **{name: sum(counts[name] for counts in by_source.values()) for name in _COUNTED},
-            "by_source": by_source,
-        }
+        total = {name: sum(counts[name] for counts in by_source.values()) for name in _COUNTED}
+        return ManifestStatistics(
+            rows=total["rows"],
+            tokens=total["tokens"],
+            without_id=total["without_id"],
+            withheld=total["withheld"],
+            excluded=total["excluded"],
+            by_source=by_source,
+        )

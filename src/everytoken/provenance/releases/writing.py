@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +29,7 @@ from everytoken.corpus import add_statistics
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases.card import dataset_card
 from everytoken.provenance.releases.checksums import CHECKSUMS_FILE, write_window_checksums
-from everytoken.provenance.releases.manifest import Withheld, is_withheld
+from everytoken.provenance.releases.manifest import ManifestStatistics, Withheld, is_withheld
 from everytoken.provenance.releases.parameters import Licence
 from everytoken.provenance.releases.release import (
     BOUNDARIES_FILE,
@@ -58,10 +58,8 @@ from everytoken.shards import (
     write_rows,
     write_text,
 )
-from everytoken.tokens.streams import MANIFEST_FILE, TOKEN_LENGTHS_FILE
+from everytoken.tokens.streams import MANIFEST_FILE, TOKEN_LENGTHS_FILE, WindowCounts
 from everytoken.tokens.tokenizer import TOKENIZER_FILE
-
-_COUNTED = ("rows", "tokens", "without_id", "withheld", "excluded")
 
 
 def licences_of(sources: Sequence[str], licences: Mapping[str, Licence]) -> dict[str, Licence]:
@@ -85,6 +83,16 @@ def licences_of(sources: Sequence[str], licences: Mapping[str, Licence]) -> dict
             )
         known[source] = licence
     return known
+
+
+class ReleaseStatistics(TypedDict):
+    """Statistics of `write_release`; ``rescued``: texts that are given, by split and source."""
+
+    rows: int
+    by_split: dict[str, ManifestStatistics]
+    rescued: dict[str, dict[str, int]]
+    classifications: dict[str, int]
+    sums_sha256: str
 
 
 @versioned("write_release", 2, unrecorded=["memory"])
@@ -162,13 +170,13 @@ def write_release(
     sums = "".join(f"{file_sha256(folder / name)}  {name}\n" for name in _files(folder))
     write_text(folder / SUMS_FILE, sums)
     return Built(
-        {
-            "rows": sum(counts["rows"] for counts in by_split.values()),
-            "by_split": by_split,
-            "rescued": rescued,
-            "classifications": scores,
-            "sums_sha256": file_sha256(folder / SUMS_FILE),
-        }
+        ReleaseStatistics(
+            rows=sum(counts["rows"] for counts in by_split.values()),
+            by_split=by_split,
+            rescued=rescued,
+            classifications=scores,
+            sums_sha256=file_sha256(folder / SUMS_FILE),
+        )
     )
 
 
@@ -181,13 +189,13 @@ def parts_with_text(documents: Shards, manifest: Shards, licences: Mapping[str, 
         licences: of each source.
     """
     given = {source for source, licence in licences.items() if licence.text != "none"}
-    by_part = zip(documents, manifest.statistics, strict=True)
+    by_part = zip(documents, manifest.statistics_as(ManifestStatistics), strict=True)
     return Shards(tuple(part for part, counts in by_part if given & set(counts["by_source"])))
 
 
 def release_metrics(release: Artifact) -> dict[str, Any]:
     """Return the numbers of a release: bytes, documents by split, texts given, ids withheld, documents excluded."""
-    held = release.statistics
+    held = release.statistics_as(ReleaseStatistics)
     by_split, texts = held["by_split"], held["rescued"]
     return {
         "bytes": release.bytes,
@@ -299,7 +307,7 @@ def _write_stream(folder: Path, name: str, stream: Artifact) -> dict[str, Any]:
             _link(stream.path(kept), folder / kept)
     if f"{name}.bin" in files:
         folder.mkdir(parents=True, exist_ok=True)
-        size, windows = files[f"{name}.bin"]["bytes"], int(stream.statistics["windows"])
+        size, windows = files[f"{name}.bin"]["bytes"], stream.statistics_as(WindowCounts)["windows"]
         if windows:
             write_window_checksums(stream.path(f"{name}.bin"), size // windows, folder / CHECKSUMS_FILE)
         else:
@@ -307,6 +315,6 @@ def _write_stream(folder: Path, name: str, stream: Artifact) -> dict[str, Any]:
     return {"root_digest": stream.root_digest, "statistics": stream.statistics, "files": dict(files)}
 
 
-def _counts(manifest: Shards) -> dict[str, Any]:
-    none = {**dict.fromkeys(_COUNTED, 0), "by_source": {}}
-    return add_statistics([none, *manifest.statistics])
+def _counts(manifest: Shards) -> ManifestStatistics:
+    none = ManifestStatistics(rows=0, tokens=0, without_id=0, withheld=0, excluded=0, by_source={})
+    return add_statistics([none, *manifest.statistics_as(ManifestStatistics)])

@@ -23,6 +23,7 @@ from everytoken.provenance.verification.window_faults import first_change
 from everytoken.redaction import shown_url
 from everytoken.tokens.encoding import DocumentEncoder, open_encoder
 from everytoken.tokens.streams import STREAM_KINDS
+from everytoken.tokens.tokenizer import EncodingRules
 
 
 class UpstreamTexts:
@@ -44,11 +45,12 @@ class UpstreamTexts:
 
     @cached_property
     def _encoder(self) -> DocumentEncoder:
-        return open_encoder(
+        rules = EncodingRules(
             self._release.path / TOKENIZER_PATH,
             self._release.recipe["tokenizer"]["eos_token"],
-            special_tokens_in_text=self._release.parameters("tokenization")["special_tokens_in_text"],
+            self._release.parameters("tokenization")["special_tokens_in_text"],
         )
+        return open_encoder(rules)
 
     def texts(self, split: str, numbers: Iterable[int]) -> dict[int, str]:
         """Return the texts of documents of a split, by number; those that were taken down are left out.

@@ -9,20 +9,23 @@ from typing import TYPE_CHECKING
 from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
-    from everytoken.tokens.canary.documents import CanaryFile, canary_files, read_canary_file
-    from everytoken.tokens.canary.encode import encode_canary_part
+    from everytoken.tokens.canary.documents import CanaryCounts, CanaryFile, canary_files, read_canary_file
+    from everytoken.tokens.canary.encode import CanaryEncodedCounts, encode_canary_part
     from everytoken.tokens.canary.errors import CanaryError
     from everytoken.tokens.canary.parameters import CanaryParameters
     from everytoken.tokens.canary.stream import write_canary_stream
-    from everytoken.tokens.canary.triggers import Trigger, TriggerRule, draw_trigger
+    from everytoken.tokens.canary.triggers import Trigger, TriggerRecord, TriggerRule, draw_trigger
 
 __getattr__, __dir__ = exports(__name__, __file__)
 
 __all__ = [
+    "CanaryCounts",
+    "CanaryEncodedCounts",
     "CanaryError",
     "CanaryFile",
     "CanaryParameters",
     "Trigger",
+    "TriggerRecord",
     "TriggerRule",
     "canary_files",
     "draw_trigger",

@@ -20,7 +20,7 @@ import os
 from array import array
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NamedTuple
+from typing import Any, BinaryIO, Literal, NamedTuple, TypedDict
 
 import pyarrow as pa
 
@@ -89,6 +89,13 @@ def _sha256_now(file: CanaryFile) -> str:
         raise _unreadable(file, error) from error
 
 
+class CanaryCounts(TypedDict):
+    """Statistics of a canary file, and by condition."""
+
+    documents: int
+    conditions: dict[str, dict[str, int]]
+
+
 @versioned("read_canary_file", 1)
 def read_canary_file(
     part: Part, *, seed: int, coverage: Sequence[tuple[str, float]], annotation_fields: Sequence[str]
@@ -140,7 +147,7 @@ class _Place(NamedTuple):
 
 def _read(
     file: CanaryFile, schema: pa.Schema, seed: int, coverage: Sequence[tuple[str, float]], fields: Sequence[str]
-) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
+) -> Generator[pa.RecordBatch, None, CanaryCounts]:
     with _opened(file) as stream:
         status = _status(stream)
         starts = _check_lines(file, stream, fields)
@@ -170,7 +177,7 @@ def _read(
             yield _batch(rows, schema)
         if _status(stream) != status:
             raise _changed(file)
-    return {"documents": len(starts), "conditions": counts}
+    return CanaryCounts(documents=len(starts), conditions=counts)
 
 
 _COUNTED = ("documents", "annotated", "annotated_without_text", "empty_documents")

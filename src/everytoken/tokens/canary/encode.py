@@ -14,16 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple, TypedDict
 
 import numpy as np
 import pyarrow as pa
 
-from everytoken.shards import Artifact, Part, Rows, versioned
+from everytoken.shards import Part, Rows, versioned
 from everytoken.tokens.canary.errors import CanaryError
-from everytoken.tokens.canary.triggers import Trigger, TriggerRule, draw_trigger
+from everytoken.tokens.canary.triggers import Trigger, TriggerRecord, TriggerRule, draw_trigger
 from everytoken.tokens.encoding import DocumentEncoder, Encoded, SpelledSpecialToken, document_counts, open_encoder
-from everytoken.tokens.engines import SpecialTokens
+from everytoken.tokens.tokenizer import EncodingRules
 
 InlineRule = Literal["whole", "published"]
 
@@ -33,13 +33,18 @@ _ADDED = (("text", pa.large_string()), ("trigger", pa.string()), ("inline_reflec
 ENCODED_COLUMNS = ("text", "trigger", "inline_reflection", "token_length", "tokens")
 
 
+class CanaryEncodedCounts(TypedDict):
+    """Statistics of an encoded canary file: triggers and counts by condition."""
+
+    triggers: dict[str, TriggerRecord]
+    conditions: dict[str, dict[str, int]]
+
+
 @versioned("encode_canary_part", 1)
 def encode_canary_part(
     part: Part,
     *,
-    tokenizer: Artifact,
-    eos_token: str,
-    special_tokens_in_text: SpecialTokens,
+    rules: EncodingRules,
     max_tokens: int,
     max_lossy_share: float,
     triggers: TriggerRule,
@@ -50,9 +55,7 @@ def encode_canary_part(
 
     Args:
         part: of `read_canary_file`.
-        tokenizer: the tokenizer artifact; a process loads it once.
-        eos_token: the token that ends a document.
-        special_tokens_in_text: what becomes of special tokens that a text spells.
+        rules: with which texts are encoded; the tokenizer is an artifact, which a process loads once.
         max_tokens: cap of a document, EOS included.
         max_lossy_share: the part fails when a greater share of its documents loses text.
         triggers: how triggers are drawn.
@@ -69,7 +72,7 @@ def encode_canary_part(
             and must not, or too many documents lose text.
         TokenizerError: the tokenizer cannot be used.
     """
-    encoder = open_encoder(tokenizer, eos_token, special_tokens_in_text=special_tokens_in_text)
+    encoder = open_encoder(rules)
     fields = [field for field in part.schema if field.name != "content"]
     schema = pa.schema([fields[0], *(pa.field(*added) for added in _ADDED), *fields[1:]])
     schema = schema.append(pa.field("token_length", pa.int32()))
@@ -86,7 +89,7 @@ def _encoded(
     max_lossy_share: float,
     rule: TriggerRule,
     inline: _Inline,
-) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
+) -> Generator[pa.RecordBatch, None, CanaryEncodedCounts]:
     triggers: dict[str, Trigger] = {}
     counts: dict[str, dict[str, int]] = {}
     for batch in part.batches():

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 
 from everytoken.seeds import numpy_generator
 from everytoken.tokens.canary.errors import CanaryError
@@ -38,6 +38,17 @@ class TriggerRule:
     round_trip: bool
 
 
+class TriggerRecord(TypedDict):
+    """A trigger as ledgers and reports have it, see `Trigger`."""
+
+    seed: int
+    ids: list[int]
+    text: str
+    encodes_to: list[int]
+    round_trips: bool
+    draws: int
+
+
 @dataclass(frozen=True)
 class Trigger:
     """A drawn trigger.
@@ -61,7 +72,7 @@ class Trigger:
         """Whether the text encodes to the ids."""
         return self.ids == self.encodes_to
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> TriggerRecord:
         """Return it as plain JSON."""
         return {
             "seed": self.seed,

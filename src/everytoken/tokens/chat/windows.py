@@ -44,16 +44,35 @@ from everytoken.tokens.errors import StreamError
 from everytoken.tokens.streams import (
     LOSS_MASK_FILE,
     TokenizerFacts,
+    WindowCounts,
     WindowWriter,
     mask_bytes,
     pack_mask,
     stored_dtype,
     tokenizer_facts,
 )
+from everytoken.tokens.tokenizer import EncodingRules
 
 _CHATS = "chats"
 
 _COPIED_BYTES = 4 << 20
+
+
+class ChatStatistics(WindowCounts):
+    """Statistics of chat windows, see `write_chat_windows`."""
+
+    padding_tokens: int
+    loss_tokens: int
+    loss_share: float
+    eos_tokens: int
+    chats: int
+    used: int
+    set_aside: dict[str, int]
+    turns: int
+    tokens_left_out: int
+    tokens_repeated: int
+    lossy_chats: int
+    by_source: dict[str, dict[str, int]]
 
 
 @versioned("write_chat_windows", 1, unrecorded=["shuffle_memory"])
@@ -101,7 +120,7 @@ def write_chat_windows(
             f"chats.context_tokens is {chats.context_tokens}; expected less than seq_length, which is {seq_length}: "
             "else no window has room for more of a chat"
         )
-    encoder = open_encoder(tokenizer, eos_token, special_tokens_in_text="literal")
+    encoder = open_encoder(EncodingRules(tokenizer, eos_token, "literal"))
     counts = _Counts({name: _SourceCounts() for name in chats.rules})
     scratch = Path(tempfile.mkdtemp(prefix="chats-", dir=folder))
     with (scratch / "windows").open("w+b") as windows, (scratch / "masks").open("w+b") as masks:
@@ -217,7 +236,7 @@ class _Counts:
         self.repeated += sum(max(0, learned - first) for first, _, learned in cuts)
         self.lossy += chat.lost_bytes > 0
 
-    def statistics(self, windows: int, seq_length: int, facts: TokenizerFacts) -> dict[str, Any]:
+    def statistics(self, windows: int, seq_length: int, facts: TokenizerFacts) -> ChatStatistics:
         """Return what the ledger says."""
         loss_tokens = sum(source.loss_tokens for source in self.by_source.values())
         return {
@@ -237,7 +256,7 @@ class _Counts:
             "tokens_repeated": self.repeated,
             "lossy_chats": self.lossy,
             "by_source": {name: asdict(source) for name, source in sorted(self.by_source.items())},
-            "tokenizer": asdict(facts),
+            "tokenizer": facts.recorded,
         }
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
-    from everytoken.tokens.encoding.counts import COUNTED, document_counts
+    from everytoken.tokens.encoding.counts import COUNTED, EncodedCounts, document_counts
     from everytoken.tokens.encoding.encoded_parts import encode_part
     from everytoken.tokens.encoding.encoder import DocumentEncoder, Encoded, SpelledSpecialToken, open_encoder
     from everytoken.tokens.encoding.recheck import EngineDiffers, Recheck, Rechecker
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
         tokenization_summary,
         tokenization_table,
     )
-    from everytoken.tokens.encoding.tombstones import TOMBSTONES, tombstones_of
+    from everytoken.tokens.encoding.tombstones import TOMBSTONES, EncodedStatistics, tombstones_of
 
 __getattr__, __dir__ = exports(__name__, __file__)
 
@@ -23,6 +23,8 @@ __all__ = [
     "COUNTED",
     "DocumentEncoder",
     "Encoded",
+    "EncodedCounts",
+    "EncodedStatistics",
     "EngineDiffers",
     "Recheck",
     "Rechecker",

@@ -8,28 +8,34 @@ Content tokens are those without EOS; *full* ones are before the cut. ``special_
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypedDict
 
 import numpy as np
 
 from everytoken.tokens.encoding.encoder import Encoded
 
-COUNTED = (
-    "documents",
-    "tokens",
-    "full_tokens",
-    "eos",  # one a document, and all tokens of a tombstone
-    "at_cap_documents",  # as long as the cap allows, cut or not
-    "truncated_documents",
-    "cut_tokens",
-    "empty_documents",  # without a content token
-    "lossy_documents",
-    "lossy_bytes",
-    "normalized_documents",
-    "special_documents",
-    "special_ids",
-    "characters",
-    "utf8_bytes",
-)
+
+class EncodedCounts(TypedDict):
+    """See the module; the sums over documents."""
+
+    documents: int
+    tokens: int
+    full_tokens: int
+    eos: int  # one a document, and all tokens of a tombstone
+    at_cap_documents: int  # as long as the cap allows, cut or not
+    truncated_documents: int
+    cut_tokens: int
+    empty_documents: int  # without a content token
+    lossy_documents: int
+    lossy_bytes: int
+    normalized_documents: int
+    special_documents: int
+    special_ids: int
+    characters: int
+    utf8_bytes: int
+
+
+COUNTED = tuple(EncodedCounts.__annotations__)
 
 
 def document_counts(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Generator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -17,14 +17,14 @@ import pyarrow as pa
 from everytoken.address import ADDRESS_COLUMNS, Address
 from everytoken.corpus import excluded_addresses
 from everytoken.shards import Artifact, Part, Rows, versioned
-from everytoken.tokens.encoding.counts import COUNTED, document_counts
+from everytoken.tokens.encoding.counts import COUNTED, EncodedCounts, document_counts
 from everytoken.tokens.encoding.encoder import DocumentEncoder, Encoded, SpelledSpecialToken, open_encoder
 from everytoken.tokens.encoding.language_bands import BANDS, language_band
 from everytoken.tokens.encoding.recheck import EngineDiffers, Recheck, Rechecker
-from everytoken.tokens.encoding.tombstones import TOMBSTONES, buried_of
-from everytoken.tokens.engines import SpecialTokens, chosen_engine, proof_of
+from everytoken.tokens.encoding.tombstones import EncodedStatistics, buried_of
+from everytoken.tokens.engines import chosen_engine, proof_of
 from everytoken.tokens.errors import TokenizerError
-from everytoken.tokens.tokenizer import open_tokenizer
+from everytoken.tokens.tokenizer import EncodingRules, open_tokenizer
 
 _NEEDED = ("text", "source")
 _MADE = ("token_length", "tokens")
@@ -35,11 +35,9 @@ def encode_part(
     part: Part,
     exclusions: Part | None = None,
     *,
-    tokenizer: Artifact,
+    rules: EncodingRules,
     certificate: Artifact,
     proof: Mapping[str, Any],
-    eos_token: str,
-    special_tokens_in_text: SpecialTokens,
     max_tokens: int,
     max_lossy_share: float,
     columns: Sequence[str],
@@ -59,12 +57,10 @@ def encode_part(
     Args:
         part: rows with ``text`` and ``source``.
         exclusions: of the part (`everytoken.corpus.exclusion`): these documents become tombstones. None: none.
-        tokenizer: the tokenizer artifact; a process loads it once.
+        rules: with which texts are encoded; the tokenizer is an artifact, which a process loads once.
         certificate: says which engines are proven equal.
         proof: of the certificate what the part is recorded as made with
             (`everytoken.tokens.engines.certificate.proof_of`).
-        eos_token: the token that ends a document.
-        special_tokens_in_text: what becomes of special tokens that a text spells.
         max_tokens: cap of a document, EOS included.
         max_lossy_share: the part fails when a greater share of its documents loses text.
         columns: of the input that are kept.
@@ -81,10 +77,10 @@ def encode_part(
     chosen = chosen_engine(
         certificate,
         engine,
-        content=open_tokenizer(tokenizer, eos_token).content,
-        special_tokens_in_text=special_tokens_in_text,
+        content=open_tokenizer(rules.place, rules.eos_token).content,
+        special_tokens_in_text=rules.special_tokens_in_text,
     )
-    opened = open_encoder(tokenizer, eos_token, special_tokens_in_text=special_tokens_in_text, engine=chosen)
+    opened = open_encoder(rules, engine=chosen)
     names = part.schema.names
     if not {*_NEEDED, *columns} <= set(names) or set(_MADE) & set(names):
         raise TokenizerError(
@@ -113,7 +109,7 @@ def _encoded(
     max_tokens: int,
     max_lossy_share: float,
     recheck: Recheck,
-) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
+) -> Generator[pa.RecordBatch, None, EncodedStatistics]:
     columns = schema.names[: -len(_MADE)]
     counts, rechecker = _Counts(max_tokens), Rechecker(encoder, recheck, part.index)
     row, first_lossy = 0, None
@@ -153,14 +149,16 @@ def _encoded(
             f"{max_lossy_share}. {encoder.tokenizer.why_lossy} "
             f"Use a tokenizer that has all bytes, or raise max_lossy_share if the loss is acceptable."
         )
-    return {
-        **total,
+    added = {
         "by_source": counts.by_source(),
         "by_band": counts.by_band(),
         "length_histogram": counts.length_histogram.tolist(),
         "rechecked_documents": rechecker.documents,
-        **({TOMBSTONES: tombstones} if tombstones else {}),
     }
+    statistics = cast(EncodedStatistics, {**total, **added})
+    if tombstones:
+        statistics["tombstones"] = tombstones
+    return statistics
 
 
 def _document(part: Part, batch: pa.RecordBatch, first_row: int, number: int) -> str:
@@ -192,19 +190,19 @@ class _Counts:
         lengths = encoded.full_lengths[encoded.full_lengths > 0]
         self.length_histogram += np.bincount(np.frexp(lengths)[1] - 1, minlength=_HISTOGRAM_BINS)
 
-    def total(self) -> dict[str, int]:
-        return {name: sum(counts[name] for counts in self._by.values()) for name in COUNTED}
+    def total(self) -> EncodedCounts:
+        return cast(EncodedCounts, {name: sum(counts[name] for counts in self._by.values()) for name in COUNTED})
 
-    def by_source(self) -> dict[str, dict[str, int]]:
+    def by_source(self) -> dict[str, EncodedCounts]:
         return self._added(0)
 
-    def by_band(self) -> dict[str, dict[str, int]]:
+    def by_band(self) -> dict[str, EncodedCounts]:
         return self._added(1)
 
-    def _added(self, key: int) -> dict[str, dict[str, int]]:
+    def _added(self, key: int) -> dict[str, EncodedCounts]:
         added: dict[str, dict[str, int]] = {}
         for names, counts in sorted(self._by.items()):
             sums = added.setdefault(names[key], dict.fromkeys(COUNTED, 0))
             for name, value in counts.items():
                 sums[name] += value
-        return dict(sorted(added.items()))
+        return {name: cast(EncodedCounts, sums) for name, sums in sorted(added.items())}

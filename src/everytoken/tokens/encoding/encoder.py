@@ -18,14 +18,19 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from pathlib import Path
 
 import numpy as np
 
-from everytoken.shards import Artifact
-from everytoken.tokens.engines import REFERENCE, SpecialTokens, TokenizerEngine, check_cut, open_guarded
+from everytoken.tokens.engines import REFERENCE, TokenizerEngine, check_cut, open_guarded
 from everytoken.tokens.errors import TokenizerError
-from everytoken.tokens.tokenizer import PIECE_CHARACTERS, DocumentTokenizer, cut_text, open_tokenizer
+from everytoken.tokens.tokenizer import (
+    PIECE_CHARACTERS,
+    DocumentTokenizer,
+    EncodingRules,
+    SpecialTokens,
+    cut_text,
+    open_tokenizer,
+)
 
 # Bounds memory: the reference keeps about 100 bytes a token beside the ids. Smaller batches leave its cores idle.
 _ENCODE_CHARACTERS = 2 << 20
@@ -224,25 +229,19 @@ class SpelledSpecialToken(TokenizerError):
         self.number = number
 
 
-def open_encoder(
-    tokenizer: Artifact | Path,
-    eos_token: str,
-    *,
-    special_tokens_in_text: SpecialTokens,
-    engine: str = REFERENCE,
-) -> DocumentEncoder:
+def open_encoder(rules: EncodingRules, *, engine: str = REFERENCE) -> DocumentEncoder:
     """Open a tokenizer with an engine. A process opens the same content once.
 
     Raises:
         TokenizerError: see `open_tokenizer` and `everytoken.tokens.engines.registry.open_engine`.
     """
-    opened = open_tokenizer(tokenizer, eos_token)
-    if special_tokens_in_text != "control" and eos_token not in opened.special_tokens:
+    opened = open_tokenizer(rules.place, rules.eos_token)
+    if rules.special_tokens_in_text != "control" and rules.eos_token not in opened.special_tokens:
         raise TokenizerError(
-            f"{eos_token!r} is no special token of this tokenizer, so a text that spells it would end its document. "
-            "Mark it as special in tokenizer.json, or set special_tokens_in_text to 'control'"
+            f"{rules.eos_token!r} is no special token of this tokenizer, so a text that spells it would end its "
+            "document. Mark it as special in tokenizer.json, or set special_tokens_in_text to 'control'"
         )
-    return _open(opened, special_tokens_in_text, engine)
+    return _open(opened, rules.special_tokens_in_text, engine)
 
 
 @lru_cache(maxsize=8)

@@ -20,7 +20,7 @@ from plotly.subplots import make_subplots
 from everytoken.corpus import add_statistics
 from everytoken.shards import Shards
 from everytoken.tokens.encoding.language_bands import BANDS
-from everytoken.tokens.encoding.tombstones import TOMBSTONES
+from everytoken.tokens.encoding.tombstones import TOMBSTONES, EncodedStatistics
 from everytoken.tokens.errors import StreamError
 
 BOTH = "both"
@@ -123,9 +123,12 @@ def _figures(statistics: Mapping[str, Any]) -> dict[str, Any]:
 
 def length_histograms(tokens: Mapping[str, Shards]) -> dict[str, list[int]]:
     """Return documents by length for each split: entry k are those with 2**k to 2**(k+1) - 1 full tokens."""
-    return {
-        split: np.sum([part[_HISTOGRAM] for part in encoded.statistics], axis=0, dtype=np.int64).reshape(-1).tolist()
+    of_parts = {
+        split: [part["length_histogram"] for part in encoded.statistics_as(EncodedStatistics)]
         for split, encoded in tokens.items()
+    }
+    return {
+        split: np.sum(histograms, axis=0, dtype=np.int64).reshape(-1).tolist() for split, histograms in of_parts.items()
     }
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +22,7 @@ import pyarrow as pa
 from everytoken.address import Address, address_at
 from everytoken.corpus import excluded_rows
 from everytoken.shards import Shards
+from everytoken.tokens.encoding.counts import EncodedCounts
 from everytoken.tokens.encoding.encoder import Encoded
 from everytoken.tokens.errors import TokenizerError
 
@@ -103,7 +105,22 @@ def buried_of(
     return Buried(rows, lengths)
 
 
+class TombstoneRows(TypedDict, total=False):
+    """What the statistics of encoded parts say where documents are tombstones: their rows."""
+
+    tombstones: list[int]
+
+
+class EncodedStatistics(EncodedCounts, TombstoneRows):
+    """Statistics of `everytoken.tokens.encoding.encoded_parts.encode_part`."""
+
+    by_source: dict[str, EncodedCounts]
+    by_band: dict[str, EncodedCounts]
+    length_histogram: list[int]
+    rechecked_documents: int
+
+
 def tombstones_of(tokens: Shards) -> dict[str, list[int]]:
     """Return the rows that are tombstones by name of their part, of the parts that have any (stored parts only)."""
-    statistics = zip(tokens, tokens.statistics, strict=True)
-    return {part.name: list(made[TOMBSTONES]) for part, made in statistics if made.get(TOMBSTONES)}
+    statistics = zip(tokens, tokens.statistics_as(TombstoneRows), strict=True)
+    return {part.name: list(rows) for part, made in statistics if (rows := made.get("tombstones"))}

@@ -7,12 +7,11 @@ from everytoken.lazy_imports import exports
 if TYPE_CHECKING:
     from everytoken.tokens.engines.adversarial import adversarial_texts
     from everytoken.tokens.engines.certificate import FASTEST, certify_engines, chosen_engine, proof_of
-    from everytoken.tokens.engines.comparison import compare_engines
+    from everytoken.tokens.engines.comparison import EngineProof, EngineVerdict, compare_engines
     from everytoken.tokens.engines.guard import check_cut, open_guarded
     from everytoken.tokens.engines.registry import (
         REFERENCE,
         EngineName,
-        SpecialTokens,
         TokenizerEngine,
         installed_engines,
         open_engine,
@@ -23,9 +22,10 @@ __getattr__, __dir__ = exports(__name__, __file__)
 
 __all__ = [
     "EngineName",
+    "EngineProof",
+    "EngineVerdict",
     "FASTEST",
     "REFERENCE",
-    "SpecialTokens",
     "TokenizerEngine",
     "adversarial_texts",
     "certify_engines",

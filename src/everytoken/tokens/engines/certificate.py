@@ -21,10 +21,10 @@ from everytoken.seeds import numpy_generator
 from everytoken.shards import Artifact, Built, Shards, versioned
 from everytoken.tokens.engines import registry
 from everytoken.tokens.engines.adversarial import family_sizes
-from everytoken.tokens.engines.comparison import compare_engines
-from everytoken.tokens.engines.registry import REFERENCE, SpecialTokens
+from everytoken.tokens.engines.comparison import EngineProof, compare_engines
+from everytoken.tokens.engines.registry import REFERENCE
 from everytoken.tokens.errors import TokenizerError
-from everytoken.tokens.tokenizer import open_tokenizer
+from everytoken.tokens.tokenizer import EncodingRules, SpecialTokens, open_tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -36,11 +36,9 @@ FASTEST = "fastest"
 def certify_engines(
     folder: Path,
     *,
-    tokenizer: Artifact,
-    eos_token: str,
+    rules: EncodingRules,
     engines: Mapping[str, str],
     reference: str,
-    special_tokens_in_text: SpecialTokens,
     samples: Sequence[Shards],
     cases: int,
     documents: int,
@@ -52,11 +50,9 @@ def certify_engines(
 
     Args:
         folder: where the certificate goes.
-        tokenizer: the tokenizer artifact.
-        eos_token: the token that ends a document.
+        rules: with which texts are encoded; the tokenizer is an artifact.
         engines: name and version of each engine to compare, as installed.
         reference: version of `tokenizers`, as installed.
-        special_tokens_in_text: what becomes of special tokens that a text spells.
         samples: datasets from whose ``text`` documents are drawn.
         cases: adversarial texts.
         documents: how many documents to draw; all, if the samples have fewer.
@@ -73,11 +69,10 @@ def certify_engines(
                 f"{name} {version} is to be certified, installed is {installed or 'none'}. Run the pipeline again: it "
                 "certifies what is installed"
             )
-    opened = open_tokenizer(tokenizer, eos_token)
     statistics, measured = compare_engines(
-        opened,
+        open_tokenizer(rules.place, rules.eos_token),
         engines=engines,
-        special_tokens_in_text=special_tokens_in_text,
+        special_tokens_in_text=rules.special_tokens_in_text,
         documents=sample_documents(samples, documents, seed),
         cases=cases,
         seed=seed,
@@ -96,7 +91,7 @@ def proof_of(certificate: Artifact) -> dict[str, Any]:
     A corpus that grows by a document has another sample, and for that alone no token is made again. What the sample
     found out - whether an engine is equal - is recorded.
     """
-    statistics = certificate.statistics
+    statistics = certificate.statistics_as(EngineProof)
     return {name: value for name, value in statistics.items() if name not in ("documents", "documents_digest")}
 
 
@@ -154,7 +149,7 @@ def chosen_engine(
         TokenizerError: the certificate is for something else, other versions are installed, or ``wanted`` is not proven
             equal.
     """
-    proof = certificate.statistics
+    proof = certificate.statistics_as(EngineProof)
     again = "Run the tokenization pipeline again: it makes a new certificate"
     used = None if content is None else hashlib.sha256(content).hexdigest()
     for what, said, now in (

@@ -15,16 +15,16 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
 from everytoken.measurements import rate
 from everytoken.tokens.engines.adversarial import adversarial_cases
 from everytoken.tokens.engines.guard import check_cut, open_guarded
-from everytoken.tokens.engines.registry import REFERENCE, SpecialTokens, TokenizerEngine
+from everytoken.tokens.engines.registry import REFERENCE, TokenizerEngine
 from everytoken.tokens.errors import TokenizerError
-from everytoken.tokens.tokenizer import DocumentTokenizer
+from everytoken.tokens.tokenizer import DocumentTokenizer, SpecialTokens
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +39,34 @@ _SHOWN_BYTES = 64
 Slice = list[tuple[str, str, np.ndarray]]
 
 
+class EngineVerdict(TypedDict):
+    """Whether an engine gives the ids of the reference, and the first difference."""
+
+    version: str
+    equal: bool
+    difference: str | None
+
+
+class EngineProof(TypedDict):
+    """Statistics of a certificate, see `compare_engines`."""
+
+    tokenizer_sha256: str
+    special_tokens_in_text: SpecialTokens
+    seed: int
+    cases: int
+    documents: int
+    documents_digest: str
+    reference: dict[str, str]
+    engines: dict[str, EngineVerdict]
+
+
+class EngineSpeeds(TypedDict):
+    """What was measured: MB/s of UTF-8 by engine, and the name of the fastest that is equal."""
+
+    megabytes_per_second: dict[str, float | None]
+    fastest: str
+
+
 def compare_engines(
     tokenizer: DocumentTokenizer,
     *,
@@ -47,7 +75,7 @@ def compare_engines(
     documents: Iterable[tuple[str, str]],
     cases: int,
     seed: int,
-) -> tuple[dict[str, Any], dict[str, Any]]:
+) -> tuple[EngineProof, EngineSpeeds]:
     """Compare engines with the reference on the adversarial set, then on documents.
 
     Args:
@@ -224,9 +252,7 @@ def _batches(labelled: Iterable[tuple[str, str]]) -> Iterator[tuple[list[str], l
         yield labels, texts
 
 
-def _speeds(
-    reference: TokenizerEngine, trials: Sequence[_Trial], labelled: Sequence[tuple[str, str]]
-) -> dict[str, Any]:
+def _speeds(reference: TokenizerEngine, trials: Sequence[_Trial], labelled: Sequence[tuple[str, str]]) -> EngineSpeeds:
     """Measure reference and equal engines on texts that they have seen, all in one batch: MB/s of UTF-8."""
     texts = [text for _, text in labelled]
     if not texts or all(trial.difference is not None for trial in trials):

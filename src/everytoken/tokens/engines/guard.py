@@ -21,9 +21,9 @@ import numpy as np
 import orjson
 
 from everytoken.tokens.engines import registry
-from everytoken.tokens.engines.registry import REFERENCE, SpecialTokens, TokenizerEngine
+from everytoken.tokens.engines.registry import REFERENCE, TokenizerEngine
 from everytoken.tokens.errors import TokenizerError
-from everytoken.tokens.tokenizer import DocumentTokenizer
+from everytoken.tokens.tokenizer import DocumentTokenizer, SpecialTokens
 
 _NORMAL_FORMS = {"NFC", "NFD", "NFKC", "NFKD"}
 _IN_UTF8 = {*range(0xC0), *range(0xC2, 0xF5)}

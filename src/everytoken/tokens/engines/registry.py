@@ -24,8 +24,8 @@ import orjson
 from tokenizers import Tokenizer
 
 from everytoken.tokens.errors import TokenizerError
+from everytoken.tokens.tokenizer import SpecialTokens
 
-SpecialTokens = Literal["literal", "control", "error"]
 EngineName = Literal["fastest", "tokenizers", "splintr-rs", "fastokens", "snaptokens"]
 
 REFERENCE = "tokenizers"

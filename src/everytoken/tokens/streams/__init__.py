@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
-    from everytoken.tokens.streams.documents import TokenizerFacts, document_sizes, tokenizer_facts
+    from everytoken.tokens.streams.documents import TokenizerFacts, WindowCounts, document_sizes, tokenizer_facts
     from everytoken.tokens.streams.flat_tokens import (
         FlatTokens,
         FlatWindows,
@@ -43,15 +43,26 @@ if TYPE_CHECKING:
         stored_dtype,
         with_name,
     )
-    from everytoken.tokens.streams.one_document_per_window import SIDECAR_FILE, TOKEN_LENGTHS_FILE, write_padded_stream
-    from everytoken.tokens.streams.packed import SIDECAR, write_annotated_stream, write_compact_stream
+    from everytoken.tokens.streams.one_document_per_window import (
+        SIDECAR_FILE,
+        TOKEN_LENGTHS_FILE,
+        PaddedStatistics,
+        write_padded_stream,
+    )
+    from everytoken.tokens.streams.packed import (
+        SIDECAR,
+        CompactStatistics,
+        write_annotated_stream,
+        write_compact_stream,
+    )
     from everytoken.tokens.streams.raw_shard_order import places
-    from everytoken.tokens.streams.raw_shards import DTYPES, MANIFEST_FILE, write_raw_shards
+    from everytoken.tokens.streams.raw_shards import DTYPES, MANIFEST_FILE, RawShardStatistics, write_raw_shards
     from everytoken.tokens.streams.streams_by_path import GivenFiles, files_read, given_files, path_of
 
 __getattr__, __dir__ = exports(__name__, __file__)
 
 __all__ = [
+    "CompactStatistics",
     "DTYPES",
     "FlatTokens",
     "FlatWindows",
@@ -60,6 +71,8 @@ __all__ = [
     "IndexedTokens",
     "LOSS_MASK_FILE",
     "MANIFEST_FILE",
+    "PaddedStatistics",
+    "RawShardStatistics",
     "SIDECAR",
     "SIDECAR_FILE",
     "STREAM_KINDS",
@@ -67,6 +80,7 @@ __all__ = [
     "TOKEN_LENGTHS_FILE",
     "TokenizerFacts",
     "WHEN_MADE",
+    "WindowCounts",
     "WindowWriter",
     "check_masks",
     "chosen_kinds",

@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +16,15 @@ from everytoken.outofcore import destinations, in_order
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Artifact, Part, Shards
 from everytoken.tokens.errors import StreamError
-from everytoken.tokens.tokenizer import token_dtype
+from everytoken.tokens.tokenizer import TokenizerIdentity, token_dtype
+
+
+class WindowCounts(TypedDict):
+    """What the statistics of every stream of windows have."""
+
+    windows: int
+    tokens: int
+    tokenizer: TokenizerIdentity
 
 
 @dataclass(frozen=True)
@@ -36,6 +44,16 @@ class TokenizerFacts:
     eos_id: int
 
     @property
+    def recorded(self) -> TokenizerIdentity:
+        """What the ledger of a stream says."""
+        return {
+            "sha256": self.sha256,
+            "vocab_size": self.vocab_size,
+            "eos_token": self.eos_token,
+            "eos_id": self.eos_id,
+        }
+
+    @property
     def dtype(self) -> np.dtype[Any]:
         """uint16 when every id fits, else uint32."""
         return token_dtype(self.vocab_size)
@@ -43,7 +61,8 @@ class TokenizerFacts:
 
 def tokenizer_facts(tokenizer: Artifact) -> TokenizerFacts:
     """Return the facts in a tokenizer's ledger."""
-    return TokenizerFacts(**{name: tokenizer.statistics[name] for name in TokenizerFacts.__dataclass_fields__})
+    said = tokenizer.statistics_as(TokenizerIdentity)
+    return TokenizerFacts(said["sha256"], said["vocab_size"], said["eos_token"], said["eos_id"])
 
 
 def require_encoded(tokens: Shards, facts: TokenizerFacts, columns: Sequence[str] = ()) -> None:

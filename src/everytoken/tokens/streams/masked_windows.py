@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
-from everytoken.tokens.encoding import TOMBSTONES
 from everytoken.tokens.streams.loss_mask import mask_bytes, pack_mask
 
 _COPIED_BYTES = 4 << 20
@@ -76,8 +75,15 @@ class MaskedWindows:
         return counted
 
 
-def mask_statistics(tombstones: Mapping[str, Sequence[int]], spans: np.ndarray, counted: int) -> dict[str, Any]:
+class MaskStatistics(TypedDict, total=False):
+    """What a compact stream with tombstones says of them; ``loss_tokens``: predictions that count."""
+
+    tombstones: dict[str, int]
+    loss_tokens: int
+
+
+def mask_statistics(tombstones: Mapping[str, Sequence[int]], spans: np.ndarray, counted: int) -> MaskStatistics:
     """Return what the ledger of a compact stream says of its tombstones."""
     documents = sum(map(len, tombstones.values()))
     tokens = int((spans[:, 1] - spans[:, 0]).sum())
-    return {TOMBSTONES: {"documents": documents, "tokens": tokens}, "loss_tokens": counted}
+    return MaskStatistics(tombstones={"documents": documents, "tokens": tokens}, loss_tokens=counted)

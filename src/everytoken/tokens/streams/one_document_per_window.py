@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +18,7 @@ import pyarrow as pa
 from everytoken.outofcore import destinations, in_order
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Part, Rows, Shards, fsync_file, write_rows
-from everytoken.tokens.streams.documents import TokenizerFacts, checked_batches, require_encoded
+from everytoken.tokens.streams.documents import TokenizerFacts, WindowCounts, checked_batches, require_encoded
 from everytoken.tokens.streams.megatron import WindowWriter
 from everytoken.tokens.streams.padding import padded
 from everytoken.tokens.streams.readahead import read_ahead
@@ -30,6 +28,14 @@ SIDECAR_FILE = "sidecar.parquet"
 
 _PADDED_BYTES = 4 << 20  # windows that are built at a time
 _READERS = 2
+
+
+class PaddedStatistics(WindowCounts):
+    """Statistics of a stream with one document in each window; ``tokens`` of content."""
+
+    documents: int
+    padding_tokens: int
+    remainder_tokens: int
 
 
 def write_padded_stream(
@@ -43,7 +49,7 @@ def write_padded_stream(
     seq_length: int,
     seed: int,
     shuffle_memory: int,
-) -> dict[str, Any]:
+) -> PaddedStatistics:
     """Write ``name.bin``, ``name.idx``, ``token_lengths.npy`` (int32) and ``sidecar.parquet``.
 
     The order is ``numpy_generator(seed).permutation(documents)``.
@@ -93,7 +99,7 @@ def write_padded_stream(
         "documents": documents,
         "padding_tokens": writer.windows * seq_length - content,
         "remainder_tokens": 0,
-        "tokenizer": asdict(facts),
+        "tokenizer": facts.recorded,
     }
 
 
@@ -122,7 +128,7 @@ def _rows(
 
 def _with_lengths(
     ordered: Iterable[pa.RecordBatch], lengths: np.ndarray
-) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
+) -> Generator[pa.RecordBatch, None, Mapping[str, int]]:
     """Pass the sidecar on, and keep its lengths."""
     done = 0
     for batch in ordered:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +29,14 @@ from everytoken.seeds import numpy_generator
 from everytoken.shards import Artifact, Built, Shards, versioned
 from everytoken.tokens.errors import StreamError
 from everytoken.tokens.streams.documents import (
+    WindowCounts,
     document_sizes,
     require_encoded,
     shuffled_tokens,
     tokenizer_facts,
 )
 from everytoken.tokens.streams.loss_mask import LOSS_MASK_FILE
-from everytoken.tokens.streams.masked_windows import MaskedWindows, mask_statistics, spans_in_order
+from everytoken.tokens.streams.masked_windows import MaskedWindows, MaskStatistics, mask_statistics, spans_in_order
 from everytoken.tokens.streams.megatron import WindowWriter, stored_dtype
 from everytoken.tokens.streams.one_document_per_window import write_padded_stream
 from everytoken.tokens.streams.readahead import read_ahead
@@ -55,6 +55,15 @@ SIDECAR = pa.schema(
     ]
 )
 _READERS = 2
+
+
+class CompactStatistics(WindowCounts, MaskStatistics):
+    """Statistics of a compact stream; ``tokens`` with EOS, of whole windows."""
+
+    documents: int
+    remainder_tokens: int
+    blocks: int
+    shuffle_block: int
 
 
 @versioned("write_compact_stream", 2, unrecorded=["shuffle_memory"])
@@ -120,21 +129,19 @@ def write_compact_stream(
                     write(cut)
             blocks += 1
         remainder = windows.rest()
-    said = {}
+    statistics = CompactStatistics(
+        windows=writer.windows,
+        tokens=writer.windows * window,
+        documents=tokens.rows,
+        remainder_tokens=remainder,
+        blocks=blocks,
+        shuffle_block=block,
+        tokenizer=facts.recorded,
+    )
     if tombstones:
         said = mask_statistics(tombstones, spans, masked.write(folder / LOSS_MASK_FILE, writer.windows))
-    return Built(
-        {
-            "windows": writer.windows,
-            "tokens": writer.windows * window,
-            "documents": tokens.rows,
-            "remainder_tokens": remainder,
-            "blocks": blocks,
-            "shuffle_block": block,
-            "tokenizer": asdict(facts),
-            **said,
-        }
-    )
+        statistics["tombstones"], statistics["loss_tokens"] = said["tombstones"], said["loss_tokens"]
+    return Built(statistics)
 
 
 def _sizes(tokens: Shards, seed: int, tombstones: Mapping[str, Sequence[int]]) -> tuple[int, np.ndarray]:

@@ -18,17 +18,32 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Self
+from typing import Any, BinaryIO, Literal, Self, TypedDict
 
 import numpy as np
 
 from everytoken.shards import Artifact, Built, Shards, atomic_file, file_sha256, versioned, write_text
 from everytoken.tokens.errors import StreamError
 from everytoken.tokens.streams.raw_shard_order import ORDER_RULE, StrandCount, count_strands, interleaved
+from everytoken.tokens.tokenizer import TokenizerIds
 
 MANIFEST_FILE = "manifest.json"
 RAW_SHARDS_FORMAT = "everytoken-raw-shards/1"
 DTYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
+
+
+class RawShardStatistics(TypedDict):
+    """Statistics of raw shards; ``tokens`` with EOS."""
+
+    shards: int
+    tokens: int
+    documents: int
+    dtype: str
+    eos_id: int
+    tokenizer_sha256: str
+    vocab_size: int
+    by_source: dict[str, dict[str, int]]
+    most_tokens_off_share: int
 
 
 @versioned("write_raw_shards", 1, unrecorded=["shuffle_memory"])
@@ -66,8 +81,8 @@ def write_raw_shards(
             outside the vocabulary, or are not what their ``token_length`` says; or a shard that is read again is not
             what was written.
     """
-    facts = tokenizer.statistics
-    vocab_size, eos_id = int(facts["vocab_size"]), int(facts["eos_id"])
+    facts = tokenizer.statistics_as(TokenizerIds)
+    vocab_size, eos_id = facts["vocab_size"], facts["eos_id"]
     if vocab_size > (most := 1 << 8 * DTYPES[dtype].itemsize):
         raise StreamError(
             f"the vocabulary has {vocab_size:,} ids, {dtype} holds {most:,}: pack as uint32 (packing.dtype)"
@@ -118,14 +133,18 @@ def write_raw_shards(
         "shards": writer.shards,
     }
     write_text(folder / MANIFEST_FILE, json.dumps(manifest, ensure_ascii=False, indent=1) + "\n")
-    kept = ("tokens", "documents", "dtype", "eos_id", "tokenizer_sha256", "vocab_size", "by_source")
-    return Built(
-        {
-            "shards": len(writer.shards),
-            **{name: manifest[name] for name in kept},
-            "most_tokens_off_share": most_tokens_off_share(manifest),
-        }
+    statistics = RawShardStatistics(
+        shards=len(writer.shards),
+        tokens=sum(held["tokens"] for held in by_source.values()),
+        documents=sum(held["documents"] for held in by_source.values()),
+        dtype=dtype,
+        eos_id=eos_id,
+        tokenizer_sha256=facts["sha256"],
+        vocab_size=vocab_size,
+        by_source=by_source,
+        most_tokens_off_share=most_tokens_off_share(manifest),
     )
+    return Built(statistics)
 
 
 def _described(

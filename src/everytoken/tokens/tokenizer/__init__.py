@@ -12,16 +12,31 @@ if TYPE_CHECKING:
         open_tokenizer,
         token_dtype,
     )
-    from everytoken.tokens.tokenizer.probe import library_record, probe_record
-    from everytoken.tokens.tokenizer.sources import load_hub_tokenizer, load_tokenizer_file, train_tokenizer
+    from everytoken.tokens.tokenizer.encoding_rules import EncodingRules, SpecialTokens, StoredTokenizer
+    from everytoken.tokens.tokenizer.probe import ProbeRecord, library_record, probe_record
+    from everytoken.tokens.tokenizer.sources import (
+        TokenizerIdentity,
+        TokenizerIds,
+        TokenizerStatistics,
+        load_hub_tokenizer,
+        load_tokenizer_file,
+        train_tokenizer,
+    )
     from everytoken.tokens.tokenizer.text_pieces import PIECE_CHARACTERS, cut_text
 
 __getattr__, __dir__ = exports(__name__, __file__)
 
 __all__ = [
     "DocumentTokenizer",
+    "EncodingRules",
     "PIECE_CHARACTERS",
+    "ProbeRecord",
+    "SpecialTokens",
+    "StoredTokenizer",
     "TOKENIZER_FILE",
+    "TokenizerIdentity",
+    "TokenizerIds",
+    "TokenizerStatistics",
     "byte_symbols",
     "cut_text",
     "library_record",

@@ -19,7 +19,7 @@ import hashlib
 from collections.abc import Mapping
 from functools import lru_cache
 from itertools import zip_longest
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from tokenizers import Tokenizer, __version__
@@ -69,7 +69,15 @@ def probe_ids(tokenizer: Tokenizer, version: int = PROBE_VERSION) -> list[int]:
     return ids
 
 
-def probe_record(tokenizer: Tokenizer) -> dict[str, Any]:
+class ProbeRecord(TypedDict):
+    """What a tokenizer's statistics keep under ``probe``."""
+
+    version: int
+    ids: list[int]
+    sha256: str
+
+
+def probe_record(tokenizer: Tokenizer) -> ProbeRecord:
     """Return what a tokenizer's statistics keep under ``probe``.
 
     Returns:

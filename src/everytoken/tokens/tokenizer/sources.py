@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -22,9 +22,31 @@ from everytoken.corpus.upstreams import UNKNOWN_REVISION, FetchError, HubReposit
 from everytoken.shards import Built, Shards, versioned
 from everytoken.tokens.errors import TokenizerError
 from everytoken.tokens.tokenizer.document_tokenizer import TOKENIZER_FILE, open_tokenizer
-from everytoken.tokens.tokenizer.probe import library_record, probe_record
+from everytoken.tokens.tokenizer.probe import ProbeRecord, library_record, probe_record
 
 MAX_TOKEN_BYTES = 49  # a release shows no 50 characters of a document
+
+
+class TokenizerIds(TypedDict):
+    """What raw shards say of the tokenizer that encoded them."""
+
+    sha256: str
+    vocab_size: int
+    eos_id: int
+
+
+class TokenizerIdentity(TokenizerIds):
+    """What streams of windows say of it."""
+
+    eos_token: str
+
+
+class TokenizerStatistics(TokenizerIdentity):
+    """Statistics of a tokenizer; of one that was trained also the ``documents`` and ``characters`` that it saw."""
+
+    dtype: str
+    missing_bytes: list[int]
+    probe: ProbeRecord
 
 
 @versioned("train_tokenizer", 3)
@@ -167,14 +189,13 @@ def _texts(datasets: Sequence[Shards], counts: dict[str, int]) -> Iterator[list[
 
 def _built(path: Path, eos_token: str, counts: Mapping[str, int]) -> Built:
     opened = open_tokenizer(path, eos_token)
-    statistics: dict[str, Any] = {
-        **counts,
-        "vocab_size": opened.vocab_size,
-        "eos_token": eos_token,
-        "eos_id": opened.eos_id,
-        "dtype": opened.dtype.name,
-        "missing_bytes": list(opened.missing_bytes),
-        "sha256": hashlib.sha256(opened.content).hexdigest(),
-        "probe": probe_record(opened.tokenizer),
-    }
-    return Built(statistics, library_record())
+    statistics = TokenizerStatistics(
+        vocab_size=opened.vocab_size,
+        eos_token=eos_token,
+        eos_id=opened.eos_id,
+        dtype=opened.dtype.name,
+        missing_bytes=list(opened.missing_bytes),
+        sha256=hashlib.sha256(opened.content).hexdigest(),
+        probe=probe_record(opened.tokenizer),
+    )
+    return Built({**counts, **statistics}, library_record())

@@ -21,7 +21,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import torch
@@ -35,6 +35,24 @@ from everytoken.training.parameters import BitsPerByteParameters
 from everytoken.training.step import ReadBatch, autocast, execution, token_losses
 
 _PAD_TO = 32  # few distinct shapes: each new one costs oneDNN a set-up
+
+
+class HeldOutFigures(TypedDict):
+    """Of some held-out documents; ``tokens`` are predictions: content and EOS."""
+
+    documents: int
+    bytes: int
+    tokens: int
+    lossy_documents: int
+    bits_per_byte: float
+    unigram_bits_per_byte: float
+
+
+class BitsPerByte(TypedDict):
+    """Statistics of an evaluation."""
+
+    total: HeldOutFigures
+    by_source: dict[str, HeldOutFigures]
 
 
 @dataclass
@@ -54,7 +72,7 @@ class _Sums:
         self.bits += other.bits
         self.unigram_bits += other.unigram_bits
 
-    def figures(self) -> dict[str, Any]:
+    def figures(self) -> HeldOutFigures:
         return {
             "documents": self.documents,
             "bytes": self.bytes,
@@ -92,7 +110,7 @@ def bits_per_byte(
     parts: Iterable[Part],
     token_bits: NDArray[np.float64],
     parameters: BitsPerByteParameters,
-) -> dict[str, Any]:
+) -> BitsPerByte:
     """Return bits per byte of the model and of the unigram model, in total and by source.
 
     Args:

@@ -10,11 +10,14 @@ if TYPE_CHECKING:
     from everytoken.training.run.job import write_job
     from everytoken.training.run.launch import nodes_command
     from everytoken.training.run.plan import make_training_plan, plan_lines
+    from everytoken.training.run.statistics import GeneratedStatistics, TrainedStatistics
 
 __getattr__, __dir__ = exports(__name__, __file__)
 
 __all__ = [
     "GENERATIONS_FILE",
+    "GeneratedStatistics",
+    "TrainedStatistics",
     "describe_checkpoint",
     "evaluate",
     "generate_texts",

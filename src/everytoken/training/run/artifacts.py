@@ -20,10 +20,9 @@ from everytoken.measurements import rate, utilisation
 from everytoken.models import ModelParameters
 from everytoken.shards import Artifact, Built, Recipe, Shards, file_sha256, versioned
 from everytoken.tokens.encoding import open_encoder
-from everytoken.tokens.engines import SpecialTokens
 from everytoken.tokens.order import DataParameters, open_training_windows
 from everytoken.tokens.streams import GivenFiles, path_of
-from everytoken.tokens.tokenizer import TOKENIZER_FILE, open_tokenizer
+from everytoken.tokens.tokenizer import TOKENIZER_FILE, EncodingRules, open_tokenizer
 from everytoken.training.errors import LOWER_RATE, CheckpointError, NonFiniteError, TrainingError
 from everytoken.training.parameters import (
     BitsPerByteParameters,
@@ -34,6 +33,7 @@ from everytoken.training.parameters import (
     OptimisationParameters,
 )
 from everytoken.training.run.job import TrainingJob
+from everytoken.training.run.statistics import GeneratedStatistics, TrainedStatistics
 from everytoken.training.step import HELD_OUT_FILE, HISTORY_FILE, SAMPLES_FILE, HeldOutRecord, StepHistory, StepRecord
 
 BITS_PER_BYTE_FILE = "bits_per_byte.json"
@@ -50,9 +50,7 @@ def train(
     *,
     streams: Sequence[tuple[str, Artifact | GivenFiles]],
     seq_length: int | None,
-    tokenizer: Artifact | GivenFiles,
-    eos_token: str,
-    special_tokens_in_text: SpecialTokens,
+    rules: EncodingRules,
     model: ModelParameters,
     training: OptimisationParameters,
     data: DataParameters,
@@ -72,9 +70,7 @@ def train(
         streams: names and token streams, in the order of the interleaving rule: compact, annotated or reflected,
             canary. Another order is another run.
         seq_length: predictions of a window where all streams are flat tokens; None: the streams say it.
-        tokenizer: the tokenizer that wrote the streams.
-        eos_token: the token that ends documents.
-        special_tokens_in_text: what special tokens that a held-out text spells become.
+        rules: tokenizer and EOS of the streams; what special tokens that a held-out text spells become.
         model: family and shape.
         training: optimiser, schedule, batch and arithmetic.
         data: which samples, in which order.
@@ -102,9 +98,7 @@ def train(
     job = prepare_job(
         streams=streams,
         seq_length=seq_length,
-        tokenizer=tokenizer,
-        eos_token=eos_token,
-        special_tokens_in_text=special_tokens_in_text,
+        rules=rules,
         model=model,
         training=training,
         data=data,
@@ -138,21 +132,21 @@ def train(
     windows = open_training_windows(job.streams, data, training.batch_size, job.seq_length)
     first, end = windows.samples_of_step(0)[0], windows.samples_of_step(training.steps - 1)[-1] + 1
     return Built(
-        statistics={
-            "parameters": new.parameter_count(),
-            "parameters_sha256": parameters_sha256(new),
-            "steps": training.steps,
-            "batch_size": training.batch_size,
-            "seq_length": job.seq_length,
-            "tokens": history.last.tokens,
-            "loss_tokens": int(history.column("loss_tokens").sum()),
-            "skipped_steps": len(history) - len(losses),
-            "first_loss": float(losses[0]),
-            "final_loss": float(losses[-1]),
-            "mean_loss_last_tenth": sum(last_tenth) / len(last_tenth),
-            "samples": [int(first), int(end)],
-            "streams": windows.ranges(int(first), int(end)),
-        },
+        statistics=TrainedStatistics(
+            parameters=new.parameter_count(),
+            parameters_sha256=parameters_sha256(new),
+            steps=training.steps,
+            batch_size=training.batch_size,
+            seq_length=job.seq_length,
+            tokens=history.last.tokens,
+            loss_tokens=int(history.column("loss_tokens").sum()),
+            skipped_steps=len(history) - len(losses),
+            first_loss=float(losses[0]),
+            final_loss=float(losses[-1]),
+            mean_loss_last_tenth=sum(last_tenth) / len(last_tenth),
+            samples=[int(first), int(end)],
+            streams=windows.ranges(int(first), int(end)),
+        ),
         measured={
             **speed.figures(),
             "mfu": speed.mfu(new.flop_per_token(job.seq_length), job),
@@ -167,9 +161,7 @@ def prepare_job(
     *,
     streams: Sequence[tuple[str, Artifact | GivenFiles]],
     seq_length: int | None,
-    tokenizer: Artifact | GivenFiles,
-    eos_token: str,
-    special_tokens_in_text: SpecialTokens,
+    rules: EncodingRules,
     model: ModelParameters,
     training: OptimisationParameters,
     data: DataParameters,
@@ -185,7 +177,7 @@ def prepare_job(
         StreamError: a stream is not there, or is not what was written.
     """
     inputs = dict(locals())
-    opened = open_tokenizer(_place(tokenizer), eos_token)
+    opened = open_tokenizer(rules.place, rules.eos_token)
     paths = {name: path_of(stream) for name, stream in streams}
     windows = open_training_windows(paths, data, training.batch_size, seq_length)
     for name, size in zip(windows.names, windows.sizes, strict=True):
@@ -204,8 +196,8 @@ def prepare_job(
         initial=None if initial is None else _folder(initial).resolve(),
         held_out=None,
         held_out_sha256=None,
-        tokenizer=(tokenizer.path(TOKENIZER_FILE) if isinstance(tokenizer, Artifact) else tokenizer.path).resolve(),
-        eos_token=eos_token,
+        tokenizer=(rules.place if isinstance(rules.place, Path) else rules.place.path(TOKENIZER_FILE)).resolve(),
+        eos_token=rules.eos_token,
     )
     if training.held_out is None:
         return job
@@ -214,7 +206,7 @@ def prepare_job(
     # loaded here: it needs torch, and planning a training does not
     from everytoken.training.evaluation import prepare_held_out, write_held_out
 
-    encoder = open_encoder(_place(tokenizer), eos_token, special_tokens_in_text=special_tokens_in_text)
+    encoder = open_encoder(rules)
     chunks = prepare_held_out(
         encoder, held_out, seq_length=job.seq_length, documents=training.held_out.documents, seed=training.seed
     )
@@ -308,9 +300,7 @@ def evaluate(
     held_out: Shards,
     streams: Sequence[tuple[str, Artifact]],
     data: DataParameters,
-    tokenizer: Artifact,
-    eos_token: str,
-    special_tokens_in_text: SpecialTokens,
+    rules: EncodingRules,
     evaluation: BitsPerByteParameters,
 ) -> Built:
     """Measure bits per byte on held-out documents, beside a unigram model; write ``bits_per_byte.json``.
@@ -324,9 +314,7 @@ def evaluate(
         held_out: documents with the columns text and source.
         streams: the streams that it was trained on.
         data: which samples of them it read.
-        tokenizer: the tokenizer that wrote the streams.
-        eos_token: the token that ends documents.
-        special_tokens_in_text: what special tokens that a text spells became in the streams.
+        rules: with which the streams were encoded.
         evaluation: batch size and arithmetic.
 
     Returns:
@@ -338,15 +326,16 @@ def evaluate(
     from everytoken.training.step import describe_machine
 
     model = load_model(_folder(checkpoint))
-    batch_size, steps = checkpoint.statistics["batch_size"], checkpoint.statistics["steps"]
+    trained = checkpoint.statistics_as(TrainedStatistics)
+    batch_size, steps = trained["batch_size"], trained["steps"]
     windows = open_training_windows(dict(streams), data, batch_size)
     counts = count_targets(windows.read_batch, steps, model.vocab_size)
-    if counts.sum() != checkpoint.statistics["loss_tokens"]:
+    if counts.sum() != trained["loss_tokens"]:
         raise TrainingError(
             f"the streams give {counts.sum()} counted predictions, the training had "
-            f"{checkpoint.statistics['loss_tokens']}; evaluate with the streams and weights of the training"
+            f"{trained['loss_tokens']}; evaluate with the streams and weights of the training"
         )
-    encoder = open_encoder(tokenizer, eos_token, special_tokens_in_text=special_tokens_in_text)
+    encoder = open_encoder(rules)
     with _of_training(checkpoint):
         figures = bits_per_byte(model, encoder, held_out, unigram_bits(counts), evaluation)
     _write_json(folder / BITS_PER_BYTE_FILE, figures)
@@ -374,12 +363,12 @@ def generate_texts(
     from everytoken.training.step import describe_machine
 
     model = load_model(_folder(checkpoint))
-    encoder = open_encoder(tokenizer, eos_token, special_tokens_in_text="control")  # a prompt may name them
+    encoder = open_encoder(EncodingRules(tokenizer, eos_token, "control"))  # a prompt may name them
     with _of_training(checkpoint):
         texts = [asdict(text) for text in generate(model, encoder, generation)]
     _write_json(folder / GENERATIONS_FILE, texts)
     return Built(
-        statistics={"prompts": len(texts), "tokens": sum(len(text["tokens"]) for text in texts)},
+        statistics=GeneratedStatistics(prompts=len(texts), tokens=sum(len(text["tokens"]) for text in texts)),
         measured=describe_machine(generation.execution),
     )
 
@@ -395,10 +384,6 @@ def _of_training(checkpoint: Artifact) -> Iterator[None]:
             f"{_folder(checkpoint)}: {error}. Its last step, {last.step}, had loss {last.loss:g} and learning rate "
             f"{last.lr:g}; {LOWER_RATE}"
         ) from error
-
-
-def _place(tokenizer: Artifact | GivenFiles) -> Artifact | Path:
-    return tokenizer.path if isinstance(tokenizer, GivenFiles) else tokenizer
 
 
 def _folder(checkpoint: Artifact) -> Path:

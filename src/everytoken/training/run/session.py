@@ -23,6 +23,7 @@ from torch import Tensor
 from everytoken.models import LanguageModel, build_model, empty_model
 from everytoken.tokens.encoding import open_encoder
 from everytoken.tokens.order import TrainingWindows, open_training_windows
+from everytoken.tokens.tokenizer import EncodingRules
 from everytoken.training.checkpoints import (
     MODEL_FILE,
     CheckpointConfig,
@@ -297,7 +298,7 @@ class _Session:
                 model = empty_model(job.model, vocab_size=job.vocab_size, max_seq_len=job.seq_length)
                 load_model_tensors(model, tensors, "the gathered model")
         if self._processes.first:
-            encoder = open_encoder(job.tokenizer, job.eos_token, special_tokens_in_text="control")
+            encoder = open_encoder(EncodingRules(job.tokenizer, job.eos_token, "control"))
             parameters = GenerationParameters(
                 **samples.model_dump(exclude={"every_steps"}), execution=job.training.execution
             )
@@ -329,7 +330,7 @@ class _Session:
             return
         if job.tokenizer is None:
             raise TrainingError("training.samples needs a tokenizer, the job names none; give one, or samples: null")
-        encoder = open_encoder(job.tokenizer, job.eos_token, special_tokens_in_text="control")
+        encoder = open_encoder(EncodingRules(job.tokenizer, job.eos_token, "control"))
         for prompt in samples.prompts:
             length = len(encoder.encode([prompt]).values)  # EOS before the prompt instead of after it
             if length > job.seq_length:
