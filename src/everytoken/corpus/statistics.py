@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Any, TypedDict, TypeVar, cast
 
-Statistics = TypeVar("Statistics", bound=Mapping[str, object])
+Summed = TypeVar("Summed", bound=Mapping[str, object])
 
 
 class TextAmounts(TypedDict):
@@ -58,7 +58,7 @@ def as_written(number: float) -> Fraction:
     return Fraction(repr(number))
 
 
-def add_statistics(statistics: Iterable[Statistics]) -> Statistics:
+def add_statistics(statistics: Iterable[Summed]) -> Summed:
     """Return the sum of nested dictionaries of numbers, added in the given order, with keys sorted on every level.
 
     Of none it is {}.
@@ -69,7 +69,7 @@ def add_statistics(statistics: Iterable[Statistics]) -> Statistics:
     total: dict[str, Any] = {}
     for entry in statistics:
         _add(total, entry)
-    return cast(Statistics, _sorted(total))
+    return cast(Summed, _sorted(total))
 
 
 def _add(total: dict[str, Any], entry: Mapping[str, Any]) -> None:
