@@ -120,7 +120,7 @@ def test_a_result_of_many_batches_is_that_of_one(tmp_path: Path, tables: Path, m
     parts = [[Document(identifier) for identifier in ids[start : start + 30]] for start in range(0, 100, 30)]
     whole = joined(tmp_path, stored(tmp_path / "documents", parts), tables)
     for module in (score_tables, join_published.__globals__):
-        name = "BATCH_ROWS"
+        name = "SCORE_BATCH_ROWS"
         monkeypatch.setitem(module, name, 7) if isinstance(module, dict) else monkeypatch.setattr(module, name, 7)
     again = joined(tmp_path / "again", stored(tmp_path / "documents", parts), tables)
     assert whole.statistics["scored"] == sum(int(identifier) % 3 == 0 for identifier in ids)
