@@ -57,7 +57,7 @@ DATASETS = {
     ("ArtifactFolder", "07_model_output"): (
         "finetuned_generations generations held_out_evaluation pretrained_generations"
     ),
-    ("CSVDataset", "08_reporting"): "ingestion_report score_report strata_report tokenization_report",
+    ("CsvFile", "08_reporting"): "ingestion_report score_report strata_report tokenization_report",
     ("FigureFile", "08_reporting"): (
         "bits_per_byte_by_source finetuning_loss_curve ingestion_figure loss_curve mixture_by_source "
         "pretraining_loss_curve score_distribution tokens_by_source"
@@ -78,7 +78,7 @@ OTHER_PATHS = {
     "raw_shards_when_made": "raw_shards",
     "subsampling_metadata": "metadata.json",
 }
-SUFFIXES = {"CSVDataset": ".csv", "FigureFile": ".json", "JsonFile": ".json", "UpstreamFiles": ".json"}
+SUFFIXES = {"CsvFile": ".csv", "FigureFile": ".json", "JsonFile": ".json", "UpstreamFiles": ".json"}
 STORED = {"ArtifactFolder", "Checkpoint", "ReleaseFolder", "ShardStore", "TokenStream", "TokenizerFile", "WhenMade"}
 
 

@@ -35,6 +35,13 @@ from everytoken.shards import atomic
 fsync, atomic.fsync_file = atomic.fsync_file, lambda path: (at_the_end(), fsync(path))
 JsonFile(filepath=str(folder / "deep/x.json")).save({"a": 1})
 """,
+    "table": """
+import pandas as pd
+from everytoken.datasets import CsvFile
+from everytoken.shards import atomic
+fsync, atomic.fsync_file = atomic.fsync_file, lambda path: (at_the_end(), fsync(path))
+CsvFile(filepath=str(folder / "x.json")).save(pd.DataFrame({"a": [1]}))
+""",
     "figure": """
 import plotly.graph_objects as go
 from everytoken.datasets import FigureFile

@@ -11,7 +11,7 @@ from everytoken.lazy_imports import exports
 if TYPE_CHECKING:
     from everytoken.datasets.artifact import ArtifactFolder, Checkpoint, TokenizerFile, TokenStream
     from everytoken.datasets.dataset_paths import DatasetPaths
-    from everytoken.datasets.files import FigureFile, JsonFile
+    from everytoken.datasets.files import CsvFile, FigureFile, JsonFile
     from everytoken.datasets.release_folder import ReleaseFolder
     from everytoken.datasets.shard_store import ShardStore
     from everytoken.datasets.upstream_files import UpstreamFiles
@@ -23,6 +23,7 @@ __getattr__, __dir__ = exports(__name__, __file__)
 __all__ = [
     "ArtifactFolder",
     "Checkpoint",
+    "CsvFile",
     "DatasetPaths",
     "FigureFile",
     "JsonFile",

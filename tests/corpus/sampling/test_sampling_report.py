@@ -8,7 +8,6 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import yaml
-from kedro_datasets.pandas import CSVDataset
 
 from everytoken.corpus.errors import SamplingError
 from everytoken.corpus.sampling.formulas import SubsamplingParameters, totals_of
@@ -23,6 +22,7 @@ from everytoken.corpus.sampling.report import (
 )
 from everytoken.corpus.sampling.splits import estimate_part_tokens
 from everytoken.corpus.statistics import add_statistics
+from everytoken.datasets import CsvFile
 from everytoken.pipelines.subsampling.nodes import (
     draw_annotated,
     draw_unannotated,
@@ -162,7 +162,7 @@ def test_an_empty_name_is_a_name_and_not_everything(tmp_path: Path) -> None:
     assert intended["all", ""] is None
     assert [line["before_rows"] for line in draw.table if line["group"] == "source"] == [20, 20, 20]
     catalog = yaml.safe_load(CATALOG.read_text())["strata_report"]
-    stored = CSVDataset(
+    stored = CsvFile(
         filepath=str(tmp_path / "report.csv"), save_args=catalog["save_args"], load_args=catalog["load_args"]
     )
     stored.save(pd.DataFrame(draw.table))
