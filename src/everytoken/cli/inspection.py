@@ -257,11 +257,12 @@ def _stored_by_environment(env: str | None) -> list[tuple[str, Path]]:
     from kedro.framework.project import pipelines
 
     from everytoken.datasets import DatasetPaths
+    from everytoken.tokens.streams import WHEN_MADE
 
     with project(env) as (context, catalog):
         left_out = ("__default__", "corpus", "release", "replay")
         nodes = [node for name in pipelines if name not in left_out for node in pipelines[name].nodes]
-        outputs = dict.fromkeys(output for node in nodes for output in node.outputs)
+        outputs = dict.fromkeys(output for node in nodes for output in node.outputs if not output.endswith(WHEN_MADE))
         names = [name for name in outputs if hasattr(catalog.get(name), "ledger_summary")]
         paths = DatasetPaths(context.config_loader["catalog"])
         return [(name, paths[name]) for name in names]
