@@ -6,11 +6,14 @@ import tracemalloc
 from collections.abc import Callable
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import cloudpickle
 
 T = TypeVar("T")
+
+START_METHOD: Literal["spawn", "fork"] = "spawn"
+"""How the process begins in which work is measured."""
 
 
 def traced_peak(work: Callable[[], T]) -> tuple[T, int]:
@@ -19,8 +22,8 @@ def traced_peak(work: Callable[[], T]) -> tuple[T, int]:
     It runs in a process of its own. In this one, and in a fork of it, the peak also has what other threads take, and
     what Python takes to enlarge the tables that the tests before have filled.
     """
-    receiver, sender = get_context("spawn").Pipe(duplex=False)
-    child = get_context("spawn").Process(target=_trace, args=(cloudpickle.dumps(work), sender))
+    receiver, sender = get_context(START_METHOD).Pipe(duplex=False)
+    child = get_context(START_METHOD).Process(target=_trace, args=(cloudpickle.dumps(work), sender))
     child.start()
     sender.close()
     try:

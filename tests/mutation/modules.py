@@ -78,3 +78,33 @@ MODULES: dict[str, list[str]] = {
     "models/causal_attention.py": ["tests/models/test_llama.py"],
     "models/elementwise.py": ["tests/models/test_llama.py"],
 }
+
+DRAWN_AS = {
+    "corpus/ingestion/plan.py": "corpus/plan.py",
+    "corpus/sampling/held_out.py": "corpus/held_out.py",
+    "corpus/sampling/formulas.py": "corpus/sampling.py",
+    "corpus/sampling/strata.py": "corpus/strata.py",
+    "corpus/sampling/splits.py": "corpus/splits.py",
+    "corpus/ingestion/quality.py": "corpus/selection/quality.py",
+    "corpus/dedup/duplicates.py": "corpus/selection/duplicates.py",
+    "tokens/encoding/encoder.py": "tokens/encoding.py",
+    "tokens/streams/packed.py": "tokens/streams.py",
+    "tokens/order/loader.py": "tokens/windows.py",
+    "tokens/chat/conversations.py": "tokens/chats.py",
+    "tokens/chat/windows.py": "tokens/chat_windows.py",
+    "tokens/streams/loss_mask.py": "tokens/loss_mask.py",
+    "tokens/streams/megatron.py": "tokens/megatron.py",
+    "outofcore/row_scatter.py": "tokens/scatter.py",
+    "outofcore/shuffle.py": "tokens/shuffle.py",
+    "tokens/order/permutation.py": "tokens/permutation.py",
+    "tokens/order/spp_schedule.py": "tokens/interleave.py",
+    "tokens/order/integer_schedules.py": "tokens/mixing.py",
+    "tokens/order/periodic_schedule.py": "tokens/periodic.py",
+    "tokens/order/sample_order.py": "tokens/sample_order.py",
+    "tokens/streams/raw_shard_order.py": "tokens/strands.py",
+    "tokens/streams/raw_shards.py": "tokens/raw_shards.py",
+    "training/step/schedule.py": "training/schedule.py",
+    "training/step/loss.py": "training/loss.py",
+    "training/checkpoints/checkpoint_folder.py": "training/checkpoint_folder.py",
+}
+"""Where modules were when their tests were last completed: a module that moves keeps its choice of mutants."""

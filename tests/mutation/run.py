@@ -38,7 +38,8 @@ os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS
 import pytest
 from hypothesis import Phase, settings
 
-from tests.mutation.modules import LEFT_OUT, MODULES, PRELOADED
+from tests import memory
+from tests.mutation.modules import DRAWN_AS, LEFT_OUT, MODULES, PRELOADED
 from tests.mutation.mutants import CALLED, Mutant, compiled, functions_in, mutants_of, noting_calls
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -73,7 +74,8 @@ def chosen(seed: int, count: int | None, modules: Sequence[str]) -> dict[str, li
     left = {}
     for module in modules:
         mutants = all_mutants(module)
-        random.Random(f"{seed} {module}").shuffle(mutants)  # all of them: a new entry in the list keeps the choice
+        # all of them are shuffled: a new entry in the list of equivalents keeps the choice
+        random.Random(f"{seed} {DRAWN_AS.get(module, module)}").shuffle(mutants)
         left[module] = [mutant for mutant in mutants if mutant.key not in known][::-1]
     picked: dict[str, list[Mutant]] = {module: [] for module in modules}
     remaining = sum(map(len, left.values())) if count is None else count
@@ -120,6 +122,7 @@ class _Mutation:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        memory.START_METHOD = "fork"  # a fault is in this process, and in forks of it
         gc.unfreeze()  # what was frozen is not listed
         functions: _Functions = {}
         for found in gc.get_objects():

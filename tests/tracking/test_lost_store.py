@@ -231,6 +231,7 @@ def test_a_run_whose_server_is_back_before_it_ends_delivers_all_by_itself(lost: 
     run = newest(server.uri).info.run_id
     server.kill()
     server.start()
+    MlflowClient(server.uri).get_run(run)  # its first answer is slow, and a run waits for 2 seconds
     go(lost)
     output, _ = process.communicate()
     assert process.returncode == 0, output
