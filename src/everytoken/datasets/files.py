@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,9 @@ class CsvFile(CSVDataset):  # type: ignore[misc]
 
     def save(self, data: pd.DataFrame) -> None:
         """Write the table."""
-        _write(self._get_save_path(), data.to_csv(**self._save_args))
+        text = StringIO()
+        data.to_csv(text, **self._save_args)
+        _write(self._get_save_path(), text.getvalue())
 
 
 class FigureFile(FigureDataset):  # type: ignore[misc]
