@@ -10,7 +10,7 @@ from everytoken.corpus.upstreams.remotes import HubRemote, Remote
 
 
 def download(remote: Remote, path: str, size: int | None, stream: Partial) -> None:
-    """Append to ``stream`` what follows the bytes that it has, or the whole anew where the server cannot go on.
+    """Append to ``stream`` what follows the bytes that it has, or the whole file again where the server cannot resume.
 
     Args:
         remote: where the file is.
@@ -19,7 +19,7 @@ def download(remote: Remote, path: str, size: int | None, stream: Partial) -> No
         stream: what came so far.
 
     Raises:
-        Transient: the transfer broke off; another call goes on from there.
+        Transient: the transfer broke off; another call resumes there.
         FetchError: the file cannot be had.
         OSError: the bytes cannot be stored.
     """
