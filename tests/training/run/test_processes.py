@@ -107,9 +107,29 @@ def test_nothing_listens_beyond_loopback_and_nothing_temporary_is_left(
     launch(job, look)
     assert newest(job).step == 4
     assert seen and {place for places in seen for place in places} <= {"127.0.0.1", "::1"}
-    if processes > 1:
-        assert any(seen), "processes listen for each other, and this test would see where"
-        assert set(modes) == {0o700}
+    assert left_in(temporary) == []
+
+
+class Seen(Exception):
+    """Enough was seen: the training may end."""
+
+
+@pytest.mark.slow
+def test_processes_listen_for_each_other_on_loopback_in_a_private_folder(inputs, tmp_path, temporary, monkeypatch):
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth0")
+    job = tiny_job(inputs, tmp_path / "runs", processes=2, steps=100_000, every_steps=100)  # they train when we look
+    own, seen, modes = sockets({os.getpid()}), set(), set()
+
+    def look(records):
+        seen.update(listened_on(sockets(family()) - own))
+        modes.update(stat.S_IMODE(path.stat().st_mode) for path in job.live_folder.glob("processes_*"))
+        if seen:
+            raise Seen
+
+    with pytest.raises(Seen):
+        launch(job, look)
+    assert seen <= {"127.0.0.1", "::1"}
+    assert modes == {0o700}
     assert left_in(temporary) == []
 
 
