@@ -26,7 +26,7 @@ from everytoken.tokens import TokenizerError
 from everytoken.tokens.engines import (
     REFERENCE,
     TokenizerEngine,
-    adversarial_texts,
+    adversarial_cases,
     compare_engines,
     installed_engines,
     open_engine,
@@ -103,7 +103,7 @@ def report(path: Path, batches: Sequence[Sequence[str]], cases: int, seed: int) 
                 if again:
                     taken.setdefault((name, guarded), []).append(spent)
     slow = statistics.median(taken[REFERENCE, 0])
-    texts = list(adversarial_texts(tokenizer.content, [EOS], cases, seed))
+    texts = [text for _, text in adversarial_cases(tokenizer.content, [EOS], cases, seed)]
     for name, (bare, _) in engines.items():
         version = reference_version() if name == REFERENCE else installed_engines()[name]
         median = statistics.median(taken[name, 0])

@@ -9,16 +9,17 @@ the living.
 from __future__ import annotations
 
 import errno
-import fcntl
 import logging
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from uuid import uuid4
 
+from everytoken.locks import locked
 from everytoken.shards.errors import StoreBusy
 
 logger = logging.getLogger(__name__)
@@ -44,7 +45,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
     """Give a temporary path in the same folder; on success fsync it and rename it to ``path``, else remove it."""
     _remove_dead_of(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with _owned(temporary, lambda: os.open(temporary, os.O_RDWR | os.O_CREAT, 0o666)):
+    with locked(temporary, lambda: os.open(temporary, os.O_RDWR | os.O_CREAT, 0o666)):
         try:
             yield temporary
             fsync_file(temporary)
@@ -63,27 +64,6 @@ def _name(error: OSError, path: Path) -> None:
         error.filename = str(path)
 
 
-@contextmanager
-def _owned(path: Path, open_it: Callable[[], int]) -> Iterator[None]:
-    """Hold the lock of a temporary that ``open_it`` makes and opens; who finds it then sees that its writer lives."""
-    while True:
-        descriptor = open_it()
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if _is_open_as(descriptor, path):  # else it was removed, or renamed, while this one waited
-                yield
-                return
-        finally:
-            os.close(descriptor)
-
-
-def _is_open_as(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
-
-
 _left: dict[Path, list[str]] = {}  # temporaries in a folder when this process first wrote there: one listing a folder
 
 
@@ -100,19 +80,12 @@ def _remove_dead_of(path: Path) -> None:
 
 def _remove_if_dead(path: Path) -> None:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    except FileNotFoundError:
+        with locked(path, lambda: os.open(path, os.O_RDONLY | os.O_NOFOLLOW), wait=False):
+            _delete(path)
+    except (BlockingIOError, FileNotFoundError):  # it is being written, or was just removed by another process
         return
     except OSError as error:  # a link, or another user's
         logger.warning("%s was left by a process that ended, and cannot be removed: %s", path, error.strerror)
-        return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        _delete(path)
-    except (BlockingIOError, FileNotFoundError):  # it is being written, or was just removed by another process
-        pass
-    finally:
-        os.close(descriptor)
 
 
 def _delete(path: Path) -> None:
@@ -129,17 +102,17 @@ def scratch_folder(name: str) -> Iterator[Path]:
     for path in place.glob(f"{name}-*"):
         if path.is_dir() and not path.is_symlink() and path.stat().st_uid == os.getuid():
             _remove_if_dead(path)
-    while True:
-        folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=place))
-        descriptor = os.open(folder, os.O_RDONLY)
+    folder = place / f"{name}-{uuid4().hex}"
+
+    def make() -> int:
+        folder.mkdir(mode=0o700)
+        return os.open(folder, os.O_RDONLY)
+
+    with locked(folder, make):  # made again where another process took it for a dead one's before it was locked
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if _is_open_as(descriptor, folder):  # else another process took it for a dead one's before it was locked
-                yield folder
-                return
+            yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-            os.close(descriptor)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -172,7 +145,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         temporary.mkdir(parents=True)
         return os.open(temporary, os.O_RDONLY)
 
-    with _owned(temporary, make):
+    with locked(temporary, make):
         try:
             yield temporary
             for file in sorted(temporary.rglob("*")):
@@ -216,7 +189,7 @@ def sole_writer(folder: Path) -> Iterator[None]:
     Raises:
         StoreBusy: another process writes or reads it.
     """
-    with _locked(folder, fcntl.LOCK_EX, "is being written by another process, or read for something that one makes"):
+    with _held(folder, False, "is being written by another process, or read for something that one makes"):
         yield
 
 
@@ -229,20 +202,17 @@ def readers(folders: Iterable[Path]) -> Iterator[None]:
     """
     with ExitStack() as locks:
         for folder in sorted(set(folders)):
-            locks.enter_context(_locked(folder, fcntl.LOCK_SH, "is being written by another process"))
+            locks.enter_context(_held(folder, True, "is being written by another process"))
         yield
 
 
 @contextmanager
-def _locked(folder: Path, kind: int, doing: str) -> Iterator[None]:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
+def _held(folder: Path, shared: bool, doing: str) -> Iterator[None]:
+    with ExitStack() as lock:
         try:
-            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+            lock.enter_context(locked(folder, wait=False, shared=shared))
         except BlockingIOError:
             raise StoreBusy(
                 f"{folder} {doing}. Wait for it to end, or give this run other folders (globals.yml: data)."
             ) from None
         yield
-    finally:
-        os.close(descriptor)

@@ -8,14 +8,14 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
 
 from everytoken.seeds import torch_generator
+from everytoken.training.checkpoints import read_tensors, write_tensors
 from everytoken.training.checkpoints.model import load_model_tensors, model_tensors, tensors_sha256
 from everytoken.training.errors import CheckpointError
 from everytoken.training.step.optimizer_state import (
+    OPTIMIZER_FILE,
     flat_state,
-    load_optimizer,
     load_optimizer_tensors,
     optimizer_tensors,
-    save_optimizer,
 )
 
 
@@ -69,11 +69,12 @@ def test_training_goes_on_to_the_bit(tmp_path, cut, options, dtype):
     model = Tied(dtype)
     optimizer = adamw(model, **options)
     train(model, optimizer, 0, cut)
-    save_optimizer(tmp_path, optimizer, model)
+    path = tmp_path / OPTIMIZER_FILE
+    write_tensors(path, optimizer_tensors(optimizer, model))
     resumed = Tied(dtype)
     load_model_tensors(resumed, model_tensors(model), "the model")
     resumed_optimizer = adamw(resumed, **options)
-    load_optimizer(tmp_path, resumed_optimizer, resumed)
+    load_optimizer_tensors(resumed_optimizer, resumed, read_tensors(path), str(path))
     assert whole_state(resumed, resumed_optimizer) == whole_state(model, optimizer)
     train(model, optimizer, cut, 10)
     train(resumed, resumed_optimizer, cut, 10)
@@ -186,10 +187,9 @@ def test_a_pickle_is_never_opened(tmp_path):
         def __reduce__(self):
             return (pytest.fail, ("a pickle was opened",))
 
-    (tmp_path / "optimizer.safetensors").write_bytes(pickle.dumps(Trap()))
-    model = Tied()
+    (tmp_path / OPTIMIZER_FILE).write_bytes(pickle.dumps(Trap()))
     with pytest.raises(CheckpointError, match=r"optimizer\.safetensors is missing or damaged"):
-        load_optimizer(tmp_path, adamw(model), model)
+        read_tensors(tmp_path / OPTIMIZER_FILE)
 
 
 def test_torch_names_the_full_state_of_sharded_models_alike():

@@ -15,17 +15,16 @@ Both are named by a digest of the file's name, which may itself be as long as a 
 
 from __future__ import annotations
 
-import fcntl
 import io
 import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from everytoken.corpus.upstreams.checksums import algorithm_of, content_digest
 from everytoken.corpus.upstreams.retries import ATTEMPTS, FetchError, retrying
+from everytoken.locks import locked
 from everytoken.shards import fsync_folder, value_digest, write_text
 
 
@@ -100,7 +99,10 @@ def fetch(location: Path, listed: Listed, download: Callable[[Partial], None]) -
     """
     location.parent.mkdir(parents=True, exist_ok=True)
     partial = _beside(location, f"{value_digest(list(listed))[:16]}.partial")
-    with _sole_writer(partial) as stream:
+    with (
+        locked(partial, lambda: os.open(partial, os.O_RDWR | os.O_CREAT, 0o666)) as descriptor,
+        Partial(descriptor, "r+", closefd=False) as stream,
+    ):
         if is_at_hand(location, listed):  # another worker fetched it while this one waited
             partial.unlink()
             return
@@ -170,32 +172,11 @@ def _require_listed(stream: Partial, listed: Listed) -> None:
             raise _NotAsListed(f"what was fetched has another digest: expected {listed.pinned}, found {found}")
 
 
-@contextmanager
-def _sole_writer(partial: Path) -> Iterator[Partial]:
-    """Open ``partial`` and hold its lock, waiting for whoever has it (a killed process frees it)."""
-    while True:
-        stream = Partial(os.open(partial, os.O_RDWR | os.O_CREAT, 0o666), "r+")
-        with stream:
-            fcntl.flock(stream, fcntl.LOCK_EX)
-            if _is_open_as(stream, partial):
-                yield stream
-                return
-        # whoever had it renamed or removed it while this one waited
-
-
-def _is_open_as(stream: io.FileIO, path: Path) -> bool:
-    try:
-        return path.stat().st_ino == os.fstat(stream.fileno()).st_ino
-    except FileNotFoundError:
-        return False
-
-
 def _remove_dead_partials(location: Path) -> None:
     """Remove what was fetched of other versions of the file, unless somebody is fetching one."""
     for path in location.parent.glob(_beside(location, "*.partial").name):
         try:
-            with path.open("rb") as stream:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with locked(path, wait=False):
                 path.unlink()
         except (BlockingIOError, FileNotFoundError):
             continue

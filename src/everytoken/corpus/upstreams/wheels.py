@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, StringConstraints
 
 from everytoken.corpus.errors import UpstreamError
+from everytoken.locks import locked
 from everytoken.redaction import redacted
 from everytoken.shards import file_sha256, fsync_file, fsync_folder
 
@@ -60,21 +57,10 @@ def fetch_wheel(upstream: WheelUpstream, folder: Path) -> Path:
     present = find_wheel(upstream, folder)
     if present is not None:
         return present
-    with _sole_fetcher(folder):
-        return find_wheel(upstream, folder) or _fetch(upstream, folder)
-
-
-@contextmanager
-def _sole_fetcher(folder: Path) -> Iterator[None]:
-    """Hold the lock of ``folder`` (a dead owner frees it); temporary folders that are there then have no owner."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        for abandoned in folder.glob(".fetching-*"):
+    with locked(folder):
+        for abandoned in folder.glob(".fetching-*"):  # whoever holds the lock is the only one that fetches
             shutil.rmtree(abandoned)
-        yield
-    finally:
-        os.close(descriptor)
+        return find_wheel(upstream, folder) or _fetch(upstream, folder)
 
 
 def _fetch(upstream: WheelUpstream, folder: Path) -> Path:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
-    from everytoken.tokens.engines.adversarial import adversarial_texts
+    from everytoken.tokens.engines.adversarial import adversarial_cases
     from everytoken.tokens.engines.certificate import FASTEST, certify_engines, chosen_engine, proof_of
     from everytoken.tokens.engines.comparison import EngineProof, EngineVerdict, compare_engines
     from everytoken.tokens.engines.guard import check_cut, open_guarded
@@ -27,7 +27,7 @@ __all__ = [
     "FASTEST",
     "REFERENCE",
     "TokenizerEngine",
-    "adversarial_texts",
+    "adversarial_cases",
     "certify_engines",
     "check_cut",
     "chosen_engine",

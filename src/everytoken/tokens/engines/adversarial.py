@@ -50,12 +50,6 @@ _ITEMS_A_TEXT = 8
 _LONG_EVERY = 60  # one text of its family in so many is very long
 
 
-def adversarial_texts(content: bytes, special: Sequence[str], cases: int, seed: int) -> Iterator[str]:
-    """Yield the texts of `adversarial_cases`."""
-    for _, text in adversarial_cases(content, special, cases, seed):
-        yield text
-
-
 def adversarial_cases(content: bytes, special: Sequence[str], cases: int, seed: int) -> Iterator[tuple[str, str]]:
     """Yield ``cases`` texts, each with the name of its family, family by family.
 

@@ -9,29 +9,17 @@ parameters of the run, not state.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from everytoken.training.checkpoints import check_tensors, read_tensors, write_tensors
+from everytoken.training.checkpoints import check_tensors
 from everytoken.training.errors import CheckpointError
 
 OPTIMIZER_FILE = "optimizer.safetensors"
 MOMENTS = ("exp_avg", "exp_avg_sq")
 _KINDS = ("step", *MOMENTS)
-
-
-def save_optimizer(folder: Path, optimizer: torch.optim.AdamW, model: nn.Module) -> None:
-    """Write ``optimizer.safetensors`` into ``folder``."""
-    write_tensors(folder / OPTIMIZER_FILE, optimizer_tensors(optimizer, model))
-
-
-def load_optimizer(folder: Path, optimizer: torch.optim.AdamW, model: nn.Module) -> None:
-    """Give the optimiser the state in ``folder``; raise ``CheckpointError`` as `load_optimizer_tensors` does."""
-    path = folder / OPTIMIZER_FILE
-    load_optimizer_tensors(optimizer, model, read_tensors(path), str(path))
 
 
 def optimizer_tensors(optimizer: torch.optim.AdamW, model: nn.Module) -> dict[str, Tensor]:
