@@ -1,4 +1,7 @@
-"""What was measured about speed. A measured value may be unknown (None); it never ends or bends what it measures.
+"""Measured values: how they are formed, and how they reach whoever listens while a long job runs.
+
+A measured value may be unknown (None); it never ends or bends what it measures. An artifact function may run for days:
+it calls `announce` now and then, and does not know who listens. The tracking hook does while a Kedro run is open.
 
 >>> rate(6, 0.5), rate(6, 0.0)
 (12.0, None)
@@ -9,7 +12,14 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+
+MetricRows = Mapping[str, Sequence[float | int | None]]
+"""Columns of one length, ``step`` among them."""
+
+_listeners: list[Callable[[MetricRows], None]] = []
 
 
 def rate(amount: float, seconds: float | None) -> float | None:
@@ -35,3 +45,19 @@ def processor_name() -> str:
         lines = []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, "") or platform.processor() or platform.machine()
+
+
+def announce(rows: MetricRows) -> None:
+    """Give rows to all who listen; what a listener raises is raised here."""
+    for listener in list(_listeners):
+        listener(rows)
+
+
+@contextmanager
+def listening(listener: Callable[[MetricRows], None]) -> Iterator[None]:
+    """Give ``listener`` the rows that are announced inside the block."""
+    _listeners.append(listener)
+    try:
+        yield
+    finally:
+        _listeners.remove(listener)

@@ -91,7 +91,7 @@ FILES = {
         from pathlib import Path
         import plotly.graph_objects as go
         from pydantic import BaseModel, ConfigDict
-        from everytoken.live_metrics import announce
+        from everytoken.measurements import announce
 
 
         class Strict(BaseModel):

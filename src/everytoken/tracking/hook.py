@@ -7,7 +7,7 @@ metrics or artifact:
 =====================================  ==========================================================================
 ``<x>_metrics``                        (nested) dict of numbers: metrics ``x.key``
 ``<x>_history``                        DataFrame or dict of lists with ``step``: metric series ``x.column``; what is
-                                       announced while a node of pipeline x runs (`everytoken.live_metrics`) is
+                                       announced while a node of pipeline x runs (`everytoken.measurements`) is
                                        recorded at once, under the same keys
 ``*_report *_samples *_metadata``      its file: artifacts ``reports/ samples/ metadata/``
 a Plotly figure                        ``figures.html`` (works offline) and ``figures/<name>.json``
@@ -33,7 +33,7 @@ from kedro.io import DataCatalog, MemoryDataset
 from kedro.pipeline import Node, Pipeline
 from pydantic import ValidationError
 
-from everytoken.live_metrics import MetricRows, listening
+from everytoken.measurements import MetricRows, listening
 from everytoken.redaction import redact_output, without_secrets
 from everytoken.tracking import environment, figures
 from everytoken.tracking.contents import NOTHING, contents, local_path

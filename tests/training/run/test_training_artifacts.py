@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from everytoken.live_metrics import listening
+from everytoken.measurements import listening
 from everytoken.pipelines.training.nodes import describe_training, report_training
 from everytoken.shards import ArtifactStore, Built, Inline, Rows, Shards, Store, plan_artifact, versioned
 from everytoken.tokens import EncodingRules, WindowWriter

@@ -15,8 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from everytoken.live_metrics import announce
-from everytoken.measurements import rate, utilisation
+from everytoken.measurements import announce, rate, utilisation
 from everytoken.models import ModelParameters
 from everytoken.shards import Artifact, Built, Recipe, Shards, file_sha256, versioned
 from everytoken.tokens.encoding import open_encoder
