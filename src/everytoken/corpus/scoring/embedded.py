@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, PositiveInt, fie
 
 from everytoken.corpus.errors import ScoringError
 from everytoken.corpus.scoring.one_score_per_id import Scored, ScorerCounts, TextScorer
+from everytoken.corpus.scoring.word_counts import count_words, same_words, vocabulary_array
 from everytoken.shards import Built, file_sha256, versioned
 
 _PACKAGE = "alt-profanity-check"
@@ -135,12 +136,18 @@ def identify_model(folder: Path, *, version: str) -> Built:
 
 
 @functools.cache
-def _embedded_model(version: str) -> Callable[[list[str]], Any]:
-    """Load the model once a process; importing the package does it."""
+def _embedded_model(version: str) -> Callable[[Sequence[str]], Any]:
+    """Load the model once a process; importing the package does it. It gives the bits of the package's own function."""
     _require_version(version)
-    from profanity_check import predict_prob
+    from profanity_check.profanity_check import model, vectorizer
+    from sklearn.feature_extraction.text import TfidfTransformer
 
-    return predict_prob  # type: ignore[no-any-return]
+    if not same_words(vectorizer):
+        raise ScoringError(f"{_PACKAGE} {version} splits text into other words than 1.9.1 does; install that version.")
+    words = vocabulary_array(vectorizer.vocabulary_)
+    weights = TfidfTransformer(norm=vectorizer.norm, sublinear_tf=vectorizer.sublinear_tf)
+    weights.idf_ = vectorizer.idf_
+    return lambda texts: model.predict_proba(weights.transform(count_words(texts, words), copy=False))[:, 1]
 
 
 def _require_version(version: str) -> None:

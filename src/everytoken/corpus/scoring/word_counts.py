@@ -1,0 +1,94 @@
+"""The word counts of scikit-learn's ``CountVectorizer``, for many texts at once and several times faster.
+
+Words are runs of letters, digits and underscores (as `re` has them) in the lower-case text. Their bytes are found with
+numpy and looked up with Arrow, instead of in a loop over words.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from everytoken.arrays import Flags
+
+_SURROGATES = range(0xD800, 0xE000)  # no text in UTF-8 has them
+_CODE_POINTS = 0x110000
+_PARAMETERS = {
+    "analyzer": "word",
+    "binary": False,
+    "lowercase": True,
+    "ngram_range": (1, 1),
+    "preprocessor": None,
+    "strip_accents": None,
+    "token_pattern": r"(?u)\b\w\w+\b",
+    "tokenizer": None,
+}
+
+
+def same_words(vectorizer: Any) -> bool:
+    """Return whether `count_words` gives the matrix of a fitted ``CountVectorizer``."""
+    parameters, vocabulary = vectorizer.get_params(), vectorizer.vocabulary_
+    as_here = all(parameters[name] == value for name, value in _PARAMETERS.items())
+    return as_here and not set(vectorizer.get_stop_words() or ()) & set(vocabulary)
+
+
+def vocabulary_array(vocabulary: Mapping[str, int]) -> pa.Array:
+    """Return the words of ``vocabulary`` by their number."""
+    return pa.array(sorted(vocabulary, key=vocabulary.__getitem__), pa.string())
+
+
+def count_words(texts: Sequence[str], vocabulary: pa.Array) -> Any:
+    """Return how often each text has each word.
+
+    Args:
+        texts: at most 2**31 bytes together, in UTF-8.
+        vocabulary: words of two characters or more.
+
+    Returns:
+        A CSR matrix of float64, shape (texts, words), whose columns are sorted within each row.
+    """
+    from scipy.sparse import csr_matrix
+
+    encoded = [text.lower().encode() for text in texts]
+    joined = b"\n".join([*encoded, b""])
+    edges = np.flatnonzero(np.diff(_is_word_byte(joined), prepend=False)).astype(np.int32).reshape(-1, 2)
+    edges = edges[np.subtract(*edges.T[::-1]) >= 2].ravel()  # begin and end of each word
+    runs = pa.StringArray.from_buffers(max(0, len(edges) - 1), pa.py_buffer(edges), pa.py_buffer(joined))
+    found = pc.fill_null(pc.index_in(runs, value_set=vocabulary), -1).to_numpy()[::2]  # between are no words
+    known = np.flatnonzero(found >= 0)
+    ends = np.cumsum([len(text) + 1 for text in encoded], dtype=np.int64)
+    text_of = np.searchsorted(ends, edges[::2][known], side="right")
+    keys, counts = np.unique(text_of * len(vocabulary) + found[known], return_counts=True)
+    rows, columns = np.divmod(keys, len(vocabulary))
+    begins = np.searchsorted(rows, np.arange(len(texts) + 1))
+    return csr_matrix((counts.astype(np.float64), columns, begins), shape=(len(texts), len(vocabulary)))
+
+
+def _is_word_byte(joined: bytes) -> Flags:
+    """Return for each byte whether it is of a character of a word."""
+    data = np.frombuffer(joined, np.uint8)
+    of_ascii, of_code_point = _word_tables()
+    flags = of_ascii[data]
+    if not joined.isascii():
+        points = np.frombuffer(joined.decode().encode("utf-32-le"), "<u4")
+        points = points[points >= 0x80]
+        flags[data >= 0x80] = np.repeat(of_code_point[points], 2 + (points >= 0x800) + (points >= 0x10000))
+    return flags
+
+
+@functools.cache
+def _word_tables() -> tuple[Flags, Flags]:
+    """Return which bytes below 128, of 256, and which code points are of words."""
+    flags = np.zeros(_CODE_POINTS, np.bool_)
+    for first, end in ((0, _SURROGATES.start), (_SURROGATES.stop, _CODE_POINTS)):
+        for match in re.finditer(r"\w+", "".join(map(chr, range(first, end)))):
+            flags[first + match.start() : first + match.end()] = True
+    of_byte = flags[:256].copy()
+    of_byte[128:] = False
+    return of_byte, flags
