@@ -1,7 +1,7 @@
 """How fast documents are scored and drawn, beside the bare library calls that each cannot do without.
 
-Text: the documents that ``make run`` left. ``python benchmarks/corpus.py [data]`` prints a table; figures are
-medians of three runs in one process, so that ratios can be compared between machines.
+Text: the documents that ``make run`` left. ``python benchmarks/corpus.py [data]`` prints a table. Times
+are of the processor, medians of three runs in one process, so that ratios can be compared between machines.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ def seconds(work: Callable[[], Any]) -> float:
     """Return the median of three runs after one that warms up; a generator is run to its end."""
     taken = []
     for _ in range(4):
-        start = time.perf_counter()
+        start = time.process_time()
         made = work()
         if isinstance(made, Rows):
             deque(made.batches, maxlen=0)
-        taken.append(time.perf_counter() - start)
+        taken.append(time.process_time() - start)
     return statistics.median(taken[1:])
 
 

@@ -26,7 +26,7 @@ from everytoken.corpus.scoring.word_counts import count_words, same_words, vocab
 from everytoken.shards import Built, file_sha256, versioned
 
 _PACKAGE = "alt-profanity-check"
-_BATCH_CHARACTERS = 1 << 20
+_BATCH_CHARACTERS = 1 << 21
 _Threshold = FiniteFloat
 
 
