@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from everytoken.parameters import FinetuningParameters, TokenizationParameters, TrainingParameters
-from everytoken.provenance.indexes import index_chat_windows, made_stream
+from everytoken.provenance.indexes import WindowsDescription, index_chat_windows, made_stream
 from everytoken.shards import Artifact, Shards, plan_artifact
 from everytoken.tokens.chat import write_chat_windows
 from everytoken.training.run import GENERATIONS_FILE, describe_checkpoint, generate_texts, train
@@ -121,6 +121,6 @@ def describe_finetuning(
     return {
         **describe_checkpoint(finetuned_checkpoint),
         "chats": dict(chat_windows.statistics),
-        "documents": chat_index.statistics["splits"],
+        "documents": chat_index.statistics_as(WindowsDescription)["splits"],
         "answers": finetuned_samples,
     }

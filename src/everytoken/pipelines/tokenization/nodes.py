@@ -21,7 +21,13 @@ from everytoken.tokens.encoding import (
     tombstones_of,
 )
 from everytoken.tokens.engines import REFERENCE, certify_engines, installed_engines, proof_of, reference_version
-from everytoken.tokens.streams import SIDECAR, write_annotated_stream, write_compact_stream
+from everytoken.tokens.streams import (
+    SIDECAR,
+    CompactStatistics,
+    PaddedStatistics,
+    write_annotated_stream,
+    write_compact_stream,
+)
 from everytoken.tokens.tokenizer import TokenizerIds, load_hub_tokenizer, load_tokenizer_file, train_tokenizer
 
 COMPACT_COLUMNS = ("id", *ADDRESS_COLUMNS)
@@ -149,8 +155,8 @@ def report_tokenization(
     drawn = {"annotated": annotated, "unannotated": unannotated}
     summary = tokenization_summary(
         tokens,
-        compact_stream=compact_stream.statistics,
-        annotated_stream=annotated_stream.statistics,
+        compact_stream=compact_stream.statistics_as(CompactStatistics),
+        annotated_stream=annotated_stream.statistics_as(PaddedStatistics),
         chars_per_token=subsampling.chars_per_token,
         estimated_tokens={
             split: add_statistics(documents.statistics_as(EstimatedTokens)).get("estimated_tokens", 0.0)

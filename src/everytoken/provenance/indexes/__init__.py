@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from everytoken.provenance.indexes.index_folder import (
         DESCRIPTION_FILE,
         MadeStream,
+        WindowsDescription,
         made_stream,
         read_description,
         read_index,
@@ -43,6 +44,7 @@ __all__ = [
     "Span",
     "StreamIndex",
     "WINDOW_INDEXES",
+    "WindowsDescription",
     "flat_index_of_documents",
     "index_chat_windows",
     "index_compact_stream",

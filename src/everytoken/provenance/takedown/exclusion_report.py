@@ -39,6 +39,7 @@ from everytoken.tokens.streams import (
     STREAM_KINDS,
     TOKEN_LENGTHS_FILE,
     StreamKind,
+    WindowCounts,
     open_indexed,
     open_loss_mask,
     unpack_mask,
@@ -166,7 +167,7 @@ def note_before(
     for name in kinds_with_tombstones():
         stream = _stream(places, name)
         write_window_checksums(stream.path(f"{name}.bin"), _window_bytes(stream, name), folder / f"{name}.npy")
-        streams[name] = {"before": stream.root_digest, "windows": stream.statistics["windows"]}
+        streams[name] = {"before": stream.root_digest, "windows": stream.statistics_as(WindowCounts)["windows"]}
     runs, notes = ([], []) if revoked else _runs(places, checkpoint_folders)
     windows = {name: open_window_stream(_stream(places, name), "sizes") for name in kinds_with_tombstones()}
     opened = {name: open_stream_index(index) for name, index in indexes.items()}
@@ -318,7 +319,7 @@ def _compare_windows(
 def _not_gone(stream: Artifact, name: str, expected: Mapping[int, list[list[int]]]) -> Iterator[str]:
     """Yield where a token of an excluded document is not EOS, or a prediction of one counts."""
     kind, windows = STREAM_KINDS[name], open_indexed(stream.path(f"{name}.bin").with_suffix("")).windows()
-    eos = stream.statistics["tokenizer"]["eos_id"]
+    eos = stream.statistics_as(WindowCounts)["tokenizer"]["eos_id"]
     mask_path = stream.path(f"{name}.bin").with_name(LOSS_MASK_FILE)
     masks = open_loss_mask(mask_path, len(windows), windows.shape[1] - 1) if mask_path.is_file() else None
     lengths = np.load(stream.path(TOKEN_LENGTHS_FILE), mmap_mode="r") if kind.layout == "padded" else None

@@ -8,7 +8,7 @@ Content tokens are those without EOS; *full* ones are before the cut. ``special_
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypedDict
+from typing import TypedDict, cast
 
 import numpy as np
 
@@ -36,6 +36,11 @@ class EncodedCounts(TypedDict):
 
 
 COUNTED = tuple(EncodedCounts.__annotations__)
+
+
+def counts_in(statistics: Mapping[str, object]) -> EncodedCounts:
+    """Return the counts among statistics that have them."""
+    return cast(EncodedCounts, {name: statistics[name] for name in COUNTED})
 
 
 def document_counts(
