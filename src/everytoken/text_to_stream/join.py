@@ -16,8 +16,8 @@ import numpy as np
 from everytoken.shards import Built, versioned
 from everytoken.text_to_stream.encode_file import LENGTHS_FILE, TOKENS_FILE
 from everytoken.text_to_stream.errors import PreprocessingError
-from everytoken.text_to_stream.parts import MadePart, MadeParts, total_counts
-from everytoken.tokens.encoding import EncodedCounts
+from everytoken.text_to_stream.parts import MadePart, MadeParts
+from everytoken.tokens.encoding import EncodedCounts, sum_counts
 from everytoken.tokens.streams import index_header
 from everytoken.tokens.tokenizer import TokenizerStatistics
 
@@ -53,8 +53,8 @@ def join_files(
     order = [made[fingerprint] for _, fingerprints in files for fingerprint in fingerprints]
     tokenizer = _tokenizer(order)
     dtype = np.dtype(tokenizer["dtype"])
-    by_file = {name: total_counts(made[fingerprint] for fingerprint in fingerprints) for name, fingerprints in files}
-    total = total_counts(order)
+    by_file = {name: sum_counts(made[one].counts for one in fingerprints) for name, fingerprints in files}
+    total = sum_counts(part.counts for part in order)
     if not total["documents"]:
         raise PreprocessingError(f"the {len(files)} files have no document; a stream needs one")
     with (folder / f"{STREAM}.bin").open("wb") as stream:

@@ -6,15 +6,14 @@ The parent gets of each what it needs and no more: a run may have 10^5 of them.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from everytoken.corpus import add_statistics
 from everytoken.shards import Artifact, ArtifactStore, DamagedStore
 from everytoken.text_to_stream.encode_file import FileStatistics
-from everytoken.tokens.encoding import COUNTED, EncodedCounts, counts_in
+from everytoken.tokens.encoding import EncodedCounts, counts_in
 from everytoken.tokens.tokenizer import TokenizerStatistics
 
 _COPIED = 1 << 20  # bytes at a time
@@ -91,8 +90,3 @@ class MadeParts:
     """
 
     by_fingerprint: Mapping[str, MadePart]
-
-
-def total_counts(parts: Iterable[MadePart]) -> EncodedCounts:
-    """Return the counts of the documents of all parts."""
-    return add_statistics([counts_in(dict.fromkeys(COUNTED, 0)), *(part.counts for part in parts)])

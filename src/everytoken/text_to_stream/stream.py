@@ -39,8 +39,8 @@ from everytoken.text_to_stream.encode_file import CheckedEngine, Encoding, FileR
 from everytoken.text_to_stream.errors import FileError, PreprocessingError, RecheckFailed
 from everytoken.text_to_stream.inputs import InputFile, find_inputs
 from everytoken.text_to_stream.join import JoinedStatistics, join_files
-from everytoken.text_to_stream.parts import MadePart, MadeParts, MakePart, total_counts
-from everytoken.tokens.encoding import EncodedCounts, Recheck
+from everytoken.text_to_stream.parts import MadePart, MadeParts, MakePart
+from everytoken.tokens.encoding import EncodedCounts, Recheck, sum_counts
 from everytoken.tokens.engines import (
     FASTEST,
     REFERENCE,
@@ -348,7 +348,7 @@ def _require_kept_text(
                 where = f"line {part.first_lossy + 1:,}" + (f" after byte {begin:,}" if begin else "")
                 lost = f"the vocabulary has no symbol for the bytes {part.tokenizer['missing_bytes']}"
                 first = f" The first is {file.path}, {where}; {lost}."
-    _require_share(total_counts(parts[one] for of_file in planned for one in of_file), max_share, first)
+    _require_share(sum_counts(parts[one].counts for of_file in planned for one in of_file), max_share, first)
 
 
 def _require_share(counts: EncodedCounts, max_share: float, first: str) -> None:
