@@ -11,7 +11,7 @@ import platform
 import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypedDict
 
 import everytoken
 from everytoken.address import SHARD_INDEX, file_of
@@ -102,7 +102,25 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def recipe_of(parameters: Mapping[str, Any], stages: Mapping[str, Stored], tokenizer: Artifact) -> dict[str, Any]:
+class ReleaseRecipe(TypedDict):
+    """``recipe.json``: ``datasets`` and ``functions`` are by name."""
+
+    format: str
+    parameters: dict[str, Any]
+    versions: dict[str, str]
+    tokenizer: dict[str, object]
+    datasets: dict[str, dict[str, str | int]]
+    functions: dict[str, int]
+
+
+class DescribedRun(TypedDict):
+    """The job that made a corpus, and the streams that a release leaves out, with the reason."""
+
+    recipe: ReleaseRecipe
+    left_out: dict[str, str]
+
+
+def recipe_of(parameters: Mapping[str, Any], stages: Mapping[str, Stored], tokenizer: Artifact) -> ReleaseRecipe:
     """Return what ``recipe.json`` says.
 
     Args:
@@ -137,7 +155,7 @@ def versions() -> dict[str, str]:
     }
 
 
-def _said_of(stage: Stored) -> dict[str, Any]:
+def _said_of(stage: Stored) -> dict[str, str | int]:
     if isinstance(stage, Artifact):
         return {"root_digest": stage.root_digest, "bytes": stage.bytes}
     assert stage.ledger is not None, "shards that a store loads have a ledger"

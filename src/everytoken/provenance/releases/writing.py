@@ -45,7 +45,7 @@ from everytoken.provenance.releases.release import (
     UPSTREAM_FILE,
     VERIFICATION_FOLDER,
 )
-from everytoken.provenance.releases.released_texts import Rescue, find_shared_ids, rescued_rows
+from everytoken.provenance.releases.released_texts import GivenTexts, Rescue, find_shared_ids, rescued_rows
 from everytoken.shards import (
     Artifact,
     Built,
@@ -54,6 +54,7 @@ from everytoken.shards import (
     canonical_json,
     file_sha256,
     link_file,
+    statistics_as,
     versioned,
     write_rows,
     write_text,
@@ -256,7 +257,7 @@ def _write_texts(
         if rows is not None:
             folder.mkdir(parents=True, exist_ok=True)
             written = write_rows(rows, folder / f"{part.name}.parquet")
-            total = add_statistics([total, dict(written.statistics["by_source"])])
+            total = add_statistics([total, statistics_as(written.statistics, GivenTexts, part.name)["by_source"]])
     return total
 
 

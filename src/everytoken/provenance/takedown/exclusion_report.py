@@ -32,7 +32,7 @@ from everytoken.provenance.indexes import (
 from everytoken.provenance.lookup import TRAINED, OpenRun, Places, describe_run, open_run
 from everytoken.provenance.releases import SPLITS, write_window_checksums
 from everytoken.provenance.takedown.exclusion_request import ExcludedDocument
-from everytoken.shards import LEDGER_FILE, Artifact, ArtifactStore, Ledger, Store, plan_artifact, write_text
+from everytoken.shards import LEDGER_FILE, Artifact, ArtifactStore, Ledger, Shards, Store, plan_artifact, write_text
 from everytoken.tokens.order import WindowStream, open_window_stream
 from everytoken.tokens.streams import (
     LOSS_MASK_FILE,
@@ -62,7 +62,7 @@ def rebuilt_kinds() -> dict[str, StreamKind]:
     return {kind.dataset: kind for kind in STREAM_KINDS.values() if kind.exclusion == "rebuild"}
 
 
-def splits_of(places: Places) -> dict[str, Any]:
+def splits_of(places: Places) -> dict[str, Shards]:
     """Return the three splits of an environment, by name.
 
     Raises:
