@@ -228,7 +228,7 @@ def _described(
     }
 
 
-def _held_json(held: Held) -> dict[str, Any]:
+def _held_json(held: Held) -> dict[str, object]:
     return {"window": held.window, "positions": [held.at, held.until], "counted": held.counted}
 
 
