@@ -11,7 +11,7 @@ from typing import Any
 from everytoken.measurements import rate
 from everytoken.shards import ShardsError, WorkerProcesses
 from everytoken.text_to_stream.errors import PreprocessingError
-from everytoken.text_to_stream.join import STREAM, JoinedStatistics
+from everytoken.text_to_stream.join import STREAM, JoinedFilesStatistics
 from everytoken.text_to_stream.stream import Tokenization, Tokenized, tokenize
 from everytoken.tokens import TokensError
 from everytoken.tokens.encoding import Recheck
@@ -74,7 +74,7 @@ def tokenize_files(
     )
     count = workers or os.cpu_count() or 1
     done = tokenize(files, out, parameters, WorkerProcesses(count), count)
-    said = done.stream.statistics_as(JoinedStatistics)
+    said = done.stream.statistics_as(JoinedFilesStatistics)
     yield from _table(said["by_file"], said["total"])
     yield from _facts(done, said, count)
 
@@ -89,7 +89,7 @@ def _table(by_file: Mapping[str, Mapping[str, object]], total: Mapping[str, obje
         yield f"{shown:<40}" + "".join(f"{counts[key]:>16,}" for key in _COLUMNS)
 
 
-def _facts(done: Tokenized, said: JoinedStatistics, workers: int) -> Iterator[str]:
+def _facts(done: Tokenized, said: JoinedFilesStatistics, workers: int) -> Iterator[str]:
     stream, measured = done.stream, done.stream.measured
     size, tokenizer = said["total"]["utf8_bytes"], said["tokenizer"]
     yield ""

@@ -25,7 +25,7 @@ STREAM = "documents"  # .bin and .idx
 _CHUNK = 1 << 20  # documents at a time
 
 
-class JoinedStatistics(TypedDict):
+class JoinedFilesStatistics(TypedDict):
     """Statistics of `join_files`."""
 
     tokenizer: TokenizerStatistics
@@ -62,7 +62,7 @@ def join_files(
             part.copy(TOKENS_FILE, stream)
     with (folder / f"{STREAM}.idx").open("wb") as index:
         write_index(index, order, total["documents"], dtype)
-    statistics = JoinedStatistics(tokenizer=tokenizer, total=total, by_file=by_file)
+    statistics = JoinedFilesStatistics(tokenizer=tokenizer, total=total, by_file=by_file)
     return Built(statistics, {**measured, "rechecked_documents": sum(part.rechecked for part in order)})
 
 

@@ -38,7 +38,7 @@ from everytoken.text_to_stream.certify import Sampled, certify_files
 from everytoken.text_to_stream.encode_file import CheckedEngine, Encoding, FileRange, Place, encode_file
 from everytoken.text_to_stream.errors import FileError, PreprocessingError, RecheckFailed
 from everytoken.text_to_stream.inputs import InputFile, find_inputs
-from everytoken.text_to_stream.join import JoinedStatistics, join_files
+from everytoken.text_to_stream.join import JoinedFilesStatistics, join_files
 from everytoken.text_to_stream.parts import MadePart, MadeParts, MakePart
 from everytoken.tokens.encoding import EncodedCounts, Recheck, sum_counts
 from everytoken.tokens.engines import (
@@ -146,7 +146,7 @@ def tokenize(files: Sequence[Path], out: Path, parameters: Tokenization, workers
         begin = time.monotonic()  # the proof is made once, and its time is told apart
         made = _held(stream, plan_artifact(join_files, files=files_of_stream, parts=MadeParts({}), measured={}))
         if made is not None:
-            _require_share(made.statistics_as(JoinedStatistics)["total"], parameters.max_lossy_share, "")
+            _require_share(made.statistics_as(JoinedFilesStatistics)["total"], parameters.max_lossy_share, "")
             _remove_parts(working, parameters.keep_parts, planned)
             return Tokenized(made, False, time.monotonic() - begin)
         parts = _make_parts({name: part for of_file in planned for name, part in of_file.items()}, working, workers)

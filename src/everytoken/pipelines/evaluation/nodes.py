@@ -1,7 +1,6 @@
 """Evaluation: bits per byte on held-out documents beside a unigram model, and what the model writes."""
 
 import json
-from typing import Any
 
 from plotly.graph_objects import Figure
 
@@ -49,7 +48,7 @@ def generate_samples(
 
 def report_evaluation(
     held_out_evaluation: Artifact, generations: Artifact
-) -> tuple[BitsPerByte, Figure, list[dict[str, Any]]]:
+) -> tuple[BitsPerByte, Figure, list[dict[str, object]]]:
     """Return the figures by source, their chart, and the generated texts."""
     figures = held_out_evaluation.statistics_as(BitsPerByte)
     samples = json.loads(generations.path(GENERATIONS_FILE).read_text(encoding="utf-8"))

@@ -1,7 +1,6 @@
 """Finetuning: the loop of Training on chats, where only what the assistant says counts, from a checkpoint."""
 
 import json
-from typing import Any
 
 from everytoken.parameters import FinetuningParameters, TokenizationParameters, TrainingParameters
 from everytoken.provenance.indexes import WindowsDescription, index_chat_windows, made_stream
@@ -116,7 +115,7 @@ def describe_finetuning(
     chat_windows: Artifact,
     chat_index: Artifact,
     finetuned_samples: list[dict[str, str]],
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return what was trained, on which chats, out of which documents, and what the model answers."""
     return {
         **describe_checkpoint(finetuned_checkpoint),

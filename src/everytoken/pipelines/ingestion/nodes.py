@@ -1,7 +1,6 @@
 """Ingestion: which files, in which order, the documents in them, and which of these stay."""
 
 import logging
-from typing import Any
 
 import pandas as pd
 from plotly.graph_objects import Figure
@@ -181,7 +180,7 @@ def list_dropped_documents(
 
 def report_ingestion(
     read: Shards, selection: Artifact, documents: Shards, dropped: Shards, contamination: ContaminationReport
-) -> tuple[dict[str, Any], pd.DataFrame, Figure]:
+) -> tuple[dict[str, object], pd.DataFrame, Figure]:
     """Check that no row was lost; return counts by source and reason as metrics and as a table, and the figure."""
     taken = documents.statistics_as(TakenCounts)
     left = dropped.statistics_as(RowCounts)

@@ -141,7 +141,7 @@ def assemble_release(
 
 def report_release(
     release: Artifact, job: DescribedRun, parameters: ReleaseParameters
-) -> tuple[dict[str, Any], dict[str, Any]]:
+) -> tuple[dict[str, object], dict[str, object]]:
     """Return what the release holds, its sizes, licences, and the digest that stands for all of it; and metrics."""
     sizes: Counter[str] = Counter()
     for name, entry in release.ledger["files"].items():

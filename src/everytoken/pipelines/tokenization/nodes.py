@@ -1,7 +1,6 @@
 """Tokenization: a tokenizer, an engine proven equal, the ids of every document, and the two streams of windows."""
 
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 from plotly.graph_objects import Figure
@@ -149,7 +148,7 @@ def report_tokenization(
     annotated_stream: Artifact,
     compact_stream: Artifact,
     subsampling: SubsamplingParameters,
-) -> tuple[dict[str, Any], pd.DataFrame, Figure]:
+) -> tuple[dict[str, object], pd.DataFrame, Figure]:
     """Check that no document was lost; return counts beside what was estimated, the table of them, and the figure."""
     tokens = {"annotated": annotated_tokens, "unannotated": unannotated_tokens}
     drawn = {"annotated": annotated, "unannotated": unannotated}
@@ -168,7 +167,7 @@ def report_tokenization(
     return {"vocab_size": tokenizer.statistics_as(TokenizerIds)["vocab_size"], **summary}, table, figure
 
 
-def _encoding(tokenizer: Artifact, certificate: Artifact, parameters: TokenizationParameters) -> dict[str, Any]:
+def _encoding(tokenizer: Artifact, certificate: Artifact, parameters: TokenizationParameters) -> dict[str, object]:
     """Return what both streams are encoded with."""
     return {
         "rules": parameters.encoding_rules(tokenizer),

@@ -1,7 +1,5 @@
 """Training: one model on the interleaved windows of the streams."""
 
-from typing import Any
-
 import pandas as pd
 from plotly.graph_objects import Figure
 
@@ -43,11 +41,11 @@ def describe_training(checkpoint: Artifact) -> CheckpointDescription:
 
 def report_training(
     checkpoint: Artifact, description: CheckpointDescription
-) -> tuple[dict[str, Any], dict[str, list[float | None]], Figure]:
+) -> tuple[dict[str, object], dict[str, list[float | None]], Figure]:
     """Return the run's figures, what happened by step, and the curves of training and held-out loss."""
     history = pd.read_parquet(checkpoint.path(HISTORY_FILE))
     measured = description["measured"]
-    numbers: dict[str, Any] = {name: value for name, value in description.items() if isinstance(value, int | float)}
+    numbers: dict[str, object] = {name: value for name, value in description.items() if isinstance(value, int | float)}
     numbers["samples"] = dict(zip(("first", "end"), description["samples"], strict=True))
     numbers["streams"] = description["streams"]
     speeds = {f"measured_{name}": measured[name] for name in ("seconds", "tokens_per_second", "mfu")}

@@ -165,12 +165,12 @@ def _said_of(stage: Stored) -> dict[str, str | int]:
 
 def upstream_of(
     sources: Mapping[str, Source], licences: Mapping[str, Licence], origins: Mapping[str, Origin], plan: ShardPlan
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return what ``upstream.json`` says: of each source pin, licence and files of the plan; and the plan.
 
     Of a source without a public address it has no root, but ``homepage``, or ``public`` (false).
     """
-    files: dict[str, dict[int, dict[str, Any]]] = {name: {} for name in sorted(sources)}
+    files: dict[str, dict[int, dict[str, object]]] = {name: {} for name in sorted(sources)}
     for shard in plan["shards"]:
         source, number = file_of(shard)
         files[source][number] = {SHARD_INDEX: number, "path": shard["path"], "digest": shard["digest"]}
@@ -186,6 +186,6 @@ def upstream_of(
     return {"sources": described, "plan": dict(plan)}
 
 
-def _pin(source: Source, origin: Origin | None) -> dict[str, Any]:
-    pin: dict[str, Any] = published(source.upstream.model_dump(mode="json"))
+def _pin(source: Source, origin: Origin | None) -> dict[str, object]:
+    pin: dict[str, object] = published(source.upstream.model_dump(mode="json"))
     return {**pin, "root": NOT_PUBLISHED} if "root" in pin and isinstance(origin, NotPublic) else pin

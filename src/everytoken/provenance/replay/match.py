@@ -49,8 +49,8 @@ from everytoken.shards import Built, Rows, Shards, StoredPart, file_sha256, stat
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-Outcome = Literal["by_id", "by_text", "rescued", "gone", "changed", "ambiguous"]
-OUTCOMES: tuple[Outcome, ...] = ("by_id", "by_text", "rescued", "gone", "changed", "ambiguous")
+RowOutcome = Literal["by_id", "by_text", "rescued", "gone", "changed", "ambiguous"]
+OUTCOMES: tuple[RowOutcome, ...] = ("by_id", "by_text", "rescued", "gone", "changed", "ambiguous")
 BY_ID, BY_TEXT, RESCUED, GONE, CHANGED, AMBIGUOUS = range(len(OUTCOMES))
 FAULTS = OUTCOMES[GONE:]
 
@@ -69,7 +69,7 @@ _WANTED = (
 class Outcomes(TypedDict):
     """How many rows have each outcome, by split; those that occur."""
 
-    outcomes: dict[str, dict[Outcome, int]]
+    outcomes: dict[str, dict[RowOutcome, int]]
 
 
 class MatchStatistics(Outcomes):
@@ -316,7 +316,7 @@ def _judged(
     found: Iterator[pa.RecordBatch], table: np.ndarray, rescue: Sequence[RescueFile], documents: FoundDocuments
 ) -> Generator[pa.RecordBatch, None, Outcomes]:
     """Fill ``rows.npy`` front to back; yield the faults."""
-    counts = {split: Counter[Outcome]() for split in SPLITS}
+    counts = {split: Counter[RowOutcome]() for split in SPLITS}
     filled = 0
     for batch in found:
         outcomes, places = _outcomes(batch, rescue)

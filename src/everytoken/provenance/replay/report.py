@@ -21,7 +21,7 @@ from everytoken.provenance.releases import open_release
 from everytoken.provenance.replay.contradictions import ContradictionsReport, contradictions_report
 from everytoken.provenance.replay.locate import LocatedCounts
 from everytoken.provenance.replay.manifest_files import is_release
-from everytoken.provenance.replay.match import FAULTS, FAULTS_FILE, OUTCOMES, MatchStatistics, Outcome
+from everytoken.provenance.replay.match import FAULTS, FAULTS_FILE, OUTCOMES, MatchStatistics, RowOutcome
 from everytoken.provenance.replay.upstream_drift import RENAMED, UpstreamChange
 from everytoken.shards import Artifact, Shards
 
@@ -42,8 +42,8 @@ _CONSEQUENCES = {
 }
 
 
-_FOUND: tuple[Literal["at_address", Outcome], ...] = ("at_address", *OUTCOMES)
-_COUNTED: tuple[Literal["rows", "excluded", "at_address", Outcome], ...] = ("rows", "excluded", *_FOUND)
+_FOUND: tuple[Literal["at_address", RowOutcome], ...] = ("at_address", *OUTCOMES)
+_COUNTED: tuple[Literal["rows", "excluded", "at_address", RowOutcome], ...] = ("rows", "excluded", *_FOUND)
 
 
 class FoundRows(TypedDict):

@@ -52,13 +52,13 @@ from everytoken.provenance.replay.match import (
     ROWS_FILE,
     STARTS_FILE,
     UTF8_BYTES,
-    Outcome,
+    RowOutcome,
 )
 from everytoken.provenance.replay.row_reader import RowReaders
 from everytoken.shards import Artifact, Part, Rows, Shards, StoredPart, versioned
 
 _AT_ADDRESS, _EXCLUDED = len(OUTCOMES), len(OUTCOMES) + 1
-_Place = Literal[Outcome, "at_address", "excluded"]
+_Place = Literal[RowOutcome, "at_address", "excluded"]
 _NAMES: tuple[_Place, ...] = (*OUTCOMES, "at_address", "excluded")
 _IN_DOCUMENTS, _TOMBSTONES = (_AT_ADDRESS, BY_ID, BY_TEXT, AMBIGUOUS), (_EXCLUDED, GONE, CHANGED)
 _RESCUE_SOURCE = "text_rescue"

@@ -215,7 +215,7 @@ def _described(
     streams: Mapping[str, WindowStream],
     indexes: Mapping[str, StreamIndex],
     runs: Sequence[OpenRun],
-) -> dict[str, Any]:
+) -> dict[str, object]:
     windows = {
         name: [_held_json(held) for held in windows_holding(streams[name], name, index, document.place)]
         for name, index in indexes.items()
@@ -234,7 +234,7 @@ def _held_json(held: Held) -> dict[str, object]:
 
 def _seen(
     places: Places, opened: OpenRun, document: ExcludedDocument, indexes: Mapping[str, StreamIndex]
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[dict[str, object]]:
     digests = dict(opened.run.streams)
     for stream in opened.windows.streams:
         index = indexes.get(stream.name)
@@ -255,7 +255,7 @@ def _seen(
                 }
 
 
-def compare_after(before: Before, places: Places) -> dict[str, Any]:
+def compare_after(before: Before, places: Places) -> dict[str, object]:
     """Return the report: what was noted before, and what is now. Nothing is raised: see ``faults`` in it.
 
     Args:
@@ -295,7 +295,7 @@ def _expected(facts: Mapping[str, Any], name: str) -> dict[int, list[list[int]]]
 
 def _compare_windows(
     before: Before, places: Places, name: str, expected: Mapping[int, list[list[int]]]
-) -> tuple[dict[str, Any], list[str]]:
+) -> tuple[dict[str, object], list[str]]:
     stream, dataset = _stream(places, name), STREAM_KINDS[name].dataset
     after = before.folder / f"{name}_after.npy"
     write_window_checksums(stream.path(f"{name}.bin"), _window_bytes(stream, name), after)

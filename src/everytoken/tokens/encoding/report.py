@@ -79,7 +79,7 @@ def tokenization_summary(
     annotated_stream: PaddedTokens,
     chars_per_token: float,
     estimated_tokens: Mapping[str, float],
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return figures as nested numbers: what was estimated before the draw beside what was measured.
 
     Args:
@@ -108,7 +108,7 @@ def tokenization_summary(
         "by_split": {split: _ratios(of)["chars_per_token"] for split, of in sums.items()},
         "by_source": {source: _ratios(of)["chars_per_token"] for source, of in both["by_source"].items()},
     }
-    summary: dict[str, Any] = {
+    summary: dict[str, object] = {
         split: {
             **_figures(of),
             **_ratios(of),
@@ -236,7 +236,7 @@ def _require_streams(sums: Mapping[str, Any], compact: StreamTokens, annotated: 
             )
 
 
-def _lines(split: str, of: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _lines(split: str, of: Mapping[str, Any]) -> Iterator[dict[str, object]]:
     names = {"split": split, "group": "all", "source": "", "band": ""}
     bands = sorted(of["by_band"].items(), key=lambda line: BANDS.index(line[0]))
     for group, members in (("source", of["by_source"].items()), ("band", bands)):
@@ -268,7 +268,7 @@ def _at(histogram: Sequence[int], k: int) -> int:
     return histogram[k] if k < len(histogram) else 0
 
 
-def _without_missing(tree: Mapping[str, Any]) -> dict[str, Any]:
+def _without_missing(tree: Mapping[str, Any]) -> dict[str, object]:
     """Return a tree of numbers without those that are None or not a number, and without branches that had no other."""
     kept = {key: _without_missing(value) if isinstance(value, Mapping) else value for key, value in tree.items()}
     return {key: value for key, value in kept.items() if value is not None and value == value and value != {}}
