@@ -6,44 +6,17 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, TypedDict
 
-if TYPE_CHECKING:
-    from everytoken.corpus.scoring import ClassificationStatistics
-    from everytoken.shards import Artifact, Shards
-    from everytoken.tokens.encoding import EncodedCounts
-    from everytoken.tokens.engines import EngineProof
-    from everytoken.tokens.streams import StreamKind
-
-
-def _estimated(split: Shards) -> float:
-    from everytoken.corpus.sampling import EstimatedTokens
-
-    return sum(part["estimated_tokens"] for part in split.statistics_as(EstimatedTokens))
-
-
-def _encoded(tokens: Iterable[Shards]) -> EncodedCounts:
-    from everytoken.tokens.encoding import EncodedCounts, counts_in, sum_counts
-
-    return sum_counts(counts_in(part) for one in tokens for part in one.statistics_as(EncodedCounts))
-
-
-def _classifications(classifications: Artifact) -> ClassificationStatistics:
-    from everytoken.corpus.scoring import ClassificationStatistics
-
-    return classifications.statistics_as(ClassificationStatistics)
-
-
-def _proof(certificate: Artifact) -> EngineProof:
-    from everytoken.tokens.engines import EngineProof
-
-    return certificate.statistics_as(EngineProof)
-
-
-def _vocabulary(tokenizer: Artifact) -> int:
-    from everytoken.tokens.tokenizer import TokenizerIds
-
-    return tokenizer.statistics_as(TokenizerIds)["vocab_size"]
+from everytoken.corpus import RowCounts, add_statistics
+from everytoken.corpus.sampling import EstimatedTokens
+from everytoken.corpus.scoring import ClassificationStatistics
+from everytoken.shards import Artifact, Shards, digests_in
+from everytoken.tokens.encoding import EncodedCounts, counts_in, sum_counts
+from everytoken.tokens.engines import EngineProof
+from everytoken.tokens.streams import CompactStatistics, StreamKind, kind_of_dataset, kinds_by_name
+from everytoken.tokens.tokenizer import TokenizerIds
+from everytoken.training.evaluation import BitsPerByte
 
 
 class _NotDrawn(TypedDict, total=False):
@@ -56,6 +29,14 @@ class _Tokens(TypedDict):
 
 class _LossTokens(TypedDict):
     loss_tokens: int
+
+
+def _estimated(split: Shards) -> float:
+    return sum(part["estimated_tokens"] for part in split.statistics_as(EstimatedTokens))
+
+
+def _encoded(tokens: Iterable[Shards]) -> EncodedCounts:
+    return sum_counts(counts_in(part) for one in tokens for part in one.statistics_as(EncodedCounts))
 
 
 def _tokens(stream: Artifact) -> int:
@@ -73,12 +54,17 @@ _BEFORE_STREAMS: tuple[_Stage, ...] = (
     ("dropped_documents", "documents", None, ""),
     ("documents", "documents", None, ""),
     ("scored_documents", "documents", None, ""),
-    ("classifications", "", lambda stored: _classifications(stored)["classifications"], "distinct ids"),
+    (
+        "classifications",
+        "",
+        lambda stored: stored.statistics_as(ClassificationStatistics)["classifications"],
+        "distinct ids",
+    ),
     ("annotated_documents", "documents", _estimated, "estimated"),
     ("unannotated_documents", "documents", _estimated, "estimated"),
     ("held_out_documents", "documents", _estimated, "estimated"),
-    ("tokenizer", "", _vocabulary, "in vocabulary"),
-    ("engine_certificate", "", lambda stored: len(_proof(stored)["engines"]), "engines tried"),
+    ("tokenizer", "", lambda stored: stored.statistics_as(TokenizerIds)["vocab_size"], "in vocabulary"),
+    ("engine_certificate", "", lambda stored: len(stored.statistics_as(EngineProof)["engines"]), "engines tried"),
     ("annotated_tokens", "documents", lambda stored: _encoded([stored])["tokens"], "without EOS"),
     ("unannotated_tokens", "documents", lambda stored: _encoded([stored])["tokens"], "without EOS"),
 )
@@ -103,8 +89,6 @@ _COUNTED = {
 
 def _stages() -> Iterator[_Stage]:
     """Yield the stages in the order of the flow; streams that a trained model goes on with come after that."""
-    from everytoken.tokens.streams import kinds_by_name
-
     kinds = kinds_by_name()
     yield from _BEFORE_STREAMS
     yield from (_stream_stage(kind) for kind in kinds if not kind.is_trained_on)
@@ -173,8 +157,6 @@ def reason_of(error: Exception) -> str:
 
 def _outdated(name: str, catalog: Any, inputs: Iterable[str], known: dict[str, str]) -> str:
     """Say which input of a dataset now holds something else than what it was made from, or is outdated itself."""
-    from everytoken.tokens.streams import kind_of_dataset
-
     if name == "tokenizer" and _is_given(catalog.get(name)):
         return ""
     for source in inputs:
@@ -197,8 +179,6 @@ def _outdated(name: str, catalog: Any, inputs: Iterable[str], known: dict[str, s
 
 def _is_given(dataset: Any) -> bool:
     """Tell whether a tokenizer was given, not trained: it was made from no documents then."""
-    from everytoken.shards import digests_in
-
     return not digests_in(dataset.load().ledger["recipe"])
 
 
@@ -215,8 +195,6 @@ def _chosen_streams(dataset: Any) -> set[str] | None:
 
 
 def _bits_per_byte(evaluation: Artifact, outdated: str) -> Iterator[str]:
-    from everytoken.training.evaluation import BitsPerByte
-
     figures = evaluation.statistics_as(BitsPerByte)
     yield ""
     head = f"{'held-out bits per byte':<24}{'documents':>18}{'unigram model':>16}{'trained model':>16}"
@@ -231,7 +209,7 @@ def _engine_and_lengths(read: Mapping[str, Any]) -> Iterator[str]:
     if len(encoded) < 2 or "engine_certificate" not in read or not (counts := _encoded(encoded))["full_tokens"]:
         return
     certificate = read["engine_certificate"]
-    proof, fastest = _proof(certificate), certificate.measured["fastest"]
+    proof, fastest = certificate.statistics_as(EngineProof), certificate.measured["fastest"]
     yield ""
     per_token = counts["characters"] / counts["full_tokens"]
     yield f"{per_token:.3f} characters a token, measured (subsampling.chars_per_token is the estimate)"
@@ -267,9 +245,6 @@ def _set_aside(read: Mapping[str, Any]) -> Iterator[str]:
 
 def _counted(read: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
     """Yield how much is in no later stage, and in words."""
-    from everytoken.corpus import RowCounts, add_statistics
-    from everytoken.tokens.streams import CompactStatistics, kinds_by_name
-
     for name, unit in _BY_REASON:
         if name in read:
             reasons = add_statistics(part["set_aside"] for part in read[name].statistics_as(RowCounts))
@@ -285,7 +260,7 @@ def _counted(read: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
     for split, counts in encoded.items():
         yield counts["lossy_bytes"], f"bytes of {split} documents that the vocabulary cannot write"
     if "classifications" in read:
-        unknown = _classifications(read["classifications"])["without_score"]
+        unknown = read["classifications"].statistics_as(ClassificationStatistics)["without_score"]
         yield unknown, "documents that the published scores do not know: they count as class 0"
     for kind in kinds_by_name():
         if kind.layout == "packed" and kind.dataset in read:

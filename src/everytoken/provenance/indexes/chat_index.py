@@ -22,13 +22,8 @@ import numpy as np
 
 from everytoken.corpus import excluded_addresses
 from everytoken.provenance.indexes.arrays import ArrayWriter, map_array, smallest_type, write_permutation
-from everytoken.provenance.indexes.document_numbers import DocumentNumbers, numbers_of, write_numbers
-from everytoken.provenance.indexes.index_folder import (
-    Made,
-    WindowsDescription,
-    require_same_counts,
-    write_description,
-)
+from everytoken.provenance.indexes.document_numbers import DocumentNumbers, numbers_of
+from everytoken.provenance.indexes.index_folder import Made, WindowsDescription, describe_windows, require_same_counts
 from everytoken.provenance.indexes.spans import Span, StreamIndex
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Artifact, Built, Shards, versioned
@@ -98,15 +93,7 @@ def index_chat_windows(
         kind = smallest_type(windows)
         as_cut, as_written = (files.enter_context(ArrayWriter(folder / name, kind)) for name in (_CUTS, _WINDOWS))
         write_permutation(numpy_generator(chats.seed).permutation(windows), as_cut, as_written)
-    described = WindowsDescription(
-        kind=CHATS,
-        stream=stream.root_digest,
-        windows=windows,
-        window=window,
-        tokens=tokens,
-        splits=write_numbers(folder, numbers),
-    )
-    return Built(write_description(folder, described, numbers))
+    return Built(describe_windows(folder, CHATS, stream, numbers, windows=windows, window=window, tokens=tokens))
 
 
 @dataclass(frozen=True, eq=False)

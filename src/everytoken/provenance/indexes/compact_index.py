@@ -19,13 +19,8 @@ from typing import ClassVar, Final
 import numpy as np
 
 from everytoken.provenance.indexes.arrays import ArrayWriter, map_array, smallest_type, write_permutation
-from everytoken.provenance.indexes.document_numbers import DocumentNumbers, numbers_of, write_numbers
-from everytoken.provenance.indexes.index_folder import (
-    Made,
-    WindowsDescription,
-    require_same_counts,
-    write_description,
-)
+from everytoken.provenance.indexes.document_numbers import DocumentNumbers, numbers_of
+from everytoken.provenance.indexes.index_folder import Made, WindowsDescription, describe_windows, require_same_counts
 from everytoken.provenance.indexes.spans import Span, StreamIndex
 from everytoken.provenance.indexes.token_positions import Positions, PositionsWriter, StoredPositions
 from everytoken.seeds import numpy_generator
@@ -73,15 +68,8 @@ def index_compact_stream(
     said = stream.statistics_as(CompactStatistics)
     require_same_counts(COMPACT, found, said)
     _write_windows(folder, windows, said["shuffle_block"], seed)
-    described = WindowsDescription(
-        kind=COMPACT,
-        stream=stream.root_digest,
-        windows=windows,
-        window=window,
-        tokens=positions.tokens,
-        splits=write_numbers(folder, numbers),
-    )
-    return Built(write_description(folder, described, numbers))
+    counts = {"windows": windows, "window": window, "tokens": positions.tokens}
+    return Built(describe_windows(folder, COMPACT, stream, numbers, **counts))
 
 
 def _write_windows(folder: Path, windows: int, block: int, seed: int) -> None:

@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Any, Literal, NotRequired, Protocol, TypedDict, TypeVar, cast
 
 from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.indexes.document_numbers import FIRST_ROWS_FILE, DocumentNumbers, SplitCounts, read_numbers
+from everytoken.provenance.indexes.document_numbers import (
+    FIRST_ROWS_FILE,
+    DocumentNumbers,
+    SplitCounts,
+    read_numbers,
+    write_numbers,
+)
 from everytoken.shards import (
     LEDGER_FILE,
     Artifact,
@@ -32,6 +38,9 @@ _NUMBERS = {
 }
 
 
+WindowKind = Literal["compact", "padded", "chats"]
+
+
 class StreamDescription(TypedDict):
     """What ``index.json`` of every index of a stream says, and its statistics."""
 
@@ -44,7 +53,7 @@ class StreamDescription(TypedDict):
 class WindowsDescription(StreamDescription):
     """Of windows of ``window`` tokens each."""
 
-    kind: Literal["compact", "padded", "chats"]
+    kind: WindowKind
     windows: int
     window: int
 
@@ -115,6 +124,21 @@ def write_description(folder: Path, described: Description, numbers: DocumentNum
     write_text(folder / DESCRIPTION_FILE, json.dumps({"format": STREAM_INDEX_FORMAT, **described}, indent=1) + "\n")
     described["documents"] = len(numbers)
     return described
+
+
+def describe_windows(
+    folder: Path, kind: WindowKind, stream: Made, numbers: DocumentNumbers, *, windows: int, window: int, tokens: int
+) -> WindowsDescription:
+    """Write what describes an index of windows, and ``first_rows.npy``; return its statistics."""
+    described = WindowsDescription(
+        kind=kind,
+        stream=stream.root_digest,
+        windows=windows,
+        window=window,
+        tokens=tokens,
+        splits=write_numbers(folder, numbers),
+    )
+    return write_description(folder, described, numbers)
 
 
 def read_description(folder: Path) -> tuple[WindowsDescription | FlatDescription, DocumentNumbers]:

@@ -16,13 +16,8 @@ from typing import ClassVar, Final
 import numpy as np
 
 from everytoken.provenance.indexes.arrays import ArrayWriter, map_array, smallest_type, write_permutation
-from everytoken.provenance.indexes.document_numbers import DocumentNumbers, numbers_of, write_numbers
-from everytoken.provenance.indexes.index_folder import (
-    Made,
-    WindowsDescription,
-    require_same_counts,
-    write_description,
-)
+from everytoken.provenance.indexes.document_numbers import DocumentNumbers, numbers_of
+from everytoken.provenance.indexes.index_folder import Made, WindowsDescription, describe_windows, require_same_counts
 from everytoken.provenance.indexes.spans import Span, StreamIndex
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Built, Shards, versioned
@@ -64,15 +59,8 @@ def index_padded_stream(
     with ExitStack() as files:
         order, windows = (files.enter_context(ArrayWriter(folder / name, kind)) for name in (_ORDER, _WINDOWS))
         write_permutation(numpy_generator(seed).permutation(len(numbers)), order, windows)
-    described = WindowsDescription(
-        kind=PADDED,
-        stream=stream.root_digest,
-        windows=len(numbers),
-        window=seq_length + 1,
-        tokens=tokens,
-        splits=write_numbers(folder, numbers),
-    )
-    return Built(write_description(folder, described, numbers))
+    counts = {"windows": len(numbers), "window": seq_length + 1, "tokens": tokens}
+    return Built(describe_windows(folder, PADDED, stream, numbers, **counts))
 
 
 @dataclass(frozen=True, eq=False)
