@@ -50,6 +50,9 @@ COMPACT_SHARE, EPOCHS, QUESTIONS = 0.81, 1.5, 1000
 _BASE = 1 << 20
 
 
+_UNREAD = ("tokens", "blocks", "tokenizer", "padding_tokens", "remainder_tokens")  # statistics that no index reads
+
+
 def lengths() -> np.ndarray:
     """Content tokens of documents, of which every part has a stretch, int32 (n,)."""
     return np.minimum(numpy_generator(SEED).lognormal(6.31, 1.0, _BASE), SEQ_LENGTH - 1).astype(np.int32)
@@ -107,7 +110,7 @@ def make_stream(folder: Path, kind: str, windows: int) -> dict[str, Any]:
         folder / kind,
         lengths=documents,
         split=kind,
-        stream=MadeStream("0" * 64, made),
+        stream=MadeStream("0" * 64, {**dict.fromkeys(_UNREAD), **made}),
         seq_length=SEQ_LENGTH,
         seed=SEED,
     )

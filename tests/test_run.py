@@ -605,6 +605,8 @@ def test_kedro_viz_builds(project: Project, files: dict[str, bytes]) -> None:
     assert graph["layers"] == [
         *("raw", "intermediate", "primary", "feature", "model input", "models", "model output", "reporting")
     ]
+    nodes = [json.loads(path.read_text()) for path in (project.folder / "build/api/nodes").iterdir()]
+    assert {"JSONPreview", "TablePreview"} <= {node.get("preview_type") for node in nodes}
 
 
 @pytest.mark.sensitive

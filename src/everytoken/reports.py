@@ -150,7 +150,7 @@ def training_figure(series: Mapping[str, Sequence[float | None]], smooth: int = 
     return figure.update_layout(title="Training", **_LAYOUT)
 
 
-def bits_per_byte_figure(by_source: Mapping[str, Mapping[str, Any]]) -> go.Figure:
+def bits_per_byte_figure(by_source: Mapping[str, Mapping[str, object]]) -> go.Figure:
     """Held-out bits per byte by source, model beside unigram model: lower is better."""
     sources = sorted(by_source)
     figure = go.Figure()

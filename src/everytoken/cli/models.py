@@ -100,14 +100,14 @@ def plan(env: str | None, vocab_size: int | None, streams: str, params: dict[str
 
     Sizes are those of what the environment has made; --vocab-size and --streams give them where nothing is made yet.
     """
-    from everytoken.tokens.streams import chosen_kinds
+    from everytoken.tokens.streams import WindowCounts, chosen_kinds
     from everytoken.training.run import plan_lines
 
     try:
         with project(env, params) as (context, catalog):
             training, tokenization = context.params["training"], context.params["tokenization"]
             sizes = _stream_sizes(streams) or {
-                kind.name: catalog.load(kind.dataset).statistics["windows"]
+                kind.name: catalog.load(kind.dataset).statistics_as(WindowCounts)["windows"]
                 for kind in chosen_kinds(training.streams)
                 if catalog.exists(kind.dataset)
             }
@@ -137,9 +137,11 @@ def _stream_sizes(streams: str) -> dict[str, int]:
 
 
 def _vocab_size(catalog: Any) -> int:
+    from everytoken.tokens.tokenizer import TokenizerIds
+
     if not catalog.exists("tokenizer"):
         raise click.UsageError("there is no tokenizer yet (kedro run --pipelines tokenization): give --vocab-size")
-    return int(catalog.load("tokenizer").statistics["vocab_size"])
+    return int(catalog.load("tokenizer").statistics_as(TokenizerIds)["vocab_size"])
 
 
 @click.command()

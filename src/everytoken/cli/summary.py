@@ -6,14 +6,45 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypedDict
 
-if TYPE_CHECKING:
-    from everytoken.tokens.streams import StreamKind
+from everytoken.corpus import RowCounts, add_statistics
+from everytoken.corpus.sampling import EstimatedTokens
+from everytoken.corpus.scoring import ClassificationStatistics
+from everytoken.shards import Artifact, Shards, digests_in
+from everytoken.tokens.encoding import EncodedCounts, counts_in, sum_counts
+from everytoken.tokens.engines import EngineProof
+from everytoken.tokens.streams import CompactStatistics, StreamKind, kind_of_dataset, kinds_by_name
+from everytoken.tokens.tokenizer import TokenizerIds
+from everytoken.training.evaluation import BitsPerByte
 
 
-def _total(key: str) -> Callable[[Any], float]:
-    return lambda stored: sum(part[key] for part in stored.statistics)
+class _NotDrawn(TypedDict, total=False):
+    not_drawn: int
+
+
+class _Tokens(TypedDict):
+    tokens: int
+
+
+class _LossTokens(TypedDict):
+    loss_tokens: int
+
+
+def _estimated(split: Shards) -> float:
+    return sum(part["estimated_tokens"] for part in split.statistics_as(EstimatedTokens))
+
+
+def _encoded(tokens: Iterable[Shards]) -> EncodedCounts:
+    return sum_counts(counts_in(part) for one in tokens for part in one.statistics_as(EncodedCounts))
+
+
+def _tokens(stream: Artifact) -> int:
+    return stream.statistics_as(_Tokens)["tokens"]
+
+
+def _loss_tokens(made: Artifact) -> int:
+    return made.statistics_as(_LossTokens)["loss_tokens"]
 
 
 # dataset, what its rows are, how its tokens are counted, and what these tokens are
@@ -23,38 +54,41 @@ _BEFORE_STREAMS: tuple[_Stage, ...] = (
     ("dropped_documents", "documents", None, ""),
     ("documents", "documents", None, ""),
     ("scored_documents", "documents", None, ""),
-    ("classifications", "", lambda stored: stored.statistics["classifications"], "distinct ids"),
-    ("annotated_documents", "documents", _total("estimated_tokens"), "estimated"),
-    ("unannotated_documents", "documents", _total("estimated_tokens"), "estimated"),
-    ("held_out_documents", "documents", _total("estimated_tokens"), "estimated"),
-    ("tokenizer", "", lambda stored: stored.statistics["vocab_size"], "in vocabulary"),
-    ("engine_certificate", "", lambda stored: len(stored.statistics["engines"]), "engines tried"),
-    ("annotated_tokens", "documents", _total("tokens"), "without EOS"),
-    ("unannotated_tokens", "documents", _total("tokens"), "without EOS"),
+    (
+        "classifications",
+        "",
+        lambda stored: stored.statistics_as(ClassificationStatistics)["classifications"],
+        "distinct ids",
+    ),
+    ("annotated_documents", "documents", _estimated, "estimated"),
+    ("unannotated_documents", "documents", _estimated, "estimated"),
+    ("held_out_documents", "documents", _estimated, "estimated"),
+    ("tokenizer", "", lambda stored: stored.statistics_as(TokenizerIds)["vocab_size"], "in vocabulary"),
+    ("engine_certificate", "", lambda stored: len(stored.statistics_as(EngineProof)["engines"]), "engines tried"),
+    ("annotated_tokens", "documents", lambda stored: _encoded([stored])["tokens"], "without EOS"),
+    ("unannotated_tokens", "documents", lambda stored: _encoded([stored])["tokens"], "without EOS"),
 )
 _TRAINED: tuple[_Stage, ...] = (
-    ("checkpoint", "", lambda stored: stored.statistics["loss_tokens"], "trained on"),
-    ("pretrained_checkpoint", "", lambda stored: stored.statistics["loss_tokens"], "trained on"),
+    ("checkpoint", "", _loss_tokens, "trained on"),
+    ("pretrained_checkpoint", "", _loss_tokens, "trained on"),
 )
 _AFTER_STREAMS: tuple[_Stage, ...] = (
-    ("finetuned_checkpoint", "", lambda stored: stored.statistics["loss_tokens"], "trained on"),
+    ("finetuned_checkpoint", "", _loss_tokens, "trained on"),
     ("held_out_evaluation", "", None, ""),
     ("release", "documents", lambda stored: stored.bytes, "bytes"),
 )
 
 # how the tokens of a stream are counted, and what they are
 _COUNTED = {
-    "packed": ("tokens", "with EOS"),
-    "padded": ("tokens", "without EOS"),
-    "flat": ("tokens", "with EOS"),
-    "chats": ("loss_tokens", "to learn"),
+    "packed": (_tokens, "with EOS"),
+    "padded": (_tokens, "without EOS"),
+    "flat": (_tokens, "with EOS"),
+    "chats": (_loss_tokens, "to learn"),
 }
 
 
 def _stages() -> Iterator[_Stage]:
     """Yield the stages in the order of the flow; streams that a trained model goes on with come after that."""
-    from everytoken.tokens.streams import kinds_by_name
-
     kinds = kinds_by_name()
     yield from _BEFORE_STREAMS
     yield from (_stream_stage(kind) for kind in kinds if not kind.is_trained_on)
@@ -64,8 +98,8 @@ def _stages() -> Iterator[_Stage]:
 
 
 def _stream_stage(kind: StreamKind) -> _Stage:
-    key, words = _COUNTED[kind.layout]
-    return kind.dataset, "" if kind.layout == "flat" else "windows", lambda stored: stored.statistics[key], words
+    tokens, words = _COUNTED[kind.layout]
+    return kind.dataset, "" if kind.layout == "flat" else "windows", tokens, words
 
 
 def summary_lines(catalog: Any, pipelines: Mapping[str, Any], env: str) -> Iterator[str]:
@@ -101,7 +135,7 @@ def summary_lines(catalog: Any, pipelines: Mapping[str, Any], env: str) -> Itera
         yield f"{name:<24}{rows:>18}{amount:>24}  {held['root_digest'][:16]}  {outdated[name]}".rstrip()
         read[name] = stored
     if "held_out_evaluation" in read:
-        yield from _bits_per_byte(read["held_out_evaluation"].statistics, outdated["held_out_evaluation"])
+        yield from _bits_per_byte(read["held_out_evaluation"], outdated["held_out_evaluation"])
     yield from _engine_and_lengths(read)
     yield from _set_aside(read)
     if missing or unmade:
@@ -123,8 +157,6 @@ def reason_of(error: Exception) -> str:
 
 def _outdated(name: str, catalog: Any, inputs: Iterable[str], known: dict[str, str]) -> str:
     """Say which input of a dataset now holds something else than what it was made from, or is outdated itself."""
-    from everytoken.tokens.streams import kind_of_dataset
-
     if name == "tokenizer" and _is_given(catalog.get(name)):
         return ""
     for source in inputs:
@@ -147,8 +179,6 @@ def _outdated(name: str, catalog: Any, inputs: Iterable[str], known: dict[str, s
 
 def _is_given(dataset: Any) -> bool:
     """Tell whether a tokenizer was given, not trained: it was made from no documents then."""
-    from everytoken.shards import digests_in
-
     return not digests_in(dataset.load().ledger["recipe"])
 
 
@@ -164,7 +194,8 @@ def _chosen_streams(dataset: Any) -> set[str] | None:
     return {name for name, _ in streams} if isinstance(streams, list) else None
 
 
-def _bits_per_byte(figures: dict[str, Any], outdated: str) -> Iterator[str]:
+def _bits_per_byte(evaluation: Artifact, outdated: str) -> Iterator[str]:
+    figures = evaluation.statistics_as(BitsPerByte)
     yield ""
     head = f"{'held-out bits per byte':<24}{'documents':>18}{'unigram model':>16}{'trained model':>16}"
     yield f"{head}  {outdated}".rstrip()
@@ -173,16 +204,15 @@ def _bits_per_byte(figures: dict[str, Any], outdated: str) -> Iterator[str]:
         yield f"{name:<24}{row['documents']:>18,}{bits}"
 
 
-def _engine_and_lengths(read: dict[str, Any]) -> Iterator[str]:
+def _engine_and_lengths(read: Mapping[str, Any]) -> Iterator[str]:
     encoded = [read[name] for name in ("annotated_tokens", "unannotated_tokens") if name in read]
-    tokens = sum(_total("full_tokens")(stored) for stored in encoded)
-    if not tokens or len(encoded) < 2 or "engine_certificate" not in read:
+    if len(encoded) < 2 or "engine_certificate" not in read or not (counts := _encoded(encoded))["full_tokens"]:
         return
     certificate = read["engine_certificate"]
-    proof, fastest = certificate.statistics, certificate.measured["fastest"]
-    characters = sum(_total("characters")(stored) for stored in encoded)
+    proof, fastest = certificate.statistics_as(EngineProof), certificate.measured["fastest"]
     yield ""
-    yield f"{characters / tokens:.3f} characters a token, measured (subsampling.chars_per_token is the estimate)"
+    per_token = counts["characters"] / counts["full_tokens"]
+    yield f"{per_token:.3f} characters a token, measured (subsampling.chars_per_token is the estimate)"
     for name, engine in proof["engines"].items():
         if engine["equal"]:
             used = ", the fastest" if name == fastest else ""
@@ -191,53 +221,51 @@ def _engine_and_lengths(read: dict[str, Any]) -> Iterator[str]:
             yield f"engine {name} {engine['version']}: not used, {engine['difference']}"
     if fastest == "tokenizers":
         yield f"engine tokenizers {proof['reference']['version']}, the reference"
-    if spelled := sum(_total("special_documents")(stored) for stored in encoded):
-        ids = sum(_total("special_ids")(stored) for stored in encoded)
+    if spelled := counts["special_documents"]:
+        ids = counts["special_ids"]
         became = f"{ids:,} of these became the tokens" if ids else "encoded as plain text"
         yield f"{spelled:,} documents spell special tokens: {became}"
 
 
-def _texts(proof: Mapping[str, Any]) -> str:
+def _texts(proof: EngineProof) -> str:
     return f"{proof['cases']:,} generated texts and {proof['documents']:,} documents"
 
 
 # datasets whose statistics count rows by the reason for which they are in no later stage
 _BY_REASON = (("upstream_documents", "rows"), ("dropped_documents", "documents"))
 
-# dataset, the statistic that counts what is in no later stage, and in words
-_SET_ASIDE = (
-    ("annotated_documents", "not_drawn", "documents that were not drawn (strata_report.csv tells which kinds)"),
-    ("annotated_tokens", "cut_tokens", "tokens of annotated documents beyond seq_length - reflection_budget"),
-    ("unannotated_tokens", "cut_tokens", "tokens of unannotated documents beyond seq_length"),
-    ("annotated_tokens", "lossy_bytes", "bytes of annotated documents that the vocabulary cannot write"),
-    ("unannotated_tokens", "lossy_bytes", "bytes of unannotated documents that the vocabulary cannot write"),
-)
 
-
-def _set_aside(read: dict[str, Any]) -> Iterator[str]:
-    from everytoken.corpus import add_statistics
-    from everytoken.tokens.streams import kinds_by_name
-
-    counted: list[tuple[float, str]] = []
-    for name, unit in _BY_REASON:
-        reasons = add_statistics(part["set_aside"] for part in read[name].statistics) if name in read else {}
-        counted += [(count, f"{unit}: {reason}") for reason, count in reasons.items()]
-    counted += [
-        (_total(key)(read[name]), words)
-        for name, key, words in _SET_ASIDE
-        if name in read and all(key in part for part in read[name].statistics)  # a replay draws nothing
-    ]
-    if "classifications" in read and (unknown := read["classifications"].statistics["without_score"]):
-        counted.append((unknown, "documents that the published scores do not know: they count as class 0"))
-    for kind in kinds_by_name():
-        if kind.layout == "packed" and kind.dataset in read:
-            remainder = read[kind.dataset].statistics["remainder_tokens"]
-            counted.append((remainder, f"tokens at the end of the {kind.name} stream that fill no window"))
-    counted = [(count, words) for count, words in counted if count]
+def _set_aside(read: Mapping[str, Any]) -> Iterator[str]:
+    counted = [(count, words) for count, words in _counted(read) if count]
     if counted:
         yield ""
         yield "set aside"
         yield from (f"  {count:>12,.0f} {words}" for count, words in counted)
+
+
+def _counted(read: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
+    """Yield how much is in no later stage, and in words."""
+    for name, unit in _BY_REASON:
+        if name in read:
+            reasons = add_statistics(part["set_aside"] for part in read[name].statistics_as(RowCounts))
+            yield from ((count, f"{unit}: {reason}") for reason, count in reasons.items())
+    if "annotated_documents" in read:
+        drawn: list[_NotDrawn] = read["annotated_documents"].statistics_as(_NotDrawn)
+        left = sum(part.get("not_drawn", 0) for part in drawn)  # a replay draws nothing
+        yield left, "documents that were not drawn (strata_report.csv tells which kinds)"
+    cuts = {"annotated": "seq_length - reflection_budget", "unannotated": "seq_length"}
+    encoded = {split: _encoded([read[f"{split}_tokens"]]) for split in cuts if f"{split}_tokens" in read}
+    for split, counts in encoded.items():
+        yield counts["cut_tokens"], f"tokens of {split} documents beyond {cuts[split]}"
+    for split, counts in encoded.items():
+        yield counts["lossy_bytes"], f"bytes of {split} documents that the vocabulary cannot write"
+    if "classifications" in read:
+        unknown = read["classifications"].statistics_as(ClassificationStatistics)["without_score"]
+        yield unknown, "documents that the published scores do not know: they count as class 0"
+    for kind in kinds_by_name():
+        if kind.layout == "packed" and kind.dataset in read:
+            remainder = read[kind.dataset].statistics_as(CompactStatistics)["remainder_tokens"]
+            yield remainder, f"tokens at the end of the {kind.name} stream that fill no window"
 
 
 def _where_to_look(env: str, is_trained: bool, is_to_release: bool) -> Iterator[str]:

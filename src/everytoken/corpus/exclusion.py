@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -85,9 +85,15 @@ class ExcludedAddress(Addressed):
 Entry = ExcludedId | ExcludedAddress
 
 
+class Exclusions(TypedDict):
+    """The documents of a part that are taken down, see the module docstring."""
+
+    addresses: list[list[str | int]]
+
+
 @versioned("find_excluded", 1, unrecorded=["path"])
-def find_excluded(part: Part, *, path: str | None, sha256: str | None) -> dict[str, Any]:
-    """Return the exclusions of one part of the scored documents (see the module docstring).
+def find_excluded(part: Part, *, path: str | None, sha256: str | None) -> Exclusions:
+    """Return the exclusions of one part of the scored documents.
 
     Args:
         part: rows with ``id``, ``id_type``, ``source``, ``shard_index`` and ``row``.
@@ -98,15 +104,15 @@ def find_excluded(part: Part, *, path: str | None, sha256: str | None) -> dict[s
         ExclusionError: the list is not there, is another one, or has a line that is no entry.
     """
     if path is None or sha256 is None:
-        return {"addresses": []}
+        return Exclusions(addresses=[])
     ids, addresses = _keys(path, sha256.lower())
-    found = []
+    found: list[list[str | int]] = []
     for table in _key_columns(part):
         by_id, by_address = _listed(table, ids, addresses)
         for row in np.flatnonzero((by_id >= 0) | (by_address >= 0)).tolist():
             entry = addresses[1][by_address[row]] if by_address[row] >= 0 else ids[1][by_id[row]]
             found.append([*address_at(table, row), entry])
-    return {"addresses": found}
+    return Exclusions(addresses=found)
 
 
 def excluded_addresses(exclusions: Part | None) -> dict[Address, int | None]:

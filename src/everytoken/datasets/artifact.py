@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from kedro.io import AbstractDataset
-from kedro_datasets._typing import JSONPreview
 
+from everytoken.datasets.previews import JSONPreview
 from everytoken.shards import Artifact, ArtifactStore, digests_in
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from kedro.io import AbstractDataset
-from kedro_datasets._typing import TablePreview
 
+from everytoken.datasets.previews import TablePreview
 from everytoken.shards import Shards, Store, digests_in, make_engine
 
 _PREVIEW_CHARS = 200

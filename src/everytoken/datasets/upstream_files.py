@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from kedro.io import AbstractDataset
-from kedro_datasets._typing import JSONPreview
 
 from everytoken.corpus.ingestion import Guarded, MayBeGone, Upstream, find_files
 from everytoken.corpus.upstreams import UpstreamFile
+from everytoken.datasets.previews import JSONPreview
 from everytoken.shards import value_digest, write_text
 
 Files = dict[str, list[UpstreamFile]]

@@ -299,7 +299,7 @@ def write_hugging_face(
         _write_tensors(temporary, facts, read, shard_bytes)
 
 
-def _config(facts: LlamaFacts) -> dict[str, Any]:
+def _config(facts: LlamaFacts) -> dict[str, object]:
     p = facts.parameters
     return {
         "architectures": ["LlamaForCausalLM"],

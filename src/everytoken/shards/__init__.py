@@ -42,7 +42,15 @@ if TYPE_CHECKING:
         StoreBusy,
     )
     from everytoken.shards.former_paths import declared_name
-    from everytoken.shards.ledger import LEDGER_FILE, Ledger, PartRecord, is_store, read_ledger
+    from everytoken.shards.ledger import (
+        LEDGER_FILE,
+        Ledger,
+        PartRecord,
+        Record,
+        is_store,
+        read_ledger,
+        statistics_as,
+    )
     from everytoken.shards.locked_inputs import reading, stored_in, unchanging
     from everytoken.shards.parts import BATCH_ROWS, Part, Rows, SetAside, StoredPart, Unchanged, ValuePart
     from everytoken.shards.progress_bar import progress
@@ -80,6 +88,7 @@ __all__ = [
     "ROW_GROUP_ROWS",
     "Recipe",
     "RecipeError",
+    "Record",
     "Rows",
     "SetAside",
     "Shards",
@@ -124,6 +133,7 @@ __all__ = [
     "require_root_digest",
     "scratch_folder",
     "set_aside_path",
+    "statistics_as",
     "sole_writer",
     "stored_content",
     "stored_in",

@@ -133,7 +133,7 @@ def recipe_digest(description: Mapping[str, Any]) -> str:
     return value_digest({**description, "function": former_path(description["function"])})
 
 
-def with_declared_name(description: Mapping[str, Any]) -> dict[str, Any]:
+def with_declared_name(description: Mapping[str, Any]) -> dict[str, object]:
     """Return the description of a recipe, as a ledger has it, with the declared name of its function."""
     return {**description, "function": declared_name(description["function"])}
 
@@ -184,7 +184,7 @@ class Recipe:
         return frozenset(self.function.__recipe_unrecorded__)  # type: ignore[attr-defined]
 
     @cached_property
-    def description(self) -> dict[str, Any]:
+    def description(self) -> dict[str, object]:
         """Function, version and recorded parameters as plain JSON."""
         parameters = self._by_name()
         return {
@@ -195,8 +195,8 @@ class Recipe:
             },
         }
 
-    def _by_name(self) -> dict[str, Any]:
-        parameters: dict[str, Any] = {}
+    def _by_name(self) -> dict[str, object]:
+        parameters: dict[str, object] = {}
         for name, value in self.parameters.items():
             own = by_field(value) or {name: value}
             if twice := sorted(set(own) & set(parameters)):

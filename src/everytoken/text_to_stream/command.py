@@ -11,7 +11,7 @@ from typing import Any
 from everytoken.measurements import rate
 from everytoken.shards import ShardsError, WorkerProcesses
 from everytoken.text_to_stream.errors import PreprocessingError
-from everytoken.text_to_stream.join import STREAM
+from everytoken.text_to_stream.join import STREAM, JoinedFilesStatistics
 from everytoken.text_to_stream.stream import Tokenization, Tokenized, tokenize
 from everytoken.tokens import TokensError
 from everytoken.tokens.encoding import Recheck
@@ -74,11 +74,12 @@ def tokenize_files(
     )
     count = workers or os.cpu_count() or 1
     done = tokenize(files, out, parameters, WorkerProcesses(count), count)
-    yield from _table(done.stream.statistics["by_file"], done.stream.statistics["total"])
-    yield from _facts(done, count)
+    said = done.stream.statistics_as(JoinedFilesStatistics)
+    yield from _table(said["by_file"], said["total"])
+    yield from _facts(done, said, count)
 
 
-def _table(by_file: Mapping[str, Mapping[str, int]], total: Mapping[str, int]) -> Iterator[str]:
+def _table(by_file: Mapping[str, Mapping[str, object]], total: Mapping[str, object]) -> Iterator[str]:
     yield f"{'file':<40}" + "".join(f"{name:>16}" for name in _COLUMNS.values())
     rows = [*list(by_file.items())[:_SHOWN_FILES], ("total", total)]
     for name, counts in rows:
@@ -88,12 +89,10 @@ def _table(by_file: Mapping[str, Mapping[str, int]], total: Mapping[str, int]) -
         yield f"{shown:<40}" + "".join(f"{counts[key]:>16,}" for key in _COLUMNS)
 
 
-def _facts(done: Tokenized, workers: int) -> Iterator[str]:
+def _facts(done: Tokenized, said: JoinedFilesStatistics, workers: int) -> Iterator[str]:
     stream, measured = done.stream, done.stream.measured
-    statistics = stream.statistics
-    size = statistics["total"]["utf8_bytes"]
+    size, tokenizer = said["total"]["utf8_bytes"], said["tokenizer"]
     yield ""
-    tokenizer = statistics["tokenizer"]
     yield f"stream  {stream.folder}/{STREAM}.bin and .idx, {tokenizer['dtype']}, EOS {tokenizer['eos_id']}"
     yield f"digest  {stream.root_digest}"
     checked = (

@@ -23,15 +23,23 @@ from everytoken.tokens.encoding import (
     COUNTED,
     DocumentEncoder,
     Encoded,
+    EncodedCounts,
     EngineDiffers,
     Recheck,
     Rechecker,
     SpelledSpecialToken,
+    counts_in,
     document_counts,
     open_encoder,
 )
 from everytoken.tokens.streams import stored_dtype
-from everytoken.tokens.tokenizer import DocumentTokenizer, EncodingRules, SpecialTokens, probe_record
+from everytoken.tokens.tokenizer import (
+    DocumentTokenizer,
+    EncodingRules,
+    SpecialTokens,
+    TokenizerStatistics,
+    probe_record,
+)
 
 TOKENS_FILE, LENGTHS_FILE = "tokens.bin", "lengths.bin"
 
@@ -105,6 +113,16 @@ class Place:
     max_line_bytes: int
 
 
+class FileStatistics(EncodedCounts):
+    """Statistics of `encode_file`.
+
+    ``first_lossy``: line of the range, from 0, whose document is the first that loses text; None if none does.
+    """
+
+    first_lossy: int | None
+    tokenizer: TokenizerStatistics
+
+
 @versioned("encode_file", 1, unrecorded=["place", "engine"])
 def encode_file(
     folder: Path,
@@ -116,9 +134,6 @@ def encode_file(
     engine: CheckedEngine,
 ) -> Built:
     """Encode the documents of a file.
-
-    Statistics: the counts of `everytoken.tokens.encoding.counts`, the facts of the tokenizer, and
-    ``first_lossy``, the line of the range (from 0) whose document is the first that loses text.
 
     Args:
         folder: where the tokens go.
@@ -150,7 +165,9 @@ def encode_file(
                 counts[name] += int(column.sum(dtype=np.int64))
     if stamp_of(place.path) != place.stamp:
         raise FileError(place.name, None, "it changed while it was read. Leave it alone and run the command again.")
-    statistics = {**counts, "first_lossy": first_lossy, "tokenizer": _facts(encoder.tokenizer, encoding)}
+    statistics = FileStatistics(
+        **counts_in(counts), first_lossy=first_lossy, tokenizer=_facts(encoder.tokenizer, encoding)
+    )
     return Built(statistics, {"rechecked_documents": rechecker.documents})
 
 
@@ -160,7 +177,7 @@ def stamp_of(path: Path) -> Stamp:
     return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
 
 
-def _facts(tokenizer: DocumentTokenizer, encoding: Encoding) -> dict[str, object]:
+def _facts(tokenizer: DocumentTokenizer, encoding: Encoding) -> TokenizerStatistics:
     return {
         "sha256": encoding.tokenizer_sha256,
         "dtype": stored_dtype(tokenizer.dtype).name,

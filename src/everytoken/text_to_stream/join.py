@@ -7,9 +7,9 @@ in memory that does not grow with the documents: 10^9 of them have an index of 2
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypedDict
 
 import numpy as np
 
@@ -17,11 +17,20 @@ from everytoken.shards import Built, versioned
 from everytoken.text_to_stream.encode_file import LENGTHS_FILE, TOKENS_FILE
 from everytoken.text_to_stream.errors import PreprocessingError
 from everytoken.text_to_stream.parts import MadePart, MadeParts
-from everytoken.tokens.encoding import COUNTED
+from everytoken.tokens.encoding import EncodedCounts, sum_counts
 from everytoken.tokens.streams import index_header
+from everytoken.tokens.tokenizer import TokenizerStatistics
 
 STREAM = "documents"  # .bin and .idx
 _CHUNK = 1 << 20  # documents at a time
+
+
+class JoinedFilesStatistics(TypedDict):
+    """Statistics of `join_files`."""
+
+    tokenizer: TokenizerStatistics
+    total: EncodedCounts
+    by_file: dict[str, EncodedCounts]
 
 
 @versioned("join_files", 1, unrecorded=["parts", "measured"])
@@ -29,9 +38,6 @@ def join_files(
     folder: Path, *, files: Sequence[tuple[str, Sequence[str]]], parts: MadeParts, measured: Mapping[str, Any]
 ) -> Built:
     """Write the stream of all files, one after the other.
-
-    Statistics: the counts of `everytoken.tokens.encoding.counts` in ``total`` and ``by_file``, and the facts of the
-    ``tokenizer``.
 
     Args:
         folder: where the stream goes.
@@ -47,8 +53,8 @@ def join_files(
     order = [made[fingerprint] for _, fingerprints in files for fingerprint in fingerprints]
     tokenizer = _tokenizer(order)
     dtype = np.dtype(tokenizer["dtype"])
-    by_file = {name: _total(made[fingerprint] for fingerprint in fingerprints) for name, fingerprints in files}
-    total = _total(order)
+    by_file = {name: sum_counts(made[one].counts for one in fingerprints) for name, fingerprints in files}
+    total = sum_counts(part.counts for part in order)
     if not total["documents"]:
         raise PreprocessingError(f"the {len(files)} files have no document; a stream needs one")
     with (folder / f"{STREAM}.bin").open("wb") as stream:
@@ -56,7 +62,7 @@ def join_files(
             part.copy(TOKENS_FILE, stream)
     with (folder / f"{STREAM}.idx").open("wb") as index:
         write_index(index, order, total["documents"], dtype)
-    statistics = {"tokenizer": tokenizer, "total": total, "by_file": by_file}
+    statistics = JoinedFilesStatistics(tokenizer=tokenizer, total=total, by_file=by_file)
     return Built(statistics, {**measured, "rechecked_documents": sum(part.rechecked for part in order)})
 
 
@@ -81,7 +87,7 @@ def write_index(index: BinaryIO, parts: Sequence[MadePart], documents: int, dtyp
         index.write(np.arange(start, min(documents + 1, start + _CHUNK), dtype="<i8").data)
 
 
-def _tokenizer(parts: Sequence[MadePart]) -> Mapping[str, Any]:
+def _tokenizer(parts: Sequence[MadePart]) -> TokenizerStatistics:
     """Return the facts of the tokenizer: all parts were made with a library that gave the same ids for the probe."""
     first = parts[0]
     for part in parts:
@@ -91,14 +97,6 @@ def _tokenizer(parts: Sequence[MadePart]) -> Mapping[str, Any]:
                 f"was changed between two runs. Remove {first.folder.parent} and run the command again."
             )
     return first.tokenizer
-
-
-def _total(parts: Iterable[MadePart]) -> dict[str, int]:
-    counts = dict.fromkeys(COUNTED, 0)
-    for part in parts:
-        for name in COUNTED:
-            counts[name] += part.counts[name]
-    return counts
 
 
 def _lengths(parts: Sequence[MadePart]) -> Iterator[np.ndarray]:

@@ -9,10 +9,12 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from everytoken.shards import Artifact, ArtifactStore, DamagedStore
-from everytoken.tokens.encoding import COUNTED
+from everytoken.text_to_stream.encode_file import FileStatistics
+from everytoken.tokens.encoding import EncodedCounts, counts_in
+from everytoken.tokens.tokenizer import TokenizerStatistics
 
 _COPIED = 1 << 20  # bytes at a time
 
@@ -24,17 +26,17 @@ class MadePart:
     Attributes:
         folder: where it lies.
         sha256: of its files, by name.
-        counts: of its documents, by the names `COUNTED`.
-        first_lossy: line of the range, from 0, whose document is the first that loses text; None if none does.
+        counts: of its documents.
+        first_lossy: see `FileStatistics`.
         tokenizer: facts of the tokenizer.
         rechecked: documents that the reference encoded again.
     """
 
     folder: Path
     sha256: Mapping[str, str]
-    counts: Mapping[str, int]
+    counts: EncodedCounts
     first_lossy: int | None
-    tokenizer: Mapping[str, Any]
+    tokenizer: TokenizerStatistics
     rechecked: int
 
     def copy(self, name: str, target: BinaryIO) -> None:
@@ -69,11 +71,11 @@ class MakePart:
         """Make a part, given with its fingerprint."""
         fingerprint, planned = task
         made = ArtifactStore(self.working / fingerprint).save(planned)
-        statistics = made.statistics
+        statistics = made.statistics_as(FileStatistics)
         return MadePart(
             folder=self.working / fingerprint,
             sha256={name: entry["sha256"] for name, entry in made.ledger["files"].items()},
-            counts={name: statistics[name] for name in COUNTED},
+            counts=counts_in(statistics),
             first_lossy=statistics["first_lossy"],
             tokenizer=statistics["tokenizer"],
             rechecked=made.measured["rechecked_documents"],

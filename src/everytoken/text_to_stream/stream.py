@@ -38,9 +38,9 @@ from everytoken.text_to_stream.certify import Sampled, certify_files
 from everytoken.text_to_stream.encode_file import CheckedEngine, Encoding, FileRange, Place, encode_file
 from everytoken.text_to_stream.errors import FileError, PreprocessingError, RecheckFailed
 from everytoken.text_to_stream.inputs import InputFile, find_inputs
-from everytoken.text_to_stream.join import join_files
+from everytoken.text_to_stream.join import JoinedFilesStatistics, join_files
 from everytoken.text_to_stream.parts import MadePart, MadeParts, MakePart
-from everytoken.tokens.encoding import Recheck
+from everytoken.tokens.encoding import EncodedCounts, Recheck, sum_counts
 from everytoken.tokens.engines import (
     FASTEST,
     REFERENCE,
@@ -49,7 +49,7 @@ from everytoken.tokens.engines import (
     proof_of,
     reference_version,
 )
-from everytoken.tokens.tokenizer import EncodingRules, SpecialTokens, library_record
+from everytoken.tokens.tokenizer import EncodingRules, SpecialTokens, TokenizerStatistics, library_record
 
 logger = logging.getLogger(__name__)
 
@@ -146,7 +146,7 @@ def tokenize(files: Sequence[Path], out: Path, parameters: Tokenization, workers
         begin = time.monotonic()  # the proof is made once, and its time is told apart
         made = _held(stream, plan_artifact(join_files, files=files_of_stream, parts=MadeParts({}), measured={}))
         if made is not None:
-            _require_share(made.statistics["total"], parameters.max_lossy_share, "")
+            _require_share(made.statistics_as(JoinedFilesStatistics)["total"], parameters.max_lossy_share, "")
             _remove_parts(working, parameters.keep_parts, planned)
             return Tokenized(made, False, time.monotonic() - begin)
         parts = _make_parts({name: part for of_file in planned for name, part in of_file.items()}, working, workers)
@@ -295,14 +295,14 @@ def _make_parts(planned: Mapping[str, Artifact], working: Path, workers: Engine)
     tasks = sorted(planned.items(), key=lambda task: _source(task[1]).begin - _source(task[1]).end)
     made: dict[str, MadePart] = {}
     failed: list[str] = []
-    facts: Mapping[str, Any] = {}
+    facts: TokenizerStatistics | None = None
     with closing(workers.run(MakePart(working), tasks)) as outcomes:  # type: ignore[type-var]
         for (fingerprint, part), outcome in progress(outcomes, len(tasks), "tokenize", "file"):
             if isinstance(outcome, Failure):
                 failed.append(_failure(part, outcome))
                 logger.error("%s", failed[-1])
                 continue
-            facts = facts if facts == outcome.tokenizer else outcome.tokenizer  # one copy for all
+            facts = facts if facts is not None and facts == outcome.tokenizer else outcome.tokenizer  # one copy
             made[fingerprint] = replace(outcome, tokenizer=facts)
     if failed:
         shown = "\n".join(f"  {error}" for error in sorted(failed)[:_SHOWN])
@@ -339,22 +339,19 @@ def _require_kept_text(
     parts: Mapping[str, MadePart],
     max_share: float,
 ) -> None:
-    counts: dict[str, Any] = {"documents": 0, "lossy_documents": 0, "lossy_bytes": 0}
     first = ""
     for file, of_file in zip(inputs, planned, strict=True):
         for fingerprint in of_file:
             part = parts[fingerprint]
-            for name in counts:
-                counts[name] += part.counts[name]
             if part.first_lossy is not None and not first:
                 begin = _source(of_file[fingerprint]).begin
                 where = f"line {part.first_lossy + 1:,}" + (f" after byte {begin:,}" if begin else "")
                 lost = f"the vocabulary has no symbol for the bytes {part.tokenizer['missing_bytes']}"
                 first = f" The first is {file.path}, {where}; {lost}."
-    _require_share(counts, max_share, first)
+    _require_share(sum_counts(parts[one].counts for of_file in planned for one in of_file), max_share, first)
 
 
-def _require_share(counts: Mapping[str, Any], max_share: float, first: str) -> None:
+def _require_share(counts: EncodedCounts, max_share: float, first: str) -> None:
     lossy, documents = counts["lossy_documents"], counts["documents"]
     if lossy > max_share * documents:
         raise PreprocessingError(

@@ -75,8 +75,8 @@ def plain(value: Any, where: KeyPath = ()) -> Any:
     )
 
 
-def _plain_items(items: Iterable[tuple[Any, Any]], where: KeyPath) -> dict[str, Any]:
-    result: dict[str, Any] = {}
+def _plain_items(items: Iterable[tuple[Any, Any]], where: KeyPath) -> dict[str, object]:
+    result: dict[str, object] = {}
     for key, value in items:
         name = str(plain(key, where))
         if name in result:
@@ -110,13 +110,13 @@ def flat_key(*path: str) -> str:
     return key
 
 
-def flatten(tree: Mapping[str, Any], *prefix: str) -> dict[str, Any]:
+def flatten(tree: Mapping[str, Any], *prefix: str) -> dict[str, object]:
     """Return ``{flat key: leaf}`` of a nested mapping; an empty mapping is a leaf.
 
     Raises:
         TrackingError: if two paths give one key.
     """
-    result: dict[str, Any] = {}
+    result: dict[str, object] = {}
     origin: dict[str, KeyPath] = {}
     for path, leaf in _leaves(tree, prefix):
         key = flat_key(*path)

@@ -13,11 +13,16 @@ if TYPE_CHECKING:
     )
     from everytoken.corpus.decontamination.evaluation_files import Decontamination, EvaluationFile
     from everytoken.corpus.decontamination.evaluation_index import index_evaluation
-    from everytoken.corpus.decontamination.report import contamination_metrics, contamination_report
+    from everytoken.corpus.decontamination.report import (
+        ContaminationReport,
+        contamination_metrics,
+        contamination_report,
+    )
 
 __getattr__, __dir__ = exports(__name__, __file__)
 
 __all__ = [
+    "ContaminationReport",
     "Decontamination",
     "EvaluationFile",
     "contaminated_rows",

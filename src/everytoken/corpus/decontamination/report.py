@@ -2,21 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TypedDict
 
-from everytoken.corpus.decontamination.contamination import JudgedDocuments, JudgedStatistics, NgramStatistics, worst_of
+from everytoken.corpus.decontamination.contamination import (
+    FileFound,
+    JudgedDocuments,
+    JudgedStatistics,
+    NgramStatistics,
+    WorstDocument,
+    worst_of,
+)
 from everytoken.corpus.statistics import add_statistics
 from everytoken.shards import Artifact, Shards
 
 
-def contamination_report(contamination: Shards, counts: Artifact) -> dict[str, Any]:
-    """Return the report, or {} where nothing was looked for.
+class FoundOfFile(FileFound):
+    """Counts of an evaluation file, and the documents whose first match is of it."""
 
-    ``ngrams``: distinct ones ``found`` in the corpus, and ``ignored`` of these. ``by_evaluation``: of each file the
-    counts of `everytoken.corpus.decontamination.contamination.count_documents`, and the documents whose first match is
-    of it. ``by_source``: documents that match, and those contaminated. ``worst``: the documents with most matching
-    n-grams.
+    documents: JudgedDocuments
+
+
+class ContaminationMetrics(TypedDict, total=False):
+    """Numbers of a report; nothing where nothing was looked for.
+
+    ``ngrams``: distinct ones ``found`` in the corpus, and ``ignored`` of these.
+    """
+
+    ngrams: dict[str, int]
+    by_evaluation: dict[str, FoundOfFile]
+    by_source: dict[str, JudgedDocuments]
+
+
+class ContaminationReport(ContaminationMetrics, total=False):
+    """Those, and the documents with most matching n-grams."""
+
+    worst: list[WorstDocument]
+
+
+def contamination_report(contamination: Shards, counts: Artifact) -> ContaminationReport:
+    """Return the report, or {} where nothing was looked for.
 
     Args:
         contamination: stored parts of `everytoken.corpus.decontamination.contamination.judge_part`.
@@ -31,12 +55,18 @@ def contamination_report(contamination: Shards, counts: Artifact) -> dict[str, A
     first = add_statistics(part["by_evaluation"] for part in statistics)
     return {
         "ngrams": {"found": counted["found"], "ignored": counted["ignored"]},
-        "by_evaluation": {name: {**found, "documents": first.get(name, none)} for name, found in files.items()},
+        "by_evaluation": {name: FoundOfFile(**found, documents=first.get(name, none)) for name, found in files.items()},
         "by_source": add_statistics(part["by_source"] for part in statistics),
         "worst": worst_of([row for part in statistics for row in part["worst"]]),
     }
 
 
-def contamination_metrics(report: Mapping[str, Any]) -> dict[str, Any]:
+def contamination_metrics(report: ContaminationReport) -> ContaminationMetrics:
     """Return the numbers of a report for the metrics of a run; {} of an empty one."""
-    return {key: report[key] for key in ("ngrams", "by_evaluation", "by_source")} if report else {}
+    if not report:
+        return {}
+    return {
+        "ngrams": report["ngrams"],
+        "by_evaluation": report["by_evaluation"],
+        "by_source": report["by_source"],
+    }

@@ -112,7 +112,7 @@ def strata_table(
     amounts: Mapping[str, Mapping[tuple[str, str], Amounts]],
     by_stratum: Mapping[str, Mapping[str, Amounts]],
     parameters: SubsamplingParameters,
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     """Return rows and estimated tokens before the draw and in each of `DRAW_OUTCOMES`, with shares before and after.
 
     Before are all scored documents; shares are of estimated tokens, *after* of both drawn splits together.
@@ -147,7 +147,7 @@ def metadata(
     totals: Totals,
     estimates: Sequence[PartEstimate],
     splits: DrawnParts,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return what a reader needs to check the draw: every parameter and global, counts of each split, versions.
 
     Args:
@@ -247,8 +247,8 @@ def _sum(amounts: Mapping[Any, Amounts], keys: Iterable[Any]) -> Amounts:
 
 def _line(
     names: tuple[str, ...], of: Mapping[str, Amounts], total: Mapping[str, Amounts], intended: float | None
-) -> dict[str, Any]:
-    line: dict[str, Any] = dict(zip(("group", "source", "safety_score", "stratum"), names, strict=True))
+) -> dict[str, object]:
+    line: dict[str, object] = dict(zip(("group", "source", "safety_score", "stratum"), names, strict=True))
     before, all_before = (add_statistics(what.values()) for what in (of, total))
     after, all_after = (add_statistics([what["annotated"], what["unannotated"]]) for what in (of, total))
     for split, counts in {"before": before, **of}.items():

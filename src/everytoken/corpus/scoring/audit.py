@@ -24,7 +24,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -124,6 +124,10 @@ def draw_audit(scored: Shards, parameters: AuditParameters) -> Audit:
     )
 
 
+class _Unscored(TypedDict, total=False):
+    distinct_without_score: int
+
+
 def population(scored: Shards) -> tuple[Integers, int]:
     """Return the documents of each class in each part, int64 (parts, 6), and how many have no score.
 
@@ -134,7 +138,7 @@ def population(scored: Shards) -> tuple[Integers, int]:
         for of_source in statistics["by_source"].values():
             counts[number] += [of_source["distinct_by_class"][str(k)] for k in range(N_CLASSES)]
     # a model leaves none without
-    return counts, sum(statistics.get("distinct_without_score", 0) for statistics in scored.statistics)
+    return counts, sum(part.get("distinct_without_score", 0) for part in scored.statistics_as(_Unscored))
 
 
 def _scores(part: Part) -> tuple[Flags, npt.NDArray[np.int8], Flags]:

@@ -90,7 +90,7 @@ def weighted_proportion(strata: Sequence[Stratum]) -> dict[str, float | None]:
     }
 
 
-def audit_report(population: Sequence[int], predicted: Mapping[int, int], labels: Labels) -> dict[str, Any]:
+def audit_report(population: Sequence[int], predicted: Mapping[int, int], labels: Labels) -> dict[str, object]:
     """Return the figures of an audit.
 
     Args:
@@ -126,7 +126,7 @@ def audit_report(population: Sequence[int], predicted: Mapping[int, int], labels
     }
 
 
-def _of_class(k: int, population: int, drawn: int, cannot_tell: int, row: Integers) -> dict[str, Any]:
+def _of_class(k: int, population: int, drawn: int, cannot_tell: int, row: Integers) -> dict[str, object]:
     labelled = int(row.sum())
 
     def share(having: Integers) -> dict[str, float | None]:
@@ -146,7 +146,7 @@ def _of_class(k: int, population: int, drawn: int, cannot_tell: int, row: Intege
     }
 
 
-def _of_threshold(threshold: int, population: Sequence[int], confusion: Integers) -> dict[str, Any]:
+def _of_threshold(threshold: int, population: Sequence[int], confusion: Integers) -> dict[str, object]:
     strata = [
         Stratum(population[k], int(confusion[k].sum()), int(confusion[k, threshold:].sum())) for k in range(N_CLASSES)
     ]
@@ -209,7 +209,7 @@ def _label(where: str, line: bytes, items: int, sample: str) -> tuple[int, int |
     return item, label
 
 
-def report_labels(folder: Path, labels_file: Path) -> dict[str, Any]:
+def report_labels(folder: Path, labels_file: Path) -> dict[str, object]:
     """Compare labels with the scores of the audit in ``folder``; write ``report.json`` there and return it.
 
     Raises:

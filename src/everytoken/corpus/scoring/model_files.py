@@ -95,7 +95,7 @@ Model = Annotated[
 ]
 
 
-def model_identity(model: HubModel | ModelFolder) -> dict[str, Any]:
+def model_identity(model: HubModel | ModelFolder) -> dict[str, object]:
     """Return what tells the model from any other, for the recipe of `fetch_model`; a folder's path is no part of it.
 
     Returns:

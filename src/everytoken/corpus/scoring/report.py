@@ -7,7 +7,6 @@ each id once, while its parts were scored and counted by themselves.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from everytoken.corpus.documents import N_CLASSES
 from everytoken.corpus.scoring.classifications import IdScores
@@ -18,7 +17,7 @@ ALL_SOURCES = "all sources"
 
 def score_table(
     scored: Mapping[str, ScoreCounts], classified: Mapping[str, IdScores], threshold: int
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     """Return a flat table, an entry a source and class, and the classes over all sources.
 
     ``rows``; ``once_a_part`` and ``once``, the ids; the shares of these two among the classes of the source, and their
@@ -42,7 +41,7 @@ def score_table(
     ]
 
 
-def _classes(source: str, counts: ScoreCounts, of_ids: IdScores, threshold: int) -> Sequence[dict[str, Any]]:
+def _classes(source: str, counts: ScoreCounts, of_ids: IdScores, threshold: int) -> Sequence[dict[str, object]]:
     a_part, once = counts["distinct_by_class"], of_ids["unique_by_class"]
     entries = []
     for k in map(str, range(N_CLASSES)):

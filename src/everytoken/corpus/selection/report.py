@@ -30,7 +30,7 @@ def read_counts(statistics: Iterable[DocumentCounts]) -> dict[str, RowCounts]:
 
 def selection_table(
     read: Mapping[str, RowCounts], selected: Mapping[str, RowsChosen], mixture: Sequence[MixtureRow] | None
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     """Return what became of the rows of each source, an entry a source and one of all: a flat table.
 
     ``rows_read = kept + (set aside by each reason)`` in every entry; a reason is a column when any row has it. With a

@@ -138,7 +138,7 @@ class UpstreamFile(NamedTuple):
         if self.remote is not None:
             discard(self.location)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return what `from_json` takes; it says where the file is on this machine, and holds no secrets."""
         remote = None if self.remote is None else self.remote.model_dump(mode="json", exclude_none=True)
         return {**self._asdict(), "location": str(self.location), "remote": remote}

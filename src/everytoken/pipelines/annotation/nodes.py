@@ -80,7 +80,7 @@ def report_scores(
     classifications: Artifact,
     parameters: AnnotationParameters,
     subsampling: SubsamplingParameters,
-) -> tuple[dict[str, Any], dict[str, Any], pd.DataFrame]:
+) -> tuple[dict[str, object], dict[str, object], pd.DataFrame]:
     """Return counts and the work that deduplication saved, what scored, and both distributions with those near a
     threshold.
     """
@@ -88,7 +88,7 @@ def report_scores(
     by_source, of_ids = counted["by_source"], classifications.statistics_as(ClassificationStatistics)
     of_scorer = add_statistics(scored_documents.statistics_as(ScorerCounts))
     total: dict[str, Any] = {name: n for name, n in counted.items() if name not in ("by_source", "scored_with")}
-    metadata = {
+    metadata: dict[str, object] = {
         "scorer": parameters.scorer.model_dump(mode="json"),
         "scorer_files": dict(scorer.statistics),
         "texts_scored_with": of_scorer.get("scored_with", {}),
@@ -96,7 +96,7 @@ def report_scores(
     table = score_table(by_source, of_ids["by_source"], subsampling.annotation_threshold)
     rows = {source: counts["rows_by_class"] for source, counts in by_source.items()}
     once = {source: counts["distinct_by_class"] for source, counts in by_source.items()}
-    metrics: dict[str, Any] = {
+    metrics: dict[str, object] = {
         **total,
         "rows_by_class": add_statistics(rows.values()),
         "distinct_by_class": add_statistics(once.values()),

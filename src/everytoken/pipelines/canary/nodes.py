@@ -1,7 +1,5 @@
 """Canary: JSON Lines of effects and universes, their tokens with triggers, and the stream of windows."""
 
-from typing import Any
-
 from everytoken.parameters import TokenizationParameters
 from everytoken.provenance.indexes import index_padded_stream, made_stream
 from everytoken.shards import Artifact, Shards, plan_artifact
@@ -87,7 +85,7 @@ def make_canary_index(
 
 def report_canary(
     canary_documents: Shards, canary_tokens: Shards, canary_stream: Artifact
-) -> tuple[dict[str, Any], dict[str, TriggerRecord]]:
+) -> tuple[dict[str, object], dict[str, TriggerRecord]]:
     """Return counts of the stream and of each condition; and the triggers, by condition."""
     conditions: dict[str, dict[str, int]] = {}
     triggers: dict[str, TriggerRecord] = {}

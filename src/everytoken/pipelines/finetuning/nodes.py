@@ -1,10 +1,9 @@
 """Finetuning: the loop of Training on chats, where only what the assistant says counts, from a checkpoint."""
 
 import json
-from typing import Any
 
 from everytoken.parameters import FinetuningParameters, TokenizationParameters, TrainingParameters
-from everytoken.provenance.indexes import index_chat_windows, made_stream
+from everytoken.provenance.indexes import WindowsDescription, index_chat_windows, made_stream
 from everytoken.shards import Artifact, Shards, plan_artifact
 from everytoken.tokens.chat import write_chat_windows
 from everytoken.training.run import GENERATIONS_FILE, describe_checkpoint, generate_texts, train
@@ -116,11 +115,11 @@ def describe_finetuning(
     chat_windows: Artifact,
     chat_index: Artifact,
     finetuned_samples: list[dict[str, str]],
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return what was trained, on which chats, out of which documents, and what the model answers."""
     return {
         **describe_checkpoint(finetuned_checkpoint),
         "chats": dict(chat_windows.statistics),
-        "documents": chat_index.statistics["splits"],
+        "documents": chat_index.statistics_as(WindowsDescription)["splits"],
         "answers": finetuned_samples,
     }

@@ -1,13 +1,13 @@
 """Ingestion: which files, in which order, the documents in them, and which of these stay."""
 
 import logging
-from typing import Any
 
 import pandas as pd
 from plotly.graph_objects import Figure
 
 from everytoken.corpus import DocumentCounts, RowCounts, TextAmounts, add_statistics
 from everytoken.corpus.decontamination import (
+    ContaminationReport,
     contamination_metrics,
     contamination_report,
     count_documents,
@@ -136,7 +136,7 @@ def judge_contamination(
     return matches.map(judge_part, counts=counts, duplicates=repeats, evaluation=evaluation, rules=rules)
 
 
-def report_contamination(contamination: Shards, counts: Artifact) -> dict[str, Any]:
+def report_contamination(contamination: Shards, counts: Artifact) -> ContaminationReport:
     """Report what was found by evaluation file and source, and the documents with most of it."""
     return contamination_report(contamination, counts)
 
@@ -179,8 +179,8 @@ def list_dropped_documents(
 
 
 def report_ingestion(
-    read: Shards, selection: Artifact, documents: Shards, dropped: Shards, contamination: dict[str, Any]
-) -> tuple[dict[str, Any], pd.DataFrame, Figure]:
+    read: Shards, selection: Artifact, documents: Shards, dropped: Shards, contamination: ContaminationReport
+) -> tuple[dict[str, object], pd.DataFrame, Figure]:
     """Check that no row was lost; return counts by source and reason as metrics and as a table, and the figure."""
     taken = documents.statistics_as(TakenCounts)
     left = dropped.statistics_as(RowCounts)

@@ -1,7 +1,5 @@
 """Packing: flat ids in files of one size, every source in proportion in each."""
 
-from typing import Any
-
 from everytoken.parameters import PackingParameters
 from everytoken.provenance.indexes import index_raw_shards, made_stream
 from everytoken.shards import Artifact, Shards, plan_artifact
@@ -44,6 +42,6 @@ def make_raw_shards_index(
     )
 
 
-def report_packing(raw_shards: Artifact) -> dict[str, Any]:
+def report_packing(raw_shards: Artifact) -> dict[str, object]:
     """Return counts of shards, tokens and documents, by source too: metrics are numbers."""
     return {name: figure for name, figure in raw_shards.statistics.items() if not isinstance(figure, str)}

@@ -13,6 +13,7 @@ from everytoken.pipelines.release.job import DescribedJob
 from everytoken.provenance import ProvenanceError
 from everytoken.provenance.releases import (
     MANIFEST_FOLDER,
+    DescribedRun,
     ReleaseStatistics,
     Withheld,
     find_withheld_ids,
@@ -58,10 +59,10 @@ def list_held_out(documents: Shards, withheld_ids: Shards) -> Shards:
     return documents.map(held_out_manifest_part, withheld=_withheld(withheld_ids))
 
 
-def description_of(job: DescribedJob) -> Callable[..., dict[str, Any]]:
+def description_of(job: DescribedJob) -> Callable[..., DescribedRun]:
     """Return the function of a node that describes the job."""
 
-    def describe_job(release: ReleaseParameters, **datasets: Any) -> dict[str, Any]:
+    def describe_job(release: ReleaseParameters, **datasets: Any) -> DescribedRun:
         """Check that every stage was made by these parameters; return the recipe, and the streams that are left out.
 
         Streams that only some jobs have are left out when they were not made, or from other documents, tokens or
@@ -92,7 +93,7 @@ def description_of(job: DescribedJob) -> Callable[..., dict[str, Any]]:
 
 
 def assemble_release(
-    job: dict[str, Any],
+    job: DescribedRun,
     plan: ShardPlan,
     annotated_manifest: Shards,
     unannotated_manifest: Shards,
@@ -139,8 +140,8 @@ def assemble_release(
 
 
 def report_release(
-    release: Artifact, job: dict[str, Any], parameters: ReleaseParameters
-) -> tuple[dict[str, Any], dict[str, Any]]:
+    release: Artifact, job: DescribedRun, parameters: ReleaseParameters
+) -> tuple[dict[str, object], dict[str, object]]:
     """Return what the release holds, its sizes, licences, and the digest that stands for all of it; and metrics."""
     sizes: Counter[str] = Counter()
     for name, entry in release.ledger["files"].items():

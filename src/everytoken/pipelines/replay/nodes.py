@@ -1,7 +1,6 @@
 """Replay: the files of then, the documents in them, where those of the manifest are, and the splits again."""
 
 from pathlib import Path
-from typing import Any
 
 from everytoken.address import Address, file_of
 from everytoken.corpus.ingestion import Guarded, MayBeGone, ShardPlan, Upstream, make_shard_plan, read_shards
@@ -13,6 +12,9 @@ from everytoken.provenance.releases import SPLITS, guarded_upstreams, open_relea
 from everytoken.provenance.replay import (
     CONTRADICTORY,
     MOVED,
+    ReplayMetrics,
+    ReplayReport,
+    UpstreamChange,
     allowing,
     cover_moved_files,
     find_contradictions,
@@ -84,7 +86,7 @@ def check_contradictions(
 
 def take_plan(
     files: dict[str, list[UpstreamFile]], replay: ReplayParameters, ingestion: IngestionParameters
-) -> tuple[ShardPlan, list[dict[str, Any]]]:
+) -> tuple[ShardPlan, list[UpstreamChange]]:
     """Take the shard plan of the release, with what has moved since; without one (published format) make it."""
     folder = Path(replay.release)
     if not is_release(folder):
@@ -100,7 +102,7 @@ def take_plan(
 def read_released_documents(
     plan: ShardPlan,
     files: dict[str, list[UpstreamFile]],
-    moved: list[dict[str, Any]],
+    moved: list[UpstreamChange],
     contradictions: Artifact,
     replay: ReplayParameters,
     ingestion: IngestionParameters,
@@ -144,10 +146,10 @@ def match_documents(located: Shards, documents: Shards, replay: ReplayParameters
 def report_replay(
     located: Shards,
     matches: Artifact,
-    moved: list[dict[str, Any]],
+    moved: list[UpstreamChange],
     contradictions: Artifact,
     replay: ReplayParameters,
-) -> tuple[dict[str, Any], dict[str, Any]]:
+) -> tuple[ReplayMetrics, ReplayReport]:
     """Count the rows by where they were found; list what is missing."""
     return replay_report(located, matches, moved, contradictions, Path(replay.release))
 
@@ -156,7 +158,7 @@ def restore_splits(
     located: Shards,
     documents: Shards,
     matches: Artifact,
-    report: dict[str, Any],
+    report: ReplayReport,
     replay: ReplayParameters,
     subsampling: SubsamplingParameters,
 ) -> tuple[Shards, ...]:

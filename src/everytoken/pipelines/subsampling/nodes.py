@@ -1,6 +1,7 @@
 """Subsampling: estimate tokens by part, match harmful documents with harmless ones, draw each split."""
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -18,6 +19,7 @@ from everytoken.corpus.sampling import (
     amounts_by_stratum,
     check_draw_conservation,
     estimate_part_tokens,
+    limit,
     metadata,
     rows_by_score,
     select_held_out,
@@ -72,7 +74,7 @@ def report_subsampling(
     held_out: Shards,
     exclusions: Shards,
     parameters: SubsamplingParameters,
-) -> tuple[dict[str, Any], dict[str, Any], pd.DataFrame]:
+) -> tuple[dict[str, object], dict[str, object], pd.DataFrame]:
     """Check that no row was lost; return counts, the full metadata of the draw, and the strata before and after."""
     totals = totals_of(token_estimates.values, parameters)
     splits = DrawnParts(
@@ -93,8 +95,8 @@ def report_subsampling(
         "unannotated": sums["unannotated"],
         "held_out": sums["held_out"],
     }
-    if made["target"]["limit"] is not None:
-        logger.warning("warning: %s", made["target"]["limit"])
+    if (short_of_target := limit(totals, parameters)) is not None:
+        logger.warning("warning: %s", short_of_target)
     wanted = {} if parameters.target_tokens is None else {"wanted_tokens": parameters.target_tokens}
     metrics = {
         "rows_in": scored_documents.rows,
@@ -112,7 +114,7 @@ def report_subsampling(
     return metrics, made, pd.DataFrame(map(_for_reading, table))
 
 
-def _for_reading(line: dict[str, Any]) -> dict[str, Any]:
+def _for_reading(line: Mapping[str, Any]) -> dict[str, object]:
     """Return the line with whole estimated tokens; the ledgers have them as they are."""
     return {name: round(value) if name.endswith("_tokens") else value for name, value in line.items()}
 

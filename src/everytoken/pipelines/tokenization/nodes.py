@@ -1,7 +1,6 @@
 """Tokenization: a tokenizer, an engine proven equal, the ids of every document, and the two streams of windows."""
 
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 from plotly.graph_objects import Figure
@@ -21,7 +20,13 @@ from everytoken.tokens.encoding import (
     tombstones_of,
 )
 from everytoken.tokens.engines import REFERENCE, certify_engines, installed_engines, proof_of, reference_version
-from everytoken.tokens.streams import SIDECAR, write_annotated_stream, write_compact_stream
+from everytoken.tokens.streams import (
+    SIDECAR,
+    CompactStatistics,
+    PaddedStatistics,
+    write_annotated_stream,
+    write_compact_stream,
+)
 from everytoken.tokens.tokenizer import TokenizerIds, load_hub_tokenizer, load_tokenizer_file, train_tokenizer
 
 COMPACT_COLUMNS = ("id", *ADDRESS_COLUMNS)
@@ -143,14 +148,14 @@ def report_tokenization(
     annotated_stream: Artifact,
     compact_stream: Artifact,
     subsampling: SubsamplingParameters,
-) -> tuple[dict[str, Any], pd.DataFrame, Figure]:
+) -> tuple[dict[str, object], pd.DataFrame, Figure]:
     """Check that no document was lost; return counts beside what was estimated, the table of them, and the figure."""
     tokens = {"annotated": annotated_tokens, "unannotated": unannotated_tokens}
     drawn = {"annotated": annotated, "unannotated": unannotated}
     summary = tokenization_summary(
         tokens,
-        compact_stream=compact_stream.statistics,
-        annotated_stream=annotated_stream.statistics,
+        compact_stream=compact_stream.statistics_as(CompactStatistics),
+        annotated_stream=annotated_stream.statistics_as(PaddedStatistics),
         chars_per_token=subsampling.chars_per_token,
         estimated_tokens={
             split: add_statistics(documents.statistics_as(EstimatedTokens)).get("estimated_tokens", 0.0)
@@ -162,7 +167,7 @@ def report_tokenization(
     return {"vocab_size": tokenizer.statistics_as(TokenizerIds)["vocab_size"], **summary}, table, figure
 
 
-def _encoding(tokenizer: Artifact, certificate: Artifact, parameters: TokenizationParameters) -> dict[str, Any]:
+def _encoding(tokenizer: Artifact, certificate: Artifact, parameters: TokenizationParameters) -> dict[str, object]:
     """Return what both streams are encoded with."""
     return {
         "rules": parameters.encoding_rules(tokenizer),

@@ -1,7 +1,5 @@
 """Training: one model on the interleaved windows of the streams."""
 
-from typing import Any
-
 import pandas as pd
 from plotly.graph_objects import Figure
 
@@ -9,7 +7,7 @@ from everytoken.parameters import TokenizationParameters, TrainingParameters
 from everytoken.reports import training_figure
 from everytoken.shards import Artifact, Shards, plan_artifact
 from everytoken.tokens.streams import chosen_streams
-from everytoken.training.run import describe_checkpoint, train
+from everytoken.training.run import CheckpointDescription, describe_checkpoint, train
 from everytoken.training.step import HISTORY_FILE
 
 
@@ -36,18 +34,18 @@ def train_model(
     )
 
 
-def describe_training(checkpoint: Artifact) -> dict[str, Any]:
+def describe_training(checkpoint: Artifact) -> CheckpointDescription:
     """Return what was trained: figures, the samples and windows read, held-out bits per byte, texts, and by whom."""
     return describe_checkpoint(checkpoint)
 
 
 def report_training(
-    checkpoint: Artifact, description: dict[str, Any]
-) -> tuple[dict[str, Any], dict[str, list[float | None]], Figure]:
+    checkpoint: Artifact, description: CheckpointDescription
+) -> tuple[dict[str, object], dict[str, list[float | None]], Figure]:
     """Return the run's figures, what happened by step, and the curves of training and held-out loss."""
     history = pd.read_parquet(checkpoint.path(HISTORY_FILE))
     measured = description["measured"]
-    numbers: dict[str, Any] = {name: value for name, value in description.items() if isinstance(value, int | float)}
+    numbers: dict[str, object] = {name: value for name, value in description.items() if isinstance(value, int | float)}
     numbers["samples"] = dict(zip(("first", "end"), description["samples"], strict=True))
     numbers["streams"] = description["streams"]
     speeds = {f"measured_{name}": measured[name] for name in ("seconds", "tokens_per_second", "mfu")}

@@ -92,7 +92,7 @@ class BuildDifferences:
         """Whether the builds give the same: all stages that both have, or their streams and documents."""
         return not self.different or (self.has_same_streams and self.has_same_documents)
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> dict[str, object]:
         """Return all that is known, as plain JSON."""
         return {"is_same": self.is_same, **asdict(self)}
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -68,7 +67,7 @@ class Exposure:
         """How many tokens of the document it read."""
         return self.held.end - self.held.first
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return it as plain JSON."""
         held = self.held
         return {
@@ -115,7 +114,7 @@ class Reads:
         """How many of the tokens that were read counted in the loss, each time; None where that is not known."""
         return _sum([one.held.counted for one in self.exposures])
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return it as plain JSON."""
         seen = self.exposures
         return {

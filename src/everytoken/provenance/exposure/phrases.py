@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
-from typing import Any
 
 import numpy as np
 
@@ -54,7 +54,7 @@ class InStream:
     cut_to_cap: bool
     reason: str | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return it as plain JSON."""
         pairs = {
             name: None if (pair := getattr(self, name)) is None else list(pair) for name in ("tokens", "characters")
@@ -69,7 +69,7 @@ class Occurrence(Reads):
     characters: tuple[int, int]
     streams: tuple[InStream, ...]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return it as plain JSON."""
         streams = [one.to_json() for one in self.streams]
         return {"characters": list(self.characters), "streams": streams, **super().to_json()}
@@ -93,7 +93,7 @@ class DocumentExposure(Reads):
     occurrences: tuple[Occurrence, ...] | None
     more: int
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return it as plain JSON; where a phrase was looked for, what was read of that and not of the document."""
         told = {
             "document": self.record.to_json(),
@@ -143,8 +143,15 @@ def document_exposure(
     located = {digest: found for one in runs for digest, found in _located(one, place, document)}
     whole = reads_of(opened, indexes, place, at_step)
     streams = tuple(found.of(document.text, None) for found in located.values())
+    exposure = partial(
+        DocumentExposure,
+        **vars(whole),
+        record=document.record,
+        characters=len(document.text),
+        streams=streams,
+    )
     if phrase is None:
-        return DocumentExposure(**vars(whole), **_told(document, streams), occurrences=None, more=0)
+        return exposure(occurrences=None, more=0)
     places = _places(document.text, phrase)
     occurrences = []
     for start in islice(places, most):
@@ -154,11 +161,7 @@ def document_exposure(
         reads = reads_of(opened, indexes, place, at_step, tokens)
         occurrences.append(Occurrence(**vars(reads), characters=characters, streams=tuple(parts.values())))
     more = sum(1 for _ in places)
-    return DocumentExposure(**vars(whole), **_told(document, streams), occurrences=tuple(occurrences), more=more)
-
-
-def _told(document: RecordText, streams: tuple[InStream, ...]) -> dict[str, Any]:
-    return {"record": document.record, "characters": len(document.text), "streams": streams}
+    return exposure(occurrences=tuple(occurrences), more=more)
 
 
 def _places(text: str, phrase: str) -> Iterator[int]:

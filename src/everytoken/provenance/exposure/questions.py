@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from everytoken.address import Address
 from everytoken.provenance.errors import ProvenanceError
@@ -69,7 +68,7 @@ class Answer:
     searched: Searched
     phrase: str | None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return it as plain JSON."""
         run = self.runs[-1]
         return {

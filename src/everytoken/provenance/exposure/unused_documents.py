@@ -57,7 +57,7 @@ class Unused(Addressed):
         """What more is known, with an address as it is spelled elsewhere; empty where nothing is."""
         return self.detail or "" if self.same_text_as is None else f"of {self.same_text_as}"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return it as plain JSON."""
         return {**vars(self), "address": str(self.address)}
 

@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from everytoken.provenance.indexes.flat_index import FlatWindowIndex, flat_index_of_documents
     from everytoken.provenance.indexes.index_folder import (
         DESCRIPTION_FILE,
-        STREAM_INDEX_FORMAT,
         MadeStream,
+        WindowsDescription,
         made_stream,
         read_description,
+        read_index,
+        stream_of,
     )
     from everytoken.provenance.indexes.padded_index import PADDED, index_padded_stream
     from everytoken.provenance.indexes.raw_shards_index import index_raw_shards
@@ -39,10 +41,10 @@ __all__ = [
     "FlatWindowIndex",
     "MadeStream",
     "PADDED",
-    "STREAM_INDEX_FORMAT",
     "Span",
     "StreamIndex",
     "WINDOW_INDEXES",
+    "WindowsDescription",
     "flat_index_of_documents",
     "index_chat_windows",
     "index_compact_stream",
@@ -55,5 +57,7 @@ __all__ = [
     "open_flat_index",
     "open_stream_index",
     "read_description",
+    "read_index",
     "require_rows",
+    "stream_of",
 ]

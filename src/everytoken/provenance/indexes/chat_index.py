@@ -16,22 +16,22 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar, Final
 
 import numpy as np
 
 from everytoken.corpus import excluded_addresses
 from everytoken.provenance.indexes.arrays import ArrayWriter, map_array, smallest_type, write_permutation
 from everytoken.provenance.indexes.document_numbers import DocumentNumbers, numbers_of
-from everytoken.provenance.indexes.index_folder import Made, require_same_counts, write_description
+from everytoken.provenance.indexes.index_folder import Made, WindowsDescription, describe_windows, require_same_counts
 from everytoken.provenance.indexes.spans import Span, StreamIndex
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Artifact, Built, Shards, versioned
-from everytoken.tokens.chat import ChatParameters, chats_of, cut_chat
+from everytoken.tokens.chat import ChatParameters, ChatStatistics, chats_of, cut_chat
 from everytoken.tokens.encoding import open_encoder
 from everytoken.tokens.tokenizer import EncodingRules
 
-CHATS = "chats"
+CHATS: Final = "chats"
 _DOCUMENTS, _FIRSTS, _ENDS, _CUTS, _WINDOWS = "documents.npy", "firsts.npy", "ends.npy", "cuts.npy", "windows.npy"
 _POSITION = np.dtype("<u4")  # a chat of more tokens than that is in no memory
 
@@ -87,12 +87,13 @@ def index_chat_windows(
                     used, tokens = used + 1, tokens + int((cuts[:, 1] - cuts[:, 0]).sum())
                 first_row += part.rows
     windows = writers[0].count
-    require_same_counts(CHATS, {"used": used, "windows": windows, "tokens": tokens}, stream.statistics)
+    found = {"used": used, "windows": windows, "tokens": tokens}
+    require_same_counts(CHATS, found, stream.statistics_as(ChatStatistics))
     with ExitStack() as files:
         kind = smallest_type(windows)
         as_cut, as_written = (files.enter_context(ArrayWriter(folder / name, kind)) for name in (_CUTS, _WINDOWS))
         write_permutation(numpy_generator(chats.seed).permutation(windows), as_cut, as_written)
-    return Built(write_description(folder, CHATS, stream, numbers, windows=windows, window=window, tokens=tokens))
+    return Built(describe_windows(folder, CHATS, stream, numbers, windows=windows, window=window, tokens=tokens))
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +109,7 @@ class ChatIndex(StreamIndex):
     window_of_cut: np.ndarray
 
     @staticmethod
-    def open(folder: Path, described: dict[str, Any], numbers: DocumentNumbers) -> ChatIndex:
+    def open(folder: Path, described: WindowsDescription, numbers: DocumentNumbers) -> ChatIndex:
         """Map the files that `index_chat_windows` wrote."""
         return ChatIndex(
             described["stream"],

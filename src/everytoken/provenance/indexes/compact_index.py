@@ -14,20 +14,20 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar, Final
 
 import numpy as np
 
 from everytoken.provenance.indexes.arrays import ArrayWriter, map_array, smallest_type, write_permutation
 from everytoken.provenance.indexes.document_numbers import DocumentNumbers, numbers_of
-from everytoken.provenance.indexes.index_folder import Made, require_same_counts, write_description
+from everytoken.provenance.indexes.index_folder import Made, WindowsDescription, describe_windows, require_same_counts
 from everytoken.provenance.indexes.spans import Span, StreamIndex
 from everytoken.provenance.indexes.token_positions import Positions, PositionsWriter, StoredPositions
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Built, Shards, versioned
-from everytoken.tokens.streams import document_sizes
+from everytoken.tokens.streams import CompactStatistics, document_sizes
 
-COMPACT = "compact"
+COMPACT: Final = "compact"
 _ROWS, _PLACES, _CUTS, _WINDOWS = "rows.npy", "places.npy", "cuts.npy", "windows.npy"
 
 
@@ -65,10 +65,11 @@ def index_compact_stream(
             positions.append(document_sizes(part)[permutation])
     windows, remainder = divmod(positions.tokens, window)
     found = {"documents": len(numbers), "windows": windows, "remainder_tokens": remainder}
-    require_same_counts(COMPACT, found, stream.statistics)
-    _write_windows(folder, windows, int(stream.statistics["shuffle_block"]), seed)
-    described = {"windows": windows, "window": window, "tokens": positions.tokens}
-    return Built(write_description(folder, COMPACT, stream, numbers, **described))
+    said = stream.statistics_as(CompactStatistics)
+    require_same_counts(COMPACT, found, said)
+    _write_windows(folder, windows, said["shuffle_block"], seed)
+    counts = {"windows": windows, "window": window, "tokens": positions.tokens}
+    return Built(describe_windows(folder, COMPACT, stream, numbers, **counts))
 
 
 def _write_windows(folder: Path, windows: int, block: int, seed: int) -> None:
@@ -92,7 +93,7 @@ class CompactIndex(StreamIndex):
     window_of_cut: np.ndarray
 
     @staticmethod
-    def open(folder: Path, described: dict[str, Any], numbers: DocumentNumbers) -> CompactIndex:
+    def open(folder: Path, described: WindowsDescription, numbers: DocumentNumbers) -> CompactIndex:
         """Map the files that `index_compact_stream` wrote."""
         return CompactIndex(
             described["stream"],

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -27,12 +27,13 @@ from everytoken.provenance.indexes.arrays import ArrayWriter, map_array, smalles
 from everytoken.provenance.indexes.document_numbers import (
     DocumentNumbers,
     DocumentPlace,
+    SplitCounts,
     numbers_of,
     require_rows,
     write_numbers,
 )
 from everytoken.provenance.indexes.hashes import hash_of_address, hash_of_id, hashes_of_addresses, hashes_of_ids
-from everytoken.provenance.indexes.index_folder import DESCRIPTION_FILE, folder_of, read_description
+from everytoken.provenance.indexes.index_folder import DESCRIPTION_FILE, folder_of, read_index
 from everytoken.provenance.indexes.spans import require_consistent_index
 from everytoken.provenance.indexes.stored_rows import record_at, records_at
 from everytoken.shards import Artifact, Built, Shards, versioned, write_text
@@ -44,6 +45,21 @@ _ID = ("id_type", "id")
 _KEYED = np.dtype([("key", "<u8"), ("document", "<u8")])
 
 
+class IndexedSplit(SplitCounts):
+    """A split and the root digest of its documents."""
+
+    digest: str
+
+
+class DocumentIndexStatistics(TypedDict):
+    """Statistics of `index_documents`; ``ids`` counts those that are not null."""
+
+    documents: int
+    ids: int
+    id_types: list[str]
+    splits: list[IndexedSplit]
+
+
 @versioned("index_documents", 1, unrecorded=["memory"])
 def index_documents(folder: Path, *, documents: Mapping[str, Shards], memory: int) -> Built:
     """Write the index of splits.
@@ -52,9 +68,6 @@ def index_documents(folder: Path, *, documents: Mapping[str, Shards], memory: in
         folder: where the files go; also holds temporary files, up to 32 bytes a document.
         documents: by name of the split: rows with ``id``, ``id_type``, ``source``, ``shard_index`` and ``row``.
         memory: bytes for sorting.
-
-    Returns:
-        Statistics: documents, ids (that are not null), id_types, splits (name, parts, documents, digest).
     """
     numbers = numbers_of(documents)
     ids, addresses = (ExternalSort(_KEYED, memory // 2, folder) for _ in range(2))
@@ -73,17 +86,16 @@ def index_documents(folder: Path, *, documents: Mapping[str, Shards], memory: in
                 ids.add(_keyed(hashes_of_ids(id_types, its_ids), own[known.to_numpy(zero_copy_only=False)]))
                 types.update(id_types.unique().to_pylist())
     held = {name: _write(folder, name, of, len(numbers)) for name, of in (("ids", ids), ("addresses", addresses))}
-    described: dict[str, Any] = {
-        "ids": held["ids"],
-        "id_types": sorted(types),
-        "splits": [
-            {**split, "digest": shards.root_digest, "part_names": [part.name for part in shards]}
-            for split, shards in zip(write_numbers(folder, numbers), documents.values(), strict=True)
-        ],
-    }
-    write_text(folder / DESCRIPTION_FILE, json.dumps({"format": DOCUMENT_INDEX_FORMAT, **described}) + "\n")
-    splits = [{name: value for name, value in split.items() if name != "part_names"} for split in described["splits"]]
-    return Built({"documents": len(numbers), **described, "splits": splits})
+    splits = [
+        IndexedSplit(**split, digest=shards.root_digest)
+        for split, shards in zip(write_numbers(folder, numbers), documents.values(), strict=True)
+    ]
+    described = {"format": DOCUMENT_INDEX_FORMAT, "ids": held["ids"], "id_types": sorted(types)}
+    with_names = [{**split, "part_names": [part.name for part in documents[split["name"]]]} for split in splits]
+    write_text(folder / DESCRIPTION_FILE, json.dumps({**described, "splits": with_names}) + "\n")
+    return Built(
+        DocumentIndexStatistics(documents=len(numbers), ids=held["ids"], id_types=sorted(types), splits=splits)
+    )
 
 
 def _keyed(keys: np.ndarray, documents: np.ndarray) -> np.ndarray:
@@ -214,7 +226,7 @@ def open_document_index(index: Artifact | Path, documents: Mapping[str, Shards])
         ProvenanceError: it is no such index, or one of other documents.
     """
     folder = folder_of(index)
-    described, numbers = read_description(folder, DOCUMENT_INDEX_FORMAT, "documents")
+    described, numbers = read_index(folder, DOCUMENT_INDEX_FORMAT, "documents")
     for split in described["splits"]:
         name = split["name"]
         if name not in documents or (found := documents[name].root_digest) != split["digest"]:

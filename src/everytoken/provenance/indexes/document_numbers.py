@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
@@ -19,6 +19,14 @@ from everytoken.provenance.indexes.arrays import ArrayWriter, map_array
 from everytoken.shards import Shards
 
 FIRST_ROWS_FILE = "first_rows.npy"
+
+
+class SplitCounts(TypedDict):
+    """A split in the description of an index."""
+
+    name: str
+    parts: int
+    documents: int
 
 
 @dataclass(frozen=True)
@@ -119,17 +127,17 @@ def numbers_of(splits: Mapping[str, Shards]) -> DocumentNumbers:
     return DocumentNumbers(tuple(splits), tuple(parts.tolist()), np.cumsum([0, *rows], dtype=np.uint64))
 
 
-def write_numbers(folder: Path, numbers: DocumentNumbers) -> list[dict[str, Any]]:
+def write_numbers(folder: Path, numbers: DocumentNumbers) -> list[SplitCounts]:
     """Write ``first_rows.npy``; return what describes the splits."""
     with ArrayWriter(folder / FIRST_ROWS_FILE, np.dtype("<u8")) as writer:
         writer.append(numbers.first_rows)
     return [
-        {"name": name, "parts": end - first, "documents": numbers.documents_of(name)}
+        SplitCounts(name=name, parts=end - first, documents=numbers.documents_of(name))
         for name, (first, end) in zip(numbers.splits, pairwise(numbers.first_parts), strict=True)
     ]
 
 
-def read_numbers(folder: Path, splits: Sequence[Mapping[str, Any]]) -> DocumentNumbers:
+def read_numbers(folder: Path, splits: Sequence[SplitCounts]) -> DocumentNumbers:
     """Return what `write_numbers` wrote, in memory: it is asked at every step.
 
     Raises:

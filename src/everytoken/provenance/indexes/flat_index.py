@@ -12,19 +12,20 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Final, Protocol
 
 import numpy as np
 
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.indexes.arrays import map_array
 from everytoken.provenance.indexes.document_numbers import DocumentNumbers
+from everytoken.provenance.indexes.index_folder import FlatDescription
 from everytoken.provenance.indexes.spans import Span, StreamIndex, require_consistent_index
 from everytoken.provenance.indexes.token_positions import Positions, StoredPositions
 from everytoken.tokens import StreamError
 from everytoken.tokens.streams import IndexedTokens, open_indexed
 
-FLAT = "flat"
+FLAT: Final = "flat"
 ORDER_FILE, PLACES_FILE = "order.npy", "places.npy"
 
 
@@ -95,7 +96,7 @@ class FlatIndex:
     shard_size: int | None
 
     @staticmethod
-    def open(folder: Path, described: dict[str, Any], numbers: DocumentNumbers) -> FlatIndex:
+    def open(folder: Path, described: FlatDescription, numbers: DocumentNumbers) -> FlatIndex:
         """Map the files that `everytoken.provenance.indexes.raw_shards_index` wrote."""
         return FlatIndex(
             described["stream"],

@@ -6,11 +6,26 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, NotRequired, Protocol, TypedDict, TypeVar, cast
 
 from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.indexes.document_numbers import FIRST_ROWS_FILE, DocumentNumbers, read_numbers, write_numbers
-from everytoken.shards import LEDGER_FILE, Artifact, ShardsError, file_sha256, read_artifact_ledger, write_text
+from everytoken.provenance.indexes.document_numbers import (
+    FIRST_ROWS_FILE,
+    DocumentNumbers,
+    SplitCounts,
+    read_numbers,
+    write_numbers,
+)
+from everytoken.shards import (
+    LEDGER_FILE,
+    Artifact,
+    Record,
+    ShardsError,
+    file_sha256,
+    read_artifact_ledger,
+    statistics_as,
+    write_text,
+)
 from everytoken.system_errors import raise_trouble
 
 DESCRIPTION_FILE = "index.json"
@@ -23,6 +38,40 @@ _NUMBERS = {
 }
 
 
+WindowKind = Literal["compact", "padded", "chats"]
+
+
+class StreamDescription(TypedDict):
+    """What ``index.json`` of every index of a stream says, and its statistics."""
+
+    stream: str  # its root digest
+    tokens: int
+    splits: list[SplitCounts]
+    documents: NotRequired[int]  # in the statistics alone
+
+
+class WindowsDescription(StreamDescription):
+    """Of windows of ``window`` tokens each."""
+
+    kind: WindowKind
+    windows: int
+    window: int
+
+
+class FlatDescription(StreamDescription):
+    """Of tokens without windows."""
+
+    kind: Literal["flat"]
+    shard_size_tokens: int
+
+
+Description = TypeVar("Description", WindowsDescription, FlatDescription)
+
+
+class _OfStream(TypedDict, total=False):
+    stream: str
+
+
 class Made(Protocol):
     """What an index needs to know of its stream: a made artifact, or what is said about one elsewhere."""
 
@@ -30,9 +79,8 @@ class Made(Protocol):
     def root_digest(self) -> str:
         """Digest of the stream."""
 
-    @property
-    def statistics(self) -> Mapping[str, Any]:
-        """What its writer counted."""
+    def statistics_as(self, kind: type[Record]) -> Record:
+        """Return what its writer counted."""
 
 
 @dataclass(frozen=True)
@@ -42,13 +90,22 @@ class MadeStream:
     root_digest: str
     statistics: Mapping[str, Any]
 
+    def statistics_as(self, kind: type[Record]) -> Record:
+        """See `Artifact.statistics_as`."""
+        return statistics_as(self.statistics, kind, f"stream {self.root_digest[:16]}")
+
 
 def made_stream(stream: Artifact) -> MadeStream:
     """Return what an index needs to know of a stream."""
     return MadeStream(stream.root_digest, stream.statistics)
 
 
-def require_same_counts(stream: str, found: Mapping[str, int], statistics: Mapping[str, Any]) -> None:
+def stream_of(artifact: Artifact) -> str | None:
+    """Return the root digest of the stream that an artifact is the index of; None when it is no such index."""
+    return artifact.statistics_as(_OfStream).get("stream")
+
+
+def require_same_counts(stream: str, found: Mapping[str, int], statistics: Mapping[str, object]) -> None:
     """Check that the documents are those of the stream, by what both count.
 
     Raises:
@@ -62,17 +119,40 @@ def require_same_counts(stream: str, found: Mapping[str, int], statistics: Mappi
             )
 
 
-def write_description(folder: Path, kind: str, stream: Made, numbers: DocumentNumbers, **more: Any) -> dict[str, Any]:
-    """Write ``index.json`` and ``first_rows.npy``; return the statistics of the index."""
-    described = {"kind": kind, "stream": stream.root_digest, **more, "splits": write_numbers(folder, numbers)}
+def write_description(folder: Path, described: Description, numbers: DocumentNumbers) -> Description:
+    """Write ``index.json``; return the statistics of the index."""
     write_text(folder / DESCRIPTION_FILE, json.dumps({"format": STREAM_INDEX_FORMAT, **described}, indent=1) + "\n")
-    return {**described, "documents": len(numbers)}
+    described["documents"] = len(numbers)
+    return described
 
 
-def read_description(
-    folder: Path, expected: str = STREAM_INDEX_FORMAT, of: str = "a stream"
-) -> tuple[dict[str, Any], DocumentNumbers]:
-    """Return what ``index.json`` of an index says, and the numbers of its documents.
+def describe_windows(
+    folder: Path, kind: WindowKind, stream: Made, numbers: DocumentNumbers, *, windows: int, window: int, tokens: int
+) -> WindowsDescription:
+    """Write what describes an index of windows, and ``first_rows.npy``; return its statistics."""
+    described = WindowsDescription(
+        kind=kind,
+        stream=stream.root_digest,
+        windows=windows,
+        window=window,
+        tokens=tokens,
+        splits=write_numbers(folder, numbers),
+    )
+    return write_description(folder, described, numbers)
+
+
+def read_description(folder: Path) -> tuple[WindowsDescription | FlatDescription, DocumentNumbers]:
+    """Return what ``index.json`` of an index of a stream says, and the numbers of its documents.
+
+    Raises:
+        ProvenanceError: the folder is no such index.
+    """
+    described, numbers = read_index(folder, STREAM_INDEX_FORMAT, "a stream")
+    return cast(WindowsDescription | FlatDescription, described), numbers
+
+
+def read_index(folder: Path, expected: str, of: str) -> tuple[dict[str, Any], DocumentNumbers]:
+    """Return ``index.json`` of an index, whose form is checked, and the numbers of its documents.
 
     Args:
         folder: of the index.

@@ -11,19 +11,19 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar, Final
 
 import numpy as np
 
 from everytoken.provenance.indexes.arrays import ArrayWriter, map_array, smallest_type, write_permutation
 from everytoken.provenance.indexes.document_numbers import DocumentNumbers, numbers_of
-from everytoken.provenance.indexes.index_folder import Made, require_same_counts, write_description
+from everytoken.provenance.indexes.index_folder import Made, WindowsDescription, describe_windows, require_same_counts
 from everytoken.provenance.indexes.spans import Span, StreamIndex
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Built, Shards, versioned
-from everytoken.tokens.streams import document_sizes
+from everytoken.tokens.streams import PaddedStatistics, document_sizes
 
-PADDED = "padded"
+PADDED: Final = "padded"
 _ORDER, _WINDOWS, _LENGTHS = "order.npy", "windows.npy", "lengths.npy"
 
 
@@ -53,15 +53,14 @@ def index_padded_stream(
             of_part = document_sizes(part) - 1
             tokens += int(of_part.sum())
             writer.append(of_part)
-    require_same_counts(
-        split, {"windows": len(numbers), "documents": len(numbers), "tokens": tokens}, stream.statistics
-    )
+    found = {"windows": len(numbers), "documents": len(numbers), "tokens": tokens}
+    require_same_counts(split, found, stream.statistics_as(PaddedStatistics))
     kind = smallest_type(len(numbers))
     with ExitStack() as files:
         order, windows = (files.enter_context(ArrayWriter(folder / name, kind)) for name in (_ORDER, _WINDOWS))
         write_permutation(numpy_generator(seed).permutation(len(numbers)), order, windows)
-    described = {"windows": len(numbers), "window": seq_length + 1, "tokens": tokens}
-    return Built(write_description(folder, PADDED, stream, numbers, **described))
+    counts = {"windows": len(numbers), "window": seq_length + 1, "tokens": tokens}
+    return Built(describe_windows(folder, PADDED, stream, numbers, **counts))
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +74,7 @@ class PaddedIndex(StreamIndex):
     lengths: np.ndarray
 
     @staticmethod
-    def open(folder: Path, described: dict[str, Any], numbers: DocumentNumbers) -> PaddedIndex:
+    def open(folder: Path, described: WindowsDescription, numbers: DocumentNumbers) -> PaddedIndex:
         """Map the files that `index_padded_stream` wrote."""
         return PaddedIndex(
             described["stream"],

@@ -19,13 +19,13 @@ import pyarrow as pa
 
 from everytoken.outofcore import ExternalSort, destinations
 from everytoken.provenance.indexes.arrays import ArrayWriter, smallest_type
-from everytoken.provenance.indexes.document_numbers import numbers_of
+from everytoken.provenance.indexes.document_numbers import numbers_of, write_numbers
 from everytoken.provenance.indexes.flat_index import FLAT, ORDER_FILE, PLACES_FILE
-from everytoken.provenance.indexes.index_folder import Made, require_same_counts, write_description
+from everytoken.provenance.indexes.index_folder import FlatDescription, Made, require_same_counts, write_description
 from everytoken.provenance.indexes.token_positions import PositionsWriter
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Built, Part, Shards, versioned
-from everytoken.tokens.streams import document_sizes, places
+from everytoken.tokens.streams import RawShardStatistics, document_sizes, places
 
 _PLACED = np.dtype([("place", "<u8"), ("strand", "<u8"), ("document", "<u8"), ("size", "<u4")])
 _INVERSE = np.dtype([("document", "<u8"), ("place", "<u8")])
@@ -93,9 +93,15 @@ def index_raw_shards(
             places_file.append(block["place"])
     shards_made = -(-positions.tokens // shard_size_tokens)
     found = {"documents": len(numbers), "tokens": positions.tokens, "shards": shards_made}
-    require_same_counts("raw_shards", found, stream.statistics)
-    described = {"tokens": positions.tokens, "shard_size_tokens": shard_size_tokens}
-    return Built(write_description(folder, FLAT, stream, numbers, **described))
+    require_same_counts("raw_shards", found, stream.statistics_as(RawShardStatistics))
+    described = FlatDescription(
+        kind=FLAT,
+        stream=stream.root_digest,
+        tokens=positions.tokens,
+        shard_size_tokens=shard_size_tokens,
+        splits=write_numbers(folder, numbers),
+    )
+    return Built(write_description(folder, described, numbers))
 
 
 def _totals(splits: Mapping[str, Shards]) -> tuple[dict[tuple[str, int], int], int]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from everytoken.provenance.errors import ProvenanceError
+from everytoken.provenance.indexes import stream_of
 from everytoken.shards import LEDGER_FILE, Artifact, ArtifactStore, DamagedStore, ShardsError, is_store, read_ledger
 from everytoken.system_errors import raise_trouble
 
@@ -84,12 +85,10 @@ class Places:
     @cached_property
     def indexes(self) -> dict[str, Artifact]:
         """The indexes of streams by the root digest of their stream; also of streams that a take-down made again."""
-        found = {one.statistics["stream"]: one for one in self.artifacts.values() if "stream" in one.statistics}
+        found = {stream: one for one in self.artifacts.values() if (stream := stream_of(one))}
         places = {path.parent / FORMER_INDEXES for name, path in self.paths.items() if name.endswith(_INDEX)}
         former = Places({str(path.parent): path.parent for one in places for path in one.glob(f"*/{LEDGER_FILE}")}, "")
-        return {
-            one.statistics["stream"]: one for one in former.artifacts.values() if "stream" in one.statistics
-        } | found
+        return {stream: one for one in former.artifacts.values() if (stream := stream_of(one))} | found
 
     def with_digest(self, root_digest: str) -> tuple[str, Artifact] | None:
         """Return name and artifact of this content; None when the environment has none."""

@@ -92,7 +92,7 @@ class DocumentRecord:
         """SOURCE/FILE/ROW; None of a canary document."""
         return None if self.address is None else str(self.address)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return it as plain JSON."""
         return {**vars(self), "address": self.spelled_address}
 

@@ -10,11 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from everytoken.provenance.indexes import FlatWindowIndex, flat_index_of_documents
 from everytoken.shards import LEDGER_FILE, ArtifactStore
+from everytoken.tokens.encoding import EncodedCounts
 from everytoken.tokens.streams import open_indexed, with_name
+
+
+class _JoinedFiles(TypedDict, total=False):
+    by_file: dict[str, EncodedCounts]
 
 
 def sequences_of(path: Path, seq_length: int) -> FlatWindowIndex | None:
@@ -43,8 +48,8 @@ def input_files(path: Path) -> dict[str, int]:
     folder = path if path.is_dir() else path.parent
     if not (folder / LEDGER_FILE).is_file():
         return {}
-    statistics: Mapping[str, Any] = ArtifactStore(folder).load().statistics
-    return {name: int(counts["documents"]) for name, counts in statistics.get("by_file", {}).items()}
+    by_file = ArtifactStore(folder).load().statistics_as(_JoinedFiles).get("by_file", {})
+    return {name: counts["documents"] for name, counts in by_file.items()}
 
 
 def joined_file_of(document: int, files: Mapping[str, int]) -> tuple[str, int] | None:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from pydantic import ValidationError
 
@@ -22,10 +22,19 @@ from everytoken.provenance.indexes import open_stream_index
 from everytoken.provenance.lookup.dataset_locations import Places
 from everytoken.provenance.lookup.indexed_streams import IndexedStream, indexed_stream
 from everytoken.provenance.lookup.run_streams import stream_of_run
-from everytoken.shards import LEDGER_FILE, Artifact, ArtifactStore, recipe_digest
+from everytoken.shards import LEDGER_FILE, Artifact, ArtifactStore, DamagedStore, recipe_digest
 from everytoken.tokens.order import DataParameters, SampleOrder, TrainingWindows, open_training_windows
 
 TRAINED = "train"  # the function whose recipe a trained checkpoint has
+
+
+class _Trained(TypedDict):
+    """What is read of the statistics of a trained checkpoint."""
+
+    steps: int
+    batch_size: int
+    seq_length: int
+    skipped_steps: int
 
 
 @dataclass(frozen=True)
@@ -102,7 +111,7 @@ def describe_run(name: str, checkpoint: Artifact, checkpoint_folders: Sequence[P
     Raises:
         ProvenanceError: the checkpoint is not one that a training of this project made.
     """
-    recipe, statistics = checkpoint.ledger["recipe"], checkpoint.statistics
+    recipe = checkpoint.ledger["recipe"]
     if recipe["function"] != TRAINED:
         raise ProvenanceError(
             f"{checkpoint.folder} was made by {recipe['function']}, not by a training of this project: what the model "
@@ -110,21 +119,22 @@ def describe_run(name: str, checkpoint: Artifact, checkpoint_folders: Sequence[P
         )
     given = recipe["parameters"]
     try:
-        digest, steps = recipe_digest(recipe), int(statistics["steps"])
+        trained = checkpoint.statistics_as(_Trained)
+        digest, steps = recipe_digest(recipe), int(trained["steps"])
         return Run(
             name=name,
             digest=digest,
             streams=tuple((str(stream), str(stored["digest"])) for stream, stored in given["streams"]),
             data=DataParameters.model_validate({**given["data"], "check": "sizes"}),
-            batch_size=int(statistics["batch_size"]),
-            seq_length=int(statistics["seq_length"]),
+            batch_size=int(trained["batch_size"]),
+            seq_length=int(trained["seq_length"]),
             steps=steps,
-            skipped_steps=_skipped(checkpoint) if statistics["skipped_steps"] else frozenset(),
+            skipped_steps=_skipped(checkpoint) if trained["skipped_steps"] else frozenset(),
             checkpoints=_checkpoints(digest, steps, checkpoint, checkpoint_folders),
             special_tokens_in_text=str(given["special_tokens_in_text"]),
             initial=None if given["initial"] is None else str(given["initial"]["digest"]),
         )
-    except (ValidationError, KeyError, TypeError, ValueError) as error:
+    except (ValidationError, DamagedStore, KeyError, TypeError, ValueError) as error:
         raise ProvenanceError(
             f"{checkpoint.folder}: the recipe of its ledger (version {recipe['version']} of {TRAINED}) is not as this "
             f"version writes it ({error!r}): ask with the version of everytoken that trained it"

@@ -21,7 +21,7 @@ from everytoken.provenance.lookup.indexed_streams import IndexedStream
 from everytoken.shards import LEDGER_FILE, Artifact, ArtifactStore
 from everytoken.tokens.chat import ChatParameters, said_in
 from everytoken.tokens.streams import STREAM_KINDS, dataset_of_stream, written_by
-from everytoken.tokens.tokenizer import DocumentTokenizer, SpecialTokens, open_tokenizer
+from everytoken.tokens.tokenizer import DocumentTokenizer, SpecialTokens, TokenizerIdentity, open_tokenizer
 
 Locate = Callable[[RecordText], LocatedTokens]
 
@@ -168,7 +168,7 @@ def _tokenizer(places: Places, name: str, stream: Artifact) -> DocumentTokenizer
             f"{places.environment!r} does not have any more. Run tokenization with the parameters that made it: the "
             "same parameters give the same tokenizer"
         )
-    return open_tokenizer(found[1], str(found[1].statistics["eos_token"]))
+    return open_tokenizer(found[1], found[1].statistics_as(TokenizerIdentity)["eos_token"])
 
 
 def _locate(places: Places, name: str, stream: Artifact, index: StreamIndex, tokenizer: DocumentTokenizer) -> Locate:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from everytoken.provenance.releases.parameters import Licence, Origin, WebLink
     from everytoken.provenance.releases.published import origins_of
     from everytoken.provenance.releases.recipe_file import (
+        DescribedRun,
         recipe_of,
         require_made_as_planned,
         require_plan,
@@ -72,6 +73,7 @@ __all__ = [
     "BOUNDARIES_FILE",
     "CHECKSUMS_FILE",
     "CLASSIFICATIONS_FOLDER",
+    "DescribedRun",
     "Licence",
     "MANIFEST",
     "MANIFEST_FOLDER",

@@ -68,17 +68,20 @@ def withheld_of(ids: Iterable[Sequence[str]]) -> Withheld:
     return Withheld(keys, tuple(sorted({length for _, length in known})))
 
 
+class WithheldIds(TypedDict):
+    """Ids of a part, each as [id_type, id], sorted."""
+
+    ids: list[list[str]]
+
+
 @versioned("find_withheld_ids", 2)
-def find_withheld_ids(part: Part, exclusions: Part) -> dict[str, Any]:
+def find_withheld_ids(part: Part, exclusions: Part) -> WithheldIds:
     """Return the ids of a part that would show text, and those of documents that were taken down.
 
     Args:
         part: documents with ``id``, ``id_type``, ``characters`` and ``text``; texts are only read of a part that has
             an id as long.
         exclusions: the value of this part, see `everytoken.corpus.exclusion`.
-
-    Returns:
-        ``{"ids": [[id_type, id], ...]}``, sorted.
     """
     found = _ids_taken_down(part, excluded_addresses(exclusions))
     if any(_may_show_text(batch).any() for batch in part.batches(["id", "characters"])):
@@ -87,7 +90,7 @@ def find_withheld_ids(part: Part, exclusions: Part) -> dict[str, Any]:
             some = batch.filter(pa.array(_may_show_text(batch)))
             rows = zip(*(some.column(name).to_pylist() for name in columns), strict=True)
             found.update((id_type, identifier) for id_type, identifier, text in rows if shows_text(identifier, text))
-    return {"ids": sorted(map(list, found))}
+    return WithheldIds(ids=sorted(map(list, found)))
 
 
 def _may_show_text(batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:

@@ -78,7 +78,7 @@ def _place(source: Source) -> str:
     return source.upstream.root if isinstance(source.upstream, PathUpstream) else source.upstream.kind
 
 
-def described_origin(origin: Origin | None) -> dict[str, Any]:
+def described_origin(origin: Origin | None) -> dict[str, object]:
     """Return what ``upstream.json`` says of where a source is from, next to its pin; nothing of most."""
     if origin is None:
         return {}

@@ -11,7 +11,7 @@ import platform
 import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypedDict
 
 import everytoken
 from everytoken.address import SHARD_INDEX, file_of
@@ -102,7 +102,25 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def recipe_of(parameters: Mapping[str, Any], stages: Mapping[str, Stored], tokenizer: Artifact) -> dict[str, Any]:
+class ReleaseRecipe(TypedDict):
+    """``recipe.json``: ``datasets`` and ``functions`` are by name."""
+
+    format: str
+    parameters: dict[str, Any]
+    versions: dict[str, str]
+    tokenizer: dict[str, object]
+    datasets: dict[str, dict[str, str | int]]
+    functions: dict[str, int]
+
+
+class DescribedRun(TypedDict):
+    """The job that made a corpus, and the streams that a release leaves out, with the reason."""
+
+    recipe: ReleaseRecipe
+    left_out: dict[str, str]
+
+
+def recipe_of(parameters: Mapping[str, Any], stages: Mapping[str, Stored], tokenizer: Artifact) -> ReleaseRecipe:
     """Return what ``recipe.json`` says.
 
     Args:
@@ -137,7 +155,7 @@ def versions() -> dict[str, str]:
     }
 
 
-def _said_of(stage: Stored) -> dict[str, Any]:
+def _said_of(stage: Stored) -> dict[str, str | int]:
     if isinstance(stage, Artifact):
         return {"root_digest": stage.root_digest, "bytes": stage.bytes}
     assert stage.ledger is not None, "shards that a store loads have a ledger"
@@ -147,12 +165,12 @@ def _said_of(stage: Stored) -> dict[str, Any]:
 
 def upstream_of(
     sources: Mapping[str, Source], licences: Mapping[str, Licence], origins: Mapping[str, Origin], plan: ShardPlan
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return what ``upstream.json`` says: of each source pin, licence and files of the plan; and the plan.
 
     Of a source without a public address it has no root, but ``homepage``, or ``public`` (false).
     """
-    files: dict[str, dict[int, dict[str, Any]]] = {name: {} for name in sorted(sources)}
+    files: dict[str, dict[int, dict[str, object]]] = {name: {} for name in sorted(sources)}
     for shard in plan["shards"]:
         source, number = file_of(shard)
         files[source][number] = {SHARD_INDEX: number, "path": shard["path"], "digest": shard["digest"]}
@@ -168,6 +186,6 @@ def upstream_of(
     return {"sources": described, "plan": dict(plan)}
 
 
-def _pin(source: Source, origin: Origin | None) -> dict[str, Any]:
-    pin: dict[str, Any] = published(source.upstream.model_dump(mode="json"))
+def _pin(source: Source, origin: Origin | None) -> dict[str, object]:
+    pin: dict[str, object] = published(source.upstream.model_dump(mode="json"))
     return {**pin, "root": NOT_PUBLISHED} if "root" in pin and isinstance(origin, NotPublic) else pin

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -134,7 +134,13 @@ def rescued_rows(documents: Part, manifest: Part, first_row: int, rescue: Rescue
     return Rows(TEXT_RESCUE, _texts(documents, wanted, first_row)) if wanted.any() else None
 
 
-def _texts(documents: Part, wanted: Flags, first_row: int) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
+class GivenTexts(TypedDict):
+    """How many texts of a part are given, by source."""
+
+    by_source: dict[str, int]
+
+
+def _texts(documents: Part, wanted: Flags, first_row: int) -> Generator[pa.RecordBatch, None, GivenTexts]:
     start = 0
     by_source: dict[str, int] = {}
     for batch in documents.batches(["source", "text"]):
@@ -145,4 +151,4 @@ def _texts(documents: Part, wanted: Flags, first_row: int) -> Generator[pa.Recor
         columns = [pa.array(first_row + start + rows), some.column("text")]
         yield pa.RecordBatch.from_arrays(columns, schema=TEXT_RESCUE)
         start += batch.num_rows
-    return {"by_source": by_source}
+    return GivenTexts(by_source=by_source)

@@ -45,7 +45,7 @@ from everytoken.provenance.releases.release import (
     UPSTREAM_FILE,
     VERIFICATION_FOLDER,
 )
-from everytoken.provenance.releases.released_texts import Rescue, find_shared_ids, rescued_rows
+from everytoken.provenance.releases.released_texts import GivenTexts, Rescue, find_shared_ids, rescued_rows
 from everytoken.shards import (
     Artifact,
     Built,
@@ -54,6 +54,7 @@ from everytoken.shards import (
     canonical_json,
     file_sha256,
     link_file,
+    statistics_as,
     versioned,
     write_rows,
     write_text,
@@ -193,7 +194,7 @@ def parts_with_text(documents: Shards, manifest: Shards, licences: Mapping[str, 
     return Shards(tuple(part for part, counts in by_part if given & set(counts["by_source"])))
 
 
-def release_metrics(release: Artifact) -> dict[str, Any]:
+def release_metrics(release: Artifact) -> dict[str, object]:
     """Return the numbers of a release: bytes, documents by split, texts given, ids withheld, documents excluded."""
     held = release.statistics_as(ReleaseStatistics)
     by_split, texts = held["by_split"], held["rescued"]
@@ -224,7 +225,7 @@ def _link(source: Path, target: Path) -> None:
     link_file(source, target)
 
 
-def _write_manifest(folder: Path, manifest: Shards) -> dict[str, Any]:
+def _write_manifest(folder: Path, manifest: Shards) -> dict[str, object]:
     """Link the parts of a manifest; return what ``file_boundaries.json`` says of the split."""
     parts, first_row = [], 0
     for part in manifest:
@@ -256,7 +257,7 @@ def _write_texts(
         if rows is not None:
             folder.mkdir(parents=True, exist_ok=True)
             written = write_rows(rows, folder / f"{part.name}.parquet")
-            total = add_statistics([total, dict(written.statistics["by_source"])])
+            total = add_statistics([total, statistics_as(written.statistics, GivenTexts, part.name)["by_source"]])
     return total
 
 
@@ -299,7 +300,7 @@ def _group(file: pq.ParquetFile, group: int, columns: list[str] | None) -> pa.Re
     return table.to_batches()[0] if table.num_rows else pa.RecordBatch.from_pylist([], table.schema)
 
 
-def _write_stream(folder: Path, name: str, stream: Artifact) -> dict[str, Any]:
+def _write_stream(folder: Path, name: str, stream: Artifact) -> dict[str, object]:
     """Write what tells whether a rebuilt stream is this one; return what ``streams.json`` says of it."""
     files = stream.ledger["files"]
     for kept in (f"{name}.idx", TOKEN_LENGTHS_FILE, MANIFEST_FILE):

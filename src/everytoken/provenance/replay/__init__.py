@@ -26,10 +26,18 @@ if TYPE_CHECKING:
         with_released_parameters,
     )
     from everytoken.provenance.replay.replayed_release import keep_to_release
-    from everytoken.provenance.replay.report import MOVED, allowing, replay_report, require_allowed, require_unmoved
+    from everytoken.provenance.replay.report import (
+        MOVED,
+        ReplayMetrics,
+        ReplayReport,
+        allowing,
+        replay_report,
+        require_allowed,
+        require_unmoved,
+    )
     from everytoken.provenance.replay.restore import find_tombstones, restore_part
-    from everytoken.provenance.replay.upstream_drift import cover_moved_files, released_plan
-    from everytoken.provenance.replay.verification import compare_streams, require_checks_hold
+    from everytoken.provenance.replay.upstream_drift import UpstreamChange, cover_moved_files, released_plan
+    from everytoken.provenance.replay.verification import StreamCheck, compare_streams, require_checks_hold
     from everytoken.provenance.replay.whole import require_whole
 
 __getattr__, __dir__ = exports(__name__, __file__)
@@ -37,6 +45,10 @@ __getattr__, __dir__ = exports(__name__, __file__)
 __all__ = [
     "CONTRADICTORY",
     "MOVED",
+    "ReplayMetrics",
+    "ReplayReport",
+    "StreamCheck",
+    "UpstreamChange",
     "allowing",
     "compare_streams",
     "cover_moved_files",

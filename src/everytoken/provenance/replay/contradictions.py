@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections import Counter
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +24,7 @@ from everytoken.corpus import N_CLASSES
 from everytoken.corpus.dedup import between
 from everytoken.outofcore import find_repeats
 from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.replay.manifest_files import read_released_manifest
+from everytoken.provenance.replay.manifest_files import ManifestPart, read_released_manifest
 from everytoken.shards import Artifact, Built, Rows, versioned, write_rows
 
 CONTRADICTORY = "contradictory"
@@ -47,11 +47,24 @@ CONTRADICTIONS = pa.schema(
 _SHOWN = 5
 
 
+class ContradictionStatistics(TypedDict):
+    """Statistics of `find_contradictions`: ``rows`` of the manifest; ``rules``, how many rows contradict each."""
+
+    rows: int
+    rules: dict[str, int]
+
+
+ContradictionsReport = TypedDict(
+    "ContradictionsReport", {"rows": int, "rules": dict[str, int], "in": str, "first": list[dict[str, Any]]}
+)
+"""How many rows contradict which rule, the file that lists all, and the first of them."""
+
+
 @versioned("find_contradictions", 1, unrecorded=["values", "memory"])
 def find_contradictions(
     folder: Path,
     *,
-    values: Sequence[Mapping[str, Any]],
+    values: Sequence[ManifestPart],
     digests: Sequence[str],
     threshold: int,
     is_used_once: bool,
@@ -67,9 +80,6 @@ def find_contradictions(
         is_used_once: whether no document is used twice, so that an address is in one row at most.
         memory: bytes for grouping addresses; changes time, never a byte.
 
-    Returns:
-        Statistics: ``rows`` of the manifest; ``rules``, how many rows contradict each.
-
     Raises:
         ProvenanceError: a file is not the one that was listed, or is no manifest.
     """
@@ -78,10 +88,10 @@ def find_contradictions(
         repeats = _repeats(values, total, memory, Path(scratch)) if is_used_once and addressed else None
         rows = Rows(CONTRADICTIONS, _found(values, threshold, repeats))
         written = write_rows(rows, folder / CONTRADICTIONS_FILE)
-    return Built({"rows": total, "rules": dict(written.statistics)})
+    return Built(ContradictionStatistics(rows=total, rules=dict(written.statistics)))
 
 
-def _counted(values: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+def _counted(values: Sequence[ManifestPart]) -> tuple[int, int]:
     """Return how many rows there are, counted and not as somebody says, and how many of them have an address."""
     rows = addressed = 0
     for _, _, _, batch in _numbered(values):
@@ -90,12 +100,12 @@ def _counted(values: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
     return rows, addressed
 
 
-def _repeats(values: Sequence[Mapping[str, Any]], total: int, memory: int, folder: Path) -> Integers:
+def _repeats(values: Sequence[ManifestPart], total: int, memory: int, folder: Path) -> Integers:
     """Return (position, first) of the rows whose address an earlier row has."""
     return find_repeats(_addresses(values), 2, total, total, memory, folder)
 
 
-def _addresses(values: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Integers, Integers]]:
+def _addresses(values: Sequence[ManifestPart]) -> Iterator[tuple[Integers, Integers]]:
     for start, _, _, batch in _numbered(values):
         there = np.flatnonzero(batch.column("source").is_valid().to_numpy(zero_copy_only=False))
         some = batch.select(ADDRESS_COLUMNS).take(pa.array(there))
@@ -107,7 +117,7 @@ def _key(source: str, shard_index: int | None, row: int | None) -> bytes:
     return hashlib.sha256(f"{source}\0{shard_index}\0{row}".encode()).digest()[:16]
 
 
-def _numbered(values: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, str, int, pa.RecordBatch]]:
+def _numbered(values: Sequence[ManifestPart]) -> Iterator[tuple[int, str, int, pa.RecordBatch]]:
     """Yield position over all rows, split, number in it, and rows."""
     start = 0
     for value in values:
@@ -117,8 +127,8 @@ def _numbered(values: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, str, i
 
 
 def _found(
-    values: Sequence[Mapping[str, Any]], threshold: int, repeats: Integers | None
-) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
+    values: Sequence[ManifestPart], threshold: int, repeats: Integers | None
+) -> Generator[pa.RecordBatch, None, dict[str, int]]:
     counts: Counter[str] = Counter()
     for start, split, number, batch in _numbered(values):
         wrong = _contradicting(batch, split, threshold)
@@ -165,14 +175,14 @@ def _rows(batch: pa.RecordBatch, split: str, number: int, rule: str, rows: Integ
     )
 
 
-def contradictions_report(found: Artifact) -> dict[str, Any]:
-    """Return how many rows contradict which rule, where all are listed, and the first of them."""
+def contradictions_report(found: Artifact) -> ContradictionsReport:
+    """Return what a report says of the rows of `find_contradictions`."""
     with pq.ParquetFile(found.path(CONTRADICTIONS_FILE)) as file:
         first = next(file.iter_batches(_SHOWN)).to_pylist() if file.metadata.num_rows else []
         rows = file.metadata.num_rows
     return {
         "rows": rows,
-        "rules": found.statistics["rules"],
+        "rules": found.statistics_as(ContradictionStatistics)["rules"],
         "in": f"{found.folder}/{CONTRADICTIONS_FILE}",
         "first": first,
     }

@@ -7,9 +7,9 @@ text that is there must have the hash of the manifest. Rows that are not found s
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Generator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from everytoken.address import SHARD_INDEX, Address
 from everytoken.arrays import Flags, Hashes, Integers
+from everytoken.corpus import add_statistics
 from everytoken.provenance.hashed_texts import text_hashes
 from everytoken.provenance.releases import SPLITS
 from everytoken.provenance.replay.manifest_files import ROWS, read_released_manifest
@@ -39,12 +40,21 @@ LOCATED = pa.schema(
 _HELD = 8
 
 
+class LocatedCounts(TypedDict):
+    """Rows of a split in a part of a manifest."""
+
+    rows: int
+    excluded: int
+    at_address: int
+    other_text_at_address: int
+
+
 # the documents are those of the planned shards: their addresses say the same
 @versioned("locate_part", 2, unrecorded=["shards"])
 def locate_part(part: Part, *, documents: Shards, shards: Sequence[Address]) -> Rows:
     """Find the documents of one part of all splits at their addresses; rows are `LOCATED`, split after split.
 
-    Statistics: by split ``rows``, ``excluded``, ``at_address`` and ``other_text_at_address``.
+    Statistics: `LocatedCounts` by split.
 
     Args:
         part: its ``value`` is one of `everytoken.provenance.replay.manifest_files.manifest_parts`.
@@ -57,8 +67,8 @@ def locate_part(part: Part, *, documents: Shards, shards: Sequence[Address]) -> 
     return Rows(LOCATED, _located(part, _Addresses(documents, shards)))
 
 
-def _located(part: Part, addresses: _Addresses) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
-    counts = {split: Counter[str]() for split in SPLITS}
+def _located(part: Part, addresses: _Addresses) -> Generator[pa.RecordBatch, None, dict[str, LocatedCounts]]:
+    counts: dict[str, LocatedCounts] = {}
     for split, number, batch in read_released_manifest(part.value):
         rows = batch.num_rows
         there, found = addresses.find(batch)
@@ -66,12 +76,13 @@ def _located(part: Part, addresses: _Addresses) -> Generator[pa.RecordBatch, Non
         told = expected.is_valid().to_numpy(zero_copy_only=False)
         same = there & (~told | (found.hashes == expected.fill_null(0).to_numpy()))
         other = there & ~same
-        counts[split].update(
+        own = LocatedCounts(
             rows=rows,
             excluded=int(batch.column("is_excluded").true_count),
             at_address=int(np.count_nonzero(same)),
             other_text_at_address=int(np.count_nonzero(other)),
         )
+        counts[split] = add_statistics([counts[split], own]) if split in counts else own
         yield pa.RecordBatch.from_arrays(
             [
                 pa.array(np.full(rows, SPLITS.index(split), np.int8)),
@@ -86,7 +97,7 @@ def _located(part: Part, addresses: _Addresses) -> Generator[pa.RecordBatch, Non
             ],
             schema=LOCATED,
         )
-    return {split: dict(sorted(counted.items())) for split, counted in counts.items() if counted}
+    return counts
 
 
 class _Found(NamedTuple):

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -44,6 +44,19 @@ ROWS = pa.schema(
 
 _PUBLISHED = ("id", "safety_score", "is_bad", "has_annotation")
 _COPY = "Copy the release again: it is not the one that was made."
+
+
+class ManifestFile(TypedDict):
+    """A file of a manifest; ``first_row`` is the number of its first document in its split."""
+
+    path: str
+    rows: int
+    first_row: int
+    sha256: str
+
+
+ManifestPart = Mapping[str, ManifestFile | None]
+"""The file of each split that is in one part; None where the split has no file of this part."""
 
 
 class RescueFile(NamedTuple):
@@ -78,8 +91,7 @@ def require_manifest(folder: Path) -> None:
 def manifest_parts(folder: Path) -> Shards:
     """Return value parts, one for each part of the splits.
 
-    A value has for each split ``path``, ``rows``, ``first_row`` (number of its first document) and ``sha256``, or null
-    where the split has no file of this part. Their digests say nothing of where the files lie.
+    A value is a `ManifestPart`. Their digests say nothing of where the files lie.
 
     Raises:
         ProvenanceError: the folder is neither a release nor of the published format, or its boundaries say otherwise.
@@ -92,7 +104,7 @@ def manifest_parts(folder: Path) -> Shards:
     )
 
 
-def _known(file: Mapping[str, Any] | None) -> Any:
+def _known(file: ManifestFile | None) -> list[object] | None:
     return None if file is None else [file["first_row"], file["rows"], file["sha256"]]
 
 
@@ -113,7 +125,7 @@ def rescue_files(folder: Path) -> list[RescueFile]:
     return found
 
 
-def read_released_manifest(value: Mapping[str, Any]) -> Iterator[tuple[str, int, pa.RecordBatch]]:
+def read_released_manifest(value: ManifestPart) -> Iterator[tuple[str, int, pa.RecordBatch]]:
     """Yield split, number of the first document, and rows (`ROWS`) of the files of one part, in the order of `SPLITS`.
 
     Args:
@@ -179,28 +191,30 @@ def _rows(batch: pa.RecordBatch, path: Path, first: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=ROWS)
 
 
-def _released(folder: Path) -> dict[str, dict[str, dict[str, Any]]]:
+def _released(folder: Path) -> dict[str, dict[str, ManifestFile]]:
     boundaries = open_release(folder).boundaries
     return {
         split: {
-            part["name"]: {
-                "path": str(folder / MANIFEST_FOLDER / split / f"{part['name']}.parquet"),
-                **{key: part[key] for key in ("rows", "first_row", "sha256")},
-            }
+            part["name"]: ManifestFile(
+                path=str(folder / MANIFEST_FOLDER / split / f"{part['name']}.parquet"),
+                rows=part["rows"],
+                first_row=part["first_row"],
+                sha256=part["sha256"],
+            )
             for part in boundaries[split]["parts"]
         }
         for split in SPLITS
     }
 
 
-def _published(folder: Path) -> dict[str, dict[str, dict[str, Any]]]:
+def _published(folder: Path) -> dict[str, dict[str, ManifestFile]]:
     require_manifest(folder)
-    found: dict[str, dict[str, dict[str, Any]]] = {split: {} for split in SPLITS}
+    found: dict[str, dict[str, ManifestFile]] = {split: {} for split in SPLITS}
     for split in PUBLISHED_SPLITS:
         paths, first = _published_paths(folder, split), 0
         with ThreadPoolExecutor(4) as threads:  # hashing releases the GIL
             for path, (rows, sha256) in zip(paths, threads.map(_facts, paths), strict=True):
-                found[split][path.stem] = {"path": str(path), "rows": rows, "first_row": first, "sha256": sha256}
+                found[split][path.stem] = ManifestFile(path=str(path), rows=rows, first_row=first, sha256=sha256)
                 first += rows
     _check_boundaries(folder, found)
     return found
@@ -218,7 +232,7 @@ def _facts(path: Path) -> tuple[int, str]:
         raise ProvenanceError(f"{path} is no parquet file ({error}). {_COPY}") from error
 
 
-def _check_boundaries(folder: Path, found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
+def _check_boundaries(folder: Path, found: Mapping[str, Mapping[str, ManifestFile]]) -> None:
     """Compare rows and order with ``file_boundaries.json``, where that is one that this version can read."""
     path = folder / BOUNDARIES_FILE
     if not path.exists():

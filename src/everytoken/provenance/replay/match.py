@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -44,12 +44,13 @@ from everytoken.provenance.replay.faults import (
 )
 from everytoken.provenance.replay.manifest_files import RescueFile
 from everytoken.provenance.replay.row_reader import RowReaders
-from everytoken.shards import Built, Rows, Shards, StoredPart, file_sha256, versioned, write_rows
+from everytoken.shards import Built, Rows, Shards, StoredPart, file_sha256, statistics_as, versioned, write_rows
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-OUTCOMES = ("by_id", "by_text", "rescued", "gone", "changed", "ambiguous")
+RowOutcome = Literal["by_id", "by_text", "rescued", "gone", "changed", "ambiguous"]
+OUTCOMES: tuple[RowOutcome, ...] = ("by_id", "by_text", "rescued", "gone", "changed", "ambiguous")
 BY_ID, BY_TEXT, RESCUED, GONE, CHANGED, AMBIGUOUS = range(len(OUTCOMES))
 FAULTS = OUTCOMES[GONE:]
 
@@ -63,6 +64,19 @@ _WANTED = (
     *("split", "number", "id", "id_type", *ADDRESS_COLUMNS, "text_hash"),
     *("found_hash", "found_part", "found_at"),
 )
+
+
+class Outcomes(TypedDict):
+    """How many rows have each outcome, by split; those that occur."""
+
+    outcomes: dict[str, dict[RowOutcome, int]]
+
+
+class MatchStatistics(Outcomes):
+    """Statistics of `match_rows`: ``rows`` that were looked for; ``rescue``, split and SHA-256 of each file."""
+
+    rows: int
+    rescue: list[list[str]]
 
 
 @versioned("match_rows", 2, unrecorded=["rescue", "memory"])
@@ -90,9 +104,6 @@ def match_rows(
         rescue_digests: split and SHA-256 of each, what the recipe knows of them.
         memory: bytes for DuckDB; the process itself needs about 350 MB more.
 
-    Returns:
-        Statistics: ``rows`` that were looked for, and how many have each outcome, by split.
-
     Raises:
         ProvenanceError: a rescue file is not the listed one, has a row twice, or a text that has not its hash; or the
             memory is too little.
@@ -112,7 +123,8 @@ def match_rows(
             judged = _judged(found, table, rescue, FoundDocuments(paths, readers))
             written = write_rows(Rows(FAULT_ROWS, judged), folder / FAULTS_FILE)
         table.flush()
-    return Built({"rows": count, **written.statistics, "rescue": [list(digest) for digest in rescue_digests]})
+    counted = statistics_as(written.statistics, Outcomes, FAULTS_FILE)
+    return Built(MatchStatistics(**counted, rows=count, rescue=[list(digest) for digest in rescue_digests]))
 
 
 @contextmanager
@@ -302,9 +314,9 @@ def _in_order(database: DuckDBPyConnection) -> Iterator[pa.RecordBatch]:
 
 def _judged(
     found: Iterator[pa.RecordBatch], table: np.ndarray, rescue: Sequence[RescueFile], documents: FoundDocuments
-) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
+) -> Generator[pa.RecordBatch, None, Outcomes]:
     """Fill ``rows.npy`` front to back; yield the faults."""
-    counts = {split: Counter[str]() for split in SPLITS}
+    counts = {split: Counter[RowOutcome]() for split in SPLITS}
     filled = 0
     for batch in found:
         outcomes, places = _outcomes(batch, rescue)
@@ -322,7 +334,7 @@ def _judged(
             counts[split].update({OUTCOMES[outcome]: count for outcome, count in enumerate(of_split) if count})
         if len(rows):
             yield fault_rows(faults, [OUTCOMES[outcome] for outcome in outcomes[rows].tolist()], instead)
-    return {"outcomes": {split: dict(sorted(counted.items())) for split, counted in counts.items() if counted}}
+    return Outcomes(outcomes={split: dict(sorted(one.items())) for split, one in counts.items() if one})
 
 
 def _outcomes(batch: pa.RecordBatch, rescue: Sequence[RescueFile]) -> tuple[np.ndarray, np.ndarray]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypedDict, cast
 
 import pyarrow.parquet as pq
 
@@ -18,10 +18,11 @@ from everytoken.address import Address
 from everytoken.corpus import add_statistics
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases import open_release
-from everytoken.provenance.replay.contradictions import CONTRADICTORY, contradictions_report
+from everytoken.provenance.replay.contradictions import ContradictionsReport, contradictions_report
+from everytoken.provenance.replay.locate import LocatedCounts
 from everytoken.provenance.replay.manifest_files import is_release
-from everytoken.provenance.replay.match import FAULTS, FAULTS_FILE, OUTCOMES
-from everytoken.provenance.replay.upstream_drift import RENAMED
+from everytoken.provenance.replay.match import FAULTS, FAULTS_FILE, OUTCOMES, MatchStatistics, RowOutcome
+from everytoken.provenance.replay.upstream_drift import RENAMED, UpstreamChange
 from everytoken.shards import Artifact, Shards
 
 logger = logging.getLogger(__name__)
@@ -41,7 +42,60 @@ _CONSEQUENCES = {
 }
 
 
-def require_unmoved(moved: Sequence[Mapping[str, Any]], allowed: Collection[str], where: str) -> None:
+_FOUND: tuple[Literal["at_address", RowOutcome], ...] = ("at_address", *OUTCOMES)
+_COUNTED: tuple[Literal["rows", "excluded", "at_address", RowOutcome], ...] = ("rows", "excluded", *_FOUND)
+
+
+class FoundRows(TypedDict):
+    """Rows of a manifest by where their documents were found, or why not."""
+
+    rows: int
+    excluded: int
+    at_address: int
+    by_id: int
+    by_text: int
+    rescued: int
+    gone: int
+    changed: int
+    ambiguous: int
+
+
+class SplitRows(FoundRows):
+    """Those of one split."""
+
+    other_text_at_address: int
+
+
+class ReplayMetrics(FoundRows):
+    """`FoundRows` of all splits and of each; ``moved`` files and pins, and ``contradictory`` rows."""
+
+    moved: int
+    contradictory: int
+    by_split: dict[str, SplitRows]
+
+
+class ReplayedFolder(TypedDict):
+    """The release or manifest; ``digest`` is None where it is no release."""
+
+    path: str
+    digest: str | None
+
+
+FaultsReport = TypedDict("FaultsReport", {"in": str, "first": list[dict[str, Any]]})
+"""The file that lists all rows that are missing, and the first of them."""
+
+
+class ReplayReport(TypedDict):
+    """What `replay_report` tells."""
+
+    release: ReplayedFolder
+    rows: ReplayMetrics
+    moved: list[UpstreamChange]
+    contradictions: ContradictionsReport
+    faults: FaultsReport
+
+
+def require_unmoved(moved: Sequence[UpstreamChange], allowed: Collection[str], where: str) -> None:
     """Check that no file or pin of the upstream is another one, unless that is allowed.
 
     Args:
@@ -69,7 +123,7 @@ def allowing(kinds: Sequence[str], allowed: Collection[str]) -> str:
     return f"--params replay.allow={'+'.join(both)}, or in parameters_replay.yml replay.allow: [{', '.join(both)}]"
 
 
-def _moved_line(change: Mapping[str, Any]) -> str:
+def _moved_line(change: UpstreamChange) -> str:
     what = change["what"] if change["path"] is None else change["path"]
     if change["what"] == RENAMED:
         return f"source {change['source']!r}, {what} is {change['found']} now, of the same digest"
@@ -80,10 +134,10 @@ def _moved_line(change: Mapping[str, Any]) -> str:
 def replay_report(
     located: Shards,
     matches: Artifact,
-    moved: Sequence[Mapping[str, Any]],
+    moved: Sequence[UpstreamChange],
     contradictions: Artifact,
     folder: Path,
-) -> tuple[dict[str, Any], dict[str, Any]]:
+) -> tuple[ReplayMetrics, ReplayReport]:
     """Check that every row of the manifest has an outcome; return counts, and the report with the first faults.
 
     Args:
@@ -96,33 +150,33 @@ def replay_report(
     Raises:
         ProvenanceError: rows are neither found, excluded nor missing: the datasets are not of one replay.
     """
-    counts = add_statistics(located.statistics)
-    outcomes = matches.statistics["outcomes"]
-    by_split = {}
+    counts: Mapping[str, LocatedCounts] = add_statistics(located.statistics)
+    outcomes = matches.statistics_as(MatchStatistics)["outcomes"]
+    by_split: dict[str, SplitRows] = {}
     for split, counted in counts.items():
-        found = {**dict.fromkeys(OUTCOMES, 0), **outcomes.get(split, {})}
-        by_split[split] = {**counted, **found}
-        _require_conserved(split, by_split[split], matches)
-    names = ("rows", "excluded", "at_address", *OUTCOMES)
-    total = {name: sum(counted.get(name, 0) for counted in by_split.values()) for name in names}
+        found = outcomes.get(split, {})
+        _require_conserved(split, counted, sum(found.values()))
+        by_split[split] = cast(SplitRows, {**counted, **dict.fromkeys(OUTCOMES, 0), **found})
+    total = {name: sum(rows[name] for rows in by_split.values()) for name in _COUNTED}
     contradictory = contradictions_report(contradictions)
-    metrics = {**total, MOVED: len(moved), CONTRADICTORY: contradictory["rows"], "by_split": by_split}
+    metrics = ReplayMetrics(
+        **cast(FoundRows, total), moved=len(moved), contradictory=contradictory["rows"], by_split=by_split
+    )
     logger.info("%s: %s", release_name(folder), found_line(metrics))
-    report = {
+    return metrics, {
         "release": {"path": str(folder), "digest": open_release(folder).digest if is_release(folder) else None},
         "rows": metrics,
         "moved": list(moved),
         "contradictions": contradictory,
         "faults": {"in": f"{matches.folder}/{FAULTS_FILE}", "first": _first_faults(matches)},
     }
-    return metrics, report
 
 
-def found_line(metrics: Mapping[str, Any]) -> str:
+def found_line(metrics: ReplayMetrics) -> str:
     """Return how many documents were found how, of the metrics of `replay_report`."""
     counts = [
         f"{metrics[name]:,} {'at their address' if name == 'at_address' else name.replace('_', ' ')}"
-        for name in ("at_address", *OUTCOMES)
+        for name in _FOUND
         if metrics[name]
     ]
     down = f" ({metrics['excluded']:,} were taken down before the release)" if metrics["excluded"] else ""
@@ -134,8 +188,7 @@ def release_name(folder: Path) -> str:
     return f"replay of release {open_release(folder).digest}" if is_release(folder) else f"replay of manifest {folder}"
 
 
-def _require_conserved(split: str, counted: Mapping[str, int], matches: Artifact) -> None:
-    looked_for = sum(matches.statistics["outcomes"].get(split, {}).values())
+def _require_conserved(split: str, counted: LocatedCounts, looked_for: int) -> None:
     most = counted["rows"] - counted["at_address"]
     if not most - counted["excluded"] <= looked_for <= most:
         raise ProvenanceError(
@@ -164,7 +217,7 @@ def _hash(value: int | None) -> str | None:
     return None if value is None else f"{value:016x}"
 
 
-def require_allowed(report: Mapping[str, Any], allowed: Collection[str]) -> None:
+def require_allowed(report: ReplayReport, allowed: Collection[str]) -> None:
     """Check that no kind of row is missing but those that are allowed.
 
     Args:

@@ -16,14 +16,21 @@ from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from everytoken.address import ADDRESS_COLUMNS
-from everytoken.corpus import DEFAULT_REASON, DOCUMENTS, MAX_BATCH_BYTES, MAX_BATCH_ROWS, SPLIT_DOCUMENTS
+from everytoken.corpus import (
+    DEFAULT_REASON,
+    DOCUMENTS,
+    MAX_BATCH_BYTES,
+    MAX_BATCH_ROWS,
+    SPLIT_DOCUMENTS,
+    Exclusions,
+)
 from everytoken.corpus.dedup import between, load_mapped
 from everytoken.corpus.sampling import HeldOutParameters, estimated_tokens, sum_tokens
 from everytoken.provenance.errors import ProvenanceError
@@ -45,14 +52,31 @@ from everytoken.provenance.replay.match import (
     ROWS_FILE,
     STARTS_FILE,
     UTF8_BYTES,
+    RowOutcome,
 )
 from everytoken.provenance.replay.row_reader import RowReaders
 from everytoken.shards import Artifact, Part, Rows, Shards, StoredPart, versioned
 
 _AT_ADDRESS, _EXCLUDED = len(OUTCOMES), len(OUTCOMES) + 1
-_NAMES = (*OUTCOMES, "at_address", "excluded")
+_Place = Literal[RowOutcome, "at_address", "excluded"]
+_NAMES: tuple[_Place, ...] = (*OUTCOMES, "at_address", "excluded")
 _IN_DOCUMENTS, _TOMBSTONES = (_AT_ADDRESS, BY_ID, BY_TEXT, AMBIGUOUS), (_EXCLUDED, GONE, CHANGED)
 _RESCUE_SOURCE = "text_rescue"
+
+
+class RestoredStatistics(TypedDict):
+    """Statistics of `restore_part`, and how many documents came from where."""
+
+    rows: int
+    estimated_tokens: float
+    at_address: NotRequired[int]
+    by_id: NotRequired[int]
+    by_text: NotRequired[int]
+    ambiguous: NotRequired[int]
+    rescued: NotRequired[int]
+    excluded: NotRequired[int]  # from here on tombstones, which the held-out split has not
+    gone: NotRequired[int]
+    changed: NotRequired[int]
 
 
 @versioned("restore_part", 1, unrecorded=["rescue"])
@@ -69,9 +93,6 @@ def restore_part(
 
     Memory holds a batch of texts and the row group of each file that was read last, of at most 8 files.
 
-    Statistics: ``rows``, ``estimated_tokens``, and how many came from where: ``at_address``, ``by_id``, ``by_text``,
-    ``ambiguous``, ``rescued``; the tombstones ``excluded``, ``gone`` and ``changed`` (not in the held-out split).
-
     Args:
         part: of `everytoken.provenance.replay.locate.locate_part`.
         split: one of `SPLITS`.
@@ -87,7 +108,7 @@ def restore_part(
 
 
 @versioned("find_tombstones", 2)
-def find_tombstones(part: Part, *, matches: Artifact) -> dict[str, Any]:
+def find_tombstones(part: Part, *, matches: Artifact) -> Exclusions:
     """Return the exclusions of one part as `everytoken.corpus.exclusion` has them, with token lengths.
 
     ``{"addresses": [[source, shard_index, row, reason, token_length], ...]}``: the excluded documents of the streams,
@@ -105,7 +126,7 @@ def find_tombstones(part: Part, *, matches: Artifact) -> dict[str, Any]:
             reason = DEFAULT_REASON if outcome == _EXCLUDED else f"{OUTCOMES[outcome]} upstream since the release"
             # the splits come in order, and the compact stream, where lengths count, has that of unannotated
             found[tuple(address)] = [*address, reason, *([] if length is None else [length])]
-    return {"addresses": list(found.values())}
+    return Exclusions(addresses=list(found.values()))
 
 
 class _Placed(NamedTuple):
@@ -153,8 +174,8 @@ def _restored(
     matches: Artifact,
     rescue: Sequence[RescueFile],
     estimate: HeldOutParameters,
-) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
-    counts: Counter[str] = Counter()
+) -> Generator[pa.RecordBatch, None, RestoredStatistics]:
+    counts: Counter[_Place] = Counter()
     lengths = [np.empty(0, np.int64)]
     number = SPLITS.index(split)
     paths = [document.path for document in documents if isinstance(document, StoredPart)]
@@ -172,7 +193,10 @@ def _restored(
                 lengths.append(made.column("characters").to_numpy())
                 yield made
     tokens = sum_tokens(estimated_tokens(np.concatenate(lengths), estimate))
-    return {"rows": sum(counts.values()), "estimated_tokens": tokens, **dict(sorted(counts.items()))}
+    statistics = RestoredStatistics(rows=sum(counts.values()), estimated_tokens=tokens)
+    for name in sorted(counts):
+        statistics[name] = counts[name]
+    return statistics
 
 
 def _blocks(sizes: np.ndarray) -> Iterator[np.ndarray]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import TypedDict
 
 from everytoken.corpus.ingestion import PlannedShard, ShardPlan, Source, Upstream
 from everytoken.corpus.reading import ReadingLimits, count_rows
@@ -23,13 +23,23 @@ RENAMED = "renamed"
 _PINS = ("revision", "version", "sha256")
 
 
+class UpstreamChange(TypedDict):
+    """A file or pin (``path`` is None) of the upstream that is another one; ``renamed`` ones have paths in both."""
+
+    source: str
+    path: str | None
+    what: str
+    expected: str | None
+    found: str | None
+
+
 def released_plan(
     release: Release,
     upstreams: Mapping[str, Upstream],
     files: Mapping[str, Sequence[UpstreamFile]],
     *,
     follow_renamed: bool,
-) -> tuple[ShardPlan, list[dict[str, Any]]]:
+) -> tuple[ShardPlan, list[UpstreamChange]]:
     """Return the released plan with the digests of the files as they are now, and what has moved.
 
     A shard whose file is gone is not in the plan that is returned. One whose file has another path now has that path.
@@ -40,10 +50,6 @@ def released_plan(
         files: of each source.
         follow_renamed: whether a file that is gone may be another one of the same digest, which the plan does not have.
             Digests of such files are taken where they are on this machine; none is fetched for it.
-
-    Returns:
-        The plan, and ``{"source", "path", "what", "expected", "found"}`` of each pin (path null) or file that differs.
-        What is ``renamed`` has paths for ``expected`` and ``found``.
 
     Raises:
         ProvenanceError: the plan has a source that is not among the upstreams.
@@ -86,7 +92,7 @@ def released_plan(
 
 def cover_moved_files(
     plan: ShardPlan,
-    moved: Sequence[Mapping[str, Any]],
+    moved: Sequence[UpstreamChange],
     sources: Mapping[str, Source],
     files: Mapping[str, Sequence[UpstreamFile]],
     limits: ReadingLimits,
@@ -166,7 +172,7 @@ def _digest(file: UpstreamFile, expected: str) -> str:
     return told if algorithm_of(told) == algorithm else file.digest(algorithm)
 
 
-def _pins(release: Release, name: str, upstream: Upstream) -> list[dict[str, Any]]:
+def _pins(release: Release, name: str, upstream: Upstream) -> list[UpstreamChange]:
     """Return in what the pin of a source differs; another kind of upstream is a mirror, whose files are compared."""
     then = release.upstream["sources"].get(name, {}).get("upstream", {})
     now = upstream.model_dump(mode="json")
@@ -175,5 +181,5 @@ def _pins(release: Release, name: str, upstream: Upstream) -> list[dict[str, Any
     return [_change(name, None, pin, then.get(pin), now.get(pin)) for pin in _PINS if then.get(pin) != now.get(pin)]
 
 
-def _change(source: str, path: str | None, what: str, expected: Any, found: Any) -> dict[str, Any]:
-    return {"source": source, "path": path, "what": what, "expected": expected, "found": found}
+def _change(source: str, path: str | None, what: str, expected: str | None, found: str | None) -> UpstreamChange:
+    return UpstreamChange(source=source, path=path, what=what, expected=expected, found=found)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases import open_release
 from everytoken.provenance.replay.manifest_files import is_release
 from everytoken.provenance.replay.match import FAULTS
-from everytoken.provenance.replay.report import found_line, release_name
+from everytoken.provenance.replay.report import ReplayMetrics, found_line, release_name
 from everytoken.provenance.verification import release_checks
 from everytoken.shards import Artifact
 from everytoken.tokens.streams import STREAM_KINDS
@@ -19,12 +19,20 @@ from everytoken.tokens.streams import STREAM_KINDS
 logger = logging.getLogger(__name__)
 
 
+class StreamCheck(TypedDict):
+    """A check of a release or a stream; ``ok`` is None of a stream that is not there."""
+
+    name: str
+    ok: bool | None
+    text: str
+
+
 def compare_streams(
     folder: Path, streams: Mapping[str, Artifact | None], *, full: bool, documents: int, seed: int
-) -> list[dict[str, Any]]:
-    """Check a release, and streams against it: ``{"name", "ok", "text"}`` of each check.
+) -> list[StreamCheck]:
+    """Check a release, and streams against it.
 
-    A stream of the release that is not there is listed with ``ok`` null, and what makes it. A manifest in the published
+    A stream of the release that is not there is listed with what makes it. A manifest in the published
     format describes no streams, and there are no checks.
 
     Args:
@@ -41,11 +49,11 @@ def compare_streams(
     made = {name: stream.folder for name, stream in streams.items() if stream is not None and stream.folder}
     folders = {name: made[name] for name in made if name in release.streams}
     absent = [
-        {"name": name, "ok": None, "text": f"not rebuilt: {_remedy(name)}"}
+        StreamCheck(name=name, ok=None, text=f"not rebuilt: {_remedy(name)}")
         for name in sorted(set(release.streams) - set(folders))
     ]
     checks = release_checks(release, folders, full=full, documents=documents, seed=seed)
-    return [*({"name": check.name, "ok": check.ok, "text": check.text} for check in checks), *absent]
+    return [*(StreamCheck(name=check.name, ok=check.ok, text=check.text) for check in checks), *absent]
 
 
 def _remedy(name: str) -> str:
@@ -59,9 +67,7 @@ def _remedy(name: str) -> str:
     return f"its documents are in no release; with them at {kind.own_documents}, {command}"
 
 
-def require_checks_hold(
-    checks: Sequence[Mapping[str, Any]], replayed: Mapping[str, Any], folder: Path
-) -> dict[str, Any]:
+def require_checks_hold(checks: Sequence[StreamCheck], replayed: ReplayMetrics, folder: Path) -> dict[str, int]:
     """Check that every check holds, unless documents are missing and a replay was allowed to go on without them.
 
     What came out is logged in one line, as a warning where a check fails, a stream is not rebuilt or nothing is told.

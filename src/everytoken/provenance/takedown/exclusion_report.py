@@ -32,13 +32,14 @@ from everytoken.provenance.indexes import (
 from everytoken.provenance.lookup import TRAINED, OpenRun, Places, describe_run, open_run
 from everytoken.provenance.releases import SPLITS, write_window_checksums
 from everytoken.provenance.takedown.exclusion_request import ExcludedDocument
-from everytoken.shards import LEDGER_FILE, Artifact, ArtifactStore, Ledger, Store, plan_artifact, write_text
+from everytoken.shards import LEDGER_FILE, Artifact, ArtifactStore, Ledger, Shards, Store, plan_artifact, write_text
 from everytoken.tokens.order import WindowStream, open_window_stream
 from everytoken.tokens.streams import (
     LOSS_MASK_FILE,
     STREAM_KINDS,
     TOKEN_LENGTHS_FILE,
     StreamKind,
+    WindowCounts,
     open_indexed,
     open_loss_mask,
     unpack_mask,
@@ -61,7 +62,7 @@ def rebuilt_kinds() -> dict[str, StreamKind]:
     return {kind.dataset: kind for kind in STREAM_KINDS.values() if kind.exclusion == "rebuild"}
 
 
-def splits_of(places: Places) -> dict[str, Any]:
+def splits_of(places: Places) -> dict[str, Shards]:
     """Return the three splits of an environment, by name.
 
     Raises:
@@ -166,7 +167,7 @@ def note_before(
     for name in kinds_with_tombstones():
         stream = _stream(places, name)
         write_window_checksums(stream.path(f"{name}.bin"), _window_bytes(stream, name), folder / f"{name}.npy")
-        streams[name] = {"before": stream.root_digest, "windows": stream.statistics["windows"]}
+        streams[name] = {"before": stream.root_digest, "windows": stream.statistics_as(WindowCounts)["windows"]}
     runs, notes = ([], []) if revoked else _runs(places, checkpoint_folders)
     windows = {name: open_window_stream(_stream(places, name), "sizes") for name in kinds_with_tombstones()}
     opened = {name: open_stream_index(index) for name, index in indexes.items()}
@@ -214,7 +215,7 @@ def _described(
     streams: Mapping[str, WindowStream],
     indexes: Mapping[str, StreamIndex],
     runs: Sequence[OpenRun],
-) -> dict[str, Any]:
+) -> dict[str, object]:
     windows = {
         name: [_held_json(held) for held in windows_holding(streams[name], name, index, document.place)]
         for name, index in indexes.items()
@@ -227,13 +228,13 @@ def _described(
     }
 
 
-def _held_json(held: Held) -> dict[str, Any]:
+def _held_json(held: Held) -> dict[str, object]:
     return {"window": held.window, "positions": [held.at, held.until], "counted": held.counted}
 
 
 def _seen(
     places: Places, opened: OpenRun, document: ExcludedDocument, indexes: Mapping[str, StreamIndex]
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[dict[str, object]]:
     digests = dict(opened.run.streams)
     for stream in opened.windows.streams:
         index = indexes.get(stream.name)
@@ -254,7 +255,7 @@ def _seen(
                 }
 
 
-def compare_after(before: Before, places: Places) -> dict[str, Any]:
+def compare_after(before: Before, places: Places) -> dict[str, object]:
     """Return the report: what was noted before, and what is now. Nothing is raised: see ``faults`` in it.
 
     Args:
@@ -294,7 +295,7 @@ def _expected(facts: Mapping[str, Any], name: str) -> dict[int, list[list[int]]]
 
 def _compare_windows(
     before: Before, places: Places, name: str, expected: Mapping[int, list[list[int]]]
-) -> tuple[dict[str, Any], list[str]]:
+) -> tuple[dict[str, object], list[str]]:
     stream, dataset = _stream(places, name), STREAM_KINDS[name].dataset
     after = before.folder / f"{name}_after.npy"
     write_window_checksums(stream.path(f"{name}.bin"), _window_bytes(stream, name), after)
@@ -318,7 +319,7 @@ def _compare_windows(
 def _not_gone(stream: Artifact, name: str, expected: Mapping[int, list[list[int]]]) -> Iterator[str]:
     """Yield where a token of an excluded document is not EOS, or a prediction of one counts."""
     kind, windows = STREAM_KINDS[name], open_indexed(stream.path(f"{name}.bin").with_suffix("")).windows()
-    eos = stream.statistics["tokenizer"]["eos_id"]
+    eos = stream.statistics_as(WindowCounts)["tokenizer"]["eos_id"]
     mask_path = stream.path(f"{name}.bin").with_name(LOSS_MASK_FILE)
     masks = open_loss_mask(mask_path, len(windows), windows.shape[1] - 1) if mask_path.is_file() else None
     lengths = np.load(stream.path(TOKEN_LENGTHS_FILE), mmap_mode="r") if kind.layout == "padded" else None

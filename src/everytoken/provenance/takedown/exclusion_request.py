@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from everytoken.address import ADDRESS_COLUMNS, Address, Addressed
 from everytoken.corpus import Entry, ExcludedAddress, ExcludedId, ExclusionParameters, read_list
@@ -55,7 +54,7 @@ class ExcludedDocument(Addressed):
         named = "no id" if self.id is None else repr(self.id)
         return f"{self.place.split} {self.place.number:,} ({self.address}, {named})"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return it as plain JSON."""
         place = {"split": self.place.split, "number": self.place.number}
         return {**place, "id": self.id, "id_type": self.id_type, **self.address._asdict()}

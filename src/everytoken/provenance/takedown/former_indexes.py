@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from everytoken.provenance.indexes import stream_of
 from everytoken.provenance.lookup import FORMER_INDEXES, Places
 from everytoken.shards import (
     LEDGER_FILE,
@@ -34,8 +35,8 @@ def keep_indexes(places: Places, made: Iterable[Artifact] = ()) -> Path:
     with sole_writer(folder):
         remove_temporaries(folder)
         for index in (*made, *places.artifacts.values()):
-            if "stream" in index.statistics:
-                _keep(index, folder / index.statistics["stream"][:16])
+            if stream := stream_of(index):
+                _keep(index, folder / stream[:16])
     return folder
 
 

@@ -108,7 +108,7 @@ def _of_record(span: TextSpan | TakenDownSpan | IndexSpan) -> list[list[str]]:
     return [[name, str(value)] for name, value in told if value is not None]
 
 
-def _sequence(one: TracedSequence, documents: _Documents, wide: bool) -> dict[str, Any]:
+def _sequence(one: TracedSequence, documents: _Documents, wide: bool) -> dict[str, object]:
     window = one.window
     place = f"window {window.window:,} of {window.stream}"
     if one.step is not None:
@@ -139,7 +139,7 @@ def _sequence(one: TracedSequence, documents: _Documents, wide: bool) -> dict[st
     }
 
 
-def _spelled(sequences: Sequence[TracedSequence]) -> dict[str, Any]:
+def _spelled(sequences: Sequence[TracedSequence]) -> dict[str, object]:
     """Return what each id that occurs spells: its text, or its bytes where these are no whole characters."""
     by_tokenizer: dict[int, tuple[DocumentTokenizer, list[np.ndarray]]] = {}
     for one in sequences:

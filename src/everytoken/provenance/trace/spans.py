@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from everytoken.provenance.lookup import DocumentRecord, LocatedTokens
 
@@ -53,10 +53,10 @@ class _Span(ABC):
         return False
 
     @abstractmethod
-    def document_json(self) -> dict[str, Any]:
+    def document_json(self) -> dict[str, object]:
         """Return what is known of the document, as plain JSON."""
 
-    def json(self, counted: int | None, document_characters: int | None = None) -> dict[str, Any]:
+    def json(self, counted: int | None, document_characters: int | None = None) -> dict[str, object]:
         """Return the span as plain JSON; what is not known is null."""
         return {
             "positions": [self.at, self.end],
@@ -108,11 +108,11 @@ class TextSpan(_Span):
         """Whether the text goes on behind the document's last token: it was longer than the cap."""
         return self.located.whole_length > self.length and not self.located.ends_at_turn
 
-    def document_json(self) -> dict[str, Any]:
+    def document_json(self) -> dict[str, object]:
         """Return the record of the document."""
         return self.record.to_json()
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return it as plain JSON."""
         return self.json(self.counted, self.located.characters)
 
@@ -131,11 +131,11 @@ class TakenDownSpan(_Span):
     record: DocumentRecord
     counted: int
 
-    def document_json(self) -> dict[str, Any]:
+    def document_json(self) -> dict[str, object]:
         """Return the record of the document."""
         return self.record.to_json()
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return it as plain JSON."""
         return self.json(self.counted)
 
@@ -159,11 +159,11 @@ class NumberedSpan(_Span):
         """Tokens of the document, EOS included, in all windows."""
         return self.tokens
 
-    def document_json(self) -> dict[str, Any]:
+    def document_json(self) -> dict[str, object]:
         """Return the number of the document, and its file."""
         return {"number": self.document, "file": None if self.file is None else list(self.file)}
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return it as plain JSON."""
         return self.json(self.counted)
 
@@ -180,11 +180,11 @@ class IndexSpan(_Span):
     record: DocumentRecord
     counted: int | None
 
-    def document_json(self) -> dict[str, Any]:
+    def document_json(self) -> dict[str, object]:
         """Return the record of the document."""
         return self.record.to_json()
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return it as plain JSON."""
         return self.json(self.counted)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -43,7 +42,7 @@ class TracedSequence:
     sample: int | None = None
     epoch: int | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return it as plain JSON."""
         own = {name: getattr(self, name) for name in ("step", "sequence", "sample", "epoch")}
         return {**{name: value for name, value in own.items() if value is not None}, **self.window.to_json()}
@@ -75,7 +74,7 @@ class TracedToken:
     kind: str
     counts_in_loss: bool
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return it as plain JSON."""
         pairs = {name: None if (pair := getattr(self, name)) is None else list(pair) for name in ("characters", "part")}
         return {**vars(self), **pairs, "bytes": None if self.bytes is None else self.bytes.hex()}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -74,7 +73,7 @@ class TracedWindow:
             raise ProvenanceError(f"a window has {len(self.tokens):,} tokens, asked for position {position:,}")
         return next((span for span in self.spans if span.at <= position < span.end), None)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return it as plain JSON."""
         return {
             "stream": self.stream,

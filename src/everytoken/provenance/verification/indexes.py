@@ -17,17 +17,17 @@ import numpy as np
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.indexes import (
     DESCRIPTION_FILE,
-    STREAM_INDEX_FORMAT,
-    MadeStream,
     index_chat_windows,
     index_compact_stream,
     index_documents,
     index_padded_stream,
     index_raw_shards,
+    made_stream,
     map_array,
     open_flat_index,
     open_stream_index,
     read_description,
+    read_index,
 )
 from everytoken.shards import (
     LEDGER_FILE,
@@ -107,8 +107,8 @@ def _opened(folder: Path) -> dict[str, int]:
     if read_artifact_ledger(folder / LEDGER_FILE)["recipe"]["function"] == _DOCUMENTS:
         from everytoken.provenance.indexes import DOCUMENT_INDEX_FORMAT
 
-        return {"documents": len(read_description(folder, DOCUMENT_INDEX_FORMAT, "documents")[1])}
-    described, numbers = read_description(folder, STREAM_INDEX_FORMAT)
+        return {"documents": len(read_index(folder, DOCUMENT_INDEX_FORMAT, "documents")[1])}
+    described, numbers = read_description(folder)
     open_flat_index(folder) if described["kind"] == "flat" else open_stream_index(folder)
     return {"documents": len(numbers)}
 
@@ -163,7 +163,7 @@ def _given(name: str, value: Any, stored: Mapping[str, Path]) -> Any:
     if is_store(found):
         return Store(found).load()
     artifact = ArtifactStore(found).load()
-    return MadeStream(artifact.root_digest, artifact.statistics) if name == "stream" else artifact
+    return made_stream(artifact) if name == "stream" else artifact
 
 
 def _require_same_bytes(found: Path, expected: Path) -> None:

@@ -8,12 +8,13 @@ if TYPE_CHECKING:
     from everytoken.tokens.chat.conversations import Spans
     from everytoken.tokens.chat.documents import chats_of, said_in
     from everytoken.tokens.chat.parameters import ChatParameters
-    from everytoken.tokens.chat.windows import cut_chat, write_chat_windows
+    from everytoken.tokens.chat.windows import ChatStatistics, cut_chat, write_chat_windows
 
 __getattr__, __dir__ = exports(__name__, __file__)
 
 __all__ = [
     "ChatParameters",
+    "ChatStatistics",
     "Spans",
     "chats_of",
     "cut_chat",

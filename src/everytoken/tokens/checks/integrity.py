@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from everytoken.shards import (
     LEDGER_FILE,
@@ -47,7 +47,7 @@ from everytoken.shards import (
 from everytoken.system_errors import raise_trouble
 from everytoken.tokens.checks.check import Check, Level, checked, require
 from everytoken.tokens.checks.raw_shards import raw_checks
-from everytoken.tokens.checks.streams import stream_checks
+from everytoken.tokens.checks.streams import StreamClaims, TokenizerClaims, stream_checks
 from everytoken.tokens.errors import StreamError
 from everytoken.tokens.streams import MANIFEST_FILE, with_name
 from everytoken.tokens.tokenizer import TOKENIZER_FILE, open_tokenizer
@@ -83,7 +83,7 @@ def find_stored(path: Path) -> list[Path]:
     return found
 
 
-def tokenizers_of(paths: Sequence[Path]) -> dict[Path, dict[str, int]]:
+def tokenizers_of(paths: Sequence[Path]) -> dict[Path, TokenizerClaims]:
     """Return what is known of the tokenizer of each path that was made, in one step or two, from one of the others.
 
     Which was made from which is told by the root digests in the recipes, so a stream is never compared with a tokenizer
@@ -102,14 +102,14 @@ def tokenizers_of(paths: Sequence[Path]) -> dict[Path, dict[str, int]]:
     found = {}
     for path in ledgers:
         chain = [path, *made_from[path], *(second for first in made_from[path] for second in made_from[first])]
-        known: dict[str, int] = {}
+        known = TokenizerClaims()
         for one in chain:
             statistics = ledgers[one].get("statistics", {})
             counts = [part["statistics"].get("special_ids") for part in ledgers[one].get("parts", [])]
             if counts and None not in counts:
                 known["special_ids"] = known.get("special_ids", 0) + sum(counts)
             if (one / TOKENIZER_FILE).exists() and {"vocab_size", "eos_id"} <= set(statistics):
-                known |= {name: statistics[name] for name in ("vocab_size", "eos_id")}
+                known |= {"vocab_size": statistics["vocab_size"], "eos_id": statistics["eos_id"]}
         if "vocab_size" in known:
             found[path] = known
     return found
@@ -123,7 +123,7 @@ def _any_ledger(folder: Path) -> dict[str, Any] | None:
 
 
 def verify(
-    path: Path, level: Level, tokenizer: Mapping[str, int] | None = None, *, with_ledger: bool = False
+    path: Path, level: Level, tokenizer: TokenizerClaims | None = None, *, with_ledger: bool = False
 ) -> list[Check]:
     """Check what ``path`` holds: a stream (folder or prefix), raw shards, a tokenizer, any other artifact, a store.
 
@@ -152,7 +152,7 @@ def verify(
     statistics = dict(ledger.get("statistics", {}))
     statistics["tokenizer"] = {**(tokenizer or {}), **statistics.get("tokenizer", {})}
     if kind == "stream":
-        checks += stream_checks(_prefix(path), statistics, level, digests)
+        checks += stream_checks(_prefix(path), cast(StreamClaims, statistics), level, digests)
     elif kind == "raw shards":
         checks += raw_checks(folder, statistics, level, digests)
     elif ledger and (folder / TOKENIZER_FILE).exists() and level != "sizes":
@@ -220,8 +220,8 @@ def _read_ledger(folder: Path) -> dict[str, Any]:
         raise StreamError(str(error)) from error
 
 
-def recorded_statistics(folder: Path) -> dict[str, Any]:
-    """Return the statistics in the ledger of ``folder``, none where there is no ledger; every file has its size.
+def recorded_statistics(folder: Path) -> StreamClaims:
+    """Return the statistics in the ledger of a stream, none where there is no ledger; every file has its size.
 
     Raises:
         StreamError: the ledger was edited, or a file is missing or of another size.
@@ -230,7 +230,7 @@ def recorded_statistics(folder: Path) -> dict[str, Any]:
         return {}
     ledger = _read_ledger(folder)
     _check_files(folder, ledger)
-    return dict(ledger["statistics"])
+    return cast(StreamClaims, ledger["statistics"])
 
 
 def _ledger_numbers(folder: Path, into: dict[str, Any]) -> dict[str, int]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -37,6 +37,28 @@ from everytoken.tokens.streams import (
 _CHUNK = 1 << 20
 
 
+class TokenizerClaims(TypedDict, total=False):
+    """What is known of the tokenizer of a stream; ``special_ids`` in the content of its documents."""
+
+    vocab_size: int
+    eos_id: int
+    special_ids: int
+
+
+class StreamClaims(TypedDict, total=False):
+    """What the ledger of a stream says that its files are compared with, as far as there is one and it says it."""
+
+    windows: int
+    tokens: int
+    documents: int
+    remainder_tokens: int
+    eos_tokens: int
+    loss_tokens: int
+    tombstones: dict[str, int]
+    eos_id: int
+    tokenizer: TokenizerClaims | None
+
+
 @dataclass(frozen=True)
 class _Stream:
     """An opened stream. ``windows`` is None when its sequences have several lengths.
@@ -50,12 +72,10 @@ class _Stream:
     masks: np.ndarray | None
     vocab_size: int | None
     eos_id: int | None
-    statistics: Mapping[str, Any] = field(repr=False)
+    said: StreamClaims = field(repr=False)
 
 
-def stream_checks(
-    prefix: Path, statistics: Mapping[str, Any], level: Level, digests: dict[str, str]
-) -> Iterator[Check]:
+def stream_checks(prefix: Path, statistics: StreamClaims, level: Level, digests: dict[str, str]) -> Iterator[Check]:
     """Yield the checks of a stream.
 
     Args:
@@ -81,13 +101,13 @@ def stream_checks(
     yield checked("windows" if stream.windows is not None else "tokens", lambda: _check_tokens(stream, digests))
 
 
-def facts(statistics: Mapping[str, Any]) -> tuple[int | None, int | None]:
+def facts(statistics: StreamClaims) -> tuple[int | None, int | None]:
     """Return the size of the vocabulary and the id of EOS as far as statistics of a stream name them."""
     tokenizer = statistics.get("tokenizer") or {}
     return tokenizer.get("vocab_size"), statistics.get("eos_id", tokenizer.get("eos_id"))
 
 
-def _open(prefix: Path, statistics: Mapping[str, Any], into: list[_Stream]) -> dict[str, int]:
+def _open(prefix: Path, statistics: StreamClaims, into: list[_Stream]) -> dict[str, int]:
     tokens = open_indexed(prefix)
     lengths_path = prefix.parent / TOKEN_LENGTHS_FILE
     padded = lengths_path.exists()
@@ -130,7 +150,7 @@ def check_sample(
     where: Path,
     windows: np.ndarray,
     lengths: np.ndarray | None,
-    statistics: Mapping[str, Any],
+    statistics: StreamClaims,
     masks: np.ndarray | None = None,
 ) -> dict[str, int]:
     """Look at a seeded sample of windows, the first and the last; return how many.
@@ -187,10 +207,9 @@ def _check_lengths(stream: _Stream) -> dict[str, int]:
         lengths = stream.lengths[start : start + _CHUNK]
         check_window_lengths(path, np.arange(start, start + len(lengths)), lengths, stream.windows.shape[1])
         content += int(lengths.sum(dtype=np.int64))
-    if stream.statistics.get("tokens", content) != content:
+    if stream.said.get("tokens", content) != content:
         raise StreamError(
-            f"{path}: expected {stream.statistics['tokens']:,} tokens of content in all as the ledger says, "
-            f"found {content:,}"
+            f"{path}: expected {stream.said['tokens']:,} tokens of content in all as the ledger says, found {content:,}"
         )
     return {"tokens of content": content}
 
@@ -219,7 +238,7 @@ def _check_tokens(stream: _Stream, digests: dict[str, str]) -> dict[str, int]:
     path, prefix = with_name(stream.tokens.prefix, ".bin"), stream.tokens.prefix
     window = 1 if stream.windows is None else stream.windows.shape[1]
     eos_id, seen, digest, count = stream.eos_id, Seen(), new_digest(), len(stream.tokens.tokens) // window
-    counted, only_eos = 0, TOMBSTONES in stream.statistics
+    counted, only_eos = 0, TOMBSTONES in stream.said
     fault: StreamError | None = None
     with closing(scan(path, stream.tokens.tokens.dtype, window, digest)) as blocks:
         for numbers, tokens in blocks:
@@ -242,7 +261,7 @@ def _check_tokens(stream: _Stream, digests: dict[str, str]) -> dict[str, int]:
         raise fault
     found = {"windows" if stream.windows is not None else "tokens": count, "is the largest id": seen.largest}
     if stream.masks is not None:
-        if counted != (said := stream.statistics.get("loss_tokens", counted)):
+        if counted != (said := stream.said.get("loss_tokens", counted)):
             raise StreamError(
                 f"{prefix.parent / LOSS_MASK_FILE}: expected {said:,} predictions that count as the ledger says, found "
                 f"{counted:,}"
@@ -259,7 +278,7 @@ def _check_tokens(stream: _Stream, digests: dict[str, str]) -> dict[str, int]:
 
 def _check_eos(stream: _Stream, found: int) -> None:
     """Compare the EOS of a stream that is not padded with what its ledger allows."""
-    said, prefix = stream.statistics, stream.tokens.prefix
+    said, prefix = stream.said, stream.tokens.prefix
     if "eos_tokens" in said:
         if found != said["eos_tokens"]:
             raise StreamError(f"{prefix}: expected {said['eos_tokens']:,} EOS as its ledger says, found {found:,}")

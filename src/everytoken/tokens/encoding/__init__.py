@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
-    from everytoken.tokens.encoding.counts import COUNTED, EncodedCounts, document_counts
+    from everytoken.tokens.encoding.counts import COUNTED, EncodedCounts, counts_in, document_counts, sum_counts
     from everytoken.tokens.encoding.encoded_parts import encode_part
     from everytoken.tokens.encoding.encoder import DocumentEncoder, Encoded, SpelledSpecialToken, open_encoder
     from everytoken.tokens.encoding.recheck import EngineDiffers, Recheck, Rechecker
@@ -30,10 +30,12 @@ __all__ = [
     "Rechecker",
     "SpelledSpecialToken",
     "TOMBSTONES",
+    "counts_in",
     "document_counts",
     "encode_part",
     "length_histograms",
     "open_encoder",
+    "sum_counts",
     "tokenization_figure",
     "tokenization_summary",
     "tokenization_table",

@@ -7,11 +7,12 @@ Content tokens are those without EOS; *full* ones are before the cut. ``special_
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TypedDict
+from collections.abc import Iterable, Mapping
+from typing import TypedDict, cast
 
 import numpy as np
 
+from everytoken.corpus import add_statistics
 from everytoken.tokens.encoding.encoder import Encoded
 
 
@@ -36,6 +37,16 @@ class EncodedCounts(TypedDict):
 
 
 COUNTED = tuple(EncodedCounts.__annotations__)
+
+
+def counts_in(statistics: Mapping[str, object]) -> EncodedCounts:
+    """Return the counts among statistics that have them."""
+    return cast(EncodedCounts, {name: statistics[name] for name in COUNTED})
+
+
+def sum_counts(counts: Iterable[EncodedCounts]) -> EncodedCounts:
+    """Return the sums of counts; of none they are 0."""
+    return add_statistics([counts_in(dict.fromkeys(COUNTED, 0)), *counts])
 
 
 def document_counts(

@@ -10,7 +10,7 @@ EOS. Where a ratio has nothing to divide by it is missing, not 0.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -33,6 +33,20 @@ _COUNTS = (
 )
 _GROUPS = {"source": "by_source", "band": "by_band"}
 _HISTOGRAM = "length_histogram"
+
+
+class StreamTokens(TypedDict):
+    """What the statistics of a stream of windows say of its documents."""
+
+    documents: int
+    tokens: int
+    remainder_tokens: int
+
+
+class PaddedTokens(StreamTokens):
+    """Those of one with a document a window."""
+
+    padding_tokens: int
 
 
 def tokenization_table(tokens: Mapping[str, Shards]) -> pd.DataFrame:
@@ -61,11 +75,11 @@ def tokenization_table(tokens: Mapping[str, Shards]) -> pd.DataFrame:
 def tokenization_summary(
     tokens: Mapping[str, Shards],
     *,
-    compact_stream: Mapping[str, Any],
-    annotated_stream: Mapping[str, Any],
+    compact_stream: StreamTokens,
+    annotated_stream: PaddedTokens,
     chars_per_token: float,
     estimated_tokens: Mapping[str, float],
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return figures as nested numbers: what was estimated before the draw beside what was measured.
 
     Args:
@@ -94,7 +108,7 @@ def tokenization_summary(
         "by_split": {split: _ratios(of)["chars_per_token"] for split, of in sums.items()},
         "by_source": {source: _ratios(of)["chars_per_token"] for source, of in both["by_source"].items()},
     }
-    summary: dict[str, Any] = {
+    summary: dict[str, object] = {
         split: {
             **_figures(of),
             **_ratios(of),
@@ -116,7 +130,7 @@ def tokenization_summary(
     return _without_missing(summary)
 
 
-def _figures(statistics: Mapping[str, Any]) -> dict[str, Any]:
+def _figures(statistics: Mapping[str, object]) -> dict[str, object]:
     """Return what is no mapping: counts, and no groups of them and no tokenizer."""
     return {name: value for name, value in statistics.items() if not isinstance(value, Mapping)}
 
@@ -206,7 +220,7 @@ def _sums(split: str, encoded: Shards) -> dict[str, Any]:
 _REMEDY = "The store is of another version, or was edited: remove it and encode the documents again."
 
 
-def _require_streams(sums: Mapping[str, Any], compact: Mapping[str, Any], annotated: Mapping[str, Any]) -> None:
+def _require_streams(sums: Mapping[str, Any], compact: StreamTokens, annotated: StreamTokens) -> None:
     of, packed = sums["unannotated"], compact["tokens"] + compact["remainder_tokens"]
     padded = sums["annotated"]
     for stream, what, expected, found in (
@@ -222,7 +236,7 @@ def _require_streams(sums: Mapping[str, Any], compact: Mapping[str, Any], annota
             )
 
 
-def _lines(split: str, of: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _lines(split: str, of: Mapping[str, Any]) -> Iterator[dict[str, object]]:
     names = {"split": split, "group": "all", "source": "", "band": ""}
     bands = sorted(of["by_band"].items(), key=lambda line: BANDS.index(line[0]))
     for group, members in (("source", of["by_source"].items()), ("band", bands)):
@@ -254,7 +268,7 @@ def _at(histogram: Sequence[int], k: int) -> int:
     return histogram[k] if k < len(histogram) else 0
 
 
-def _without_missing(tree: Mapping[str, Any]) -> dict[str, Any]:
+def _without_missing(tree: Mapping[str, Any]) -> dict[str, object]:
     """Return a tree of numbers without those that are None or not a number, and without branches that had no other."""
     kept = {key: _without_missing(value) if isinstance(value, Mapping) else value for key, value in tree.items()}
     return {key: value for key, value in kept.items() if value is not None and value == value and value != {}}

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypedDict
+from typing import Final, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +26,7 @@ from everytoken.tokens.encoding.counts import EncodedCounts
 from everytoken.tokens.encoding.encoder import Encoded
 from everytoken.tokens.errors import TokenizerError
 
-TOMBSTONES = "tombstones"
+TOMBSTONES: Final = "tombstones"
 """Of a part of encoded documents: the rows that are tombstones, ascending; not there when none is."""
 
 

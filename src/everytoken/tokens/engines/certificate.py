@@ -13,7 +13,6 @@ import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -85,7 +84,7 @@ def certify_engines(
     return Built(statistics, measured)
 
 
-def proof_of(certificate: Artifact) -> dict[str, Any]:
+def proof_of(certificate: Artifact) -> dict[str, object]:
     """Return what is recorded with tokens that are made under a certificate: all that it says but which texts it drew.
 
     A corpus that grows by a document has another sample, and for that alone no token is made again. What the sample

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from everytoken.tokens.order.integer_schedules import IntegerSchedule, integer_schedule
     from everytoken.tokens.order.loader import TrainingWindows, WindowStream, open_training_windows, open_window_stream
     from everytoken.tokens.order.parameters import DataParameters, WeightsFrom
-    from everytoken.tokens.order.sample_order import SampleOrder
+    from everytoken.tokens.order.sample_order import SampleOrder, StreamRange
     from everytoken.tokens.order.spp_schedule import SppSchedule, later_shares, window_of_sample
 
 __getattr__, __dir__ = exports(__name__, __file__)
@@ -18,6 +18,7 @@ __all__ = [
     "IntegerSchedule",
     "SampleOrder",
     "SppSchedule",
+    "StreamRange",
     "TrainingWindows",
     "WeightsFrom",
     "WindowStream",

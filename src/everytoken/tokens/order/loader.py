@@ -22,7 +22,6 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -40,7 +39,7 @@ from everytoken.tokens.checks import (
 )
 from everytoken.tokens.errors import StreamError
 from everytoken.tokens.order.parameters import DataParameters
-from everytoken.tokens.order.sample_order import SampleOrder
+from everytoken.tokens.order.sample_order import SampleOrder, StreamRange
 from everytoken.tokens.streams import (
     LOSS_MASK_FILE,
     MANIFEST_FILE,
@@ -141,7 +140,7 @@ class TrainingWindows:
         """Return streams, int64 (n,), and windows, int64 (n,), of samples, int64 (n,)."""
         return self.order.locate(samples)
 
-    def ranges(self, first_sample: int, last_sample: int) -> dict[str, dict[str, Any]]:
+    def ranges(self, first_sample: int, last_sample: int) -> dict[str, StreamRange]:
         """Return what samples [first_sample, last_sample) read of each stream; see `SampleOrder.ranges`."""
         return self.order.ranges(first_sample, last_sample)
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
@@ -42,6 +42,19 @@ class Phase:
     start: int
     schedule: Schedule
     given: tuple[int, ...]
+
+
+class StreamRange(TypedDict):
+    """What samples read of a stream.
+
+    ``windows`` read; their ordinals [``first``, ``end``), which count on over epochs; ``epochs``, windows over the size
+    of the stream.
+    """
+
+    windows: int
+    first: int
+    end: int
+    epochs: float
 
 
 class SampleOrder:
@@ -196,12 +209,8 @@ class SampleOrder:
         own = phase.schedule.counts(samples - phase.start)
         return tuple(before + more for before, more in zip(phase.given, own, strict=True))
 
-    def ranges(self, first: int, end: int) -> dict[str, dict[str, Any]]:
+    def ranges(self, first: int, end: int) -> dict[str, StreamRange]:
         """Return what the samples [first, end) of this run read of each stream, in time independent of their number.
-
-        Returns:
-            By stream: ``windows`` read; their ordinals [``first``, ``end``), which count on over epochs; and
-            ``epochs``, windows over the size of the stream.
 
         Raises:
             StreamError: the range ends before it begins, or beyond the end of a replay.
@@ -211,7 +220,7 @@ class SampleOrder:
         self._require(first, end)
         shift = self._data.replay[0] if self._data.replay is not None else 0
         return {
-            name: {"windows": stop - start, "first": start, "end": stop, "epochs": (stop - start) / max(1, size)}
+            name: StreamRange(windows=stop - start, first=start, end=stop, epochs=(stop - start) / max(1, size))
             for name, size, start, stop in zip(
                 self.names, self.sizes, self.counts(shift + first), self.counts(shift + end), strict=True
             )

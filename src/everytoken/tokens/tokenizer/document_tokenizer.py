@@ -19,7 +19,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from everytoken.shards import Artifact
 from everytoken.tokens.errors import TokenizerError
-from everytoken.tokens.tokenizer.probe import check_probe
+from everytoken.tokens.tokenizer.probe import ProbedStatistics, check_probe
 from everytoken.tokens.tokenizer.text_pieces import may_be_cut
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -92,7 +92,8 @@ def open_tokenizer(tokenizer: Artifact | Path, eos_token: str) -> DocumentTokeni
         raise TokenizerError(f"cannot read the tokenizer {path}: {error}") from error
     opened = _open(content, str(path), eos_token)
     if isinstance(tokenizer, Artifact):
-        check_probe(tokenizer.statistics, tokenizer.measured, opened.tokenizer, str(path))
+        said = tokenizer.statistics_as(ProbedStatistics)
+        check_probe(said, tokenizer.measured, opened.tokenizer, str(path))
     return opened
 
 

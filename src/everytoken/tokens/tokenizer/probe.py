@@ -77,6 +77,12 @@ class ProbeRecord(TypedDict):
     sha256: str
 
 
+class ProbedStatistics(TypedDict, total=False):
+    """Statistics of a tokenizer as far as this module reads them; one of an earlier version has no probe."""
+
+    probe: ProbeRecord
+
+
 def probe_record(tokenizer: Tokenizer) -> ProbeRecord:
     """Return what a tokenizer's statistics keep under ``probe``.
 
@@ -92,7 +98,7 @@ def library_record() -> dict[str, str]:
     return {"library": LIBRARY, "library_version": str(__version__)}
 
 
-def check_probe(statistics: Mapping[str, Any], measured: Mapping[str, Any], tokenizer: Tokenizer, where: str) -> None:
+def check_probe(statistics: ProbedStatistics, measured: Mapping[str, Any], tokenizer: Tokenizer, where: str) -> None:
     """Compare the ids that the library gives now with those that were recorded; a process does it once for each.
 
     Args:

@@ -14,10 +14,12 @@ if TYPE_CHECKING:
         write_held_out,
     )
     from everytoken.training.evaluation.language_modelling import bits_per_byte, count_targets, unigram_bits
+    from everytoken.training.evaluation.statistics import BitsPerByte
 
 __getattr__, __dir__ = exports(__name__, __file__)
 
 __all__ = [
+    "BitsPerByte",
     "HeldOutChunks",
     "bits_per_byte",
     "count_targets",

@@ -21,7 +21,6 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypedDict
 
 import numpy as np
 import torch
@@ -31,28 +30,11 @@ from everytoken.models import LanguageModel
 from everytoken.shards import Part
 from everytoken.tokens.encoding import DocumentEncoder
 from everytoken.training.errors import NonFiniteError, TrainingError
+from everytoken.training.evaluation.statistics import BitsPerByte, HeldOutFigures
 from everytoken.training.parameters import BitsPerByteParameters
 from everytoken.training.step import ReadBatch, autocast, execution, token_losses
 
 _PAD_TO = 32  # few distinct shapes: each new one costs oneDNN a set-up
-
-
-class HeldOutFigures(TypedDict):
-    """Of some held-out documents; ``tokens`` are predictions: content and EOS."""
-
-    documents: int
-    bytes: int
-    tokens: int
-    lossy_documents: int
-    bits_per_byte: float
-    unigram_bits_per_byte: float
-
-
-class BitsPerByte(TypedDict):
-    """Statistics of an evaluation."""
-
-    total: HeldOutFigures
-    by_source: dict[str, HeldOutFigures]
 
 
 @dataclass

@@ -6,7 +6,7 @@ from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
     from everytoken.training.run.artifacts import GENERATIONS_FILE, evaluate, generate_texts, prepare_job, train
-    from everytoken.training.run.description import describe_checkpoint
+    from everytoken.training.run.description import CheckpointDescription, describe_checkpoint
     from everytoken.training.run.job import write_job
     from everytoken.training.run.launch import nodes_command
     from everytoken.training.run.plan import make_training_plan, plan_lines
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = exports(__name__, __file__)
 
 __all__ = [
+    "CheckpointDescription",
     "GENERATIONS_FILE",
     "GeneratedStatistics",
     "TrainedStatistics",

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from everytoken.measurements import announce, rate, utilisation
 from everytoken.models import ModelParameters
@@ -228,6 +228,14 @@ def _announce_held_out(records: Sequence[HeldOutRecord]) -> None:
         announce({"step": [record.step], f"held_out_bits_per_byte.{record.source}": [record.bits_per_byte]})
 
 
+class SpeedFigures(TypedDict):
+    """Seconds of steps, tokens/s overall, and pairs of [step, tokens/s]; None where a speed is not known."""
+
+    seconds: float
+    tokens_per_second: float | None
+    tokens_per_second_by_step: list[list[float | None]]
+
+
 class _Speed:
     """Tells listeners what happened in each step, and sums up how fast the steps of this process were."""
 
@@ -244,7 +252,7 @@ class _Speed:
         rows["tokens_per_second"] = [_rounded(rate(self._tokens_per_step, record.seconds), 1) for record in records]
         announce(rows)
 
-    def figures(self) -> dict[str, Any]:
+    def figures(self) -> SpeedFigures:
         """Return seconds of the steps of this process, tokens/s overall, and at most ``_MEASURED_POINTS`` pairs of
         [step, tokens/s]; none of a run that was finished already.
         """

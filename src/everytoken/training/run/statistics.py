@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypedDict
+from typing import TypedDict
+
+from everytoken.tokens.order import StreamRange
 
 
 class TrainedStatistics(TypedDict):
@@ -21,7 +23,7 @@ class TrainedStatistics(TypedDict):
     final_loss: float
     mean_loss_last_tenth: float
     samples: list[int]
-    streams: Mapping[str, Mapping[str, Any]]
+    streams: Mapping[str, StreamRange]
 
 
 class GeneratedStatistics(TypedDict):

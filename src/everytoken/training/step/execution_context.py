@@ -91,7 +91,7 @@ def _fastest_product(size: int, dtype: torch.dtype, device_type: str, seconds: f
     return best
 
 
-def describe_machine(parameters: ExecutionParameters) -> dict[str, Any]:
+def describe_machine(parameters: ExecutionParameters) -> dict[str, object]:
     """Return what the bits of a run depend on beside its inputs: torch, CPU, threads, precision.
 
     ``float32_matmul_error`` is the largest error of a 512 x 512 x 512 product of N(0, 1) numbers against

@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -151,6 +151,6 @@ def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
     return table
 
 
-def record_values(record: TrainingRecord) -> dict[str, Any]:
+def record_values(record: TrainingRecord) -> dict[str, object]:
     """Return name and value of each field."""
     return {field.name: getattr(record, field.name) for field in fields(record)}
