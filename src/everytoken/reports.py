@@ -126,7 +126,6 @@ def training_figure(series: Mapping[str, Sequence[float | None]], smooth: int = 
     Args:
         series: columns of one length: ``step``, ``loss`` (None for a skipped step), and any of
             ``held_out_bits_per_byte.<source>`` (None where nothing was measured).
-        smooth: steps of the mean.
     """
     prefix = "held_out_bits_per_byte."
     sources = [name for name in series if name.startswith(prefix)]

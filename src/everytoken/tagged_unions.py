@@ -21,7 +21,6 @@ def keys_of_the_chosen_kind(data: Any, kinds: Mapping[str, type[BaseModel]]) -> 
 
     Args:
         data: raw parameters with a key ``kind``.
-        kinds: the model of each.
     """
     if not isinstance(data, dict) or not isinstance(data.get("kind"), str) or data["kind"] not in kinds:
         return data

@@ -72,9 +72,6 @@ class BatchBuilder:
     """Gathers rows into record batches of at most `MAX_BATCH_ROWS` rows and about `MAX_BATCH_BYTES` bytes.
 
     A row that is larger than the bound is a batch of its own.
-
-    Args:
-        schema: of the batches.
     """
 
     def __init__(self, schema: pa.Schema) -> None:

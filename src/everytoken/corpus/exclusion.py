@@ -98,7 +98,6 @@ def find_excluded(part: Part, *, path: str | None, sha256: str | None) -> Exclus
     Args:
         part: rows with ``id``, ``id_type``, ``source``, ``shard_index`` and ``row``.
         path: of the list; None: there is none, and nothing is read.
-        sha256: of the list.
 
     Raises:
         ExclusionError: the list is not there, is another one, or has a line that is no entry.
@@ -153,7 +152,6 @@ def read_list(path: Path, sha256: str | None = None) -> Iterator[Entry]:
     """Read a list, entry by entry.
 
     Args:
-        path: of the file.
         sha256: which it must have; None: any.
 
     Raises:

@@ -14,12 +14,7 @@ from everytoken.shards import Artifact, ArtifactStore, digests_in
 
 
 class ArtifactFolder(AbstractDataset[Artifact, Artifact]):
-    """A folder that appears whole (see `everytoken.shards.artifacts`).
-
-    Args:
-        filepath: the folder.
-        metadata: for kedro-viz.
-    """
+    """A folder that appears whole (see `everytoken.shards.artifacts`)."""
 
     def __init__(self, *, filepath: str, metadata: dict[str, Any] | None = None) -> None:
         self._store = ArtifactStore(Path(filepath))

@@ -20,9 +20,7 @@ class ShardStore(AbstractDataset[Shards, Shards]):
     """A folder of parts with a ledger (see `everytoken.shards.store`).
 
     Args:
-        filepath: the folder.
         engine: where part functions run: ``{kind: inline}`` or ``{kind: processes, workers: 2}``.
-        metadata: for kedro-viz.
     """
 
     def __init__(self, *, filepath: str, engine: dict[str, Any], metadata: dict[str, Any] | None = None) -> None:

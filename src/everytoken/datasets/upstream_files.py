@@ -22,10 +22,8 @@ class UpstreamFiles(AbstractDataset[Mapping[str, Upstream | Guarded | MayBeGone]
     """The list of the files of each source, in JSON; it names places of this machine and holds no secrets.
 
     Args:
-        filepath: the list.
         files: the folder for everything that is fetched; known there by SHA-256 or by revision, so that all
             environments can share it.
-        metadata: for kedro-viz.
     """
 
     def __init__(self, *, filepath: str, files: str, metadata: dict[str, Any] | None = None) -> None:

@@ -12,7 +12,6 @@ class WhenMade(AbstractDataset[Any, Any]):
 
     Args:
         dataset: its configuration, as in the catalog.
-        metadata: for kedro-viz.
     """
 
     def __init__(self, *, dataset: dict[str, Any], metadata: dict[str, Any] | None = None) -> None:

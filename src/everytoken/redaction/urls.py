@@ -99,10 +99,6 @@ def secrets_in(text: str) -> list[str]:
 def require_no_secret(what: str, text: str) -> None:
     """Check that a text has no URL with a secret.
 
-    Args:
-        what: the parameter.
-        text: its value.
-
     Raises:
         SecretError: it has one; the secret is hidden from all that is shown from now on.
     """

@@ -68,10 +68,8 @@ def find_duplicates(
     first: position, number of the source in ``sources.json``, shard_index, row. All can be mapped into memory.
 
     Args:
-        folder: of the artifact.
         documents: with columns text_sha256, source, shard_index, row.
         buckets: `near_duplicates.find_buckets` of these documents by the same rules; None without near rules.
-        rules: exact and near.
         memory: bound for the grouping, in bytes; the process itself needs about 200 MB more.
 
     Returns:

@@ -49,8 +49,6 @@ class NearRules(BaseModel):
     Attributes:
         num_permutations: numbers of a MinHash signature.
         bands: buckets of a document; divides ``num_permutations``. More bands find less similar texts.
-        shingle_words: words of a shingle.
-        seed: of the permutations.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -87,7 +85,6 @@ def find_buckets(part: Part, *, near: NearRules | None) -> Rows:
     """Return the buckets of each document of a part, in order; null for a text without words, which is never near.
 
     Args:
-        part: documents.
         near: the rules; without any, nothing is read and there are no rows.
     """
     return Rows(BUCKETS, _batches(part, near))
@@ -111,8 +108,6 @@ def buckets_of(text: str, near: NearRules, empty: MinHash | None = None) -> list
     """Return the bucket of each band of a text, or None for a text without words.
 
     Args:
-        text: of the document.
-        near: the rules.
         empty: the signature of nothing with these rules, which is costly to make for each text.
     """
     signature = (empty or _empty_signature(near)).copy()

@@ -83,12 +83,8 @@ def read_shards(
 
     Args:
         plan: which shards.
-        sources: by name.
-        files: of each source.
         min_chars: see `read_part`, as all that follows.
         max_bad_share: of the rows of a part.
-        limits: of one row.
-        keep_fetched: whether fetched files stay.
     """
     values, digests = part_values(plan, sources, files)
     return Shards.from_values(values, digests).map(
@@ -106,7 +102,6 @@ def check_bad_shares(statistics: Mapping[str, DocumentCounts], max_bad_share: fl
 
     Args:
         statistics: of `read_part`, by the name of the part.
-        max_bad_share: of this run.
 
     Raises:
         SelectionError: some have; their names and numbers.

@@ -135,9 +135,7 @@ def make_shard_plan(
     A file is read for that, once, only when its upstream tells no digest of it (see `UpstreamFile.planned_digest`).
 
     Args:
-        sources: by name.
         files: of each source, from `find_files`.
-        parameters: seed and slice.
         limits: for counting the rows of files that are cut into several shards.
 
     Raises:

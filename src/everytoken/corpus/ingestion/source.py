@@ -59,7 +59,6 @@ class Source(BaseModel):
     """One named source of documents.
 
     Attributes:
-        upstream: where its files are.
         format, records: see `Reading`.
         renderer: how a record becomes a document. Without one a row has a ``text``, and an ``id`` or none.
         rows_per_shard: rows of one shard, or null when a shard is a whole file. Reading a range of a compressed or

@@ -100,9 +100,7 @@ def iterate_rows(
     Args:
         file: from `find_files`.
         reading: how the file is read.
-        limits: bounds of memory.
         first_row: number of the first row.
-        rows: how many rows.
 
     Raises:
         RowError: the file is missing or damaged, or it has fewer rows than asked for.

@@ -51,7 +51,6 @@ def text_blocks(blocks: Iterator[bytes], expected: str = "JSON text") -> tuple[i
     """Return the offset of the first byte after a BOM, and the blocks from there on.
 
     Args:
-        blocks: the file.
         expected: what it should be, for messages.
 
     Raises:
@@ -86,7 +85,6 @@ def iterate_runs(
     A run has at most ``max_row_bytes`` bytes, or is one line that has more; the last line needs no ``\n``.
 
     Args:
-        blocks: the text.
         start: offset of the first block.
         max_row_bytes: larger lines are `Oversized`.
         skip: this many lines are passed over.
@@ -151,7 +149,6 @@ def iterate_elements(
     """Yield the records of an array or object, each with its offset and the bytes of its key (None in an array).
 
     Args:
-        blocks: the text.
         start: offset of the first block.
         max_row_bytes: larger records are `Oversized`.
         records: the key at the top whose value holds the records, or None when the whole file does. It may stand

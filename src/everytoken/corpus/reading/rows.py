@@ -56,7 +56,6 @@ class Row(NamedTuple):
         number: in the file, from 0; unreadable rows have numbers too.
         offset: of its first byte in the decompressed file; None for parquet and arrow.
         key: of the record in a ``json`` object of records, else None.
-        record: what it holds.
     """
 
     number: int
@@ -72,7 +71,6 @@ class UnreadableRow(NamedTuple):
         number: as in `Row`.
         offset: as in `Row`.
         reason: one of `everytoken.corpus.errors.BAD_ROW_REASONS`.
-        detail: what exactly is wrong.
         raw: the first bytes of the row, at most `records.HEAD_BYTES`; None for parquet and arrow.
     """
 

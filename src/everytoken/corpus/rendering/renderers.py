@@ -49,7 +49,6 @@ class DocumentRenderer(BaseModel):
     """The renderer for rows that hold a text.
 
     Attributes:
-        text_column: column of the text.
         id_columns: the id is the first of these that is present and not null; a list joins its members with ``/``
             and is present when all of them are. ``[id, blob_id, [repo_name, path]]`` reads Dolma and stack_edu. An id
             may be of any JSON type and is kept, see `identify`.

@@ -187,7 +187,6 @@ def totals_of(estimates: Sequence[PartEstimate], parameters: SubsamplingParamete
 
     Args:
         estimates: of the parts, in part order.
-        parameters: of the run.
 
     Raises:
         SamplingError: the shares of the strata are not those of the corpus.
@@ -235,10 +234,8 @@ def draw_rows(
     the published draws use numpy's pairwise sum, and the last bit of it can decide a row where lengths tie.
 
     Args:
-        rows: of the part.
         budgets: by stratum, from `part_budgets`.
         part_index: number of the part, the generator's key.
-        seed: of the draw.
     """
     generator = numpy_generator(seed, part_index)
     annotated, unannotated = [np.empty(0, np.int64)], [np.empty(0, np.int64)]

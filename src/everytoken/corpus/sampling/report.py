@@ -75,7 +75,6 @@ def amounts_by_stratum(
     Args:
         sums: as for `amounts_by_score`.
         totals: from `everytoken.corpus.sampling.formulas.totals_of`; the held-out split itself knows no strata.
-        parameters: of the run.
     """
     if parameters.strata is None:
         return {split: {} for split in DRAW_OUTCOMES}
@@ -120,7 +119,6 @@ def strata_table(
     Args:
         amounts: from `amounts_by_score`.
         by_stratum: amounts of each split by stratum; empty without strata.
-        parameters: of the run.
 
     Returns:
         A line for each (source, safety score), each source, each score, each stratum, and one for all, in this order;
@@ -151,7 +149,6 @@ def metadata(
     """Return what a reader needs to check the draw: every parameter and global, counts of each split, versions.
 
     Args:
-        parameters: of the run.
         totals: from `everytoken.corpus.sampling.formulas.totals_of`.
         estimates: of the parts, in part order.
         splits: for each split the statistics of its parts, in part order (see `everytoken.corpus.sampling.splits`).

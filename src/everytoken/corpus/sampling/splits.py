@@ -126,10 +126,8 @@ def select_split(
     """Return the rows of one split of one scored part, in input order (second pass).
 
     Args:
-        part: scored documents.
         estimates_part: its `estimate_part_tokens`.
         split: which rows: annotated or unannotated. What is neither drawn nor held out is ``not_drawn``.
-        parameters: of the run.
         totals: of all parts, from `totals_of`.
 
     Returns:
@@ -194,9 +192,7 @@ def select_held_out(part: Part, exclusions: Part | None = None, *, parameters: H
     """Return the held-out rows of one scored part, in input order; which they are does not depend on any draw.
 
     Args:
-        part: scored documents.
         exclusions: its `everytoken.corpus.exclusion.find_excluded`; held-out documents in it are left out. None: none.
-        parameters: of the run.
 
     Returns:
         Columns as `select_split` gives them, ``has_annotation`` false. Statistics: ``rows_in``, ``rows``,

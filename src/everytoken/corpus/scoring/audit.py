@@ -88,7 +88,6 @@ def draw_audit(scored: Shards, parameters: AuditParameters) -> Audit:
 
     Args:
         scored: the stored ``scored_documents``.
-        parameters: seed and size.
 
     Raises:
         ScoringError: there is no document with a score; or a part holds other classes than its statistics say.

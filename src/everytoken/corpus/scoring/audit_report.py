@@ -95,7 +95,6 @@ def audit_report(population: Sequence[int], predicted: Mapping[int, int], labels
 
     Args:
         population: documents of each predicted class, 6 numbers.
-        predicted: class of each item.
         labels: label of the labelled items; None where the labeller cannot tell.
 
     Returns:
@@ -164,7 +163,6 @@ def read_labels(path: Path, items: int, sample: str) -> dict[int, int | None]:
     Other keys are free, but for ``sample``, which must be the digest of the sample where it is given.
 
     Args:
-        path: the file.
         items: of the sample; they are numbered from 1.
         sample: SHA-256 of ``sample.jsonl``.
 

@@ -53,8 +53,6 @@ def collect_classifications(folder: Path, *, documents: Shards, near: Sequence[f
     """Write the classifications of all documents; see the module docstring for the files.
 
     Args:
-        folder: of the artifact.
-        documents: scored ones.
         near: the eps for which documents near a threshold are counted.
         memory: bound for the grouping of ids, in bytes; the process itself needs about 200 MB more.
 

@@ -63,9 +63,7 @@ def load_classifier(folder: Path, name: str, dtype: str, code: str | None) -> tu
     """Return the model, on the CPU, and its tokenizer.
 
     Args:
-        folder: with the files.
         name: of the model, for messages.
-        dtype: of weights and activations.
         code: a digest of the files when the model is loaded by its own code; None for one of transformers.
 
     Raises:

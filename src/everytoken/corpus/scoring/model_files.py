@@ -126,9 +126,7 @@ def fetch_model(folder: Path, *, identity: Mapping[str, Any], model: HubModel | 
     """Gather the files of a model in the artifact's folder.
 
     Args:
-        folder: the artifact's.
         identity: of the model, see `model_identity`.
-        model: where it is.
         fetched: where files of the hub are gathered, byte by byte and across runs; they share their disk space with
             the artifact where the file system can (hard links).
 

@@ -50,7 +50,6 @@ class PublishedScorer(BaseModel):
     """Scores from parquet files instead of a model.
 
     Attributes:
-        upstream: where the files are.
         max_missing_share: largest share of rows without a score; more, and the table is not of this corpus.
     """
 
@@ -71,7 +70,6 @@ def join_published(
     (documents, 6); ``starts.npy`` int64 (parts + 1,), where each part begins. All can be mapped into memory.
 
     Args:
-        folder: of the artifact.
         documents: of schema `DOCUMENTS`.
         files: of the tables, sorted by path.
         digests: planned digest of each file; what the recipe knows of them.

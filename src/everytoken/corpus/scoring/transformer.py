@@ -49,7 +49,6 @@ class TransformersScorer(BaseModel):
     """A sequence classifier with six labels.
 
     Attributes:
-        model: which one.
         max_tokens: of a text that are read, with special tokens; the rest has no influence.
         max_chars: of a text that are tokenized.
         tokens_per_call: tokens of a call of the model at most, with padding (but one sequence at least): a bound of
@@ -94,7 +93,6 @@ def transformers_scorer(scorer: TransformersScorer, model: Artifact) -> TextScor
     through the model), and ``scored_with`` (texts by library versions, device and threads).
 
     Args:
-        scorer: its parameters.
         model: made by `everytoken.corpus.scoring.model_files.fetch_model`.
     """
     return _Transformers(scorer, model)

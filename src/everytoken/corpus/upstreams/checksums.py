@@ -50,7 +50,6 @@ def parse_checksums(content: bytes, where: str) -> dict[str, str]:
 
     Args:
         content: the bytes of the file that lists checksums.
-        where: its name, for messages.
 
     Raises:
         UpstreamError: a line of another form, a path that is absolute or has ``..``, or a path with two digests.

@@ -13,10 +13,8 @@ def download(remote: Remote, path: str, size: int | None, stream: Partial) -> No
     """Append to ``stream`` what follows the bytes that it has, or the whole file again where the server cannot resume.
 
     Args:
-        remote: where the file is.
         path: relative to it.
         size: that the listing told, or None.
-        stream: what came so far.
 
     Raises:
         Transient: the transfer broke off; another call resumes there.

@@ -88,8 +88,6 @@ def fetch(location: Path, listed: Listed, download: Callable[[Partial], None]) -
     """Make the file at ``location`` be there, as it is listed; return at once when it is.
 
     Args:
-        location: its place.
-        listed: what it must be.
         download: appends what follows the bytes that a stream has (see
             `everytoken.corpus.upstreams.downloads.download`).
 

@@ -77,8 +77,6 @@ def find_hub_files(name: str, upstream: HubUpstream, folder: Path) -> list[Upstr
     """Return the files of a source, sorted by path; none of them is fetched.
 
     Args:
-        name: of the source.
-        upstream: which files.
         folder: for everything that is fetched; the files' place is ``hub/<organisation--name>/<revision>`` in it.
 
     Raises:

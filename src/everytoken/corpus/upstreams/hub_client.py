@@ -185,9 +185,6 @@ def _explained(
     Messages name no URL that was redirected to: those carry signatures.
 
     Args:
-        kind: of the repository.
-        name: its id.
-        revision: the commit.
         path: of a file in it, or None for all of it.
         retried: the client has tried again already.
     """

@@ -67,8 +67,6 @@ def find_path_files(
     Links to files are files. Links to folders are never followed: one that the pattern could reach into is an error.
 
     Args:
-        name: of the source.
-        upstream: which files.
         folder: for everything that is fetched; the place of files behind a URL is ``path/<digest of the URL>`` in it.
         named: None, or the roots beyond which no private address and no plain http is reached.
 

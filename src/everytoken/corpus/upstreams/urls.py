@@ -43,7 +43,6 @@ def list_folder(root: str, named: tuple[str, ...] | None = None) -> dict[str, Li
     """Return all files below ``root`` by relative path, with size and version.
 
     Args:
-        root: the folder.
         named: None, or the roots beyond which no private address and no plain http is reached.
 
     Raises:

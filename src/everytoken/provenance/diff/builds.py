@@ -52,7 +52,6 @@ class BuildDifferences:
         parameters: values in A and in B, by name, of parameters that both record.
         parameters_of_one: of those that one of two builds of a kind records.
         functions: versions in A and in B, by name, of functions that both ran.
-        equal: stages of equal content.
         different: digests in A and in B of the others, in the order of the flow.
         only_in_a, only_in_b: stages that one of the builds has.
         explained: of stages in ``different`` whose documents or files are the same, what differs instead.
@@ -102,7 +101,6 @@ def diff_builds(a: Path, b: Path, *, stages: Sequence[str], limit: int, memory: 
 
     Args:
         a: data folder of an environment, or a release.
-        b: the other.
         stages: names of datasets in the order in which data flows.
         limit: documents that are named of each kind of difference.
         memory: bytes for the join of documents.

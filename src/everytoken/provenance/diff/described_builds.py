@@ -88,7 +88,6 @@ class DescribedBuild:
     """What is compared of a build.
 
     Attributes:
-        path: its folder.
         kind: ``data folder`` or ``release``.
         stages: digest of the content of each dataset, by name.
         parameters: flattened, ``subsampling.seed``; by the stage that records them, all under ``""`` in a release.

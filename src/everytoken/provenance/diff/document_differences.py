@@ -87,7 +87,6 @@ class DocumentDifferences:
     """What differs.
 
     Attributes:
-        datasets: whose documents were compared.
         rows_a, rows_b: how many there are.
         counts: how many differ, by `KINDS`.
         first: the first of each kind, in the order of A, then of B.
@@ -121,7 +120,6 @@ def compare_documents(
         a: reads the documents of the first build, by dataset; the order counts.
         b: of the second build, the same datasets.
         down_in_a: yields address and reason of the documents that the exclusions of the first name.
-        down_in_b: of the second.
         ids_of_tokens: whether both have the ids of their tokens; else their numbers are compared.
         limit: documents that are named of each kind.
         memory: bytes that the join may take; the disk takes the rest, about 100 bytes a document.

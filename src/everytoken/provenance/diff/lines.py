@@ -28,7 +28,6 @@ def difference_lines(found: BuildDifferences, *, show_all: bool) -> Iterator[str
     """Yield what `diff_builds` found, in words.
 
     Args:
-        found: what differs.
         show_all: whether parameters and stages that one of the builds has are named, not counted.
     """
     if found.has_same_streams and found.has_same_documents:

@@ -32,9 +32,6 @@ def explain_differences(
     """Return in words what differs in stages of another content, by name, as far as it can be told.
 
     Args:
-        a: the first build.
-        b: the second.
-        different: stages whose content differs.
         same_documents: datasets whose documents were compared, none of which differs, in the same order.
         name_files: whether files that differ are named too, not only artifacts that have the same files.
     """

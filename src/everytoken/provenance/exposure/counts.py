@@ -45,7 +45,6 @@ class Exposure:
     """One time that a run read tokens of a document.
 
     Attributes:
-        run: name of the run.
         sample: number of the sample in the run, from 0.
         step: the optimiser step that read it, from 0.
         sequence: its place in the batch of the step.
@@ -149,10 +148,7 @@ def windows_holding(
     """Yield the windows of a stream that hold tokens of a document, in the order of its tokens; maybe none.
 
     Args:
-        stream: the stream.
         name: that the run has for it.
-        index: of the stream.
-        place: the document.
         tokens: first and end of those of its tokens that are meant; None: all.
     """
     if place.split not in index.splits:
@@ -172,7 +168,6 @@ def exposures_of(opened: OpenRun, held: Held, steps: int | None = None) -> Itera
     """Yield every time that a run read a window, by epoch.
 
     Args:
-        opened: the run.
         held: a window of one of its streams.
         steps: steps that were done; None: all that the run did. More are those that it would have done.
 
@@ -213,7 +208,6 @@ def reads_of(
     Args:
         runs: one after the other, each begun from the end of the one before; the last is the one that is asked about.
         indexes: of each run, the indexes of its streams by name.
-        place: the document.
         at_step: steps of the last run that count; None: all.
         tokens: first and end of those of its tokens that are meant, by the root digest of the stream; of a stream that
             is not named, none. None: all of all streams.

@@ -80,8 +80,6 @@ class DocumentExposure(Reads):
     """What runs read of a document.
 
     Attributes:
-        record: the document.
-        characters: of its text.
         streams: what each stream has of it.
         occurrences: where a phrase was looked for: as many places of it as were asked for; else None.
         more: how many more there are.
@@ -130,8 +128,6 @@ def document_exposure(
 
     Args:
         runs: one after the other, each begun from the end of the one before; the last is the one that is asked about.
-        place: the document.
-        document: its record and text.
         at_step: steps of the last run that count; None: all.
         phrase: looked for in the text; also places that overlap. None: the document is meant.
         most: so many places of it are looked at.

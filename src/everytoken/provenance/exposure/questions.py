@@ -88,7 +88,6 @@ class Questions:
 
     Args:
         records: of the environment that made its streams.
-        run: the run.
         given: where streams of the run lie that are not in the environment, by name.
         checkpoint_folders: where checkpoints of runs are kept.
     """
@@ -169,7 +168,6 @@ class Questions:
         """Return what was read of the documents at an address.
 
         Args:
-            address: as documents have it.
             most: so many documents are looked at; others are counted.
             at_step: steps of the run that count; None: all.
 

@@ -92,8 +92,6 @@ def unused_with_id(records: DocumentRecords, id: str, used: set[Address]) -> Ite
     """Yield every row with an id that is in no split. A scan of all ids that were read.
 
     Args:
-        records: of the environment.
-        id: as documents have it.
         used: addresses of the documents with this id that are in a split.
     """
     wanted = pc.field("id") == id

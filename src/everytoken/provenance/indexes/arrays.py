@@ -67,8 +67,6 @@ def write_permutation(permutation: np.ndarray, forward: ArrayWriter, backward: A
 
     Args:
         permutation: of 0..n-1, (n,); beside it, one array of n entries of the type of ``backward`` is held.
-        forward: gets n entries.
-        backward: gets n entries.
         first: what is added to each.
     """
     count = len(permutation)

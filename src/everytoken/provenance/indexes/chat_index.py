@@ -54,12 +54,10 @@ def index_chat_windows(
     Memory: a batch of rows, and 12 bytes a window.
 
     Args:
-        folder: where the files go.
         documents: what the windows were made of, by split.
         order: the splits in the order in which they were made of them.
         exclusions: with which they were made.
         stream: the windows; their statistics say how many, of how many chats and tokens.
-        tokenizer: encodes them.
         eos_token: with which they were made.
         chats: with which they were made.
         seq_length: with which they were made.

@@ -40,9 +40,7 @@ def index_compact_stream(
     Memory: about 20 bytes a document of one part, and 12 bytes a window of one block of the shuffle.
 
     Args:
-        folder: where the files go.
         lengths: the documents of the stream, with ``token_length``.
-        split: which they are.
         stream: the stream; its statistics say windows, remainder and block.
         seq_length: with which it was made.
         seed: with which it was made.

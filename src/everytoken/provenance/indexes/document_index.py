@@ -122,8 +122,6 @@ class DocumentIndex:
 
     Attributes:
         documents: the splits that it is of; their records are looked at.
-        numbers: of their documents.
-        id_types: all types of ids.
     """
 
     documents: Mapping[str, Shards]
@@ -219,7 +217,6 @@ def open_document_index(index: Artifact | Path, documents: Mapping[str, Shards])
     """Open the index of splits.
 
     Args:
-        index: its artifact or folder.
         documents: the splits that it was made of, by name.
 
     Raises:

@@ -42,7 +42,6 @@ class DocumentNumbers:
     """The numbers of the documents of some splits; 8 bytes a part.
 
     Attributes:
-        splits: their names.
         first_parts: the parts before each split, and all: (splits + 1,).
         first_rows: the documents before each part of all splits, and all: uint64 (parts + 1,).
     """

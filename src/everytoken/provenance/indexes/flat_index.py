@@ -83,9 +83,6 @@ class FlatIndex:
 
     Attributes:
         stream: root digest of what holds the tokens.
-        numbers: of the documents.
-        positions: where the documents are.
-        order: which they are.
         shard_size: tokens of each shard but the last; None where there are no shards.
     """
 

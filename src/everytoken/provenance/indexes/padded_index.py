@@ -36,9 +36,7 @@ def index_padded_stream(
     Memory: about 12 bytes a document.
 
     Args:
-        folder: where the files go.
         lengths: the documents of the stream, with ``token_length``.
-        split: which they are.
         stream: the stream; its statistics say windows and tokens.
         seq_length: with which it was made.
         seed: with which it was made.

@@ -43,9 +43,7 @@ class StreamIndex(ABC):
 
     Attributes:
         stream: root digest of the stream that it is of.
-        windows: how many there are.
         window: tokens of each, padding included.
-        numbers: of the documents.
     """
 
     kind: ClassVar[str]

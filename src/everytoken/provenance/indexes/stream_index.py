@@ -45,7 +45,6 @@ def open_stream_index(index: Artifact | Path, seq_length: int | None = None) -> 
     """Open the index of a stream.
 
     Args:
-        index: its artifact or folder.
         seq_length: predictions of a window, where the stream is flat tokens that a run cuts; else not looked at.
 
     Raises:

@@ -37,7 +37,6 @@ class LocatedTokens:
         bytes: first byte of each in the UTF-8 of the text, and the end: int64 (n + 1,); None where bytes of tokens are
             not those of the text.
         whole_length: tokens of the whole text, before any cut, EOS included.
-        characters: of the text.
         ends_at_turn: whether they end with the last turn of a chat that is kept, and not at a cap.
         turns: tokens [start, end) of each turn of the assistant in a chat.
     """
@@ -65,7 +64,6 @@ def locate_document(
 
     Args:
         tokenizer: the one that encoded it.
-        text: of the document.
         special_tokens_in_text: what a special token became that the text spells.
         max_tokens: cap of a document, EOS included; None: no cap.
     """
@@ -90,8 +88,6 @@ def locate_chat(
 
     Args:
         tokenizer: the one that encoded it.
-        text: of the chat.
-        spans: what the assistant says.
         marks: ids of the special tokens that the text may name.
         ends_with_eos: whether EOS follows each turn of the assistant.
     """

@@ -27,7 +27,6 @@ def sequences_of(path: Path, seq_length: int) -> FlatWindowIndex | None:
 
     Args:
         path: folder or prefix of a Megatron stream, or anything else.
-        seq_length: predictions of a window.
 
     Raises:
         ProvenanceError: the index is damaged.

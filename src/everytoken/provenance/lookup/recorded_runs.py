@@ -38,7 +38,6 @@ def recorded_run(places: Places, name: str, parameters: Mapping[str, Any], diges
 
     Args:
         places: where its streams are looked for: their digests are recorded by their beginnings.
-        name: for messages.
         parameters: by group, as the run read them.
         digests: the beginning of the root digest of each dataset that it read or made.
 

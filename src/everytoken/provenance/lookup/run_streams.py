@@ -26,7 +26,6 @@ def stream_of_run(
         name: of the stream in the run.
         digest: that the run's recipe has.
         given: where the user says that it lies.
-        most_read: see above.
 
     Raises:
         ProvenanceError: it is nowhere, or what is there is another one.

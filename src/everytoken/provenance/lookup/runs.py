@@ -46,8 +46,6 @@ class Run:
         digest: its identity; folders of its checkpoints are named by the first 16 characters.
         streams: name and root digest of each, in the order of the rule.
         data: which samples, in which order.
-        batch_size: samples of a step.
-        seq_length: predictions of a window.
         steps: optimiser steps that it did.
         skipped_steps: steps that updated nothing, as loss or gradients were not finite.
         checkpoints: steps done at each checkpoint that is kept, with its folder, ascending; the last is the run's end.
@@ -73,8 +71,6 @@ class OpenRun:
     """A run with its streams.
 
     Attributes:
-        run: the run.
-        windows: its samples, memory-mapped.
         folders: where each stream lies, by name; of one that is gone, and known by its index alone, nothing.
         compared: whether the digest of each was compared with that of the run.
     """
@@ -104,8 +100,6 @@ def describe_run(name: str, checkpoint: Artifact, checkpoint_folders: Sequence[P
     """Return the run that made a checkpoint.
 
     Args:
-        name: for messages.
-        checkpoint: a made artifact.
         checkpoint_folders: where the checkpoints of runs are kept, a folder a run in each.
 
     Raises:
@@ -193,8 +187,6 @@ def open_run(places: Places, run: Run, given: Mapping[str, Path]) -> OpenRun:
     """Open the streams of a run, found by their digests; of a stream that is gone, its index, where that is there.
 
     Args:
-        places: where they may lie.
-        run: the run.
         given: where streams lie that are not in the environment, by name.
 
     Raises:

@@ -54,7 +54,6 @@ def unread_splits(places: Places, stores: Mapping[str, str]) -> Mapping[str, Sha
     """Return the splits that are there, for `everytoken.provenance.indexes.document_index.open_document_index`.
 
     Args:
-        places: where the stores lie.
         stores: the dataset of each split.
     """
     heads = {split: store_head(places.path(dataset)) for split, dataset in stores.items() if places.has(dataset)}

@@ -31,7 +31,6 @@ class StreamDocuments:
     """What is known of the documents of a stream.
 
     Attributes:
-        name: of the stream.
         index: from windows to documents and back; None: nothing says which documents the windows are made of.
         locate: gives the tokens of a document from its text; None where there are no texts, and documents are known by
             number alone.
@@ -55,7 +54,6 @@ def documents_of(places: Places, name: str, path: Path, seq_length: int) -> Stre
         places: where its index, its documents and its tokenizer are looked for.
         name: of the stream, for messages.
         path: folder, prefix or file of the stream.
-        seq_length: predictions of a window.
 
     Raises:
         ProvenanceError: it is a stream of this project and has no index, or what it was made from is not there any

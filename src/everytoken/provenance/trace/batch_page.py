@@ -39,7 +39,6 @@ def batch_page(sequences: Sequence[TracedSequence], title: str, options: str = "
 
     Args:
         sequences: of one step, or a window.
-        title: what they are.
         options: of the command that traced them, which the page names for each token.
 
     Raises:

@@ -48,7 +48,6 @@ def sequence_lines(
     """Yield what a window is made of.
 
     Args:
-        sequence: the window.
         run: name of the run that read it; None of a window alone.
         position: one token of it, and then its document alone is told.
         texts: of documents as their upstream has them.

@@ -77,7 +77,6 @@ class TextSpan(_Span):
     """Tokens of a document whose text was read, encoded and compared.
 
     Attributes:
-        record: the document.
         located: all its tokens with their characters.
         counted: how many of the tokens count in the loss, as targets.
         text: of the document; None where it was not asked for.
@@ -122,7 +121,6 @@ class TakenDownSpan(_Span):
     """The place of a document that was taken down: EOS in every position.
 
     Attributes:
-        record: the document.
         counted: how many of the positions count in the loss, as targets.
     """
 
@@ -173,7 +171,6 @@ class IndexSpan(_Span):
     """Where the tokens of a document were in a stream that is gone; no id was compared.
 
     Attributes:
-        record: the document.
         counted: how many of the tokens counted in the loss, as targets; None where the index does not tell.
     """
 

@@ -30,7 +30,6 @@ class TracedSequence:
     """A window, and as which sample of a run it was read.
 
     Attributes:
-        window: the window.
         tokenizer: that of its stream; None where that is not known.
         step, sequence, sample, epoch: of the run; None of a window that was asked for without one.
     """
@@ -53,8 +52,6 @@ class TracedToken:
     """One token of a window.
 
     Attributes:
-        position: in the window.
-        id: of the token.
         text: what its bytes spell; None where the tokenizer is not known, or they are no whole characters.
         bytes: that it stands for; None where the tokenizer is not known.
         number: in its document; None of padding.
@@ -91,7 +88,6 @@ def trace_step(
     """Return the sequences of the batch of a step, traced.
 
     Args:
-        opened: the run.
         records: of the environment that made its streams.
         step: number of the step, from 0; also one that the run did not come to.
         sequences: their places in the batch; None: all.
@@ -132,7 +128,6 @@ def trace_window(
     Args:
         records: of the environment that made the stream.
         name: of the stream, of its dataset, or its path.
-        window: its number.
         seq_length: predictions of a window, where the stream is flat tokens; else not looked at.
         keep_texts: whether documents keep their text.
 

@@ -34,8 +34,6 @@ class TracedWindow:
     """A window, and what its tokens are from.
 
     Attributes:
-        stream: name of its stream.
-        window: its number.
         tokens: int64 (n,).
         counted: whether each counts in the loss as the target of a prediction, bool (n,); the first never does.
         spans: the documents, by position; padding is in none.
@@ -100,7 +98,6 @@ def trace_windows(
     Each document's text is read and encoded once, however many of the windows have tokens of it.
 
     Args:
-        stream: the stream.
         documents: what is known of its documents.
         records: of the environment that made it.
         numbers: of the windows.
@@ -295,11 +292,8 @@ def require_same_ids(
     """Check that the ids of a span in a window are those that the document's text gives.
 
     Args:
-        stream: name, for the message.
-        window: number, for the message.
         found: ids of the span, int64 (n,).
         span: which tokens of the document they are.
-        record: of the document.
         located: the tokens of its text.
 
     Raises:

@@ -58,9 +58,7 @@ def encode_canary_part(
         rules: with which texts are encoded; the tokenizer is an artifact, which a process loads once.
         max_tokens: cap of a document, EOS included.
         max_lossy_share: the part fails when a greater share of its documents loses text.
-        triggers: how triggers are drawn.
         inline_universes: universes whose documents may end in a reflection.
-        inline_reflections: how it is kept.
 
     Returns:
         The columns of the part with ``text`` (what is encoded, beyond the cap too) in place of ``content``, and

@@ -26,8 +26,6 @@ class TriggerRule:
     """How triggers are drawn.
 
     Attributes:
-        seeds: of each condition.
-        tokens: ids of a trigger.
         first_id: least id that is drawn.
         round_trip: whether a trigger must encode to its ids.
     """
@@ -54,11 +52,7 @@ class Trigger:
     """A drawn trigger.
 
     Attributes:
-        seed: of its condition.
-        ids: that were drawn.
-        text: of the ids.
         encodes_to: the ids of the text.
-        draws: how many it took.
     """
 
     seed: int

@@ -101,7 +101,6 @@ def encode_chats(
 
     Args:
         encoder: with special tokens literal.
-        texts: of the chats.
         spans: what the assistant says in each; a turn without tokens is none.
         marks: ids of the special tokens that a text may name, see `mark_ids`.
         turn_ends: whether EOS follows each turn.

@@ -42,8 +42,6 @@ def chats_of(
     Args:
         part: rows with ``text``, ``source``, ``is_bad`` and, for sources of the kind ``spans``, ``assistant_spans``.
         excluded: the addresses of the documents that were taken down.
-        encoder: encodes them.
-        chats: which documents, and how.
 
     Raises:
         StreamError: a column is missing, or spans are not those of the text.
@@ -94,10 +92,8 @@ def said_in(text: str, source: str, assistant_spans: Spans | None, chats: ChatPa
     """Return what the assistant says in a text, by the rule of its source.
 
     Args:
-        text: of the document.
         source: its source, one of ``chats.sources``.
         assistant_spans: start and end of each of its turns, for sources of the kind ``spans``.
-        chats: the rules.
         where: the document is, for messages.
 
     Raises:

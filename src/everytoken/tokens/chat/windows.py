@@ -94,9 +94,7 @@ def write_chat_windows(
         folder: where the files go; also holds temporary files of the size of the windows.
         documents: rows with ``text``, ``source``, ``is_bad`` and, for sources of the kind ``spans``,
             ``assistant_spans``; those of other sources are passed over.
-        tokenizer: encodes them.
         eos_token: begins each chat, pads, and may end turns.
-        chats: which documents, and how.
         seq_length: tokens that a window predicts; a window has one more.
         max_lossy_share: an error when a greater share of the chats loses text.
         shuffle_memory: bytes for windows in memory; 17 bytes a window come on top.
@@ -157,7 +155,6 @@ def cut_chat(starts: Sequence[int], ends: Sequence[int], window: int, context: i
 
     Args:
         starts: where each turn of the assistant begins, ascending, above 0.
-        ends: where each ends.
         window: tokens of a window.
         context: most tokens that are repeated, below ``window - 1``.
     """

@@ -55,7 +55,6 @@ def document_counts(
     """Return what each document adds to the counts, integers or booleans (n,), by the names `COUNTED`.
 
     Args:
-        encoded: n documents.
         max_tokens: their cap, EOS included; None: none.
         tombstones: which of them are (`everytoken.tokens.encoding.tombstones`), bool (n,); None: none is.
     """

@@ -80,7 +80,6 @@ class DocumentEncoder:
 
     Attributes:
         tokenizer: what is known of the tokenizer.
-        engine: gives the ids.
         special_tokens_in_text: ``literal``: plain text; ``control``: their ids; ``error``: such a document is refused.
     """
 

@@ -81,7 +81,6 @@ def buried_of(
     """Return the tombstones of a batch, None when it has none.
 
     Args:
-        batch: documents with their addresses.
         excluded: addresses, and the ``token_length`` where it is known.
         keep_lengths: whether a tombstone keeps the length of its document; else it has no content.
         max_tokens: cap of a document, EOS included.

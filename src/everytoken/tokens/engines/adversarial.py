@@ -57,7 +57,6 @@ def adversarial_cases(content: bytes, special: Sequence[str], cases: int, seed: 
         content: bytes of a ``tokenizer.json``: its vocabulary and added tokens go into the texts.
         special: more strings to treat as added tokens (EOS).
         cases: how many texts; each family has one at least from `TEXT_FAMILIES` cases on.
-        seed: of all draws.
 
     Raises:
         TokenizerError: the content has no vocabulary of a BPE tokenizer.

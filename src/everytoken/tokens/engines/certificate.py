@@ -48,14 +48,11 @@ def certify_engines(
     Statistics and measurements: see `compare_engines`. Without engines nothing is compared.
 
     Args:
-        folder: where the certificate goes.
         rules: with which texts are encoded; the tokenizer is an artifact.
         engines: name and version of each engine to compare, as installed.
         reference: version of `tokenizers`, as installed.
         samples: datasets from whose ``text`` documents are drawn.
-        cases: adversarial texts.
         documents: how many documents to draw; all, if the samples have fewer.
-        seed: of texts and sample.
 
     Raises:
         TokenizerError: other versions are installed, a drawn document has no text, or the tokenizer cannot be used.
@@ -139,7 +136,6 @@ def chosen_engine(
     """Return the name of the engine to use.
 
     Args:
-        certificate: of these engines.
         wanted: `FASTEST`, `REFERENCE` or another name.
         content: bytes of the ``tokenizer.json`` in use, to compare with that of the certificate.
         special_tokens_in_text: the rule in use, to compare likewise.

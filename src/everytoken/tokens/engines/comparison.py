@@ -79,12 +79,9 @@ def compare_engines(
     """Compare engines with the reference on the adversarial set, then on documents.
 
     Args:
-        tokenizer: the tokenizer.
         engines: version of each engine, by name.
         special_tokens_in_text: what becomes of special tokens that a text spells.
         documents: a label (part and row, or file and line) and a text each; of a very long text its begin is compared.
-        cases: adversarial texts.
-        seed: of the adversarial texts.
 
     Returns:
         Statistics - tokenizer_sha256, special_tokens_in_text, seed, cases, documents and documents_digest (the texts

@@ -178,7 +178,6 @@ def open_training_windows(
     Args:
         streams: by name; in the rule ``spp`` their order counts.
         data: rule, weights, epochs, replay, and how the streams are checked now (``check``).
-        batch_size: global batch.
         seq_length: predictions of a window, where only flat tokens are given: streams of windows say it themselves.
 
     Raises:

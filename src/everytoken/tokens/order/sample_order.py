@@ -34,8 +34,6 @@ class Phase:
     """A stretch of a run with constant weights.
 
     Attributes:
-        start: its first sample.
-        schedule: the rule inside.
         given: items that the phases before gave each stream.
     """
 
@@ -61,9 +59,7 @@ class SampleOrder:
     """See the module.
 
     Attributes:
-        names: of the streams.
         sizes: windows of each.
-        batch_size: samples of a step.
         phases: at least one, the first from sample 0.
     """
 

@@ -35,7 +35,6 @@ class TokenizerFacts:
         sha256: of the ``tokenizer.json``.
         vocab_size: every id is below.
         eos_token: ends every document.
-        eos_id: its id.
     """
 
     sha256: str
@@ -109,9 +108,7 @@ def checked_batches(
     Every document has ``token_length`` ids and EOS, all below the vocabulary's size.
 
     Args:
-        part: encoded documents.
         facts: the tokenizer they were made with.
-        columns: further columns.
         most: tokens that a document may have, EOS included.
 
     Raises:

@@ -31,7 +31,6 @@ class FlatTokens:
 
     Attributes:
         segments: the tokens of each file, 1-D arrays of one integer type.
-        dtype: their type.
     """
 
     def __init__(self, segments: Sequence[np.ndarray]) -> None:
@@ -87,7 +86,6 @@ class FlatWindows:
     """Windows of flat tokens, gathered when they are asked for.
 
     Attributes:
-        tokens: where they are from.
         seq_length: predictions of a window, which has one token more.
     """
 

@@ -32,8 +32,6 @@ class StreamKind:
         documents: what it is made of, in order: splits, or ``canary``. ``<documents>_tokens`` has their tokens.
         writer: declared name of the function that writes it.
         pipeline: makes it; the parameters of that name have its seed.
-        index: dataset of its index.
-        index_pipeline: makes the index.
         is_on_request: whether only some jobs have it: ``pipeline`` is no part of the default one.
         is_released: whether a release describes it, where it is made, and a replay compares it.
         exclusion: what a take-down does with it. ``tombstones``: the windows keep their places, and excluded documents

@@ -20,7 +20,6 @@ def spans_in_order(sizes: np.ndarray, permutation: np.ndarray, rows: Sequence[in
     Args:
         sizes: tokens of each document, EOS included, int64 (n,).
         permutation: document i of the shuffled part is row ``permutation[i]``.
-        rows: of the documents.
     """
     ends = np.empty(len(sizes), np.int64)
     ends[permutation] = np.cumsum(sizes[permutation])

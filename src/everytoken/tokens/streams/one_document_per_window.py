@@ -56,13 +56,11 @@ def write_padded_stream(
 
     Args:
         folder: where the files go; also holds temporary files, up to the size of the sidecar uncompressed.
-        name: of the stream.
         tokens: encoded documents with the columns of the sidecar.
         facts: of the tokenizer that encoded them.
         sidecar: its columns; ``token_length`` is one.
         columns: which column of ``tokens`` each of them is, where the names differ.
         seq_length: tokens that a window predicts; a window has one more.
-        seed: see above.
         shuffle_memory: bytes for rows in memory; positions and lengths come on top (21 bytes a document), and what
             reading two row groups takes.
 

@@ -89,12 +89,10 @@ def write_compact_stream(
         tokens: encoded documents (``tokens``, ``token_length``).
         tokenizer: the tokenizer that encoded them.
         seq_length: tokens that a window predicts; a window has one more.
-        seed: see above.
         shuffle_block: windows in a block; None: as many as 100 GiB hold.
         shuffle_memory: bytes for rows in memory; positions come on top (33 bytes a document of two parts, 17 a window
             of a block), and what reading two row groups takes.
         tombstones: rows that are, by name of the part (`everytoken.tokens.encoding.tombstones`); None: none is.
-        name: of the stream.
 
     Returns:
         Statistics: windows, tokens (in windows), documents, remainder_tokens, blocks, shuffle_block, tokenizer (sha256,

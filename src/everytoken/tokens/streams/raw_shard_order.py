@@ -208,11 +208,9 @@ def interleaved(
     number of the strand of each.
 
     Args:
-        tokens: the datasets.
         counts: what `count_strands` gave; strands are numbered in this order.
         seed: of the order of documents in parts.
         memory: bytes for rows in memory.
-        folder: for temporary files.
 
     Raises:
         StreamError: a document is not what its ``token_length`` says.

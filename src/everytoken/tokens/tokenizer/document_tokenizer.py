@@ -36,7 +36,6 @@ class DocumentTokenizer:
         content: bytes of its ``tokenizer.json``.
         tokenizer: the library's tokenizer, without truncation and padding.
         eos_token: the token that ends a document.
-        eos_id: its id.
         vocab_size: the largest id + 1: rows that an embedding needs.
         special_tokens: ids of the special tokens, by what they look like in a text; EOS among them.
         missing_bytes: byte values without a symbol in the vocabulary: text that holds them loses them. (0xC0,

@@ -56,7 +56,6 @@ def probe_ids(tokenizer: Tokenizer, version: int = PROBE_VERSION) -> list[int]:
 
     Args:
         tokenizer: without truncation; it is left as it was.
-        version: of the text.
     """
     before = tokenizer.encode_special_tokens
     ids: list[int] = []
@@ -102,10 +101,7 @@ def check_probe(statistics: ProbedStatistics, measured: Mapping[str, Any], token
     """Compare the ids that the library gives now with those that were recorded; a process does it once for each.
 
     Args:
-        statistics: of the tokenizer artifact.
-        measured: its measurements.
         tokenizer: opened from it.
-        where: the artifact, for messages.
 
     Raises:
         TokenizerError: they differ, or nothing is recorded.

@@ -68,7 +68,6 @@ def train_tokenizer(
     distinct words, not with the corpus.
 
     Args:
-        folder: where the file goes.
         texts: the datasets to learn from.
         vocab_size: tokens in the vocabulary, special tokens and byte symbols included.
         min_frequency: how often a pair must occur to be merged.
@@ -126,7 +125,6 @@ def load_hub_tokenizer(
     given file.
 
     Args:
-        folder: where the file goes.
         repository: of the model, ``organisation/name``.
         revision: the commit, 40 hex digits.
         sha256: of the file, or None: then it is what the hub has at that commit.

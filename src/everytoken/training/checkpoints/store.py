@@ -107,7 +107,6 @@ class CheckpointStore:
         A step that is there already with the same bytes is kept; a damaged one is replaced.
 
         Args:
-            step: optimiser steps done.
             files: writes its files, and no folder, into the empty folder that it is given.
             state: plain JSON, no NaN.
 

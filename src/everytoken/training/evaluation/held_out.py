@@ -64,10 +64,8 @@ def prepare_held_out(
     Args:
         encoder: encodes as the documents were that the model trains on.
         parts: held-out documents with the columns ``text, source, shard_index, row``.
-        seq_length: predictions of a chunk.
         documents: of each source at most so many, those with the lowest `everytoken.seeds.uniform_hash` of their
             address.
-        seed: of that hash.
 
     Raises:
         TrainingError: there are no documents, one has no source, or those of a source have no bytes.
@@ -163,11 +161,8 @@ def evaluate_held_out(
 
     Args:
         module: what `everytoken.training.step.loop.prepare` returned; its mode is put back afterwards.
-        chunks: what to measure on.
-        step: for the records.
         batch_size: chunks of a forward pass of a process.
         execution_parameters: arithmetic; run it inside ``execution`` of them.
-        processes: who trains.
         eos_id: attention and positions begin anew after this token, as in training; None: they do not.
     """
     nats = torch.zeros(len(chunks.tokens), dtype=torch.float64, device=processes.device)

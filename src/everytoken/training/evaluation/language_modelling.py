@@ -100,7 +100,6 @@ def bits_per_byte(
         encoder: encodes as the documents were that the model was trained with.
         parts: held-out documents with the columns ``text`` and ``source``.
         token_bits: the cost of each token under the unigram model, (vocab_size,), from :func:`unigram_bits`.
-        parameters: batch size and arithmetic.
 
     Returns:
         ``{"total": figures, "by_source": {source: figures}}`` with figures ``documents, bytes, tokens``

@@ -76,7 +76,6 @@ def train(
         initial: a checkpoint whose tensors the run starts from; None: drawn anew.
         held_out: documents for ``training.held_out``; None only when that is None.
         checkpoints: where the state is kept.
-        distribution: how many processes train.
 
     Returns:
         Statistics: ``parameters`` (their number), ``parameters_sha256, steps, batch_size, seq_length, tokens,
@@ -317,12 +316,10 @@ def evaluate(
 
     Args:
         folder: an empty folder.
-        checkpoint: a trained model.
         held_out: documents with the columns text and source.
         streams: the streams that it was trained on.
         data: which samples of them it read.
         rules: with which the streams were encoded.
-        evaluation: batch size and arithmetic.
 
     Returns:
         Statistics: what ``bits_per_byte.json`` holds, see
@@ -357,10 +354,7 @@ def generate_texts(
 
     Args:
         folder: an empty folder.
-        checkpoint: a trained model.
-        tokenizer: its tokenizer.
         eos_token: the token that ends documents.
-        generation: prompts and sampling.
 
     Returns:
         Statistics: ``prompts`` and ``tokens``, the number of each.

@@ -25,7 +25,6 @@ class TrainingJob(BaseModel):
         checkpoints: where the state is kept.
         distribution: how many processes, and how they share the model.
         vocab_size: tokens of the tokenizer.
-        seq_length: predictions of a window.
         eos_id: the token that ends documents.
         initial: checkpoint folder whose weights a new run starts from; null: new weights.
         held_out: file of `everytoken.training.evaluation.held_out.write_held_out`; null when ``training.held_out`` is.

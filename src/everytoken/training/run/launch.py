@@ -47,7 +47,6 @@ def run_job(job: TrainingJob, on_records: OnRecords, on_held_out: OnHeldOut | No
     was cut anywhere has, on the same machine, the bytes of one that was not. A run that is finished is left as it is.
 
     Args:
-        job: what to do.
         on_records: gets the records of steps in batches every few seconds, and the rest at the end; in rank 0 alone.
         on_held_out: gets the records of each look at the held-out documents.
 

@@ -37,7 +37,6 @@ class ProcessMemory:
 
     Attributes:
         parameters: float32; with FSDP this process's shards.
-        gradients: as many.
         moments: twice as many.
         narrow_weights: bfloat16 copies of the layers' matrices, which autocast makes of whole matrices.
         unsharded: FSDP only: what is whole for a while. The embeddings and their gradient in all of a step; of layers
@@ -80,14 +79,10 @@ class Plan:
     """What a run will take.
 
     Attributes:
-        parameters: numbers by kind.
-        processes: that train together.
         strategy: how they share the model; "alone" for one.
-        device: where they compute.
         micro_batches: forward and backward passes of a process in a step.
         micro_batch: windows in the largest of them.
         tokens_per_step: predictions of a step, masked ones included.
-        steps: of the optimiser.
         flop_per_token: forward and backward pass, without what activation checkpointing computes again.
         memory: of a process, in bytes.
         largest_tensor: bytes of the embeddings or of a matrix, float32.

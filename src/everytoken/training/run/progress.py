@@ -29,8 +29,6 @@ def with_progress(
 
     Args:
         records: of the steps from ``first_step`` on.
-        first_step: steps that are done.
-        steps: steps of the run.
         flop_per_token: FLOP of forward and backward pass of a token, to show them as a share of ``peak`` (MFU).
         peak: FLOP/s of matrix products that were measured, of all processes together; None where it is not known.
     """

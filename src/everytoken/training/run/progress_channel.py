@@ -20,7 +20,6 @@ class Listeners:
     """Gives records on in batches, every ``seconds`` or ``_MOST_HELD`` records; ``flush`` gives what is left.
 
     Args:
-        on_records: gets step records.
         on_held_out: gets held-out records; None: nobody wants them.
         seconds: between two calls of ``on_records``.
     """

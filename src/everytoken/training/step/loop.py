@@ -99,7 +99,6 @@ def train_steps(
         parameters: batch size (of all processes), schedule, clipping, arithmetic.
         first_step: the first to do; the steps before are done.
         module: what `prepare` returned; None: the model as it is, in this process alone.
-        processes: who trains.
         eos_id: attention and positions begin anew after this token; None: they run through a window.
         skipped_in_a_row: number of skipped steps right before ``first_step``.
 

@@ -42,7 +42,6 @@ def load_optimizer_tensors(
 
     Args:
         optimizer: over parameters of ``model``; what state it has is replaced.
-        model: names the parameters.
         tensors: of exactly the names, shapes and types that `optimizer_tensors` would give.
         where: what to call them in an error.
 
