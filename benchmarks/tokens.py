@@ -24,7 +24,6 @@ from everytoken.tokens.engines import (
     certify_engines,
     installed_engines,
     open_engine,
-    proof_of,
     reference_version,
 )
 from everytoken.tokens.tokenizer import EncodingRules, open_tokenizer, train_tokenizer
@@ -122,7 +121,6 @@ def main() -> None:
             options = {
                 "rules": EncodingRules(tokenizer, EOS, "literal"),
                 "certificate": certificate,
-                "proof": proof_of(certificate),
                 "max_tokens": 2048,
                 "max_lossy_share": 0.0,
                 "columns": ["id", "source", "shard_index", "row"],

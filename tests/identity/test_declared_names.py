@@ -5,14 +5,17 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from everytoken.shards import Artifact, ArtifactStore, Built, Shards, Store, make_engine, plan_artifact, value_digest
-from everytoken.shards.former_paths import declared_name, former_path
-from everytoken.shards.recipe import recipe_digest, versioned
+from everytoken.shards.artifacts import artifact_checksum, artifact_ledger_text
+from everytoken.shards.former_paths import as_described_today, declared_name, former_path
+from everytoken.shards.ledger import Ledger
+from everytoken.shards.recipe import fingerprint_of, recipe_digest, versioned
 from tests.shards import functions
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
@@ -98,3 +101,42 @@ def test_a_ledger_of_version_0_1_0_is_current(tmp_path: Path, monkeypatch: pytes
     assert b"everytoken.corpus.old.double" in content
     assert Store(tmp_path).save(values.reduce(double, factor=2), engine) == ledger
     assert (tmp_path / "ledger.json").read_bytes() == content
+
+
+def test_what_recorded_a_parameter_that_is_recorded_no_more_is_current(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versioned("double", 1)(double)
+    versioned("write", 1)(write)
+    values, engine = Shards.from_values([1, 2], ["1" * 64, "2" * 64]), make_engine("inline")
+    made = Store(tmp_path / "store").save(values.reduce(double, factor=2), engine)
+    note = ArtifactStore(tmp_path / "artifact").save(plan_artifact(write, text="a"))
+    monkeypatch.setattr(
+        "everytoken.shards.former_paths._NO_LONGER_RECORDED", {("double", 1): ("proof",), ("write", 1): ("proof",)}
+    )
+    as_before = {**made.recipe, "parameters": {"factor": 2, "proof": {"cases": 7}}}
+    parts = [replace(part, fingerprint=fingerprint_of(as_before, part.inputs)) for part in made.parts]
+    parts[1] = replace(parts[1], fingerprint="f" * 64)  # made otherwise
+    Ledger(made.holds, as_before, tuple(parts)).write(tmp_path / "store" / "ledger.json")
+    described = {**note.ledger["recipe"], "parameters": {"text": "a", "proof": None}}
+    ledger = {**note.ledger, "recipe": described, "fingerprint": fingerprint_of(described, [])}
+    text = artifact_ledger_text({**ledger, "checksum": artifact_checksum(ledger)})
+    (tmp_path / "artifact" / "ledger.json").write_text(text)
+
+    read = Store(tmp_path / "store").ledger()
+    assert read.recipe == made.recipe
+    assert [part.fingerprint for part in read.parts] == [made.parts[0].fingerprint, "f" * 64]
+    assert Store(tmp_path / "store").save(values.reduce(double, factor=2), engine) == made
+    assert (
+        ArtifactStore(tmp_path / "artifact").save(plan_artifact(write, text="a")).ledger["fingerprint"]
+        == (note.ledger["fingerprint"])
+    )
+    assert (tmp_path / "artifact" / "ledger.json").read_text() == text, "it was not made again"
+
+
+def test_only_the_proof_of_an_engine_is_recorded_no_more() -> None:
+    parameters = {"rules": 1, "proof": {"engines": {}}}
+    old = {"function": "everytoken.tokens.encode.encode_part", "version": 2, "parameters": parameters}
+    assert as_described_today(old) == {"function": "encode_part", "version": 2, "parameters": {"rules": 1}}
+    for other in ({**old, "version": 3}, {**old, "function": "encode_file"}):
+        assert as_described_today(other)["parameters"] == parameters

@@ -19,9 +19,10 @@ from typing import Any
 from everytoken.shards.atomic import atomic_folder, lock_folder, remove_temporaries, sole_writer, write_text
 from everytoken.shards.digests import file_sha256, plain_json, value_digest
 from everytoken.shards.errors import DamagedStore, IncompleteStore, ShardsError
+from everytoken.shards.former_paths import as_described_today
 from everytoken.shards.ledger import LEDGER_FILE, Record, is_store, read_ledger, statistics_as
 from everytoken.shards.locked_inputs import unchanging
-from everytoken.shards.recipe import Recipe, with_declared_name
+from everytoken.shards.recipe import Recipe, fingerprint_today
 
 logger = logging.getLogger(__name__)
 
@@ -216,7 +217,8 @@ def read_artifact_ledger(path: Path) -> dict[str, Any]:
     """
     ledger = parse_artifact_ledger(path)
     require_root_digest(path, ledger)
-    return {**ledger, "recipe": with_declared_name(ledger["recipe"])}
+    fingerprint = fingerprint_today(ledger["fingerprint"], ledger["recipe"], [])
+    return {**ledger, "recipe": as_described_today(ledger["recipe"]), "fingerprint": fingerprint}
 
 
 def read_any_ledger(folder: Path) -> dict[str, Any]:

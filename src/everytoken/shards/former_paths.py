@@ -1,10 +1,14 @@
-"""Where versioned functions were in version 0.1.0, which knew them by module and name.
+"""What recipes of earlier versions say otherwise than those of today, and is the same.
 
-Its ledgers, runs and releases hold these paths, and digests over them. The table is complete: a function that is
-younger has no entry, and an entry never changes, wherever the function is today.
+Version 0.1.0 knew versioned functions by module and name. Its ledgers, runs and releases hold these paths, and digests
+over them. That table is complete: a younger function has no entry, and an entry never changes. A second table has the
+parameters that were recorded once and decide no byte.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 _PATHS = {
     "certify_engines": "everytoken.tokens.certificate.certify_engines",
@@ -60,6 +64,7 @@ _PATHS = {
     "write_raw_shards": "everytoken.tokens.raw_shards.write_raw_shards",
     "write_release": "everytoken.provenance.releases.write_release.write_release",
 }
+_NO_LONGER_RECORDED = {("encode_part", 2): ("proof",)}  # by name and version of the function
 _NAMES = {path: name for name, path in _PATHS.items()}
 
 
@@ -71,3 +76,11 @@ def former_path(name: str) -> str:
 def declared_name(path: str) -> str:
     """Return the declared name of the function that had a path; a name is returned as it is."""
     return _NAMES.get(path, path)
+
+
+def as_described_today(description: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the description of a recipe, as a ledger has it, in the words of today."""
+    name = declared_name(description["function"])
+    gone = _NO_LONGER_RECORDED.get((name, description["version"]), ())
+    parameters = {key: value for key, value in description["parameters"].items() if key not in gone}
+    return {**description, "function": name, "parameters": parameters}

@@ -20,7 +20,8 @@ import orjson
 from everytoken.shards.atomic import write_text
 from everytoken.shards.digests import value_digest
 from everytoken.shards.errors import DamagedStore
-from everytoken.shards.recipe import with_declared_name
+from everytoken.shards.former_paths import as_described_today
+from everytoken.shards.recipe import fingerprint_today
 
 LEDGER_FILE = "ledger.json"
 """Of stores and of artifacts."""
@@ -186,7 +187,11 @@ def read_ledger(path: Path) -> dict[str, Any]:
             raise DamagedStore(f"{path}: its parts sum up to {summed}, it says {said}: it was edited. {_REMEDY}")
         for part in parts:
             _check_record(part)
-        return {**data, "recipe": with_declared_name(data["recipe"])}
+        recipe = as_described_today(data["recipe"])
+        if recipe["parameters"] != data["recipe"]["parameters"]:
+            for part in parts:
+                part["fingerprint"] = fingerprint_today(part["fingerprint"], data["recipe"], part["inputs"])
+        return {**data, "recipe": recipe}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedStore(f"{path} is not a ledger ({type(error).__name__}: {error}). {_REMEDY}") from error
 

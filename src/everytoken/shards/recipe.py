@@ -22,7 +22,7 @@ import numpy as np
 
 from everytoken.shards.digests import value_digest
 from everytoken.shards.errors import RecipeError
-from everytoken.shards.former_paths import declared_name, former_path
+from everytoken.shards.former_paths import as_described_today, former_path
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Class = TypeVar("Class", bound=type)
@@ -133,9 +133,20 @@ def recipe_digest(description: Mapping[str, Any]) -> str:
     return value_digest({**description, "function": former_path(description["function"])})
 
 
-def with_declared_name(description: Mapping[str, Any]) -> dict[str, object]:
-    """Return the description of a recipe, as a ledger has it, with the declared name of its function."""
-    return {**description, "function": declared_name(description["function"])}
+def fingerprint_of(description: Mapping[str, Any], inputs: Sequence[str]) -> str:
+    """Return the fingerprint of an output by its recipe's description and the content digests of its inputs."""
+    return value_digest([recipe_digest(description), list(inputs)])
+
+
+def fingerprint_today(fingerprint: str, description: Mapping[str, Any], inputs: Sequence[str]) -> str:
+    """Return the fingerprint that an output has today, which an earlier version described and made.
+
+    One that is not of this description and these inputs stays: the output counts as made otherwise.
+    """
+    today = as_described_today(description)
+    if today["parameters"] == description["parameters"] or fingerprint != fingerprint_of(description, inputs):
+        return fingerprint
+    return fingerprint_of(today, inputs)
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from everytoken.tokens.encoding.report import (
     tokenization_summary,
     tokenization_table,
 )
-from everytoken.tokens.engines.certificate import certify_engines, proof_of
+from everytoken.tokens.engines.certificate import certify_engines
 from everytoken.tokens.engines.registry import REFERENCE, reference_version
 from tests.tokens.corpora import EOS, documents, small_tokenizer, stored
 
@@ -80,7 +80,6 @@ def encoded(folder: Path, texts: list[list[str]], tokenizer: Artifact, max_token
         encode_part,
         rules=EncodingRules(tokenizer, EOS, "control"),
         certificate=proven,
-        proof=proof_of(proven),
         max_tokens=max_tokens,
         max_lossy_share=0.0,
         columns=tables[0].column_names,

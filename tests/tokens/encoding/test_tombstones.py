@@ -30,7 +30,7 @@ from everytoken.tokens.checks.integrity import verify
 from everytoken.tokens.encoding.recheck import Recheck
 from everytoken.tokens.encoding.report import tokenization_summary
 from everytoken.tokens.encoding.tombstones import tombstones_of
-from everytoken.tokens.engines.certificate import certify_engines, proof_of
+from everytoken.tokens.engines.certificate import certify_engines
 from everytoken.tokens.engines.registry import REFERENCE, reference_version
 from everytoken.tokens.streams.loss_mask import LOSS_MASK_FILE, check_masks, open_loss_mask, pack_mask, unpack_mask
 from everytoken.tokens.streams.packed import SIDECAR, write_annotated_stream, write_compact_stream
@@ -83,7 +83,6 @@ def proven(tokenizer: Artifact, tmp_path_factory: pytest.TempPathFactory) -> dic
     return {
         "rules": EncodingRules(tokenizer, EOS, "literal"),
         "certificate": certificate,
-        "proof": proof_of(certificate),
         "max_lossy_share": 0.0,
         "engine": REFERENCE,
         "recheck": Recheck(0.5, 42),

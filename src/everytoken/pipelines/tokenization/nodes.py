@@ -19,7 +19,7 @@ from everytoken.tokens.encoding import (
     tokenization_table,
     tombstones_of,
 )
-from everytoken.tokens.engines import REFERENCE, certify_engines, installed_engines, proof_of, reference_version
+from everytoken.tokens.engines import REFERENCE, certify_engines, installed_engines, reference_version
 from everytoken.tokens.streams import (
     SIDECAR,
     CompactStatistics,
@@ -172,7 +172,6 @@ def _encoding(tokenizer: Artifact, certificate: Artifact, parameters: Tokenizati
     return {
         "rules": parameters.encoding_rules(tokenizer),
         "certificate": certificate,
-        "proof": proof_of(certificate),
         "max_lossy_share": parameters.max_lossy_share,
         "engine": parameters.engine,
         "recheck": Recheck(parameters.certificate.recheck_share, parameters.certificate.seed),

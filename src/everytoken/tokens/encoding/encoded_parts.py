@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Generator, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +22,7 @@ from everytoken.tokens.encoding.encoder import DocumentEncoder, Encoded, Spelled
 from everytoken.tokens.encoding.language_bands import BANDS, language_band
 from everytoken.tokens.encoding.recheck import EngineDiffers, Recheck, Rechecker
 from everytoken.tokens.encoding.tombstones import EncodedStatistics, buried_of
-from everytoken.tokens.engines import chosen_engine, proof_of
+from everytoken.tokens.engines import chosen_engine
 from everytoken.tokens.errors import TokenizerError
 from everytoken.tokens.tokenizer import EncodingRules, open_tokenizer
 
@@ -37,7 +37,6 @@ def encode_part(
     *,
     rules: EncodingRules,
     certificate: Artifact,
-    proof: Mapping[str, Any],
     max_tokens: int,
     max_lossy_share: float,
     columns: Sequence[str],
@@ -58,9 +57,7 @@ def encode_part(
         part: rows with ``text`` and ``source``.
         exclusions: of the part (`everytoken.corpus.exclusion`): these documents become tombstones. None: none.
         rules: with which texts are encoded; the tokenizer is an artifact, which a process loads once.
-        certificate: says which engines are proven equal.
-        proof: of the certificate what the part is recorded as made with
-            (`everytoken.tokens.engines.certificate.proof_of`).
+        certificate: says which engines are proven equal; which of them encodes changes no byte.
         max_tokens: cap of a document, EOS included.
         max_lossy_share: the part fails when a greater share of its documents loses text.
         columns: of the input that are kept.
@@ -72,8 +69,6 @@ def encode_part(
         TokenizerError: the input lacks a column or is encoded already, has a null text or source, loses too much, or
             the engine is not proven, or differs from the reference.
     """
-    if proof != proof_of(certificate):
-        raise TokenizerError(f"{part.name}: proof is {proof}, expected what the certificate {certificate.folder} says")
     chosen = chosen_engine(
         certificate,
         engine,
