@@ -14,8 +14,8 @@ from mlflow.entities import Dataset, DatasetInput, InputTag, Run
 
 from everytoken.tracking.compare import compare_lines
 from everytoken.tracking.errors import TrackingError
+from everytoken.tracking.opening import TrackingSettings, open_store
 from everytoken.tracking.recorded import read_recorded
-from everytoken.tracking.store import TrackingSettings, open_store
 from tests.tracking.toy_project import ToyProject
 
 

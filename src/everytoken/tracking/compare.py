@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from everytoken.tracking.errors import TrackingError
 from everytoken.tracking.mlflow_keys import flatten, parameter_text
-from everytoken.tracking.store import TrackingSettings, TrackingStore, open_store
+from everytoken.tracking.opening import TrackingSettings, open_store
+from everytoken.tracking.store import TrackingStore
 
 if TYPE_CHECKING:
     from mlflow.entities import Run

@@ -6,6 +6,7 @@ import functools
 import getpass
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -79,9 +80,10 @@ def packages() -> dict[str, str]:
     """Return name and version of every installed package, sorted by name."""
     found: dict[str, str] = {}
     for package in distributions():
-        name = package.metadata["Name"]
-        if name:  # a folder left behind by a broken uninstall has none
-            found.setdefault(name, package.version)  # the first on sys.path is the one that is imported
+        text = package.read_text("METADATA") or package.read_text("PKG-INFO") or ""  # parsed whole it takes 0.2 s
+        head = dict(re.findall(r"^(Name|Version): (.+)$", text.partition("\n\n")[0], re.MULTILINE))
+        if "Name" in head:  # a folder left behind by a broken uninstall has none
+            found.setdefault(head["Name"].strip(), head["Version"].strip())  # the first on sys.path is imported
     return dict(sorted(found.items(), key=lambda item: item[0].lower()))
 
 

@@ -14,7 +14,7 @@ a Plotly figure                        ``figures.html`` (works offline) and ``fi
 =====================================  ==========================================================================
 
 What cannot be recorded (a metric that is no number) is an error and fails the run; when a node has failed already it is
-a note on that error. A store that is lost during the run is neither: see `everytoken.tracking.sender`.
+a note on that error. A store that is lost during the run is neither: see `everytoken.tracking.delivery`.
 """
 
 from __future__ import annotations
@@ -37,13 +37,14 @@ from everytoken.live_metrics import MetricRows, listening
 from everytoken.redaction import redact_output, without_secrets
 from everytoken.tracking import environment, figures
 from everytoken.tracking.contents import NOTHING, contents, local_path
+from everytoken.tracking.delivery import close_dead_runs, deliver
 from everytoken.tracking.errors import TrackingError
 from everytoken.tracking.mlflow_keys import flat_metrics, metric_points, plain
+from everytoken.tracking.opening import TrackingSettings, open_store, require_reachable
 from everytoken.tracking.parameters_read import parameters_read, refuse_unread
 from everytoken.tracking.run import TrackedRun
-from everytoken.tracking.sender import deliver
 from everytoken.tracking.signals import ExitWatch
-from everytoken.tracking.store import TrackingSettings, close_dead_runs, open_store, prompt_answers, require_reachable
+from everytoken.tracking.store import prompt_answers
 
 logger = logging.getLogger(__name__)
 
@@ -139,7 +140,7 @@ class TrackingHook:
         """End the run as FAILED, with the traceback."""
         self._fail(error)
 
-    def _open(self, run_params: dict[str, Any], pipeline: Pipeline, catalog: DataCatalog) -> None:
+    def _open(self, store: TrackingStore, run_params: dict[str, Any], pipeline: Pipeline, catalog: DataCatalog) -> None:
         context = self._context
         assert context is not None, "Kedro creates the context before it runs"
         tree = parameters_read(pipeline, catalog)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from everytoken.tracking.compare import RecordedRun, read_run
 from everytoken.tracking.errors import TrackingError
-from everytoken.tracking.store import TrackingSettings, TrackingStore, open_store
+from everytoken.tracking.opening import TrackingSettings, open_store
+from everytoken.tracking.store import TrackingStore
 
 if TYPE_CHECKING:
     from mlflow.entities import Run

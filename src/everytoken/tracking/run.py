@@ -19,11 +19,10 @@ from typing import Any, TypeVar
 from everytoken.redaction import Redaction, redacted
 from everytoken.tracking import figures
 from everytoken.tracking.contents import Contents
+from everytoken.tracking.delivery import Sender
 from everytoken.tracking.errors import TrackingError
 from everytoken.tracking.mlflow_keys import Point, flat_key, flat_parameters, shorten
-from everytoken.tracking.sender import Sender
-from everytoken.tracking.store import TrackingStore
-from everytoken.tracking.store_health import reason
+from everytoken.tracking.store import TrackingStore, reason
 
 _T = TypeVar("_T")
 
@@ -47,18 +46,17 @@ class TrackedRun:
         shown = Redaction().tree(tags)
         cut = {key: shorten(value, _TAG_LIMIT, "no artifact") for key, value in shown.items()}
         try:
-            created = store.client.create_run(store.experiment_id, run_name=name, tags=cut)
+            self.id = store.create_run(name, cut)
         except Exception as error:  # each kind of store has its own
             raise TrackingError(f"{store.shown} takes no run: {reason(error)}. Run again when it does.") from error
-        self.id: str = created.info.run_id
         self._store = store.shown
         try:
             self._sender = Sender(store, self.id)
         except (OSError, RuntimeError) as error:  # no file, or no thread
             text = f"{store.backlogs}: the run cannot begin: {error}. Make room there, and make it writable."
             with contextlib.suppress(Exception):  # else the next run marks it
-                store.client.set_tag(self.id, "error", redacted(text))
-                store.client.set_terminated(self.id, "FAILED")
+                store.send(self.id, {"tags": {"error": redacted(text)}}, store.backlogs)
+                store.send(self.id, {"end": "FAILED", "time": int(time.time() * 1000)}, store.backlogs)
             raise TrackingError(text) from error
         self._lock = threading.RLock()
         self._digests: dict[str, str] = {}
