@@ -140,7 +140,7 @@ class TrackingHook:
         """End the run as FAILED, with the traceback."""
         self._fail(error)
 
-    def _open(self, store: TrackingStore, run_params: dict[str, Any], pipeline: Pipeline, catalog: DataCatalog) -> None:
+    def _open(self, run_params: dict[str, Any], pipeline: Pipeline, catalog: DataCatalog) -> None:
         context = self._context
         assert context is not None, "Kedro creates the context before it runs"
         tree = parameters_read(pipeline, catalog)
