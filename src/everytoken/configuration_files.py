@@ -69,8 +69,18 @@ def read_plainly(conf: Path, env: str | None, key: str) -> dict[str, Any] | None
         env: the environment; None: ``local``.
         key: ``catalog``, ``globals``, ``mlflow`` or ``parameters``.
     """
+    return _unless_unusual(lambda: _read(conf, env or CONFIG_LOADER_ARGS["default_run_env"], key))
+
+
+def read_folder(conf: Path, name: str, env: str | None, key: str) -> dict[str, Any] | None:
+    """Return what the files of one folder of ``conf`` say in an environment, before anything is merged; or None."""
+    globals_of = read_plainly(conf, env, "globals")
+    return None if globals_of is None else _unless_unusual(lambda: _of_folder(conf / name, key, globals_of))
+
+
+def _unless_unusual(read: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
     try:
-        return _read(conf, env or CONFIG_LOADER_ARGS["default_run_env"], key)
+        return read()
     except (_Unusual, OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError):
         return None
 
