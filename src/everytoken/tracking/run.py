@@ -7,6 +7,7 @@ so runs of several sessions in one process cannot mix.
 from __future__ import annotations
 
 import contextlib
+import html
 import json
 import tempfile
 import threading
@@ -17,7 +18,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from everytoken.redaction import Redaction, redacted
-from everytoken.tracking import figures
 from everytoken.tracking.contents import Contents
 from everytoken.tracking.delivery import Sender
 from everytoken.tracking.errors import TrackingError
@@ -152,9 +152,9 @@ class TrackedRun:
     def log_figure(self, name: str, figure: Any) -> None:
         """Record a Plotly figure: its JSON, and the page ``figures.html`` with all figures of the run so far."""
         with self._lock:
-            self._figures[name] = figures.figure_fragment(name, figure)
+            self._figures[name] = _fragment(name, figure)
             self.log_text(figure.to_json(), f"figures/{name}.json")
-            self.log_text(figures.figure_page("Figures", self._figures), "figures.html")
+            self.log_text(_page("Figures", self._figures), "figures.html")
 
     def log_file(self, name: str, path: Path, folder: str) -> None:
         """Record a file as ``<folder>/<name><its suffix>``, or a folder as ``<folder>/<name>/``."""
@@ -190,3 +190,31 @@ class TrackedRun:
 def _batches(items: Sequence[_T], size: int) -> Iterator[Sequence[_T]]:
     for start in range(0, len(items), size):
         yield items[start : start + size]
+
+
+def is_figure(data: Any) -> bool:
+    """Tell whether ``data`` is a Plotly figure, without importing plotly."""
+    return type(data).__module__.partition(".")[0] == "plotly" and hasattr(data, "to_plotly_json")
+
+
+def _fragment(name: str, figure: Any) -> str:
+    """Return one figure as a heading and a ``<div>`` with its data."""
+    body = figure.to_html(full_html=False, include_plotlyjs=False, div_id=name)  # a given id: the same bytes each time
+    return f"<h2>{html.escape(name)}</h2>\n{body}\n"
+
+
+def _page(title: str, fragments: Mapping[str, str]) -> str:
+    """Return one page for all figures, in the order of their names, that works without a network.
+
+    MLflow shows an HTML artifact in a sandboxed frame that can load nothing beside it, so plotly.js (4.8 MB) is in the
+    page. (``MlflowClient.log_figure`` points to a CDN: an empty frame offline.)
+    """
+    from plotly.offline import get_plotlyjs
+
+    return (
+        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>\n'
+        "<style>body { font-family: sans-serif; margin: 2em; } h2 { font-weight: normal; }</style>\n"
+        f"<script>{get_plotlyjs()}</script></head>\n<body>\n"
+        + "".join(fragments[name] for name in sorted(fragments))
+        + "</body></html>\n"
+    )
