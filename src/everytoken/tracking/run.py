@@ -150,11 +150,10 @@ class TrackedRun:
                 self._sender.put({"metrics": batch})
 
     def log_figure(self, name: str, figure: Any) -> None:
-        """Record a Plotly figure: its JSON, and the page ``figures.html`` with all figures of the run so far."""
+        """Record a Plotly figure: its JSON now, and its place in ``figures.html`` when the run ends."""
         with self._lock:
             self._figures[name] = _fragment(name, figure)
             self.log_text(figure.to_json(), f"figures/{name}.json")
-            self.log_text(_page("Figures", self._figures), "figures.html")
 
     def log_file(self, name: str, path: Path, folder: str) -> None:
         """Record a file as ``<folder>/<name><its suffix>``, or a folder as ``<folder>/<name>/``."""
@@ -183,6 +182,8 @@ class TrackedRun:
 
     def end(self, status: str) -> None:
         """End the run as FINISHED, FAILED or KILLED; what the store does not have by now is left to a later process."""
+        if self._figures:
+            self.log_text(_page("Figures", self._figures), "figures.html")
         self._sender.put({"end": status, "time": int(time.time() * 1000)})
         self._sender.close()
 
