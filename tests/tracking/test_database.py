@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import math
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +123,38 @@ def test_a_run_that_was_deleted_takes_no_record(store: TrackingStore, tmp_path: 
     store.client.delete_run(run)
     with pytest.raises(TrackingError, match=f"{run} is deleted in sqlite:///mlflow.db"):
         store.send(run, {"tags": {"a": "b"}}, tmp_path)
+
+
+def test_a_parameter_keeps_its_value(store: TrackingStore, client: TrackingStore, tmp_path: Path) -> None:
+    for kind in (store, client):
+        run = kind.create_run("a run", {})
+        kind.send(run, {"params": {"seed": "1"}}, tmp_path)
+        with pytest.raises(Exception, match=r"seed.*1.*2"):
+            kind.send(run, {"params": {"new": "1", "seed": "2"}}, tmp_path)
+        assert store.client.get_run(run).data.params == {"seed": "1"}
+
+
+RECORD = """
+import sys
+from pathlib import Path
+from everytoken.tracking.contents import Contents
+from everytoken.tracking.opening import TrackingSettings, open_store
+from everytoken.tracking.run import TrackedRun
+
+settings = TrackingSettings(experiment="toy", tracking_uri="sqlite:///mlflow.db", artifacts="mlartifacts")
+run = TrackedRun(open_store(Path(sys.argv[1]), settings), "without", {})
+run.log_parameters({"seed": 1})
+run.log_dataset("documents", Contents("a" * 64, 1, 2), "output", "data/x")
+run.log_points([("loss", 0, 1.0)], "history")
+run.end("FINISHED")
+print([name for name in ("mlflow", "sqlalchemy", "pandas") if name in sys.modules], run.id)
+"""
+
+
+def test_a_run_is_recorded_without_importing_mlflow(store: TrackingStore, project: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", RECORD, str(project)], capture_output=True, text=True, check=True)
+    imported, run = done.stdout.rsplit(maxsplit=1)
+    assert imported == "[]" and store.client.get_run(run).info.status == "FINISHED"
 
 
 def test_tables_of_another_version_are_left_to_mlflow(store: TrackingStore, project: Path) -> None:

@@ -91,8 +91,7 @@ class DatabaseStore(TrackingStore):
                 case {"metrics": points}:
                     _add_points(rows, run_id, points)
                 case {"params": values}:
-                    pairs = [(run_id, *pair) for pair in values.items()]
-                    rows.executemany("INSERT OR IGNORE INTO params (run_uuid, key, value) VALUES (?, ?, ?)", pairs)
+                    _add_parameters(rows, run_id, values)
                 case {"tags": values}:
                     _set_tags(rows, run_id, values)
                 case {"dataset": dataset, "tags_of_dataset": values}:
@@ -119,6 +118,15 @@ class DatabaseStore(TrackingStore):
 def _set_tags(rows: sqlite3.Connection, run_id: str, tags: Mapping[str, str]) -> None:
     pairs = [(run_id, *pair) for pair in tags.items()]
     rows.executemany("INSERT OR REPLACE INTO tags (run_uuid, key, value) VALUES (?, ?, ?)", pairs)
+
+
+def _add_parameters(rows: sqlite3.Connection, run_id: str, values: Mapping[str, str]) -> None:
+    pairs = [(run_id, *pair) for pair in values.items()]
+    rows.executemany("INSERT OR IGNORE INTO params (run_uuid, key, value) VALUES (?, ?, ?)", pairs)
+    other = "SELECT value FROM params WHERE run_uuid = ? AND key = ? AND value <> ?"
+    for _, key, value in pairs:
+        if (kept := rows.execute(other, (run_id, key, value)).fetchone()) is not None:
+            raise TrackingError(f"the parameter {key} of run {run_id} is {kept[0]!r} already, not {value!r}")
 
 
 def _add_points(rows: sqlite3.Connection, run_id: str, points: list[tuple[str, float, int, int]]) -> None:
