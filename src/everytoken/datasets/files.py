@@ -96,7 +96,8 @@ class CsvFile(_OneFile):
     def _read(self, **more: Any) -> pd.DataFrame:
         import pandas as pd
 
-        return pd.read_csv(self._filepath, **{**self._load_args, **more})
+        table: pd.DataFrame = pd.read_csv(self._filepath, **{**self._load_args, **more})
+        return table
 
 
 class FigureFile(_OneFile):
