@@ -11,8 +11,14 @@ import yaml
 from kedro.framework.project import LOGGING
 from kedro.utils import find_kedro_project
 
-from everytoken.configuration import ConfigurationHook, JobConfigLoader, JobContext, ReplayHook, SystemErrorHook
-from everytoken.configuration_files import CONFIG_LOADER_ARGS  # noqa: F401  # Kedro reads it
+from everytoken.configuration import (
+    CONFIG_LOADER_ARGS,  # noqa: F401  # Kedro reads it
+    ConfigurationHook,
+    JobConfigLoader,
+    JobContext,
+    ReplayHook,
+    SystemErrorHook,
+)
 from everytoken.tracking import TrackingHook
 
 

@@ -248,7 +248,7 @@ def _environment(env: str | None, params: dict[str, Any]) -> _Environment:
     from kedro.config import MissingConfigException, OmegaConfigLoader
 
     import everytoken.parameters
-    from everytoken.configuration_files import CONFIG_LOADER_ARGS
+    from everytoken.configuration import CONFIG_LOADER_ARGS
     from everytoken.corpus import ExclusionParameters
 
     known = {name.removesuffix("Parameters").lower() for name in everytoken.parameters.__all__}

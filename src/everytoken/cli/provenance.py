@@ -348,7 +348,7 @@ def _project(env: str | None) -> Iterator[_Project]:
 
 def _configuration(folder: Path, env: str | None, key: str) -> dict[str, Any]:
     """Return a kind of configuration; Kedro's loader, which is slow to import, reads what is unusual."""
-    from everytoken.configuration_files import CONFIG_LOADER_ARGS, read_plainly
+    from everytoken.configuration import CONFIG_LOADER_ARGS, read_plainly
 
     if (found := read_plainly(folder / "conf", env, key)) is not None:
         return found

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from kedro.config import OmegaConfigLoader
 
-from everytoken.configuration_files import CONFIG_LOADER_ARGS, read_plainly
+from everytoken.configuration import CONFIG_LOADER_ARGS, read_plainly
 
-CONF = Path(__file__).resolve().parents[1] / "conf"
+CONF = Path(__file__).resolve().parents[2] / "conf"
 KEYS = ("catalog", "globals", "mlflow", "parameters")
 
 
@@ -103,7 +103,7 @@ def test_files_are_found_where_kedro_finds_them(tmp_path: Path) -> None:
 
 def test_nothing_of_kedro_or_omegaconf_is_imported() -> None:
     code = (
-        "import sys; from pathlib import Path; from everytoken.configuration_files import read_plainly;"
+        "import sys; from pathlib import Path; from everytoken.configuration import read_plainly;"
         f"assert read_plainly(Path({str(CONF)!r}), 'test', 'catalog');"
         "print([name for name in ('kedro', 'omegaconf', 'fsspec', 'pydantic') if name in sys.modules])"
     )

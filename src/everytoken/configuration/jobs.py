@@ -32,7 +32,7 @@ from kedro.pipeline.node import Node
 from kedro.utils import find_kedro_project
 from omegaconf.errors import InterpolationKeyError
 
-from everytoken.configuration_files import CONFIG_LOADER_ARGS, read_folder, read_plainly
+from everytoken.configuration.files import CONFIG_LOADER_ARGS, read_folder, read_plainly
 from everytoken.pipeline_registry import JOBS
 from everytoken.redaction import Redaction, SecretError, require_no_secrets
 from everytoken.shards import write_text
