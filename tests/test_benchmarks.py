@@ -20,6 +20,7 @@ from everytoken.corpus.scoring.score import score_part
 from everytoken.seeds import python_random
 from everytoken.shards import Inline, Part, Rows, Shards, Store, versioned
 from tests.corpus.part_tables import documents
+from tests.test_run import Project
 from tests.text_to_stream.files import write_tokenizer
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -55,6 +56,7 @@ TINY = {
     "scoring.py": ["WHEEL", "--texts", "4", "--hidden", "64", "--layers", "1", "--rounds", "1"],
     "selection.py": ["WHEEL", "--rows", "20000"],
     "shards.py": ["FOLDER", "1", "4"],
+    "starts.py": ["PROJECT", "--rounds", "1"],
     "streams.py": ["0.1", "1"],
     "tokens.py": ["1", "20"],
     "training.py": [*MODEL, "--steps", "1", "--batch-sizes", "2", "--modes", "medium"],
@@ -72,6 +74,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "TOKENIZER": str(folder / "tokenizer.json"),
         "WHEEL": str(wheel(folder)),
         "DATA": str(data(folder / "data")),
+        "PROJECT": str(Project(folder / "project").folder),
     }
 
 

@@ -11,7 +11,14 @@ import yaml
 from kedro.framework.project import LOGGING
 from kedro.utils import find_kedro_project
 
-from everytoken.configuration import ConfigurationHook, JobConfigLoader, JobContext, ReplayHook, SystemErrorHook
+from everytoken.configuration import (
+    CONFIG_LOADER_ARGS,  # noqa: F401  # Kedro reads it
+    ConfigurationHook,
+    JobConfigLoader,
+    JobContext,
+    ReplayHook,
+    SystemErrorHook,
+)
 from everytoken.tracking import TrackingHook
 
 
@@ -32,14 +39,6 @@ _log_as_in_the_project_folder()  # before the hooks: they wrap what prints error
 
 CONTEXT_CLASS = JobContext
 CONFIG_LOADER_CLASS = JobConfigLoader
-CONFIG_LOADER_ARGS = {
-    "base_env": "base",
-    "default_run_env": "local",
-    # Kedro's default replaces whole branches: an environment that changes one number would drop the seeds beside it.
-    "merge_strategy": {"parameters": "soft", "globals": "soft"},
-    "config_patterns": {"mlflow": ["mlflow*"]},
-}
-
 HOOKS = (ConfigurationHook(), ReplayHook(), TrackingHook(), SystemErrorHook())
 DISABLE_HOOKS_FOR_PLUGINS = ("kedro_mlflow",)
 

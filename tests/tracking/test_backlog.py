@@ -13,12 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mlflow import MlflowClient
 
-from everytoken.tracking import backlog as backlog_module
-from everytoken.tracking import sender as sender_module
-from everytoken.tracking.backlog import LEFT_OUT, Backlog, Header, claimed, created, waiting
-from everytoken.tracking.sender import Sender
+from everytoken.tracking import delivery
+from everytoken.tracking.delivery import LEFT_OUT, Backlog, Header, Sender, claimed, created, waiting
 from everytoken.tracking.store import TrackingStore
 
 HEADER = Header("sqlite:///mlflow.db", "a" * 32)
@@ -101,7 +98,7 @@ def test_a_disk_that_does_not_take_the_rest_at_the_end_ends_no_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     dead = "http://127.0.0.1:1"
-    sender = Sender(TrackingStore(MlflowClient(dead), dead, dead, "1", tmp_path), HEADER.run)
+    sender = Sender(TrackingStore(dead, dead, "1", tmp_path), HEADER.run)
     with sender._changed:  # its thread waits
         for record in ({"tags": {"a": "1"}}, {"tags": {"b": "2"}}):
             sender._backlog.append(record)
@@ -121,8 +118,8 @@ def test_a_disk_that_does_not_take_the_rest_at_the_end_ends_no_run(
 def test_without_room_series_are_thinned_and_counted_and_files_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backlog_module, "_LIMIT", 100_000)
-    monkeypatch.setattr(backlog_module, "_CHECKED_EVERY", 10_000)
+    monkeypatch.setattr(delivery, "_LIMIT", 100_000)
+    monkeypatch.setattr(delivery, "_CHECKED_EVERY", 10_000)
     (tmp_path / "large").write_bytes(bytes(200_000))
     kept = created(tmp_path / "b", HEADER)
     kept.append({"params": {"seed": "1"}})
@@ -142,7 +139,7 @@ def test_without_room_series_are_thinned_and_counted_and_files_left_out(
 
 
 def test_the_room_is_shared_by_all_backlogs_of_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backlog_module, "_LIMIT", 100_000)
+    monkeypatch.setattr(delivery, "_LIMIT", 100_000)
     (tmp_path / ("b" * 32 + ".jsonl")).write_bytes(bytes(99_000))
     kept = created(tmp_path, HEADER)
     (tmp_path / "file").write_bytes(bytes(900))
@@ -186,11 +183,11 @@ def test_records_that_the_disk_does_not_take_are_counted_and_end_no_run(
 def test_a_server_that_says_nothing_costs_a_run_two_seconds_a_minute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sender_module, "_WAIT_SECONDS", 0.2)
-    monkeypatch.setattr(sender_module, "_STALLED_SECONDS", 0.2)
+    monkeypatch.setattr(delivery, "_WAIT_SECONDS", 0.2)
+    monkeypatch.setattr(delivery, "_STALLED_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        sender = Sender(TrackingStore(MlflowClient(uri), uri, uri, "1", tmp_path / "b"), HEADER.run)
+        sender = Sender(TrackingStore(uri, uri, "1", tmp_path / "b"), HEADER.run)
         begin = time.monotonic()
         for step in range(1000):
             sender.put(points(step, 1))

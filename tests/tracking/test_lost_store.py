@@ -18,8 +18,8 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
-from everytoken.tracking.backlog import Header, created
-from everytoken.tracking.store import TrackingSettings, open_store
+from everytoken.tracking.delivery import Header, created
+from everytoken.tracking.opening import TrackingSettings, open_store
 from tests.tracking.toy_project import ToyProject
 from tests.warm_kedro import Started, run_everytoken
 

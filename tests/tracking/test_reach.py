@@ -18,9 +18,11 @@ from kedro.io import DataCatalog, MemoryDataset
 from kedro.pipeline import Node, Pipeline
 from mlflow import MlflowClient
 
-from everytoken.tracking import TrackingError, TrackingHook, store_health
+from everytoken.redaction import redacted
+from everytoken.tracking import TrackingError, TrackingHook, database
+from everytoken.tracking import store as store_module
+from everytoken.tracking.opening import TrackingSettings, open_store
 from everytoken.tracking.run import TrackedRun
-from everytoken.tracking.store import TrackingSettings, open_store
 
 SETTINGS = TrackingSettings(experiment="toy", tracking_uri="sqlite:///mlflow.db", artifacts="mlartifacts")
 DEAD = "http://127.0.0.1:1"
@@ -109,7 +111,7 @@ def test_a_dead_server_of_mlflow_yml_is_refused_before_other_hooks_begin(tmp_pat
 
 
 def test_a_server_that_accepts_and_says_nothing_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_health, "_PROBE_SECONDS", 0.3)
+    monkeypatch.setattr(store_module, "_PROBE_SECONDS", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(TrackingError, match="no MLflow server answers"):
@@ -119,18 +121,18 @@ def test_a_server_that_accepts_and_says_nothing_is_refused(tmp_path: Path, monke
 def test_a_server_out_of_order_is_refused_and_one_that_wants_a_login_is_not(
     answering: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_health, "_PROBE_SECONDS", 180.0)  # a busy machine answers late
+    monkeypatch.setattr(store_module, "_PROBE_SECONDS", 180.0)  # a busy machine answers late
     with pytest.raises(TrackingError, match="out of order, HTTP 503"):
-        store_health.require_server(answering(503), "here")
+        store_module.require_server(answering(503), "here")
     for status in (200, 401, 404):
-        store_health.require_server(answering(status), "here")
+        store_module.require_server(answering(status), "here")
 
 
 def test_a_password_in_the_address_is_not_shown() -> None:
     with pytest.raises(TrackingError, match=r"^http://me:\*\*\*@127\.0\.0\.1:1, from here") as caught:
-        store_health.require_server("http://me:secret@127.0.0.1:1", "here")
+        store_module.require_server("http://me:secret@127.0.0.1:1", "here")
     assert "secret" not in str(caught.value)
-    assert store_health.without_password("sqlite:////a:b/c@d.db") == "sqlite:////a:b/c@d.db"
+    assert redacted("sqlite:////a:b/c@d.db") == "sqlite:////a:b/c@d.db"
 
 
 def test_a_damaged_database_is_refused_at_once_with_the_way_out(tmp_path: Path) -> None:
@@ -152,7 +154,7 @@ def test_a_read_only_database_is_refused_although_it_could_be_opened(made: Path,
 
 def test_the_check_of_a_database_leaves_every_byte(made: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copy(made / "mlflow.db", tmp_path))
-    store_health.require_writable(copy)
+    database.require_writable(copy)
     assert copy.read_bytes() == (made / "mlflow.db").read_bytes()
     assert list(tmp_path.iterdir()) == [copy]
 

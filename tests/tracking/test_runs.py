@@ -12,10 +12,9 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, Run
 
-from everytoken.tracking.compare import compare_lines
+from everytoken.tracking.compare import compare_lines, read_recorded
 from everytoken.tracking.errors import TrackingError
-from everytoken.tracking.recorded import read_recorded
-from everytoken.tracking.store import TrackingSettings, open_store
+from everytoken.tracking.opening import TrackingSettings, open_store
 from tests.tracking.toy_project import ToyProject
 
 

@@ -15,14 +15,13 @@ import pytest
 from kedro.pipeline import Node, Pipeline
 from mlflow import MlflowClient
 
-from everytoken.tracking import TrackingError, TrackingHook, environment
-from everytoken.tracking import sender as sender_module
-from everytoken.tracking.backlog import FOLDER, LEFT_OUT, Header, created
+from everytoken.tracking import TrackingError, TrackingHook, delivery, environment
 from everytoken.tracking.contents import Contents
+from everytoken.tracking.delivery import FOLDER, LEFT_OUT, Header, created, deliver
+from everytoken.tracking.opening import TrackingSettings, open_store
 from everytoken.tracking.parameters_read import refuse_unread
 from everytoken.tracking.run import TrackedRun
-from everytoken.tracking.sender import deliver
-from everytoken.tracking.store import TrackingSettings, TrackingStore, open_store
+from everytoken.tracking.store import TrackingStore
 from tests.shards.children import wait_until
 from tests.tracking.toy_project import ToyProject
 
@@ -35,7 +34,7 @@ from pathlib import Path
 import mlflow  # once, before the fork: the import costs far more than what is tried here
 from everytoken.tracking.contents import Contents
 from everytoken.tracking.run import TrackedRun
-from everytoken.tracking.store import TrackingSettings, open_store
+from everytoken.tracking.opening import TrackingSettings, open_store
 
 settings = TrackingSettings(experiment="toy", tracking_uri="sqlite:///mlflow.db", artifacts="mlartifacts")
 context = multiprocessing.get_context("fork")
@@ -97,7 +96,7 @@ from pathlib import Path
 import mlflow  # once, before the forks
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
-from everytoken.tracking.store import TrackingSettings, open_store
+from everytoken.tracking.opening import TrackingSettings, open_store
 
 settings = TrackingSettings(experiment="toy", tracking_uri="sqlite:///mlflow.db", artifacts="mlartifacts")
 
@@ -198,7 +197,7 @@ def test_a_backlog_of_a_newer_version_is_delivered_by_an_older_one(store: Tracki
     run, path = kept_of(store, {"tags": {"a": "b"}})
     header, rest = path.read_bytes().split(b"\n", 1)
     path.write_bytes(json.dumps({**json.loads(header), "more": 1}).encode() + b"\n" + rest)
-    assert [str(delivery) for delivery in deliver(store)] == [f"run {run}: 1 records delivered"]
+    assert [str(delivered) for delivered in deliver(store)] == [f"run {run}: 1 records delivered"]
 
 
 @pytest.mark.parametrize("line", ["junk", "\0\0", "[]", "5", '{"unknown": 1}', '{"metrics": 5}', '{"metrics": [5]}'])
@@ -206,14 +205,14 @@ def test_a_bad_line_is_named_and_what_comes_before_it_is_delivered(store: Tracki
     run, path = kept_of(store, {"tags": {"a": "b"}}, {"metrics": [["loss", 1.0, 1, 1]]})
     with path.open("a") as file:
         file.write(line + "\n" + '{"tags": {"c": "d"}}\n')
-    (delivery,) = deliver(store)
-    assert (delivery.sent, delivery.left) == (2, 2)
-    assert f"{FOLDER}/{path.name}, line 2: no record of a run: " in delivery.problem
+    (delivered,) = deliver(store)
+    assert (delivered.sent, delivered.left) == (2, 2)
+    assert f"{FOLDER}/{path.name}, line 2: no record of a run: " in delivered.problem
     found = store.client.get_run(run).data
     assert (found.tags["a"], found.metrics["loss"]) == ("b", 1.0) and "c" not in found.tags
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join([lines[0], *lines[2:]]))  # as the message says
-    assert [str(delivery) for delivery in deliver(store)] == [f"run {run}: 1 records delivered"]
+    assert [str(delivered) for delivered in deliver(store)] == [f"run {run}: 1 records delivered"]
     assert store.client.get_run(run).data.tags["c"] == "d"
 
 
@@ -225,8 +224,8 @@ def test_a_backlog_uploads_only_what_its_own_folder_contains(store: TrackingStor
     for outside in (store.backlogs / "outside", project / "outside"):
         outside.write_text("secret")
     (files / "link").symlink_to(project / "outside")
-    (delivery,) = deliver(store)
-    assert (delivery.sent, delivery.left) == (0, 1) and ", line 2: no record of a run" in delivery.problem
+    (delivered,) = deliver(store)
+    assert (delivered.sent, delivered.left) == (0, 1) and ", line 2: no record of a run" in delivered.problem
     assert not store.client.list_artifacts(run)
     shutil.rmtree(store.backlogs)
 
@@ -250,7 +249,7 @@ def test_a_backlog_folder_that_is_removed_ends_no_run(
         assert f"2 records of run {run.id} are lost" in caplog.text
         store.backlogs.unlink()
     else:
-        assert [str(delivery) for delivery in deliver(store)] == [f"run {run.id}: 2 records delivered"]
+        assert [str(delivered) for delivered in deliver(store)] == [f"run {run.id}: 2 records delivered"]
         found = store.client.get_run(run.id)
         assert found.info.status == "FINISHED" and found.data.tags["lost"] == "1"
 
@@ -269,8 +268,8 @@ def test_a_run_whose_backlog_cannot_be_created_is_failed_with_the_reason(store: 
 def test_what_the_backlog_cannot_take_is_sent_at_once_and_counted_when_that_fails_too(
     store: TrackingStore, project: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(sender_module, "_WAIT_SECONDS", 120.0)  # a busy machine is slow
-    monkeypatch.setattr(sender_module, "_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(delivery, "_WAIT_SECONDS", 120.0)  # a busy machine is slow
+    monkeypatch.setattr(delivery, "_PAUSE_SECONDS", 0.0)
     run = TrackedRun(store, "full", {})
     kept = run._sender._backlog
     unwritable = os.open(kept._path, os.O_RDONLY)

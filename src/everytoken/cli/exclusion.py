@@ -248,17 +248,16 @@ def _environment(env: str | None, params: dict[str, Any]) -> _Environment:
     from kedro.config import MissingConfigException, OmegaConfigLoader
 
     import everytoken.parameters
+    from everytoken.configuration import CONFIG_LOADER_ARGS
     from everytoken.corpus import ExclusionParameters
-    from everytoken.settings import CONFIG_LOADER_ARGS
 
     known = {name.removesuffix("Parameters").lower() for name in everytoken.parameters.__all__}
     if unknown := sorted(set(params) - known):
         raise click.ClickException(f"--params sets {unknown[0]}, which no pipeline reads; there are {sorted(known)}")
     folder = project_folder()
     os.chdir(folder)  # paths of the catalog are relative to it
-    settings: dict[str, Any] = dict(CONFIG_LOADER_ARGS)
     try:
-        loader = OmegaConfigLoader(str(folder / "conf"), env=env, runtime_params=params, **settings)
+        loader = OmegaConfigLoader(str(folder / "conf"), env=env, runtime_params=params, **CONFIG_LOADER_ARGS)
         catalog, parameters, data = loader["catalog"], loader["parameters"], loader["globals"]["data"]
     except MissingConfigException as error:
         raise click.ClickException(f"there is no environment {env!r} in {folder / 'conf'}: {error}") from error

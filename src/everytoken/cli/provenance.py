@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from everytoken.address import Address
+from everytoken.cli.project import known_errors, project_folder
 
 if TYPE_CHECKING:
     from everytoken.provenance.lookup import Places, Run, UpstreamDocument
@@ -329,27 +330,32 @@ def _address(value: str) -> Address:
 
 @contextmanager
 def _project(env: str | None) -> Iterator[_Project]:
-    """Give the configuration of an environment, read without a Kedro session: that takes longer than an answer."""
-    from kedro.config import MissingConfigException, OmegaConfigLoader
-    from kedro.utils import find_kedro_project
-
-    from everytoken.cli.project import known_errors
+    """Give an environment, read without a Kedro session: that takes longer than an answer."""
     from everytoken.datasets import DatasetPaths
     from everytoken.provenance.lookup import Places
-    from everytoken.settings import CONFIG_LOADER_ARGS
 
-    folder = find_kedro_project(Path.cwd())
-    if folder is None:
-        raise click.ClickException(f"{Path.cwd()} is in no Kedro project; run this inside the project's folder")
-    settings: dict[str, Any] = dict(CONFIG_LOADER_ARGS)
-    try:
-        loader = OmegaConfigLoader(str(folder / "conf"), env=env, **settings)
-        catalog, parameters, mlflow = loader["catalog"], loader["parameters"], loader["mlflow"]
-    except MissingConfigException as error:
-        raise click.ClickException(f"there is no environment {env!r} in {folder / 'conf'}: {error}") from error
+    folder = project_folder()
+    catalog, parameters, mlflow = (_configuration(folder, env, key) for key in ("catalog", "parameters", "mlflow"))
     named = ((parameters.get("pretraining") or {}).get("streams") or {}).items()
     given = {name: folder / entry["path"] for name, entry in named if entry is not None}
     try:
         yield _Project(Places(DatasetPaths(catalog, folder), env or "local", given), parameters, mlflow, folder)
-    except known_errors() as error:
-        raise click.ClickException(str(error)) from error
+    except Exception as error:
+        if isinstance(error, known_errors()):  # asked for late: it imports all that has errors of its own
+            raise click.ClickException(str(error)) from error
+        raise
+
+
+def _configuration(folder: Path, env: str | None, key: str) -> dict[str, Any]:
+    """Return a kind of configuration; Kedro's loader, which is slow to import, reads what is unusual."""
+    from everytoken.configuration import CONFIG_LOADER_ARGS, read_plainly
+
+    if (found := read_plainly(folder / "conf", env, key)) is not None:
+        return found
+    from kedro.config import MissingConfigException, OmegaConfigLoader
+
+    try:
+        loaded: dict[str, Any] = OmegaConfigLoader(str(folder / "conf"), env=env, **CONFIG_LOADER_ARGS)[key]
+        return loaded
+    except MissingConfigException as error:
+        raise click.ClickException(f"there is no environment {env!r} in {folder / 'conf'}: {error}") from error

@@ -24,7 +24,6 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict, Field
 
 from everytoken.address import ADDRESS_COLUMNS, Address, Addressed, address_at, address_rows
@@ -242,6 +241,8 @@ def _listed(table: pa.Table, ids: _Keys, addresses: _Keys) -> tuple[npt.NDArray[
 def _places(texts: Mapping[str, Any], names: Sequence[str], keys: _Keys) -> npt.NDArray[np.int64]:
     if not len(keys[0]):
         return np.full(len(texts[names[0]]), -1)
+    import pyarrow.compute as pc  # it costs 0.07 s, and `everytoken trace` needs none of it
+
     separator = pa.scalar("\0", pa.large_string())
     joined = pc.binary_join_element_wise(*(texts[name] for name in names), separator)  # null where a member is
     found = pc.fill_null(pc.index_in(joined, keys[0], skip_nulls=True), -1)

@@ -1,48 +1,118 @@
-"""Small results in one file: the datasets of `kedro_datasets` for JSON, CSV and plotly, but written atomically."""
+"""Small results in one file: JSON, CSV and plotly, written atomically.
+
+The classes of `kedro_datasets` for these formats are of packages that import SQLAlchemy and plotly.express: half a
+second of each run.
+"""
 
 from __future__ import annotations
 
 import json
-from io import StringIO
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-from kedro_datasets.json import JSONDataset
-from kedro_datasets.pandas import CSVDataset
-from kedro_datasets.plotly import JSONDataset as FigureDataset
-from plotly.graph_objects import Figure
+from kedro.io import AbstractDataset
+from kedro_datasets._typing import JSONPreview, PlotlyPreview, TablePreview
 
 from everytoken.shards import write_text
 
+if TYPE_CHECKING:
+    import pandas as pd
+    from plotly.graph_objects import Figure
 
-class JsonFile(JSONDataset):  # type: ignore[misc]
+
+class _OneFile(AbstractDataset[Any, Any]):
+    """A result in one file.
+
+    Args:
+        filepath: the file.
+        metadata: for kedro-viz.
+    """
+
+    def __init__(self, *, filepath: str, metadata: dict[str, Any] | None = None) -> None:
+        self._filepath = Path(filepath)
+        self.metadata = metadata
+
+    def _write(self, text: str) -> None:
+        self._filepath.parent.mkdir(parents=True, exist_ok=True)
+        write_text(self._filepath, text)
+
+    def _exists(self) -> bool:
+        return self._filepath.is_file()
+
+    def _describe(self) -> dict[str, Any]:
+        return {"filepath": str(self._filepath)}
+
+
+class JsonFile(_OneFile):
     """Plain data in a JSON file; keys keep their order; NaN is refused."""
+
+    def load(self) -> Any:
+        """Read the data."""
+        return json.loads(self._filepath.read_text(encoding="utf-8"))
 
     def save(self, data: Any) -> None:
         """Write the data."""
-        _write(self._get_save_path(), json.dumps(data, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
+        self._write(json.dumps(data, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
+
+    def preview(self) -> JSONPreview:
+        """Return the data for kedro-viz."""
+        return JSONPreview(json.dumps(json.loads(self._filepath.read_text(encoding="utf-8"))))
 
 
-class CsvFile(CSVDataset):  # type: ignore[misc]
-    """A table in a CSV file."""
+class CsvFile(_OneFile):
+    """A table in a CSV file.
+
+    Args:
+        filepath: the file.
+        load_args: for ``pandas.read_csv``.
+        save_args: for ``DataFrame.to_csv``.
+        metadata: for kedro-viz.
+    """
+
+    def __init__(
+        self,
+        *,
+        filepath: str,
+        load_args: Mapping[str, Any] | None = None,
+        save_args: Mapping[str, Any] | None = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(filepath=filepath, metadata=metadata)
+        self._load_args, self._save_args = dict(load_args or {}), {"index": False, **(save_args or {})}
+
+    def load(self) -> pd.DataFrame:
+        """Read the table."""
+        return self._read()
 
     def save(self, data: pd.DataFrame) -> None:
         """Write the table."""
-        text = StringIO()
-        data.to_csv(text, **self._save_args)
-        _write(self._get_save_path(), text.getvalue())
+        self._write(data.to_csv(**self._save_args))
+
+    def preview(self, nrows: int = 5) -> TablePreview:
+        """Return the first rows for kedro-viz."""
+        return TablePreview(self._read(nrows=nrows).to_dict(orient="split"))
+
+    def _read(self, **more: Any) -> pd.DataFrame:
+        import pandas as pd
+
+        table: pd.DataFrame = pd.read_csv(self._filepath, **{**self._load_args, **more})
+        return table
 
 
-class FigureFile(FigureDataset):  # type: ignore[misc]
+class FigureFile(_OneFile):
     """A plotly figure as JSON."""
+
+    def load(self) -> Figure:
+        """Read the figure."""
+        import plotly.io
+
+        return plotly.io.from_json(self._filepath.read_text(encoding="utf-8"))
 
     def save(self, data: Figure) -> None:
         """Write the figure."""
-        _write(self._get_save_path(), data.to_json() + "\n")
+        self._write(data.to_json() + "\n")
 
-
-def _write(file: Any, text: str) -> None:
-    path = Path(str(file))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, text)
+    def preview(self) -> PlotlyPreview:
+        """Return the figure for kedro-viz."""
+        return PlotlyPreview(json.loads(self._filepath.read_text(encoding="utf-8")))

@@ -5,13 +5,12 @@ from typing import TYPE_CHECKING
 from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
-    from everytoken.tracking.backlog import FOLDER, waiting
-    from everytoken.tracking.compare import compare_lines
+    from everytoken.tracking.compare import compare_lines, read_recorded
+    from everytoken.tracking.delivery import FOLDER, close_dead_runs, deliver, waiting
     from everytoken.tracking.errors import TrackingError
     from everytoken.tracking.hook import TrackingHook, tracking_settings
-    from everytoken.tracking.recorded import read_recorded
-    from everytoken.tracking.sender import deliver
-    from everytoken.tracking.store import TrackingSettings, close_dead_runs, open_store, prompt_answers
+    from everytoken.tracking.opening import TrackingSettings, open_store
+    from everytoken.tracking.store import prompt_answers
 
 __getattr__, __dir__ = exports(__name__, __file__)
 

@@ -1,23 +1,24 @@
-"""What differs between two runs: parameters, seeds, contents of datasets, metrics, machine and versions."""
+"""Recorded runs, read back: one found by its name, and what differs between two."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from everytoken.tracking.errors import TrackingError
 from everytoken.tracking.mlflow_keys import flatten, parameter_text
-from everytoken.tracking.store import TrackingSettings, TrackingStore, open_store
+from everytoken.tracking.opening import TrackingSettings, open_store
+from everytoken.tracking.store import TrackingStore
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
 
 _ABSENT = "-"
-_MOST_RESULTS = 50_000  # that MLflow gives at once
 _SHOWN = 60  # characters of a value
 _DIGEST = "digest"
 _PARAMETERS = "parameters.json"
@@ -49,107 +50,124 @@ def compare_lines(project: Path, settings: TrackingSettings, first: str, second:
     Raises:
         TrackingError: there is no such run, or several.
     """
-    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # of a file of some kilobytes
     store = open_store(project, settings)
-    runs = (read_run(store, first), read_run(store, second))
-    for letter, run in zip("AB", runs, strict=True):
-        yield f"{letter}  {run.id}  {run.name}  {run.status}"
-    a, b = runs
+    a, b = (_described(store, _find(store, which)) for which in (first, second))
+    yield from (f"{letter}  {run.id}  {run.name}  {run.status}" for letter, run in (("A", a), ("B", b)))
+    seeds, others = zip(*(_seeds_and_others(run.parameters) for run in (a, b)), strict=True)
     kinds = {
-        "seeds": (_seeds(a.parameters), _seeds(b.parameters)),
-        "parameters": (_others(a.parameters), _others(b.parameters)),
+        "seeds": seeds,
+        "parameters": others,
         "datasets": (a.digests, b.digests),
         "metrics": (a.metrics, b.metrics),
         "machine and versions": (a.surroundings, b.surroundings),
     }
     for kind, (left, right) in kinds.items():
-        rows = differing(left, right)
-        equal = len(left.keys() | right.keys()) - len(rows)
+        names = sorted(left.keys() | right.keys())
+        rows = {name: (left.get(name, _ABSENT), right.get(name, _ABSENT)) for name in names}
+        rows = {name: values for name, values in rows.items() if values[0] != values[1]}
+        equal = len(names) - len(rows)
         yield ""
         yield f"{kind}: {len(rows)} differ, {equal} are equal" if rows else f"{kind}: all {equal} are equal"
-        width = max((len(name) for name in rows), default=0)
-        for name, values in rows.items():
-            yield f"  {name:<{width}}  {_short(values[0])}  |  {_short(values[1])}"
+        width = max(map(len, rows), default=0)
+        yield from (f"  {name:<{width}}  {_short(values[0])}  |  {_short(values[1])}" for name, values in rows.items())
 
 
-def _is_seed(name: str) -> bool:
-    return any(part.endswith(("seed", "seeds")) for part in name.split("."))
+def read_recorded(
+    project: Path, settings: TrackingSettings, which: str, made: Collection[str]
+) -> tuple[RecordedRun, dict[str, Any]]:
+    """Return a run, and its parameters by pipeline.
 
-
-def _seeds(parameters: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in parameters.items() if _is_seed(name)}
-
-
-def _others(parameters: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in parameters.items() if not _is_seed(name)}
-
-
-def differing(a: Mapping[str, str], b: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Return the names with two values, or a value on one side only (the other is ``-``), sorted."""
-    names = sorted(a.keys() | b.keys())
-    return {name: (a.get(name, _ABSENT), b.get(name, _ABSENT)) for name in names if a.get(name) != b.get(name)}
-
-
-def read_run(store: TrackingStore, which: str) -> RecordedRun:
-    """Return a run by id, by the beginning of its id, or as ``last`` and ``last~N``.
+    Args:
+        project: folder of the project.
+        settings: where its runs are kept.
+        which: the id or its beginning; ``last`` and ``last~N`` count only runs that made one of ``made``.
+        made: names of datasets.
 
     Raises:
-        TrackingError: there is no such run, or several.
+        TrackingError: there is no such run, or several, or it died before its parameters were written.
     """
-    run = _find(store, which)
-    data = run.data
-    prefix = f"{_DIGEST}."
+    store = open_store(project, settings)
+    run = _described(store, _find(store, which, made))
+    tree = _parameter_tree(store, run.id)
+    if tree is None:
+        raise TrackingError(f"the run {run.id} ({run.name}, {run.status}) has no {_PARAMETERS}: it died before it")
+    return run, tree
+
+
+def _seeds_and_others(parameters: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    seeds = {name for name in parameters if any(part.endswith(("seed", "seeds")) for part in name.split("."))}
+    kept: tuple[dict[str, str], dict[str, str]] = ({}, {})
+    for name, value in parameters.items():
+        kept[name not in seeds][name] = value
+    return kept
+
+
+def _described(store: TrackingStore, run: Run) -> RecordedRun:
+    data, prefix = run.data, f"{_DIGEST}."
     shown = {key.removeprefix(prefix): value for key, value in data.params.items() if key.startswith(prefix)}
-    inputs = [] if run.inputs is None else run.inputs.dataset_inputs
-    whole = {entry.dataset.name: tag.value for entry in inputs for tag in entry.tags if tag.key == _DIGEST}
+    whole = {name: tags[_DIGEST] for name, tags in _inputs(run) if _DIGEST in tags}
+    tree = _parameter_tree(store, run.info.run_id)
+    own = {key: value for key, value in data.params.items() if not key.startswith(prefix)}  # which MLflow may have cut
     return RecordedRun(
         id=run.info.run_id,
         name=run.info.run_name or "",
         status=run.info.status,
-        parameters=_parameters(store, run),
+        parameters=own if tree is None else {name: parameter_text(value) for name, value in flatten(tree).items()},
         digests={**shown, **{name: digest[:16] for name, digest in whole.items()}},
         metrics={key: f"{value:.6g}" for key, value in data.metrics.items()},
         surroundings={key: value for key, value in data.tags.items() if not key.startswith(_ALWAYS_OTHER)},
     )
 
 
-def _parameters(store: TrackingStore, run: Run) -> dict[str, str]:
-    """Return all parameters at full length: ``parameters.json`` of the run; MLflow's own values may be cut.
-
-    A run that died before it was written has what MLflow has.
-    """
-    if not any(file.path == _PARAMETERS for file in store.client.list_artifacts(run.info.run_id)):
-        return {key: value for key, value in run.data.params.items() if not key.startswith(f"{_DIGEST}.")}
-    path = store.client.download_artifacts(run.info.run_id, _PARAMETERS)
+def _parameter_tree(store: TrackingStore, run_id: str) -> dict[str, Any] | None:
+    """Return all parameters of a run at full length; None: it died before they were written."""
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # of a file of some kilobytes
+    if not any(file.path == _PARAMETERS for file in store.client.list_artifacts(run_id)):
+        return None
+    path = store.client.download_artifacts(run_id, _PARAMETERS)
     tree: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
-    return {name: parameter_text(value) for name, value in flatten(tree).items()}
+    return tree
 
 
-def _find(store: TrackingStore, which: str) -> Run:
+def _find(store: TrackingStore, which: str, made: Collection[str] = ()) -> Run:
+    """Return the run that a name means, of ``last`` among those that made one of the datasets, where any is named."""
     if which == "last" or which.startswith("last~"):
         back = which.removeprefix("last").removeprefix("~") or "0"
         if not back.isdecimal():
             raise TrackingError(f"run {which!r}: expected last, last~1, last~2, and so on")
-        newest = store.client.search_runs(
-            [store.experiment_id],
-            order_by=["attributes.start_time DESC"],
-            max_results=min(int(back) + 1, _MOST_RESULTS),
-        )
-        if len(newest) <= int(back):
-            raise TrackingError(f"run {which!r}: there are only {len(newest)} runs")
-        return newest[int(back)]
-    found: list[Run] = []
-    token = None
-    while True:
-        page = store.client.search_runs([store.experiment_id], page_token=token)
-        found += [run for run in page if run.info.run_id.startswith(which)]
-        token = page.token
-        if not token:
-            break
+        counted = [run for run in islice((run for run in _newest_first(store) if _made(run, made)), int(back) + 1)]
+        if len(counted) <= int(back):
+            of = f" that made one of {sorted(made)}" if made else ""
+            raise TrackingError(f"run {which!r}: there are only {len(counted)} runs{of}")
+        return counted[-1]
+    found = [run for run in _newest_first(store) if run.info.run_id.startswith(which)]
     if len(found) != 1:
         what = f"{len(found)} runs begin" if found else "no run begins"
         raise TrackingError(f"{what} with {which!r}; give an id as MLflow shows it, or last~1")
     return found[0]
+
+
+def _newest_first(store: TrackingStore) -> Iterator[Run]:
+    token = None
+    while True:
+        order = ["attributes.start_time DESC"]
+        page = store.client.search_runs([store.experiment_id], order_by=order, page_token=token)
+        yield from page
+        token = page.token
+        if not token:
+            return
+
+
+def _made(run: Run, names: Collection[str]) -> bool:
+    return not names or any(
+        name in names and tags.get("mlflow.data.context") == "output" for name, tags in _inputs(run)
+    )
+
+
+def _inputs(run: Run) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield name and tags of each dataset that a run read or made."""
+    for entry in [] if run.inputs is None else run.inputs.dataset_inputs:
+        yield entry.dataset.name, {tag.key: tag.value for tag in entry.tags}
 
 
 def _short(text: str) -> str:

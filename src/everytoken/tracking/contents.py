@@ -62,11 +62,8 @@ def contents(name: str, dataset: Any) -> Contents | None:
 def local_path(dataset: Any) -> Path | None:
     """Return the local file or folder of a Kedro dataset (of a versioned one the version in use), or None."""
     dataset = _unwrapped(dataset)
-    if getattr(dataset, "_filepath", None) is None or getattr(dataset, "_protocol", "file") not in (
-        "file",
-        "local",
-        "",
-    ):
+    is_local = getattr(dataset, "_protocol", "file") in ("file", "local", "")
+    if getattr(dataset, "_filepath", None) is None or not is_local:
         return None
     versioned = getattr(dataset, "_version", None) is not None
     return Path(str(dataset._get_load_path() if versioned else dataset._filepath))

@@ -6,6 +6,7 @@ import functools
 import getpass
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -39,23 +40,21 @@ class GitState:
 
 def git_state(folder: Path) -> GitState:
     """Return the state of the checkout that holds ``folder``. Never raises: a run outside git is a run all the same."""
+    command = ["git", "-C", str(folder), "status", "--porcelain=v2", "--branch"]
     try:
-        commit = _git(folder, "rev-parse", "--verify", "HEAD")
-        branch = _git(folder, "rev-parse", "--abbrev-ref", "HEAD")
-        dirty = "true" if _git(folder, "status", "--porcelain") else "false"
+        said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.splitlines()
+        head = dict(line.removeprefix("# branch.").split(" ", 1) for line in said if line.startswith("# branch."))
+        reason = "the repository has no commit" if head["oid"] == "(initial)" else ""
     except FileNotFoundError:
-        return GitState(_UNKNOWN, _UNKNOWN, _UNKNOWN, "git is not installed")
+        reason = "git is not installed"
     except subprocess.CalledProcessError as error:
-        said = (error.stderr or "").strip().splitlines()
-        return GitState(_UNKNOWN, _UNKNOWN, _UNKNOWN, said[0] if said else f"git ended with {error.returncode}")
+        reason = next(iter((error.stderr or "").strip().splitlines()), f"git ended with {error.returncode}")
     except subprocess.TimeoutExpired as error:
-        return GitState(_UNKNOWN, _UNKNOWN, _UNKNOWN, f"git took longer than {error.timeout} s")
-    return GitState(commit, branch, dirty, "")
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    command = ["git", "-C", str(folder), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+        reason = f"git took longer than {error.timeout} s"
+    if reason:
+        return GitState(_UNKNOWN, _UNKNOWN, _UNKNOWN, reason)
+    branch = "HEAD" if head["head"] == "(detached)" else head["head"]
+    return GitState(head["oid"], branch, str(any(not line.startswith("#") for line in said)).lower(), "")
 
 
 def command_line() -> str:
@@ -79,9 +78,10 @@ def packages() -> dict[str, str]:
     """Return name and version of every installed package, sorted by name."""
     found: dict[str, str] = {}
     for package in distributions():
-        name = package.metadata["Name"]
-        if name:  # a folder left behind by a broken uninstall has none
-            found.setdefault(name, package.version)  # the first on sys.path is the one that is imported
+        text = package.read_text("METADATA") or package.read_text("PKG-INFO") or ""  # parsed whole it takes 0.2 s
+        head = dict(re.findall(r"^(Name|Version): (.+)$", text.partition("\n\n")[0], re.MULTILINE))
+        if "Name" in head:  # a folder left behind by a broken uninstall has none
+            found.setdefault(head["Name"].strip(), head["Version"].strip())  # the first on sys.path is imported
     return dict(sorted(found.items(), key=lambda item: item[0].lower()))
 
 

@@ -14,7 +14,7 @@ a Plotly figure                        ``figures.html`` (works offline) and ``fi
 =====================================  ==========================================================================
 
 What cannot be recorded (a metric that is no number) is an error and fails the run; when a node has failed already it is
-a note on that error. A store that is lost during the run is neither: see `everytoken.tracking.sender`.
+a note on that error. A store that is lost during the run is neither: see `everytoken.tracking.delivery`.
 """
 
 from __future__ import annotations
@@ -35,15 +35,16 @@ from pydantic import ValidationError
 
 from everytoken.measurements import MetricRows, listening
 from everytoken.redaction import redact_output, without_secrets
-from everytoken.tracking import environment, figures
+from everytoken.tracking import environment
 from everytoken.tracking.contents import NOTHING, contents, local_path
+from everytoken.tracking.delivery import close_dead_runs, deliver
 from everytoken.tracking.errors import TrackingError
 from everytoken.tracking.mlflow_keys import flat_metrics, metric_points, plain
+from everytoken.tracking.opening import TrackingSettings, open_store, require_reachable
 from everytoken.tracking.parameters_read import parameters_read, refuse_unread
-from everytoken.tracking.run import TrackedRun
-from everytoken.tracking.sender import deliver
+from everytoken.tracking.run import TrackedRun, is_figure
 from everytoken.tracking.signals import ExitWatch
-from everytoken.tracking.store import TrackingSettings, close_dead_runs, open_store, prompt_answers, require_reachable
+from everytoken.tracking.store import prompt_answers
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +109,7 @@ class TrackingHook:
     def after_dataset_saved(self, dataset_name: str, data: Any) -> None:
         """Record an output, and by its name as metrics, series or artifact."""
         run, dataset = self._record(dataset_name, "output")
-        if figures.is_figure(data):
+        if is_figure(data):
             run.log_figure(dataset_name, data)
         elif dataset_name.endswith("_metrics"):
             run.log_metrics(flat_metrics(dataset_name.removesuffix("_metrics"), data, dataset_name), dataset_name)

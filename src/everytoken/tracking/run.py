@@ -7,6 +7,7 @@ so runs of several sessions in one process cannot mix.
 from __future__ import annotations
 
 import contextlib
+import html
 import json
 import tempfile
 import threading
@@ -17,13 +18,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from everytoken.redaction import Redaction, redacted
-from everytoken.tracking import figures
 from everytoken.tracking.contents import Contents
+from everytoken.tracking.delivery import Sender
 from everytoken.tracking.errors import TrackingError
 from everytoken.tracking.mlflow_keys import Point, flat_key, flat_parameters, shorten
-from everytoken.tracking.sender import Sender
-from everytoken.tracking.store import TrackingStore
-from everytoken.tracking.store_health import reason
+from everytoken.tracking.store import TrackingStore, reason
 
 _T = TypeVar("_T")
 
@@ -47,18 +46,17 @@ class TrackedRun:
         shown = Redaction().tree(tags)
         cut = {key: shorten(value, _TAG_LIMIT, "no artifact") for key, value in shown.items()}
         try:
-            created = store.client.create_run(store.experiment_id, run_name=name, tags=cut)
+            self.id = store.create_run(name, cut)
         except Exception as error:  # each kind of store has its own
             raise TrackingError(f"{store.shown} takes no run: {reason(error)}. Run again when it does.") from error
-        self.id: str = created.info.run_id
         self._store = store.shown
         try:
             self._sender = Sender(store, self.id)
         except (OSError, RuntimeError) as error:  # no file, or no thread
             text = f"{store.backlogs}: the run cannot begin: {error}. Make room there, and make it writable."
             with contextlib.suppress(Exception):  # else the next run marks it
-                store.client.set_tag(self.id, "error", redacted(text))
-                store.client.set_terminated(self.id, "FAILED")
+                store.send(self.id, {"tags": {"error": redacted(text)}}, store.backlogs)
+                store.send(self.id, {"end": "FAILED", "time": int(time.time() * 1000)}, store.backlogs)
             raise TrackingError(text) from error
         self._lock = threading.RLock()
         self._digests: dict[str, str] = {}
@@ -152,11 +150,10 @@ class TrackedRun:
                 self._sender.put({"metrics": batch})
 
     def log_figure(self, name: str, figure: Any) -> None:
-        """Record a Plotly figure: its JSON, and the page ``figures.html`` with all figures of the run so far."""
+        """Record a Plotly figure: its JSON now, and its place in ``figures.html`` when the run ends."""
         with self._lock:
-            self._figures[name] = figures.figure_fragment(name, figure)
+            self._figures[name] = _fragment(name, figure)
             self.log_text(figure.to_json(), f"figures/{name}.json")
-            self.log_text(figures.figure_page("Figures", self._figures), "figures.html")
 
     def log_file(self, name: str, path: Path, folder: str) -> None:
         """Record a file as ``<folder>/<name><its suffix>``, or a folder as ``<folder>/<name>/``."""
@@ -185,6 +182,8 @@ class TrackedRun:
 
     def end(self, status: str) -> None:
         """End the run as FINISHED, FAILED or KILLED; what the store does not have by now is left to a later process."""
+        if self._figures:
+            self.log_text(_page("Figures", self._figures), "figures.html")
         self._sender.put({"end": status, "time": int(time.time() * 1000)})
         self._sender.close()
 
@@ -192,3 +191,31 @@ class TrackedRun:
 def _batches(items: Sequence[_T], size: int) -> Iterator[Sequence[_T]]:
     for start in range(0, len(items), size):
         yield items[start : start + size]
+
+
+def is_figure(data: Any) -> bool:
+    """Tell whether ``data`` is a Plotly figure, without importing plotly."""
+    return type(data).__module__.partition(".")[0] == "plotly" and hasattr(data, "to_plotly_json")
+
+
+def _fragment(name: str, figure: Any) -> str:
+    """Return one figure as a heading and a ``<div>`` with its data."""
+    body = figure.to_html(full_html=False, include_plotlyjs=False, div_id=name)  # a given id: the same bytes each time
+    return f"<h2>{html.escape(name)}</h2>\n{body}\n"
+
+
+def _page(title: str, fragments: Mapping[str, str]) -> str:
+    """Return one page for all figures, in the order of their names, that works without a network.
+
+    MLflow shows an HTML artifact in a sandboxed frame that can load nothing beside it, so plotly.js (4.8 MB) is in the
+    page. (``MlflowClient.log_figure`` points to a CDN: an empty frame offline.)
+    """
+    from plotly.offline import get_plotlyjs
+
+    return (
+        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>\n'
+        "<style>body { font-family: sans-serif; margin: 2em; } h2 { font-weight: normal; }</style>\n"
+        f"<script>{get_plotlyjs()}</script></head>\n<body>\n"
+        + "".join(fragments[name] for name in sorted(fragments))
+        + "</body></html>\n"
+    )

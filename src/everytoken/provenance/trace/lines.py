@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from everytoken.address import Address
-from everytoken.provenance.lookup import DocumentRecord, UpstreamDocument
+from everytoken.provenance.lookup import DocumentRecord
 from everytoken.provenance.trace.spans import NumberedSpan, TextSpan, TracedSpan
 from everytoken.provenance.trace.steps import TracedSequence, TracedToken
+
+if TYPE_CHECKING:
+    from everytoken.provenance.lookup import UpstreamDocument  # with all that reads upstreams: a quarter of a second
 
 _WIDTH = 120  # of a line about a document
 _SHORTEST = 16  # characters of an id are shown at least

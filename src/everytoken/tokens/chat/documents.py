@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from everytoken.address import ADDRESS_COLUMNS, Address
 from everytoken.corpus import excluded_rows
@@ -46,6 +45,8 @@ def chats_of(
     Raises:
         StreamError: a column is missing, or spans are not those of the text.
     """
+    import pyarrow.compute as pc  # it costs 0.07 s, and `everytoken trace` needs none of it
+
     needed = _columns(part, excluded, chats)
     marks, wanted, first_row = mark_ids(encoder, chats.marks), pa.array(list(chats.rules), pa.string()), 0
     for batch in part.batches(needed):

@@ -23,7 +23,6 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from everytoken.outofcore import destinations, in_order
 from everytoken.seeds import numpy_generator
@@ -118,6 +117,8 @@ class _StrandFiles:
 
     def _write(self, dataset: int, part: Part) -> None:
         """Order the rows of a part by (source, place in the permutation), and write them source by source."""
+        import pyarrow.compute as pc  # here and below: it costs 0.07 s, and who reads an index needs none of it
+
         sources = [name for (name, of), count in self._counts.items() if of == dataset and part.name in count.parts]
         value_set = pa.array(sources, pa.string())
         codes = np.concatenate(
@@ -155,6 +156,8 @@ class _Rows:
 
 def _ids(part: Part) -> Iterator[pa.RecordBatch]:
     """Yield the ids of the documents of a part; each has ``token_length`` and EOS."""
+    import pyarrow.compute as pc
+
     row = 0
     for batch in part.batches(["token_length", "tokens"]):
         found = pc.fill_null(pc.list_value_length(batch.column("tokens")), 0).to_numpy(zero_copy_only=False)
@@ -254,4 +257,6 @@ def _wide(documents: pa.Array) -> pa.Array:
 
 
 def _sizes(documents: pa.Array) -> np.ndarray:
+    import pyarrow.compute as pc
+
     return np.asarray(pc.list_value_length(documents).to_numpy(zero_copy_only=False), np.int64)

@@ -32,6 +32,7 @@ from kedro.pipeline.node import Node
 from kedro.utils import find_kedro_project
 from omegaconf.errors import InterpolationKeyError
 
+from everytoken.configuration.files import CONFIG_LOADER_ARGS, read_folder, read_plainly
 from everytoken.pipeline_registry import JOBS
 from everytoken.redaction import Redaction, SecretError, require_no_secrets
 from everytoken.shards import write_text
@@ -70,10 +71,18 @@ class JobConfigLoader(OmegaConfigLoader):
 
         Where there is none they are those of the environment, to look at: `ReplayHook` lets no run begin with them.
         """
+        if key in ("catalog", "globals", "mlflow") and self._is_read_from_files(key):
+            plain = read_plainly(Path(self.conf_source), self.env, key)
+            if plain is not None:
+                return plain
         if key != "parameters" or key in self:
             found: dict[str, Any] = super().__getitem__(key)
             return found
         return self._with_list_in_force(self._parameters_of_job())
+
+    def _is_read_from_files(self, key: str) -> bool:
+        """Return whether nobody has given a value for the configuration, or for the globals that it names."""
+        return key not in self and "globals" not in self and self.base_env == CONFIG_LOADER_ARGS["base_env"]
 
     @cached_property
     def job(self) -> str:
@@ -130,6 +139,10 @@ class JobConfigLoader(OmegaConfigLoader):
         return _merged(merged, _unknown(given))
 
     def _parameters_of_folder(self, name: str) -> dict[str, Any]:
+        if not self.runtime_params and self._is_read_from_files("parameters"):
+            plain = read_folder(Path(self.conf_source), name, self.env, "parameters")
+            if plain is not None:
+                return plain
         folder = copy.copy(self)
         folder.env = folder.base_env = name  # Kedro merges nothing where the environment is base
         return OmegaConfigLoader.__getitem__(folder, "parameters")

@@ -1,0 +1,29 @@
+"""What an environment says: its files, the job that it runs, and the refusal of keys that nothing reads."""
+
+from typing import TYPE_CHECKING
+
+from everytoken.lazy_imports import exports
+
+if TYPE_CHECKING:
+    from everytoken.configuration.files import CONFIG_LOADER_ARGS, read_plainly
+    from everytoken.configuration.jobs import (
+        ConfigurationError,
+        ConfigurationHook,
+        JobConfigLoader,
+        JobContext,
+        ReplayHook,
+        SystemErrorHook,
+    )
+
+__getattr__, __dir__ = exports(__name__, __file__)
+
+__all__ = [
+    "CONFIG_LOADER_ARGS",
+    "ConfigurationError",
+    "ConfigurationHook",
+    "JobConfigLoader",
+    "JobContext",
+    "ReplayHook",
+    "SystemErrorHook",
+    "read_plainly",
+]
