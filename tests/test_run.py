@@ -22,6 +22,9 @@ import pyarrow.parquet as pq
 import pytest
 from backports import zstd
 
+from everytoken.shards import ArtifactStore
+from everytoken.shards.recipe import fingerprint_of, fingerprint_today
+from everytoken.tokens.engines import proof_of
 from tests.shards.children import wait_until
 from tests.warm_kedro import HASH_SEED, Started, run_everytoken, run_kedro
 
@@ -170,6 +173,12 @@ def test_what_version_0_1_0_made_counts_as_made(project: Project) -> None:
     made = json.loads((ROOT / "tests/vectors/fingerprints_0_1_0.json").read_text())
     ledgers = project.ledgers()
     wanted = {name: ledgers[name].get("fingerprint") or ledgers[name]["parts"][0]["fingerprint"] for name in made}
+    certificate = ArtifactStore(project.folder / "data/test/05_model_input/engine_certificate").load()
+    for name in ("annotated_tokens", "unannotated_tokens"):  # recorded the proof of their engine then
+        recipe, inputs = ledgers[name]["recipe"], ledgers[name]["parts"][0]["inputs"]
+        described = {**recipe, "parameters": {**recipe["parameters"], "proof": proof_of(certificate)}}
+        assert fingerprint_of(described, inputs) == made[name]
+        made[name] = fingerprint_today(made[name], described, inputs)
     assert wanted == made
 
 
