@@ -17,13 +17,13 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
+from everytoken.checks import Check
 from everytoken.cli import cli
 from everytoken.corpus.exclusion import ExcludedAddress, write_list
 from everytoken.provenance.releases.release import Release, open_release
 from everytoken.provenance.verification.releases import find_streams, release_checks
 from everytoken.provenance.verification.window_faults import checksum, single_changes
 from everytoken.seeds import numpy_generator
-from everytoken.tokens.checks.check import Check
 from tests.provenance.builds import Build, build, release_of, write_texts
 
 

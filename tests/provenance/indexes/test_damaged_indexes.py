@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from everytoken.address import Address
+from everytoken.checks import Check
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.exposure.questions import Questions
 from everytoken.provenance.lookup.dataset_locations import Places
@@ -28,7 +29,6 @@ from everytoken.shards import (
     artifact_root_digest,
     file_sha256,
 )
-from everytoken.tokens.checks.check import Check
 from everytoken.tokens.checks.integrity import verify
 from tests.provenance.traced_job import TracedJob, make
 

@@ -31,7 +31,8 @@ from everytoken.shards import (
     versioned,
 )
 from everytoken.tokens import DataParameters, StreamError, WindowWriter, open_training_windows, open_window_stream
-from everytoken.tokens.checks.integrity import check_stream, find_stored, require, tokenizers_of, verify
+from everytoken.tokens.checks.integrity import check_stream, require, tokenizers_of, verify
+from everytoken.tokens.checks.stored import find_stored
 from everytoken.tokens.checks.windows import Seen, check_ids, check_padding, new_digest, sampled, scan
 from everytoken.tokens.streams.packed import write_annotated_stream, write_compact_stream
 from tests.shards.functions import count_up

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from everytoken.checks import Hashing
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases import (
     BOUNDARIES_FILE,
@@ -17,7 +18,6 @@ from everytoken.provenance.releases import (
     Release,
     require_inside,
 )
-from everytoken.provenance.verification import Hashing
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ def require_whole(release: Release) -> None:
             f"{release.path / TOKENIZER_PATH} has {tokenizer:,} bytes, at most {MOST_BYTES:,} are read"
         )
     with Hashing() as hashing:
-        _require_none(release, hashing.wrong(release.path, sums))
+        _require_none(release, [*hashing.wrong(release.path, sums).values()])
     logger.info("release %s: %s files have their SHA-256", release.digest, f"{len(sums):,}")
 
 

@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING
 from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
-    from everytoken.provenance.verification.file_threads import Hashing
-    from everytoken.provenance.verification.findings import Finding, fault_lines
     from everytoken.provenance.verification.indexes import index_checks, is_index, stored_around
     from everytoken.provenance.verification.releases import (
+        Reading,
         each_release_check,
         find_streams,
         is_meant_as_release,
@@ -18,10 +17,8 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = exports(__name__, __file__)
 
 __all__ = [
-    "Finding",
-    "Hashing",
+    "Reading",
     "each_release_check",
-    "fault_lines",
     "find_streams",
     "index_checks",
     "is_index",

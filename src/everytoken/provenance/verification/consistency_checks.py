@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from everytoken.address import SHARD_INDEX, file_of
+from everytoken.checks import require_equal, require_none
 from everytoken.corpus.ingestion import PlanParameters, shard_order
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases import (
@@ -20,40 +19,18 @@ from everytoken.provenance.releases import (
     TOKENIZER_PATH,
     UPSTREAM_FILE,
     VERIFICATION_FOLDER,
-    Release,
 )
-from everytoken.provenance.verification.file_checks import open_array
-from everytoken.provenance.verification.findings import require_equal, require_none
+from everytoken.provenance.verification.checked_release import CheckedRelease
 from everytoken.provenance.verification.window_documents import kind_in_manifests
 from everytoken.shards import artifact_root_digest, canonical_json
+from everytoken.tokens.checks import open_array
 from everytoken.tokens.streams import HEADER_BYTES, STREAM_KINDS, dataset_of_stream, stored_dtype
 from everytoken.tokens.tokenizer import open_tokenizer, token_dtype
 
 
-def described_streams(release: Release) -> dict[str, Any]:
-    """Return what the release says of its streams, by name.
-
-    Raises:
-        ProvenanceError: it has not the form that it is written in.
-    """
-    for name, stream in release.streams.items():
-        try:
-            right = isinstance(stream["statistics"], dict) and isinstance(stream["root_digest"], str)
-            right = right and all(
-                isinstance(entry["bytes"], int) and entry["sha256"] for entry in stream["files"].values()
-            )
-        except (KeyError, TypeError, AttributeError):
-            right = False
-        if not right:
-            raise ProvenanceError(
-                f"{release.path / STREAMS_FILE}: root_digest, statistics or files of {name} are not there"
-            )
-    return release.streams
-
-
-def check_recipe(release: Release) -> str:
+def check_recipe(checked: CheckedRelease) -> str:
     """``recipe.json`` is canonical JSON, and names the stages with their digests."""
-    path = release.path / RECIPE_FILE
+    release, path = checked.release, checked.folder / RECIPE_FILE
     if path.read_text(encoding="utf-8").rstrip("\n") != canonical_json(release.recipe):
         raise ProvenanceError(f"{path} is not the canonical JSON of what it says")
     versions = release.recipe["versions"]
@@ -61,16 +38,16 @@ def check_recipe(release: Release) -> str:
     return f"{len(release.recipe['datasets']):,} datasets with their digests, made with {made_with}"
 
 
-def check_plan(release: Release) -> str:
+def check_plan(checked: CheckedRelease) -> str:
     """The order of the shards, drawn again from the recipe's seed, is that of the plan."""
-    path, plan = release.path / UPSTREAM_FILE, release.upstream["plan"]
+    release, path, plan = checked.release, checked.folder / UPSTREAM_FILE, checked.release.upstream["plan"]
     parameters = PlanParameters.model_validate(release.parameters("ingestion")["plan"])
     require_equal(f"{path}: parameters of the plan", plan["parameters"], parameters.model_dump(mode="json"))
     order = shard_order(plan["n_total"], parameters)
     require_equal(f"{path}: shards in the order of the plan", len(plan["order"]), len(order))
+    require_equal(f"{path}: shards described", len(plan["shards"]), len(order))
     for position, (found, expected) in enumerate(zip(plan["order"], order, strict=True)):
         require_equal(f"{path}: shard at position {position:,} of the plan", found, expected)
-    require_equal(f"{path}: shards described", len(plan["shards"]), len(order))
     files = {
         (name, file[SHARD_INDEX]): (file["path"], file["digest"])
         for name, source in release.upstream["sources"].items()
@@ -92,9 +69,9 @@ def check_plan(release: Release) -> str:
     )
 
 
-def check_rows(release: Release) -> str:
+def check_rows(checked: CheckedRelease) -> str:
     """Rows of the boundaries, of the recipe, and of the files, by split."""
-    said = []
+    release, said = checked.release, []
     for split in SPLITS:
         path, boundary = release.path / BOUNDARIES_FILE, release.boundaries[split]
         parts: list[str] = []
@@ -118,9 +95,9 @@ def check_rows(release: Release) -> str:
     return f"{', '.join(said)}, in {sum(len(release.boundaries[split]['parts']) for split in SPLITS):,} parts"
 
 
-def check_windows(release: Release) -> str:
+def check_windows(checked: CheckedRelease) -> str:
     """Windows by the index, lengths, checksums and statistics; documents by statistics and boundaries."""
-    said, raw = [], ""
+    release, said, raw = checked.release, [], ""
     window = release.parameters("tokenization")["seq_length"] + 1
     for name, stream in release.streams.items():
         folder, statistics = release.path / VERIFICATION_FOLDER / name, stream["statistics"]
@@ -146,8 +123,9 @@ def check_windows(release: Release) -> str:
     return (", ".join(said) + " windows" if said else "no streams") + raw
 
 
-def check_stream_digests(release: Release) -> str:
+def check_stream_digests(checked: CheckedRelease) -> str:
     """What is said of each stream sums up to its root digest, which the recipe names too."""
+    release = checked.release
     for name, stream in release.streams.items():
         summed = artifact_root_digest(stream["files"], stream["statistics"])
         require_equal(f"{STREAMS_FILE}: root digest of {name}", stream["root_digest"], summed)
@@ -161,9 +139,9 @@ def check_stream_digests(release: Release) -> str:
     return ", ".join(f"{name} {stream['root_digest'][:16]}" for name, stream in release.streams.items())
 
 
-def check_tokenizer(release: Release) -> str:
+def check_tokenizer(checked: CheckedRelease) -> str:
     """The tokenizer is the one of the recipe and of every stream; its vocabulary and EOS are what they say."""
-    path, said = release.path / TOKENIZER_PATH, release.recipe["tokenizer"]
+    release, path, said = checked.release, checked.folder / TOKENIZER_PATH, checked.release.recipe["tokenizer"]
     require_equal(f"{path}: SHA-256", release.sha256sums.get(TOKENIZER_PATH), said["sha256"])
     opened = open_tokenizer(path, said["eos_token"])
     require_equal(f"{path}: vocab_size", opened.vocab_size, said["vocab_size"])

@@ -8,15 +8,18 @@ again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from everytoken.checks import Check, Mismatch, NotMadeError, first_difference, run_checks
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.indexes import (
     DESCRIPTION_FILE,
+    DOCUMENT_INDEX_FORMAT,
     STREAM_INDEX_FORMAT,
     MadeStream,
     index_chat_windows,
@@ -29,6 +32,7 @@ from everytoken.provenance.indexes import (
     open_stream_index,
     read_description,
 )
+from everytoken.provenance.verification.manifest_rows import RELEASE_FAULTS
 from everytoken.shards import (
     LEDGER_FILE,
     ArtifactStore,
@@ -43,9 +47,8 @@ from everytoken.shards import (
     read_artifact_ledger,
     scratch_folder,
 )
-from everytoken.tokens import StreamError
 from everytoken.tokens.chat import ChatParameters
-from everytoken.tokens.checks import Check, Level, checked
+from everytoken.tokens.checks import Level
 
 _DOCUMENTS = "index_documents"
 _FUNCTIONS: dict[str, Callable[..., Built]] = {
@@ -80,42 +83,33 @@ def stored_around(folder: Path) -> dict[str, Path]:
     return found
 
 
-def index_checks(folder: Path, level: Level, stored: Mapping[str, Path]) -> Iterator[Check | str]:
-    """Yield the checks of an index; as text, why one could not be made.
+def index_checks(folder: Path, level: Level, stored: Mapping[str, Path], covers: str = "") -> list[Check]:
+    """Check an index.
 
     Args:
         folder: of the index, with its ledger.
         level: at ``full`` it is made again and compared.
         stored: folders of stores and artifacts, by root digest.
+        covers: what that is, in words.
     """
-    yield checked("index", lambda: _told(lambda: _opened(folder)))
-    if level == "full":
-        if missing := _missing(folder, stored):
-            yield f"index made again: not compared, as its data folder has no {', '.join(missing)} of its digest"
-        else:
-            yield checked("index made again", lambda: _told(lambda: _made_again(folder, stored)))
-
-
-def _told(run: Callable[[], dict[str, int]]) -> dict[str, int]:
-    try:
-        return run()
-    except ProvenanceError as error:
-        raise StreamError(str(error)) from error
+    again = (("index made again", partial(_made_again, stored=stored)),) if level == "full" else ()
+    return list(run_checks((("index", _opened), *again), folder, RELEASE_FAULTS, covers=covers))
 
 
 def _opened(folder: Path) -> dict[str, int]:
     if read_artifact_ledger(folder / LEDGER_FILE)["recipe"]["function"] == _DOCUMENTS:
-        from everytoken.provenance.indexes import DOCUMENT_INDEX_FORMAT
-
         return {"documents": len(read_description(folder, DOCUMENT_INDEX_FORMAT, "documents")[1])}
     described, numbers = read_description(folder, STREAM_INDEX_FORMAT)
     open_flat_index(folder) if described["kind"] == "flat" else open_stream_index(folder)
     return {"documents": len(numbers)}
 
 
-def _made_again(folder: Path, stored: Mapping[str, Path]) -> dict[str, int]:
+def _made_again(folder: Path, *, stored: Mapping[str, Path]) -> dict[str, int]:
     ledger = read_artifact_ledger(folder / LEDGER_FILE)
     recipe = ledger["recipe"]
+    gone = [name for name, value in recipe["parameters"].items() if not digests_in({"": value}) <= stored.keys()]
+    if gone:  # as a stream before a take-down
+        raise NotMadeError(f"its data folder has no {', '.join(gone)} of its digest")
     if recipe["function"] not in _FUNCTIONS:
         raise ProvenanceError(f"{folder / LEDGER_FILE}: {recipe['function']} makes no index")
     function = _FUNCTIONS[recipe["function"]]
@@ -138,15 +132,6 @@ def _made_again(folder: Path, stored: Mapping[str, Path]) -> dict[str, int]:
         for file in sorted(ledger["files"].keys() | {path.name for path in again.iterdir()}):
             _require_same_bytes(folder / file, again / file)
     return {"files as made again": len(ledger["files"])}
-
-
-def _missing(folder: Path, stored: Mapping[str, Path]) -> list[str]:
-    """Return the parameters of the index whose data is not there any more, as that of a stream before a take-down."""
-    try:
-        parameters = read_artifact_ledger(folder / LEDGER_FILE)["recipe"]["parameters"]
-    except (ShardsError, OSError):  # the check says so
-        return []
-    return [name for name, value in parameters.items() if not digests_in({"": value}) <= stored.keys()]
 
 
 def _given(name: str, value: Any, stored: Mapping[str, Path]) -> Any:
@@ -175,13 +160,8 @@ def _require_same_bytes(found: Path, expected: Path) -> None:
         return
     wanted = np.load(expected, mmap_mode="r" if expected.stat().st_size > _HEADER else None)
     held = map_array(found, len(wanted))
-    for start in range(0, len(wanted), 1 << 20):
-        one, other = held[start : start + (1 << 20)], wanted[start : start + (1 << 20)]
-        if (wrong := one != other).any():
-            at = int(np.argmax(wrong))
-            raise ProvenanceError(
-                f"{found}: entry {start + at:,} is {int(one[at]):,}, expected {int(other[at]):,}: run the pipeline "
-                "that makes the index"
-            )
+    if (at := first_difference(held, wanted)) is not None:
+        remedy = "run the pipeline that makes the index"
+        raise Mismatch(f"{found} entry {at:,}", f"{int(wanted[at]):,}", f"{int(held[at]):,}", remedy)
     if held.dtype != wanted.dtype:
         raise ProvenanceError(f"{found} holds {held.dtype}, expected {wanted.dtype}")

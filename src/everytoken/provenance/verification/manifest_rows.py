@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from everytoken.address import Address
+from everytoken.corpus import CorpusError
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases import SPLITS, Release
 from everytoken.seeds import numpy_generator
 from everytoken.shards import StoredPart
+from everytoken.tokens.checks import STORED_FAULTS
 from everytoken.tokens.streams import StreamKind
+
+RELEASE_FAULTS: tuple[type[Exception], ...] = (ProvenanceError, CorpusError, *STORED_FAULTS)
+"""Errors that say that a release, its upstream or its streams are not what was released."""
 
 
 def longest_content(release: Release, split: str) -> int | None:
@@ -45,10 +51,28 @@ def column_values(batch: pa.RecordBatch, name: str) -> np.ndarray:
 
 def shown_row(batch: pa.RecordBatch, i: int) -> str:
     """Return address and id of a row of the manifest or of a sidecar, in words."""
-    row = batch.slice(i, 1).to_pylist()[0]
+    return _named(batch.slice(i, 1).to_pylist()[0])
+
+
+def _named(row: Mapping[str, Any]) -> str:
     place = str(Address.of(row))
     name = row.get("id", row.get("doc_id"))
     return place if name is None else f"{place}, id {str(name)[:60]!r}"
+
+
+def require_rule(broken: Mapping[str, np.ndarray], place: Callable[[int], str]) -> None:
+    """Raise the first row that breaks a rule.
+
+    Args:
+        broken: which rows break it, bool (rows,), by rule.
+        place: names a row.
+
+    Raises:
+        ProvenanceError: says where, and which rule.
+    """
+    for rule, rows in broken.items():
+        if rows.any():
+            raise ProvenanceError(f"{place(int(np.argmax(rows)))}: expected {rule}")
 
 
 def part_of(release: Release, split: str, number: int) -> tuple[StoredPart, int]:
@@ -75,9 +99,8 @@ def named_document(release: Release, split: str, number: int) -> str:
     """Return which document that is, in words: part, row, address, id."""
     try:
         part, row = part_of(release, split, number)
-        batch = next(iter(part.batches(None, row)))
-        return f"{split} document {number:,} ({part.name} row {row:,}: {shown_row(batch, 0)})"
-    except Exception as error:  # the manifest may be what is damaged
+        return f"{split} document {number:,} ({part.name} row {row:,}: {_named(record_of(release, split, number))})"
+    except RELEASE_FAULTS as error:  # the manifest may be what is damaged
         return f"{split} document {number:,} (its row of the manifest cannot be read: {error})"
 
 

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 
 from everytoken.address import SHARD_INDEX, Address
+from everytoken.checks import Mismatch, require_equal, require_none
 from everytoken.corpus.ingestion import Guarded, Source, find_files, list_all_shards
 from everytoken.corpus.reading import ReadingLimits
 from everytoken.corpus.upstreams import NOT_PUBLISHED, PathUpstream, UpstreamFile, algorithm_of
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.hashed_texts import text_hash
 from everytoken.provenance.lookup import read_documents_at
-from everytoken.provenance.releases import SPLITS, TOKENIZER_PATH, Release, is_readable
-from everytoken.provenance.verification.findings import require_equal, require_none
+from everytoken.provenance.releases import SPLITS, TOKENIZER_PATH, is_readable
+from everytoken.provenance.verification.checked_release import CheckedRelease
 from everytoken.provenance.verification.manifest_rows import drawn_numbers, longest_content, named_document, record_of
-from everytoken.provenance.verification.window_documents import WindowDocuments, kind_in_manifests
+from everytoken.provenance.verification.rebuilt_streams import RebuiltStream
+from everytoken.provenance.verification.window_documents import kind_in_manifests
 from everytoken.provenance.verification.window_faults import first_change
 from everytoken.redaction import shown_url
 from everytoken.tokens.encoding import DocumentEncoder, open_encoder
@@ -27,21 +28,16 @@ from everytoken.tokens.tokenizer import EncodingRules
 
 
 class UpstreamTexts:
-    """Texts and tokens of documents of a release, read again from where its recipe says they are.
+    """Texts and tokens of documents of a release, read again from where its recipe or the user says they are."""
 
-    Args:
-        release: the release.
-        folder: for files that are fetched, as ``data/01_raw`` of a run.
-        roots: by source where its files are, of the user; a place that the release names is read if it is public.
-    """
-
-    def __init__(self, release: Release, folder: Path, roots: Mapping[str, str]) -> None:
-        self._release, self._folder, self._roots = release, folder, dict(roots)
-        sources = release.parameters("ingestion")["sources"]
+    def __init__(self, checked: CheckedRelease) -> None:
+        assert checked.fetched is not None, "nothing is read from upstream"
+        self._checked, self._release = checked, checked.release
+        sources = self._release.parameters("ingestion")["sources"]
         self._sources = {name: Source.model_validate(one) for name, one in sources.items() if one is not None}
-        if unknown := sorted(set(roots) - set(self._sources)):
+        if unknown := sorted(checked.roots.keys() - self._sources):
             raise ProvenanceError(f"--root names {unknown}, the release has the sources {sorted(self._sources)}")
-        self._files: dict[str, list[UpstreamFile]] = {}
+        self._folder, self._files = checked.fetched, dict[str, list[UpstreamFile]]()
 
     @cached_property
     def _encoder(self) -> DocumentEncoder:
@@ -91,7 +87,7 @@ class UpstreamTexts:
         self._files[source] = files
 
     def _upstream(self, source: str) -> Guarded:
-        upstream, root = self._sources[source].upstream, self._roots.get(source)
+        upstream, root = self._sources[source].upstream, self._checked.roots.get(source)
         if not isinstance(upstream, PathUpstream):
             return Guarded(upstream, ())
         if root is not None:
@@ -111,17 +107,17 @@ class UpstreamTexts:
             count_rows: whether the shards are counted too where they are ranges of rows: that is to read the files.
 
         Raises:
-            ProvenanceError: a file of the plan has another name or digest, or there are more or fewer shards.
+            Mismatch: a file of the plan has another name or digest, or there are more or fewer shards.
         """
         for source in sorted(self._release.upstream["sources"]):
             self._list_files(source)
-        count, plan = sum(map(len, self._files.values())), self._release.upstream["plan"]
+        count = sum(map(len, self._files.values()))
         said = f"{count:,} files of {len(self._files):,} sources, those of the plan as released"
         if not count_rows and any(source.rows_per_shard is not None for source in self._sources.values()):
             return said
         limits = ReadingLimits.model_validate(self._release.parameters("ingestion")["reading"])
         shards = len(list_all_shards(self._sources, self._files, limits))
-        require_equal("shards that the upstreams have", shards, plan["n_total"])
+        require_equal("shards that the upstreams have", shards, self._release.upstream["plan"]["n_total"])
         return f"{said}; {shards:,} shards"
 
     def tokens(self, split: str, numbers: Iterable[int]) -> dict[int, np.ndarray]:
@@ -140,11 +136,11 @@ class UpstreamTexts:
             tokens[number] = np.full(length + 1, eos, self._encoder.tokenizer.dtype)
         return tokens
 
-    def window(self, stream: str, window: int, documents: WindowDocuments) -> np.ndarray:
+    def window(self, stream: str, window: int) -> np.ndarray:
         """Return the tokens that a window must have, (window,)."""
-        spans = documents.spans(stream, window)
-        size = self._release.parameters("tokenization")["seq_length"] + 1
-        expected = np.full(size, self._release.recipe["tokenizer"]["eos_id"], np.int64)
+        index = self._checked.documents.index(stream)
+        spans = index.spans(window)
+        expected = np.full(index.window, self._release.recipe["tokenizer"]["eos_id"], np.int64)
         tokens = self.tokens(STREAM_KINDS[stream].split, [span.document for span in spans])
         for span in spans:
             own = tokens[span.document][span.first : span.end]
@@ -152,76 +148,59 @@ class UpstreamTexts:
         return expected
 
 
-def check_upstream(
-    release: Release,
-    upstream: UpstreamTexts,
-    windows: Mapping[str, np.ndarray],
-    documents: WindowDocuments,
-    *,
-    count: int,
-    seed: int,
-) -> str:
-    """Seeded documents have the text that was released, as many tokens, and these tokens stand in their windows.
+def open_upstream(checked: CheckedRelease) -> None:
+    """Open the texts, where documents are to be read again."""
+    if checked.fetched is not None:
+        checked.texts = UpstreamTexts(checked)
 
-    Args:
-        release: the release.
-        upstream: gives texts and tokens.
-        windows: of the streams that are given, (windows, window), by name.
-        documents: tells where documents are.
-        count: how many documents.
-        seed: of the draw.
-    """
-    read, compared, said = 0, 0, ""
-    for split, numbers in drawn_documents(release, count, seed).items():
-        streams = [name for name in STREAM_KINDS if (kind := kind_in_manifests(name)) and kind.split == split]
-        if not streams:
-            read += len(upstream.texts(split, numbers))
+
+def check_listed(checked: CheckedRelease) -> str | None:
+    """The upstreams list the files of the plan."""
+    return None if checked.texts is None else checked.texts.listed(count_rows=checked.full)
+
+
+def check_upstream(checked: CheckedRelease, *, streams: Sequence[RebuiltStream]) -> str | None:
+    """Seeded documents have the text that was released, as many tokens, and these tokens stand in their windows."""
+    if checked.texts is None:
+        return None
+    read, compared, own = 0, 0, [stream for stream in streams if kind_in_manifests(stream.name)]
+    encoded = {kind.split for name in STREAM_KINDS if (kind := kind_in_manifests(name))}
+    for split, numbers in drawn_documents(checked).items():
+        read += len(numbers)
+        if split not in encoded:
+            checked.texts.texts(split, numbers)
             continue
-        tokens = upstream.tokens(split, numbers)
-        read += len(tokens)
-        for number, own in tokens.items():
-            length = record_of(release, split, number)["token_length"]
-            what = f"{named_document(release, split, number)}: tokens of its text, without EOS"
-            require_equal(what, len(own) - 1, length)
-            for stream in streams:
-                if stream in windows:
-                    compared += _compare(release, stream, split, number, own, windows[stream], documents)
-    if windows:
-        said = f"; {compared:,} tokens are those of {' and '.join(sorted(windows))}"
+        for number, tokens in checked.texts.tokens(split, numbers).items():
+            what = f"{named_document(checked.release, split, number)}: tokens of its text, without EOS"
+            require_equal(what, len(tokens) - 1, record_of(checked.release, split, number)["token_length"])
+            for stream in own:
+                if STREAM_KINDS[stream.name].split == split:
+                    compared += _compare(stream, split, number, tokens)
+    names = " and ".join(sorted(stream.name for stream in own))
+    said = f"; {compared:,} tokens are those of {names}" if own else ""
     return f"{read:,} documents read again, their texts and numbers of tokens are as released{said}"
 
 
-def _compare(
-    release: Release,
-    stream: str,
-    split: str,
-    number: int,
-    tokens: np.ndarray,
-    windows: np.ndarray,
-    documents: WindowDocuments,
-) -> int:
+def _compare(stream: RebuiltStream, split: str, number: int, tokens: np.ndarray) -> int:
+    """Compare the tokens of a document with its windows; return how many."""
     compared = 0
-    for window, span in documents.windows_of(stream, number):
+    for window, span in stream.checked.documents.index(stream.name).windows_of(number):
         own = tokens[span.first : span.end]
-        if window >= len(windows):
-            raise ProvenanceError(
-                f"{stream} ends before window {window:,}, expected {span.end - span.first} tokens there"
-            )
-        found = windows[window][span.at : span.at + len(own)]
+        if window >= len(stream.tokens):
+            raise ProvenanceError(f"{stream.name} ends before window {window:,}, expected {len(own)} tokens there")
+        found = stream.tokens[window][span.at : span.at + len(own)]
         if change := first_change(own, found):
-            raise ProvenanceError(
-                f"{stream} window {window:,} position {span.at + change.position:,}: expected {change.expected}, found "
-                f"{change.found}\ntoken {span.first + change.position:,} of {named_document(release, split, number)}"
-            )
+            more = f"token {span.first + change.position:,} of {named_document(stream.release, split, number)}"
+            place = f"{stream.name} window {window:,} position {span.at + change.position:,}"
+            raise Mismatch(place, str(change.expected), str(change.found), more=more)
         compared += len(own)
     return compared
 
 
-def drawn_documents(release: Release, count: int, seed: int) -> dict[str, list[int]]:
-    """Return numbers of ``count`` seeded documents of all splits, by split."""
-    rows: dict[str, int] = {split: release.boundaries[split]["rows"] for split in SPLITS}
-    total = sum(rows.values())
-    drawn = drawn_numbers(total, count, seed)
+def drawn_documents(checked: CheckedRelease) -> dict[str, list[int]]:
+    """Return numbers of seeded documents of all splits, by split."""
+    rows: dict[str, int] = {split: checked.release.boundaries[split]["rows"] for split in SPLITS}
+    drawn = drawn_numbers(sum(rows.values()), checked.count, checked.seed)
     chosen, first = {}, 0
     for split, documents in rows.items():
         chosen[split] = (drawn[(drawn >= first) & (drawn < first + documents)] - first).tolist()

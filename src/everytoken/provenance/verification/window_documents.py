@@ -1,21 +1,16 @@
-"""Which documents the windows of a release's streams hold, told by its manifests alone.
+"""Which documents the windows of a release's streams hold, by its manifests alone.
 
-Of a stream with one document a window it is the order of the documents, drawn again. Of a packed stream it is the index
-of `everytoken.provenance.indexes.compact_index`, written into a temporary folder when it is first asked for.
+They answer through the index of the stream, which is written into a temporary folder when it is first asked for.
 """
 
 from __future__ import annotations
 
 from contextlib import ExitStack
-from types import TracebackType
-from typing import Self
-
-import numpy as np
 
 from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.indexes import MadeStream, Span, StreamIndex, index_compact_stream, open_stream_index
+from everytoken.provenance.indexes import WINDOW_INDEXES, MadeStream, StreamIndex, open_stream_index
 from everytoken.provenance.releases import SPLITS, Release
-from everytoken.provenance.verification.manifest_rows import named_document, window_order
+from everytoken.provenance.verification.manifest_rows import RELEASE_FAULTS, named_document
 from everytoken.shards import scratch_folder
 from everytoken.tokens.streams import STREAM_KINDS, StreamKind
 
@@ -29,36 +24,29 @@ def kind_in_manifests(stream: str) -> StreamKind | None:
 
 
 class WindowDocuments:
-    """Documents of the windows of a release's streams; a context manager, whose end removes what it wrote."""
+    """Documents of the windows of a release's streams; `close` removes what it wrote."""
 
     def __init__(self, release: Release) -> None:
         self._release = release
         self._scratch = ExitStack()
-        self._orders: dict[str, np.ndarray] = {}
-        self._packed: dict[str, StreamIndex] = {}
+        self._indexes: dict[str, StreamIndex] = {}
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Remove the indexes."""
         self._scratch.close()
 
-    def order(self, stream: str) -> np.ndarray:
-        """Return the document in each window of a stream with one a window, int64 (windows,): 8 bytes a document."""
-        if stream not in self._orders:
-            kind = self._kind(stream)
-            rows = self._release.boundaries[kind.split]["rows"]
-            self._orders[stream] = window_order(self._release, kind, rows)
-        return self._orders[stream]
+    def index(self, stream: str) -> StreamIndex:
+        """Return the index of a stream.
 
-    def _index(self, stream: str) -> StreamIndex:
-        """Return the index of a packed stream."""
-        if stream not in self._packed:
-            kind, described = self._kind(stream), self._release.streams[stream]
+        Raises:
+            ProvenanceError: the manifests do not have its documents, or are damaged.
+        """
+        if stream not in self._indexes:
+            if (kind := kind_in_manifests(stream)) is None:
+                raise ProvenanceError(f"the manifests have no documents of the stream {stream!r}")
+            described = self._release.streams[stream]
             folder = self._scratch.enter_context(scratch_folder("everytoken-verify"))
-            index_compact_stream(
+            WINDOW_INDEXES[kind.layout](
                 folder,
                 lengths=self._release.manifest(kind.split),
                 split=kind.split,
@@ -66,39 +54,16 @@ class WindowDocuments:
                 seq_length=self._release.parameters("tokenization")["seq_length"],
                 seed=self._release.parameters(kind.pipeline)["seed"],
             )
-            self._packed[stream] = open_stream_index(folder)
-        return self._packed[stream]
-
-    def _kind(self, stream: str) -> StreamKind:
-        if (kind := kind_in_manifests(stream)) is None:
-            raise ProvenanceError(f"the manifests have no documents of the stream {stream!r}")
-        return kind
-
-    def spans(self, stream: str, window: int) -> list[Span]:
-        """Return the documents of a window, and where.
-
-        Raises:
-            ProvenanceError: the manifests do not say it of this stream.
-        """
-        if self._kind(stream).layout == "packed":
-            return self._index(stream).spans(window)
-        number = int(self.order(stream)[window])
-        return [Span(number, 0, self._release.parameters("tokenization")["seq_length"] + 1, 0)]
-
-    def windows_of(self, stream: str, document: int) -> list[tuple[int, Span]]:
-        """Return the windows of a document, and where in them; where each has a window by a pass over their order."""
-        if self._kind(stream).layout == "packed":
-            return self._index(stream).windows_of(document)
-        (windows,) = np.nonzero(self.order(stream) == document)
-        return [(int(window), span) for window in windows for span in self.spans(stream, int(window))]
+            self._indexes[stream] = open_stream_index(folder)
+        return self._indexes[stream]
 
     def named(self, stream: str, window: int) -> str:
-        """Return in words, a line each, which documents a window holds; empty where the manifests do not say it."""
+        """Return in words, a line each, which documents a window holds; empty where the manifests do not have them."""
         if (kind := kind_in_manifests(stream)) is None:
             return ""
         try:
-            spans = self.spans(stream, window)
-        except Exception as error:  # what would name the documents may be what is damaged
+            spans = self.index(stream).spans(window)
+        except RELEASE_FAULTS as error:  # what names the documents may be damaged too
             return f"its documents cannot be told ({error})"
         names = [
             (f"at {span.at:,} to {span.until:,}: " if kind.layout == "packed" else "")

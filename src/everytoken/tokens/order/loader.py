@@ -32,7 +32,7 @@ from everytoken.tokens.checks import (
     Seen,
     check_ids,
     check_sample,
-    open_lengths,
+    open_array,
     recorded_statistics,
     require,
     sampled,
@@ -228,7 +228,7 @@ def open_window_stream(stream: Artifact | Path, check: Level = "sampled") -> Win
     lengths_path, mask_path = folder / TOKEN_LENGTHS_FILE, folder / LOSS_MASK_FILE
     if lengths_path.exists() and mask_path.exists():
         raise StreamError(f"{folder} has {TOKEN_LENGTHS_FILE} and {LOSS_MASK_FILE}; a stream has one of them")
-    lengths = open_lengths(lengths_path, len(windows)) if lengths_path.exists() else None
+    lengths = open_array(lengths_path, len(windows), np.int32) if lengths_path.exists() else None
     masks = open_loss_mask(mask_path, len(windows), windows.shape[1] - 1) if mask_path.exists() else None
     statistics = recorded_statistics(folder)
     if check == "sampled":
