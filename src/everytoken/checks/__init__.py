@@ -6,7 +6,7 @@ from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
     from everytoken.checks.check import (
-        FAULTS,
+        READ_FAULTS,
         Check,
         Checks,
         Faults,
@@ -27,7 +27,7 @@ __getattr__, __dir__ = exports(__name__, __file__)
 __all__ = [
     "Check",
     "Checks",
-    "FAULTS",
+    "READ_FAULTS",
     "Faults",
     "Found",
     "Hashing",

@@ -21,7 +21,7 @@ from everytoken.shards import ShardsError
 _TOLD = (ShardsError, OSError, pa.ArrowException)
 # What readers raise for bytes that nobody wrote, beside their own errors.
 _DAMAGE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, EOFError, RecursionError, MemoryError)
-FAULTS: tuple[type[Exception], ...] = (*_TOLD, *_DAMAGE, zlib.error, struct.error)
+READ_FAULTS: tuple[type[Exception], ...] = (*_TOLD, *_DAMAGE, zlib.error, struct.error)
 """Errors that say that something stored is wrong; each package adds its own family."""
 
 _NAMED = 5

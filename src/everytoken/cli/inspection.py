@@ -8,6 +8,7 @@ import pkgutil
 import sys
 import textwrap
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,37 +88,28 @@ def verify_command(
     if paths and env is not None:
         raise click.UsageError("--env chooses what is checked when no PATH is given: give one of them")
     if paths and is_meant_as_release(paths[0]):
-        _verify_release(paths[0], paths[1:], full, count, seed, files if upstream else None, _by_source(roots))
+        given = {"upstream": files if upstream else None, "roots": _by_source(roots)}
+        _verify_release(paths[0], list(paths[1:]), full=full, documents=count, seed=seed, **given)
         return
     if upstream:
         raise click.UsageError("--upstream is for a release: give its folder as the first path")
     _verify_stored(paths, env, full)
 
 
-def _verify_release(
-    release: Path,
-    paths: tuple[Path, ...],
-    full: bool,
-    count: int,
-    seed: int,
-    upstream: Path | None,
-    roots: dict[str, str],
-) -> None:
+def _verify_release(release: Path, paths: list[Path], **how: Any) -> None:
     from everytoken.checks import Check
     from everytoken.provenance.releases import open_release
-    from everytoken.provenance.verification import Reading, each_release_check, find_streams
+    from everytoken.provenance.verification import each_release_check, find_streams
 
-    begun = time.monotonic()
-    streams, faults = find_streams(release, list(paths)) if paths else ({}, [])
     printed = _Printed(columns=120)
+    streams, faults = find_streams(release, paths) if paths else ({}, [])
     printed.add(Check("", "failed", fault) for fault in faults)
-    how: Reading = {"full": full, "documents": count, "seed": seed, "upstream": upstream, "roots": roots}
     printed.add(each_release_check(release, streams, **how))
-    for name in sorted(set(open_release(release).streams) - set(streams)) if streams else []:
+    for name in sorted(open_release(release).streams.keys() - streams) if streams else []:
         click.echo(f"--    {name}: not compared, as none of the paths holds this stream")
     read = (file for path in (release, *streams.values()) for file in path.rglob("*") if file.is_file())
-    sizes = sum(file.stat().st_size for file in read) if full else None
-    printed.end(sizes, begun, f"sizes and a sample of seed {seed} only")
+    size = sum(file.stat().st_size for file in read) if how["full"] else None
+    printed.end(size, f"sizes and a sample of seed {how['seed']} only")
 
 
 def _verify_stored(paths: tuple[Path, ...], env: str | None, full: bool) -> None:
@@ -127,7 +119,7 @@ def _verify_stored(paths: tuple[Path, ...], env: str | None, full: bool) -> None
     from everytoken.tokens import StreamError
     from everytoken.tokens.checks import Level, find_stored, stored_bytes, tokenizers_of, verify
 
-    begun, printed, stored = time.monotonic(), _Printed(), dict[Path, str]()
+    printed, stored = _Printed(), dict[Path, str]()
     targets = [(str(path), path) for path in paths] or _stored_by_environment(env, printed)
     for name, path in targets:
         try:
@@ -148,45 +140,40 @@ def _verify_stored(paths: tuple[Path, ...], env: str | None, full: bool) -> None
             click.echo(f"--    {name}  has no {LEDGER_FILE}: nothing says which digests its files should have")
     if not printed.made:
         raise click.ClickException("there is nothing to verify: run the pipelines that make it (kedro run)")
-    printed.end(sum(map(stored_bytes, stored)) if full else None, begun, "sizes and samples only")
+    printed.end(sum(map(stored_bytes, stored)) if full else None, "sizes and samples only")
 
 
 class _Printed:
-    """Prints checks as they come, and the verdict.
-
-    Args:
-        columns: at which faults are wrapped; None: a fault is one line.
-    """
+    """Prints checks as they come, and the verdict; faults are wrapped at ``columns``, or one line each."""
 
     def __init__(self, columns: int | None = None) -> None:
-        self.made = self._failed = self._not_made = 0
-        self._columns = columns
+        self._columns, self._begun, self._outcomes = columns, time.monotonic(), Counter[str]()
+
+    @property
+    def made(self) -> int:
+        """How many checks were made."""
+        return self._outcomes["passed"] + self._outcomes["failed"]
 
     def add(self, checks: Iterable[Check]) -> None:
         """Print and count."""
         for check in checks:
             said = "  ".join(filter(None, [check.covers, ": ".join(filter(None, [check.name, check.text]))]))
-            if check.ok or self._columns is None:
-                click.echo(f"{_MARKS[check.outcome]}  {said}")
-            else:
-                click.echo("\n".join(_wrapped(said, self._columns)))
-            self.made += check.outcome != "not made"
-            self._failed += check.outcome == "failed"
-            self._not_made += check.outcome == "not made"
+            wrap = not check.ok and self._columns is not None
+            click.echo("\n".join(_wrapped(said, self._columns or 0)) if wrap else f"{_MARKS[check.outcome]}  {said}")
+            self._outcomes[check.outcome] += 1
 
-    def end(self, size: int | None, begun: float, sampled: str) -> None:
+    def end(self, size: int | None, sampled: str) -> None:
         """Print the verdict; exit with 1 when a check does not hold."""
-        seconds = time.monotonic() - begun
+        seconds, failed, not_made = time.monotonic() - self._begun, self._outcomes["failed"], self._outcomes["not made"]
         if size is None:
             click.echo(f"{sampled}; --full reads every byte")
         else:
             speed = rate(size / 1e9, seconds)
             said = "" if speed is None else f" ({speed:.2f} GB/s)"
             click.echo(f"read {size:,} bytes in {seconds:.2f} s{said}")
-        without = f"; {self._not_made:,} could not be made" if self._not_made else ""
-        if self._failed:
-            verb = "does" if self._failed == 1 else "do"
-            click.echo(f"{self._failed:,} of {self.made:,} checks {verb} not hold{without}")
+        without = f"; {not_made:,} could not be made" if not_made else ""
+        if failed:
+            click.echo(f"{failed:,} of {self.made:,} checks {'does' if failed == 1 else 'do'} not hold{without}")
             sys.exit(1)
         click.echo(f"all {self.made:,} checks hold{without}")
 
@@ -196,14 +183,8 @@ def _wrapped(fault: str, columns: int) -> Iterator[str]:
     for number, line in enumerate(fault.split("\n")):
         indent = " " * (6 + len(line) - len(line.lstrip()))
         first, then = (indent, f"{indent}  ") if number else ("FAIL  ", indent)
-        yield from textwrap.wrap(
-            line.strip(),
-            columns,
-            initial_indent=first,
-            subsequent_indent=then,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
+        wrapper = textwrap.TextWrapper(columns, first, then, break_long_words=False, break_on_hyphens=False)
+        yield from wrapper.wrap(line.strip())
 
 
 def _by_source(roots: tuple[str, ...]) -> dict[str, str]:
@@ -286,7 +267,7 @@ def _stored_by_environment(env: str | None, printed: _Printed) -> list[tuple[str
     from kedro.framework.project import pipelines
     from kedro.io.core import DatasetError
 
-    from everytoken.checks import FAULTS, run_checks
+    from everytoken.checks import READ_FAULTS, run_checks
     from everytoken.datasets import DatasetPaths
     from everytoken.tokens.streams import WHEN_MADE
 
@@ -304,7 +285,7 @@ def _stored_by_environment(env: str | None, printed: _Printed) -> list[tuple[str
             elif paths[name].is_dir():
                 found.append((name, paths[name]))
             else:
-                printed.add(run_checks((("list", _check_list),), dataset, (DatasetError, *FAULTS), covers=name))
+                printed.add(run_checks((("list", _check_list),), dataset, (DatasetError, *READ_FAULTS), covers=name))
     return found
 
 

@@ -7,7 +7,6 @@ from everytoken.lazy_imports import exports
 if TYPE_CHECKING:
     from everytoken.provenance.verification.indexes import index_checks, is_index, stored_around
     from everytoken.provenance.verification.releases import (
-        Reading,
         each_release_check,
         find_streams,
         is_meant_as_release,
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = exports(__name__, __file__)
 
 __all__ = [
-    "Reading",
     "each_release_check",
     "find_streams",
     "index_checks",

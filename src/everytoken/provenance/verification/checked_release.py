@@ -6,16 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from everytoken.checks import Hashing, made_by
 from everytoken.provenance.releases import Release
-from everytoken.provenance.verification.window_documents import WindowDocuments
-
-if TYPE_CHECKING:
-    from everytoken.provenance.verification.upstream_checks import UpstreamTexts
+from everytoken.provenance.verification.documents import WindowDocuments
+from everytoken.provenance.verification.upstream_texts import UpstreamTexts
 
 
 @dataclass(frozen=True)
@@ -24,7 +21,6 @@ class PartFacts:
 
     rows: int
     tokens: int
-    longest: int
     at_cap: int
     excluded: int
     lengths: np.ndarray
@@ -39,8 +35,6 @@ class CheckedRelease:
         full: whether every byte is read.
         count: else how many documents and windows are looked at; also how many are read again from upstream.
         seed: of which these are.
-        fetched: folder for fetched files; None: nothing is read again from upstream.
-        roots: by source where its files are, as the user says.
         hashing: hashes files.
         missing: files that do not exist, by the check that names them.
         sums: SHA-256 of each file.
@@ -53,22 +47,16 @@ class CheckedRelease:
     full: bool
     count: int
     seed: int
-    fetched: Path | None
-    roots: Mapping[str, str]
     hashing: Hashing
     missing: dict[Path, str] = field(default_factory=dict)
-    sums: dict[str, str] = field(default_factory=dict)
+    sums: Mapping[str, str] = field(default_factory=dict)
     opened: Release | None = None
     facts: dict[str, list[PartFacts]] = field(default_factory=dict)
     texts: UpstreamTexts | None = None
 
     @property
     def release(self) -> Release:
-        """The release.
-
-        Raises:
-            NotMadeError: it could not be opened.
-        """
+        """The opened release; `NotMadeError` where it cannot be opened."""
         return made_by("release", self.opened)
 
     @cached_property

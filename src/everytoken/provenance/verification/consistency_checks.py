@@ -21,7 +21,7 @@ from everytoken.provenance.releases import (
     VERIFICATION_FOLDER,
 )
 from everytoken.provenance.verification.checked_release import CheckedRelease
-from everytoken.provenance.verification.window_documents import kind_in_manifests
+from everytoken.provenance.verification.documents import kind_in_manifests
 from everytoken.shards import artifact_root_digest, canonical_json
 from everytoken.tokens.checks import open_array
 from everytoken.tokens.streams import HEADER_BYTES, STREAM_KINDS, dataset_of_stream, stored_dtype

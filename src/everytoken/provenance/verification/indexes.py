@@ -32,7 +32,7 @@ from everytoken.provenance.indexes import (
     open_stream_index,
     read_description,
 )
-from everytoken.provenance.verification.manifest_rows import RELEASE_FAULTS
+from everytoken.provenance.verification.documents import RELEASE_FAULTS
 from everytoken.shards import (
     LEDGER_FILE,
     ArtifactStore,

@@ -30,7 +30,7 @@ from everytoken.corpus import N_CLASSES
 from everytoken.provenance.hashed_texts import text_hash
 from everytoken.provenance.releases import CLASSIFICATIONS_FOLDER, MANIFEST, SPLITS, VERIFICATION_FOLDER, Release
 from everytoken.provenance.verification.checked_release import CheckedRelease, PartFacts
-from everytoken.provenance.verification.manifest_rows import (
+from everytoken.provenance.verification.documents import (
     RELEASE_FAULTS,
     chosen_parts,
     column_values,
@@ -103,14 +103,13 @@ class _PartCheck:
             differ = [f"{name}: {kind}" for name, kind in found if (name, kind) not in expected]
             raise Mismatch(str(part.path), f"the columns {wanted or MANIFEST.names}", str(differ))
         digest, lengths = TableDigest(part.schema), [np.empty(0, np.int32)]
-        rows = tokens = longest = at_cap = excluded = 0
+        rows = tokens = at_cap = excluded = 0
         for batch in part.batches():
             digest.update(batch)
             self._check_rows(part, rows, batch)
             if self._longest is not None and batch.num_rows:
                 own = batch.column("token_length").to_numpy()
                 tokens += int(own.sum(dtype=np.int64))
-                longest = max(longest, int(own.max()))
                 at_cap += int(np.count_nonzero(own == self._longest))
                 if self._have_windows:
                     lengths.append(own)
@@ -118,7 +117,7 @@ class _PartCheck:
             rows += batch.num_rows
         if (content := digest.hexdigest()) != part.digest:
             raise Mismatch(str(part.path), f"content {part.digest[:16]} as in file_boundaries.json", content[:16])
-        return PartFacts(rows, tokens, longest, at_cap, excluded, np.concatenate(lengths))
+        return PartFacts(rows, tokens, at_cap, excluded, np.concatenate(lengths))
 
     def _check_rows(self, part: StoredPart, first: int, batch: pa.RecordBatch) -> None:
         score, is_bad = column_values(batch, "safety_score"), column_values(batch, "is_bad")
@@ -140,7 +139,7 @@ class _PartCheck:
         else:
             tokens = length.fill_null(-1).to_numpy(zero_copy_only=False)
             wrong[f"a token_length from 0 to {self._longest:,}"] = (tokens < 0) | (tokens > self._longest)
-        require_rule(wrong, lambda i: f"{part.path} row {first + i:,} ({shown_row(batch, i)})")
+        require_rule(wrong, lambda i: f"{part.path} row {first + i:,} ({shown_row(batch.slice(i, 1).to_pylist()[0])})")
 
 
 def _are_of_plan(batch: pa.RecordBatch, shards: set[tuple[str, int]]) -> np.ndarray:

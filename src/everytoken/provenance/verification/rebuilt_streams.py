@@ -7,7 +7,6 @@ windows looked at, which say where; the index of the stream says which documents
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,61 +24,47 @@ from everytoken.checks import (
     wrong_sizes,
 )
 from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.releases import CHECKSUMS_FILE, VERIFICATION_FOLDER, Release, window_checksums
+from everytoken.provenance.releases import CHECKSUMS_FILE, VERIFICATION_FOLDER, window_checksums
 from everytoken.provenance.verification.checked_release import CheckedRelease
-from everytoken.provenance.verification.manifest_rows import RELEASE_FAULTS, drawn_numbers, named_document, window_order
+from everytoken.provenance.verification.documents import (
+    RELEASE_FAULTS,
+    drawn_numbers,
+    kind_in_manifests,
+    named_document,
+    window_order,
+)
 from everytoken.provenance.verification.release_files import read_canonical_ledger
 from everytoken.provenance.verification.sidecar_checks import DocumentOrder, check_sidecar, check_sidecar_rows
-from everytoken.provenance.verification.window_documents import kind_in_manifests
 from everytoken.provenance.verification.window_faults import checksum, first_change, told_by_checksum
 from everytoken.shards import LEDGER_FILE
 from everytoken.tokens.checks import open_array
 from everytoken.tokens.streams import HEADER_BYTES, SIDECAR_FILE, TOKEN_LENGTHS_FILE, TokenizerFacts, stored_dtype
 
 
-@dataclass(frozen=True)
 class RebuiltStream:
-    """A stream in a folder, and what a release says of the stream of this name."""
+    """A stream in a folder, and what a release says of the stream of this name.
 
-    name: str
-    folder: Path
-    checked: CheckedRelease
+    Attributes:
+        files: its files with bytes and SHA-256, as released; so are ``window``, tokens of one, and ``windows``.
+        released: the folder of the release with what verifies it.
+    """
 
-    @property
-    def release(self) -> Release:
-        """The release."""
-        return self.checked.release
-
-    @property
-    def files(self) -> Mapping[str, Any]:
-        """Bytes and SHA-256 of its files, as released."""
-        files: Mapping[str, Any] = self.release.streams[self.name]["files"]
-        return files
-
-    @property
-    def bin(self) -> Path:
-        """Its tokens."""
-        return self.folder / f"{self.name}.bin"
-
-    @property
-    def released(self) -> Path:
-        """The folder of the release with what verifies it."""
-        return self.release.path / VERIFICATION_FOLDER / self.name
-
-    @property
-    def window(self) -> int:
-        """Tokens of a window."""
-        return int(self.release.parameters("tokenization")["seq_length"]) + 1
+    def __init__(self, name: str, folder: Path, checked: CheckedRelease) -> None:
+        self.name, self.folder, self.checked, self.release = name, folder, checked, checked.release
+        self.described: Mapping[str, Any] = self.release.streams[name]
+        self.files: Mapping[str, Any] = self.described["files"]
+        self.window = int(self.release.parameters("tokenization")["seq_length"]) + 1
+        self.bin, self.released = folder / f"{name}.bin", checked.folder / VERIFICATION_FOLDER / name
 
     @property
     def windows(self) -> int:
         """How many there are, as released."""
-        return int(self.release.streams[self.name]["statistics"]["windows"])
+        return int(self.described["statistics"]["windows"])
 
-    @property
+    @cached_property
     def facts(self) -> TokenizerFacts:
         """What the release says of its tokenizer."""
-        return TokenizerFacts(**self.release.streams[self.name]["statistics"]["tokenizer"])
+        return TokenizerFacts(**self.described["statistics"]["tokenizer"])
 
     @cached_property
     def tokens(self) -> np.ndarray:
@@ -98,15 +83,22 @@ class RebuiltStream:
         drawn = drawn_numbers(self.windows, self.checked.sampled, self.checked.seed)
         return np.unique(np.concatenate([[0, self.windows - 1], drawn]))
 
-    def require_digests(self, names: Mapping[str, Any]) -> None:
-        """Check the SHA-256 of the files that exist; entries of a ledger by name."""
-        wanted = {name: entry["sha256"] for name, entry in names.items() if (self.folder / name).is_file()}
-        require_none([*self.checked.hashing.wrong(self.folder, wanted).values()])
+    @property
+    def other_files(self) -> dict[str, Any]:
+        """Files that no check of their own reads: raw shards and their manifest, a loss mask."""
+        own = {self.bin.name, f"{self.name}.idx", TOKEN_LENGTHS_FILE, SIDECAR_FILE}
+        return {name: entry for name, entry in self.files.items() if name not in own}
+
+    def require_digests(self, entries: Mapping[str, Any]) -> None:
+        """Check, where everything is read, the SHA-256 of those of these files that exist."""
+        wanted = {name: entry["sha256"] for name, entry in entries.items() if (self.folder / name).is_file()}
+        if self.checked.full:
+            require_none([*self.checked.hashing.wrong(self.folder, wanted).values()])
 
 
 def stream_checks(stream: RebuiltStream) -> Checks[RebuiltStream]:
     """Return the checks of a stream: those of the files that the release lists."""
-    has, is_full = stream.files.keys(), stream.checked.full
+    has = stream.files.keys()
     checks = (
         ("files", _check_files, True),
         ("ledger", _check_ledger, True),
@@ -114,7 +106,7 @@ def stream_checks(stream: RebuiltStream) -> Checks[RebuiltStream]:
         ("lengths", _check_lengths, {stream.bin.name, TOKEN_LENGTHS_FILE} <= has),
         ("windows", _check_windows, stream.bin.name in has),
         ("sidecar", _check_sidecar, SIDECAR_FILE in has),
-        ("other files", _check_others, bool(_others(stream)) and is_full),
+        ("other files", _check_others, bool(stream.other_files) and stream.checked.full),
     )
     return [(f"{stream.name} {what}", check) for what, check, is_made in checks if is_made]
 
@@ -131,79 +123,65 @@ def _check_ledger(stream: RebuiltStream) -> str:
     if not path.exists():
         return "there is none; the release says what the files are"
     ledger = read_canonical_ledger(path)
-    require_equal(f"{path}: root digest", ledger["root_digest"], stream.release.streams[stream.name]["root_digest"])
-    require_none(wrong_sizes(stream.folder, {name: entry["bytes"] for name, entry in ledger["files"].items()}))
-    if stream.checked.full:  # other files have their check
-        own = ledger["files"].items()
-        stream.require_digests({name: entry for name, entry in own if name == SIDECAR_FILE or name not in stream.files})
+    require_equal(f"{path}: root digest", ledger["root_digest"], stream.described["root_digest"])
+    files = ledger["files"].items()
+    require_none(wrong_sizes(stream.folder, {name: entry["bytes"] for name, entry in files}))
+    checked_elsewhere = stream.files.keys() - {SIDECAR_FILE}
+    stream.require_digests({name: entry for name, entry in files if name not in checked_elsewhere})
     return f"root digest {ledger['root_digest'][:16]} as released"
 
 
 def _check_index(stream: RebuiltStream) -> str:
     path, released = stream.bin.with_suffix(".idx"), stream.released / f"{stream.name}.idx"
     require_equal(f"{path}: bytes", path.stat().st_size, released.stat().st_size)
-    found, expected = (np.memmap(one, np.uint8, "r") for one in (path, released))
-    looked_at: slice | np.ndarray = slice(None)
-    if not stream.checked.full:
-        entries = (
-            start + width * stream.looked_at[:, None] + np.arange(width)
-            for _, start, width in _index_parts(stream.windows)
-        )
-        looked_at = np.concatenate([np.arange(HEADER_BYTES), *map(np.ravel, entries)])
-    if (i := first_difference(found[looked_at], expected[looked_at])) is not None:
-        at = i if isinstance(looked_at, slice) else int(looked_at[i])
-        place = f"{path} byte {at:,} ({_index_entry(at, stream.windows)})"
-        raise Mismatch(place, str(expected[at]), str(found[at]))
-    return f"{stream.windows:,} windows, {len(found[looked_at]):,} bytes as released"
+    with path.open("rb") as one, released.open("rb") as other:
+        if (found := one.read(HEADER_BYTES)) != (expected := other.read(HEADER_BYTES)):
+            raise Mismatch(f"{path}: its first {HEADER_BYTES} bytes", expected.hex(), found.hex())
+    entries, wanted = _index_arrays(path, stream.windows), slice(None) if stream.checked.full else stream.looked_at
+    for what, right in _index_arrays(released, stream.windows).items():
+        if (i := first_difference(entries[what][wanted], right[wanted])) is not None:
+            window = i if stream.checked.full else int(stream.looked_at[i])
+            raise Mismatch(f"{path}: {what} of window {window:,}", str(right[window]), str(entries[what][window]))
+    return f"{len(stream.looked_at):,} of {stream.windows:,} windows as released"
 
 
-def _index_parts(windows: int) -> list[tuple[str, int, int]]:
-    """Return what an index has for each window: name, first byte, bytes a window."""
-    return [
-        ("length", HEADER_BYTES, 4),
-        ("place", HEADER_BYTES + 4 * windows, 8),
-        ("document", HEADER_BYTES + 12 * windows, 8),
-    ]
-
-
-def _index_entry(at: int, windows: int) -> str:
-    for what, start, width in _index_parts(windows):
-        if start <= at < start + width * windows:
-            return f"{what} of window {(at - start) // width:,}"
-    return "its header" if at < HEADER_BYTES else "the end of its documents"
+def _index_arrays(path: Path, windows: int) -> dict[str, np.ndarray]:
+    """Return what an index has for each window; and for documents, where the last ends."""
+    starts, counts = [0, 4 * windows, 12 * windows], (windows, windows, windows + 1)
+    kinds = {"length": "<i4", "place": "<i8", "document": "<i8"}
+    return {
+        what: np.memmap(path, kind, "r", HEADER_BYTES + start, (count,)) if count else np.empty(0, kind)
+        for (what, kind), start, count in zip(kinds.items(), starts, counts, strict=True)
+    }
 
 
 def _check_lengths(stream: RebuiltStream) -> str:
-    path = stream.folder / TOKEN_LENGTHS_FILE
-    numbers = stream.looked_at
-    found, expected = (
-        open_array(one, stream.windows, np.int32)[numbers] for one in (path, stream.released / TOKEN_LENGTHS_FILE)
-    )
+    path, numbers = stream.folder / TOKEN_LENGTHS_FILE, stream.looked_at
+    arrays = (open_array(one, stream.windows, np.int32) for one in (path, stream.released / TOKEN_LENGTHS_FILE))
+    found, expected = (array[numbers] for array in arrays)
     if (i := first_difference(found, expected)) is not None:
-        window = int(numbers[i])
-        named = stream.checked.documents.named(stream.name, window)
-        raise Mismatch(f"{path} window {window:,}", f"token_length {expected[i]}", str(found[i]), more=named)
-    if stream.checked.full:
-        stream.require_digests({path.name: stream.files[path.name]})
+        named = stream.checked.documents.named(stream.name, int(numbers[i]))
+        raise Mismatch(f"{path} window {numbers[i]:,}", f"token_length {expected[i]}", str(found[i]), more=named)
+    stream.require_digests({path.name: stream.files[path.name]})
     return f"{len(numbers):,} of {stream.windows:,} lengths as released"
 
 
 def _check_windows(stream: RebuiltStream) -> str:
     path, sums = stream.bin, stream.released / CHECKSUMS_FILE
     if not stream.checked.full:
-        expected = open_array(sums, stream.windows, np.uint32)
+        crcs = open_array(sums, stream.windows, np.uint32)
         for window in stream.looked_at.tolist():
             if window >= len(stream.tokens):
                 raise ProvenanceError(f"{path} ends before window {window:,}")
-            if checksum(stream.tokens[window]) != int(expected[window]):
-                raise ProvenanceError(f"{path} {_fault(stream, window, int(expected[window]))}")
+            if checksum(stream.tokens[window]) != int(crcs[window]):
+                raise ProvenanceError(f"{path} {_fault(stream, window, int(crcs[window]))}")
         return f"{len(stream.looked_at):,} of {stream.windows:,} windows have their CRC-32"
     digest, found = stream.files[path.name]["sha256"], stream.checked.hashing.begin(path).result()
     if found == digest:
         return f"{stream.windows:,} windows of {stream.window:,} tokens, SHA-256 {digest[:16]}"
-    fault = "is not as released"
-    if sums.is_file():
-        fault = _first_fault(stream, open_array(sums, stream.windows, np.uint32))
+    fault = (
+        _first_fault(stream, open_array(sums, stream.windows, np.uint32)) if sums.is_file() else "is not as released"
+    )
     raise ProvenanceError(f"{path} {fault}\nSHA-256 of the file: expected {digest[:16]}, found {found[:16]}")
 
 
@@ -212,43 +190,42 @@ def _first_fault(stream: RebuiltStream, expected: np.ndarray) -> str:
     size = stream.tokens.dtype.itemsize * stream.window
     if (found := stream.bin.stat().st_size) != stream.windows * size:
         return f"ends in window {found // size:,}, expected {stream.windows:,} windows"
-    sums = np.concatenate([np.empty(0, np.uint32), *window_checksums(stream.bin, size)])
-    wrong = np.flatnonzero(sums != expected)
-    if not len(wrong):
+    first, count, at = None, 0, 0
+    for sums in window_checksums(stream.bin, size):
+        wrong = np.flatnonzero(sums != expected[at : at + len(sums)])
+        first = at + int(wrong[0]) if first is None and len(wrong) else first
+        count, at = count + len(wrong), at + len(sums)
+    if first is None:
         return "has windows that all have their CRC-32"
-    more = f"\nwindows that differ besides: {len(wrong) - 1:,}" if len(wrong) > 1 else ""
-    return _fault(stream, int(wrong[0]), int(expected[wrong[0]])) + more
+    more = f"\nwindows that differ besides: {count - 1:,}" if count > 1 else ""
+    return _fault(stream, first, int(expected[first])) + more
 
 
 def _fault(stream: RebuiltStream, window: int, expected: int) -> str:
     """Say which token of a window differs, and in lines after that which documents the window holds."""
-    change, note, texts = None, "", stream.checked.texts
-    if texts is not None and kind_in_manifests(stream.name):
+    change, note, documents = None, "", stream.checked.documents.named(stream.name, window)
+    if (texts := stream.checked.texts) is not None and kind_in_manifests(stream.name):
         try:
             change = first_change(texts.window(stream.name, window), stream.tokens[window])
             note = "" if change else "its tokens are those of its texts: the checksum of the release is wrong"
         except RELEASE_FAULTS as error:  # the fault is named without what upstream would add to it
             note = f"its texts cannot be read again ({error})"
     change = change or told_by_checksum(stream.tokens[window], expected, stream.facts.vocab_size)
-    said = [
-        f"window {window:,} {'is not as released' if change is None else change.text}",
-        note,
-        "" if change is None else change.note,
-        "" if change is None else _token_of(stream, window, change.position),
-        stream.checked.documents.named(stream.name, window) or _of_sidecar(stream, window),
-    ]
-    return "\n".join(filter(None, said))
+    said = ["is not as released", note] if change is None else [change.text, note, change.note]
+    try:  # what names documents may be damaged too, which its own check says
+        said.append("" if change is None else _token_of(stream, window, change.position))
+        said.append(documents or _document_of(stream, window))
+    except RELEASE_FAULTS:
+        said.append(documents)
+    return f"window {window:,} " + "\n".join(filter(None, said))
 
 
-def _of_sidecar(stream: RebuiltStream, window: int) -> str:
+def _document_of(stream: RebuiltStream, window: int) -> str:
     """Name the document of a window of a padded stream that the manifests have none of."""
     if SIDECAR_FILE not in stream.files:
         return ""
-    try:
-        table = pq.read_table(stream.folder / SIDECAR_FILE, columns=["doc_id"])
-        return f"it holds document {table.column('doc_id')[window].as_py()!r}"
-    except RELEASE_FAULTS:  # the sidecar is damaged too, which its own check names
-        return ""
+    table = pq.read_table(stream.folder / SIDECAR_FILE, columns=["doc_id"])
+    return f"it holds document {table.column('doc_id')[window].as_py()!r}"
 
 
 def _token_of(stream: RebuiltStream, window: int, position: int) -> str:
@@ -256,11 +233,8 @@ def _token_of(stream: RebuiltStream, window: int, position: int) -> str:
     kind = kind_in_manifests(stream.name)
     if kind is None or kind.layout != "packed":
         return ""
-    try:
-        spans = stream.checked.documents.index(stream.name).spans(window)
-        (span,) = (one for one in spans if one.at <= position < one.until)
-    except RELEASE_FAULTS:  # the manifests are damaged too, which their own checks name
-        return ""
+    spans = stream.checked.documents.index(stream.name).spans(window)
+    (span,) = (one for one in spans if one.at <= position < one.until)
     token = span.first + position - span.at
     return f"token {token:,} of {named_document(stream.release, kind.split, span.document)}"
 
@@ -279,13 +253,7 @@ def _check_sidecar(stream: RebuiltStream) -> str:
     return check_sidecar_rows(path, stream.looked_at.tolist(), documents)
 
 
-def _others(stream: RebuiltStream) -> dict[str, Any]:
-    own = {stream.bin.name, f"{stream.name}.idx", TOKEN_LENGTHS_FILE, SIDECAR_FILE}
-    return {name: entry for name, entry in stream.files.items() if name not in own}
-
-
 def _check_others(stream: RebuiltStream) -> str:
-    """Files that no other check reads: raw shards and their manifest, a loss mask."""
-    names = list(_others(stream))
-    stream.require_digests(_others(stream))
+    names = list(stream.other_files)
+    stream.require_digests(stream.other_files)
     return f"{', '.join(names[:3])}{' ...' if len(names) > 3 else ''}: SHA-256 as released"

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import NotRequired, TypedDict, Unpack
+from typing import Any
 
 from everytoken.checks import Check, Checks, Hashing, run_checks
 from everytoken.provenance.errors import ProvenanceError
@@ -34,6 +34,7 @@ from everytoken.provenance.verification.consistency_checks import (
     check_tokenizer,
     check_windows,
 )
+from everytoken.provenance.verification.documents import RELEASE_FAULTS, kind_in_manifests
 from everytoken.provenance.verification.manifest_checks import (
     check_classifications,
     check_document_lengths,
@@ -42,11 +43,9 @@ from everytoken.provenance.verification.manifest_checks import (
     check_reflections,
     check_rescue,
 )
-from everytoken.provenance.verification.manifest_rows import RELEASE_FAULTS
 from everytoken.provenance.verification.rebuilt_streams import RebuiltStream, stream_checks
 from everytoken.provenance.verification.release_files import check_digests, check_ledger, check_release, check_sums
 from everytoken.provenance.verification.upstream_checks import check_listed, check_upstream, open_upstream
-from everytoken.provenance.verification.window_documents import kind_in_manifests
 from everytoken.tokens.streams import kinds_by_name
 
 FILES: Checks[CheckedRelease] = (
@@ -75,69 +74,56 @@ def document_checks() -> Checks[CheckedRelease]:
     return [(f"{kind.name} documents", partial(by_layout[kind.layout], kind=kind)) for kind in kinds]
 
 
-class Reading(TypedDict):
-    """How much of a release and its streams is read.
-
-    Attributes:
-        full: whether every byte is.
-        documents: else how many documents of each split, and windows of each stream; with ``upstream``, how many
-            documents are read again.
-        seed: of which these are.
-        upstream: folder for fetched files, to read documents again from upstream; None: that is not done.
-        roots: by source where its files are, where the release does not say it or names a place that is not public.
-    """
-
-    full: bool
-    documents: int
-    seed: int
-    upstream: NotRequired[Path | None]
-    roots: NotRequired[Mapping[str, str]]
-
-
-def release_checks(release: Release | Path, streams: Mapping[str, Path], **reading: Unpack[Reading]) -> list[Check]:
-    """Return all checks of `each_release_check`."""
-    return list(each_release_check(release, streams, **reading))
+def release_checks(release: Release | Path, streams: Mapping[str, Path], **how: Any) -> list[Check]:
+    """Return all checks of `each_release_check`, with its keywords."""
+    return list(each_release_check(release, streams, **how))
 
 
 def each_release_check(
-    release: Release | Path, streams: Mapping[str, Path], **reading: Unpack[Reading]
+    release: Release | Path,
+    streams: Mapping[str, Path],
+    *,
+    full: bool,
+    documents: int,
+    seed: int,
+    upstream: Path | None = None,
+    roots: Mapping[str, str] | None = None,
 ) -> Iterator[Check]:
     """Check a release, and streams against it; each check comes when it is made.
 
     Args:
         release: the release or its folder.
         streams: folders of streams by the release's names (`find_streams`).
-        reading: see `Reading`.
+        full: whether every byte is read.
+        documents: else how many documents of each split, and windows of each stream, are looked at; with ``upstream``,
+            documents that are read again.
+        seed: of which these are.
+        upstream: folder for fetched files, to read documents again from upstream; None: that is not done.
+        roots: by source where its files are, where the release does not say it or names a place that is not public.
     """
+    folder = release if isinstance(release, Path) else release.path
     with Hashing() as hashing:
-        checked = CheckedRelease(
-            release if isinstance(release, Path) else release.path,
-            reading["full"],
-            reading["documents"],
-            reading["seed"],
-            reading.get("upstream"),
-            reading.get("roots", {}),
-            hashing,
-        )
+        checked = CheckedRelease(folder, full, documents, seed, hashing)
         yield from _run(FILES, checked)
-        for name, path in streams.items():
-            if checked.full and (file := path / f"{name}.bin").is_file():
+        for name, path in streams.items() if full else ():
+            if (file := path / f"{name}.bin").is_file():
                 hashing.begin(file)  # which takes longest: it goes on while manifests are read
         yield from _run((*CONTENT, *document_checks(), ("reflections", check_reflections)), checked)
         if checked.opened is not None:
+            opening = partial(open_upstream, folder=upstream, roots=roots or {})
             with closing(checked.documents):
+                yield from _run((("upstream", opening),), checked)
                 yield from _stream_checks(checked, streams)
 
 
 def _stream_checks(checked: CheckedRelease, streams: Mapping[str, Path]) -> Iterator[Check]:
     known = checked.release.streams
     yield from _run([(name, partial(_unknown, name=name)) for name in sorted(streams.keys() - known)], checked)
-    yield from _run((("upstream", open_upstream),), checked)
     rebuilt = [RebuiltStream(name, path, checked) for name, path in streams.items() if name in known]
     for stream in rebuilt:
         yield from run_checks(stream_checks(stream), stream, RELEASE_FAULTS, missing=checked.missing)
-    windows = partial(check_upstream, streams=rebuilt)
-    yield from _run((("upstream files", check_listed), ("upstream", windows)), checked)
+    read_again = partial(check_upstream, streams=rebuilt)
+    yield from _run((("upstream files", check_listed), ("upstream", read_again)), checked)
 
 
 def _run(checks: Checks[CheckedRelease], checked: CheckedRelease) -> Iterator[Check]:

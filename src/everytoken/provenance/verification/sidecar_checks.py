@@ -21,7 +21,7 @@ from everytoken.checks import Mismatch, require_equal
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.hashed_texts import text_hash
 from everytoken.provenance.releases import WITHHELD, Release
-from everytoken.provenance.verification.manifest_rows import column_values, named_document, record_of
+from everytoken.provenance.verification.documents import column_values, named_document, record_of
 from everytoken.shards import TableDigest
 
 _WITHHELD_KEY = np.uint64(0)  # the manifest does not say the id

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from everytoken.checks import (
-    FAULTS,
+    READ_FAULTS,
     Check,
     Checks,
     Hashing,
@@ -56,12 +56,12 @@ from everytoken.shards import (
 )
 from everytoken.system_errors import raise_trouble
 from everytoken.tokens.checks.raw_shards import RAW_SHARDS_CHECKS
-from everytoken.tokens.checks.stored import Level, Stored, require_kind, whole_ledger
+from everytoken.tokens.checks.stored import CheckedFolder, Level, require_kind, whole_ledger
 from everytoken.tokens.checks.streams import STREAM_CHECKS
 from everytoken.tokens.errors import StreamError, TokensError
 from everytoken.tokens.tokenizer import TOKENIZER_FILE, open_tokenizer
 
-STORED_FAULTS: tuple[type[Exception], ...] = (TokensError, *FAULTS)
+STORED_FAULTS: tuple[type[Exception], ...] = (TokensError, *READ_FAULTS)
 """Errors that say that a stream, raw shards, an artifact or a store is damaged."""
 
 
@@ -112,7 +112,7 @@ def verify(
     Raises:
         StreamError: it holds nothing that can be checked.
     """
-    stored = Stored(path, tokenizer or {}, with_ledger)
+    stored = CheckedFolder(path, tokenizer or {}, with_ledger)
     checks = _CHECKS[require_kind(path, stored.kind)][level]
     return list(run_checks(checks, stored, STORED_FAULTS, covers=covers))
 
@@ -160,7 +160,7 @@ def _sizes(ledger: Mapping[str, Any]) -> dict[str, int]:
     return {name: entry["bytes"] for name, entry in ledger["files"].items()}
 
 
-def _check_ledger(stored: Stored) -> dict[str, int] | None:
+def _check_ledger(stored: CheckedFolder) -> dict[str, int] | None:
     path = stored.folder / LEDGER_FILE
     if not stored.needs_ledger and not path.exists():
         return None
@@ -169,7 +169,7 @@ def _check_ledger(stored: Stored) -> dict[str, int] | None:
     return {"files": len(stored.ledger["files"])}
 
 
-def _check_files(stored: Stored) -> dict[str, int] | None:
+def _check_files(stored: CheckedFolder) -> dict[str, int] | None:
     """Every file that the ledger names is there with its size, and no other."""
     if stored.ledger is None:
         return None
@@ -178,7 +178,7 @@ def _check_files(stored: Stored) -> dict[str, int] | None:
     return {"files": len(sizes), "bytes": sum(sizes.values())}
 
 
-def _check_digests(stored: Stored) -> dict[str, int] | None:
+def _check_digests(stored: CheckedFolder) -> dict[str, int] | None:
     """Every file has its SHA-256, every table its content digest, and the digests sum up to the root digest."""
     if (ledger := stored.ledger) is None:
         return None
@@ -199,7 +199,7 @@ def _check_digests(stored: Stored) -> dict[str, int] | None:
     return {"files with their SHA-256": len(files)}
 
 
-def _check_tokenizer(stored: Stored) -> dict[str, int] | None:
+def _check_tokenizer(stored: CheckedFolder) -> dict[str, int] | None:
     path = stored.folder / TOKENIZER_FILE
     if stored.ledger is None or not path.exists():
         return None
@@ -212,12 +212,12 @@ def _check_tokenizer(stored: Stored) -> dict[str, int] | None:
     return {"tokens in the vocabulary": opened.vocab_size, "is the id of EOS": opened.eos_id}
 
 
-def _check_parts(stored: Stored) -> dict[str, int]:
+def _check_parts(stored: CheckedFolder) -> dict[str, int]:
     stored.parts = parts = Store(stored.folder).load()
     return {"parts": len(parts), "rows": 0 if parts.ledger is None else parts.ledger.rows}
 
 
-def _check_contents(stored: Stored) -> dict[str, int]:
+def _check_contents(stored: CheckedFolder) -> dict[str, int]:
     """Every part has its SHA-256, its rows and its content digest."""
     parts, faults = made_by("sizes", stored.parts), []
     files = [part for part in (*parts.parts, *parts.set_aside) if isinstance(part, StoredPart)]
@@ -235,7 +235,7 @@ def _check_contents(stored: Stored) -> dict[str, int]:
 
 _LEDGER = (("ledger", _check_ledger), ("files", _check_files))
 _TOKENIZER = (("tokenizer", _check_tokenizer),)
-_BY_LEVEL: dict[str, dict[Level, Checks[Stored]]] = {
+_BY_LEVEL: dict[str, dict[Level, Checks[CheckedFolder]]] = {
     "stream": STREAM_CHECKS,
     "raw shards": RAW_SHARDS_CHECKS,
     "artifact": {"sizes": (), "sampled": _TOKENIZER, "full": _TOKENIZER},

@@ -6,13 +6,13 @@ from contextlib import closing
 from typing import Any
 
 from everytoken.checks import Checks, Mismatch, made_by, require_none
-from everytoken.tokens.checks.stored import Level, Stored
+from everytoken.tokens.checks.stored import CheckedFolder, Level
 from everytoken.tokens.checks.windows import Seen, check_ids, new_digest, sampled, scan
 from everytoken.tokens.errors import StreamError
 from everytoken.tokens.streams import DTYPES, MANIFEST_FILE, FlatTokens, open_raw_shards, read_raw_shards_manifest
 
 
-def _check_manifest(stored: Stored) -> dict[str, int]:
+def _check_manifest(stored: CheckedFolder) -> dict[str, int]:
     """The manifest agrees with itself and with the ledger."""
     stored.manifest = manifest = read_raw_shards_manifest(stored.folder)
     path, shards, statistics = stored.folder / MANIFEST_FILE, manifest["shards"], stored.statistics
@@ -39,17 +39,17 @@ def _check_manifest(stored: Stored) -> dict[str, int]:
     return {"shards": len(shards), "tokens": manifest["tokens"], "documents": manifest["documents"]}
 
 
-def _tokens(stored: Stored) -> tuple[FlatTokens, dict[str, Any]]:
+def _tokens(stored: CheckedFolder) -> tuple[FlatTokens, dict[str, Any]]:
     manifest = made_by("manifest", stored.manifest)
     return open_raw_shards(stored.folder, manifest), manifest
 
 
-def _raw_sizes(stored: Stored) -> dict[str, int]:
+def _raw_sizes(stored: CheckedFolder) -> dict[str, int]:
     tokens, manifest = _tokens(stored)
     return {"tokens": len(tokens), "bytes a token": DTYPES[manifest["dtype"]].itemsize}
 
 
-def _check_some(stored: Stored) -> dict[str, int]:
+def _check_some(stored: CheckedFolder) -> dict[str, int]:
     tokens, manifest = _tokens(stored)
     windows = tokens.windows(256)
     numbers = sampled(windows)  # type: ignore[arg-type]  # only its length is asked for
@@ -59,7 +59,7 @@ def _check_some(stored: Stored) -> dict[str, int]:
     return {"pieces of 257 tokens looked at": len(numbers)}
 
 
-def _check_shards(stored: Stored) -> dict[str, int]:
+def _check_shards(stored: CheckedFolder) -> dict[str, int]:
     """Every token of every shard, and its SHA-256 on the way."""
     manifest, faults, seen = made_by("manifest", stored.manifest), [], Seen()
     dtype, eos_id, vocab_size = DTYPES[manifest["dtype"]], manifest["eos_id"], manifest["vocab_size"]
@@ -85,7 +85,7 @@ def _check_shards(stored: Stored) -> dict[str, int]:
 
 
 _SIZES = (("manifest", _check_manifest), ("sizes", _raw_sizes))
-RAW_SHARDS_CHECKS: dict[Level, Checks[Stored]] = {
+RAW_SHARDS_CHECKS: dict[Level, Checks[CheckedFolder]] = {
     "sizes": _SIZES,
     "sampled": (*_SIZES, ("shards", _check_some)),
     "full": (*_SIZES, ("shards", _check_shards)),

@@ -29,7 +29,7 @@ class OpenedStream:
 
 
 @dataclass
-class Stored:
+class CheckedFolder:
     """What is checked, with what its checks have opened so far.
 
     Attributes:
@@ -123,13 +123,13 @@ def find_stored(path: Path) -> list[Path]:
     Raises:
         StreamError: there is nothing.
     """
-    if Stored(path).kind is not None:
+    if CheckedFolder(path).kind is not None:
         return [path]
     found: list[Path] = []
     for folder in sorted(path.rglob("*")) if path.is_dir() else []:
         hidden = any(part.startswith(".") for part in folder.relative_to(path).parts)
         inside = any(folder.is_relative_to(one) for one in found)
-        if not hidden and not inside and folder.is_dir() and Stored(folder).kind:
+        if not hidden and not inside and folder.is_dir() and CheckedFolder(folder).kind:
             found.append(folder)
     require_kind(path, "store" if found else None)
     return found
@@ -137,5 +137,5 @@ def find_stored(path: Path) -> list[Path]:
 
 def stored_bytes(path: Path) -> int:
     """Return the bytes of what is checked in ``path``."""
-    files = path.rglob("*") if path.is_dir() else path.parent.glob(f"{Stored(path).prefix.name}.*")
+    files = path.rglob("*") if path.is_dir() else path.parent.glob(f"{CheckedFolder(path).prefix.name}.*")
     return sum(file.stat().st_size for file in files if file.is_file())

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from everytoken.checks import Checks, Mismatch, first_difference, made_by
 from everytoken.system_errors import raise_trouble
-from everytoken.tokens.checks.stored import Level, OpenedStream, Stored
+from everytoken.tokens.checks.stored import CheckedFolder, Level, OpenedStream
 from everytoken.tokens.checks.windows import (
     Seen,
     check_ids,
@@ -43,7 +43,7 @@ def facts(statistics: Mapping[str, Any]) -> tuple[int | None, int | None]:
     return tokenizer.get("vocab_size"), statistics.get("eos_id", tokenizer.get("eos_id"))
 
 
-def _open(stored: Stored) -> dict[str, int]:
+def _open(stored: CheckedFolder) -> dict[str, int]:
     prefix, statistics = stored.prefix, stored.statistics
     tokens = open_indexed(prefix)
     lengths_path, masks_path = prefix.parent / TOKEN_LENGTHS_FILE, prefix.parent / LOSS_MASK_FILE
@@ -110,14 +110,14 @@ def check_sample(
     return {"windows looked at": len(numbers)}
 
 
-def _check_some(stored: Stored) -> dict[str, int] | None:
+def _check_some(stored: CheckedFolder) -> dict[str, int] | None:
     stream = made_by("sizes", stored.stream)
     if stream.windows is None:
         return None
     return check_sample(stored.prefix, stream.windows, stream.lengths, stored.statistics, stream.masks)
 
 
-def _check_index(stored: Stored) -> dict[str, int]:
+def _check_index(stored: CheckedFolder) -> dict[str, int]:
     """Sequences follow each other without gaps; in a stream of windows each is a window and a document."""
     stream = made_by("sizes", stored.stream)
     tokens = stream.tokens
@@ -135,7 +135,7 @@ def _check_index(stored: Stored) -> dict[str, int]:
     return {"sequences": len(tokens), "documents": len(tokens.document_index) - 1}
 
 
-def _check_lengths(stored: Stored) -> dict[str, int] | None:
+def _check_lengths(stored: CheckedFolder) -> dict[str, int] | None:
     stream, path, content = made_by("sizes", stored.stream), stored.prefix.parent / TOKEN_LENGTHS_FILE, 0
     if stream.lengths is None or stream.windows is None:
         return None
@@ -148,7 +148,7 @@ def _check_lengths(stored: Stored) -> dict[str, int] | None:
     return {"tokens of content": content}
 
 
-def _check_sidecar(stored: Stored) -> dict[str, int] | None:
+def _check_sidecar(stored: CheckedFolder) -> dict[str, int] | None:
     stream, path, row = made_by("sizes", stored.stream), stored.prefix.parent / SIDECAR_FILE, 0
     if stream.lengths is None or not path.exists():
         return None
@@ -165,17 +165,17 @@ def _check_sidecar(stored: Stored) -> dict[str, int] | None:
     return {"rows": row}
 
 
-def _check_windows(stored: Stored) -> dict[str, int] | None:
+def _check_windows(stored: CheckedFolder) -> dict[str, int] | None:
     return None if made_by("sizes", stored.stream).windows is None else _check_tokens(stored, "windows")
 
 
-def _check_sequences(stored: Stored) -> dict[str, int] | None:
+def _check_sequences(stored: CheckedFolder) -> dict[str, int] | None:
     if stored.stream is None or stored.stream.windows is not None:
         return None
     return _check_tokens(stored, "tokens")
 
 
-def _check_tokens(stored: Stored, what: str) -> dict[str, int]:
+def _check_tokens(stored: CheckedFolder, what: str) -> dict[str, int]:
     """Every window, and the SHA-256 of the ``.bin`` on the way."""
     stream, prefix, statistics = made_by("sizes", stored.stream), stored.prefix, stored.statistics
     path, window = with_name(prefix, ".bin"), 1 if stream.windows is None else stream.windows.shape[1]
@@ -237,7 +237,7 @@ def _require_eos(prefix: Path, said: Mapping[str, Any], found: int) -> None:
 
 
 _SIZES = (("sizes", _open),)
-STREAM_CHECKS: dict[Level, Checks[Stored]] = {
+STREAM_CHECKS: dict[Level, Checks[CheckedFolder]] = {
     "sizes": _SIZES,
     "sampled": (*_SIZES, ("windows", _check_some)),
     "full": (
