@@ -19,10 +19,9 @@ import pyarrow as pa
 from everytoken.shards import ShardsError
 
 _TOLD = (ShardsError, OSError, pa.ArrowException)
-# What readers raise for bytes that nobody wrote, beside their own errors.
 _DAMAGE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, EOFError, RecursionError, MemoryError)
 READ_FAULTS: tuple[type[Exception], ...] = (*_TOLD, *_DAMAGE, zlib.error, struct.error)
-"""Errors that say that something stored is wrong; each package adds its own family."""
+"""What readers raise for bytes that nobody wrote, beside the errors of their own package."""
 
 _NAMED = 5
 _ENTRIES = 1 << 20
@@ -61,11 +60,11 @@ class Check:
 
     Attributes:
         name: ``sizes``, ``windows``, ``digests``...
-        outcome: ``not made`` where a fault that another check names, or data that is gone, leaves nothing to compare.
+        outcome: ``not made`` where what another check names, or data that is gone, leaves nothing to compare.
         text: what was found, what is wrong, or why the check was not made.
         covers: what was checked, where several things are.
         numbers: what was found, by what it counts.
-        place: where it is wrong; empty, as the next three, where the fault is another than a difference.
+        place: of a difference, as the next three: where it is.
         expected: what must be there.
         found: what is there.
         remedy: what to do.
@@ -116,11 +115,14 @@ def run_checks(
         except NotMadeError as error:
             yield Check(name, "not made", f"not checked: {error}", covers)
         except faults as error:
-            if lost := _missing_file(error, missing or {}):
-                yield Check(name, "not made", f"not checked: {lost[0]} is missing, see {lost[1]}", covers)
+            lost = [one for one in _causes(error) if isinstance(one, FileNotFoundError)]
+            known = [path for path in missing or () if any(str(path) in f"{one} {one.filename}" for one in lost)]
+            if missing is not None and known:
+                yield Check(name, "not made", f"not checked: {known[0]} is missing, see {missing[known[0]]}", covers)
                 continue
             if missing is not None:
-                missing |= dict.fromkeys(_files_missing(error) - missing.keys(), name)
+                paths = [Path(one.filename) for one in lost if one.filename is not None]
+                missing.update(dict.fromkeys([*paths, *getattr(error, "missing", ())], name))
             check = Check(name, "failed", fault_text(error), covers)
             yield replace(check, **error.parts) if isinstance(error, Mismatch) else check
         else:
@@ -131,57 +133,34 @@ def run_checks(
                 yield Check(name, "passed", said, covers, found)
 
 
-def fault_text(error: BaseException) -> str:
-    """Return what an error says; of a reader that met damaged bytes, also which error it is."""
-    is_damage = isinstance(error, (*_DAMAGE, zlib.error, struct.error)) and not isinstance(error, _TOLD)
-    return f"it is damaged so that it cannot be read ({type(error).__name__}: {error})" if is_damage else str(error)
-
-
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__
 
 
-def _files_missing(error: BaseException) -> set[Path]:
-    own = set(error.missing) if isinstance(error, Faults) else set()
-    lost = (one.filename for one in _causes(error) if isinstance(one, FileNotFoundError))
-    return own | {Path(name) for name in lost if name is not None}
-
-
-def _missing_file(error: BaseException, missing: Mapping[Path, str]) -> tuple[Path, str] | None:
-    """Return the missing file that an error was raised for, and the check that names it."""
-    lost = [f"{cause} {cause.filename}" for cause in _causes(error) if isinstance(cause, FileNotFoundError)]
-    return next((named for named in missing.items() for said in lost if str(named[0]) in said), None)
+def fault_text(error: BaseException) -> str:
+    """Return what an error says; of a reader that met damaged bytes, also which error it is."""
+    if isinstance(error, _TOLD) or not isinstance(error, READ_FAULTS):
+        return str(error)
+    return f"it is damaged so that it cannot be read ({type(error).__name__}: {error})"
 
 
 def made_by(check: str, value: Needed | None) -> Needed:
-    """Return what an earlier check opened.
-
-    Raises:
-        NotMadeError: it could not.
-    """
+    """Return what an earlier check opened; `NotMadeError` where it could not."""
     if value is None:
         raise NotMadeError(f"see {check}")
     return value
 
 
 def require_none(faults: Sequence[str], missing: Iterable[Path] = ()) -> None:
-    """Raise the first faults in one error.
-
-    Raises:
-        Faults: there is one.
-    """
+    """Raise the first `Faults` in one error, where there is one."""
     if faults:
         raise Faults(faults, missing)
 
 
 def require_equal(place: str, found: Any, expected: Any) -> None:
-    """Raise when two values differ.
-
-    Raises:
-        Mismatch: says where, what was expected and what was found.
-    """
+    """Raise a `Mismatch` when two values differ."""
     if found != expected:
         raise Mismatch(place, _shown(expected), _shown(found))
 

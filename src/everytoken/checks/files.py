@@ -34,19 +34,15 @@ def require_files(
     Raises:
         Faults: a file is missing, has another size, or is not listed.
     """
-    missing = {name: folder / name for name in sizes if not (folder / name).is_file()}
-    faults = [
-        f"{path} is missing{remedy}"
-        if sizes[name] is None
-        else f"{path}: expected {sizes[name]:,} bytes, it is missing{remedy}"
-        for name, path in missing.items()
-    ]
+    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
+    missing = [name for name in sizes if not (folder / name).is_file()]
+    expected = {name: "" if sizes[name] is None else f": expected {sizes[name]:,} bytes, it" for name in missing}
+    faults = [f"{folder / name}{expected[name]} is missing{remedy}" for name in missing]
     faults += wrong_sizes(folder, sizes)
-    found = {path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if not path.is_dir()}
     unlisted = sorted(found - sizes.keys() - {LEDGER_FILE, *own})
-    hidden = [name for name in unlisted if any(part.startswith(".") for part in name.split("/"))]
+    hidden = [name for name in unlisted if name.startswith(".") or "/." in name]
     faults += [f"{folder / name}: {lister} no such file" for name in unlisted if name not in hidden]
-    require_none(faults, missing.values())
+    require_none(faults, [folder / name for name in missing])
     return len(hidden)
 
 
@@ -103,9 +99,6 @@ class Hashing:
             folder: of the files.
             wanted: SHA-256 (hex) by file.
             known: SHA-256 of files that were read already.
-
-        Raises:
-            OSError: a file cannot be read.
         """
         begun = {name: self.begin(folder / name) for name in wanted if name not in (known or {})}
         found = {name: future.result() for name, future in begun.items()} | {**(known or {})}

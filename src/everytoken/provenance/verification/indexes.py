@@ -38,49 +38,37 @@ from everytoken.shards import (
     ArtifactStore,
     Built,
     Recipe,
-    ShardsError,
     Store,
     artifact_ledger_text,
     digests_in,
     is_store,
-    read_any_ledger,
     read_artifact_ledger,
     scratch_folder,
 )
 from everytoken.tokens.chat import ChatParameters
-from everytoken.tokens.checks import Level
+from everytoken.tokens.checks import Level, whole_ledger
 
 _DOCUMENTS = "index_documents"
-_FUNCTIONS: dict[str, Callable[..., Built]] = {
-    _DOCUMENTS: index_documents,
-    "index_compact_stream": index_compact_stream,
-    "index_padded_stream": index_padded_stream,
-    "index_chat_windows": index_chat_windows,
-    "index_raw_shards": index_raw_shards,
-}
+_WRITERS = (index_documents, index_compact_stream, index_padded_stream, index_chat_windows, index_raw_shards)
+_FUNCTIONS: dict[str, Callable[..., Built]] = {function.__name__: function for function in _WRITERS}
 _MEMORY = 1 << 28
+_AGAIN = "run the pipeline that makes the index"
 _HEADER = 128  # bytes of an array without entries, which cannot be mapped
 
 
 def is_index(folder: Path) -> bool:
     """Return whether a folder holds an index, damaged or not."""
-    if not folder.is_dir() or not (folder / DESCRIPTION_FILE).exists():
+    if not (folder / DESCRIPTION_FILE).is_file():
         return False
-    try:
-        return read_artifact_ledger(folder / LEDGER_FILE)["recipe"]["function"] in _FUNCTIONS
-    except (ShardsError, OSError):
-        return True  # its own check says what is wrong
+    ledger = whole_ledger(folder)
+    return ledger is None or ledger["recipe"]["function"] in _FUNCTIONS  # of a damaged one its own check says so
 
 
 def stored_around(folder: Path) -> dict[str, Path]:
     """Return what the data folder (``<data>/<layer>/<dataset>``) around ``folder`` holds, by root digest."""
-    found: dict[str, Path] = {}
-    for path in sorted(folder.resolve().parents[1].glob(f"*/*/{LEDGER_FILE}")):
-        try:
-            found.setdefault(read_any_ledger(path.parent)["root_digest"], path.parent)
-        except (ShardsError, OSError):  # what needs it says that it is not there
-            continue
-    return found
+    folders = [path.parent for path in folder.resolve().parents[1].glob(f"*/*/{LEDGER_FILE}")]
+    ledgers = {path: ledger for path in sorted(folders, reverse=True) if (ledger := whole_ledger(path)) is not None}
+    return {ledger["root_digest"]: path for path, ledger in ledgers.items()}  # the first in order, where two are equal
 
 
 def index_checks(folder: Path, level: Level, stored: Mapping[str, Path], covers: str = "") -> list[Check]:
@@ -156,12 +144,11 @@ def _require_same_bytes(found: Path, expected: Path) -> None:
         raise ProvenanceError(f"{found}: made again, the index {'has' if expected.is_file() else 'lacks'} this file")
     if found.suffix != ".npy":
         if found.read_bytes() != expected.read_bytes():
-            raise ProvenanceError(f"{found} is not what is made again: run the pipeline that makes the index")
+            raise ProvenanceError(f"{found} is not what is made again: {_AGAIN}")
         return
     wanted = np.load(expected, mmap_mode="r" if expected.stat().st_size > _HEADER else None)
     held = map_array(found, len(wanted))
     if (at := first_difference(held, wanted)) is not None:
-        remedy = "run the pipeline that makes the index"
-        raise Mismatch(f"{found} entry {at:,}", f"{int(wanted[at]):,}", f"{int(held[at]):,}", remedy)
+        raise Mismatch(f"{found} entry {at:,}", f"{int(wanted[at]):,}", f"{int(held[at]):,}", _AGAIN)
     if held.dtype != wanted.dtype:
         raise ProvenanceError(f"{found} holds {held.dtype}, expected {wanted.dtype}")

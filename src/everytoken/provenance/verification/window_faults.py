@@ -20,12 +20,7 @@ from isal import isal_zlib
 @cache
 def _tables() -> tuple[list[int], dict[int, int]]:
     """Return the table of the reflected CRC-32 and, by the highest byte of an entry, its number."""
-    table = []
-    for number in range(256):
-        value = number
-        for _ in range(8):
-            value = (value >> 1) ^ (0xEDB88320 if value & 1 else 0)
-        table.append(value)
+    table = [isal_zlib.crc32(bytes([0xFF ^ number])) ^ 0xFF000000 for number in range(256)]
     return table, {value >> 24: number for number, value in enumerate(table)}
 
 

@@ -6,7 +6,7 @@ from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
     from everytoken.tokens.checks.integrity import STORED_FAULTS, recorded_statistics, require, tokenizers_of, verify
-    from everytoken.tokens.checks.stored import Level, find_stored, stored_bytes
+    from everytoken.tokens.checks.stored import Level, find_stored, stored_bytes, whole_ledger
     from everytoken.tokens.checks.streams import check_sample, open_array
     from everytoken.tokens.checks.windows import Seen, check_ids, sampled
 
@@ -26,4 +26,5 @@ __all__ = [
     "stored_bytes",
     "tokenizers_of",
     "verify",
+    "whole_ledger",
 ]

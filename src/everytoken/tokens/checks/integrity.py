@@ -35,7 +35,6 @@ from everytoken.checks import (
     Hashing,
     Mismatch,
     made_by,
-    require_equal,
     require_files,
     require_none,
     run_checks,
@@ -128,14 +127,6 @@ def require(checks: Sequence[Check]) -> None:
             raise StreamError(check.fault)
 
 
-def check_stream(stream: Artifact | Path, level: Level = "full") -> list[Check]:
-    """Check a Megatron stream, in an artifact, a folder or at a prefix, and its ledger where it has one."""
-    path = stream.folder if isinstance(stream, Artifact) else stream
-    if path is None:
-        raise StreamError("the stream is only planned; save it, then use what its store loads")
-    return verify(path, level)
-
-
 def recorded_statistics(folder: Path) -> dict[str, Any]:
     """Return the statistics in the ledger of ``folder``, none where there is no ledger; every file has its size.
 
@@ -225,8 +216,10 @@ def _check_contents(stored: CheckedFolder) -> dict[str, int]:
         try:
             part.verify()
             rows, found = stored_content(part.path)
-            require_equal(f"{part.path}: content", found[:16], part.digest[:16])
-            require_equal(f"{part.path}: rows", rows, part.rows)
+            if found != part.digest:
+                faults.append(f"{part.path}: expected content {part.digest[:16]}, found {found[:16]}")
+            if rows != part.rows:
+                faults.append(f"{part.path}: expected {part.rows:,} rows, found {rows:,}")
         except ShardsError as error:
             faults.append(str(error))
     require_none(faults)
