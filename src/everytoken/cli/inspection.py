@@ -158,8 +158,10 @@ class _Printed:
         """Print and count."""
         for check in checks:
             said = "  ".join(filter(None, [check.covers, ": ".join(filter(None, [check.name, check.text]))]))
-            wrap = not check.ok and self._columns is not None
-            click.echo("\n".join(_wrapped(said, self._columns or 0)) if wrap else f"{_MARKS[check.outcome]}  {said}")
+            if check.ok or self._columns is None:
+                click.echo(f"{_MARKS[check.outcome]}  {' '.join(said.splitlines())}")
+            else:
+                click.echo("\n".join(_wrapped(said, self._columns)))
             self._outcomes[check.outcome] += 1
 
     def end(self, size: int | None, sampled: str) -> None:

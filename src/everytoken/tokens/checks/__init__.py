@@ -7,7 +7,7 @@ from everytoken.lazy_imports import exports
 if TYPE_CHECKING:
     from everytoken.tokens.checks.integrity import STORED_FAULTS, recorded_statistics, require, tokenizers_of, verify
     from everytoken.tokens.checks.stored import Level, find_stored, stored_bytes, whole_ledger
-    from everytoken.tokens.checks.streams import check_sample, open_array
+    from everytoken.tokens.checks.streams import check_sample, map_stream, open_array
     from everytoken.tokens.checks.windows import Seen, check_ids, sampled
 
 __getattr__, __dir__ = exports(__name__, __file__)
@@ -20,6 +20,7 @@ __all__ = [
     "check_sample",
     "find_stored",
     "open_array",
+    "map_stream",
     "recorded_statistics",
     "require",
     "sampled",

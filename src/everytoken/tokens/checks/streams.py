@@ -37,26 +37,35 @@ from everytoken.tokens.streams import (
 _CHUNK = 1 << 20
 
 
-def facts(statistics: Mapping[str, Any]) -> tuple[int | None, int | None]:
-    """Return the size of the vocabulary and the id of EOS as far as statistics of a stream name them."""
-    tokenizer = statistics.get("tokenizer") or {}
-    return tokenizer.get("vocab_size"), statistics.get("eos_id", tokenizer.get("eos_id"))
+def map_stream(prefix: Path, statistics: Mapping[str, Any] | None = None) -> OpenedStream:
+    """Map a stream with its lengths or its loss mask; of windows, unless its sequences have several lengths.
 
+    Args:
+        prefix: path without ``.bin`` and ``.idx``.
+        statistics: of its ledger; None: it must be of windows.
 
-def _open(stored: CheckedFolder) -> dict[str, int]:
-    prefix, statistics = stored.prefix, stored.statistics
+    Raises:
+        StreamError: a file is missing or damaged, or they are not of one stream.
+    """
     tokens = open_indexed(prefix)
     lengths_path, masks_path = prefix.parent / TOKEN_LENGTHS_FILE, prefix.parent / LOSS_MASK_FILE
     padded, masked = lengths_path.exists(), masks_path.exists()
     one_length = len(tokens) == 0 or len(tokens.tokens) == len(tokens) * int(tokens.lengths[0])
     if padded and masked:
         raise StreamError(f"{prefix.parent} has {TOKEN_LENGTHS_FILE} and {LOSS_MASK_FILE}; a stream has one of them")
-    windows = tokens.windows() if padded or masked or "windows" in statistics or one_length else None
+    of_windows = statistics is None or padded or masked or "windows" in statistics or one_length
+    windows = tokens.windows() if of_windows else None
     lengths = open_array(lengths_path, len(tokens), np.int32) if padded else None
     masks = open_loss_mask(masks_path, len(tokens), windows.shape[1] - 1) if masked and windows is not None else None
-    if (said := statistics.get("windows", len(tokens))) != len(tokens):
-        raise Mismatch(str(prefix), f"{said:,} windows as its ledger says", f"{len(tokens):,}")
-    stored.stream = OpenedStream(tokens, windows, lengths, masks)
+    return OpenedStream(tokens, windows, lengths, masks)
+
+
+def _open(stored: CheckedFolder) -> dict[str, int]:
+    stream = map_stream(stored.prefix, stored.statistics)
+    tokens, windows = stream.tokens, stream.windows
+    if (said := stored.statistics.get("windows", len(tokens))) != len(tokens):
+        raise Mismatch(str(stored.prefix), f"{said:,} windows as its ledger says", f"{len(tokens):,}")
+    stored.stream = stream
     if windows is None:
         return {"sequences": len(tokens), "tokens": len(tokens.tokens)}
     return {"windows": len(tokens), "tokens each": windows.shape[1], "bytes a token": windows.dtype.itemsize}
@@ -78,43 +87,44 @@ def open_array(path: Path, rows: int, dtype: type[np.generic]) -> np.ndarray:
     return array
 
 
-def check_sample(
-    where: Path,
-    windows: np.ndarray,
-    lengths: np.ndarray | None,
-    statistics: Mapping[str, Any],
-    masks: np.ndarray | None = None,
-) -> dict[str, int]:
-    """Look at a seeded sample of windows, the first and the last; return how many.
+class _Windows:
+    """Checks windows of a stream that it is given, and counts what is in them."""
 
-    Args:
-        where: prefix of the stream, for the message.
-        windows: tokens, (n, window).
-        lengths: content tokens of each window, (n,), or None when windows are not padded.
-        statistics: of the stream, as far as there are any.
-        masks: rows of its ``loss_mask.npy``, (n, ceil(seq_length / 8)), or None when it has none.
+    def __init__(self, stream: OpenedStream, statistics: Mapping[str, Any]) -> None:
+        tokenizer = statistics.get("tokenizer") or {}
+        self.vocab_size, self.eos_id = tokenizer.get("vocab_size"), statistics.get("eos_id", tokenizer.get("eos_id"))
+        self._stream, self._only_eos = stream, TOMBSTONES in statistics
+        self.seen, self.counted = Seen(), 0
+
+    def check(self, numbers: np.ndarray, tokens: np.ndarray) -> None:
+        """Check windows by their numbers, (n,), and tokens, (n, window); `StreamError` names the first fault."""
+        where, stream = self._stream.tokens.prefix, self._stream
+        if stream.lengths is not None and len(numbers):
+            lengths = stream.lengths[numbers]
+            check_window_lengths(where, numbers, lengths, tokens.shape[1])
+            self.eos_id = int(tokens[0, lengths[0]]) if self.eos_id is None else self.eos_id
+            check_padding(where, numbers, tokens, lengths, self.eos_id)
+        if stream.masks is not None:
+            masks = stream.masks[numbers]
+            self.counted += check_masks(where, numbers, tokens, masks, self.eos_id, clears_eos_alone=self._only_eos)
+        check_ids(where, numbers, tokens, self.vocab_size, self.eos_id, self.seen)
+
+
+def check_sample(stream: OpenedStream, statistics: Mapping[str, Any]) -> dict[str, int]:
+    """Look at a seeded sample of the windows of a stream, the first and the last; return how many.
 
     Raises:
         StreamError: names window, position, what was expected and found.
     """
-    vocab_size, eos_id = facts(statistics)
-    numbers = sampled(windows)
-    tokens = windows[numbers]
-    check_ids(where, numbers, tokens, vocab_size, None, Seen())
-    if lengths is not None and len(numbers):
-        own = lengths[numbers]
-        check_window_lengths(where, numbers, own, windows.shape[1])
-        check_padding(where, numbers, tokens, own, int(tokens[0, own[0]]) if eos_id is None else eos_id)
-    if masks is not None:
-        check_masks(where, numbers, tokens, masks[numbers], eos_id, clears_eos_alone=TOMBSTONES in statistics)
+    assert stream.windows is not None
+    numbers = sampled(stream.windows)
+    _Windows(stream, statistics).check(numbers, stream.windows[numbers])
     return {"windows looked at": len(numbers)}
 
 
 def _check_some(stored: CheckedFolder) -> dict[str, int] | None:
     stream = made_by("sizes", stored.stream)
-    if stream.windows is None:
-        return None
-    return check_sample(stored.prefix, stream.windows, stream.lengths, stored.statistics, stream.masks)
+    return None if stream.windows is None else check_sample(stream, stored.statistics)
 
 
 def _check_index(stored: CheckedFolder) -> dict[str, int]:
@@ -179,43 +189,36 @@ def _check_tokens(stored: CheckedFolder, what: str) -> dict[str, int]:
     """Every window, and the SHA-256 of the ``.bin`` on the way."""
     stream, prefix, statistics = made_by("sizes", stored.stream), stored.prefix, stored.statistics
     path, window = with_name(prefix, ".bin"), 1 if stream.windows is None else stream.windows.shape[1]
-    (vocab_size, eos_id), seen, digest = facts(statistics), Seen(), new_digest()
-    count, counted, fault = len(stream.tokens.tokens) // window, 0, None
+    windows, digest, count, fault = (
+        _Windows(stream, statistics),
+        new_digest(),
+        len(stream.tokens.tokens) // window,
+        None,
+    )
     with closing(scan(path, stream.tokens.tokens.dtype, window, digest)) as blocks:
         for numbers, tokens in blocks:
-            if fault is not None:  # the rest is read for its digest
-                continue
-            here = slice(numbers[0], numbers[-1] + 1) if len(numbers) else slice(0)
             try:
-                if stream.lengths is not None:
-                    lengths = stream.lengths[here]
-                    check_window_lengths(prefix, numbers, lengths, window)
-                    eos_id = int(tokens[0, lengths[0]]) if eos_id is None else eos_id
-                    check_padding(prefix, numbers, tokens, lengths, eos_id)
-                if stream.masks is not None:
-                    only_eos = TOMBSTONES in statistics
-                    counted += check_masks(
-                        prefix, numbers, tokens, stream.masks[here], eos_id, clears_eos_alone=only_eos
-                    )
-                check_ids(prefix, numbers, tokens, vocab_size, eos_id, seen)
+                if fault is None:  # else the rest is read for its digest
+                    windows.check(numbers, tokens)
             except StreamError as error:
                 fault = error
     stored.digests[path.name] = digest.hexdigest()
     if fault is not None:
         raise fault
-    found = {what: count, "is the largest id": seen.largest}
+    count = len(stream.tokens.tokens) // window
+    found = {what: count, "is the largest id": windows.seen.largest}
     if stream.masks is not None:
-        if counted != (said := statistics.get("loss_tokens", counted)):
+        if windows.counted != (said := statistics.get("loss_tokens", windows.counted)):
             wanted = f"{said:,} predictions that count as the ledger says"
-            raise Mismatch(str(prefix.parent / LOSS_MASK_FILE), wanted, f"{counted:,}")
-        found["predictions that count"] = counted
-    if eos_id is None:
+            raise Mismatch(str(prefix.parent / LOSS_MASK_FILE), wanted, f"{windows.counted:,}")
+        found["predictions that count"] = windows.counted
+    if windows.eos_id is None:
         return found
     if stream.lengths is not None:
         padding = count * window - int(stream.lengths.sum(dtype=np.int64))
-        return {**found, "EOS in content": seen.eos - padding}
-    _require_eos(prefix, statistics, seen.eos)
-    return {**found, "EOS": seen.eos}
+        return {**found, "EOS in content": windows.seen.eos - padding}
+    _require_eos(prefix, statistics, windows.seen.eos)
+    return {**found, "EOS": windows.seen.eos}
 
 
 def _require_eos(prefix: Path, said: Mapping[str, Any], found: int) -> None:

@@ -32,7 +32,7 @@ from everytoken.tokens.checks import (
     Seen,
     check_ids,
     check_sample,
-    open_array,
+    map_stream,
     recorded_statistics,
     require,
     sampled,
@@ -48,7 +48,6 @@ from everytoken.tokens.streams import (
     FlatTokens,
     FlatWindows,
     open_indexed,
-    open_loss_mask,
     open_tokens,
     read_raw_shards_manifest,
     unpack_mask,
@@ -224,17 +223,13 @@ def open_window_stream(stream: Artifact | Path, check: Level = "sampled") -> Win
     folder = prefix.parent
     if check == "full":
         require(verify(path if path.is_dir() else prefix, "full"))
-    windows = open_indexed(prefix).windows()
-    lengths_path, mask_path = folder / TOKEN_LENGTHS_FILE, folder / LOSS_MASK_FILE
-    if lengths_path.exists() and mask_path.exists():
-        raise StreamError(f"{folder} has {TOKEN_LENGTHS_FILE} and {LOSS_MASK_FILE}; a stream has one of them")
-    lengths = open_array(lengths_path, len(windows), np.int32) if lengths_path.exists() else None
-    masks = open_loss_mask(mask_path, len(windows), windows.shape[1] - 1) if mask_path.exists() else None
-    statistics = recorded_statistics(folder)
+    opened, statistics = map_stream(prefix), recorded_statistics(folder)
     if check == "sampled":
-        check_sample(prefix, windows, lengths, statistics, masks)
-    plain = [None if array is None else array.view(np.ndarray) for array in (lengths, masks)]  # faster than np.memmap
-    return WindowStream(prefix.name, windows.view(np.ndarray), *plain)
+        check_sample(opened, statistics)
+    arrays = (opened.lengths, opened.masks)
+    assert opened.windows is not None
+    plain = [None if array is None else array.view(np.ndarray) for array in arrays]  # faster than np.memmap
+    return WindowStream(prefix.name, opened.windows.view(np.ndarray), *plain)
 
 
 def _path_of(stream: Artifact | Path) -> Path:
