@@ -48,13 +48,13 @@ from everytoken.provenance.verification.release_files import check_digests, chec
 from everytoken.provenance.verification.upstream_checks import check_listed, check_upstream, open_upstream
 from everytoken.tokens.streams import kinds_by_name
 
-FILES: Checks[CheckedRelease] = (
+_FILES: Checks[CheckedRelease] = (
     ("checksums", check_sums),
     ("ledger", check_ledger),
     ("digests", check_digests),
     ("release", check_release),
 )
-CONTENT: Checks[CheckedRelease] = (
+_CONTENT: Checks[CheckedRelease] = (
     ("recipe", check_recipe),
     ("plan", check_plan),
     ("rows", check_rows),
@@ -104,11 +104,11 @@ def each_release_check(
     folder = release if isinstance(release, Path) else release.path
     with Hashing() as hashing:
         checked = CheckedRelease(folder, full, documents, seed, hashing)
-        yield from _run(FILES, checked)
+        yield from _run(_FILES, checked)
         for name, path in streams.items() if full else ():
             if (file := path / f"{name}.bin").is_file():
                 hashing.begin(file)  # which takes longest: it goes on while manifests are read
-        yield from _run((*CONTENT, *document_checks(), ("reflections", check_reflections)), checked)
+        yield from _run((*_CONTENT, *document_checks(), ("reflections", check_reflections)), checked)
         if checked.opened is not None:
             opening = partial(open_upstream, folder=upstream, roots=roots or {})
             with closing(checked.documents):
