@@ -93,13 +93,7 @@ class Hashing:
         return self._begun[path]
 
     def wrong(self, folder: Path, wanted: Mapping[str, str], known: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Return what is wrong with files that shall have these SHA-256, by file in their order.
-
-        Args:
-            folder: of the files.
-            wanted: SHA-256 (hex) by file.
-            known: SHA-256 of files that were read already.
-        """
+        """Return by file what is wrong with those that shall have these SHA-256; ``known``: of files read already."""
         begun = {name: self.begin(folder / name) for name in wanted if name not in (known or {})}
         found = {name: future.result() for name, future in begun.items()} | {**(known or {})}
         return {

@@ -72,14 +72,7 @@ def stored_around(folder: Path) -> dict[str, Path]:
 
 
 def index_checks(folder: Path, level: Level, stored: Mapping[str, Path], covers: str = "") -> list[Check]:
-    """Check an index.
-
-    Args:
-        folder: of the index, with its ledger.
-        level: at ``full`` it is made again and compared.
-        stored: folders of stores and artifacts, by root digest.
-        covers: what that is, in words.
-    """
+    """Check an index; at ``full`` it is made again from what is ``stored`` (folders by root digest) and compared."""
     again = (("index made again", partial(_made_again, stored=stored)),) if level == "full" else ()
     return list(run_checks((("index", _opened), *again), folder, RELEASE_FAULTS, covers=covers))
 

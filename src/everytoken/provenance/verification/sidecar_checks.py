@@ -31,13 +31,7 @@ _SAME = ("safety_score", "is_bad", *ADDRESS_COLUMNS, "token_length")
 
 @dataclass(frozen=True, eq=False)
 class DocumentOrder:
-    """The document of a split in each window of a stream.
-
-    Attributes:
-        release: whose manifest has the documents.
-        split: that they are of.
-        order: their numbers, int64 (windows,).
-    """
+    """The document of a split in each window of a stream: ``order`` are their numbers, int64 (windows,)."""
 
     release: Release
     split: str

@@ -102,13 +102,9 @@ class UpstreamTexts:
         return Guarded(upstream, ())
 
     def listed(self, count_rows: bool) -> str:
-        """Return how many files the upstreams list; they must be those that the plan was made of.
+        """Return how many files the upstreams list; they must be those that the plan was made of, as many shards too.
 
-        Args:
-            count_rows: whether the shards are counted too where they are ranges of rows: that is to read the files.
-
-        Raises:
-            Mismatch: a file of the plan has another name or digest, or there are more or fewer shards.
+        Shards that are ranges of rows are counted only with ``count_rows``: that is to read the files.
         """
         for source in sorted(self._release.upstream["sources"]):
             self._list_files(source)

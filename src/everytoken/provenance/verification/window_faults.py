@@ -45,13 +45,7 @@ class Change:
 
 
 def single_changes(window: np.ndarray, expected: int, vocab_size: int) -> Iterator[Change]:
-    """Yield each change of one token that explains the checksum, last position first.
-
-    Args:
-        window: tokens as found, (n,), uint16 or int32.
-        expected: CRC-32 of the window as released.
-        vocab_size: expected ids are below.
-    """
+    """Yield each change of one token (uint16 or int32) to an id that explains the checksum, last position first."""
     table, number_of = _tables()
     width = window.dtype.itemsize
     state = checksum(window) ^ expected
