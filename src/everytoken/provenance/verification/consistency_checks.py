@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
+
 import numpy as np
 
 from everytoken.address import SHARD_INDEX, file_of
-from everytoken.checks import require_equal, require_none
+from everytoken.checks import require_equal
 from everytoken.corpus.ingestion import PlanParameters, shard_order
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases import (
@@ -71,26 +73,19 @@ def check_plan(checked: CheckedRelease) -> str:
 
 def check_rows(checked: CheckedRelease) -> str:
     """Rows of the boundaries, of the recipe, and of the files, by split."""
-    release, said = checked.release, []
+    release, said, path = checked.release, [], checked.folder / BOUNDARIES_FILE
     for split in SPLITS:
-        path, boundary = release.path / BOUNDARIES_FILE, release.boundaries[split]
-        parts: list[str] = []
-        folder, row = release.path / MANIFEST_FOLDER / split, 0
-        for number, part in enumerate(boundary["parts"]):
+        boundary, row, folder = release.boundaries[split], 0, f"{MANIFEST_FOLDER}/{split}"
+        parts = [f"{folder}/{part['name']}.parquet" for part in boundary["parts"]]
+        listed = sorted(name for name in release.sha256sums if name.startswith(f"{folder}/"))
+        for number, (found, expected) in enumerate(zip_longest(parts, listed)):
+            require_equal(f"{path}: part {number:,} of {split}, as {SUMS_FILE} lists them", found, expected)
+        for part in boundary["parts"]:
             require_equal(f"{path}: first row of {split} {part['name']}", part["first_row"], row)
-            if number and part["name"] <= parts[-1]:
-                raise ProvenanceError(f"{path}: {split} {part['name']} follows {parts[-1]}; expected parts in order")
             row += part["rows"]
-            parts.append(part["name"])
         require_equal(f"{path}: rows of {split}", boundary["rows"], row)
         named = release.recipe["datasets"].get(f"{split}_documents", {})
-        require_equal(f"{release.path / RECIPE_FILE}: rows of {split}_documents", named.get("rows"), row)
-        files = {file.stem for file in folder.glob("*.parquet")}
-        require_none([f"{folder}/{name}.parquet: {path} has no such part" for name in sorted(files - set(parts))])
-        listed = {name for name in parts if f"{MANIFEST_FOLDER}/{split}/{name}.parquet" in release.sha256sums}
-        require_none(  # parts that are listed and missing are the fault of `checksums`
-            [f"{folder}/{name}.parquet is not listed in {SUMS_FILE}" for name in sorted(set(parts) - listed)]
-        )
+        require_equal(f"{checked.folder / RECIPE_FILE}: rows of {split}_documents", named.get("rows"), row)
         said.append(f"{row:,} {split}")
     return f"{', '.join(said)}, in {sum(len(release.boundaries[split]['parts']) for split in SPLITS):,} parts"
 
@@ -115,10 +110,8 @@ def check_windows(checked: CheckedRelease) -> str:
             require_equal(f"statistics of {name}: documents", statistics["documents"], rows)
             if kind.layout == "padded":  # so its sidecar has a row for each
                 require_equal(f"windows of {name}, of one document each", windows, rows)
-        bins = [entry["bytes"] for file, entry in stream["files"].items() if file.endswith(".bin")]
-        width = stored_dtype(token_dtype(statistics["tokenizer"]["vocab_size"])).itemsize
-        if kind is not None:
-            require_equal(f"bytes of {name}.bin", sum(bins), windows * window * width)
+            width = stored_dtype(token_dtype(statistics["tokenizer"]["vocab_size"])).itemsize
+            require_equal(f"bytes of {name}.bin", stream["files"][f"{name}.bin"]["bytes"], windows * window * width)
         said.append(f"{name} {windows:,}")
     return (", ".join(said) + " windows" if said else "no streams") + raw
 
