@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         made_stream,
         read_description,
     )
-    from everytoken.provenance.indexes.padded_index import PADDED, index_padded_stream
+    from everytoken.provenance.indexes.padded_index import PADDED, PaddedIndex, index_padded_stream
     from everytoken.provenance.indexes.raw_shards_index import index_raw_shards
     from everytoken.provenance.indexes.spans import Span, StreamIndex
     from everytoken.provenance.indexes.stream_index import WINDOW_INDEXES, open_flat_index, open_stream_index
@@ -39,6 +39,7 @@ __all__ = [
     "FlatWindowIndex",
     "MadeStream",
     "PADDED",
+    "PaddedIndex",
     "STREAM_INDEX_FORMAT",
     "Span",
     "StreamIndex",

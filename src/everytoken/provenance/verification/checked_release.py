@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-
-import numpy as np
 
 from everytoken.checks import Hashing, made_by
 from everytoken.provenance.releases import Release
 from everytoken.provenance.verification.documents import WindowDocuments
 from everytoken.provenance.verification.upstream_texts import UpstreamTexts
-
-
-@dataclass(frozen=True)
-class PartFacts:
-    """What one part of the manifest holds; ``lengths``, int32 (rows,), of documents that have a window each."""
-
-    rows: int
-    tokens: int
-    at_cap: int
-    excluded: int
-    lengths: np.ndarray
 
 
 @dataclass
@@ -36,10 +25,11 @@ class CheckedRelease:
         count: else how many documents and windows are looked at; also how many are read again from upstream.
         seed: of which these are.
         hashing: hashes files.
+        scratch: removes what was written when the checks end.
         missing: files that do not exist, by the check that names them.
         sums: SHA-256 of each file.
         opened: the release.
-        facts: of the parts of the manifest that were read, by split.
+        read: parts of the manifest that could be read, by split.
         texts: documents read again from upstream.
     """
 
@@ -48,10 +38,11 @@ class CheckedRelease:
     count: int
     seed: int
     hashing: Hashing
+    scratch: ExitStack
     missing: dict[Path, str] = field(default_factory=dict)
     sums: Mapping[str, str] = field(default_factory=dict)
     opened: Release | None = None
-    facts: dict[str, list[PartFacts]] = field(default_factory=dict)
+    read: Counter[str] = field(default_factory=Counter)
     texts: UpstreamTexts | None = None
 
     @property
@@ -61,8 +52,8 @@ class CheckedRelease:
 
     @cached_property
     def documents(self) -> WindowDocuments:
-        """Which documents the windows of its streams hold; to be closed."""
-        return WindowDocuments(self.release)
+        """Which documents the windows of its streams hold."""
+        return WindowDocuments(self.release, self.scratch)
 
     @property
     def sampled(self) -> int | None:

@@ -120,12 +120,11 @@ def kind_in_manifests(stream: str) -> StreamKind | None:
 
 
 class WindowDocuments:
-    """Documents of the windows of a release's streams; `close` removes what it wrote."""
+    """Documents of the windows of a release's streams; the end of ``scratch`` removes what it writes."""
 
-    def __init__(self, release: Release) -> None:
-        self._release, self._scratch = release, ExitStack()
+    def __init__(self, release: Release, scratch: ExitStack) -> None:
+        self._release, self._scratch = release, scratch
         self._indexes: dict[str, StreamIndex] = {}
-        self.close = self._scratch.close
 
     def index(self, stream: str) -> StreamIndex:
         """Return the index of a stream.

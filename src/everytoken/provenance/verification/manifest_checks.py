@@ -1,7 +1,6 @@
 """Whether every row of the manifests of a release is one that its parameters allow, and what their lengths sum up to.
 
-Parts are read in several threads, each in bounded memory; the lengths of the annotated documents are held (20 bytes a
-document with their order: as much as writing their stream takes).
+Parts are read in several threads, each in bounded memory. Lengths are compared through the index of the stream.
 """
 
 from __future__ import annotations
@@ -28,8 +27,9 @@ from everytoken.checks import (
 )
 from everytoken.corpus import N_CLASSES
 from everytoken.provenance.hashed_texts import text_hash
+from everytoken.provenance.indexes import PaddedIndex
 from everytoken.provenance.releases import CLASSIFICATIONS_FOLDER, MANIFEST, SPLITS, VERIFICATION_FOLDER, Release
-from everytoken.provenance.verification.checked_release import CheckedRelease, PartFacts
+from everytoken.provenance.verification.checked_release import CheckedRelease
 from everytoken.provenance.verification.documents import (
     RELEASE_FAULTS,
     chosen_parts,
@@ -37,19 +37,19 @@ from everytoken.provenance.verification.documents import (
     longest_content,
     require_rule,
     shown_row,
-    window_order,
 )
 from everytoken.seeds import numpy_generator
 from everytoken.shards import StoredPart, TableDigest
 from everytoken.tokens.checks import open_array
-from everytoken.tokens.streams import STREAM_KINDS, TOKEN_LENGTHS_FILE, StreamKind
+from everytoken.tokens.streams import TOKEN_LENGTHS_FILE, StreamKind
 
 _RESCUE = [("global_row", "int64"), ("text", "large_string")]
 
 
 def check_manifest(checked: CheckedRelease) -> str:
     """Parts of the manifest hold what their columns must, and the content that the boundaries say."""
-    release, missing, faults = checked.release, 0, []
+    release, faults = checked.release, []
+    rows = excluded = missing = 0
     chosen = chosen_parts(release, checked.sampled, checked.seed)
     for split in SPLITS:
         parts = release.manifest(split).parts
@@ -59,18 +59,17 @@ def check_manifest(checked: CheckedRelease) -> str:
             if isinstance(outcome, str):
                 faults.append(outcome)
             else:
-                checked.facts.setdefault(split, []).append(outcome)
+                rows, excluded = rows + outcome[0], excluded + outcome[1]
+                checked.read[split] += 1
     require_none(faults)
-    every = [facts for found in checked.facts.values() for facts in found]
-    rows, excluded = sum(facts.rows for facts in every), sum(facts.excluded for facts in every)
     taken_down = f", {excluded:,} taken down" if excluded else ""
     without = f"; not checked: parts that are missing ({missing:,}), see checksums" if missing else ""
-    return f"{rows:,} rows in {len(every):,} parts{taken_down}, {len(MANIFEST)} columns, no text{without}"
+    return f"{rows:,} rows in {checked.read.total():,} parts{taken_down}, {len(MANIFEST)} columns, no text{without}"
 
 
 @dataclass(frozen=True)
 class _PartCheck:
-    """Checks one part; returns its facts, or what is wrong: the other parts are read too."""
+    """Checks one part; returns its rows and how many are taken down, or what is wrong: the other parts are read too."""
 
     release: Release
     split: str
@@ -80,44 +79,32 @@ class _PartCheck:
         return longest_content(self.release, self.split)
 
     @cached_property
-    def _have_windows(self) -> bool:
-        kinds = (STREAM_KINDS[name] for name in self.release.streams if name in STREAM_KINDS)
-        return any(kind.layout == "padded" and kind.split == self.split for kind in kinds)
-
-    @cached_property
     def _shards(self) -> set[tuple[str, int]]:
         return {file_of(shard) for shard in self.release.upstream["plan"]["shards"]}
 
-    def __call__(self, part: StoredPart) -> PartFacts | str:
+    def __call__(self, part: StoredPart) -> tuple[int, int] | str:
         try:
-            return self._facts(part)
+            return self._counts(part)
         except RELEASE_FAULTS as error:
             said = fault_text(error)
             return said if str(part.path) in said else f"{part.path}: {said}"
 
-    def _facts(self, part: StoredPart) -> PartFacts:
+    def _counts(self, part: StoredPart) -> tuple[int, int]:
         found = [(field.name, field.type) for field in part.schema]
         expected = [(field.name, field.type) for field in MANIFEST]
         if found != expected:
             wanted = [name for name, kind in expected if (name, kind) not in found]
             differ = [f"{name}: {kind}" for name, kind in found if (name, kind) not in expected]
             raise Mismatch(str(part.path), f"the columns {wanted or MANIFEST.names}", str(differ))
-        digest, lengths = TableDigest(part.schema), [np.empty(0, np.int32)]
-        rows = tokens = at_cap = excluded = 0
+        digest, rows, excluded = TableDigest(part.schema), 0, 0
         for batch in part.batches():
             digest.update(batch)
             self._check_rows(part, rows, batch)
-            if self._longest is not None and batch.num_rows:
-                own = batch.column("token_length").to_numpy()
-                tokens += int(own.sum(dtype=np.int64))
-                at_cap += int(np.count_nonzero(own == self._longest))
-                if self._have_windows:
-                    lengths.append(own)
             excluded += pc.sum(batch.column("is_excluded")).as_py() or 0
             rows += batch.num_rows
         if (content := digest.hexdigest()) != part.digest:
             raise Mismatch(str(part.path), f"content {part.digest[:16]} as in file_boundaries.json", content[:16])
-        return PartFacts(rows, tokens, at_cap, excluded, np.concatenate(lengths))
+        return rows, excluded
 
     def _check_rows(self, part: StoredPart, first: int, batch: pa.RecordBatch) -> None:
         score, is_bad = column_values(batch, "safety_score"), column_values(batch, "is_bad")
@@ -153,46 +140,27 @@ def _are_of_plan(batch: pa.RecordBatch, shards: set[tuple[str, int]]) -> np.ndar
     return right
 
 
-def check_document_lengths(checked: CheckedRelease, *, kind: StreamKind) -> str | None:
-    """Lengths of documents that have a window each, in the order of these, are those of ``token_lengths.npy``."""
-    if (parts := _read_parts(checked, kind)) is None:
+def check_documents(checked: CheckedRelease, *, kind: StreamKind) -> str | None:
+    """The manifest has the documents of a stream: its index can be made of them, and has the lengths of the stream."""
+    release, longest = checked.release, longest_content(checked.release, kind.split)
+    if not checked.full or kind.name not in release.streams:
         return None
-    release, path = checked.release, checked.folder / VERIFICATION_FOLDER / kind.name / TOKEN_LENGTHS_FILE
-    lengths = np.concatenate([np.empty(0, np.int32), *(part.lengths for part in parts)])
-    stored, order = open_array(path, len(lengths), np.int32), window_order(release, kind, len(lengths))
-    if (window := first_difference(stored, expected := lengths[order])) is not None:
-        place = f"{path}: window {window:,} holds {kind.split} document {int(order[window]):,}"
-        raise Mismatch(place, f"its token_length {expected[window]}", str(stored[window]))
-    at_cap, longest = sum(part.at_cap for part in parts), int(lengths.max()) if len(lengths) else 0
-    share, cap = at_cap / max(1, len(lengths)), longest_content(release, kind.split)
-    return f"{len(lengths):,} documents, the longest {longest:,} tokens; {at_cap:,} ({share:.1%}) at the cap of {cap:,}"
-
-
-def check_packed(checked: CheckedRelease, *, kind: StreamKind) -> str | None:
-    """Tokens of all documents of a packed stream with their EOS are those of the windows, and the remainder."""
-    if (parts := _read_parts(checked, kind)) is None:
-        return None
-    window = checked.release.parameters("tokenization")["seq_length"] + 1
-    statistics = checked.release.streams[kind.name]["statistics"]
-    tokens = sum(part.tokens + part.rows for part in parts)
-    windows, remainder = statistics["windows"], statistics["remainder_tokens"]
-    what = f"{checked.folder}: tokens with EOS of the {kind.split} documents"
-    require_equal(what, tokens, windows * window + remainder)
-    return f"{tokens:,} tokens with EOS = {windows:,} windows of {window:,} and {remainder:,} left over"
-
-
-def _read_parts(checked: CheckedRelease, kind: StreamKind) -> list[PartFacts] | None:
-    """Return what all parts of a stream's split hold; None where not all are read, or the release has no such stream.
-
-    Raises:
-        NotMadeError: a part could not be read, which is a fault of its own.
-    """
-    if not checked.full or kind.name not in checked.release.streams:
-        return None
-    read, parts = checked.facts.get(kind.split, []), checked.release.boundaries[kind.split]["parts"]
-    if len(read) < len(parts):
-        raise NotMadeError(f"only {len(read):,} of {len(parts):,} parts of {kind.split} could be read, see manifest")
-    return read
+    read, parts = checked.read[kind.split], len(release.boundaries[kind.split]["parts"])
+    if read < parts:
+        raise NotMadeError(f"only {read:,} of {parts:,} parts of {kind.split} could be read, see manifest")
+    index = checked.documents.index(kind.name)
+    if not isinstance(index, PaddedIndex):
+        remainder = release.streams[kind.name]["statistics"]["remainder_tokens"]
+        tokens, windows = index.windows * index.window + remainder, f"{index.windows:,} windows of {index.window:,}"
+        return f"{tokens:,} tokens with EOS = {windows} and {remainder:,} left over"
+    path = checked.folder / VERIFICATION_FOLDER / kind.name / TOKEN_LENGTHS_FILE
+    stored, lengths = open_array(path, index.windows, np.int32), index.lengths[index.order]
+    if (window := first_difference(stored, lengths)) is not None:
+        place = f"{path}: window {window:,} holds {kind.split} document {index.order[window]:,}"
+        raise Mismatch(place, f"its token_length {lengths[window]}", str(stored[window]))
+    at_cap, most = int(np.count_nonzero(lengths == longest)), int(lengths.max(initial=0))
+    share = f"{at_cap:,} ({at_cap / max(1, len(lengths)):.1%}) at the cap of {longest:,}"
+    return f"{len(lengths):,} documents, the longest {most:,} tokens; {share}"
 
 
 def check_classifications(checked: CheckedRelease) -> str:

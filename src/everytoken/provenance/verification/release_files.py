@@ -49,13 +49,8 @@ def check_sums(checked: CheckedRelease) -> str:
     for listed in sums:
         if (folder / listed).is_file():
             require_inside(folder, listed)
-    hidden = require_files(
-        folder,
-        dict.fromkeys(sums),
-        f"{SUMS_FILE} lists",
-        remedy=": copy the release again",
-        own=(SUMS_FILE,),
-    )
+    again = ": copy the release again"
+    hidden = require_files(folder, dict.fromkeys(sums), f"{SUMS_FILE} lists", remedy=again, own=(SUMS_FILE,))
     note = f", {hidden:,} hidden files that it does not list" if hidden else ""
     return f"{len(sums):,} files{note}"
 
@@ -80,18 +75,16 @@ def check_ledger(checked: CheckedRelease) -> str:
     if not path.exists():
         return f"there is none: {SUMS_FILE} alone says what the files are"
     files = read_canonical_ledger(path)["files"]
-    digests = {name: entry["sha256"] for name, entry in files.items() if name != SUMS_FILE}
-    sums = checked.sums = checked.sums or digests  # where SHA256SUMS is damaged
+    digests = {name: entry["sha256"] for name, entry in files.items()}
+    if not checked.sums:  # SHA256SUMS is damaged or missing
+        checked.sums = {name: digest for name, digest in digests.items() if name != SUMS_FILE}
     require_regular(folder / SUMS_FILE)
+    sums = {**checked.sums, SUMS_FILE: file_sha256(folder / SUMS_FILE)}
     faults = []
-    if (found := file_sha256(folder / SUMS_FILE)) != files.get(SUMS_FILE, {}).get("sha256"):
-        faults.append(f"{folder / SUMS_FILE}: its SHA-256 is {found[:16]}, the ledger has another")
     for name in sorted(sums.keys() | digests.keys()):
-        if name not in digests or name not in sums:
-            faults.append(f"{name} is only in {LEDGER_FILE if name in digests else SUMS_FILE}")
-        elif digests[name] != sums[name]:
-            said = f"SHA-256 {sums[name][:16]} in {SUMS_FILE}, {digests[name][:16]} in {LEDGER_FILE}"
-            faults.append(f"{name}: {said}")
+        said, found = (listed.get(name, "none") for listed in (digests, sums))
+        if said != found:
+            faults.append(f"{folder / name}: SHA-256 {said[:16]} in {LEDGER_FILE}, found {found[:16]}")
     sizes = {name: entry["bytes"] for name, entry in files.items()}
     require_none(faults + wrong_sizes(folder, sizes))
     return f"{len(files):,} files, {sum(sizes.values()):,} bytes as recorded"

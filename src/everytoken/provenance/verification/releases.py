@@ -10,7 +10,7 @@ annotated one the order of all documents is drawn, 8 bytes each). Full, every by
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,9 +37,8 @@ from everytoken.provenance.verification.consistency_checks import (
 from everytoken.provenance.verification.documents import RELEASE_FAULTS, kind_in_manifests
 from everytoken.provenance.verification.manifest_checks import (
     check_classifications,
-    check_document_lengths,
+    check_documents,
     check_manifest,
-    check_packed,
     check_reflections,
     check_rescue,
 )
@@ -70,8 +69,7 @@ _CONTENT: Checks[CheckedRelease] = (
 def document_checks() -> Checks[CheckedRelease]:
     """Return the checks of the documents of each kind of stream that the manifests have."""
     kinds = [kind for kind in kinds_by_name() if kind_in_manifests(kind.name)]
-    by_layout = {"packed": check_packed, "padded": check_document_lengths}
-    return [(f"{kind.name} documents", partial(by_layout[kind.layout], kind=kind)) for kind in kinds]
+    return [(f"{kind.name} documents", partial(check_documents, kind=kind)) for kind in kinds]
 
 
 def release_checks(release: Release | Path, streams: Mapping[str, Path], **how: Any) -> list[Check]:
@@ -102,8 +100,8 @@ def each_release_check(
         roots: by source where its files are, where the release does not say it or names a place that is not public.
     """
     folder = release if isinstance(release, Path) else release.path
-    with Hashing() as hashing:
-        checked = CheckedRelease(folder, full, documents, seed, hashing)
+    with Hashing() as hashing, ExitStack() as scratch:
+        checked = CheckedRelease(folder, full, documents, seed, hashing, scratch)
         yield from _run(_FILES, checked)
         for name, path in streams.items() if full else ():
             if (file := path / f"{name}.bin").is_file():
@@ -111,9 +109,8 @@ def each_release_check(
         yield from _run((*_CONTENT, *document_checks(), ("reflections", check_reflections)), checked)
         if checked.opened is not None:
             opening = partial(open_upstream, folder=upstream, roots=roots or {})
-            with closing(checked.documents):
-                yield from _run((("upstream", opening),), checked)
-                yield from _stream_checks(checked, streams)
+            yield from _run((("upstream", opening),), checked)
+            yield from _stream_checks(checked, streams)
 
 
 def _stream_checks(checked: CheckedRelease, streams: Mapping[str, Path]) -> Iterator[Check]:
