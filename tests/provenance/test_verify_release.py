@@ -405,6 +405,17 @@ def test_garbage_is_a_fault_and_no_traceback(copy: Path, garbage: bytes) -> None
             assert any(str(path) in fault for fault in found.values()), path
 
 
+def test_what_needs_a_release_that_cannot_be_opened_is_said_not_to_be_checked(copy: Path) -> None:
+    (copy / "release/recipe.json").write_text("{}")
+    found = {check.name: check for check in checks(copy)}
+    assert [name for name, check in found.items() if check.outcome == "failed"] == ["ledger", "digests", "release"]
+    assert {"recipe", "plan", "rows", "manifest", "streams", "windows"} < {
+        name
+        for name, check in found.items()
+        if check.outcome == "not made" and check.text == "not checked: see release"
+    }
+
+
 def test_truncated_streams_are_named_by_window(copy: Path) -> None:
     path = copy / "streams/compact_stream/compact.bin"
     os.truncate(path, 65 * 2 * 10 + 4)

@@ -136,6 +136,12 @@ def test_whole_indexes_hold_and_every_array_is_in_this_test(made: TracedJob, ind
     assert sorted(path.name for path in folder.glob("*.npy")) == [f"{name}.npy" for name in FILES[index]]
 
 
+def test_an_index_whose_data_is_gone_is_said_not_to_be_made_again(made: TracedJob) -> None:
+    opened, again = index_checks(made.places.paths["compact_index"], "full", {})
+    assert opened.outcome == "passed" and again.outcome == "not made"
+    assert again.text == "not checked: its data folder has no lengths, stream of its digest"
+
+
 @pytest.mark.parametrize(("index", "file"), ARRAYS)
 def test_a_flipped_bit_is_found_and_changes_no_answer(
     made: TracedJob, intact: dict[str, Any], copy: Any, index: str, file: str
