@@ -146,9 +146,11 @@ def _check_index(stored: CheckedFolder) -> dict[str, int]:
 
 
 def _check_lengths(stored: CheckedFolder) -> dict[str, int] | None:
-    stream, path, content = made_by("sizes", stored.stream), stored.prefix.parent / TOKEN_LENGTHS_FILE, 0
-    if stream.lengths is None or stream.windows is None:
+    path, content = stored.prefix.parent / TOKEN_LENGTHS_FILE, 0
+    if not path.exists():
         return None
+    stream = made_by("sizes", stored.stream)
+    assert stream.lengths is not None and stream.windows is not None
     for start in range(0, len(stream.lengths), _CHUNK):
         lengths = stream.lengths[start : start + _CHUNK]
         check_window_lengths(path, np.arange(start, start + len(lengths)), lengths, stream.windows.shape[1])
@@ -159,15 +161,17 @@ def _check_lengths(stored: CheckedFolder) -> dict[str, int] | None:
 
 
 def _check_sidecar(stored: CheckedFolder) -> dict[str, int] | None:
-    stream, path, row = made_by("sizes", stored.stream), stored.prefix.parent / SIDECAR_FILE, 0
-    if stream.lengths is None or not path.exists():
+    path, row = stored.prefix.parent / SIDECAR_FILE, 0
+    if not path.exists() or not path.with_name(TOKEN_LENGTHS_FILE).exists():
         return None
+    lengths = made_by("sizes", stored.stream).lengths
+    assert lengths is not None
     with pq.ParquetFile(path) as file:
-        if (rows := file.metadata.num_rows) != len(stream.lengths):
-            raise Mismatch(str(path), f"{len(stream.lengths):,} rows", f"{rows:,}")
+        if (rows := file.metadata.num_rows) != len(lengths):
+            raise Mismatch(str(path), f"{len(lengths):,} rows", f"{rows:,}")
         for batch in file.iter_batches(columns=["token_length"]):
             found = batch.column(0).to_numpy(zero_copy_only=False)
-            expected = stream.lengths[row : row + len(found)]
+            expected = lengths[row : row + len(found)]
             if (i := first_difference(found, expected)) is not None:
                 said = f"token_length {expected[i]} as in {TOKEN_LENGTHS_FILE}"
                 raise Mismatch(f"{path} row {row + i:,}", said, str(found[i]))
