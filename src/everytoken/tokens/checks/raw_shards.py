@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 from everytoken.checks import Checks, Mismatch, made_by, require_none
@@ -51,12 +52,22 @@ def _raw_sizes(stored: CheckedFolder) -> dict[str, int]:
 
 def _check_some(stored: CheckedFolder) -> dict[str, int]:
     tokens, manifest = _tokens(stored)
-    windows = tokens.windows(256)
-    numbers = sampled(windows)  # type: ignore[arg-type]  # only its length is asked for
-    check_ids(stored.folder, numbers, windows.read(numbers), manifest["vocab_size"], None, Seen())
+    count = sample_tokens(stored.folder, tokens, manifest["vocab_size"])
     if len(tokens) and tokens[-1] != manifest["eos_id"]:
         raise Mismatch(str(stored.folder), f"EOS {manifest['eos_id']} at the end", str(tokens[-1]))
-    return {"pieces of 257 tokens looked at": len(numbers)}
+    return {"pieces of 257 tokens looked at": count}
+
+
+def sample_tokens(where: Path, tokens: FlatTokens, vocab_size: int | None) -> int:
+    """Look at the ids of seeded pieces of 257 tokens, the first and the last; return how many.
+
+    Raises:
+        StreamError: an id is negative, or not below ``vocab_size``, where that is known.
+    """
+    windows = tokens.windows(256)
+    numbers = sampled(windows)  # type: ignore[arg-type]  # only its length is asked for
+    check_ids(where, numbers, windows.read(numbers), vocab_size, None, Seen())
+    return len(numbers)
 
 
 def _check_shards(stored: CheckedFolder) -> dict[str, int]:

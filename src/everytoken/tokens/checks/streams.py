@@ -50,7 +50,8 @@ def map_stream(prefix: Path, statistics: Mapping[str, Any] | None = None) -> Ope
     tokens = open_indexed(prefix)
     lengths_path, masks_path = prefix.parent / TOKEN_LENGTHS_FILE, prefix.parent / LOSS_MASK_FILE
     padded, masked = lengths_path.exists(), masks_path.exists()
-    one_length = len(tokens) == 0 or len(tokens.tokens) == len(tokens) * int(tokens.lengths[0])
+    first, last = (int(tokens.lengths[0]), int(tokens.lengths[-1])) if len(tokens) else (0, 0)
+    one_length = len(tokens.tokens) == len(tokens) * first and first == last  # what is between is for `check`
     if padded and masked:
         raise StreamError(f"{prefix.parent} has {TOKEN_LENGTHS_FILE} and {LOSS_MASK_FILE}; a stream has one of them")
     of_windows = statistics is None or padded or masked or "windows" in statistics or one_length
