@@ -14,10 +14,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from everytoken.cli import cli
+from everytoken.corpus.upstreams import PathUpstream
+from everytoken.datasets import UpstreamFiles
 from everytoken.shards import ArtifactStore, plan_artifact
 from everytoken.tokens import write_annotated_stream, write_compact_stream
+from tests.test_run import Project
 from tests.tokens.corpora import encoded, stored, tokenizer_of
 from tests.tokens.packing_inputs import pack
+from tests.warm_kedro import run_everytoken
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -115,6 +119,38 @@ def test_a_path_that_holds_nothing_is_an_error(tmp_path: Path) -> None:
         assert found.exit_code == 1
         assert f"FAIL  {path} holds nothing to verify" in found.output
     assert verify(tmp_path, "--env", "test").exit_code == 2
+
+
+def test_what_is_made_is_never_said_not_to_be(tmp_path: Path) -> None:
+    project = Project(tmp_path / "project", database=False)
+    data = project.folder / "data/test"
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts/a.jsonl").write_text("{}\n")
+    texts = PathUpstream(kind="path", root=str(tmp_path / "texts"), pattern="*.jsonl", checksums=None)
+    for name in ("upstream_files", "score_files"):
+        UpstreamFiles(filepath=str(data / f"01_raw/{name}.json"), files=str(tmp_path)).save({"mine": texts})
+
+    def lines(code: int) -> list[str]:
+        environment = project.environment({})
+        found = run_everytoken(["verify", "--env", "test"], folder=project.folder, environment=environment, timeout=600)
+        assert found.returncode == code, found.stdout + found.stderr
+        *checks, how, verdict = found.stdout.splitlines()
+        return [*sorted(line for line in checks if not line.endswith("  not made")), how, verdict]
+
+    assert lines(0) == [
+        "ok    score_files  list: 1 files, 1 sources",
+        "ok    upstream_files  list: 1 files, 1 sources",
+        "sizes and samples only; --full reads every byte",
+        "all 2 checks hold",
+    ]
+    (data / "01_raw/score_files.json").write_text('{"mine": [3]}')
+    (data / "05_model_input/annotated_stream").mkdir(parents=True)
+    (data / "05_model_input/compact_stream").mkdir()
+    (data / "05_model_input/compact_stream/notes.txt").write_text("no stream")
+    other, damaged, whole, _, verdict = lines(1)
+    assert whole.startswith("ok    upstream_files") and damaged.startswith("FAIL  score_files  list: ")
+    assert other.startswith("FAIL  data/test/05_model_input/compact_stream holds nothing to verify: no ledger.json")
+    assert verdict == "2 of 3 checks do not hold"
 
 
 @pytest.mark.slow

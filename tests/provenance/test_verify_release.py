@@ -17,13 +17,13 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
+from everytoken.checks import Check
 from everytoken.cli import cli
 from everytoken.corpus.exclusion import ExcludedAddress, write_list
 from everytoken.provenance.releases.release import Release, open_release
 from everytoken.provenance.verification.releases import find_streams, release_checks
 from everytoken.provenance.verification.window_faults import checksum, single_changes
 from everytoken.seeds import numpy_generator
-from everytoken.tokens.checks.check import Check
 from tests.provenance.builds import Build, build, release_of, write_texts
 
 
@@ -403,6 +403,17 @@ def test_garbage_is_a_fault_and_no_traceback(copy: Path, garbage: bytes) -> None
         with changed(path, garbage):
             found = faults(release_checks(copy / "release", {"annotated": path.parent}, full=True, documents=4, seed=1))
             assert any(str(path) in fault for fault in found.values()), path
+
+
+def test_what_needs_a_release_that_cannot_be_opened_is_said_not_to_be_checked(copy: Path) -> None:
+    (copy / "release/recipe.json").write_text("{}")
+    found = {check.name: check for check in checks(copy)}
+    assert [name for name, check in found.items() if check.outcome == "failed"] == ["ledger", "digests", "release"]
+    assert {"recipe", "plan", "rows", "manifest", "streams", "windows"} < {
+        name
+        for name, check in found.items()
+        if check.outcome == "not made" and check.text == "not checked: see release"
+    }
 
 
 def test_truncated_streams_are_named_by_window(copy: Path) -> None:

@@ -6,16 +6,22 @@ import importlib
 import json
 import pkgutil
 import sys
+import textwrap
 import time
-from collections.abc import Iterator
-from itertools import chain
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from everytoken.cli.project import project
 from everytoken.measurements import rate
+
+if TYPE_CHECKING:
+    from everytoken.checks import Check
+
+_MARKS = {"passed": "ok  ", "failed": "FAIL", "not made": "--  "}
 
 
 @click.command()
@@ -82,108 +88,111 @@ def verify_command(
     if paths and env is not None:
         raise click.UsageError("--env chooses what is checked when no PATH is given: give one of them")
     if paths and is_meant_as_release(paths[0]):
-        _verify_release(paths[0], paths[1:], full, count, seed, files if upstream else None, _by_source(roots))
+        given = {"upstream": files if upstream else None, "roots": _by_source(roots)}
+        _verify_release(paths[0], list(paths[1:]), full=full, documents=count, seed=seed, **given)
         return
     if upstream:
         raise click.UsageError("--upstream is for a release: give its folder as the first path")
     _verify_stored(paths, env, full)
 
 
-def _verify_release(
-    release: Path,
-    paths: tuple[Path, ...],
-    full: bool,
-    count: int,
-    seed: int,
-    upstream: Path | None,
-    roots: dict[str, str],
-) -> None:
+def _verify_release(release: Path, paths: list[Path], **how: Any) -> None:
+    from everytoken.checks import Check
     from everytoken.provenance.releases import open_release
-    from everytoken.provenance.verification import Finding, each_release_check, fault_lines, find_streams
+    from everytoken.provenance.verification import each_release_check, find_streams
 
-    begun = time.monotonic()
-    streams, faults = find_streams(release, list(paths)) if paths else ({}, [])
-    for fault in faults:
-        click.echo("\n".join(fault_lines(fault)))
-    checks = failed = not_made = 0
-    found = each_release_check(release, streams, full=full, documents=count, seed=seed, upstream=upstream, roots=roots)
-    for check in found:
-        is_made = not isinstance(check, Finding) or check.is_made
-        said = f"{check.name}: {check.text}"
-        click.echo(f"{'ok  ' if is_made else '--  '}  {said}" if check.ok else "\n".join(fault_lines(said)))
-        checks, failed, not_made = checks + is_made, failed + (not check.ok), not_made + (not is_made)
-    for name in sorted(set(open_release(release).streams) - set(streams)) if streams else []:
+    printed = _Printed(columns=120)
+    streams, faults = find_streams(release, paths) if paths else ({}, [])
+    printed.add(Check("", "failed", fault) for fault in faults)
+    printed.add(each_release_check(release, streams, **how))
+    for name in sorted(open_release(release).streams.keys() - streams) if streams else []:
         click.echo(f"--    {name}: not compared, as none of the paths holds this stream")
-    if full:
-        read = (file for path in (release, *streams.values()) for file in path.rglob("*") if file.is_file())
-        size = sum(file.stat().st_size for file in read)
-        click.echo(_read_line(size, time.monotonic() - begun))
-    else:
-        click.echo(f"sizes and a sample of seed {seed} only; --full reads every byte")
-    _end(checks + len(faults), failed + len(faults), not_made)
+    read = (file for path in (release, *streams.values()) for file in path.rglob("*") if file.is_file())
+    size = sum(file.stat().st_size for file in read) if how["full"] else None
+    printed.end(size, f"sizes and a sample of seed {how['seed']} only")
 
 
-def _read_line(size: int, seconds: float) -> str:
-    speed = rate(size / 1e9, seconds)
-    return f"read {size:,} bytes in {seconds:.2f} s" + ("" if speed is None else f" ({speed:.2f} GB/s)")
+def _verify_stored(paths: tuple[Path, ...], env: str | None, full: bool) -> None:
+    from everytoken.checks import Check
+    from everytoken.provenance.verification import index_checks, is_index, stored_around
+    from everytoken.shards import LEDGER_FILE
+    from everytoken.tokens import StreamError
+    from everytoken.tokens.checks import Level, find_stored, stored_bytes, tokenizers_of, verify
+
+    printed, stored = _Printed(), dict[Path, str]()
+    targets = [(str(path), path) for path in paths] or _stored_by_environment(env, printed)
+    for name, path in targets:
+        try:
+            stored |= {one: name if one == path else str(one) for one in find_stored(path)}
+        except StreamError as error:
+            printed.add([Check("", "failed", str(error))])
+    tokenizers = tokenizers_of(list(stored))
+    level: Level = "full" if full else "sampled"
+    around: dict[Path, dict[str, Path]] = {}  # several indexes lie in one data folder
+    for path, name in stored.items():
+        printed.add(verify(path, level, tokenizers.get(path), with_ledger=not paths, covers=name))
+        if is_index(path):
+            data = path.resolve().parents[1]
+            if full and data not in around:
+                around[data] = stored_around(path)
+            printed.add(index_checks(path, level, around.get(data, {}), covers=name))
+        if not (path if path.is_dir() else path.parent).joinpath(LEDGER_FILE).exists() and paths:
+            click.echo(f"--    {name}  has no {LEDGER_FILE}: nothing says which digests its files should have")
+    if not printed.made:
+        raise click.ClickException("there is nothing to verify: run the pipelines that make it (kedro run)")
+    printed.end(sum(map(stored_bytes, stored)) if full else None, "sizes and samples only")
+
+
+class _Printed:
+    """Prints checks as they come, and the verdict; faults are wrapped at ``columns``, or one line each."""
+
+    def __init__(self, columns: int | None = None) -> None:
+        self._columns, self._begun, self._outcomes = columns, time.monotonic(), Counter[str]()
+
+    @property
+    def made(self) -> int:
+        """How many checks were made."""
+        return self._outcomes["passed"] + self._outcomes["failed"]
+
+    def add(self, checks: Iterable[Check]) -> None:
+        """Print and count."""
+        for check in checks:
+            said = "  ".join(filter(None, [check.covers, ": ".join(filter(None, [check.name, check.text]))]))
+            if check.ok or self._columns is None:
+                click.echo(f"{_MARKS[check.outcome]}  {' '.join(said.splitlines())}")
+            else:
+                click.echo("\n".join(_wrapped(said, self._columns)))
+            self._outcomes[check.outcome] += 1
+
+    def end(self, size: int | None, sampled: str) -> None:
+        """Print the verdict; exit with 1 when a check does not hold."""
+        seconds, failed, not_made = time.monotonic() - self._begun, self._outcomes["failed"], self._outcomes["not made"]
+        if size is None:
+            click.echo(f"{sampled}; --full reads every byte")
+        else:
+            speed = rate(size / 1e9, seconds)
+            said = "" if speed is None else f" ({speed:.2f} GB/s)"
+            click.echo(f"read {size:,} bytes in {seconds:.2f} s{said}")
+        without = f"; {not_made:,} could not be made" if not_made else ""
+        if failed:
+            click.echo(f"{failed:,} of {self.made:,} checks {'does' if failed == 1 else 'do'} not hold{without}")
+            sys.exit(1)
+        click.echo(f"all {self.made:,} checks hold{without}")
+
+
+def _wrapped(fault: str, columns: int) -> Iterator[str]:
+    """Yield the lines of a fault, those after its first line indented."""
+    for number, line in enumerate(fault.split("\n")):
+        indent = " " * (6 + len(line) - len(line.lstrip()))
+        first, then = (indent, f"{indent}  ") if number else ("FAIL  ", indent)
+        wrapper = textwrap.TextWrapper(columns, first, then, break_long_words=False, break_on_hyphens=False)
+        yield from wrapper.wrap(line.strip())
 
 
 def _by_source(roots: tuple[str, ...]) -> dict[str, str]:
     if wrong := [one for one in roots if not all(one.partition("=")[::2])]:
         raise click.BadParameter(f"{wrong[0]!r}: expected SOURCE=PLACE", param_hint="--root")
     return {name: place for name, _, place in (one.partition("=") for one in roots)}
-
-
-def _end(checks: int, failed: int, not_made: int = 0) -> None:
-    """Print the verdict; exit with 1 when a check does not hold."""
-    without = f"; {not_made:,} could not be made" if not_made else ""
-    if failed:
-        click.echo(f"{failed:,} of {checks:,} checks {'does' if failed == 1 else 'do'} not hold{without}")
-        sys.exit(1)
-    click.echo(f"all {checks:,} checks hold{without}")
-
-
-def _verify_stored(paths: tuple[Path, ...], env: str | None, full: bool) -> None:
-    from everytoken.provenance.verification import index_checks, is_index, stored_around
-    from everytoken.shards import LEDGER_FILE
-    from everytoken.tokens import StreamError
-    from everytoken.tokens.checks import Check, find_stored, stored_bytes, tokenizers_of, verify
-
-    targets = [(str(path), path) for path in paths] or _stored_by_environment(env)
-    begun, size, checks, failed = time.monotonic(), 0, 0, 0
-    stored: dict[Path, str] = {}
-    around: dict[Path, dict[str, Path]] = {}  # several indexes lie in one data folder
-    for name, path in targets:
-        try:
-            stored |= {one: name if one == path else str(one) for one in find_stored(path)}
-        except StreamError as error:
-            click.echo(f"FAIL  {error}" if paths else f"--    {name}  not made")
-            checks, failed = checks + bool(paths), failed + bool(paths)
-    tokenizers = tokenizers_of(list(stored))
-    for path, name in stored.items():
-        level: Literal["sampled", "full"] = "full" if full else "sampled"
-        found: Iterator[Check | str] = iter(verify(path, level, tokenizers.get(path), with_ledger=not paths))
-        if is_index(path):
-            data = path.resolve().parents[1]
-            if full and data not in around:
-                around[data] = stored_around(path)
-            found = chain(found, index_checks(path, level, around.get(data, {})))
-        for check in found:
-            if isinstance(check, str):
-                click.echo(f"--    {name}  {check}")
-                continue
-            click.echo(f"{'ok  ' if check.ok else 'FAIL'}  {name}  {check.name}: {check.text}")
-            checks, failed = checks + 1, failed + (not check.ok)
-        if not (path if path.is_dir() else path.parent).joinpath(LEDGER_FILE).exists() and paths:
-            click.echo(f"--    {name}  has no {LEDGER_FILE}: nothing says which digests its files should have")
-        size += stored_bytes(path)
-    if not stored and not failed:
-        raise click.ClickException("there is nothing to verify: run the pipelines that make it (kedro run)")
-    if full:
-        click.echo(_read_line(size, time.monotonic() - begun))
-    else:
-        click.echo("sizes and samples only; --full reads every byte")
-    _end(checks, failed)
 
 
 @click.command()
@@ -252,17 +261,43 @@ def _stages_in_order() -> list[str]:
     return [output for node in sum(made, Pipeline([])).nodes for output in node.outputs]
 
 
-def _stored_by_environment(env: str | None) -> list[tuple[str, Path]]:
-    """Return name and folder of every store and artifact but the release and what a replay makes."""
-    from kedro.framework.project import pipelines
+def _stored_by_environment(env: str | None, printed: _Printed) -> list[tuple[str, Path]]:
+    """Return name and folder of every store and artifact but the release and what a replay makes.
 
+    Lists of files, which have no ledger, are checked here.
+    """
+    from kedro.framework.project import pipelines
+    from kedro.io.core import DatasetError
+
+    from everytoken.checks import READ_FAULTS, run_checks
     from everytoken.datasets import DatasetPaths
     from everytoken.tokens.streams import WHEN_MADE
 
+    found = []
     with project(env) as (context, catalog):
         left_out = ("__default__", "corpus", "release", "replay")
         nodes = [node for name in pipelines if name not in left_out for node in pipelines[name].nodes]
         outputs = dict.fromkeys(output for node in nodes for output in node.outputs if not output.endswith(WHEN_MADE))
-        names = [name for name in outputs if hasattr(catalog.get(name), "ledger_summary")]
         paths = DatasetPaths(context.config_loader["catalog"])
-        return [(name, paths[name]) for name in names]
+        for name, dataset in ((name, catalog.get(name)) for name in outputs):
+            if not hasattr(dataset, "ledger_summary"):
+                continue
+            if not _is_made(paths[name]):
+                click.echo(f"--    {name}  not made")
+            elif paths[name].is_dir():
+                found.append((name, paths[name]))
+            else:
+                printed.add(run_checks((("list", _check_list),), dataset, (DatasetError, *READ_FAULTS), covers=name))
+    return found
+
+
+def _is_made(path: Path) -> bool:
+    """Return whether a file exists, or a folder with more than hidden files (``.making``: parts of a store)."""
+    return path.is_file() or (
+        path.is_dir() and any(one.name == ".making" or not one.name.startswith(".") for one in path.iterdir())
+    )
+
+
+def _check_list(dataset: Any) -> dict[str, int]:
+    files = dataset.load()
+    return {"files": sum(map(len, files.values())), "sources": len(files)}

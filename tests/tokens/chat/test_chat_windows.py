@@ -35,7 +35,7 @@ from everytoken.tokens import (
 from everytoken.tokens.chat.conversations import encode_chats, mark_ids, spans_after, spans_of_lines
 from everytoken.tokens.chat.parameters import ChatParameters, SpansAfter, SpansOfLines
 from everytoken.tokens.chat.windows import cut_chat, write_chat_windows
-from everytoken.tokens.checks.integrity import check_stream
+from everytoken.tokens.checks.integrity import verify
 from everytoken.tokens.streams.documents import TokenizerFacts
 from everytoken.tokens.streams.loss_mask import LOSS_MASK_FILE, open_loss_mask, pack_mask, unpack_mask
 from everytoken.tokens.streams.megatron import open_indexed
@@ -180,7 +180,7 @@ def test_every_token_of_the_assistant_counts_once_in_windows_of_any_size(
     all_tokens = sum(len(chat.ids) + chat.left_out for chat in cut)
     assert numbers["tokens"] == all_tokens - numbers["tokens_left_out"] + numbers["tokens_repeated"]
     assert numbers["tokens"] + numbers["padding_tokens"] == windows.size
-    assert all(check.ok for check in check_stream(stream)), check_stream(stream)
+    assert all(check.ok for check in verify(tmp_path / "s", "full")), verify(tmp_path / "s", "full")
 
 
 chat_shapes = st.lists(st.tuples(st.integers(0, 12), st.integers(1, 16)), min_size=1, max_size=8)
@@ -378,12 +378,12 @@ def test_a_damaged_mask_is_found(
     tmp_path: Path, tokenizer: Artifact, damage: Callable[[Path], object], fault: str
 ) -> None:
     folder = tmp_path / "s"
-    stream = write(folder, tokenizer, chats_in(tmp_path, CHATS), 301)
+    write(folder, tokenizer, chats_in(tmp_path, CHATS), 301)
     for level in ("sizes", "sampled", "full"):
-        assert all(check.ok for check in check_stream(stream, level)), level
+        assert all(check.ok for check in verify(folder, level)), level
     shutil.copytree(folder, tmp_path / "damaged")
     damage(tmp_path / "damaged")
-    faults = " ".join(check.fault for check in check_stream(tmp_path / "damaged") if not check.ok)
+    faults = " ".join(check.fault for check in verify(tmp_path / "damaged", "full") if not check.ok)
     import re
 
     assert re.search(fault, faults), faults

@@ -31,7 +31,8 @@ from everytoken.shards import (
     versioned,
 )
 from everytoken.tokens import DataParameters, StreamError, WindowWriter, open_training_windows, open_window_stream
-from everytoken.tokens.checks.integrity import check_stream, find_stored, require, tokenizers_of, verify
+from everytoken.tokens.checks.integrity import require, tokenizers_of, verify
+from everytoken.tokens.checks.stored import find_stored
 from everytoken.tokens.checks.windows import Seen, check_ids, check_padding, new_digest, sampled, scan
 from everytoken.tokens.streams.packed import write_annotated_stream, write_compact_stream
 from tests.shards.functions import count_up
@@ -98,14 +99,14 @@ def test_what_is_whole_passes_at_every_level(copied: Path, level: str, with_ledg
 
 
 def test_the_numbers_are_those_of_the_streams(made: Path) -> None:
-    numbers = {check.name: check.numbers for check in check_stream(ArtifactStore(made / "annotated").load())}
+    numbers = {check.name: check.numbers for check in verify(made / "annotated", "full")}
     assert numbers["sizes"] == {"windows": 80, "tokens each": 9, "bytes a token": 2}
     assert numbers["lengths"] == {"tokens of content": 18 * 20}
     assert numbers["sidecar"] == {"rows": 80}
     windows = open_window_stream(made / "annotated").windows
     assert numbers["windows"] == {"windows": 80, "is the largest id": windows.max(), "EOS in content": 0}
     assert numbers["digests"] == {"files with their SHA-256": 4}
-    compact = {check.name: check.text for check in check_stream(made / "compact")}
+    compact = {check.name: check.text for check in verify(made / "compact", "full")}
     assert compact["sizes"] == "144 windows, 9 tokens each, 2 bytes a token"
     raw = {check.name: check.numbers for check in verify(made / "raw_shards", "full")}
     manifest = json.loads((made / "raw_shards/manifest.json").read_text())
@@ -114,7 +115,7 @@ def test_the_numbers_are_those_of_the_streams(made: Path) -> None:
 
 def test_a_planned_stream_has_nothing_to_check() -> None:
     with pytest.raises(StreamError, match="only planned"):
-        check_stream(Artifact())
+        open_window_stream(Artifact(), "full")
 
 
 # ---- what is damaged ----

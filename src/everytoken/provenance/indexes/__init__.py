@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         read_index,
         stream_of,
     )
-    from everytoken.provenance.indexes.padded_index import PADDED, index_padded_stream
+    from everytoken.provenance.indexes.padded_index import PADDED, PaddedIndex, index_padded_stream
     from everytoken.provenance.indexes.raw_shards_index import index_raw_shards
     from everytoken.provenance.indexes.spans import Span, StreamIndex
     from everytoken.provenance.indexes.stream_index import WINDOW_INDEXES, open_flat_index, open_stream_index
@@ -41,6 +41,7 @@ __all__ = [
     "FlatWindowIndex",
     "MadeStream",
     "PADDED",
+    "PaddedIndex",
     "Span",
     "StreamIndex",
     "WINDOW_INDEXES",

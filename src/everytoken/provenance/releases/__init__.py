@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         VERIFICATION_FOLDER,
         Release,
         open_release,
+        read_sums,
     )
     from everytoken.provenance.releases.released_texts import find_shared_ids
     from everytoken.provenance.releases.roots import guarded_upstreams, is_readable, without_foreign_places
@@ -109,6 +110,7 @@ __all__ = [
     "parse_object",
     "parts_with_text",
     "read_bounded",
+    "read_sums",
     "recipe_of",
     "release_metrics",
     "require_inside",

@@ -142,7 +142,7 @@ def open_release(path: Path) -> Release:
     require_recipe(recipe, str(path / RECIPE_FILE))
     require_upstream(upstream, str(path / UPSTREAM_FILE))
     require_boundaries(boundaries, SPLITS, str(path / BOUNDARIES_FILE))
-    return Release(path, recipe, upstream, boundaries, _sums(path))
+    return Release(path, recipe, upstream, boundaries, read_sums(path))
 
 
 def _json(folder: Path, name: str) -> dict[str, Any]:
@@ -154,8 +154,12 @@ def _json(folder: Path, name: str) -> dict[str, Any]:
         ) from error
 
 
-def _sums(folder: Path) -> dict[str, str]:
-    """Read what ``sha256sum`` reads: digest, two spaces, path."""
+def read_sums(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of each file by ``SHA256SUMS``, as ``sha256sum`` reads it: digest, two spaces, path.
+
+    Raises:
+        ProvenanceError: names the first line that is another, or whose path leaves the release.
+    """
     path = folder / SUMS_FILE
     try:
         lines = read_bounded(path).decode("utf-8").splitlines()

@@ -233,18 +233,27 @@ def require_recipe(recipe: Mapping[str, Any], where: str) -> None:
 
 
 def require_streams(streams: Mapping[str, Any], where: str) -> None:
-    """Check that the names of streams and of their files stay in their folders.
+    """Check the form of ``streams.json``, and that the names of streams and of their files stay in their folders.
 
     Raises:
-        ProvenanceError: one does not.
+        ProvenanceError: one does not, or it is another form.
     """
     for name, stream in streams.items():
         require_name(name, where)
-        files = stream.get("files") if isinstance(stream, dict) else None
-        if not isinstance(files, dict):
+        if not _is_stream(stream):
             raise ProvenanceError(f"{where}: root_digest, statistics or files of {name} are not there. {_HOSTILE}")
-        for file in files:
+        for file in stream["files"]:
             require_path(file, f"{where}: {name}")
+
+
+def _is_stream(stream: Any) -> bool:
+    kinds = {"root_digest": str, "statistics": dict, "files": dict}
+    is_one = isinstance(stream, dict) and all(isinstance(stream.get(name), kind) for name, kind in kinds.items())
+    return is_one and all(map(_is_entry, stream["files"].values()))
+
+
+def _is_entry(entry: Any) -> bool:
+    return isinstance(entry, dict) and _is_count(entry.get("bytes")) and _is_sha256(entry.get("sha256"))
 
 
 def _is_count(value: Any) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypedDict
 
+from everytoken.checks import Check
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases import open_release
 from everytoken.provenance.replay.manifest_files import is_release
@@ -20,11 +21,15 @@ logger = logging.getLogger(__name__)
 
 
 class StreamCheck(TypedDict):
-    """A check of a release or a stream; ``ok`` is None of a stream that is not there."""
+    """A check of a release or a stream; ``ok`` is None of one that was not made."""
 
     name: str
     ok: bool | None
     text: str
+
+
+_OUTCOMES = {"passed": True, "failed": False, "not made": None}
+_NOT_REBUILT = "not rebuilt: "
 
 
 def compare_streams(
@@ -32,8 +37,8 @@ def compare_streams(
 ) -> list[StreamCheck]:
     """Check a release, and streams against it.
 
-    A stream of the release that is not there is listed with what makes it. A manifest in the published
-    format describes no streams, and there are no checks.
+    ``ok`` is null for one that was not made, as for a stream that does not exist, with what makes it. A manifest in the
+    published format describes no streams, and there are no checks.
 
     Args:
         folder: of the release.
@@ -45,15 +50,11 @@ def compare_streams(
     if not is_release(folder):
         logger.warning("warning: %s describes no streams: nothing is compared", folder)
         return []
-    release = open_release(folder)
-    made = {name: stream.folder for name, stream in streams.items() if stream is not None and stream.folder}
-    folders = {name: made[name] for name in made if name in release.streams}
-    absent = [
-        StreamCheck(name=name, ok=None, text=f"not rebuilt: {_remedy(name)}")
-        for name in sorted(set(release.streams) - set(folders))
-    ]
-    checks = release_checks(release, folders, full=full, documents=documents, seed=seed)
-    return [*(StreamCheck(name=check.name, ok=check.ok, text=check.text) for check in checks), *absent]
+    known = open_release(folder).streams
+    made = {name: one.folder for name, one in streams.items() if name in known and one is not None and one.folder}
+    checks = release_checks(folder, made, full=full, documents=documents, seed=seed)
+    checks += [Check(name, "not made", f"{_NOT_REBUILT}{_remedy(name)}") for name in sorted(known.keys() - made)]
+    return [StreamCheck(name=check.name, ok=_OUTCOMES[check.outcome], text=check.text) for check in checks]
 
 
 def _remedy(name: str) -> str:
@@ -83,7 +84,8 @@ def require_checks_hold(checks: Sequence[StreamCheck], replayed: ReplayMetrics, 
     Raises:
         ProvenanceError: one does not hold although no document is missing.
     """
-    absent = [check for check in checks if check["ok"] is None]
+    not_made = [check for check in checks if check["ok"] is None]
+    absent = [check for check in not_made if check["text"].startswith(_NOT_REBUILT)]
     checks = [check for check in checks if check["ok"] is not None]
     failed = [check for check in checks if not check["ok"]]
     missing = sum(replayed[kind] for kind in FAULTS)
@@ -98,10 +100,10 @@ def require_checks_hold(checks: Sequence[StreamCheck], replayed: ReplayMetrics, 
         )
     elif not checks:
         logger.warning("warning: %s; nothing is told of its streams, and nothing was compared", outcome)
-    elif not absent:
-        logger.info("%s; all streams are the released ones (%d checks)", outcome, len(checks))
     else:
-        logger.info("%s; the streams that were rebuilt are the released ones (%d checks)", outcome, len(checks))
-    for stream in absent:
-        logger.warning("warning: stream %s of the release is %s", stream["name"], stream["text"])
+        compared = "the streams that were rebuilt" if absent else "all streams"
+        logger.info("%s; %s are the released ones (%d checks)", outcome, compared, len(checks))
+    for check in not_made:
+        said = "stream %s of the release is %s" if check in absent else "%s: %s"
+        logger.warning(f"warning: {said}", check["name"], check["text"])
     return {"checks": len(checks), "failed": len(failed), "not_rebuilt": len(absent), "missing_documents": missing}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from everytoken.checks import Faults, Hashing, require_none
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases import (
     BOUNDARIES_FILE,
@@ -17,11 +18,9 @@ from everytoken.provenance.releases import (
     Release,
     require_inside,
 )
-from everytoken.provenance.verification import Hashing
 
 logger = logging.getLogger(__name__)
 
-_SHOWN = 5
 _COPY = "Copy the release again; if it stays so, do not trust it."
 
 
@@ -49,20 +48,15 @@ def require_whole(release: Release) -> None:
             require_inside(release.path, name)
         except OSError as error:
             faults.append(f"{release.path / name} cannot be read ({error.strerror})")
-    _require_none(release, faults)
-    tokenizer = (release.path / TOKENIZER_PATH).stat().st_size
-    if tokenizer > MOST_BYTES:
+    try:
+        require_none(faults)
+        tokenizer = release.path / TOKENIZER_PATH
+        if (size := tokenizer.stat().st_size) > MOST_BYTES:
+            raise ProvenanceError(f"{tokenizer} has {size:,} bytes, at most {MOST_BYTES:,} are read")
+        with Hashing() as hashing:
+            require_none([*hashing.wrong(release.path, sums).values()])
+    except Faults as error:
         raise ProvenanceError(
-            f"{release.path / TOKENIZER_PATH} has {tokenizer:,} bytes, at most {MOST_BYTES:,} are read"
-        )
-    with Hashing() as hashing:
-        _require_none(release, hashing.wrong(release.path, sums))
+            f"the release {release.path} is not the one that was written: {error}. {_COPY}"
+        ) from error
     logger.info("release %s: %s files have their SHA-256", release.digest, f"{len(sums):,}")
-
-
-def _require_none(release: Release, faults: list[str]) -> None:
-    if faults:
-        more = f"; and {len(faults) - _SHOWN:,} more" if len(faults) > _SHOWN else ""
-        raise ProvenanceError(
-            f"the release {release.path} is not the one that was written: {'; '.join(faults[:_SHOWN])}{more}. {_COPY}"
-        )

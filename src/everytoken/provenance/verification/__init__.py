@@ -5,8 +5,6 @@ from typing import TYPE_CHECKING
 from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
-    from everytoken.provenance.verification.file_threads import Hashing
-    from everytoken.provenance.verification.findings import Finding, fault_lines
     from everytoken.provenance.verification.indexes import index_checks, is_index, stored_around
     from everytoken.provenance.verification.releases import (
         each_release_check,
@@ -18,10 +16,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = exports(__name__, __file__)
 
 __all__ = [
-    "Finding",
-    "Hashing",
     "each_release_check",
-    "fault_lines",
     "find_streams",
     "index_checks",
     "is_index",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from itertools import zip_longest
 
 import numpy as np
 
 from everytoken.address import SHARD_INDEX, file_of
+from everytoken.checks import require_equal
 from everytoken.corpus.ingestion import PlanParameters, shard_order
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases import (
@@ -20,40 +21,18 @@ from everytoken.provenance.releases import (
     TOKENIZER_PATH,
     UPSTREAM_FILE,
     VERIFICATION_FOLDER,
-    Release,
 )
-from everytoken.provenance.verification.file_checks import open_array
-from everytoken.provenance.verification.findings import require_equal, require_none
-from everytoken.provenance.verification.window_documents import kind_in_manifests
+from everytoken.provenance.verification.checked_release import CheckedRelease
+from everytoken.provenance.verification.documents import kind_in_manifests
 from everytoken.shards import artifact_root_digest, canonical_json
+from everytoken.tokens.checks import open_array
 from everytoken.tokens.streams import HEADER_BYTES, STREAM_KINDS, dataset_of_stream, stored_dtype
 from everytoken.tokens.tokenizer import open_tokenizer, token_dtype
 
 
-def described_streams(release: Release) -> dict[str, Any]:
-    """Return what the release says of its streams, by name.
-
-    Raises:
-        ProvenanceError: it has not the form that it is written in.
-    """
-    for name, stream in release.streams.items():
-        try:
-            right = isinstance(stream["statistics"], dict) and isinstance(stream["root_digest"], str)
-            right = right and all(
-                isinstance(entry["bytes"], int) and entry["sha256"] for entry in stream["files"].values()
-            )
-        except (KeyError, TypeError, AttributeError):
-            right = False
-        if not right:
-            raise ProvenanceError(
-                f"{release.path / STREAMS_FILE}: root_digest, statistics or files of {name} are not there"
-            )
-    return release.streams
-
-
-def check_recipe(release: Release) -> str:
+def check_recipe(checked: CheckedRelease) -> str:
     """``recipe.json`` is canonical JSON, and names the stages with their digests."""
-    path = release.path / RECIPE_FILE
+    release, path = checked.release, checked.folder / RECIPE_FILE
     if path.read_text(encoding="utf-8").rstrip("\n") != canonical_json(release.recipe):
         raise ProvenanceError(f"{path} is not the canonical JSON of what it says")
     versions = release.recipe["versions"]
@@ -61,16 +40,16 @@ def check_recipe(release: Release) -> str:
     return f"{len(release.recipe['datasets']):,} datasets with their digests, made with {made_with}"
 
 
-def check_plan(release: Release) -> str:
+def check_plan(checked: CheckedRelease) -> str:
     """The order of the shards, drawn again from the recipe's seed, is that of the plan."""
-    path, plan = release.path / UPSTREAM_FILE, release.upstream["plan"]
+    release, path, plan = checked.release, checked.folder / UPSTREAM_FILE, checked.release.upstream["plan"]
     parameters = PlanParameters.model_validate(release.parameters("ingestion")["plan"])
     require_equal(f"{path}: parameters of the plan", plan["parameters"], parameters.model_dump(mode="json"))
     order = shard_order(plan["n_total"], parameters)
     require_equal(f"{path}: shards in the order of the plan", len(plan["order"]), len(order))
+    require_equal(f"{path}: shards described", len(plan["shards"]), len(order))
     for position, (found, expected) in enumerate(zip(plan["order"], order, strict=True)):
         require_equal(f"{path}: shard at position {position:,} of the plan", found, expected)
-    require_equal(f"{path}: shards described", len(plan["shards"]), len(order))
     files = {
         (name, file[SHARD_INDEX]): (file["path"], file["digest"])
         for name, source in release.upstream["sources"].items()
@@ -92,35 +71,28 @@ def check_plan(release: Release) -> str:
     )
 
 
-def check_rows(release: Release) -> str:
+def check_rows(checked: CheckedRelease) -> str:
     """Rows of the boundaries, of the recipe, and of the files, by split."""
-    said = []
+    release, said, path = checked.release, [], checked.folder / BOUNDARIES_FILE
     for split in SPLITS:
-        path, boundary = release.path / BOUNDARIES_FILE, release.boundaries[split]
-        parts: list[str] = []
-        folder, row = release.path / MANIFEST_FOLDER / split, 0
-        for number, part in enumerate(boundary["parts"]):
+        boundary, row, folder = release.boundaries[split], 0, f"{MANIFEST_FOLDER}/{split}"
+        parts = [f"{folder}/{part['name']}.parquet" for part in boundary["parts"]]
+        listed = sorted(name for name in release.sha256sums if name.startswith(f"{folder}/"))
+        for number, (found, expected) in enumerate(zip_longest(parts, listed)):
+            require_equal(f"{path}: part {number:,} of {split}, as {SUMS_FILE} lists them", found, expected)
+        for part in boundary["parts"]:
             require_equal(f"{path}: first row of {split} {part['name']}", part["first_row"], row)
-            if number and part["name"] <= parts[-1]:
-                raise ProvenanceError(f"{path}: {split} {part['name']} follows {parts[-1]}; expected parts in order")
             row += part["rows"]
-            parts.append(part["name"])
         require_equal(f"{path}: rows of {split}", boundary["rows"], row)
         named = release.recipe["datasets"].get(f"{split}_documents", {})
-        require_equal(f"{release.path / RECIPE_FILE}: rows of {split}_documents", named.get("rows"), row)
-        files = {file.stem for file in folder.glob("*.parquet")}
-        require_none([f"{folder}/{name}.parquet: {path} has no such part" for name in sorted(files - set(parts))])
-        listed = {name for name in parts if f"{MANIFEST_FOLDER}/{split}/{name}.parquet" in release.sha256sums}
-        require_none(  # parts that are listed and missing are the fault of `checksums`
-            [f"{folder}/{name}.parquet is not listed in {SUMS_FILE}" for name in sorted(set(parts) - listed)]
-        )
+        require_equal(f"{checked.folder / RECIPE_FILE}: rows of {split}_documents", named.get("rows"), row)
         said.append(f"{row:,} {split}")
     return f"{', '.join(said)}, in {sum(len(release.boundaries[split]['parts']) for split in SPLITS):,} parts"
 
 
-def check_windows(release: Release) -> str:
+def check_windows(checked: CheckedRelease) -> str:
     """Windows by the index, lengths, checksums and statistics; documents by statistics and boundaries."""
-    said, raw = [], ""
+    release, said, raw = checked.release, [], ""
     window = release.parameters("tokenization")["seq_length"] + 1
     for name, stream in release.streams.items():
         folder, statistics = release.path / VERIFICATION_FOLDER / name, stream["statistics"]
@@ -138,16 +110,15 @@ def check_windows(release: Release) -> str:
             require_equal(f"statistics of {name}: documents", statistics["documents"], rows)
             if kind.layout == "padded":  # so its sidecar has a row for each
                 require_equal(f"windows of {name}, of one document each", windows, rows)
-        bins = [entry["bytes"] for file, entry in stream["files"].items() if file.endswith(".bin")]
-        width = stored_dtype(token_dtype(statistics["tokenizer"]["vocab_size"])).itemsize
-        if kind is not None:
-            require_equal(f"bytes of {name}.bin", sum(bins), windows * window * width)
+            width = stored_dtype(token_dtype(statistics["tokenizer"]["vocab_size"])).itemsize
+            require_equal(f"bytes of {name}.bin", stream["files"][f"{name}.bin"]["bytes"], windows * window * width)
         said.append(f"{name} {windows:,}")
     return (", ".join(said) + " windows" if said else "no streams") + raw
 
 
-def check_stream_digests(release: Release) -> str:
+def check_stream_digests(checked: CheckedRelease) -> str:
     """What is said of each stream sums up to its root digest, which the recipe names too."""
+    release = checked.release
     for name, stream in release.streams.items():
         summed = artifact_root_digest(stream["files"], stream["statistics"])
         require_equal(f"{STREAMS_FILE}: root digest of {name}", stream["root_digest"], summed)
@@ -161,9 +132,9 @@ def check_stream_digests(release: Release) -> str:
     return ", ".join(f"{name} {stream['root_digest'][:16]}" for name, stream in release.streams.items())
 
 
-def check_tokenizer(release: Release) -> str:
+def check_tokenizer(checked: CheckedRelease) -> str:
     """The tokenizer is the one of the recipe and of every stream; its vocabulary and EOS are what they say."""
-    path, said = release.path / TOKENIZER_PATH, release.recipe["tokenizer"]
+    release, path, said = checked.release, checked.folder / TOKENIZER_PATH, checked.release.recipe["tokenizer"]
     require_equal(f"{path}: SHA-256", release.sha256sums.get(TOKENIZER_PATH), said["sha256"])
     opened = open_tokenizer(path, said["eos_token"])
     require_equal(f"{path}: vocab_size", opened.vocab_size, said["vocab_size"])

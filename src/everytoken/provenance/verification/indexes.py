@@ -8,15 +8,18 @@ again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from everytoken.checks import Check, Mismatch, NotMadeError, first_difference, run_checks
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.indexes import (
     DESCRIPTION_FILE,
+    DOCUMENT_INDEX_FORMAT,
     index_chat_windows,
     index_compact_stream,
     index_documents,
@@ -29,93 +32,65 @@ from everytoken.provenance.indexes import (
     read_description,
     read_index,
 )
+from everytoken.provenance.verification.documents import RELEASE_FAULTS
 from everytoken.shards import (
     LEDGER_FILE,
     ArtifactStore,
     Built,
     Recipe,
-    ShardsError,
     Store,
     artifact_ledger_text,
     digests_in,
     is_store,
-    read_any_ledger,
     read_artifact_ledger,
     scratch_folder,
 )
-from everytoken.tokens import StreamError
 from everytoken.tokens.chat import ChatParameters
-from everytoken.tokens.checks import Check, Level, checked
+from everytoken.tokens.checks import Level, whole_ledger
 
 _DOCUMENTS = "index_documents"
-_FUNCTIONS: dict[str, Callable[..., Built]] = {
-    _DOCUMENTS: index_documents,
-    "index_compact_stream": index_compact_stream,
-    "index_padded_stream": index_padded_stream,
-    "index_chat_windows": index_chat_windows,
-    "index_raw_shards": index_raw_shards,
-}
+_WRITERS = (index_documents, index_compact_stream, index_padded_stream, index_chat_windows, index_raw_shards)
+_FUNCTIONS: dict[str, Callable[..., Built]] = {function.__name__: function for function in _WRITERS}
 _MEMORY = 1 << 28
+_AGAIN = "run the pipeline that makes the index"
 _HEADER = 128  # bytes of an array without entries, which cannot be mapped
 
 
 def is_index(folder: Path) -> bool:
     """Return whether a folder holds an index, damaged or not."""
-    if not folder.is_dir() or not (folder / DESCRIPTION_FILE).exists():
+    if not (folder / DESCRIPTION_FILE).is_file():
         return False
-    try:
-        return read_artifact_ledger(folder / LEDGER_FILE)["recipe"]["function"] in _FUNCTIONS
-    except (ShardsError, OSError):
-        return True  # its own check says what is wrong
+    ledger = whole_ledger(folder)
+    return ledger is None or ledger["recipe"]["function"] in _FUNCTIONS  # of a damaged one its own check says so
 
 
 def stored_around(folder: Path) -> dict[str, Path]:
     """Return what the data folder (``<data>/<layer>/<dataset>``) around ``folder`` holds, by root digest."""
-    found: dict[str, Path] = {}
-    for path in sorted(folder.resolve().parents[1].glob(f"*/*/{LEDGER_FILE}")):
-        try:
-            found.setdefault(read_any_ledger(path.parent)["root_digest"], path.parent)
-        except (ShardsError, OSError):  # what needs it says that it is not there
-            continue
-    return found
+    folders = [path.parent for path in folder.resolve().parents[1].glob(f"*/*/{LEDGER_FILE}")]
+    ledgers = {path: ledger for path in sorted(folders, reverse=True) if (ledger := whole_ledger(path)) is not None}
+    return {ledger["root_digest"]: path for path, ledger in ledgers.items()}  # the first in order, where two are equal
 
 
-def index_checks(folder: Path, level: Level, stored: Mapping[str, Path]) -> Iterator[Check | str]:
-    """Yield the checks of an index; as text, why one could not be made.
-
-    Args:
-        folder: of the index, with its ledger.
-        level: at ``full`` it is made again and compared.
-        stored: folders of stores and artifacts, by root digest.
-    """
-    yield checked("index", lambda: _told(lambda: _opened(folder)))
-    if level == "full":
-        if missing := _missing(folder, stored):
-            yield f"index made again: not compared, as its data folder has no {', '.join(missing)} of its digest"
-        else:
-            yield checked("index made again", lambda: _told(lambda: _made_again(folder, stored)))
-
-
-def _told(run: Callable[[], dict[str, int]]) -> dict[str, int]:
-    try:
-        return run()
-    except ProvenanceError as error:
-        raise StreamError(str(error)) from error
+def index_checks(folder: Path, level: Level, stored: Mapping[str, Path], covers: str = "") -> list[Check]:
+    """Check an index; at ``full`` it is made again from what is ``stored`` (folders by root digest) and compared."""
+    again = (("index made again", partial(_made_again, stored=stored)),) if level == "full" else ()
+    return list(run_checks((("index", _opened), *again), folder, RELEASE_FAULTS, covers=covers))
 
 
 def _opened(folder: Path) -> dict[str, int]:
     if read_artifact_ledger(folder / LEDGER_FILE)["recipe"]["function"] == _DOCUMENTS:
-        from everytoken.provenance.indexes import DOCUMENT_INDEX_FORMAT
-
         return {"documents": len(read_index(folder, DOCUMENT_INDEX_FORMAT, "documents")[1])}
     described, numbers = read_description(folder)
     open_flat_index(folder) if described["kind"] == "flat" else open_stream_index(folder)
     return {"documents": len(numbers)}
 
 
-def _made_again(folder: Path, stored: Mapping[str, Path]) -> dict[str, int]:
+def _made_again(folder: Path, *, stored: Mapping[str, Path]) -> dict[str, int]:
     ledger = read_artifact_ledger(folder / LEDGER_FILE)
     recipe = ledger["recipe"]
+    gone = [name for name, value in recipe["parameters"].items() if not digests_in({"": value}) <= stored.keys()]
+    if gone:  # as a stream before a take-down
+        raise NotMadeError(f"its data folder has no {', '.join(gone)} of its digest")
     if recipe["function"] not in _FUNCTIONS:
         raise ProvenanceError(f"{folder / LEDGER_FILE}: {recipe['function']} makes no index")
     function = _FUNCTIONS[recipe["function"]]
@@ -140,15 +115,6 @@ def _made_again(folder: Path, stored: Mapping[str, Path]) -> dict[str, int]:
     return {"files as made again": len(ledger["files"])}
 
 
-def _missing(folder: Path, stored: Mapping[str, Path]) -> list[str]:
-    """Return the parameters of the index whose data is not there any more, as that of a stream before a take-down."""
-    try:
-        parameters = read_artifact_ledger(folder / LEDGER_FILE)["recipe"]["parameters"]
-    except (ShardsError, OSError):  # the check says so
-        return []
-    return [name for name, value in parameters.items() if not digests_in({"": value}) <= stored.keys()]
-
-
 def _given(name: str, value: Any, stored: Mapping[str, Path]) -> Any:
     """Return a parameter of the recipe: stored data by its digest, all else as it is."""
     if name == "chats":
@@ -171,17 +137,11 @@ def _require_same_bytes(found: Path, expected: Path) -> None:
         raise ProvenanceError(f"{found}: made again, the index {'has' if expected.is_file() else 'lacks'} this file")
     if found.suffix != ".npy":
         if found.read_bytes() != expected.read_bytes():
-            raise ProvenanceError(f"{found} is not what is made again: run the pipeline that makes the index")
+            raise ProvenanceError(f"{found} is not what is made again: {_AGAIN}")
         return
     wanted = np.load(expected, mmap_mode="r" if expected.stat().st_size > _HEADER else None)
     held = map_array(found, len(wanted))
-    for start in range(0, len(wanted), 1 << 20):
-        one, other = held[start : start + (1 << 20)], wanted[start : start + (1 << 20)]
-        if (wrong := one != other).any():
-            at = int(np.argmax(wrong))
-            raise ProvenanceError(
-                f"{found}: entry {start + at:,} is {int(one[at]):,}, expected {int(other[at]):,}: run the pipeline "
-                "that makes the index"
-            )
+    if (at := first_difference(held, wanted)) is not None:
+        raise Mismatch(f"{found} entry {at:,}", f"{int(wanted[at]):,}", f"{int(held[at]):,}", _AGAIN)
     if held.dtype != wanted.dtype:
         raise ProvenanceError(f"{found} holds {held.dtype}, expected {wanted.dtype}")

@@ -1,14 +1,13 @@
 """Whether every row of the manifests of a release is one that its parameters allow, and what their lengths sum up to.
 
-Parts are read in several threads, each in bounded memory; the lengths of the annotated documents are held (20 bytes a
-document with their order: as much as writing their stream takes).
+Parts are read in several threads, each in bounded memory. Lengths are compared through the index of the stream.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -17,136 +16,117 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from everytoken.address import SHARD_INDEX, file_of
+from everytoken.checks import (
+    Mismatch,
+    NotMadeError,
+    fault_text,
+    first_difference,
+    in_threads,
+    require_equal,
+    require_none,
+)
 from everytoken.corpus import N_CLASSES
-from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.hashed_texts import text_hash
+from everytoken.provenance.indexes import PaddedIndex
 from everytoken.provenance.releases import CLASSIFICATIONS_FOLDER, MANIFEST, SPLITS, VERIFICATION_FOLDER, Release
-from everytoken.provenance.verification.file_checks import open_array
-from everytoken.provenance.verification.file_threads import in_threads
-from everytoken.provenance.verification.findings import NotCheckedError, require_equal, require_none
-from everytoken.provenance.verification.manifest_rows import (
+from everytoken.provenance.verification.checked_release import CheckedRelease
+from everytoken.provenance.verification.documents import (
+    RELEASE_FAULTS,
+    chosen_parts,
     column_values,
     longest_content,
+    require_rule,
     shown_row,
-    window_order,
 )
 from everytoken.seeds import numpy_generator
-from everytoken.shards import DamagedStore, StoredPart, TableDigest
-from everytoken.tokens.streams import STREAM_KINDS, TOKEN_LENGTHS_FILE, StreamKind
+from everytoken.shards import StoredPart, TableDigest
+from everytoken.tokens.checks import open_array
+from everytoken.tokens.streams import TOKEN_LENGTHS_FILE, StreamKind
 
 _RESCUE = [("global_row", "int64"), ("text", "large_string")]
 
 
-@dataclass(frozen=True)
-class PartFacts:
-    """What one part of the manifest holds; ``lengths``, int32 (rows,), of documents that have a window each."""
-
-    rows: int
-    tokens: int
-    longest: int
-    at_cap: int
-    excluded: int
-    lengths: np.ndarray
-
-
-def check_manifest(release: Release, chosen: Mapping[str, Sequence[int]], into: dict[str, list[PartFacts]]) -> str:
-    """Parts of the manifest hold what their columns must, and the content that the boundaries say.
-
-    Args:
-        release: the release.
-        chosen: numbers of the parts to read, by split.
-        into: gets what they hold.
-    """
-    rows, missing, faults = 0, 0, []
+def check_manifest(checked: CheckedRelease) -> str:
+    """Parts of the manifest hold what their columns must, and the content that the boundaries say."""
+    release, faults = checked.release, []
+    rows = excluded = missing = 0
+    chosen = chosen_parts(release, checked.sampled, checked.seed)
     for split in SPLITS:
         parts = release.manifest(split).parts
         wanted = [part for i in chosen[split] if isinstance(part := parts[i], StoredPart) and part.path.is_file()]
         missing += len(chosen[split]) - len(wanted)
-        check = _PartCheck(release, split)
-        for outcome in in_threads(check, wanted):
+        for outcome in in_threads(_PartCheck(release, split), wanted):
             if isinstance(outcome, str):
                 faults.append(outcome)
             else:
-                into.setdefault(split, []).append(outcome)
-                rows += outcome.rows
+                rows, excluded = rows + outcome[0], excluded + outcome[1]
+                checked.read[split] += 1
     require_none(faults)
-    every = [facts for found in into.values() for facts in found]
-    excluded = sum(facts.excluded for facts in every)
     taken_down = f", {excluded:,} taken down" if excluded else ""
     without = f"; not checked: parts that are missing ({missing:,}), see checksums" if missing else ""
-    return f"{rows:,} rows in {len(every):,} parts{taken_down}, {len(MANIFEST)} columns, no text{without}"
+    return f"{rows:,} rows in {checked.read.total():,} parts{taken_down}, {len(MANIFEST)} columns, no text{without}"
 
 
+@dataclass(frozen=True)
 class _PartCheck:
-    """Checks one part; returns its facts, or what is wrong."""
+    """Checks one part; returns its rows and how many are taken down, or what is wrong: the other parts are read too."""
 
-    def __init__(self, release: Release, split: str) -> None:
-        self._split = split
-        self._longest = longest_content(release, split)
-        kinds = (STREAM_KINDS[name] for name in release.streams if name in STREAM_KINDS)
-        self._have_windows = any(kind.layout == "padded" and kind.split == split for kind in kinds)
-        self._threshold = release.parameters("subsampling")["annotation_threshold"]
-        plan = release.upstream["plan"]["shards"]
-        self._shards = {file_of(shard) for shard in plan}
+    release: Release
+    split: str
 
-    def __call__(self, part: StoredPart) -> PartFacts | str:
+    @cached_property
+    def _longest(self) -> int | None:
+        return longest_content(self.release, self.split)
+
+    @cached_property
+    def _shards(self) -> set[tuple[str, int]]:
+        return {file_of(shard) for shard in self.release.upstream["plan"]["shards"]}
+
+    def __call__(self, part: StoredPart) -> tuple[int, int] | str:
         try:
-            return self._facts(part)
-        except Exception as error:  # of any kind, see `finding`; the other parts are read
-            return str(error) if isinstance(error, ProvenanceError | DamagedStore) else f"{part.path}: {error}"
+            return self._counts(part)
+        except RELEASE_FAULTS as error:
+            said = fault_text(error)
+            return said if str(part.path) in said else f"{part.path}: {said}"
 
-    def _facts(self, part: StoredPart) -> PartFacts:
-        found = pa.schema([(field.name, field.type) for field in part.schema])
-        expected = pa.schema([(field.name, field.type) for field in MANIFEST])
-        if not found.equals(expected):
-            differ = [f"{a.name}: {a.type}" for a in found if a not in list(expected)]
-            missing = [f"{b.name}: {b.type}" for b in expected if b not in list(found)]
-            raise ProvenanceError(f"{part.path}: expected the columns {missing or expected.names}, found {differ}")
-        digest, lengths = TableDigest(part.schema), [np.empty(0, np.int32)]
-        rows = tokens = longest = at_cap = excluded = 0
+    def _counts(self, part: StoredPart) -> tuple[int, int]:
+        found = [(field.name, field.type) for field in part.schema]
+        expected = [(field.name, field.type) for field in MANIFEST]
+        if found != expected:
+            wanted = [name for name, kind in expected if (name, kind) not in found]
+            differ = [f"{name}: {kind}" for name, kind in found if (name, kind) not in expected]
+            raise Mismatch(str(part.path), f"the columns {wanted or MANIFEST.names}", str(differ))
+        digest, rows, excluded = TableDigest(part.schema), 0, 0
         for batch in part.batches():
             digest.update(batch)
             self._check_rows(part, rows, batch)
-            if self._longest is not None and batch.num_rows:
-                own = batch.column("token_length").to_numpy()
-                tokens += int(own.sum(dtype=np.int64))
-                longest = max(longest, int(own.max()))
-                at_cap += int(np.count_nonzero(own == self._longest))
-                if self._have_windows:
-                    lengths.append(own)
             excluded += pc.sum(batch.column("is_excluded")).as_py() or 0
             rows += batch.num_rows
         if (content := digest.hexdigest()) != part.digest:
-            raise ProvenanceError(
-                f"{part.path}: expected content {part.digest[:16]} as in file_boundaries.json, found {content[:16]}"
-            )
-        return PartFacts(rows, tokens, longest, at_cap, excluded, np.concatenate(lengths))
+            raise Mismatch(str(part.path), f"content {part.digest[:16]} as in file_boundaries.json", content[:16])
+        return rows, excluded
 
     def _check_rows(self, part: StoredPart, first: int, batch: pa.RecordBatch) -> None:
         score, is_bad = column_values(batch, "safety_score"), column_values(batch, "is_bad")
         annotated, length = column_values(batch, "has_annotation"), batch.column("token_length")
-        of_plan = _are_of_plan(batch, self._shards)
+        threshold = self.release.parameters("subsampling")["annotation_threshold"]
+        is_annotated = self.split == "annotated"
+        has_id, has_type = (batch.column(name).is_valid().to_numpy(zero_copy_only=False) for name in ("id", "id_type"))
         wrong = {
             f"a safety_score from 0 to {N_CLASSES - 1}": (score < 0) | (score >= N_CLASSES),
-            f"is_bad where safety_score is at least {self._threshold}, and only there": (
-                is_bad.astype(bool) != (score >= self._threshold)
+            f"is_bad where safety_score is at least {threshold}, and only there": (
+                is_bad.astype(bool) != (score >= threshold)
             ),
-            f"has_annotation to be {self._split == 'annotated'}": (
-                annotated.astype(bool) != (self._split == "annotated")
-            ),
-            "an address in a file of the plan": ~of_plan | (column_values(batch, "row") < 0),
-            "id_type where there is an id": batch.column("id").is_valid().to_numpy(zero_copy_only=False)
-            & batch.column("id_type").is_null().to_numpy(zero_copy_only=False),
+            f"has_annotation to be {is_annotated}": annotated.astype(bool) != is_annotated,
+            "an address in a file of the plan": ~_are_of_plan(batch, self._shards) | (column_values(batch, "row") < 0),
+            "id_type where there is an id": has_id & ~has_type,
         }
         if self._longest is None:
             wrong["no token_length: nothing of it is encoded"] = length.is_valid().to_numpy(zero_copy_only=False)
         else:
             tokens = length.fill_null(-1).to_numpy(zero_copy_only=False)
             wrong[f"a token_length from 0 to {self._longest:,}"] = (tokens < 0) | (tokens > self._longest)
-        for rule, rows in wrong.items():
-            if rows.any():
-                i = int(np.argmax(rows))
-                raise ProvenanceError(f"{part.path} row {first + i:,} ({shown_row(batch, i)}): expected {rule}")
+        require_rule(wrong, lambda i: f"{part.path} row {first + i:,} ({shown_row(batch.slice(i, 1).to_pylist()[0])})")
 
 
 def _are_of_plan(batch: pa.RecordBatch, shards: set[tuple[str, int]]) -> np.ndarray:
@@ -160,81 +140,63 @@ def _are_of_plan(batch: pa.RecordBatch, shards: set[tuple[str, int]]) -> np.ndar
     return right
 
 
-def check_document_lengths(release: Release, kind: StreamKind, facts: Mapping[str, list[PartFacts]]) -> str:
-    """Lengths of documents that have a window each, in the order of these, are those of ``token_lengths.npy``."""
-    _require_read(release, kind.split, facts)
-    path = release.path / VERIFICATION_FOLDER / kind.name / TOKEN_LENGTHS_FILE
-    lengths = np.concatenate([np.empty(0, np.int32), *(part.lengths for part in facts.get(kind.split, []))])
-    stored = open_array(path, len(lengths), np.int32)
-    order = window_order(release, kind, len(lengths))
-    step = 1 << 20
-    for start in range(0, len(lengths), step):
-        expected, found = lengths[order[start : start + step]], stored[start : start + step]
-        if (wrong := found != expected).any():
-            i = int(np.argmax(wrong))
-            document = int(order[start + i])
-            raise ProvenanceError(
-                f"{path}: window {start + i:,} holds {kind.split} document {document:,}: expected its token_length "
-                f"{expected[i]}, found {found[i]}"
-            )
-    at_cap, longest = sum(part.at_cap for part in facts[kind.split]), int(lengths.max()) if len(lengths) else 0
-    share = at_cap / len(lengths) if len(lengths) else 0.0
-    cap = longest_content(release, kind.split)
-    return f"{len(lengths):,} documents, the longest {longest:,} tokens; {at_cap:,} ({share:.1%}) at the cap of {cap:,}"
+def check_documents(checked: CheckedRelease, *, kind: StreamKind) -> str | None:
+    """The manifest has the documents of a stream: its index can be made of them, and has the lengths of the stream."""
+    release, longest = checked.release, longest_content(checked.release, kind.split)
+    if not checked.full or kind.name not in release.streams:
+        return None
+    read, parts = checked.read[kind.split], len(release.boundaries[kind.split]["parts"])
+    if read < parts:
+        raise NotMadeError(f"only {read:,} of {parts:,} parts of {kind.split} could be read, see manifest")
+    index = checked.documents.index(kind.name)
+    if not isinstance(index, PaddedIndex):
+        remainder = release.streams[kind.name]["statistics"]["remainder_tokens"]
+        tokens, windows = index.windows * index.window + remainder, f"{index.windows:,} windows of {index.window:,}"
+        return f"{tokens:,} tokens with EOS = {windows} and {remainder:,} left over"
+    path = checked.folder / VERIFICATION_FOLDER / kind.name / TOKEN_LENGTHS_FILE
+    stored, lengths = open_array(path, index.windows, np.int32), index.lengths[index.order]
+    if (window := first_difference(stored, lengths)) is not None:
+        place = f"{path}: window {window:,} holds {kind.split} document {index.order[window]:,}"
+        raise Mismatch(place, f"its token_length {lengths[window]}", str(stored[window]))
+    at_cap, most = int(np.count_nonzero(lengths == longest)), int(lengths.max(initial=0))
+    share = f"{at_cap:,} ({at_cap / max(1, len(lengths)):.1%}) at the cap of {longest:,}"
+    return f"{len(lengths):,} documents, the longest {most:,} tokens; {share}"
 
 
-def check_packed(release: Release, kind: StreamKind, facts: Mapping[str, list[PartFacts]]) -> str:
-    """Tokens of all documents of a packed stream with their EOS are those of the windows, and the remainder."""
-    _require_read(release, kind.split, facts)
-    window = release.parameters("tokenization")["seq_length"] + 1
-    statistics = release.streams[kind.name]["statistics"]
-    parts = facts.get(kind.split, [])
-    tokens = sum(part.tokens + part.rows for part in parts)
-    windows, remainder = statistics["windows"], statistics["remainder_tokens"]
-    what = f"{release.path}: tokens with EOS of the {kind.split} documents"
-    require_equal(what, tokens, windows * window + remainder)
-    return f"{tokens:,} tokens with EOS = {windows:,} windows of {window:,} and {remainder:,} left over"
-
-
-def _require_read(release: Release, split: str, facts: Mapping[str, list[PartFacts]]) -> None:
-    """Raise where a part of the manifest could not be read, which is a fault of its own."""
-    if (read := len(facts.get(split, []))) < (parts := len(release.boundaries[split]["parts"])):
-        raise NotCheckedError(f"only {read:,} of {parts:,} parts of {split} could be read, see manifest")
-
-
-def check_classifications(release: Release, *, full: bool) -> str:
+def check_classifications(checked: CheckedRelease) -> str:
     """Every score of the classifications is a class; else only rows are counted."""
     rows: Counter[str] = Counter()
-    for path in sorted((release.path / CLASSIFICATIONS_FOLDER).glob("*.parquet")):
+    for path in sorted((checked.folder / CLASSIFICATIONS_FOLDER).glob("*.parquet")):
         table = path.stem.rsplit("_", 1)[0]
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            rows[table] += 0 if full else file.metadata.num_rows
-            for batch in file.iter_batches(columns=["safety_score"]) if full else ():
+            rows[table] += 0 if checked.full else file.metadata.num_rows
+            for batch in file.iter_batches(columns=["safety_score"]) if checked.full else ():
                 score = column_values(batch, "safety_score")
                 if (wrong := (score < 0) | (score >= N_CLASSES)).any():
                     i = int(np.argmax(wrong))
-                    raise ProvenanceError(
-                        f"{path} row {rows[table] + i:,}: expected a class from 0 to {N_CLASSES - 1}, found {score[i]}"
-                    )
+                    place = f"{path} row {rows[table] + i:,}"
+                    raise Mismatch(place, f"a class from 0 to {N_CLASSES - 1}", str(score[i]))
                 rows[table] += batch.num_rows
     return ", ".join(f"{count:,} rows of {table}" for table, count in sorted(rows.items())) or "no rows"
 
 
-def check_rescue(release: Release, sampled: int | None, seed: int) -> str:
-    """Texts are of documents whose licence allows it, with their number, and are those of the manifest.
+def check_reflections(checked: CheckedRelease) -> str:
+    """There are none yet; where there are, their rows are counted."""
+    files = sorted((checked.folder / "reflections").rglob("*.parquet"))
+    return f"{sum(pq.read_metadata(file).num_rows for file in files):,} rows" if files else "none are made"
 
-    Args:
-        release: the release.
-        sampled: how many files are read; None: all.
-        seed: of which they are.
-    """
+
+def check_rescue(checked: CheckedRelease) -> str:
+    """Texts are of documents whose licence allows it, with their number, and are those of the manifest."""
+    release = checked.release
     files = [(split, path) for split in SPLITS for path in release.text_rescue(split) if path.is_file()]
     if not files:
         return "no text"
     sources = release.upstream["sources"].items()
     allowed = {name for name, source in sources if source["licence"]["text"] != "none"}
-    if sampled is not None:
-        files = [files[i] for i in sorted(numpy_generator(seed, len(files)).permutation(len(files))[:sampled].tolist())]
+    if checked.sampled is not None:
+        drawn = numpy_generator(checked.seed, len(files)).permutation(len(files))[: checked.sampled]
+        files = [files[i] for i in sorted(drawn.tolist())]
     rows = sum(in_threads(lambda file: _check_rescued(release, file[0], file[1], allowed), files))
     return f"{rows:,} documents with their text, all of sources whose licence allows it: {', '.join(sorted(allowed))}"
 
@@ -244,7 +206,7 @@ def _check_rescued(release: Release, split: str, path: Path, allowed: set[str]) 
     boundaries = release.boundaries[split]["parts"]
     index = next((i for i, part in enumerate(boundaries) if part["name"] == path.stem), None)
     if index is None:
-        raise ProvenanceError(f"{path}: there is no part {path.stem} of {split}")
+        raise Mismatch(str(path), f"the name of a part of {split}", path.stem)
     first = boundaries[index]["first_row"]
     own = release.manifest(split).parts[index].table(["source", "text_hash", "is_excluded"])
     source, hashes, excluded = own.column("source"), own.column("text_hash").to_numpy(), own.column("is_excluded")
@@ -263,11 +225,10 @@ def _check_rescued(release: Release, split: str, path: Path, allowed: set[str]) 
                 "no text of a document that was taken down": excluded.to_numpy(zero_copy_only=False)[inside],
                 "the text whose hash the manifest has": texts != hashes[inside],
             }
-            for rule, flags in wrong.items():
-                if flags.any():
-                    i = int(np.argmax(flags))
-                    raise ProvenanceError(
-                        f"{path} row {rows + i:,} (global_row {places[i] + first:,}): expected {rule}"
-                    )
+            require_rule(wrong, partial(_rescued_row, path, rows, places + first))
             rows, last = rows + batch.num_rows, int(places[-1]) if batch.num_rows else last
     return rows
+
+
+def _rescued_row(path: Path, before: int, numbers: np.ndarray, i: int) -> str:
+    return f"{path} row {before + i:,} (global_row {numbers[i]:,})"

@@ -1,7 +1,7 @@
-"""Whether a release is whole, agrees with itself, and is what given streams were made of: one finding for each thing.
+"""Whether a release is whole, agrees with itself, and is what given streams were made of.
 
-`everytoken verify RELEASE [STREAMS]` prints them. Nothing is raised for bad data: each check says what it found, or
-which stream, part, window, row and document is the first that is wrong, with what was expected and found.
+`everytoken verify RELEASE [STREAMS]` prints the checks. Nothing is raised for bad data: each check says what it found,
+or which stream, part, window, row and document is the first that is wrong, with what was expected and found.
 
 Sampled, little is read whatever the size: small files, some parts of the manifests, some windows of each stream (of the
 annotated one the order of all documents is drawn, 8 bytes each). Full, every byte of the release and of the streams.
@@ -9,24 +9,23 @@ annotated one the order of all documents is drawn, 8 bytes each). Full, every by
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-import pyarrow.parquet as pq
-
+from everytoken.checks import Check, Checks, Hashing, run_checks
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases import (
     BOUNDARIES_FILE,
     RECIPE_FILE,
-    STREAMS_FILE,
     SUMS_FILE,
-    UPSTREAM_FILE,
     VERIFICATION_FOLDER,
     Release,
     open_release,
-    require_regular,
 )
+from everytoken.provenance.verification.checked_release import CheckedRelease
 from everytoken.provenance.verification.consistency_checks import (
     check_plan,
     check_recipe,
@@ -34,49 +33,48 @@ from everytoken.provenance.verification.consistency_checks import (
     check_stream_digests,
     check_tokenizer,
     check_windows,
-    described_streams,
 )
-from everytoken.provenance.verification.file_checks import (
-    check_digests,
-    check_ledger,
-    check_sums,
-    read_sums,
-    recorded_sums,
-    sampled_files,
-)
-from everytoken.provenance.verification.file_threads import Hashing
-from everytoken.provenance.verification.findings import Finding, finding
+from everytoken.provenance.verification.documents import RELEASE_FAULTS, kind_in_manifests
 from everytoken.provenance.verification.manifest_checks import (
-    PartFacts,
     check_classifications,
-    check_document_lengths,
+    check_documents,
     check_manifest,
-    check_packed,
+    check_reflections,
     check_rescue,
 )
-from everytoken.provenance.verification.manifest_rows import chosen_parts
-from everytoken.provenance.verification.rebuilt_streams import RebuiltStream
-from everytoken.provenance.verification.upstream_checks import UpstreamTexts, check_upstream
-from everytoken.provenance.verification.window_documents import WindowDocuments, kind_in_manifests
-from everytoken.tokens.checks import Check
+from everytoken.provenance.verification.rebuilt_streams import RebuiltStream, stream_checks
+from everytoken.provenance.verification.release_files import check_digests, check_ledger, check_release, check_sums
+from everytoken.provenance.verification.upstream_checks import check_listed, check_upstream, open_upstream
 from everytoken.tokens.streams import kinds_by_name
 
+_FILES: Checks[CheckedRelease] = (
+    ("checksums", check_sums),
+    ("ledger", check_ledger),
+    ("digests", check_digests),
+    ("release", check_release),
+)
+_CONTENT: Checks[CheckedRelease] = (
+    ("recipe", check_recipe),
+    ("plan", check_plan),
+    ("rows", check_rows),
+    ("manifest", check_manifest),
+    ("text_rescue", check_rescue),
+    ("classifications", check_classifications),
+    ("tokenizer", check_tokenizer),
+    ("streams", check_stream_digests),
+    ("windows", check_windows),
+)
 
-def release_checks(
-    release: Release | Path,
-    streams: Mapping[str, Path],
-    *,
-    full: bool,
-    documents: int,
-    seed: int,
-    upstream: Path | None = None,
-    roots: Mapping[str, str] | None = None,
-) -> list[Check]:
-    """Return all findings of `each_release_check`."""
-    checks = each_release_check(
-        release, streams, full=full, documents=documents, seed=seed, upstream=upstream, roots=roots
-    )
-    return list(checks)
+
+def document_checks() -> Checks[CheckedRelease]:
+    """Return the checks of the documents of each kind of stream that the manifests have."""
+    kinds = [kind for kind in kinds_by_name() if kind_in_manifests(kind.name)]
+    return [(f"{kind.name} documents", partial(check_documents, kind=kind)) for kind in kinds]
+
+
+def release_checks(release: Release | Path, streams: Mapping[str, Path], **how: Any) -> list[Check]:
+    """Return all checks of `each_release_check`, with its keywords."""
+    return list(each_release_check(release, streams, **how))
 
 
 def each_release_check(
@@ -89,7 +87,7 @@ def each_release_check(
     upstream: Path | None = None,
     roots: Mapping[str, str] | None = None,
 ) -> Iterator[Check]:
-    """Check a release, and streams against it; findings come when they are there.
+    """Check a release, and streams against it; each check comes when it is made.
 
     Args:
         release: the release or its folder.
@@ -101,62 +99,36 @@ def each_release_check(
         upstream: folder for fetched files, to read documents again from upstream; None: that is not done.
         roots: by source where its files are, where the release does not say it or names a place that is not public.
     """
-    folder, sampled = release if isinstance(release, Path) else release.path, None if full else documents
-    with Hashing() as hashing:
-        missing: dict[Path, str] = {}
-        yield from _file_checks(folder, sampled, seed, hashing, missing)
-        opened: list[Release] = []
-        yield finding("release", lambda: _opened(folder, opened), missing)
-        if opened:
-            texts = None if upstream is None else partial(UpstreamTexts, opened[0], upstream, roots or {})
-            yield from _opened_checks(opened[0], streams, sampled, documents, seed, texts, hashing, missing)
+    folder = release if isinstance(release, Path) else release.path
+    with Hashing() as hashing, ExitStack() as scratch:
+        checked = CheckedRelease(folder, full, documents, seed, hashing, scratch)
+        yield from _run(_FILES, checked)
+        for name, path in streams.items() if full else ():
+            if (file := path / f"{name}.bin").is_file():
+                hashing.begin(file)  # which takes longest: it goes on while manifests are read
+        yield from _run((*_CONTENT, *document_checks(), ("reflections", check_reflections)), checked)
+        if checked.opened is not None:
+            opening = partial(open_upstream, folder=upstream, roots=roots or {})
+            yield from _run((("upstream", opening),), checked)
+            yield from _stream_checks(checked, streams)
 
 
-def _opened_checks(
-    release: Release,
-    streams: Mapping[str, Path],
-    sampled: int | None,
-    documents: int,
-    seed: int,
-    upstream: Callable[[], UpstreamTexts] | None,
-    hashing: Hashing,
-    missing: Mapping[Path, str],
-) -> Iterator[Check]:
-    known = {name: path for name, path in streams.items() if name in release.streams}
-    for name, path in known.items():
-        if sampled is None and (file := path / f"{name}.bin").is_file():
-            hashing.begin(file)  # which takes longest: it goes on while manifests are read
-    yield from _own_checks(release, sampled, seed, missing)
-    for name in sorted(set(streams) - set(known)):
-        yield Finding(name, False, {}, f"the release has no stream {name!r}, only {sorted(release.streams)}")
-    with WindowDocuments(release) as held:
-        made: list[UpstreamTexts] = []
-        if upstream is not None:
-            opening = finding("upstream", lambda: _open_upstream(upstream, made), missing)
-            if not made:
-                yield opening
-        texts = made[0] if made else None
-        rebuilt = {
-            name: RebuiltStream(name, path, release, sampled, seed, held, texts, hashing, missing)
-            for name, path in known.items()
-        }
-        for stream in rebuilt.values():
-            yield from stream.checks()
-        if texts is not None:
-            yield finding("upstream files", lambda: texts.listed(count_rows=sampled is None))
-            own = {name: stream for name, stream in rebuilt.items() if kind_in_manifests(name)}
-            yield finding(
-                "upstream",
-                lambda: check_upstream(
-                    release,
-                    texts,
-                    {name: stream.tokens for name, stream in own.items()},
-                    held,
-                    count=documents,
-                    seed=seed,
-                ),
-                {path: check for stream in rebuilt.values() for path, check in stream.missing.items()} | {**missing},
-            )
+def _stream_checks(checked: CheckedRelease, streams: Mapping[str, Path]) -> Iterator[Check]:
+    known = checked.release.streams
+    yield from _run([(name, partial(_unknown, name=name)) for name in sorted(streams.keys() - known)], checked)
+    rebuilt = [RebuiltStream(name, path, checked) for name, path in streams.items() if name in known]
+    for stream in rebuilt:
+        yield from run_checks(stream_checks(stream), stream, RELEASE_FAULTS, missing=checked.missing)
+    read_again = partial(check_upstream, streams=rebuilt)
+    yield from _run((("upstream files", check_listed), ("upstream", read_again)), checked)
+
+
+def _run(checks: Checks[CheckedRelease], checked: CheckedRelease) -> Iterator[Check]:
+    return run_checks(checks, checked, RELEASE_FAULTS, missing=checked.missing)
+
+
+def _unknown(checked: CheckedRelease, *, name: str) -> str:
+    raise ProvenanceError(f"the release has no stream {name!r}, only {sorted(checked.release.streams)}")
 
 
 def is_meant_as_release(path: Path) -> bool:
@@ -178,7 +150,7 @@ def find_streams(release: Path, paths: list[Path]) -> tuple[dict[str, Path], lis
         release that cannot be opened, which its own checks say.
     """
     try:
-        described = described_streams(open_release(release))
+        described = open_release(release).streams
     except ProvenanceError:
         return {}, []
     found: dict[str, dict[int, list[Path]]] = {name: {} for name in described}
@@ -210,64 +182,3 @@ def _folders(path: Path) -> Iterator[Path]:
         hidden = any(part.startswith(".") for part in folder.relative_to(path).parts)
         if not hidden and VERIFICATION_FOLDER not in (folder.name, folder.parent.name):
             yield folder
-
-
-def _opened(folder: Path, into: list[Release]) -> str:
-    for name in (RECIPE_FILE, UPSTREAM_FILE, BOUNDARIES_FILE, SUMS_FILE, STREAMS_FILE):
-        require_regular(folder / name)
-    release = open_release(folder)
-    streams = described_streams(release)  # of a file that may be damaged too
-    into.append(release)
-    return f"{release.recipe['format']}, digest {release.digest}, streams {', '.join(streams) or 'none'}"
-
-
-def _open_upstream(opening: Callable[[], UpstreamTexts], into: list[UpstreamTexts]) -> str:
-    into.append(opening())
-    return ""
-
-
-def _file_checks(
-    folder: Path, sampled: int | None, seed: int, hashing: Hashing, missing: dict[Path, str]
-) -> Iterator[Finding]:
-    """Check files; put those that are not there into ``missing``."""
-    sums: dict[str, str] = {}
-
-    def read() -> str:
-        sums.update(read_sums(folder))
-        return check_sums(folder)
-
-    yield finding("checksums", read)
-    if not sums:  # the ledger says the same, where there is one
-        finding("ledger", lambda: sums.update(recorded_sums(folder)) or "")
-    missing |= {folder / name: "checksums" for name in (SUMS_FILE, *sums) if not (folder / name).is_file()}
-    yield finding("ledger", lambda: check_ledger(folder, sums), missing)
-    chosen = set(sums) if sampled is None else sampled_files(folder, sums, sampled, seed)
-    yield finding("digests", lambda: check_digests(folder, sums, chosen, hashing))
-
-
-def _own_checks(release: Release, sampled: int | None, seed: int, missing: Mapping[Path, str]) -> Iterator[Finding]:
-    facts: dict[str, list[PartFacts]] = {}
-    checks: dict[str, Callable[[], str]] = {
-        "recipe": partial(check_recipe, release),
-        "plan": partial(check_plan, release),
-        "rows": partial(check_rows, release),
-        "manifest": lambda: check_manifest(release, chosen_parts(release, sampled, seed), facts),
-        "text_rescue": partial(check_rescue, release, sampled, seed),
-        "classifications": partial(check_classifications, release, full=sampled is None),
-        "tokenizer": partial(check_tokenizer, release),
-        "streams": partial(check_stream_digests, release),
-        "windows": partial(check_windows, release),
-    }
-    if sampled is None:
-        for kind in kinds_by_name():
-            if kind.name in release.streams and kind_in_manifests(kind.name):
-                check = check_packed if kind.layout == "packed" else check_document_lengths
-                checks[f"{kind.name} documents"] = partial(check, release, kind, facts)
-    checks["reflections"] = partial(_reflections, release)
-    for name, run in checks.items():
-        yield finding(name, run, missing)
-
-
-def _reflections(release: Release) -> str:
-    files = sorted((release.path / "reflections").rglob("*.parquet"))
-    return f"{sum(pq.read_metadata(file).num_rows for file in files):,} rows" if files else "none are made"

@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from everytoken.address import ADDRESS_COLUMNS
+from everytoken.checks import Mismatch, require_equal
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.hashed_texts import text_hash
 from everytoken.provenance.releases import WITHHELD, Release
-from everytoken.provenance.verification.findings import require_equal
-from everytoken.provenance.verification.manifest_rows import column_values, named_document, record_of
+from everytoken.provenance.verification.documents import column_values, named_document, record_of
 from everytoken.shards import TableDigest
 
 _WITHHELD_KEY = np.uint64(0)  # the manifest does not say the id
@@ -31,13 +31,7 @@ _SAME = ("safety_score", "is_bad", *ADDRESS_COLUMNS, "token_length")
 
 @dataclass(frozen=True, eq=False)
 class DocumentOrder:
-    """The document of a split in each window of a stream.
-
-    Attributes:
-        release: whose manifest has the documents.
-        split: that they are of.
-        order: their numbers, int64 (windows,).
-    """
+    """The document of a split in each window of a stream: ``order`` are their numbers, int64 (windows,)."""
 
     release: Release
     split: str
@@ -53,15 +47,8 @@ class DocumentOrder:
 
 
 def check_sidecar(path: Path, digest: str, documents: DocumentOrder | None) -> str:
-    """Read a sidecar whole: its content, and each row against the manifest of its documents.
-
-    Args:
-        path: ``sidecar.parquet``.
-        digest: content digest that it must have.
-        documents: of its windows; None: the manifests have none of them, and only the content is compared.
-    """
-    wanted = None if documents is None else _wanted(documents)
-    digests, row = None, 0
+    """Read a sidecar whole: its content digest, and each row against the manifest of its documents, if it has them."""
+    wanted, row = None if documents is None else _wanted(documents), 0
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             digests = TableDigest(file.schema_arrow)
@@ -88,9 +75,7 @@ def check_sidecar_rows(path: Path, windows: Sequence[int], documents: DocumentOr
         for window in windows:
             group = int(np.searchsorted(ends, window, side="right"))
             first = int(ends[group]) - file.metadata.row_group(group).num_rows
-            table = file.read_row_group(group).slice(window - first, 1)
-            if difference := _difference(table.to_pylist()[0], documents.record(window)):
-                raise _fault(path, window, documents, difference)
+            _require_row(path, window, file.read_row_group(group).slice(window - first, 1), documents)
     return f"{len(windows):,} of {len(documents.order):,} rows as the manifest has their documents"
 
 
@@ -130,28 +115,25 @@ def _compare(
     wrong = (rest != _mixed(batch, texts)) | ((ids != _id_keys(batch.column("doc_id"))) & (ids != _WITHHELD_KEY))
     if wrong.any():
         i = int(np.argmax(wrong))
-        difference = _difference(batch.slice(i, 1).to_pylist()[0], documents.record(first + i))
-        raise _fault(path, first + i, documents, difference or "a difference that is gone when read again")
+        _require_row(path, first + i, batch.slice(i, 1), documents)
+        raise ProvenanceError(f"{path} row {first + i:,}: a difference that is gone when read again")
 
 
-def _fault(path: Path, window: int, documents: DocumentOrder, difference: str) -> ProvenanceError:
-    return ProvenanceError(
-        f"{path} row {window:,} (window {window:,}): {difference}\nit holds {documents.named(window)}"
-    )
-
-
-def _difference(found: dict[str, Any], expected: dict[str, Any]) -> str:
-    """Return in words which column of a sidecar's row first differs from the manifest's row."""
-    wanted_id = None if expected["is_excluded"] else expected["id"]  # a tombstone has neither text nor id
-    if (expected["is_excluded"] or expected["id_type"] != WITHHELD) and found["doc_id"] != wanted_id:
-        return f"doc_id: expected {wanted_id!r}, found {found['doc_id']!r}"
-    for name in _SAME:
-        if found[name] != expected[name]:
-            return f"{name}: expected {expected[name]!r}, found {found[name]!r}"
-    wanted = text_hash("") if expected["is_excluded"] else expected["text_hash"]
-    if (has := text_hash(found["text"])) != wanted:
-        return f"text: expected one whose SHA-256 begins with {wanted:016x}, found {has:016x}"
-    return ""
+def _require_row(path: Path, window: int, rows: pa.RecordBatch | pa.Table, documents: DocumentOrder) -> None:
+    """Compare the row of a window with the manifest's row of its document, column by column."""
+    (found,), expected = rows.to_pylist(), documents.record(window)
+    wanted = {name: expected[name] for name in _SAME}
+    if expected["is_excluded"]:  # a tombstone has neither text nor id
+        wanted = {"doc_id": None, **wanted}
+    elif expected["id_type"] != WITHHELD:
+        wanted = {"doc_id": expected["id"], **wanted}
+    said = {name: (repr(value), repr(found[name])) for name, value in wanted.items()}
+    texts = (text_hash("") if expected["is_excluded"] else expected["text_hash"], text_hash(found["text"]))
+    said["text"] = (f"one whose SHA-256 begins with {texts[0]:016x}", f"one whose SHA-256 begins with {texts[1]:016x}")
+    for name, (right, wrong) in said.items():
+        if right != wrong:
+            place = f"{path} row {window:,} (window {window:,}): {name}"
+            raise Mismatch(place, right, wrong, more=f"it holds {documents.named(window)}")
 
 
 def _id_keys(ids: pa.Array) -> np.ndarray:

@@ -20,12 +20,7 @@ from isal import isal_zlib
 @cache
 def _tables() -> tuple[list[int], dict[int, int]]:
     """Return the table of the reflected CRC-32 and, by the highest byte of an entry, its number."""
-    table = []
-    for number in range(256):
-        value = number
-        for _ in range(8):
-            value = (value >> 1) ^ (0xEDB88320 if value & 1 else 0)
-        table.append(value)
+    table = [isal_zlib.crc32(bytes([0xFF ^ number])) ^ 0xFF000000 for number in range(256)]
     return table, {value >> 24: number for number, value in enumerate(table)}
 
 
@@ -36,43 +31,21 @@ def checksum(window: np.ndarray) -> int:
 
 @dataclass(frozen=True)
 class Change:
-    """A token of a window that is another one.
-
-    Attributes:
-        position: in the window.
-        expected: its id as released.
-        found: its id.
-        others: how many more positions differ.
-        is_certain: False: it is so if one token was changed.
-    """
+    """A token of a window that is another one; ``note`` says how far that goes, empty where it is all."""
 
     position: int
     expected: int
     found: int
-    others: int = 0
-    is_certain: bool = True
+    note: str = "if one token was changed, as the CRC-32 of the window tells (with --upstream it is certain)"
 
     @property
     def text(self) -> str:
         """The change in words."""
         return f"position {self.position:,}: expected {self.expected}, found {self.found}"
 
-    @property
-    def note(self) -> str:
-        """How far it goes, in words; empty where it is all of it."""
-        if not self.is_certain:
-            return "if one token was changed, as the CRC-32 of the window tells (with --upstream it is certain)"
-        return f"positions that differ besides: {self.others:,}" if self.others else ""
-
 
 def single_changes(window: np.ndarray, expected: int, vocab_size: int) -> Iterator[Change]:
-    """Yield each change of one token that explains the checksum, last position first.
-
-    Args:
-        window: tokens as found, (n,), uint16 or int32.
-        expected: CRC-32 of the window as released.
-        vocab_size: expected ids are below.
-    """
+    """Yield each change of one token (uint16 or int32) to an id that explains the checksum, last position first."""
     table, number_of = _tables()
     width = window.dtype.itemsize
     state = checksum(window) ^ expected
@@ -83,7 +56,7 @@ def single_changes(window: np.ndarray, expected: int, vocab_size: int) -> Iterat
         # Before the bytes of the token, a state that fits into them is their difference itself.
         found = int(window[position])
         if 0 < state < 1 << (8 * width) and (told := (found & 0xFFFFFFFF) ^ state) < vocab_size:
-            yield Change(position, told, found, is_certain=False)
+            yield Change(position, told, found)
 
 
 def told_by_checksum(window: np.ndarray, expected: int, vocab_size: int) -> Change | None:
@@ -94,8 +67,8 @@ def told_by_checksum(window: np.ndarray, expected: int, vocab_size: int) -> Chan
 
 def first_change(expected: np.ndarray, found: np.ndarray) -> Change | None:
     """Return where two windows of the same length, (n,), first differ."""
-    wrong = expected != found
-    if not wrong.any():
+    wrong = np.flatnonzero(expected != found)
+    if not len(wrong):
         return None
-    position = int(np.argmax(wrong))
-    return Change(position, int(expected[position]), int(found[position]), int(np.count_nonzero(wrong)) - 1)
+    others = f"positions that differ besides: {len(wrong) - 1:,}" if len(wrong) > 1 else ""
+    return Change(int(wrong[0]), int(expected[wrong[0]]), int(found[wrong[0]]), others)

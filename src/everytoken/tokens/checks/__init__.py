@@ -5,26 +5,28 @@ from typing import TYPE_CHECKING
 from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
-    from everytoken.tokens.checks.check import Check, Level, checked, require
-    from everytoken.tokens.checks.integrity import find_stored, recorded_statistics, stored_bytes, tokenizers_of, verify
-    from everytoken.tokens.checks.streams import check_sample, open_lengths
-    from everytoken.tokens.checks.windows import Seen, check_ids, sampled
+    from everytoken.tokens.checks.integrity import STORED_FAULTS, recorded_statistics, require, tokenizers_of, verify
+    from everytoken.tokens.checks.raw_shards import sample_tokens
+    from everytoken.tokens.checks.stored import Level, find_stored, stored_bytes, whole_ledger
+    from everytoken.tokens.checks.streams import check_sample, map_stream, open_array
+    from everytoken.tokens.checks.windows import Seen, check_ids
 
 __getattr__, __dir__ = exports(__name__, __file__)
 
 __all__ = [
-    "Check",
     "Level",
+    "STORED_FAULTS",
     "Seen",
     "check_ids",
     "check_sample",
-    "checked",
     "find_stored",
-    "open_lengths",
+    "open_array",
+    "map_stream",
     "recorded_statistics",
     "require",
-    "sampled",
+    "sample_tokens",
     "stored_bytes",
     "tokenizers_of",
     "verify",
+    "whole_ledger",
 ]

@@ -26,8 +26,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
+from everytoken.checks import (
+    READ_FAULTS,
+    Check,
+    Checks,
+    Hashing,
+    Mismatch,
+    made_by,
+    require_files,
+    require_none,
+    run_checks,
+)
 from everytoken.shards import (
     LEDGER_FILE,
     Artifact,
@@ -37,50 +48,27 @@ from everytoken.shards import (
     artifact_root_digest,
     digests_in,
     file_sha256,
-    is_store,
     parse_artifact_ledger,
-    read_any_ledger,
     read_artifact_ledger,
     require_root_digest,
     stored_content,
 )
 from everytoken.system_errors import raise_trouble
-from everytoken.tokens.checks.check import Check, Level, checked, require
-from everytoken.tokens.checks.raw_shards import raw_checks
-from everytoken.tokens.checks.streams import StreamClaims, TokenizerClaims, stream_checks
-from everytoken.tokens.errors import StreamError
-from everytoken.tokens.streams import MANIFEST_FILE, with_name
+from everytoken.tokens.checks.raw_shards import RAW_SHARDS_CHECKS
+from everytoken.tokens.checks.stored import (
+    CheckedFolder,
+    Level,
+    StreamClaims,
+    TokenizerClaims,
+    require_kind,
+    whole_ledger,
+)
+from everytoken.tokens.checks.streams import STREAM_CHECKS
+from everytoken.tokens.errors import StreamError, TokensError
 from everytoken.tokens.tokenizer import TOKENIZER_FILE, open_tokenizer
 
-__all__ = [
-    "LEDGER_FILE",
-    "Check",
-    "Level",
-    "check_stream",
-    "find_stored",
-    "_read_ledger",
-    "recorded_statistics",
-    "require",
-    "verify",
-]
-
-
-def find_stored(path: Path) -> list[Path]:
-    """Return what `verify` can look at in ``path``: itself, or the folders below it that hold something, in order.
-
-    Raises:
-        StreamError: there is nothing.
-    """
-    if _kind(path) is not None:
-        return [path]
-    found: list[Path] = []
-    for folder in sorted(path.rglob("*")) if path.is_dir() else []:
-        hidden = any(part.startswith(".") for part in folder.relative_to(path).parts)
-        if not hidden and folder.is_dir() and _kind(folder) and not any(folder.is_relative_to(one) for one in found):
-            found.append(folder)
-    if not found:
-        raise StreamError(f"{path} holds nothing to verify: no {LEDGER_FILE}, no stream (.idx), no {MANIFEST_FILE}")
-    return found
+STORED_FAULTS: tuple[type[Exception], ...] = (TokensError, *READ_FAULTS)
+"""Errors that say that a stream, raw shards, an artifact or a store is damaged."""
 
 
 def tokenizers_of(paths: Sequence[Path]) -> dict[Path, TokenizerClaims]:
@@ -93,7 +81,7 @@ def tokenizers_of(paths: Sequence[Path]) -> dict[Path, TokenizerClaims]:
         By path: vocab_size, eos_id, and special_ids (special tokens in the content of the documents) when the ledger of
         their store counts them.
     """
-    ledgers = {path: ledger for path in paths if (ledger := _any_ledger(path)) is not None}
+    ledgers = {path: ledger for path in paths if (ledger := whole_ledger(path)) is not None}
     by_digest = {ledger["root_digest"]: path for path, ledger in ledgers.items()}
     made_from = {
         path: [by_digest[digest] for digest in digests_in(ledger["recipe"]) if digest in by_digest]
@@ -115,15 +103,8 @@ def tokenizers_of(paths: Sequence[Path]) -> dict[Path, TokenizerClaims]:
     return found
 
 
-def _any_ledger(folder: Path) -> dict[str, Any] | None:
-    try:
-        return read_any_ledger(folder)
-    except (OSError, ShardsError):  # a damaged one is reported where it is checked
-        return None
-
-
 def verify(
-    path: Path, level: Level, tokenizer: TokenizerClaims | None = None, *, with_ledger: bool = False
+    path: Path, level: Level, tokenizer: TokenizerClaims | None = None, *, with_ledger: bool = False, covers: str = ""
 ) -> list[Check]:
     """Check what ``path`` holds: a stream (folder or prefix), raw shards, a tokenizer, any other artifact, a store.
 
@@ -132,92 +113,25 @@ def verify(
         level: how much is read.
         tokenizer: what is known of the stream's tokenizer (`tokenizers_of`); what its ledger says comes first.
         with_ledger: whether it is a fault that there is none (streams of other programs have none).
+        covers: what that is, in words.
 
     Raises:
         StreamError: it holds nothing that can be checked.
     """
-    kind = _kind(path)
-    if kind is None:
-        raise StreamError(f"{path} holds nothing to verify: no {LEDGER_FILE}, no stream (.idx), no {MANIFEST_FILE}")
-    if kind == "store":
-        return _check_store(path, level)
-    folder = path if path.is_dir() else path.parent
-    checks: list[Check] = []
-    ledger: dict[str, Any] = {}
-    if with_ledger or (folder / LEDGER_FILE).exists():
-        checks.append(checked("ledger", lambda: _ledger_numbers(folder, ledger)))
-        if ledger:
-            checks.append(checked("files", lambda: _check_files(folder, ledger)))
-    digests: dict[str, str] = {}  # of files that are read whole anyway
-    statistics = dict(ledger.get("statistics", {}))
-    statistics["tokenizer"] = {**(tokenizer or {}), **statistics.get("tokenizer", {})}
-    if kind == "stream":
-        checks += stream_checks(_prefix(path), cast(StreamClaims, statistics), level, digests)
-    elif kind == "raw shards":
-        checks += raw_checks(folder, statistics, level, digests)
-    elif ledger and (folder / TOKENIZER_FILE).exists() and level != "sizes":
-        checks.append(checked("tokenizer", lambda: _check_tokenizer(folder, ledger)))
-    if ledger and level == "full":
-        checks.append(checked("digests", lambda: _check_digests(folder, ledger, digests)))
-    return checks
+    stored = CheckedFolder(path, tokenizer or TokenizerClaims(), with_ledger)
+    checks = _CHECKS[require_kind(path, stored.kind)][level]
+    return list(run_checks(checks, stored, STORED_FAULTS, covers=covers))
 
 
-def stored_bytes(path: Path) -> int:
-    """Return the bytes of what `verify` looks at in ``path``."""
-    files = path.rglob("*") if path.is_dir() else path.parent.glob(f"{_prefix(path).name}.*")
-    return sum(file.stat().st_size for file in files if file.is_file())
-
-
-def check_stream(stream: Artifact | Path, level: Level = "full") -> list[Check]:
-    """Check a Megatron stream, in an artifact, a folder or at a prefix, and its ledger where it has one."""
-    path = stream.folder if isinstance(stream, Artifact) else stream
-    if path is None:
-        raise StreamError("the stream is only planned; save it, then use what its store loads")
-    return verify(path, level)
-
-
-def _kind(path: Path) -> Literal["stream", "raw shards", "store", "artifact"] | None:
-    if not path.is_dir():
-        return "stream" if any(with_name(prefix, ".idx").is_file() for prefix in (path, path.with_suffix(""))) else None
-    if list(path.glob("*.idx")) or list(path.glob("*.bin")):
-        if list(path.glob("*.idx")) or not ((path / MANIFEST_FILE).exists() or _says_no_index(path)):
-            return "stream"
-        return "raw shards" if (path / MANIFEST_FILE).exists() else "artifact"
-    if (path / MANIFEST_FILE).exists() and not (path / LEDGER_FILE).exists():
-        return "raw shards"
-    if (path / ".making").exists() or list(path.glob("part_*.parquet")):
-        return "store"
-    if not (path / LEDGER_FILE).exists():
-        return None
-    if (path / LEDGER_FILE).is_dir():
-        return "artifact"
-    return "store" if is_store(path) else "artifact"
-
-
-def _says_no_index(folder: Path) -> bool:
-    """Return whether the folder is an artifact whose ledger has no .idx (files of ids that are no stream yet)."""
-    ledger = _any_ledger(folder)
-    return ledger is not None and not any(name.endswith(".idx") for name in ledger.get("files", {}))
-
-
-def _prefix(path: Path) -> Path:
-    if path.is_dir():
-        found = sorted({one.with_suffix("") for pattern in ("*.idx", "*.bin") for one in path.glob(pattern)})
-        return found[0] if len(found) == 1 else path / "stream"
-    return path if with_name(path, ".idx").is_file() else path.with_suffix("")
-
-
-def _read_ledger(folder: Path) -> dict[str, Any]:
-    """Return the ledger of an artifact; its checksum and root digest are computed again.
+def require(checks: Sequence[Check]) -> None:
+    """Raise the first fault.
 
     Raises:
-        StreamError: it is damaged or was edited.
+        StreamError: a check does not hold.
     """
-    try:
-        return read_artifact_ledger(folder / LEDGER_FILE)
-    except (ShardsError, OSError) as error:
-        raise_trouble(error)
-        raise StreamError(str(error)) from error
+    for check in checks:
+        if not check.ok:
+            raise StreamError(check.fault)
 
 
 def recorded_statistics(folder: Path) -> StreamClaims:
@@ -228,87 +142,109 @@ def recorded_statistics(folder: Path) -> StreamClaims:
     """
     if not (folder / LEDGER_FILE).exists():
         return {}
-    ledger = _read_ledger(folder)
-    _check_files(folder, ledger)
+    try:
+        ledger = read_artifact_ledger(folder / LEDGER_FILE)
+        require_files(folder, _sizes(ledger), _LISTER)
+    except (ShardsError, OSError) as error:
+        raise_trouble(error)
+        raise StreamError(str(error)) from error
     return cast(StreamClaims, ledger["statistics"])
 
 
-def _ledger_numbers(folder: Path, into: dict[str, Any]) -> dict[str, int]:
-    path = folder / LEDGER_FILE
-    try:
-        into.update(parse_artifact_ledger(path))  # the files are looked at even where the root digest is not theirs
-        require_root_digest(path, into)
-    except ShardsError as error:
-        raise StreamError(str(error)) from error
-    return {"files": len(into["files"])}
+_LISTER = "the ledger knows"
 
 
-def _check_files(folder: Path, ledger: Mapping[str, Any]) -> dict[str, int]:
+def _sizes(ledger: Mapping[str, Any]) -> dict[str, int]:
+    return {name: entry["bytes"] for name, entry in ledger["files"].items()}
+
+
+def _check_ledger(stored: CheckedFolder) -> dict[str, int] | None:
+    path = stored.folder / LEDGER_FILE
+    if not stored.needs_ledger and not path.exists():
+        return None
+    stored.ledger = parse_artifact_ledger(path)  # the files are looked at even where the root digest is not theirs
+    require_root_digest(path, stored.ledger)
+    return {"files": len(stored.ledger["files"])}
+
+
+def _check_files(stored: CheckedFolder) -> dict[str, int] | None:
     """Every file that the ledger names is there with its size, and no other."""
-    faults = []
-    for name, entry in ledger["files"].items():
-        size = (folder / name).stat().st_size if (folder / name).is_file() else None
-        if size != entry["bytes"]:
-            found = "it is missing" if size is None else f"found {size:,}"
-            faults.append(f"{folder / name}: expected {entry['bytes']:,} bytes, {found}")
-    for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder).as_posix()
-        if path.is_file() and not name.startswith(".") and name != LEDGER_FILE and name not in ledger["files"]:
-            faults.append(f"{path}: the ledger knows no such file")
-    if faults:
-        raise StreamError("; ".join(faults))
-    return {"files": len(ledger["files"]), "bytes": sum(entry["bytes"] for entry in ledger["files"].values())}
+    if stored.ledger is None:
+        return None
+    sizes = _sizes(stored.ledger)
+    require_files(stored.folder, sizes, _LISTER)
+    return {"files": len(sizes), "bytes": sum(sizes.values())}
 
 
-def _check_digests(folder: Path, ledger: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, int]:
+def _check_digests(stored: CheckedFolder) -> dict[str, int] | None:
     """Every file has its SHA-256, every table its content digest, and the digests sum up to the root digest."""
-    faults = []
-    for name, entry in ledger["files"].items():
-        found = known.get(name) or (file_sha256(folder / name) if (folder / name).is_file() else "no file")
-        if found != entry["sha256"]:
-            faults.append(f"{folder / name}: expected SHA-256 {entry['sha256'][:16]}, found {found[:16]}")
-        elif "content_digest" in entry and (rows := stored_content(folder / name)[1]) != entry["content_digest"]:
-            faults.append(f"{folder / name}: expected content {entry['content_digest'][:16]}, found {rows[:16]}")
-    if (root := artifact_root_digest(ledger["files"], ledger["statistics"])) != ledger["root_digest"]:
-        faults.append(f"{folder / LEDGER_FILE}: its root digest is {ledger['root_digest'][:16]}, expected {root[:16]}")
-    if faults:
-        raise StreamError("; ".join(faults))
-    return {"files with their SHA-256": len(ledger["files"])}
+    if (ledger := stored.ledger) is None:
+        return None
+    folder, files = stored.folder, ledger["files"]
+    with Hashing() as hashing:
+        there = {name: entry["sha256"] for name, entry in files.items() if (folder / name).is_file()}
+        wrong = hashing.wrong(folder, there, {name: stored.digests[name] for name in there & stored.digests.keys()})
+    for name, entry in files.items():
+        if name not in there:
+            wrong[name] = f"{folder / name}: expected SHA-256 {entry['sha256'][:16]}, found no file"
+        elif "content_digest" in entry and name not in wrong:
+            rows = stored_content(folder / name)[1]
+            if rows != entry["content_digest"]:
+                wrong[name] = f"{folder / name}: expected content {entry['content_digest'][:16]}, found {rows[:16]}"
+    if (root := artifact_root_digest(files, ledger["statistics"])) != (said := ledger["root_digest"]):
+        wrong[LEDGER_FILE] = f"{folder / LEDGER_FILE}: its root digest is {said[:16]}, expected {root[:16]}"
+    require_none([wrong[name] for name in sorted(wrong)])
+    return {"files with their SHA-256": len(files)}
 
 
-def _check_tokenizer(folder: Path, ledger: Mapping[str, Any]) -> dict[str, int]:
-    facts = ledger.get("statistics", {})
-    opened = open_tokenizer(Artifact(folder=folder, ledger=ledger), facts.get("eos_token", ""))
-    found = {"vocab_size": opened.vocab_size, "eos_id": opened.eos_id, "sha256": file_sha256(folder / TOKENIZER_FILE)}
+def _check_tokenizer(stored: CheckedFolder) -> dict[str, int] | None:
+    path = stored.folder / TOKENIZER_FILE
+    if stored.ledger is None or not path.exists():
+        return None
+    facts = stored.ledger["statistics"]
+    opened = open_tokenizer(Artifact(folder=stored.folder, ledger=stored.ledger), facts.get("eos_token", ""))
+    found = {"vocab_size": opened.vocab_size, "eos_id": opened.eos_id, "sha256": file_sha256(path)}
     for name, value in found.items():
         if facts.get(name) != value:
-            raise StreamError(f"{folder / TOKENIZER_FILE}: expected {name} {facts.get(name)}, found {value}")
+            raise Mismatch(str(path), f"{name} {facts.get(name)}", str(value))
     return {"tokens in the vocabulary": opened.vocab_size, "is the id of EOS": opened.eos_id}
 
 
-def _check_store(folder: Path, level: Level) -> list[Check]:
-    def sizes() -> dict[str, int]:
-        stored = Store(folder).load()
-        return {"parts": len(stored), "rows": 0 if stored.ledger is None else stored.ledger.rows}
+def _check_parts(stored: CheckedFolder) -> dict[str, int]:
+    stored.parts = parts = Store(stored.folder).load()
+    return {"parts": len(parts), "rows": 0 if parts.ledger is None else parts.ledger.rows}
 
-    def digests() -> dict[str, int]:
-        stored, faults = Store(folder).load(), []
-        files = [part for part in (*stored.parts, *stored.set_aside) if isinstance(part, StoredPart)]
-        for part in files:
-            try:
-                part.verify()
-                rows, found = stored_content(part.path)
-                if found != part.digest:
-                    faults.append(f"{part.path}: expected content {part.digest[:16]}, found {found[:16]}")
-                if rows != part.rows:
-                    faults.append(f"{part.path}: expected {part.rows:,} rows, found {rows:,}")
-            except ShardsError as error:
-                faults.append(str(error))
-        if faults:
-            raise StreamError("; ".join(faults))
-        return {"files with their SHA-256": len(files)}
 
-    checks = [checked("sizes", sizes)]
-    if level == "full" and checks[0].ok:
-        checks.append(checked("digests", digests))
-    return checks
+def _check_contents(stored: CheckedFolder) -> dict[str, int]:
+    """Every part has its SHA-256, its rows and its content digest."""
+    parts, faults = made_by("sizes", stored.parts), []
+    files = [part for part in (*parts.parts, *parts.set_aside) if isinstance(part, StoredPart)]
+    for part in files:
+        try:
+            part.verify()
+            rows, found = stored_content(part.path)
+            if found != part.digest:
+                faults.append(f"{part.path}: expected content {part.digest[:16]}, found {found[:16]}")
+            if rows != part.rows:
+                faults.append(f"{part.path}: expected {part.rows:,} rows, found {rows:,}")
+        except ShardsError as error:
+            faults.append(str(error))
+    require_none(faults)
+    return {"files with their SHA-256": len(files)}
+
+
+_LEDGER = (("ledger", _check_ledger), ("files", _check_files))
+_TOKENIZER = (("tokenizer", _check_tokenizer),)
+_BY_LEVEL: dict[str, dict[Level, Checks[CheckedFolder]]] = {
+    "stream": STREAM_CHECKS,
+    "raw shards": RAW_SHARDS_CHECKS,
+    "artifact": {"sizes": (), "sampled": _TOKENIZER, "full": _TOKENIZER},
+}
+_PARTS = (("sizes", _check_parts),)
+_CHECKS = {
+    kind: {
+        level: (*_LEDGER, *checks, *((("digests", _check_digests),) if level == "full" else ()))
+        for level, checks in by_level.items()
+    }
+    for kind, by_level in _BY_LEVEL.items()
+} | {"store": {"sizes": _PARTS, "sampled": _PARTS, "full": (*_PARTS, ("digests", _check_contents))}}

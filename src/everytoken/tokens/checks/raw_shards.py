@@ -2,43 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from everytoken.tokens.checks.check import Check, Level, checked
+from everytoken.checks import Checks, Mismatch, made_by, require_none
+from everytoken.tokens.checks.stored import CheckedFolder, Level
 from everytoken.tokens.checks.windows import Seen, check_ids, new_digest, sampled, scan
 from everytoken.tokens.errors import StreamError
-from everytoken.tokens.streams import DTYPES, MANIFEST_FILE, open_raw_shards, read_raw_shards_manifest
+from everytoken.tokens.streams import DTYPES, MANIFEST_FILE, FlatTokens, open_raw_shards, read_raw_shards_manifest
 
 
-def raw_checks(folder: Path, statistics: Mapping[str, Any], level: Level, digests: dict[str, str]) -> Iterator[Check]:
-    """Yield the checks of a folder of raw shards.
-
-    Args:
-        folder: of the shards.
-        statistics: of its ledger, as far as there is one.
-        level: how much is read.
-        digests: gets the SHA-256 of each shard that was read whole.
-    """
-    manifest: dict[str, Any] = {}
-    yield checked("manifest", lambda: _check_manifest(folder, statistics, manifest))
-    if not manifest:
-        return
-    sizes = checked("sizes", lambda: _raw_sizes(folder, manifest))
-    yield sizes
-    if level == "full":
-        yield checked("shards", lambda: _check_shards(folder, manifest, digests))
-    elif level == "sampled" and sizes.ok:
-        yield checked("shards", lambda: _sample_shards(folder, manifest))
-
-
-def _check_manifest(folder: Path, statistics: Mapping[str, Any], into: dict[str, Any]) -> dict[str, int]:
+def _check_manifest(stored: CheckedFolder) -> dict[str, int]:
     """The manifest agrees with itself and with the ledger."""
-    manifest = read_raw_shards_manifest(folder)
-    into.update(manifest)
-    path, shards = folder / MANIFEST_FILE, manifest["shards"]
+    stored.manifest = manifest = read_raw_shards_manifest(stored.folder)
+    path, shards, statistics = stored.folder / MANIFEST_FILE, manifest["shards"], stored.statistics
     sums = [("tokens of all shards", sum(shard["tokens"] for shard in shards), manifest["tokens"])]
     for shard in shards:
         of_sources = sum(shard["tokens_by_source"].values())
@@ -62,42 +40,65 @@ def _check_manifest(folder: Path, statistics: Mapping[str, Any], into: dict[str,
     return {"shards": len(shards), "tokens": manifest["tokens"], "documents": manifest["documents"]}
 
 
-def _raw_sizes(folder: Path, manifest: dict[str, Any]) -> dict[str, int]:
-    return {"tokens": len(open_raw_shards(folder, manifest)), "bytes a token": DTYPES[manifest["dtype"]].itemsize}
+def _tokens(stored: CheckedFolder) -> tuple[FlatTokens, dict[str, Any]]:
+    manifest = made_by("manifest", stored.manifest)
+    return open_raw_shards(stored.folder, manifest), manifest
 
 
-def _sample_shards(folder: Path, manifest: dict[str, Any]) -> dict[str, int]:
-    tokens = open_raw_shards(folder, manifest)
+def _raw_sizes(stored: CheckedFolder) -> dict[str, int]:
+    tokens, manifest = _tokens(stored)
+    return {"tokens": len(tokens), "bytes a token": DTYPES[manifest["dtype"]].itemsize}
+
+
+def _check_some(stored: CheckedFolder) -> dict[str, int]:
+    tokens, manifest = _tokens(stored)
+    count = sample_tokens(stored.folder, tokens, manifest["vocab_size"])
+    if len(tokens) and tokens[-1] != manifest["eos_id"]:
+        raise Mismatch(str(stored.folder), f"EOS {manifest['eos_id']} at the end", str(tokens[-1]))
+    return {"pieces of 257 tokens looked at": count}
+
+
+def sample_tokens(where: Path, tokens: FlatTokens, vocab_size: int | None) -> int:
+    """Look at the ids of seeded pieces of 257 tokens, the first and the last; return how many.
+
+    Raises:
+        StreamError: an id is negative, or not below ``vocab_size``, where that is known.
+    """
     windows = tokens.windows(256)
     numbers = sampled(windows)  # type: ignore[arg-type]  # only its length is asked for
-    check_ids(folder, numbers, windows.read(numbers), manifest["vocab_size"], None, Seen())
-    if len(tokens) and tokens[-1] != manifest["eos_id"]:
-        raise StreamError(f"{folder}: expected EOS {manifest['eos_id']} at the end, found {tokens[-1]}")
-    return {"pieces of 257 tokens looked at": len(numbers)}
+    check_ids(where, numbers, windows.read(numbers), vocab_size, None, Seen())
+    return len(numbers)
 
 
-def _check_shards(folder: Path, manifest: dict[str, Any], digests: dict[str, str]) -> dict[str, int]:
+def _check_shards(stored: CheckedFolder) -> dict[str, int]:
     """Every token of every shard, and its SHA-256 on the way."""
-    faults, seen = [], Seen()
+    manifest, faults, seen = made_by("manifest", stored.manifest), [], Seen()
     dtype, eos_id, vocab_size = DTYPES[manifest["dtype"]], manifest["eos_id"], manifest["vocab_size"]
     for shard in manifest["shards"]:
-        path, own, digest = folder / shard["name"], Seen(), new_digest()
+        path, own, digest = stored.folder / shard["name"], Seen(), new_digest()
         try:
             with closing(scan(path, dtype, 1, digest)) as blocks:
                 for numbers, tokens in blocks:
                     check_ids(path, numbers, tokens, vocab_size, eos_id, own)
-            digests[path.name] = found = digest.hexdigest()
+            stored.digests[path.name] = found = digest.hexdigest()
             if found != shard["sha256"]:
-                raise StreamError(f"{path}: expected SHA-256 {shard['sha256'][:16]}, found {found[:16]}")
+                raise Mismatch(str(path), f"SHA-256 {shard['sha256'][:16]}", found[:16])
             if own.eos != shard["eos_tokens"]:
-                raise StreamError(f"{path}: expected {shard['eos_tokens']:,} EOS, found {own.eos:,}")
-        except (StreamError, OSError) as error:
+                raise Mismatch(str(path), f"{shard['eos_tokens']:,} EOS", f"{own.eos:,}")
+        except (StreamError, Mismatch, OSError) as error:
             faults.append(str(error))
         seen.largest, seen.eos = max(seen.largest, own.largest), seen.eos + own.eos
-    if faults:
-        raise StreamError("; ".join(faults))
+    require_none(faults)
     if seen.eos < manifest["documents"]:
-        raise StreamError(
-            f"{folder}: expected an EOS for each of {manifest['documents']:,} documents, found {seen.eos:,}"
-        )
+        wanted = f"an EOS for each of {manifest['documents']:,} documents"
+        raise Mismatch(str(stored.folder), wanted, f"{seen.eos:,}")
     return {"tokens": manifest["tokens"], "is the largest id": seen.largest, "EOS": seen.eos}
+
+
+_SIZES = (("manifest", _check_manifest), ("sizes", _raw_sizes))
+RAW_SHARDS_CHECKS: dict[Level, Checks[CheckedFolder]] = {
+    "sizes": _SIZES,
+    "sampled": (*_SIZES, ("shards", _check_some)),
+    "full": (*_SIZES, ("shards", _check_shards)),
+}
+"""Checks of raw shards, by level."""

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypedDict
 
 import numpy as np
 import pyarrow.parquet as pq
 
-from everytoken.tokens.checks.check import Check, Level, checked
+from everytoken.checks import Checks, Mismatch, first_difference, made_by
+from everytoken.system_errors import raise_trouble
+from everytoken.tokens.checks.stored import CheckedFolder, Level, OpenedStream, StreamClaims
 from everytoken.tokens.checks.windows import (
     Seen,
     check_ids,
@@ -27,7 +26,6 @@ from everytoken.tokens.streams import (
     LOSS_MASK_FILE,
     SIDECAR_FILE,
     TOKEN_LENGTHS_FILE,
-    IndexedTokens,
     check_masks,
     open_indexed,
     open_loss_mask,
@@ -37,261 +35,224 @@ from everytoken.tokens.streams import (
 _CHUNK = 1 << 20
 
 
-class TokenizerClaims(TypedDict, total=False):
-    """What is known of the tokenizer of a stream; ``special_ids`` in the content of its documents."""
-
-    vocab_size: int
-    eos_id: int
-    special_ids: int
-
-
-class StreamClaims(TypedDict, total=False):
-    """What the ledger of a stream says that its files are compared with, as far as there is one and it says it."""
-
-    windows: int
-    tokens: int
-    documents: int
-    remainder_tokens: int
-    eos_tokens: int
-    loss_tokens: int
-    tombstones: dict[str, int]
-    eos_id: int
-    tokenizer: TokenizerClaims | None
-
-
-@dataclass(frozen=True)
-class _Stream:
-    """An opened stream. ``windows`` is None when its sequences have several lengths.
-
-    ``masks``: rows of its ``loss_mask.npy``, or None.
-    """
-
-    tokens: IndexedTokens
-    windows: np.ndarray | None
-    lengths: np.ndarray | None
-    masks: np.ndarray | None
-    vocab_size: int | None
-    eos_id: int | None
-    said: StreamClaims = field(repr=False)
-
-
-def stream_checks(prefix: Path, statistics: StreamClaims, level: Level, digests: dict[str, str]) -> Iterator[Check]:
-    """Yield the checks of a stream.
+def map_stream(prefix: Path, statistics: StreamClaims | None = None) -> OpenedStream:
+    """Map a stream with its lengths or its loss mask; of windows, unless its sequences have several lengths.
 
     Args:
-        prefix: path without ``.bin`` / ``.idx``.
-        statistics: of its ledger, as far as there is one.
-        level: how much is read.
-        digests: gets the SHA-256 of the ``.bin`` when it was read whole.
+        prefix: path without ``.bin`` and ``.idx``.
+        statistics: of its ledger; None: it must be of windows.
+
+    Raises:
+        StreamError: a file is missing or damaged, or they are not of one stream.
     """
-    opened: list[_Stream] = []
-    yield checked("sizes", lambda: _open(prefix, statistics, opened))
-    if not opened or level == "sizes":
-        return
-    (stream,) = opened
-    if level == "sampled":
-        if (windows := stream.windows) is not None:
-            yield checked("windows", lambda: check_sample(prefix, windows, stream.lengths, statistics, stream.masks))
-        return
-    yield checked("index", lambda: _check_index(stream))
-    if stream.lengths is not None:
-        yield checked("lengths", lambda: _check_lengths(stream))
-        if (prefix.parent / SIDECAR_FILE).exists():
-            yield checked("sidecar", lambda: _check_sidecar(stream))
-    yield checked("windows" if stream.windows is not None else "tokens", lambda: _check_tokens(stream, digests))
-
-
-def facts(statistics: StreamClaims) -> tuple[int | None, int | None]:
-    """Return the size of the vocabulary and the id of EOS as far as statistics of a stream name them."""
-    tokenizer = statistics.get("tokenizer") or {}
-    return tokenizer.get("vocab_size"), statistics.get("eos_id", tokenizer.get("eos_id"))
-
-
-def _open(prefix: Path, statistics: StreamClaims, into: list[_Stream]) -> dict[str, int]:
     tokens = open_indexed(prefix)
-    lengths_path = prefix.parent / TOKEN_LENGTHS_FILE
-    padded = lengths_path.exists()
-    one_length = len(tokens) == 0 or len(tokens.tokens) == len(tokens) * int(tokens.lengths[0])
-    masks_path = prefix.parent / LOSS_MASK_FILE
-    masked = masks_path.exists()
+    lengths_path, masks_path = prefix.parent / TOKEN_LENGTHS_FILE, prefix.parent / LOSS_MASK_FILE
+    padded, masked = lengths_path.exists(), masks_path.exists()
+    first, last = (int(tokens.lengths[0]), int(tokens.lengths[-1])) if len(tokens) else (0, 0)
+    one_length = len(tokens.tokens) == len(tokens) * first and first == last  # what is between is for `check`
     if padded and masked:
         raise StreamError(f"{prefix.parent} has {TOKEN_LENGTHS_FILE} and {LOSS_MASK_FILE}; a stream has one of them")
-    windows = tokens.windows() if padded or masked or "windows" in statistics or one_length else None
-    lengths = open_lengths(lengths_path, len(tokens)) if padded else None
+    of_windows = statistics is None or padded or masked or "windows" in statistics or one_length
+    windows = tokens.windows() if of_windows else None
+    lengths = open_array(lengths_path, len(tokens), np.int32) if padded else None
     masks = open_loss_mask(masks_path, len(tokens), windows.shape[1] - 1) if masked and windows is not None else None
-    if statistics.get("windows", len(tokens)) != len(tokens):
-        raise StreamError(
-            f"{prefix}: expected {statistics['windows']:,} windows as its ledger says, found {len(tokens):,}"
-        )
-    into.append(_Stream(tokens, windows, lengths, masks, *facts(statistics), statistics))
+    return OpenedStream(tokens, windows, lengths, masks)
+
+
+def _open(stored: CheckedFolder) -> dict[str, int]:
+    stream = map_stream(stored.prefix, stored.statistics)
+    tokens, windows = stream.tokens, stream.windows
+    if (said := stored.statistics.get("windows", len(tokens))) != len(tokens):
+        raise Mismatch(str(stored.prefix), f"{said:,} windows as its ledger says", f"{len(tokens):,}")
+    stored.stream = stream
     if windows is None:
         return {"sequences": len(tokens), "tokens": len(tokens.tokens)}
     return {"windows": len(tokens), "tokens each": windows.shape[1], "bytes a token": windows.dtype.itemsize}
 
 
-def open_lengths(path: Path, windows: int) -> np.ndarray:
-    """Map ``token_lengths.npy``.
+def open_array(path: Path, rows: int, dtype: type[np.generic]) -> np.ndarray:
+    """Map an array of NumPy, (rows,), as ``token_lengths.npy`` with a length a window.
 
     Raises:
-        StreamError: it is no int32 array with one length a window.
+        StreamError: it is none, or has another shape or type.
     """
     try:
-        lengths: np.ndarray = np.load(path, mmap_mode="r" if windows else None)  # an empty file cannot be mapped
+        array: np.ndarray = np.load(path, mmap_mode="r" if rows else None)  # an empty file cannot be mapped
     except Exception as error:  # a damaged header raises what the parser of Python raises
-        raise StreamError(f"{path} is no array of NumPy, or is truncated ({error}); write the stream again") from error
-    if lengths.shape != (windows,) or lengths.dtype != np.int32:
-        raise StreamError(
-            f"{path} holds {lengths.dtype} {lengths.shape}, expected int32 ({windows},): one length a window"
-        )
-    return lengths
+        raise_trouble(error)
+        raise StreamError(f"{path} is no array of NumPy, or is truncated ({error}); write or copy it again") from error
+    if array.shape != (rows,) or array.dtype != dtype:
+        raise StreamError(f"{path}: expected {np.dtype(dtype)} ({rows},), found {array.dtype} {array.shape}")
+    return array
 
 
-def check_sample(
-    where: Path,
-    windows: np.ndarray,
-    lengths: np.ndarray | None,
-    statistics: StreamClaims,
-    masks: np.ndarray | None = None,
-) -> dict[str, int]:
-    """Look at a seeded sample of windows, the first and the last; return how many.
+class _Windows:
+    """Checks windows of a stream that it is given, and counts what is in them."""
 
-    Args:
-        where: prefix of the stream, for the message.
-        windows: tokens, (n, window).
-        lengths: content tokens of each window, (n,), or None when windows are not padded.
-        statistics: of the stream, as far as there are any.
-        masks: rows of its ``loss_mask.npy``, (n, ceil(seq_length / 8)), or None when it has none.
+    def __init__(self, stream: OpenedStream, statistics: StreamClaims) -> None:
+        tokenizer = statistics.get("tokenizer") or {}
+        self.vocab_size, self.eos_id = tokenizer.get("vocab_size"), statistics.get("eos_id", tokenizer.get("eos_id"))
+        self._stream, self._only_eos = stream, TOMBSTONES in statistics
+        self.seen, self.counted = Seen(), 0
+
+    def check(self, numbers: np.ndarray, tokens: np.ndarray) -> None:
+        """Check windows by their numbers, (n,), and tokens, (n, window); `StreamError` names the first fault."""
+        where, stream = self._stream.tokens.prefix, self._stream
+        if stream.lengths is not None and len(numbers):
+            lengths = stream.lengths[numbers]
+            check_window_lengths(where, numbers, lengths, tokens.shape[1])
+            self.eos_id = int(tokens[0, lengths[0]]) if self.eos_id is None else self.eos_id
+            check_padding(where, numbers, tokens, lengths, self.eos_id)
+        if stream.masks is not None:
+            masks = stream.masks[numbers]
+            self.counted += check_masks(where, numbers, tokens, masks, self.eos_id, clears_eos_alone=self._only_eos)
+        check_ids(where, numbers, tokens, self.vocab_size, self.eos_id, self.seen)
+
+
+def check_sample(stream: OpenedStream, statistics: StreamClaims) -> dict[str, int]:
+    """Look at a seeded sample of the windows of a stream, the first and the last; return how many.
 
     Raises:
         StreamError: names window, position, what was expected and found.
     """
-    vocab_size, eos_id = facts(statistics)
-    numbers = sampled(windows)
-    tokens = windows[numbers]
-    check_ids(where, numbers, tokens, vocab_size, None, Seen())
-    if lengths is not None and len(numbers):
-        own = lengths[numbers]
-        check_window_lengths(where, numbers, own, windows.shape[1])
-        check_padding(where, numbers, tokens, own, int(tokens[0, own[0]]) if eos_id is None else eos_id)
-    if masks is not None:
-        check_masks(where, numbers, tokens, masks[numbers], eos_id, clears_eos_alone=TOMBSTONES in statistics)
+    assert stream.windows is not None
+    numbers = sampled(stream.windows)
+    _Windows(stream, statistics).check(numbers, stream.windows[numbers])
     return {"windows looked at": len(numbers)}
 
 
-def _check_index(stream: _Stream) -> dict[str, int]:
+def _check_some(stored: CheckedFolder) -> dict[str, int] | None:
+    stream = made_by("sizes", stored.stream)
+    return None if stream.windows is None else check_sample(stream, stored.statistics)
+
+
+def _check_index(stored: CheckedFolder) -> dict[str, int]:
     """Sequences follow each other without gaps; in a stream of windows each is a window and a document."""
+    stream = made_by("sizes", stored.stream)
     tokens = stream.tokens
     tokens.check()
-    numbers = {"sequences": len(tokens), "documents": len(tokens.document_index) - 1}
-    if stream.windows is None:
-        return numbers
-    window = stream.windows.shape[1]
-    for start in range(0, len(tokens), _CHUNK):
-        lengths = tokens.lengths[start : start + _CHUNK]
-        boundaries = tokens.document_index[start : start + len(lengths)]
-        own = np.arange(start, start + len(lengths))
-        for what, found, expected in (("length", lengths, window), ("document boundary", boundaries, own)):
-            if (wrong := found != expected).any():
-                i = int(np.argmax(wrong))
-                right = int(np.broadcast_to(expected, wrong.shape)[i])
-                raise StreamError(
-                    f"{tokens.prefix}.idx window {start + i:,}: expected {what} {right}, found {found[i]}"
-                )
-    return numbers
+    for start in range(0, 0 if stream.windows is None else len(tokens), _CHUNK):
+        own = np.arange(start, min(len(tokens), start + _CHUNK))
+        window = np.full(len(own), tokens.lengths[0])
+        for what, entries, expected in (
+            ("length", tokens.lengths, window),
+            ("document boundary", tokens.document_index, own),
+        ):
+            found = entries[start : start + len(own)]
+            if (i := first_difference(found, expected)) is not None:
+                raise Mismatch(f"{tokens.prefix}.idx window {start + i:,}", f"{what} {expected[i]}", str(found[i]))
+    return {"sequences": len(tokens), "documents": len(tokens.document_index) - 1}
 
 
-def _check_lengths(stream: _Stream) -> dict[str, int]:
+def _check_lengths(stored: CheckedFolder) -> dict[str, int] | None:
+    path, content = stored.prefix.parent / TOKEN_LENGTHS_FILE, 0
+    if not path.exists():
+        return None
+    stream = made_by("sizes", stored.stream)
     assert stream.lengths is not None and stream.windows is not None
-    path, content = stream.tokens.prefix.parent / TOKEN_LENGTHS_FILE, 0
     for start in range(0, len(stream.lengths), _CHUNK):
         lengths = stream.lengths[start : start + _CHUNK]
         check_window_lengths(path, np.arange(start, start + len(lengths)), lengths, stream.windows.shape[1])
         content += int(lengths.sum(dtype=np.int64))
-    if stream.said.get("tokens", content) != content:
-        raise StreamError(
-            f"{path}: expected {stream.said['tokens']:,} tokens of content in all as the ledger says, found {content:,}"
-        )
+    if (said := stored.statistics.get("tokens", content)) != content:
+        raise Mismatch(str(path), f"{said:,} tokens of content in all as the ledger says", f"{content:,}")
     return {"tokens of content": content}
 
 
-def _check_sidecar(stream: _Stream) -> dict[str, int]:
-    assert stream.lengths is not None
-    path, row = stream.tokens.prefix.parent / SIDECAR_FILE, 0
+def _check_sidecar(stored: CheckedFolder) -> dict[str, int] | None:
+    path, row = stored.prefix.parent / SIDECAR_FILE, 0
+    if not path.exists() or not path.with_name(TOKEN_LENGTHS_FILE).exists():
+        return None
+    lengths = made_by("sizes", stored.stream).lengths
+    assert lengths is not None
     with pq.ParquetFile(path) as file:
-        if file.metadata.num_rows != len(stream.lengths):
-            raise StreamError(f"{path}: expected {len(stream.lengths):,} rows, found {file.metadata.num_rows:,}")
+        if (rows := file.metadata.num_rows) != len(lengths):
+            raise Mismatch(str(path), f"{len(lengths):,} rows", f"{rows:,}")
         for batch in file.iter_batches(columns=["token_length"]):
             found = batch.column(0).to_numpy(zero_copy_only=False)
-            wrong = found != stream.lengths[row : row + len(found)]
-            if wrong.any():
-                i = int(np.argmax(wrong))
-                raise StreamError(
-                    f"{path} row {row + i:,}: expected token_length {int(stream.lengths[row + i])} as in "
-                    f"{TOKEN_LENGTHS_FILE}, found {found[i]}"
-                )
+            expected = lengths[row : row + len(found)]
+            if (i := first_difference(found, expected)) is not None:
+                said = f"token_length {expected[i]} as in {TOKEN_LENGTHS_FILE}"
+                raise Mismatch(f"{path} row {row + i:,}", said, str(found[i]))
             row += len(found)
     return {"rows": row}
 
 
-def _check_tokens(stream: _Stream, digests: dict[str, str]) -> dict[str, int]:
+def _check_windows(stored: CheckedFolder) -> dict[str, int] | None:
+    return None if made_by("sizes", stored.stream).windows is None else _check_tokens(stored, "windows")
+
+
+def _check_sequences(stored: CheckedFolder) -> dict[str, int] | None:
+    if stored.stream is None or stored.stream.windows is not None:
+        return None
+    return _check_tokens(stored, "tokens")
+
+
+def _check_tokens(stored: CheckedFolder, what: str) -> dict[str, int]:
     """Every window, and the SHA-256 of the ``.bin`` on the way."""
-    path, prefix = with_name(stream.tokens.prefix, ".bin"), stream.tokens.prefix
-    window = 1 if stream.windows is None else stream.windows.shape[1]
-    eos_id, seen, digest, count = stream.eos_id, Seen(), new_digest(), len(stream.tokens.tokens) // window
-    counted, only_eos = 0, TOMBSTONES in stream.said
-    fault: StreamError | None = None
+    stream, prefix, statistics = made_by("sizes", stored.stream), stored.prefix, stored.statistics
+    path, window = with_name(prefix, ".bin"), 1 if stream.windows is None else stream.windows.shape[1]
+    windows, digest, count, fault = (
+        _Windows(stream, statistics),
+        new_digest(),
+        len(stream.tokens.tokens) // window,
+        None,
+    )
     with closing(scan(path, stream.tokens.tokens.dtype, window, digest)) as blocks:
         for numbers, tokens in blocks:
-            if fault is not None:  # the rest is read for its digest
-                continue
             try:
-                lengths = None if stream.lengths is None else stream.lengths[numbers[0] : numbers[-1] + 1]
-                if lengths is not None:
-                    check_window_lengths(prefix, numbers, lengths, window)
-                    eos_id = int(tokens[0, lengths[0]]) if eos_id is None else eos_id
-                    check_padding(prefix, numbers, tokens, lengths, eos_id)
-                if stream.masks is not None:
-                    masks = stream.masks[numbers[0] : numbers[-1] + 1]
-                    counted += check_masks(prefix, numbers, tokens, masks, eos_id, clears_eos_alone=only_eos)
-                check_ids(prefix, numbers, tokens, stream.vocab_size, eos_id, seen)
+                if fault is None:  # else the rest is read for its digest
+                    windows.check(numbers, tokens)
             except StreamError as error:
                 fault = error
-    digests[path.name] = digest.hexdigest()
+    stored.digests[path.name] = digest.hexdigest()
     if fault is not None:
         raise fault
-    found = {"windows" if stream.windows is not None else "tokens": count, "is the largest id": seen.largest}
+    count = len(stream.tokens.tokens) // window
+    found = {what: count, "is the largest id": windows.seen.largest}
     if stream.masks is not None:
-        if counted != (said := stream.said.get("loss_tokens", counted)):
-            raise StreamError(
-                f"{prefix.parent / LOSS_MASK_FILE}: expected {said:,} predictions that count as the ledger says, found "
-                f"{counted:,}"
-            )
-        found["predictions that count"] = counted
-    if eos_id is None:
+        if windows.counted != (said := statistics.get("loss_tokens", windows.counted)):
+            wanted = f"{said:,} predictions that count as the ledger says"
+            raise Mismatch(str(prefix.parent / LOSS_MASK_FILE), wanted, f"{windows.counted:,}")
+        found["predictions that count"] = windows.counted
+    if windows.eos_id is None:
         return found
     if stream.lengths is not None:
         padding = count * window - int(stream.lengths.sum(dtype=np.int64))
-        return {**found, "EOS in content": seen.eos - padding}
-    _check_eos(stream, seen.eos)
-    return {**found, "EOS": seen.eos}
+        return {**found, "EOS in content": windows.seen.eos - padding}
+    _require_eos(prefix, statistics, windows.seen.eos)
+    return {**found, "EOS": windows.seen.eos}
 
 
-def _check_eos(stream: _Stream, found: int) -> None:
+def _require_eos(prefix: Path, said: StreamClaims, found: int) -> None:
     """Compare the EOS of a stream that is not padded with what its ledger allows."""
-    said, prefix = stream.said, stream.tokens.prefix
     if "eos_tokens" in said:
         if found != said["eos_tokens"]:
-            raise StreamError(f"{prefix}: expected {said['eos_tokens']:,} EOS as its ledger says, found {found:,}")
+            raise Mismatch(str(prefix), f"{said['eos_tokens']:,} EOS as its ledger says", f"{found:,}")
     elif "documents" in said:
         least = said["documents"] - said.get("remainder_tokens", 0)
         if found < least:
-            raise StreamError(f"{prefix}: expected at least {least:,} EOS for its documents, found {found:,}")
+            raise Mismatch(str(prefix), f"at least {least:,} EOS for its documents", f"{found:,}")
         special_ids = (said.get("tokenizer") or {}).get("special_ids")
         buried = said.get(TOMBSTONES, {"documents": 0, "tokens": 0})
         more = buried["tokens"] - buried["documents"]  # the content of excluded documents, which is EOS too
-        if special_ids is not None and found > said["documents"] + special_ids + more:
+        if special_ids is not None and found > (most := said["documents"] + special_ids + more):
             of_excluded = f", and {more:,} of excluded documents" if more else ""
-            raise StreamError(
-                f"{prefix}: expected at most {said['documents'] + special_ids + more:,} EOS, one for each document and "
-                f"{special_ids:,} that texts spell{of_excluded}, found {found:,}"
-            )
+            allowed = f"one for each document and {special_ids:,} that texts spell{of_excluded}"
+            raise Mismatch(str(prefix), f"at most {most:,} EOS, {allowed}", f"{found:,}")
+
+
+_SIZES = (("sizes", _open),)
+STREAM_CHECKS: dict[Level, Checks[CheckedFolder]] = {
+    "sizes": _SIZES,
+    "sampled": (*_SIZES, ("windows", _check_some)),
+    "full": (
+        *_SIZES,
+        ("index", _check_index),
+        ("lengths", _check_lengths),
+        ("sidecar", _check_sidecar),
+        ("windows", _check_windows),
+        ("tokens", _check_sequences),
+    ),
+}
+"""Checks of a stream, by level."""

@@ -74,18 +74,12 @@ def sampled(windows: np.ndarray) -> np.ndarray:
 def check_ids(
     where: Path, numbers: np.ndarray, tokens: np.ndarray, vocab_size: int | None, eos_id: int | None, seen: Seen
 ) -> None:
-    """Check that ids are at least 0 and below ``vocab_size`` (None: not known), and count.
+    """Check that ids of windows, (n, window), are at least 0 and below ``vocab_size``, and add them to ``seen``.
 
-    Args:
-        where: the stream, for the message.
-        numbers: of the windows, int64 (n,).
-        tokens: of the windows, (n, window).
-        vocab_size: ids of the tokenizer.
-        eos_id: to count; None: not known.
-        seen: is added to.
+    ``vocab_size`` and ``eos_id`` are None where they are not known.
 
     Raises:
-        StreamError: names window, position, what was expected and found.
+        StreamError: names ``where`` (the stream), window, position, what was expected and found.
     """
     if not tokens.size:
         return
@@ -118,17 +112,10 @@ def check_window_lengths(where: Path, numbers: np.ndarray, lengths: np.ndarray, 
 
 
 def check_padding(where: Path, numbers: np.ndarray, tokens: np.ndarray, lengths: np.ndarray, eos_id: int) -> None:
-    """Check EOS at the length of each window, and nothing but EOS after it.
-
-    Args:
-        where: the stream, for the message.
-        numbers: of the windows, int64 (n,).
-        tokens: of the windows, (n, window).
-        lengths: of the windows, in their range, (n,).
-        eos_id: EOS, which also pads.
+    """Check windows, (n, window), for EOS at the length of each, (n,) in range, and nothing but EOS after it.
 
     Raises:
-        StreamError: names window, position, what was expected and found.
+        StreamError: names ``where`` (the stream), window, position, what was expected and found.
     """
     rows = np.arange(len(tokens))
     at_length = tokens[rows, lengths]

@@ -31,23 +31,19 @@ from everytoken.tokens.checks import (
     Seen,
     check_ids,
     check_sample,
-    open_lengths,
+    map_stream,
     recorded_statistics,
     require,
-    sampled,
+    sample_tokens,
     verify,
 )
 from everytoken.tokens.errors import StreamError
 from everytoken.tokens.order.parameters import DataParameters
 from everytoken.tokens.order.sample_order import SampleOrder, StreamRange
 from everytoken.tokens.streams import (
-    LOSS_MASK_FILE,
     MANIFEST_FILE,
-    TOKEN_LENGTHS_FILE,
     FlatTokens,
     FlatWindows,
-    open_indexed,
-    open_loss_mask,
     open_tokens,
     read_raw_shards_manifest,
     unpack_mask,
@@ -222,17 +218,13 @@ def open_window_stream(stream: Artifact | Path, check: Level = "sampled") -> Win
     folder = prefix.parent
     if check == "full":
         require(verify(path if path.is_dir() else prefix, "full"))
-    windows = open_indexed(prefix).windows()
-    lengths_path, mask_path = folder / TOKEN_LENGTHS_FILE, folder / LOSS_MASK_FILE
-    if lengths_path.exists() and mask_path.exists():
-        raise StreamError(f"{folder} has {TOKEN_LENGTHS_FILE} and {LOSS_MASK_FILE}; a stream has one of them")
-    lengths = open_lengths(lengths_path, len(windows)) if lengths_path.exists() else None
-    masks = open_loss_mask(mask_path, len(windows), windows.shape[1] - 1) if mask_path.exists() else None
-    statistics = recorded_statistics(folder)
+    opened, statistics = map_stream(prefix), recorded_statistics(folder)
     if check == "sampled":
-        check_sample(prefix, windows, lengths, statistics, masks)
-    plain = [None if array is None else array.view(np.ndarray) for array in (lengths, masks)]  # faster than np.memmap
-    return WindowStream(prefix.name, windows.view(np.ndarray), *plain)
+        check_sample(opened, statistics)
+    arrays = (opened.lengths, opened.masks)
+    assert opened.windows is not None
+    plain = [None if array is None else array.view(np.ndarray) for array in arrays]  # faster than np.memmap
+    return WindowStream(prefix.name, opened.windows.view(np.ndarray), *plain)
 
 
 def _path_of(stream: Artifact | Path) -> Path:
@@ -255,7 +247,7 @@ def _prefix(path: Path) -> Path | None:
 def _open(name: str, stream: Artifact | Path, check: Level) -> WindowStream | FlatTokens:
     path = _path_of(stream)
     prefix = _prefix(path)
-    if prefix is not None and _holds_windows(prefix):
+    if prefix is not None and map_stream(prefix, {}).windows is not None:
         return replace(open_window_stream(path, check), name=name)
     tokens = open_tokens(path)  # also the error of a path that is not there
     folder = path if path.is_dir() else path.parent
@@ -267,15 +259,6 @@ def _open(name: str, stream: Artifact | Path, check: Level) -> WindowStream | Fl
     return tokens
 
 
-def _holds_windows(prefix: Path) -> bool:
-    """Return whether all sequences have one length, by the first and the last: else they are documents."""
-    if any((prefix.parent / name).exists() for name in (TOKEN_LENGTHS_FILE, LOSS_MASK_FILE)):
-        return True
-    indexed = open_indexed(prefix)
-    first = int(indexed.lengths[0]) if len(indexed) else 0
-    return not len(indexed) or (len(indexed.tokens) == len(indexed) * first and int(indexed.lengths[-1]) == first)
-
-
 def _check_files(path: Path, tokens: FlatTokens, check: Level) -> None:
     """Check files of flat tokens that are no whole set of raw shards.
 
@@ -283,9 +266,7 @@ def _check_files(path: Path, tokens: FlatTokens, check: Level) -> None:
         StreamError: an id is negative, or with ``full`` a file is not what its manifest or its archive says.
     """
     if check == "sampled":
-        windows = tokens.windows(256)
-        numbers = sampled(windows)  # type: ignore[arg-type]  # only its length is asked for
-        check_ids(path, numbers, windows.read(numbers), None, None, Seen())
+        sample_tokens(path, tokens, None)
         return
     for file in sorted(path.glob("shard_*.bin")) if path.is_dir() else [path]:
         if zipfile.is_zipfile(file):

@@ -10,11 +10,11 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from everytoken.checks import Mismatch, in_threads
 from everytoken.shards import ShardsError, canonical_json, file_sha256, plain_json
 from everytoken.training.errors import CheckpointError
 
@@ -125,17 +125,16 @@ def verify_files(folder: Path) -> Content:
         sums_bytes = (folder / CHECKPOINT_SUMS_FILE).read_bytes()
         sums = _parse_sums(folder / CHECKPOINT_SUMS_FILE, sums_bytes)
         names = {path.name for path in folder.iterdir()} - {CHECKPOINT_SUMS_FILE}
-        for name in sorted(sums.keys() | names):
-            if name not in names:
-                raise CheckpointError(f"{folder / name}: expected a file, found none")
-            if name not in sums:
-                raise CheckpointError(
-                    f"{folder / name}: expected no such file ({CHECKPOINT_SUMS_FILE} does not list it), found one"
-                )
+        for name in sorted(sums.keys() ^ names):
+            listed = ("a file", "none")
+            unlisted = (f"no such file ({CHECKPOINT_SUMS_FILE} does not list it)", "one")
+            raise Mismatch(str(folder / name), *(listed if name in sums else unlisted))
         for name, found in _hash_files(folder, sums).items():
             if found != sums[name]:
-                raise CheckpointError(f"{folder / name}: expected SHA-256 {sums[name]}, found {found}")
+                raise Mismatch(str(folder / name), f"SHA-256 {sums[name]}", found)
         sizes = {name: (folder / name).stat().st_size for name in sums}
+    except Mismatch as error:
+        raise CheckpointError(str(error)) from error
     except OSError as error:
         raise CheckpointError(f"{folder}: expected a whole checkpoint, found: {error}") from error
     return Content(hashlib.sha256(sums_bytes).hexdigest(), sums, sizes)
@@ -170,5 +169,4 @@ def _parse_state(folder: Path) -> tuple[int, dict[str, Any]]:
 
 def _hash_files(folder: Path, names: Iterable[str]) -> dict[str, str]:
     listed = list(names)
-    with ThreadPoolExecutor(4) as threads:  # hashing releases the GIL
-        return dict(zip(listed, threads.map(file_sha256, [folder / name for name in listed]), strict=True))
+    return dict(zip(listed, in_threads(file_sha256, [folder / name for name in listed]), strict=True))

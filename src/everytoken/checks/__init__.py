@@ -1,0 +1,45 @@
+"""One check type, one runner of lists of checks, and what every kind of check asks of files."""
+
+from typing import TYPE_CHECKING
+
+from everytoken.lazy_imports import exports
+
+if TYPE_CHECKING:
+    from everytoken.checks.check import (
+        READ_FAULTS,
+        Check,
+        Checks,
+        Faults,
+        Found,
+        Mismatch,
+        NotMadeError,
+        fault_text,
+        first_difference,
+        made_by,
+        require_equal,
+        require_none,
+        run_checks,
+    )
+    from everytoken.checks.files import Hashing, in_threads, require_files, wrong_sizes
+
+__getattr__, __dir__ = exports(__name__, __file__)
+
+__all__ = [
+    "Check",
+    "Checks",
+    "READ_FAULTS",
+    "Faults",
+    "Found",
+    "Hashing",
+    "Mismatch",
+    "NotMadeError",
+    "fault_text",
+    "first_difference",
+    "in_threads",
+    "made_by",
+    "require_equal",
+    "require_files",
+    "require_none",
+    "run_checks",
+    "wrong_sizes",
+]
