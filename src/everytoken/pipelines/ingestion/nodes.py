@@ -102,7 +102,7 @@ def index_evaluation_files(parameters: IngestionParameters) -> Artifact:
         files=files,
         kinds={name: file.kind for name, file in files.items()},
         limits=parameters.reading,
-        memory=None if rules is None else rules.memory,
+        max_ngrams=parameters.max_evaluation_ngrams,
     )
 
 
