@@ -112,10 +112,21 @@ class EvaluationNgrams:
         return candidates[found], ngrams[found]
 
     def _same_words(self, ngrams: Integers, block: WordBlock, in_block: Integers) -> npt.NDArray[np.bool_]:
+        """Return whether n-grams have the words of those in the block, bool (k,).
+
+        Where text after text is the same, the ranges of one n-gram after the other overlap: all are compared as one.
+        """
         starts, sizes = block.ranges(in_block)
         same: npt.NDArray[np.bool_] = self.arrays.sizes[ngrams] == sizes
-        begins = self.arrays.begins[ngrams[same]]
-        same[same] = same_bytes(self._words, begins, block.bytes, starts[same], sizes[same])
+        starts, sizes, begins = starts[same], sizes[same], self.arrays.begins[ngrams[same]]
+        follows = (np.diff(in_block[same]) == 1) & (np.diff(begins) == np.diff(starts))
+        heads = np.flatnonzero(np.append(True, ~follows)[: len(starts)])
+        lasts = np.append(heads[1:], len(starts))[: len(heads)] - 1
+        whole = starts[lasts] + sizes[lasts] - starts[heads]
+        equal = np.repeat(same_bytes(self._words, begins[heads], block.bytes, starts[heads], whole), lasts - heads + 1)
+        unsure = np.flatnonzero(~equal)
+        equal[unsure] = same_bytes(self._words, begins[unsure], block.bytes, starts[unsure], sizes[unsure])
+        same[same] = equal
         return same
 
     def examples_of(self, ngrams: Integers) -> tuple[Integers, Integers]:

@@ -117,10 +117,10 @@ def _each_once(found: Integers) -> tuple[Integers, Integers]:
     Args:
         found: document, n-gram and first word, int64 (k, 3).
     """
-    found = found[np.argsort(found[:, 0] * (found[:, 1].max() + 1) + found[:, 1], kind="stable")]
+    found = found[np.argsort(found[:, 0] * (found[:, 1].max() + 1) + found[:, 1])]
     starts = np.flatnonzero(begins(found[:, :2]))
     times = np.diff(starts, append=len(found))
-    firsts = found[starts]
+    firsts = np.column_stack([found[starts, :2], np.minimum.reduceat(found[:, 2], starts)])
     by_place = np.argsort(firsts[:, 0] * (firsts[:, 2].max() + 1) + firsts[:, 2])
     return firsts[by_place], times[by_place]
 
