@@ -24,7 +24,7 @@ from pydantic import ValidationError
 from everytoken.corpus.decontamination import word_blocks, words
 from everytoken.corpus.decontamination.contamination import count_documents, judge_part
 from everytoken.corpus.decontamination.evaluation_files import Decontamination, EvaluationFile, read_examples
-from everytoken.corpus.decontamination.evaluation_index import index_evaluation
+from everytoken.corpus.decontamination.evaluation_index import index_evaluation, index_nothing
 from everytoken.corpus.decontamination.matches import find_matches
 from everytoken.corpus.decontamination.report import contamination_report
 from everytoken.corpus.dedup.duplicates import DedupRules, find_duplicates
@@ -431,8 +431,8 @@ def test_parameters_that_cannot_be_meant_are_refused(changed: dict[str, Any], me
 
 
 def test_without_files_nothing_is_written(tmp_path: Path) -> None:
-    plain = {"files": {}, "kinds": {}, "limits": LIMITS, "max_ngrams": 9}
-    evaluation = made(tmp_path / "evaluation", plan_artifact(index_evaluation, ngram=None, **plain))
+    planned = plan_artifact(index_nothing, ngram=None, files={}, kinds={})
+    evaluation = made(tmp_path / "evaluation", planned)
     nothing = {"matches": None, "duplicates": None, "max_documents": None}
     counts = made(tmp_path / "counts", plan_artifact(count_documents, evaluation=evaluation, **nothing))
     none = Shards.from_values([], [])

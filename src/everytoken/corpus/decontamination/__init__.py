@@ -11,7 +11,7 @@ if TYPE_CHECKING:
         judge_part,
     )
     from everytoken.corpus.decontamination.evaluation_files import Decontamination, EvaluationFile
-    from everytoken.corpus.decontamination.evaluation_index import index_evaluation
+    from everytoken.corpus.decontamination.evaluation_index import index_evaluation, index_nothing
     from everytoken.corpus.decontamination.matches import find_matches
     from everytoken.corpus.decontamination.report import contamination_metrics, contamination_report
 
@@ -26,5 +26,6 @@ __all__ = [
     "count_documents",
     "find_matches",
     "index_evaluation",
+    "index_nothing",
     "judge_part",
 ]

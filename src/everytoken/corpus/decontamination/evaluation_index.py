@@ -7,7 +7,7 @@ import time
 from array import array
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,11 +33,17 @@ _LEAST_TABLE = 10  # log2 of its bits
 _BYTES_PER_NGRAM = 150  # while the arrays are made, measured
 
 
-@versioned("index_evaluation", 2, unrecorded=["limits", "max_ngrams"])
+@versioned("index_evaluation", 1)
+def index_nothing(folder: Path, *, ngram: None, files: Mapping[str, Any], kinds: Mapping[str, str]) -> Built:
+    """Write no file: what `index_evaluation` is where there are no evaluation files; all parameters are empty."""
+    return Built(EvaluationStatistics(ngram=None, files={}, distinct=0))
+
+
+@versioned("index_evaluation_in_memory", 1, unrecorded=["limits", "max_ngrams"])
 def index_evaluation(
     folder: Path,
     *,
-    ngram: int | None,
+    ngram: int,
     files: Mapping[str, EvaluationFile],
     kinds: Mapping[str, str],
     limits: ReadingLimits,
@@ -49,7 +55,7 @@ def index_evaluation(
 
     Args:
         folder: of the artifact.
-        ngram: words of an n-gram; None when there are no files: then nothing is written.
+        ngram: words of an n-gram.
         files: by name.
         kinds: format of each file: what the recipe knows of its name.
         limits: bounds of memory for reading.
@@ -63,8 +69,6 @@ def index_evaluation(
         SelectionError: a file cannot be read (see `read_examples`), or has no n-gram at all; or there are too many.
     """
     started = time.perf_counter()
-    if ngram is None:
-        return Built(EvaluationStatistics(ngram=None, files={}, distinct=0))
     of_texts, examples = array("q"), dict.fromkeys(sorted(files), 0)
     words, places = _gather(_texts(files, limits, of_texts, examples), ngram, max_ngrams)
     of_places = np.asarray(of_texts)[places.texts]
