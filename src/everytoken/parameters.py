@@ -91,6 +91,7 @@ class IngestionParameters(_Parameters):
     ``reading``: bounds of memory. ``keep_fetched``: whether a fetched file stays when its rows are read. ``dedup``:
     which documents count as equal. ``dedup_memory``: bytes for finding them; changes time, never a byte of the result.
     ``decontamination``: evaluation files whose n-grams are looked for in the documents, or null for none.
+    ``max_evaluation_ngrams``: most n-grams of these files, which are held in memory; more are refused.
     ``mixture``: shares of the sources, or null for all that there is.
     """
 
@@ -101,6 +102,7 @@ class IngestionParameters(_Parameters):
     keep_fetched: bool = True
     dedup: DedupRules
     dedup_memory: PositiveInt
+    max_evaluation_ngrams: PositiveInt
     decontamination: Decontamination | None = None
     mixture: MixtureParameters | None = None
     sources: dict[str, Source | None]

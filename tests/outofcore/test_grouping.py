@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everytoken.arrays import Integers
-from everytoken.outofcore import grouping
 from everytoken.outofcore.grouping import distinct, find_repeats
 from everytoken.seeds import numpy_generator
 from tests.memory import traced_peak
@@ -24,7 +23,7 @@ def digests(numbers: Integers) -> Integers:
     return spread.view(np.int64)
 
 
-def found(keys: list[list[int]], block_bytes: int, batch: int) -> list[list[int]]:
+def found(keys: list[list[int]], memory: int, batch: int) -> list[list[int]]:
     """Return the repeats of rows that have the given keys each."""
     positions = np.array([position for position, some in enumerate(keys) for _ in some], np.int64)
     numbers = np.array([number for some in keys for number in some], np.int64)
@@ -32,9 +31,8 @@ def found(keys: list[list[int]], block_bytes: int, batch: int) -> list[list[int]
         (positions[start : start + batch], digests(numbers[start : start + batch]))
         for start in range(0, len(numbers), batch)
     ]
-    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grouping, "_LEAST_BLOCK", block_bytes)
-        repeats = find_repeats(batches, 2, len(numbers), len(keys), 0, Path(folder)).tolist()
+    with tempfile.TemporaryDirectory() as folder:
+        repeats = find_repeats(batches, 2, memory, Path(folder)).tolist()
         left = [path.name for path in Path(folder).rglob("*") if path.is_file()]
     assert left == ["sorted"], "every other file is deleted when it was read"
     return repeats
@@ -46,7 +44,7 @@ def found(keys: list[list[int]], block_bytes: int, batch: int) -> list[list[int]
     st.sampled_from([24, 48, 100, 1_000, 100_000]),
     st.integers(1, 70),
 )
-def test_repeats_are_those_that_a_dictionary_finds(keys: list[list[int]], block_bytes: int, batch: int) -> None:
+def test_repeats_are_those_that_a_dictionary_finds(keys: list[list[int]], memory: int, batch: int) -> None:
     first: dict[int, int] = {}
     expected = []
     for position, some in enumerate(keys):
@@ -54,15 +52,14 @@ def test_repeats_are_those_that_a_dictionary_finds(keys: list[list[int]], block_
         expected += [[position, min(earlier)]] if earlier else []
         for key in some:
             first.setdefault(key, position)
-    assert found(keys, block_bytes, batch) == expected
+    assert found(keys, memory, batch) == expected
 
 
 @given(st.lists(st.lists(st.integers(0, 99), max_size=30), max_size=5), st.sampled_from([8, 64, 100_000]))
-def test_distinct_positions_are_sorted(batches: list[list[int]], block_bytes: int) -> None:
-    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grouping, "_LEAST_BLOCK", block_bytes)
+def test_distinct_positions_are_sorted(batches: list[list[int]], memory: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
         arrays = [np.array(batch, np.int64) for batch in batches]
-        result = distinct(arrays, 100, sum(map(len, batches)), 0, Path(folder)).tolist()
+        result = distinct(arrays, memory, Path(folder)).tolist()
     assert result == sorted({position for batch in batches for position in batch})
 
 
@@ -76,7 +73,7 @@ def test_memory_is_bounded_also_when_all_rows_are_equal(tmp_path: Path, differen
             numbers = generator.integers(0, different, 8_000)
             yield np.arange(start, start + 8_000), np.repeat(digests(numbers), 2, axis=1)
 
-    repeats, peak = traced_peak(lambda: find_repeats(batches(), 4, 1_000_000, 1_000_000, 4 << 20, tmp_path))
+    repeats, peak = traced_peak(lambda: find_repeats(batches(), 4, 4 << 20, tmp_path))
     assert peak < 2 * (4 << 20), "the bound, and as much again for what is sorted and copied"
     assert len(repeats) >= 1_000_000 - different
     assert (repeats[:, 1] < repeats[:, 0]).all()

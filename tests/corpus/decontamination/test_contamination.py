@@ -21,10 +21,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from everytoken.corpus.decontamination import evaluation_index, words
-from everytoken.corpus.decontamination.contamination import count_documents, find_matches, judge_part
+from everytoken.corpus.decontamination import word_blocks, words
+from everytoken.corpus.decontamination.contamination import count_documents, judge_part
 from everytoken.corpus.decontamination.evaluation_files import Decontamination, EvaluationFile, read_examples
-from everytoken.corpus.decontamination.evaluation_index import index_evaluation
+from everytoken.corpus.decontamination.evaluation_index import index_evaluation, index_nothing
+from everytoken.corpus.decontamination.matches import find_matches
 from everytoken.corpus.decontamination.report import contamination_report
 from everytoken.corpus.dedup.duplicates import DedupRules, find_duplicates
 from everytoken.corpus.errors import SelectionError
@@ -54,7 +55,7 @@ def questions(path: Path, texts: Sequence[str]) -> EvaluationFile:
 
 
 def rules(files: Mapping[str, EvaluationFile], ngram: int = 13, **changed: Any) -> Decontamination:
-    plain = {"max_documents": None, "remove": True, "min_matches": 1, "min_share": 0.0, "memory": 1 << 20}
+    plain = {"max_documents": None, "remove": True, "min_matches": 1, "min_share": 0.0}
     return Decontamination.model_validate({"ngram": ngram, "files": dict(files), **plain, **changed})
 
 
@@ -78,7 +79,7 @@ def find(
 ) -> Found:
     plain = {"kinds": {name: file.kind for name, file in given_rules.files.items()}, "limits": LIMITS}
     planned = plan_artifact(
-        index_evaluation, ngram=given_rules.ngram, files=given_rules.files, memory=given_rules.memory, **plain
+        index_evaluation, ngram=given_rules.ngram, files=given_rules.files, max_ngrams=1 << 20, **plain
     )
     evaluation = made(root / "evaluation", planned)
     matches = kept(root / "matches", documents.map(find_matches, evaluation=evaluation), finding)
@@ -150,17 +151,15 @@ def test_what_is_found_is_what_a_set_of_ngrams_finds(
     """Also when a text is looked at in pieces, and when hashes collide all the time."""
     if not any(ngrams_of(example, n) for example in examples):
         return
-    hashing = words._ngram_hashes
+    hashing = word_blocks._ngram_hashes
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         patch.setattr(words, "_PIECE_BYTES", piece)
         patch.setattr("os.fsync", lambda file: None)  # a third of the time
         if collide:
-            patch.setattr(words, "_ngram_hashes", lambda *given: hashing(*given) & np.uint64(0x3 << 60))
+            patch.setattr(word_blocks, "_ngram_hashes", lambda *given: hashing(*given) & np.uint64(0x3 << 60))
         root = Path(folder)
         documents = stored(root / "documents", [Given("s", texts[:4]), Given("s", texts[4:], 1)])
-        given_rules = rules(
-            {"e": questions(root / "e.jsonl", examples)}, n, max_documents=max_documents, memory=1 << 20
-        )
+        given_rules = rules({"e": questions(root / "e.jsonl", examples)}, n, max_documents=max_documents)
         rows = find(root, documents, given_rules).rows
     in_parts = {4 * row["shard_index"] + row["document"]: row for row in rows}
     assert len(in_parts) == len(rows)
@@ -266,7 +265,7 @@ def test_few_matches_need_not_contaminate(tmp_path: Path, changed: dict[str, Any
     assert "".join(str(int(row["contaminated"])) for row in found.rows) == contaminated
 
 
-def test_same_bytes_for_any_number_of_workers_and_any_memory(tmp_path: Path) -> None:
+def test_same_bytes_for_any_number_of_workers(tmp_path: Path) -> None:
     random = python_random(3)
     vocabulary = [f"{a}{b}" for a in "bdfg" for b in ("a", "é")]
     texts = [" ".join(random.choices(vocabulary, k=random.randint(0, 400))) for _ in range(90)]
@@ -275,29 +274,40 @@ def test_same_bytes_for_any_number_of_workers_and_any_memory(tmp_path: Path) -> 
     documents = stored(tmp_path / "documents", parts)
     files = {name: questions(tmp_path / f"{name}.jsonl", some) for name, some in (("x", examples), ("y", examples[5:]))}
     outcomes = []
-    for memory, *engines in ((1, Inline(), Inline()), (1 << 30, WorkerProcesses(5), WorkerProcesses(2))):
-        root = tmp_path / str(memory)
-        found = find(root, documents, rules(files, 4, max_documents=9, memory=memory), *engines)
+    for run, engines in enumerate([(Inline(), Inline()), (WorkerProcesses(5), WorkerProcesses(2))]):
+        root = tmp_path / str(run)
+        found = find(root, documents, rules(files, 4, max_documents=9), *engines)
         assert found.counts.statistics["ignored"]
         outcomes.append({name: data for name, data in content(root).items() if not name.endswith("ledger.json")})
         assert found.contamination.rows > 20
     assert outcomes[0] == outcomes[1]
 
 
-def test_an_index_larger_than_its_memory_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("everytoken.outofcore.grouping._LEAST_BLOCK", 1 << 10)
-    monkeypatch.setattr("everytoken.outofcore.grouping._SLICE", 100)
-    monkeypatch.setattr(evaluation_index, "TEXT_BLOCK_BYTES", 300)
+def test_an_index_is_the_same_for_pieces_of_any_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     random = python_random(4)
     given_file = questions(tmp_path / "e.jsonl", [" ".join(random.choices("abcdefgh", k=300)) for _ in range(9)])
     plain = {"ngram": 3, "files": {"e": given_file}, "kinds": {"e": "jsonl"}, "limits": LIMITS}
-    for memory in (1, 1 << 30):
-        made(tmp_path / str(memory), plan_artifact(index_evaluation, memory=memory, **plain))
-    small, large = ({name: data for name, data in content(tmp_path / str(m)).items()} for m in (1, 1 << 30))
-    assert {**small, "ledger.json": b""} == {**large, "ledger.json": b""}
+    for piece in (1, 300, 1 << 30):
+        monkeypatch.setattr(words, "_PIECE_BYTES", piece)
+        made(tmp_path / str(piece), plan_artifact(index_evaluation, max_ngrams=9 * 298, **plain))
+    small, some, large = ({**content(tmp_path / str(piece)), "ledger.json": b""} for piece in (1, 300, 1 << 30))
+    assert small == some == large
     hashes = np.load(tmp_path / "1" / "hashes.npy")
     assert len(hashes) > 450, "nearly all of the 512 there can be"
     assert (hashes[1:] > hashes[:-1]).all()
+
+
+def test_more_ngrams_than_are_allowed_are_refused_with_both_numbers(tmp_path: Path) -> None:
+    files = {name: questions(tmp_path / f"{name}.jsonl", [QUESTION] * 600) for name in ("a", "b")}
+    inputs = {"ngram": 13, "files": files, "kinds": dict.fromkeys(files, "jsonl"), "limits": LIMITS}
+    with pytest.raises(SelectionError, match=r"have 9,600 n-grams, ingestion.max_evaluation_ngrams allows 9,599\. Rai"):
+        index_evaluation(tmp_path, max_ngrams=9_599, **inputs)
+    assert index_evaluation(tmp_path, max_ngrams=9_600, **inputs).statistics["distinct"] == 8
+
+
+def normalised(text: str) -> list[str]:
+    whole = b"".join(words.normalised([text.encode()]))
+    return whole.decode().removesuffix(" . ").split(" ")
 
 
 def test_words_are_those_of_the_definition_for_every_character() -> None:
@@ -307,12 +317,12 @@ def test_words_are_those_of_the_definition_for_every_character() -> None:
     assert all(words._map(point) == point for point in mapped if point != words._DELETED), "twice is once"
     points = [chr(point) for point in range(0x3000) if not 0xD800 <= point < 0xE000]
     text = "".join(f"{character}x y{character} " for character in points)
-    assert words.normalised(text.encode()).decode().split(" ") == word_list(text)
+    assert normalised(text) == word_list(text)
     sparse = "".join(f"{'latin ' * 9}{character}x y{character} " for character in points[128:])
-    assert words.normalised(sparse.encode()).decode().split(" ") == word_list(sparse)
+    assert normalised(sparse) == word_list(sparse)
     ascii_text = "".join(f"{character}x y{character} " for character in map(chr, range(128)))
     table = str.maketrans(string.ascii_uppercase, string.ascii_lowercase, string.punctuation)
-    assert words.normalised(ascii_text.encode()).decode().split(" ") == ascii_text.translate(table).split()
+    assert normalised(ascii_text) == ascii_text.translate(table).split()
 
 
 RECORDS = [{"question": "one two", "choices": ["three", "four five"], "answer": 3}, {"question": None, "choices": []}]
@@ -399,7 +409,7 @@ def test_a_file_of_which_nothing_can_be_found_is_an_error(tmp_path: Path) -> Non
     short = questions(tmp_path / "short.jsonl", ["only a few words", "and a few more"])
     with pytest.raises(SelectionError, match=r"'short': none of its 2 examples has a text of 13 words"):
         index_evaluation(
-            tmp_path, ngram=13, files={"short": short}, kinds={"short": "jsonl"}, limits=LIMITS, memory=1 << 20
+            tmp_path, ngram=13, files={"short": short}, kinds={"short": "jsonl"}, limits=LIMITS, max_ngrams=9
         )
 
 
@@ -421,8 +431,8 @@ def test_parameters_that_cannot_be_meant_are_refused(changed: dict[str, Any], me
 
 
 def test_without_files_nothing_is_written(tmp_path: Path) -> None:
-    plain = {"files": {}, "kinds": {}, "limits": LIMITS, "memory": None}
-    evaluation = made(tmp_path / "evaluation", plan_artifact(index_evaluation, ngram=None, **plain))
+    planned = plan_artifact(index_nothing, ngram=None, files={}, kinds={})
+    evaluation = made(tmp_path / "evaluation", planned)
     nothing = {"matches": None, "duplicates": None, "max_documents": None}
     counts = made(tmp_path / "counts", plan_artifact(count_documents, evaluation=evaluation, **nothing))
     none = Shards.from_values([], [])

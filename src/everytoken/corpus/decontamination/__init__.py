@@ -8,11 +8,11 @@ if TYPE_CHECKING:
     from everytoken.corpus.decontamination.contamination import (
         contaminated_rows,
         count_documents,
-        find_matches,
         judge_part,
     )
     from everytoken.corpus.decontamination.evaluation_files import Decontamination, EvaluationFile
-    from everytoken.corpus.decontamination.evaluation_index import index_evaluation
+    from everytoken.corpus.decontamination.evaluation_index import index_evaluation, index_nothing
+    from everytoken.corpus.decontamination.matches import find_matches
     from everytoken.corpus.decontamination.report import (
         ContaminationReport,
         contamination_metrics,
@@ -31,5 +31,6 @@ __all__ = [
     "count_documents",
     "find_matches",
     "index_evaluation",
+    "index_nothing",
     "judge_part",
 ]

@@ -1,11 +1,11 @@
 """Contamination: which documents hold n-grams of evaluation files, where, and of which examples.
 
-In three steps. `find_matches` looks at the text of every document, part by part: the n-grams of it that the files have
-(`everytoken.corpus.decontamination.evaluation_ngrams`, exact). `count_documents` counts over the whole corpus in how
-many documents each of these n-grams is. `judge_part` leaves out those that are in more than ``max_documents`` (GPT-3
-ignored "13-grams that matched more than 10 training documents, as inspection showed the majority of these to contain
-common cultural phrases, legal boilerplate, or similar", Brown et al. 2020, appendix C), and says of each document that
-has any left how many, which share of its n-grams, and where the first is.
+In three steps. `everytoken.corpus.decontamination.matches.find_matches` looks at the text of every document, part by
+part. `count_documents` counts over the whole corpus in how many documents each n-gram of the files is. `judge_part`
+leaves out those that are in more than ``max_documents`` (GPT-3 ignored "13-grams that matched more than 10 training
+documents, as inspection showed the majority of these to contain common cultural phrases, legal boilerplate, or
+similar", Brown et al. 2020, appendix C), and says of each document that has any left how many, which share of its
+n-grams, and where the first is.
 
 Documents that are dropped as duplicates count nowhere: a text that is copied eleven times is in one document. GPT-3 cut
 200 characters around a match out of the document; here documents are dropped whole or stay whole.
@@ -14,7 +14,7 @@ Documents that are dropped as duplicates count nowhere: a text that is copied el
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -22,62 +22,33 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from everytoken.address import ADDRESS_COLUMNS
 from everytoken.arrays import Integers
 from everytoken.corpus.decontamination.evaluation_files import Decontamination
 from everytoken.corpus.decontamination.evaluation_ngrams import EvaluationNgrams, EvaluationStatistics, FileCounts
-from everytoken.corpus.decontamination.words import TEXT_BLOCK_BYTES, WordBlock, runs, word_spans
+from everytoken.corpus.decontamination.matches import NAMED, MatchCounts
 from everytoken.corpus.dedup import Duplicates, between, load_mapped
-from everytoken.corpus.documents import DOCUMENTS
 from everytoken.corpus.errors import SelectionError
 from everytoken.corpus.statistics import as_written
-from everytoken.outofcore import begins, slices
 from everytoken.shards import Artifact, Built, Part, Rows, Shards, versioned
 
 _COUNTS, _FOUND, _STARTS = "documents.npy", "examples_found.npy", "starts.npy"
 
-_INT64 = pa.int64()
-_NAMED = [DOCUMENTS.field(name) for name in (*ADDRESS_COLUMNS, "id")]
-_MATCH = pa.struct(
-    [
-        pa.field("ngram", _INT64, False),  # its number in the index of evaluation n-grams
-        pa.field("times", _INT64, False),
-        pa.field("start", _INT64, False),  # where it is first, in code points of the text
-        pa.field("end", _INT64, False),
-    ]
-)
-MATCHES = pa.schema(
-    [
-        pa.field("document", _INT64, False),  # number of the document in its part
-        *_NAMED,
-        pa.field("ngrams", _INT64, False),  # of the document
-        pa.field("matches", pa.list_(pa.field("item", _MATCH, False)), False),  # in the order of the text
-    ]
-)
 CONTAMINATION = pa.schema(
     [
-        pa.field("document", _INT64, False),
-        *_NAMED,
+        pa.field("document", pa.int64(), False),
+        *NAMED,
         pa.field("contaminated", pa.bool_(), False),
-        pa.field("ngrams", _INT64, False),
-        pa.field("matching_ngrams", _INT64, False),  # of these, every occurrence
+        pa.field("ngrams", pa.int64(), False),
+        pa.field("matching_ngrams", pa.int64(), False),  # of these, every occurrence
         pa.field("share", pa.float64(), False),
-        pa.field("start", _INT64, False),  # of the first match, in code points of the text
-        pa.field("end", _INT64, False),
+        pa.field("start", pa.int64(), False),  # of the first match, in code points of the text
+        pa.field("end", pa.int64(), False),
         pa.field("evaluation", pa.string(), False),  # file that has it first
-        pa.field("example", _INT64, False),  # number of the example in it
+        pa.field("example", pa.int64(), False),  # number of the example in it
     ]
 )
 
 WORST = 10
-
-
-class MatchCounts(TypedDict):
-    """Statistics of `find_matches`."""
-
-    rows: int
-    ngrams: int
-    matching: int
 
 
 class FileFound(FileCounts):
@@ -127,125 +98,6 @@ class JudgedStatistics(TypedDict):
     worst: list[WorstDocument]
 
 
-@versioned("find_matches", 1)
-def find_matches(part: Part, *, evaluation: Artifact) -> Rows:
-    """Return the documents of a part that have n-grams of the evaluation files, of schema `MATCHES`.
-
-    Args:
-        part: documents, with columns text, source, shard_index, row, id.
-        evaluation: from `everytoken.corpus.decontamination.evaluation_index.index_evaluation`.
-
-    Returns:
-        Statistics: ``rows`` of the part, ``ngrams`` of all its documents, ``matching`` documents.
-    """
-    return Rows(MATCHES, _matching(part, evaluation))
-
-
-def _matching(part: Part, evaluation: Artifact) -> Generator[pa.RecordBatch, None, MatchCounts]:
-    index = EvaluationNgrams(evaluation)
-    start = total = matching = 0
-    for batch in part.batches(["text", *(field.name for field in _NAMED)]):
-        texts = batch.column("text").cast(pa.large_binary())
-        words, found = _scan(texts, index)
-        if len(found):
-            made = _match_rows(batch, start, words, found, index.ngram)
-            matching += made.num_rows
-            yield made
-        total += int(_ngrams(words, index.ngram).sum())
-        start += batch.num_rows
-    return {"rows": start, "ngrams": total, "matching": matching}
-
-
-def _scan(texts: pa.Array, index: EvaluationNgrams) -> tuple[Integers, Integers]:
-    """Return the words of each text, int64 (n,), and what is found: document, n-gram, first word, int64 (k, 3)."""
-    words = np.zeros(len(texts), np.int64)
-    found = [np.empty((0, 3), np.int64)]
-    for gathered in _blocks(texts, index.ngram):
-        documents, repeated = np.array([run[:2] for run in gathered]).T
-        block = WordBlock([run[2] for run in gathered], index.ngram)
-        sizes = block.words_of_texts()
-        before = np.cumsum(sizes - repeated) - (sizes - repeated)
-        before -= before[np.searchsorted(documents, documents)]  # in runs of the same document
-        firsts = words[documents] + before - repeated
-        words[documents] = firsts + sizes  # of several runs the last one has the say
-        matches = index.find(block)
-        place = firsts[matches.texts] + matches.words
-        found.append(np.stack([documents[matches.texts], matches.ngrams, place], axis=1))
-    return words, np.concatenate(found)
-
-
-def _blocks(texts: pa.Array, n: int) -> Iterator[list[tuple[int, int, bytes]]]:
-    """Yield runs of some texts that are looked at together: document, words that the run before has too, the run."""
-    gathered: list[tuple[int, int, bytes]] = []
-    size = 0
-    for document, text in enumerate(texts.to_pylist()):
-        for repeated, run in runs(text, n):
-            gathered.append((document, repeated, run))
-            size += len(run)
-            if size >= TEXT_BLOCK_BYTES:
-                yield gathered
-                gathered, size = [], 0
-    if gathered:
-        yield gathered
-
-
-def _ngrams(words: Integers, n: int) -> Integers:
-    return np.maximum(words - n + 1, 0)
-
-
-def _match_rows(batch: pa.RecordBatch, start: int, words: Integers, found: Integers, n: int) -> pa.RecordBatch:
-    """Return the rows of the documents of a batch that match; its first has the number ``start`` in the part."""
-    found, times = _each_once(found)
-    documents, firsts = np.unique(found[:, 0], return_index=True)
-    offsets = np.append(firsts, len(found))
-    chosen = batch.take(pa.array(documents))
-    starts, ends = _spans(chosen.column("text"), words[documents], found[:, 2], np.diff(offsets), n)
-    columns = (found[:, 1], times, starts, ends)
-    matches = pa.StructArray.from_arrays([pa.array(column) for column in columns], fields=list(_MATCH))
-    made = {
-        **{field.name: chosen.column(field.name) for field in _NAMED},
-        "document": pa.array(documents + start),
-        "ngrams": pa.array(_ngrams(words[documents], n)),
-        "matches": pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), matches, MATCHES.field("matches").type),
-    }
-    return pa.record_batch([made[field.name] for field in MATCHES], MATCHES)
-
-
-def _each_once(found: Integers) -> tuple[Integers, Integers]:
-    """Return each n-gram of a document once, where it is first, in the order of the text; and how often it is there.
-
-    Args:
-        found: document, n-gram and first word, int64 (k, 3).
-    """
-    by_ngram = np.argsort(found[:, 0] * (found[:, 1].max() + 1) + found[:, 1])
-    found = found[by_ngram]
-    starts = np.flatnonzero(begins(found[:, :2]))
-    times = np.diff(starts, append=len(found))
-    firsts = np.minimum.reduceat(found[:, 2], starts)
-    found = found[starts]
-    found[:, 2] = firsts
-    by_place = np.argsort(found[:, 0] * (firsts.max() + 1) + firsts)
-    return found[by_place], times[by_place]
-
-
-def _spans(texts: pa.Array, words: Integers, firsts: Integers, matches: Integers, n: int) -> tuple[Integers, Integers]:
-    """Return where n-grams begin and end, in code points of their text, int64 (k,) each; all texts in one pass.
-
-    Args:
-        texts: that match, with their number of words, int64 (n,).
-        words: see there.
-        firsts: first word of each n-gram, int64 (k,), those of one text after those of the other.
-        matches: how many n-grams each text has.
-        n: words of an n-gram.
-    """
-    whole = b" ".join(texts.cast(pa.large_binary()).to_pylist())
-    lengths = np.asarray(pc.utf8_length(texts).to_numpy(zero_copy_only=False), np.int64) + 1
-    first_words = np.repeat(np.cumsum(words) - words, matches) + firsts
-    offsets = np.repeat(np.cumsum(lengths) - lengths, matches)
-    starts, ends = word_spans(whole, np.concatenate([first_words, first_words + n - 1]))
-    return starts[: len(firsts)] - offsets, ends[len(firsts) :] - offsets
-
-
 @versioned("count_documents", 1)
 def count_documents(
     folder: Path,
@@ -278,50 +130,29 @@ def count_documents(
     starts = np.cumsum([0, *(counts["rows"] for counts in matches.statistics_as(MatchCounts))], dtype=np.int64)
     np.save(folder / _STARTS, starts)
     repeated = None if duplicates is None else Duplicates(duplicates)
-    documents = np.lib.format.open_memmap(folder / _COUNTS, mode="w+", dtype=np.int64, shape=index.hashes.shape)
+    documents = np.zeros(len(index.arrays.hashes), np.int64)
     for part, start in zip(matches, starts.tolist(), strict=False):
         for batch in part.batches(["document", "matches"]):
             left = _without_duplicates(batch, start, repeated)
             numbers, times = np.unique(_matches_of(left, "ngram"), return_counts=True)
             documents[numbers] += times
-    found = ignored = 0
-    for begin, end in slices(len(documents)):
-        counts = documents[begin:end]
-        found += int(np.count_nonzero(counts))
-        ignored += int(np.count_nonzero(~_is_counted(counts, max_documents)))
-    documents.flush()
-    there = _write_examples_found(folder / _FOUND, documents, index, max_documents)
-    ends = [*index.first_examples[1:].tolist(), len(there)]
-    files: dict[str, FileFound] = {}
-    for name, begin, end in zip(index.names, index.first_examples.tolist(), ends, strict=True):
-        of_file = evaluation.statistics_as(EvaluationStatistics)["files"][name]
-        examples = int(np.count_nonzero(there[begin:end]))
-        share = examples / (of_file["examples"] - of_file["short_examples"])
-        files[name] = FileFound(**of_file, examples_found=examples, share=share)
-    return Built(NgramStatistics(found=found, ignored=ignored, files=files))
+    np.save(folder / _COUNTS, documents)
+    is_counted = _is_counted(documents, max_documents)
+    of_examples, of_places = index.arrays.places
+    found = np.zeros(index.first_examples[-1], np.uint8)
+    found[of_examples[((documents > 0) & is_counted)[of_places]]] = 1
+    np.save(folder / _FOUND, found)
+    files = {}
+    for name, of_file in zip(index.names, np.split(found, index.first_examples[1:-1]), strict=True):
+        counts = evaluation.statistics_as(EvaluationStatistics)["files"][name]
+        share = int(of_file.sum()) / (counts["examples"] - counts["short_examples"])
+        files[name] = FileFound(**counts, examples_found=int(of_file.sum()), share=share)
+    n_found, n_ignored = int(np.count_nonzero(documents)), int(np.count_nonzero(~is_counted))
+    return Built(NgramStatistics(found=n_found, ignored=n_ignored, files=files))
 
 
 def _is_counted(documents: Integers, max_documents: int | None) -> Any:
     return np.full(len(documents), True) if max_documents is None else documents <= max_documents
-
-
-def _write_examples_found(path: Path, documents: Integers, index: EvaluationNgrams, max_documents: int | None) -> Any:
-    """Mark the examples that have an n-gram which is in the corpus and not ignored; uint8 (examples,)."""
-    there = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=(len(index.examples) - 1,))
-    places = int(index.examples[-1])
-    with_mark = path.with_name(".places")  # by the first place of each n-gram, 1 where it is in the corpus
-    marks = np.memmap(with_mark, np.uint8, mode="w+", shape=(places,))
-    for begin, end in slices(len(documents)):
-        counts = documents[begin:end]
-        marks[index.places[begin:end]] = (counts > 0) & _is_counted(counts, max_documents)
-    for begin, end in slices(places):
-        repeats = between(index.repeats, begin, end)
-        marks[repeats[:, 0]] = marks[repeats[:, 1]]
-        marked = begin + np.flatnonzero(marks[begin:end])
-        there[np.searchsorted(index.examples[:-1], marked, side="right") - 1] = 1
-    there.flush()
-    with_mark.unlink()
-    return there
 
 
 def _without_duplicates(batch: pa.RecordBatch, start: int, duplicates: Duplicates | None) -> pa.RecordBatch:
@@ -421,7 +252,7 @@ def _verdicts(
     ]
     files, examples = index.examples_of(ngrams[firsts])
     columns = {
-        **{name: chosen.column(name) for name in ("document", *(field.name for field in _NAMED), "ngrams")},
+        **{name: chosen.column(name) for name in ("document", *(field.name for field in NAMED), "ngrams")},
         "contaminated": pa.array(enough, pa.bool_()),
         "matching_ngrams": pa.array(matching),
         "share": pa.array(matching / totals),

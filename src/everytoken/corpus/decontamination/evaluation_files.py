@@ -107,7 +107,6 @@ class Decontamination(BaseModel):
         min_matches: a document is contaminated when it has at least so many n-grams of the evaluations, at every place
             counted...
         min_share: ...and they are at least this share of its n-grams.
-        memory: bytes for sorting the n-grams of the files; changes time, not the result.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -118,7 +117,6 @@ class Decontamination(BaseModel):
     remove: bool
     min_matches: PositiveInt
     min_share: float = Field(ge=0, le=1)
-    memory: Annotated[PositiveInt, UNRECORDED]
 
 
 class Example(NamedTuple):

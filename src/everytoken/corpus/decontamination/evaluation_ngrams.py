@@ -1,46 +1,49 @@
-"""The n-grams of evaluation files, in one sorted array that is mapped into memory.
+"""The n-grams of evaluation files, as one array of hashes that is sorted.
 
-The n-grams of all texts of all examples of all files are numbered as they stand (a *place*: 0, 1, ...); of places with
-equal n-grams the first stands for all. The *distinct* ones are sorted by a 64-bit hash of their words, then by place; a
-document's n-gram is looked up by its hash and then compared with the words themselves, so two n-grams of one hash are
+The n-grams of all texts of all examples of all files are numbered as they stand: a *place*. Of places with equal
+n-grams the first stands for all: these are the *distinct* ones, sorted by a 64-bit hash of their words, then by place.
+A document's n-gram is looked up by its hash and then compared with the words themselves, so two n-grams of one hash are
 never taken for each other.
 
-A search reads a bit table first (32 to 64 bits an n-gram, so about one n-gram of ordinary text in forty goes on) and
-then a few pages of the array. Bytes on disk: 36 to 40 a distinct n-gram, 16 a repeated one, 8 an example, and the
-words. `everytoken.corpus.decontamination.evaluation_index` makes the files.
+A search reads a bit table first (32 to 64 bits an n-gram, so about one n-gram of ordinary text in forty goes on). All
+workers of a machine share the arrays, which are mapped into memory.
 """
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+import mmap
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
 from everytoken.arrays import Hashes, Integers
-from everytoken.corpus.decontamination.words import Bytes, WordBlock, same_bytes
+from everytoken.corpus.decontamination.word_blocks import WordBlock, same_bytes
 from everytoken.corpus.dedup import load_mapped
 from everytoken.corpus.errors import SelectionError
 from everytoken.shards import Artifact
 
-WORDS, FILES, EXAMPLES = "words.bin", "files.json", "examples.npy"
-HASHES, PLACES, BEGINS, LENGTHS, TABLE = "hashes.npy", "places.npy", "begins.npy", "lengths.npy", "table.npy"
-REPEATS = "repeats.npy"
-_ARRAYS = (EXAMPLES, HASHES, PLACES, BEGINS, LENGTHS, TABLE, REPEATS)
-_BETWEEN_WORDS = ord(" ")
+FILES, WORDS = "files.json", "words.bin"
 
 
-class NgramMatches(NamedTuple):
-    """N-grams of a block that the files have, in order; int64 (k,) each.
+class NgramArrays(NamedTuple):
+    """The arrays of the index, a file ``<name>.npy`` each.
 
-    ``texts`` and ``words``: where each is in the block; ``ngrams``: its number among the distinct ones.
+    Attributes:
+        hashes: of the distinct n-grams, uint64 (d,), sorted.
+        begins, sizes: first byte in the words, and number of bytes, of the same n-grams, int64 (d,).
+        firsts: the example that has each first, int64 (d,).
+        places: example and n-gram of every place, int64 (2, p).
+        table: a bit for the first bits of each hash, uint8.
     """
 
-    texts: Integers
-    words: Integers
-    ngrams: Integers
+    hashes: Hashes
+    begins: Integers
+    sizes: Integers
+    firsts: Integers
+    places: Integers
+    table: npt.NDArray[np.uint8]
 
 
 class FileCounts(TypedDict):
@@ -60,101 +63,79 @@ class EvaluationStatistics(TypedDict):
 
 
 class EvaluationNgrams:
-    """A made index, mapped into memory."""
+    """What `everytoken.corpus.decontamination.evaluation_index.index_evaluation` made.
+
+    Attributes:
+        ngram: words of an n-gram.
+        names: of the files.
+        first_examples: number of the first example of each file, and of all examples, int64 (files + 1,).
+        arrays: plain arrays over the mapped files, since each access to a memmap makes another one.
+    """
 
     def __init__(self, artifact: Artifact) -> None:
         ngram = artifact.statistics_as(EvaluationStatistics)["ngram"]
         if ngram is None:
             raise SelectionError(f"{artifact.folder} has no n-grams: it was made without evaluation files")
         self.ngram = ngram
-        # plain arrays over the mapped files: each access to a memmap makes another one
-        arrays = {name: np.asarray(load_mapped(artifact.path(name))) for name in _ARRAYS}
-        self.hashes: Hashes = arrays[HASHES]
-        self.places: Integers = arrays[PLACES]
-        self.repeats: Integers = arrays[REPEATS]
-        self.examples: Integers = arrays[EXAMPLES]
-        found = json.loads(artifact.path(FILES).read_text(encoding="utf-8"))
-        self.names: list[str] = [entry["name"] for entry in found]
-        self.first_examples = np.array([entry["first_example"] for entry in found], np.int64)
-        self._words: Bytes = np.asarray(mapped(artifact.path(WORDS), np.uint8))
-        self._begins, self._lengths, self._table = arrays[BEGINS], arrays[LENGTHS], arrays[TABLE]
-        self._shift = _shift_of(self._table)
+        entries = json.loads(artifact.path(FILES).read_text(encoding="utf-8"))
+        self.names = [entry["name"] for entry in entries]
+        self.first_examples = np.cumsum([0, *(entry["examples"] for entry in entries)])
+        paths = [artifact.path(f"{name}.npy") for name in NgramArrays._fields]
+        self.arrays = NgramArrays(*(np.asarray(load_mapped(path)) for path in paths))
+        with artifact.path(WORDS).open("rb") as file:
+            self._words = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
-    def find(self, block: WordBlock) -> NgramMatches:
-        """Return the n-grams of the texts of a block that the files have: every one, and no other."""
-        bits = block.hashes >> self._shift
-        marks = self._table[(bits >> np.uint64(3)).view(np.int64)] >> (bits & np.uint64(7)).astype(np.uint8)
-        candidates, texts, words = block.locate(np.flatnonzero(marks & np.uint8(1)))
+    def find(self, block: WordBlock) -> tuple[Integers, Integers]:
+        """Return the n-grams of a block that the files have: their first words, and numbers among the distinct ones.
+
+        Returns:
+            Two arrays int64 (k,), in the order of the block.
+        """
+        sorted_hashes, table = self.arrays.hashes, self.arrays.table
+        bits = block.hashes >> table_shift(len(table))
+        marks = table[(bits >> np.uint64(3)).view(np.int64)] >> (bits & np.uint64(7)).astype(np.uint8)
+        candidates = np.flatnonzero(marks & np.uint8(1))
         hashes = block.hashes[candidates]
         order = np.argsort(hashes)  # in this order the search stays where it was
         at = np.empty(len(hashes), np.int64)
-        at[order] = np.searchsorted(self.hashes, hashes[order])
-        sizes = block.sizes(candidates)
+        at[order] = np.searchsorted(sorted_hashes, hashes[order])
         ngrams = np.full(len(candidates), -1, np.int64)
         left = np.arange(len(candidates))
         while len(left):
-            left = left[at[left] < len(self.hashes)]
-            left = left[self.hashes[at[left]] == hashes[left]]
-            here = at[left]
-            equal = self._lengths[here] == sizes[left]
-            equal[equal] = self._same_words(here[equal], block, candidates[left[equal]])
-            ngrams[left[equal]] = here[equal]
+            left = left[at[left] < len(sorted_hashes)]
+            left = left[sorted_hashes[at[left]] == hashes[left]]
+            equal = self._same_words(at[left], block, candidates[left])
+            ngrams[left[equal]] = at[left[equal]]
             left = left[~equal]
             at[left] += 1  # another n-gram of the same hash
-        found = ngrams >= 0
-        return NgramMatches(texts[found], words[found], ngrams[found])
+        found = np.flatnonzero(ngrams >= 0)
+        return candidates[found], ngrams[found]
 
     def _same_words(self, ngrams: Integers, block: WordBlock, in_block: Integers) -> npt.NDArray[np.bool_]:
-        """Return whether n-grams of as many bytes have the same words; bool (k,), those of the block in order.
+        """Return whether n-grams have the words of those in the block, bool (k,).
 
-        Where text after text is the same, each n-gram has one word that the one before it has not: that is compared,
-        and is right when the one before is.
+        Where text after text is the same, the ranges of one n-gram after the other overlap: all are compared as one.
         """
-        begins_, last = self._begins[ngrams], in_block + self.ngram - 1
-        follows = np.zeros(len(ngrams), np.bool_)
-        follows[1:] = np.diff(in_block) == 1
-        follows[1:] &= np.diff(begins_) == block.lengths[in_block[:-1]] + 1
-        same = np.empty(len(ngrams), np.bool_)
-        heads, others = np.flatnonzero(~follows), np.flatnonzero(follows)
-        same[heads] = self._each_word_same(begins_[heads], block, in_block[heads])
-        words = block.lengths[last[others]]
-        starts = begins_[others] + self._lengths[ngrams[others]] - words
-        same[others] = self._words[starts - 1] == _BETWEEN_WORDS
-        same[others] &= same_bytes(self._words, starts, block.bytes, block.starts[last[others]], words)
-        wrong = np.cumsum(~same)
-        before: Integers = wrong[heads] - ~same[heads]  # wrong ones before the head of each row of texts
-        after_wrong = same & (wrong > np.repeat(before, np.diff(heads, append=len(ngrams))))
-        unsure = np.flatnonzero(after_wrong)
-        same[unsure] = self._each_word_same(begins_[unsure], block, in_block[unsure])
-        return same
-
-    def _each_word_same(self, places: Integers, block: WordBlock, in_block: Integers) -> npt.NDArray[np.bool_]:
-        same = np.ones(len(places), np.bool_)
-        places = places.copy()
-        left = np.arange(len(places))
-        for word in range(self.ngram):
-            there = in_block[left] + word
-            lengths = block.lengths[there]
-            equal = same_bytes(self._words, places[left], block.bytes, block.starts[there], lengths)
-            places[left] += lengths + 1
-            if word < self.ngram - 1:
-                equal &= self._words[places[left] - 1] == _BETWEEN_WORDS
-            same[left[~equal]] = False
-            left = left[equal]
+        starts, sizes = block.ranges(in_block)
+        same: npt.NDArray[np.bool_] = self.arrays.sizes[ngrams] == sizes
+        starts, sizes, begins = starts[same], sizes[same], self.arrays.begins[ngrams[same]]
+        follows = (np.diff(in_block[same]) == 1) & (np.diff(begins) == np.diff(starts))
+        heads = np.flatnonzero(np.append(True, ~follows)[: len(starts)])
+        lasts = np.append(heads[1:], len(starts))[: len(heads)] - 1
+        whole = starts[lasts] + sizes[lasts] - starts[heads]
+        equal = np.repeat(same_bytes(self._words, begins[heads], block.bytes, starts[heads], whole), lasts - heads + 1)
+        unsure = np.flatnonzero(~equal)
+        equal[unsure] = same_bytes(self._words, begins[unsure], block.bytes, starts[unsure], sizes[unsure])
+        same[same] = equal
         return same
 
     def examples_of(self, ngrams: Integers) -> tuple[Integers, Integers]:
         """Return for n-grams the number of the file and of the example in it that has each first, int64 (k,) each."""
-        # examples without n-grams begin where the next one does: the last of equal ones has it
-        examples = np.searchsorted(self.examples[:-1], self.places[ngrams], side="right") - 1
+        examples = self.arrays.firsts[ngrams]
         files = np.searchsorted(self.first_examples, examples, side="right") - 1
         return files, examples - self.first_examples[files]
 
 
-def mapped(path: Path, kind: Any) -> Any:
-    """Return a file of numbers, mapped into memory."""
-    return np.memmap(path, kind, mode="r") if path.stat().st_size else np.empty(0, kind)
-
-
-def _shift_of(table: Bytes) -> np.uint64:
-    return np.uint64(64 - (len(table).bit_length() - 1 + 3))
+def table_shift(size: int) -> np.uint64:
+    """Return by how much a hash is shifted to the number of its bit in a table of so many bytes, a power of two."""
+    return np.uint64(64 - (size.bit_length() - 1 + 3))

@@ -82,16 +82,15 @@ def find_duplicates(
     with tempfile.TemporaryDirectory(dir=folder, prefix=".grouping-") as place:
         exact = near = np.empty((0, 2), np.int64)
         if rules.exact:
-            exact = find_repeats(_digests(documents), 4, documents.rows, documents.rows, memory, _new(place, "exact"))
+            exact = find_repeats(_digests(documents), 4, memory, _new(place, "exact"))
         if rules.near is not None:
             keys = _bucket_keys(_of_same_rows(buckets, documents))
-            count = documents.rows * rules.near.bands
-            near = find_repeats(keys, BUCKET_BYTES // 8, count, documents.rows, memory, _new(place, "near"))
+            near = find_repeats(keys, BUCKET_BYTES // 8, memory, _new(place, "near"))
         exact = _write_table(folder / DUPLICATES, len(exact), _slices(exact))
         only_near = sum(map(len, _besides(near, exact)))
         near = _write_table(folder / NEAR_DUPLICATES, only_near, _besides(near, exact))
         firsts = (some[:, 1] for pairs in (exact, near) for some in _slices(pairs))
-        named = distinct(firsts, documents.rows, len(exact) + len(near), memory, _new(place, "firsts"))
+        named = distinct(firsts, memory, _new(place, "firsts"))
         sources, by_source = _write_firsts(folder / FIRSTS, documents, named, exact, near)
     write_text(folder / _SOURCES, canonical_json(sources) + "\n")
     statistics = DuplicateStatistics(

@@ -120,7 +120,7 @@ Keys = Iterator[tuple[Integers, Integers]]
 def _find(documents: Shards, keys: Callable[[Shards], Keys], words: int, memory: int, place: Path) -> Integers:
     """Return (position, first) of the rows whose key an earlier row has, int64 (n, 2), sorted."""
     place.mkdir()
-    return find_repeats(keys(documents), words, documents.rows, documents.rows, memory, place)
+    return find_repeats(keys(documents), words, memory, place)
 
 
 def _id_keys(documents: Shards) -> Keys:

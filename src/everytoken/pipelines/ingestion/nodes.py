@@ -13,6 +13,7 @@ from everytoken.corpus.decontamination import (
     count_documents,
     find_matches,
     index_evaluation,
+    index_nothing,
     judge_part,
 )
 from everytoken.corpus.dedup import find_buckets, find_duplicates
@@ -95,14 +96,15 @@ def find_duplicate_documents(documents: Shards, sketches: Shards, parameters: In
 def index_evaluation_files(parameters: IngestionParameters) -> Artifact:
     """Index the n-grams of the evaluation files; nothing without decontamination."""
     rules = parameters.decontamination
-    files = {} if rules is None else rules.files
+    if rules is None:
+        return plan_artifact(index_nothing, ngram=None, files={}, kinds={})
     return plan_artifact(
         index_evaluation,
-        ngram=None if rules is None else rules.ngram,
-        files=files,
-        kinds={name: file.kind for name, file in files.items()},
+        ngram=rules.ngram,
+        files=rules.files,
+        kinds={name: file.kind for name, file in rules.files.items()},
         limits=parameters.reading,
-        memory=None if rules is None else rules.memory,
+        max_ngrams=parameters.max_evaluation_ngrams,
     )
 
 

@@ -57,7 +57,7 @@ def find_shared_ids(documents: Shards, memory: int, scratch: Path) -> set[bytes]
 def _repeats(documents: Shards, columns: list[str], memory: int, folder: Path) -> Integers:
     """Return (position, first) of the rows with an id whose values in ``columns`` an earlier row has, sorted."""
     folder.mkdir()
-    return find_repeats(_keys(documents, columns), 2, documents.rows, documents.rows, memory, folder)
+    return find_repeats(_keys(documents, columns), 2, memory, folder)
 
 
 def _keys(documents: Shards, columns: list[str]) -> Iterator[tuple[Integers, Integers]]:

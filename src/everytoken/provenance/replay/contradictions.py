@@ -85,7 +85,7 @@ def find_contradictions(
     """
     total, addressed = _counted(values)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".addresses-") as scratch:
-        repeats = _repeats(values, total, memory, Path(scratch)) if is_used_once and addressed else None
+        repeats = _repeats(values, memory, Path(scratch)) if is_used_once and addressed else None
         rows = Rows(CONTRADICTIONS, _found(values, threshold, repeats))
         written = write_rows(rows, folder / CONTRADICTIONS_FILE)
     return Built(ContradictionStatistics(rows=total, rules=dict(written.statistics)))
@@ -100,9 +100,9 @@ def _counted(values: Sequence[ManifestPart]) -> tuple[int, int]:
     return rows, addressed
 
 
-def _repeats(values: Sequence[ManifestPart], total: int, memory: int, folder: Path) -> Integers:
+def _repeats(values: Sequence[ManifestPart], memory: int, folder: Path) -> Integers:
     """Return (position, first) of the rows whose address an earlier row has."""
-    return find_repeats(_addresses(values), 2, total, total, memory, folder)
+    return find_repeats(_addresses(values), 2, memory, folder)
 
 
 def _addresses(values: Sequence[ManifestPart]) -> Iterator[tuple[Integers, Integers]]:

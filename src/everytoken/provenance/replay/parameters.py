@@ -12,7 +12,7 @@ from everytoken.provenance.replay.manifest_files import is_release
 from everytoken.tokens.streams import released_kinds
 
 _OF_THE_MACHINE = {
-    "ingestion": ("reading", "keep_fetched", "dedup_memory"),
+    "ingestion": ("reading", "keep_fetched", "dedup_memory", "max_evaluation_ngrams"),
     "tokenization": ("fetched", "engine", "certificate", "shuffle_memory"),
     "packing": ("shuffle_memory",),
 }
