@@ -65,9 +65,6 @@ class Check:
         covers: what was checked, where several things are.
         numbers: what was found, by what it counts.
         place: of a difference, as the next three: where it is.
-        expected: what must be there.
-        found: what is there.
-        remedy: what to do.
     """
 
     name: str
@@ -102,8 +99,6 @@ def run_checks(
     """Make checks, one after the other.
 
     Args:
-        checks: names and functions.
-        subject: what the functions get.
         faults: errors that are failed checks; others are raised.
         covers: what is checked, in words.
         missing: files that do not exist, by the check that names them; is added to. A later check that fails for one

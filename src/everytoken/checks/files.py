@@ -25,7 +25,6 @@ def require_files(
     """Check that the files in a folder are those of a list; return how many hidden ones are not in it.
 
     Args:
-        folder: of the files.
         sizes: bytes of each file by its path in the folder; None: any number.
         lister: what has the list, in words.
         remedy: what to do about a missing file.

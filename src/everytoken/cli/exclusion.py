@@ -43,11 +43,8 @@ class _Environment:
 
     Attributes:
         name: of the environment; None: the default one.
-        params: of the command line.
         catalog: the configuration of its datasets.
-        data: the data folder.
         configured: the list that its parameters name.
-        checkpoints: folders of checkpoints.
     """
 
     name: str | None

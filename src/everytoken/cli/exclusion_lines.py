@@ -133,10 +133,7 @@ def say_list(
 
     Args:
         configured: the list that the parameters of the environment name.
-        environment: its name.
         path: of the list that is in force now.
-        sha256: of that.
-        kept: whether there is one.
     """
     from everytoken.corpus import ExclusionParameters
     from everytoken.provenance.takedown import as_yaml

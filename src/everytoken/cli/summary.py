@@ -106,7 +106,6 @@ def summary_lines(catalog: Any, pipelines: Mapping[str, Any], env: str) -> Itera
     """Yield the lines of ``everytoken summary``.
 
     Args:
-        catalog: Kedro's.
         pipelines: by name; what only those make that are not in ``__default__`` need not be there.
         env: option to add to the commands that are shown.
     """

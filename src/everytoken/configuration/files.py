@@ -65,7 +65,6 @@ def read_plainly(conf: Path, env: str | None, key: str) -> dict[str, Any] | None
     """Return the configuration of a kind, equal to that of Kedro's loader; None: only that one can read it.
 
     Args:
-        conf: folder of the environments.
         env: the environment; None: ``local``.
         key: ``catalog``, ``globals``, ``mlflow`` or ``parameters``.
     """

@@ -22,12 +22,7 @@ if TYPE_CHECKING:
 
 
 class _OneFile(AbstractDataset[Any, Any]):
-    """A result in one file.
-
-    Args:
-        filepath: the file.
-        metadata: for kedro-viz.
-    """
+    """A result in one file."""
 
     def __init__(self, *, filepath: str, metadata: dict[str, Any] | None = None) -> None:
         self._filepath = Path(filepath)
@@ -64,10 +59,8 @@ class CsvFile(_OneFile):
     """A table in a CSV file.
 
     Args:
-        filepath: the file.
         load_args: for ``pandas.read_csv``.
         save_args: for ``DataFrame.to_csv``.
-        metadata: for kedro-viz.
     """
 
     def __init__(

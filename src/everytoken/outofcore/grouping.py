@@ -31,7 +31,6 @@ def find_repeats(keys: Iterable[tuple[Integers, Integers]], words: int, memory: 
 
     Args:
         keys: batches of positions, int64 (n,), and keys, int64 (n, words). A position may have several keys.
-        words: of a key.
         memory: bound on it, in bytes.
         folder: an empty one, for the files.
 

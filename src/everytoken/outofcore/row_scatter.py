@@ -31,8 +31,6 @@ class RowScatter:
         Args:
             file: opened for reading and writing.
             position: a permutation of 0..n-1, int64 (n,), n the number of rows.
-            items: values in a row.
-            dtype: of a value.
             memory: bytes that rows may take in memory; one row is always held.
 
         Raises:

@@ -147,7 +147,6 @@ def artifact_root_digest(files: Mapping[str, Mapping[str, Any]], statistics: Map
 
     Args:
         files: ``{"sha256", "content_digest" of a table}`` by name, as in a ledger.
-        statistics: as in a ledger.
     """
     contents = [[name, entry.get("content_digest", entry["sha256"])] for name, entry in sorted(files.items())]
     return value_digest([contents, statistics])

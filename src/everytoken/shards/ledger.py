@@ -41,7 +41,6 @@ def statistics_as(statistics: Mapping[str, Any], kind: type[Record], where: obje
     """Return the statistics of a part or an artifact as the record that their writer declares.
 
     Args:
-        statistics: as in the ledger.
         kind: a ``TypedDict``.
         where: of the ledger, for messages.
 

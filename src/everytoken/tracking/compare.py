@@ -42,10 +42,8 @@ def compare_lines(project: Path, settings: TrackingSettings, first: str, second:
     """Yield the lines of ``everytoken compare``.
 
     Args:
-        project: folder of the project.
         settings: where its runs are kept.
         first: a run: its id or the beginning of it, ``last``, or ``last~N`` for the N-th before the last.
-        second: another.
 
     Raises:
         TrackingError: there is no such run, or several.
@@ -78,10 +76,8 @@ def read_recorded(
     """Return a run, and its parameters by pipeline.
 
     Args:
-        project: folder of the project.
         settings: where its runs are kept.
         which: the id or its beginning; ``last`` and ``last~N`` count only runs that made one of ``made``.
-        made: names of datasets.
 
     Raises:
         TrackingError: there is no such run, or several, or it died before its parameters were written.

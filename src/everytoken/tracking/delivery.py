@@ -387,10 +387,8 @@ class Delivery:
     """What became of the backlog of one run.
 
     Attributes:
-        run: its id.
         sent: records that the store has now.
         left: records that it does not have; None if its file cannot be read.
-        problem: why.
     """
 
     run: str

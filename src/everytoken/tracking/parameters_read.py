@@ -26,7 +26,6 @@ def refuse_unread(
 
     Args:
         runtime_params: of the command line, nested.
-        pipeline: that is run.
         read_by_every_run: names that are read also where no node does, as other parameters follow from them.
 
     Raises:

@@ -108,7 +108,6 @@ class TrackingStore:
 
         Args:
             run_id: of a run that the store has.
-            record: of the backlog.
             files: folder with the content of its file. None there: it was sent by a process that was then killed.
         """
         from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag

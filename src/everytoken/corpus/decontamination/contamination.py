@@ -114,7 +114,6 @@ def count_documents(
     of the first document of each part.
 
     Args:
-        folder: of the artifact.
         matches: stored parts of `find_matches`; None without decontamination: then nothing is written.
         duplicates: of these documents, or None where there are none.
         evaluation: that the matches were found with.

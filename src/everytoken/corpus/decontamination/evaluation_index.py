@@ -54,9 +54,6 @@ def index_evaluation(
     Files: ``words.bin``, the normalised texts; ``files.json``, name and number of examples of each file; `NgramArrays`.
 
     Args:
-        folder: of the artifact.
-        ngram: words of an n-gram.
-        files: by name.
         kinds: format of each file: what the recipe knows of its name.
         limits: bounds of memory for reading.
         max_ngrams: most n-grams of all files.

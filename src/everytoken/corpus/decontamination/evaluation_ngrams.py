@@ -66,8 +66,6 @@ class EvaluationNgrams:
     """What `everytoken.corpus.decontamination.evaluation_index.index_evaluation` made.
 
     Attributes:
-        ngram: words of an n-gram.
-        names: of the files.
         first_examples: number of the first example of each file, and of all examples, int64 (files + 1,).
         arrays: plain arrays over the mapped files, since each access to a memmap makes another one.
     """

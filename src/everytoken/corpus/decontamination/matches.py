@@ -129,11 +129,9 @@ def _spans(texts: list[str], words: Integers, firsts: Integers, matches: Integer
     """Return where n-grams begin and end, in code points of their text, int64 (k,) each; all texts in one pass.
 
     Args:
-        texts: that match.
         words: of each text, int64 (n,).
         firsts: first word of each n-gram, int64 (k,), those of one text after those of the other.
         matches: how many n-grams each text has, int64 (n,).
-        n: words of an n-gram.
     """
     lengths = np.array([len(text) + 1 for text in texts])
     firsts = np.repeat(np.cumsum(words) - words, matches) + firsts

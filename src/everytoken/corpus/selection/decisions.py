@@ -74,7 +74,6 @@ def select(
     mixture ``order.npy`` (documents of the mixed corpus, repeats included), the number of the source of each.
 
     Args:
-        folder: of the artifact.
         documents: with columns source, characters, utf8_bytes; each part is of one source.
         duplicates: `everytoken.corpus.dedup.duplicates.find_duplicates` of these documents, or None to keep them.
         max_text_bytes: payload cap by source; null for none.

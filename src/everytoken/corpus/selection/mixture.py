@@ -148,7 +148,6 @@ def passes(source: str, there: int, needed: int, parameters: MixtureParameters) 
         source: name of the source, for the message.
         there: characters of all its documents.
         needed: characters of its budget.
-        parameters: of the mixture.
 
     Raises:
         SelectionError: the source runs dry.

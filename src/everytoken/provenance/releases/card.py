@@ -67,10 +67,8 @@ def dataset_card(
     """Return the text of ``README.md``.
 
     Args:
-        pretty_name: title.
         languages: of the documents, as the hub knows them.
         homepage: URL of the project, or None.
-        licences: of each source.
         recipe: ``recipe.json``.
         upstream: ``upstream.json``.
         by_split: counts of each split, and of its sources under ``by_source``, see

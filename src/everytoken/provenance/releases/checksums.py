@@ -26,7 +26,6 @@ def window_checksums(path: Path, window_bytes: int) -> Iterator[npt.NDArray[np.u
 
     Args:
         path: ``.bin`` of a stream of windows.
-        window_bytes: of one window.
 
     Raises:
         ProvenanceError: the file does not end where a window ends.

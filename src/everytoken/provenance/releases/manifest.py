@@ -161,8 +161,6 @@ def manifest_part(documents: Part, tokens: Part, exclusions: Part, *, withheld: 
     same under ``by_source``.
 
     Args:
-        documents: of the split.
-        tokens: the same documents, encoded.
         exclusions: the value of this part, see `everytoken.corpus.exclusion`.
         withheld: ids that are not shown.
 

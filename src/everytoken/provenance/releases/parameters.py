@@ -49,7 +49,6 @@ class Licence(BaseModel):
     Attributes:
         name: as people write it; ``???`` where nobody has looked it up: a release then stops.
         spdx: its identifier in the SPDX list, or ``LicenseRef-...`` for one that is not in it.
-        url: of its text.
         attribution: what has to be said wherever something made from the source is published.
         text: of which documents a release holds the text: ``none``; ``rescue``, those that an id cannot give back (it
             has none, or documents of different text share it); ``all``. More than ``none`` needs a licence that allows

@@ -126,7 +126,6 @@ def recipe_of(parameters: Mapping[str, Any], stages: Mapping[str, Stored], token
     Args:
         parameters: of each pipeline, as plain data; places of this machine are left out.
         stages: every stored dataset of the job, by name.
-        tokenizer: of the streams.
     """
     return {
         "format": RELEASE_FORMAT,

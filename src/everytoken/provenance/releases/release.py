@@ -55,7 +55,6 @@ class Release:
     """An opened release.
 
     Attributes:
-        path: its folder.
         recipe: ``recipe.json``: parameters, versions, tokenizer, datasets, functions.
         upstream: ``upstream.json``: ``sources``, by name their pins, licences and files; ``plan``, the shard plan.
         boundaries: ``file_boundaries.json``: by split its rows and parts.

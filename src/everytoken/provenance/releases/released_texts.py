@@ -90,7 +90,6 @@ class Rescue:
     """What decides which texts a release holds.
 
     Attributes:
-        policies: by source.
         shared: of `find_shared_ids`.
     """
 
@@ -123,7 +122,6 @@ def rescued_rows(documents: Part, manifest: Part, first_row: int, rescue: Rescue
         documents: a part of a split.
         manifest: the same part of its manifest.
         first_row: number of its first document in the split.
-        rescue: which rows.
     """
     listed = manifest.table(["id", "is_excluded"])
     wanted, start = np.zeros(listed.num_rows, np.bool_), 0

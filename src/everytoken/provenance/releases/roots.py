@@ -50,7 +50,6 @@ def without_foreign_places(released: Any, own: Any, allowed: Collection[str], ke
 
     Args:
         released: parameters of a release, plain data.
-        own: those of the user.
         allowed: places that the user names.
         key: of ``released`` in what it is a part of.
 
@@ -73,7 +72,6 @@ def guarded_upstreams(
     """Say which places are read; return the upstreams, which reach a private address only where it is named.
 
     Args:
-        upstreams: of each source.
         given: the sources whose upstream ``replay.upstreams`` is.
         release: that is replayed, or None for a manifest in the published format, which names no place.
         allowed: ``replay.allow_roots``.

@@ -119,19 +119,14 @@ def write_release(
 
     Args:
         folder: of the artifact; also holds temporary files while ids are grouped.
-        pretty_name: title of the card.
         languages: of the documents, codes of ISO 639 or what else the hub knows.
         homepage: URL of the project, or None.
-        licences: of each source.
         recipe: ``recipe.json``, canonical.
         upstream: ``upstream.json``, canonical.
-        manifests: of each split.
         texts: of each split the parts whose text may be given (`parts_with_text`).
         upstream_documents: the parts of sources of which texts are rescued, as upstream has them.
         withheld: ids that are not shown.
         classifications: of `everytoken.corpus.scoring.classifications`.
-        tokenizer: of the streams.
-        streams: by name.
         memory: bytes for grouping ids; changes time, never a byte.
 
     Returns:
@@ -182,13 +177,7 @@ def write_release(
 
 
 def parts_with_text(documents: Shards, manifest: Shards, licences: Mapping[str, Licence]) -> Shards:
-    """Return the parts of a split that have rows of a source of which a release may hold text: the others are not read.
-
-    Args:
-        documents: of the split.
-        manifest: of the split, stored.
-        licences: of each source.
-    """
+    """Return the parts that have rows of a source of which a release may hold text: the others are not read."""
     given = {source for source, licence in licences.items() if licence.text != "none"}
     by_part = zip(documents, manifest.statistics_as(ManifestStatistics), strict=True)
     return Shards(tuple(part for part, counts in by_part if given & set(counts["by_source"])))

@@ -193,7 +193,6 @@ def require_no_contradictions(found: Artifact, allowed: Collection[str], how_to_
 
     Args:
         found: of `find_contradictions`.
-        allowed: kinds.
         how_to_allow: what allows it, for the message.
 
     Raises:

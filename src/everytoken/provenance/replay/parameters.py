@@ -93,8 +93,6 @@ def require_released(release: Release, name: str, found: Mapping[str, Any]) -> N
     """Check that the parameters of a run are those of the release, but for those that change no byte.
 
     Args:
-        release: that is replayed.
-        name: of the pipeline.
         found: its parameters, as plain data.
 
     Raises:

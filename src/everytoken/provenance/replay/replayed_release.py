@@ -19,7 +19,6 @@ def keep_to_release(data: Path, release: Release) -> None:
 
     Args:
         data: the folder of the results.
-        release: that is replayed.
 
     Raises:
         ProvenanceError: the folder is of another release, or its note cannot be read.

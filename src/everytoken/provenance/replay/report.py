@@ -100,7 +100,6 @@ def require_unmoved(moved: Sequence[UpstreamChange], allowed: Collection[str], w
 
     Args:
         moved: of `everytoken.provenance.replay.upstream_drift.released_plan`.
-        allowed: kinds.
         where: the file that lists all, for the message.
 
     Raises:
@@ -222,7 +221,6 @@ def require_allowed(report: ReplayReport, allowed: Collection[str]) -> None:
 
     Args:
         report: of `replay_report`.
-        allowed: kinds.
 
     Raises:
         ProvenanceError: some are; with counts, the first of them, and what to do.

@@ -96,7 +96,6 @@ def restore_part(
     Args:
         part: of `everytoken.provenance.replay.locate.locate_part`.
         split: one of `SPLITS`.
-        documents: that were read.
         matches: of `everytoken.provenance.replay.match.match_rows`.
         rescue: the files that it was made with.
         estimate: how tokens are estimated.

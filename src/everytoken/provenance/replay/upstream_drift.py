@@ -45,9 +45,7 @@ def released_plan(
     A shard whose file is gone is not in the plan that is returned. One whose file has another path now has that path.
 
     Args:
-        release: has the plan.
         upstreams: where each source is read now.
-        files: of each source.
         follow_renamed: whether a file that is gone may be another one of the same digest, which the plan does not have.
             Digests of such files are taken where they are on this machine; none is fetched for it.
 
@@ -105,9 +103,7 @@ def cover_moved_files(
     Args:
         plan: of `released_plan`.
         moved: of `released_plan`.
-        sources: by name.
         files: of each source; the rows of the moved ones that are cut into ranges are counted.
-        limits: for counting.
 
     Raises:
         RowError: a file cannot be read.

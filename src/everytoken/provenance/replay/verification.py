@@ -41,11 +41,9 @@ def compare_streams(
     published format describes no streams, and there are no checks.
 
     Args:
-        folder: of the release.
         streams: by the release's names, None: not made; those that it does not have are left out.
         full: whether every byte is read.
         documents: else how many windows and documents are looked at.
-        seed: of these.
     """
     if not is_release(folder):
         logger.warning("warning: %s describes no streams: nothing is compared", folder)
@@ -75,8 +73,6 @@ def require_checks_hold(checks: Sequence[StreamCheck], replayed: ReplayMetrics, 
 
     Args:
         checks: of `compare_streams`.
-        replayed: metrics of the replay.
-        folder: of the release.
 
     Returns:
         ``checks``, ``failed``, ``not_rebuilt`` (streams) and ``missing_documents``, how many.

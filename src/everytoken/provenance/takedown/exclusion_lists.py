@@ -72,7 +72,6 @@ def list_of_run(
     Args:
         configured: of the parameters; None: they name none.
         is_null_given: whether the command line says that there is none.
-        root: folder of the project.
         data: the data folder, as the configuration names it.
         environment: whose parameters these are, for the message.
 
@@ -113,9 +112,7 @@ def remember(folder: Path, listed: ExclusionParameters, root: Path) -> None:
     """Keep a list that a run is given, and put it in force, unless it is.
 
     Args:
-        folder: of the lists.
         listed: what the run was given.
-        root: folder of the project.
 
     Raises:
         ProvenanceError: a take-down is running, or one put entries in force that the list lacks.
@@ -137,10 +134,6 @@ def remember(folder: Path, listed: ExclusionParameters, root: Path) -> None:
 
 def require_in_force(folder: Path, listed: ExclusionParameters | None) -> None:
     """Let a run that began before a take-down not bring its documents back.
-
-    Args:
-        folder: of the lists.
-        listed: what the run takes.
 
     Raises:
         ProvenanceError: another list is in force by now.

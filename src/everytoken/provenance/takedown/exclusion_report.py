@@ -131,11 +131,7 @@ class Before:
 
 
 def noted_before(folder: Path) -> Before | None:
-    """Return what was noted before a run that was stopped; None where none was.
-
-    Args:
-        folder: where it is kept.
-    """
+    """Return what was noted before a run that was stopped; None where none was."""
     path = folder / _BEFORE_FILE
     return Before(folder, json.loads(path.read_bytes())) if path.is_file() else None
 
@@ -153,8 +149,6 @@ def note_before(
     """Note what will change.
 
     Args:
-        folder: where it is kept.
-        places: of the environment.
         documents: that will be excluded, or come back.
         indexes: of the streams, by name.
         checkpoint_folders: where checkpoints of runs are kept.
@@ -259,7 +253,6 @@ def compare_after(before: Before, places: Places) -> dict[str, object]:
     """Return the report: what was noted before, and what is now. Nothing is raised: see ``faults`` in it.
 
     Args:
-        before: what was noted.
         places: of the environment, opened after the run.
     """
     facts, faults = before.facts, []

@@ -129,7 +129,6 @@ def list_in_force(places: Places, configured: ExclusionParameters | None, lists:
     """Return the entries that the data was made with, and those of the configuration.
 
     Args:
-        places: of the environment.
         configured: the list of its parameters; None: they have none.
         lists: folder of the lists that were written (`list_path`).
 
@@ -162,7 +161,6 @@ class Revocation:
 
     Attributes:
         kept: entries that stay in force.
-        revoked: entries that do not.
         documents: those of the streams that come back, as no entry that stays names them. (Held-out ones are in no
             split as long as they are excluded.)
     """
@@ -184,8 +182,6 @@ def find_revoked(
 
     Args:
         wanted: ids and addresses of entries; None: all entries.
-        index: of the splits.
-        in_force: the lists.
         configured: entries of the configuration, which would take the documents down again.
         is_done: whether a run was stopped after it took them off the list: then they may be on none.
 
@@ -238,11 +234,8 @@ def find_documents(
     """Find what is to be excluded.
 
     Args:
-        wanted: ids and addresses.
-        index: of the splits.
         records: of the environment: says why a document is in no split, and which are excluded already.
         in_force: what it names need not be in a split any more.
-        reason: of new entries.
         allow_missing: whether what is in no split goes on the list too.
 
     Raises:

@@ -27,7 +27,6 @@ def keep_indexes(places: Places, made: Iterable[Artifact] = ()) -> Path:
     """Keep the indexes of all streams of an environment; return the folder that holds them.
 
     Args:
-        places: of the environment.
         made: indexes that were made now, as the environment lacks them.
     """
     folder = places.path("compact_index").parent / FORMER_INDEXES

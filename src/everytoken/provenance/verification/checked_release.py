@@ -20,15 +20,11 @@ class CheckedRelease:
     """A release under check.
 
     Attributes:
-        folder: of the release.
         full: whether every byte is read.
         count: else how many documents and windows are looked at; also how many are read again from upstream.
-        seed: of which these are.
-        hashing: hashes files.
         scratch: removes what was written when the checks end.
         missing: files that do not exist, by the check that names them.
         sums: SHA-256 of each file.
-        opened: the release.
         read: parts of the manifest that could be read, by split.
         texts: documents read again from upstream.
     """

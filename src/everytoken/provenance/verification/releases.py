@@ -95,7 +95,6 @@ def each_release_check(
         full: whether every byte is read.
         documents: else how many documents of each split, and windows of each stream, are looked at; with ``upstream``,
             documents that are read again.
-        seed: of which these are.
         upstream: folder for fetched files, to read documents again from upstream; None: that is not done.
         roots: by source where its files are, where the release does not say it or names a place that is not public.
     """
@@ -142,7 +141,6 @@ def find_streams(release: Path, paths: list[Path]) -> tuple[dict[str, Path], lis
     Of several folders that have a stream the one nearest to the path is taken: environments lie inside ``data``.
 
     Args:
-        release: folder of the release.
         paths: folders of streams, or a data folder that holds them.
 
     Returns:
