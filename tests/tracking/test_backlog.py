@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import resource
 import shutil
 import signal
@@ -52,7 +51,7 @@ def test_a_run_that_was_killed_leaves_all_whole_records(tmp_path: Path) -> None:
     assert claimed(path) is None, "its process holds it"
     with path.open("ab") as file:
         file.write(b'{"metrics": [["lo')
-    os.close(kept._descriptor)  # as a kill does
+    kept._lock.close()  # as a kill does
     found = claimed(path)
     assert found is not None and found.header == HEADER
     assert drained(found) == [points(0, 2), {"tags": {"a": "b"}}]

@@ -163,7 +163,7 @@ def kept_of(store: TrackingStore, *records: dict[str, object]) -> tuple[str, Pat
     kept = created(store.backlogs, Header(store.shown, run))
     for record in records:
         kept.append(record)
-    os.close(kept._descriptor)
+    kept._lock.close()
     return run, store.backlogs / f"{run}.jsonl"
 
 

@@ -14,7 +14,6 @@ lock (``flock``) of the file delivers it: the run itself, and after its death wh
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import logging
 import os
@@ -29,6 +28,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from everytoken.locks import is_named, locked
 from everytoken.tracking import environment
 from everytoken.tracking.store import TrackingStore, persistent, reason
 
@@ -68,8 +68,9 @@ class Header:
 class Backlog:
     """The backlog of one run, locked by this process. Not for several threads at once."""
 
-    def __init__(self, path: Path, descriptor: int, header: Header, start: int) -> None:
+    def __init__(self, path: Path, lock: contextlib.ExitStack, descriptor: int, header: Header, start: int) -> None:
         """Use `created` or `claimed`."""
+        self._lock = lock
         self.header = header
         self.left_out: Counter[str] = Counter()
         self._path, self._descriptor = path, descriptor
@@ -173,7 +174,7 @@ class Backlog:
         Raises:
             OSError: the disk does not take it; a file that is there stays as it is.
         """
-        if self._sent > self._start or not _is_file_of(self._path, self._descriptor):
+        if self._sent > self._start or not is_named(self._descriptor, self._path):
             self._path.parent.mkdir(exist_ok=True)
             self._rewrite(thin=False)
 
@@ -192,7 +193,7 @@ class Backlog:
             with contextlib.suppress(OSError):  # others are in it
                 self._path.parent.rmdir()
         finally:
-            os.close(self._descriptor)
+            self._lock.close()
 
     def _record(self, line: bytes) -> BacklogRecord | None:
         """Return the record of a line, or None if it is none that a store takes."""
@@ -237,9 +238,8 @@ class Backlog:
     def _rewrite(self, *, thin: bool) -> None:
         """Replace the file by one without what was sent, and with every second point of each series if ``thin``."""
         temporary = self._path.with_suffix(".tmp")
-        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+        lock, descriptor = _hold(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
             size, seen = _write(descriptor, _line(asdict(self.header)), 0), Counter[str]()
             for line in self._lines(self._sent, self._size):
                 size += _write(descriptor, self._thinned(line, seen) if thin else line, size)
@@ -247,11 +247,12 @@ class Backlog:
                 size += _write(descriptor, _line(self.told()), size)
             temporary.replace(self._path)
         except OSError:
-            os.close(descriptor)
+            lock.close()
             temporary.unlink(missing_ok=True)
             raise
-        os.close(self._descriptor)
-        self._descriptor, self._size, self._checked = descriptor, size, size
+        self._lock.close()
+        self._lock, self._descriptor = lock, descriptor
+        self._size = self._checked = size
         self._sent, self._next = self._start, None
 
     def _thinned(self, line: bytes, seen: Counter[str]) -> bytes:
@@ -278,13 +279,16 @@ def created(root: Path, header: Header) -> Backlog:
     while True:
         root.mkdir(exist_ok=True)
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            lock, descriptor = _hold(path, os.O_RDWR | os.O_CREAT)
         except FileNotFoundError:  # another process has just removed the empty folder
             continue
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if _is_file_of(path, descriptor):
-            return Backlog(path, descriptor, header, _write(descriptor, _line(asdict(header)), 0))
-        os.close(descriptor)  # another process has taken it for what a kill has left, and removed it
+        return Backlog(path, lock, descriptor, header, _write(descriptor, _line(asdict(header)), 0))
+
+
+def _hold(path: Path, flags: int, *, wait: bool = True) -> tuple[contextlib.ExitStack, int]:
+    """Return the lock of a file, which is released when it is closed, and its descriptor."""
+    lock = contextlib.ExitStack()
+    return lock, lock.enter_context(locked(path, lambda: os.open(path, flags, 0o644), wait=wait))
 
 
 def waiting(root: Path) -> list[Path]:
@@ -300,22 +304,16 @@ def claimed(path: Path) -> Backlog | None:
         OSError: it cannot be opened, read and written.
     """
     try:
-        descriptor = os.open(path, os.O_RDWR)
-    except FileNotFoundError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
+        lock, descriptor = _hold(path, os.O_RDWR, wait=False)
+    except (FileNotFoundError, BlockingIOError):
         return None
     header = None
     try:
-        if _is_file_of(path, descriptor):
-            header, start = _opened(path, descriptor)
+        header, start = _opened(path, descriptor)
     finally:
         if header is None:
-            os.close(descriptor)
-    return None if header is None else Backlog(path, descriptor, header, start)
+            lock.close()
+    return None if header is None else Backlog(path, lock, descriptor, header, start)
 
 
 def _opened(path: Path, descriptor: int) -> tuple[Header | None, int]:
@@ -357,13 +355,6 @@ def _whole_lines(descriptor: int) -> int:
             return start + last + 1
         end = start
     return 0
-
-
-def _is_file_of(path: Path, descriptor: int) -> bool:
-    try:
-        return os.path.samestat(path.stat(), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
 
 
 def _line(record: BacklogRecord) -> bytes:

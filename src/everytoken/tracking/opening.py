@@ -7,7 +7,6 @@ A project folder that was moved or copied would write to its old place, so openi
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
+from everytoken.locks import locked
 from everytoken.redaction import hide_secrets_of, redact_output, redacted
 from everytoken.tracking.database import (
     SQLITE,
@@ -160,6 +160,6 @@ def _locked(database: Path | None) -> Iterator[None]:
         yield
         return
     database.parent.mkdir(parents=True, exist_ok=True)
-    with database.with_name(database.name + ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # released when the file is closed, also by the death of the process
+    lock = database.with_name(database.name + ".lock")
+    with locked(lock, lambda: os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)):
         yield
