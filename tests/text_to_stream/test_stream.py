@@ -20,8 +20,7 @@ from everytoken.shards.engines import WorkerProcesses
 from everytoken.text_to_stream import inputs
 from everytoken.text_to_stream.encode_file import LENGTHS_FILE
 from everytoken.text_to_stream.errors import PreprocessingError
-from everytoken.text_to_stream.join import write_index
-from everytoken.text_to_stream.parts import MadePart
+from everytoken.text_to_stream.join import MadePart, write_index
 from everytoken.tokens.encoding.recheck import Recheck
 from everytoken.tokens.engines import registry
 from everytoken.tokens.errors import TokenizerError
@@ -329,8 +328,10 @@ def test_files_that_cannot_be_given(tmp_path: Path, tokenizer: Path, three: list
         make([], out, parameters(tokenizer))
     with pytest.raises(PreprocessingError, match="is given twice"):
         make([*three, three[0].parent / "." / three[0].name], out, parameters(tokenizer))
-    with pytest.raises(PreprocessingError, match=r"text.txt: its name ends in none of .jsonl, .jsonl.gz, .jsonl.zst"):
-        make([*three, write(tmp_path / "in/text.txt", [])], out, parameters(tokenizer))
+    with pytest.raises(
+        PreprocessingError, match=r"text.docx: its name ends in none of .jsonl, .json, .txt .*, .parquet, .arrow"
+    ):
+        make([*three, write(tmp_path / "in/text.docx", [])], out, parameters(tokenizer))
     with pytest.raises(PreprocessingError, match="there is no such file"):
         make([*three, tmp_path / "in/none.jsonl"], out, parameters(tokenizer))
     with pytest.raises(PreprocessingError, match="there is no tokenizer file"):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         sole_writer,
         write_text,
     )
-    from everytoken.shards.digests import canonical_json, file_sha256, plain_json, value_digest
+    from everytoken.shards.digests import HashedFile, canonical_json, file_sha256, plain_json, value_digest
     from everytoken.shards.engines import Engine, Inline, WorkerProcesses, make_engine
     from everytoken.shards.errors import (
         DamagedStore,
@@ -78,6 +78,7 @@ __all__ = [
     "DamagedStore",
     "Engine",
     "Failure",
+    "HashedFile",
     "IncompleteStore",
     "Inline",
     "LEDGER_FILE",

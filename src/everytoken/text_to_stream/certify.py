@@ -10,7 +10,7 @@ from everytoken.seeds import numpy_generator
 from everytoken.shards import Built, versioned
 from everytoken.text_to_stream.errors import FileError
 from everytoken.text_to_stream.inputs import InputFile
-from everytoken.text_to_stream.lines import Lines, read_texts
+from everytoken.text_to_stream.texts import TextRange, read_texts
 from everytoken.tokens.engines import compare_engines
 from everytoken.tokens.tokenizer import EncodingRules, open_tokenizer
 
@@ -78,9 +78,9 @@ def sampled_documents(sampled: Sampled, seed: int) -> Iterator[tuple[str, str]]:
     chosen = sorted(draws.permutation(len(sampled.files))[:_SAMPLED_FILES].tolist())
     allowed = _SAMPLED_CHARACTERS // len(chosen)
     for file in (sampled.files[index] for index in chosen):
-        lines = Lines(file.path, str(file.path), 0, file.stamp[0], sampled.text_field, sampled.max_line_bytes)
+        given = TextRange(file.path, str(file.path), 0, file.stamp[0], sampled.text_field, sampled.max_line_bytes)
         try:
-            batch = next(read_texts(lines), None)
+            batch = next(read_texts(given), None)
         except FileError:
             batch = None
         if batch is None:

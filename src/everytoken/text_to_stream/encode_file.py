@@ -1,8 +1,8 @@
 """One input file, or a byte range of one, becomes tokens: an artifact that a worker makes for itself.
 
 ``tokens.bin`` has the ids of all documents one after the other, each document's EOS included, in the type of the final
-stream; ``lengths.bin`` the tokens of each document with its EOS, little-endian int32. Both are written batch by batch:
-memory holds one batch of texts, whatever the size of the file.
+stream; ``lengths.bin`` the tokens of each document with its EOS, little-endian int32. Both are written and hashed batch
+by batch: memory holds one batch of texts, whatever the size of the file.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 
-from everytoken.shards import Built, versioned
+from everytoken.shards import Built, HashedFile, versioned
 from everytoken.text_to_stream.errors import FileError, PreprocessingError, RecheckFailed
-from everytoken.text_to_stream.lines import Lines, Texts, fail, read_texts
+from everytoken.text_to_stream.texts import TextRange, Texts, fail, read_texts
 from everytoken.tokens import TokenizerError
 from everytoken.tokens.encoding import (
     COUNTED,
@@ -43,7 +43,6 @@ from everytoken.tokens.tokenizer import (
 
 TOKENS_FILE, LENGTHS_FILE = "tokens.bin", "lengths.bin"
 
-
 Stamp = tuple[int, int, int, int]
 
 
@@ -66,48 +65,37 @@ class Encoding:
 
 @dataclass(frozen=True)
 class CheckedEngine:
-    """What encodes, and how it is checked; it never changes a byte.
-
-    Attributes:
-        name: of the engine.
-        recheck: the share of the documents that the reference encodes again.
-    """
+    """What encodes, and the share of the documents that the reference encodes again; it never changes a byte."""
 
     name: str
     recheck: Recheck
 
 
-@dataclass(frozen=True)
-class FileRange:
-    """Which bytes are encoded.
+class FileRange(TypedDict):
+    """Which bytes are encoded: ``begin`` to ``end`` of a file.
 
-    Attributes:
-        sha256: of the whole file.
-        begin: first byte of the range whose lines are read.
-        end: byte after the range.
-        text_field: key of the text in each line's object.
+    ``sha256`` is of the whole file. ``format`` is that of other files than JSON Lines.
     """
 
     sha256: str
     begin: int
     end: int
     text_field: str
+    format: NotRequired[str]
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where the bytes lie.
+    """Where the bytes are.
 
     Attributes:
         path: of the file.
-        name: of the file in messages.
         stamp: of the file when its SHA-256 was taken (`stamp_of`).
         tokenizer: path of the ``tokenizer.json``.
-        max_line_bytes: a longer line is an error.
+        max_line_bytes: a larger row is an error.
     """
 
     path: Path
-    name: str
     stamp: Stamp
     tokenizer: Path
     max_line_bytes: int
@@ -116,7 +104,7 @@ class Place:
 class FileStatistics(EncodedCounts):
     """Statistics of `encode_file`.
 
-    ``first_lossy``: line of the range, from 0, whose document is the first that loses text; None if none does.
+    ``first_lossy``: row of the range, from 0, whose document is the first that loses text; None if none does.
     """
 
     first_lossy: int | None
@@ -141,34 +129,36 @@ def encode_file(
         encoding: what decides the ids.
         proof: of the certificate (`everytoken.tokens.engines.certificate.proof_of`): that the engine gives the ids of
             the reference; None when the reference is the engine.
-        place: where the bytes lie.
+        place: where the bytes are.
         engine: what encodes.
 
     Raises:
-        FileError: the file is damaged or changed, or one of its lines is no document that can be encoded.
+        FileError: the file is damaged or changed, or one of its rows is no document that can be encoded.
         RecheckFailed: the engine gave other ids than the reference.
         TokenizerError: the tokenizer cannot be used.
     """
     encoder = _open(place, encoding, engine.name)
-    lines = Lines(place.path, place.name, source.begin, source.end, source.text_field, place.max_line_bytes)
-    rechecker = Rechecker(encoder, engine.recheck, int(source.sha256[:15], 16) + source.begin)
+    name = str(place.path)
+    given = TextRange(place.path, name, source["begin"], source["end"], source["text_field"], place.max_line_bytes)
+    rechecker = Rechecker(encoder, engine.recheck, int(source["sha256"][:15], 16) + source["begin"])
     dtype = stored_dtype(encoder.tokenizer.dtype)
     counts, first_lossy = dict.fromkeys(COUNTED, 0), None
-    with (folder / TOKENS_FILE).open("wb") as tokens, (folder / LENGTHS_FILE).open("wb") as lengths:
-        for batch in read_texts(lines):
-            encoded = _encode(encoder, rechecker, lines, batch, encoding.max_tokens)
+    with HashedFile(folder / TOKENS_FILE) as tokens, HashedFile(folder / LENGTHS_FILE) as lengths:
+        for batch in read_texts(given):
+            encoded = _encode(encoder, rechecker, given, batch, encoding.max_tokens)
             if first_lossy is None and encoded.lost_bytes.any():
-                first_lossy = batch.line + int(np.argmax(encoded.lost_bytes != 0))
+                first_lossy = batch.row + int(np.argmax(encoded.lost_bytes != 0))
             tokens.write(encoded.values.astype(dtype, copy=False).data)
             lengths.write((encoded.lengths + 1).astype("<i4", copy=False).data)
-            for name, column in document_counts(encoded, encoding.max_tokens).items():
-                counts[name] += int(column.sum(dtype=np.int64))
+            for key, column in document_counts(encoded, encoding.max_tokens).items():
+                counts[key] += int(column.sum(dtype=np.int64))
     if stamp_of(place.path) != place.stamp:
-        raise FileError(place.name, None, "it changed while it was read. Leave it alone and run the command again.")
+        raise FileError(name, None, "it changed while it was read. Leave it alone and run the command again.")
     statistics = FileStatistics(
         **counts_in(counts), first_lossy=first_lossy, tokenizer=_facts(encoder.tokenizer, encoding)
     )
-    return Built(statistics, {"rechecked_documents": rechecker.documents})
+    sha256 = {TOKENS_FILE: tokens.sha256.hexdigest(), LENGTHS_FILE: lengths.sha256.hexdigest()}
+    return Built(statistics, {"rechecked_documents": rechecker.documents}, sha256)
 
 
 def stamp_of(path: Path) -> Stamp:
@@ -199,15 +189,15 @@ def _open(place: Place, encoding: Encoding, engine: str) -> DocumentEncoder:
 
 
 def _encode(
-    encoder: DocumentEncoder, rechecker: Rechecker, lines: Lines, batch: Texts, max_tokens: int | None
+    encoder: DocumentEncoder, rechecker: Rechecker, given: TextRange, batch: Texts, max_tokens: int | None
 ) -> Encoded:
     try:
         encoded = encoder.encode(batch.texts, max_tokens)
         rechecker.check(batch.texts, encoded, max_tokens)
     except SpelledSpecialToken as error:
-        fail(lines, batch.line + error.number, str(error))
+        fail(given, batch.row + error.number, str(error))
     except EngineDiffers as error:
-        fail(lines, batch.line + error.number, str(error), kind=RecheckFailed)
+        fail(given, batch.row + error.number, str(error), kind=RecheckFailed)
     except TokenizerError as error:
-        fail(lines, batch.line, f"in the {len(batch.texts)} documents from here on: {error}")
+        fail(given, batch.row, f"in the {len(batch.texts)} documents from here on: {error}")
     return encoded

@@ -38,8 +38,8 @@ from everytoken.text_to_stream.certify import Sampled, certify_files
 from everytoken.text_to_stream.encode_file import CheckedEngine, Encoding, FileRange, Place, encode_file
 from everytoken.text_to_stream.errors import FileError, PreprocessingError, RecheckFailed
 from everytoken.text_to_stream.inputs import InputFile, find_inputs
-from everytoken.text_to_stream.join import JoinedFilesStatistics, join_files
-from everytoken.text_to_stream.parts import MadePart, MadeParts, MakePart
+from everytoken.text_to_stream.join import JoinedFilesStatistics, MadePart, MadeParts, MakePart, join_files
+from everytoken.text_to_stream.texts import place_of
 from everytoken.tokens.encoding import EncodedCounts, Recheck, sum_counts
 from everytoken.tokens.engines import (
     FASTEST,
@@ -252,12 +252,12 @@ def _planned(
     )
     planned = []
     for file in inputs:
-        place = Place(file.path, str(file.path), file.stamp, parameters.tokenizer, parameters.max_line_bytes)
+        place = Place(file.path, file.stamp, parameters.tokenizer, parameters.max_line_bytes)
         parts = {}
-        for start, end in file.ranges():
+        for source in file.ranges(parameters.text_field):
             part = plan_artifact(
                 encode_file,
-                source=FileRange(file.sha256, start, end, parameters.text_field),
+                source=source,
                 encoding=encoding,
                 proof=None if certificate is None else proof_of(certificate),
                 place=place,
@@ -292,7 +292,7 @@ def _make_parts(planned: Mapping[str, Artifact], working: Path, workers: Engine)
         PreprocessingError: some files cannot be encoded, the others are kept; or an engine differs from the reference.
     """
     working.mkdir(exist_ok=True)
-    tasks = sorted(planned.items(), key=lambda task: _source(task[1]).begin - _source(task[1]).end)
+    tasks = sorted(planned.items(), key=lambda task: _source(task[1])["begin"] - _source(task[1])["end"])
     made: dict[str, MadePart] = {}
     failed: list[str] = []
     facts: TokenizerStatistics | None = None
@@ -324,7 +324,7 @@ def _failure(planned: Artifact, failure: Failure) -> str:
     if kind not in _EXPLAINED:
         logger.error("%s", failure.traceback)
     assert planned.recipe is not None
-    return f"{planned.recipe.parameters['place'].name}: {failure.error}"
+    return f"{planned.recipe.parameters['place'].path}: {failure.error}"
 
 
 def _source(planned: Artifact) -> FileRange:
@@ -344,8 +344,8 @@ def _require_kept_text(
         for fingerprint in of_file:
             part = parts[fingerprint]
             if part.first_lossy is not None and not first:
-                begin = _source(of_file[fingerprint]).begin
-                where = f"line {part.first_lossy + 1:,}" + (f" after byte {begin:,}" if begin else "")
+                begin = _source(of_file[fingerprint])["begin"]
+                where = place_of(file.name, part.first_lossy) + (f" after byte {begin:,}" if begin else "")
                 lost = f"the vocabulary has no symbol for the bytes {part.tokenizer['missing_bytes']}"
                 first = f" The first is {file.path}, {where}; {lost}."
     _require_share(sum_counts(parts[one].counts for of_file in planned for one in of_file), max_share, first)

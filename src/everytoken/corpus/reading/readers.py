@@ -28,6 +28,7 @@ from everytoken.corpus.reading.parsing import (
 from everytoken.corpus.reading.records import (
     HEAD_BYTES,
     Oversized,
+    blocks_of_lines,
     count_lines,
     iterate_elements,
     iterate_runs,
@@ -46,7 +47,8 @@ _KINDS: dict[str, FileKind] = {
     ".arrow": "arrow",
 }
 _COMPRESSIONS = {".gz": "gz", ".zst": "zst"}
-_EXPECTED = ".jsonl, .json, .txt (each also with .gz or .zst after it), .parquet, .arrow"
+_TABLES = ("parquet", "arrow")
+FORMAT_NAMES = ".jsonl, .json, .txt (each also with .gz or .zst after it), .parquet, .arrow"
 
 
 class Format(NamedTuple):
@@ -63,20 +65,14 @@ def format_of(file: UpstreamFile, reading: Reading) -> Format:
         UpstreamError: the name tells no format, or ``records`` is given for a format without them.
     """
     place = f"source {file.source!r}, file {file.path}"
-    stem, compression = file.path, None
-    for suffix, name in _COMPRESSIONS.items():
-        if stem.endswith(suffix):
-            stem, compression = stem.removesuffix(suffix), name
-    named = next((kind for suffix, kind in _KINDS.items() if stem.endswith(suffix)), None)
-    if named == "json" and compression is not None:
-        named = "jsonl"  # so they are in Dolma and everything made like it
+    named, compression = _named(file.path)
     kind = reading.format or named
     if kind is None:
         raise UpstreamError(
-            f"{place}: the format is not known by its name. Expected one of {_EXPECTED}: set the source's format, or "
-            f"change upstream.pattern or upstream.member."
+            f"{place}: the format is not known by its name. Expected one of {FORMAT_NAMES}: set the source's format, "
+            f"or change upstream.pattern or upstream.member."
         )
-    if compression is not None and kind in ("parquet", "arrow"):
+    if compression is not None and kind in _TABLES:
         raise UpstreamError(
             f"{place}: {kind} is compressed inside and is not read from a .{compression} file. "
             f"Decompress it, or change the source's format."
@@ -87,6 +83,21 @@ def format_of(file: UpstreamFile, reading: Reading) -> Format:
             f"Set records to null, or change upstream.pattern to .json files, or set format to json."
         )
     return Format(kind, compression)
+
+
+def format_by_name(name: str) -> Format | None:
+    """Return the format that the name of a file tells, one of `FORMAT_NAMES`; None when it tells none."""
+    kind, compression = _named(name)
+    return None if kind is None or (compression and kind in _TABLES) else Format(kind, compression)
+
+
+def _named(name: str) -> tuple[FileKind | None, str | None]:
+    compression = next((found for suffix, found in _COMPRESSIONS.items() if name.endswith(suffix)), None)
+    stem = name if compression is None else name.removesuffix(f".{compression}")
+    kind = next((kind for suffix, kind in _KINDS.items() if stem.endswith(suffix)), None)
+    if kind == "json" and compression is not None:
+        kind = "jsonl"  # so they are in Dolma and everything made like it
+    return kind, compression
 
 
 def iterate_rows(
@@ -124,6 +135,26 @@ def iterate_rows(
     if count != rows:
         reason = f"it has {first_row + count} rows, expected at least {stop}"
         raise RowError(file.source, file.path, None, reason, "Make the shard plan again.")
+
+
+def iterate_range(file: UpstreamFile, limits: ReadingLimits, begin: int, end: int) -> Iterator[Row | UnreadableRow]:
+    """Yield the rows of JSON Lines without compression that begin in a byte range, numbered from its first one.
+
+    Ranges that cover the file have every row once.
+
+    Args:
+        file: from `find_files`.
+        limits: bounds of memory.
+        begin: first byte of the range.
+        end: byte after the range.
+
+    Raises:
+        RowError: the file is missing or damaged.
+    """
+    with file.open() as stream, _damage_named(file, stream):
+        blocks = blocks_of_lines(stream, begin, end)
+        start, blocks = (begin, blocks) if begin else text_blocks(blocks)
+        yield from _line_rows(blocks, start, limits, 0)
 
 
 def count_rows(file: UpstreamFile, reading: Reading, limits: ReadingLimits) -> int:

@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everytoken.text_to_stream.errors import FileError
-from everytoken.text_to_stream.lines import Lines, read_texts
+from everytoken.text_to_stream.texts import TextRange, read_texts
 from tests.memory import traced_peak
 from tests.text_to_stream.files import lines_of, packed, texts, whole
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
 
 
-def read(lines: Lines) -> list[str]:
-    return [text for batch in read_texts(lines) for text in batch.texts]
+def read(given: TextRange) -> list[str]:
+    return [text for batch in read_texts(given) for text in batch.texts]
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -35,7 +35,7 @@ def test_batches_are_bounded_and_numbered(tmp_path: Path) -> None:
     documents = ["x" * (1 + i * 7919 % 30_000) for i in range(90)] + ["y" * 5_000_000, "z"]
     path.write_bytes(lines_of(documents))
     batches = list(read_texts(whole(path)))
-    assert [batch.line for batch in batches] == [sum(len(b.texts) for b in batches[:i]) for i in range(len(batches))]
+    assert [batch.row for batch in batches] == [sum(len(b.texts) for b in batches[:i]) for i in range(len(batches))]
     assert all(len(batch.texts) == 1 or sum(map(len, batch.texts)) <= 1 << 18 for batch in batches)
     assert len(batches) > 5
 
