@@ -69,13 +69,13 @@ def write_tokenizer(path: Path, vocab_size: int = 300, missing: str = "") -> Pat
 def parameters(tokenizer: Path, **changed: Any) -> Tokenization:
     values: dict[str, Any] = {
         "tokenizer": tokenizer,
-        "eos_token": EOS,
+        "eos": EOS,
         "text_field": "text",
         "special_tokens_in_text": "literal",
         "max_tokens": None,
         "max_lossy_share": 0.0,
         "engine": "tokenizers",
-        "certificates": None,
+        "certificate": None,
         "cases": 50,
         "recheck": Recheck(0.5, 0),
         "max_line_bytes": 1 << 29,

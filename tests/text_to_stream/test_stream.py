@@ -115,7 +115,7 @@ def test_the_same_bytes_for_every_engine(tmp_path: Path, tokenizer: Path, three:
     assert reference.measured["engine"] == "tokenizers"
     certificates = tmp_path / "certificates"
     for name in ("fastest", *registry.installed_engines()):
-        made = make(three, tmp_path / name, parameters(tokenizer, engine=name, certificates=certificates)).stream
+        made = make(three, tmp_path / name, parameters(tokenizer, engine=name, certificate=certificates)).stream
         assert made.root_digest == reference.root_digest
         assert name in ("fastest", made.measured["engine"])
         if made.measured["engine"] != "tokenizers":
@@ -337,7 +337,7 @@ def test_files_that_cannot_be_given(tmp_path: Path, tokenizer: Path, three: list
     with pytest.raises(PreprocessingError, match="there is no tokenizer file"):
         make(three, out, parameters(tmp_path / "none.json"))
     with pytest.raises(PreprocessingError, match=r"has no token '<eos>'"):
-        make(three, out, parameters(tokenizer, eos_token="<eos>"))
+        make(three, out, parameters(tokenizer, eos="<eos>"))
 
 
 def test_a_folder_with_other_files_is_left_alone(tmp_path: Path, tokenizer: Path, three: list[Path]) -> None:
@@ -351,12 +351,12 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path: Path, tokenizer: Path
 def test_a_certificate_serves_other_files(tmp_path: Path, tokenizer: Path, three: list[Path]) -> None:
     if not registry.installed_engines():
         pytest.skip("no fast engine is installed")
-    given = parameters(tokenizer, engine="fastest", certificates=tmp_path / "proof")
+    given = parameters(tokenizer, engine="fastest", certificate=tmp_path / "proof")
     make(three[:1], tmp_path / "one", given)
     before = _stamps(tmp_path / "proof")
     make(three, tmp_path / "three", given)
     assert _stamps(tmp_path / "proof") == before
-    make(three, tmp_path / "three", parameters(tokenizer, engine="fastest", certificates=tmp_path / "proof", cases=60))
+    make(three, tmp_path / "three", parameters(tokenizer, engine="fastest", certificate=tmp_path / "proof", cases=60))
     assert _stamps(tmp_path / "proof") != before, "other cases: another certificate"
 
 
@@ -383,7 +383,7 @@ def test_an_engine_that_differs_stops_the_run(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setitem(registry._FAST, "splintr-rs", lambda *content: _Wrong(opened(*content)))
     tokenizer = write_tokenizer(tmp_path / "tokenizer.json", vocab_size=301)  # a process opens a tokenizer once
     path = write(tmp_path / "in/a.jsonl", texts(3000))
-    given = parameters(tokenizer, engine="splintr-rs", certificates=tmp_path / "proof", recheck=Recheck(1.0, 0))
+    given = parameters(tokenizer, engine="splintr-rs", certificate=tmp_path / "proof", recheck=Recheck(1.0, 0))
     make([path], tmp_path / "out", given)
     write(path, [*texts(3000), "the needle", "z"])
     with pytest.raises(PreprocessingError, match=rf"{path}, line 3,001: .*splintr-rs .* gives other ids"):

@@ -63,14 +63,6 @@ class Encoding:
     max_tokens: int | None
 
 
-@dataclass(frozen=True)
-class CheckedEngine:
-    """What encodes, and the share of the documents that the reference encodes again; it never changes a byte."""
-
-    name: str
-    recheck: Recheck
-
-
 class FileRange(TypedDict):
     """Which bytes are encoded: ``begin`` to ``end`` of a file.
 
@@ -84,23 +76,6 @@ class FileRange(TypedDict):
     format: NotRequired[str]
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where the bytes are.
-
-    Attributes:
-        path: of the file.
-        stamp: of the file when its SHA-256 was taken (`stamp_of`).
-        tokenizer: path of the ``tokenizer.json``.
-        max_line_bytes: a larger row is an error.
-    """
-
-    path: Path
-    stamp: Stamp
-    tokenizer: Path
-    max_line_bytes: int
-
-
 class FileStatistics(EncodedCounts):
     """Statistics of `encode_file`.
 
@@ -111,15 +86,18 @@ class FileStatistics(EncodedCounts):
     tokenizer: TokenizerStatistics
 
 
-@versioned("encode_file", 1, unrecorded=["place", "engine"])
+@versioned("encode_file", 1, unrecorded=["given", "stamp", "tokenizer", "engine", "recheck"])
 def encode_file(
     folder: Path,
     *,
     source: FileRange,
     encoding: Encoding,
     proof: Mapping[str, Any] | None,
-    place: Place,
-    engine: CheckedEngine,
+    given: TextRange,
+    stamp: Stamp,
+    tokenizer: Path,
+    engine: str,
+    recheck: Recheck,
 ) -> Built:
     """Encode the documents of a file.
 
@@ -129,18 +107,19 @@ def encode_file(
         encoding: what decides the ids.
         proof: of the certificate (`everytoken.tokens.engines.certificate.proof_of`): that the engine gives the ids of
             the reference; None when the reference is the engine.
-        place: where the bytes are.
-        engine: what encodes.
+        given: where these bytes are.
+        stamp: of the file when its SHA-256 was taken (`stamp_of`).
+        tokenizer: path of the ``tokenizer.json``.
+        engine: what encodes; it never changes a byte.
+        recheck: the share of the documents that the reference encodes again.
 
     Raises:
         FileError: the file is damaged or changed, or one of its rows is no document that can be encoded.
         RecheckFailed: the engine gave other ids than the reference.
         TokenizerError: the tokenizer cannot be used.
     """
-    encoder = _open(place, encoding, engine.name)
-    name = str(place.path)
-    given = TextRange(place.path, name, source["begin"], source["end"], source["text_field"], place.max_line_bytes)
-    rechecker = Rechecker(encoder, engine.recheck, int(source["sha256"][:15], 16) + source["begin"])
+    encoder = _open(tokenizer, encoding, engine)
+    rechecker = Rechecker(encoder, recheck, int(source["sha256"][:15], 16) + source["begin"])
     dtype = stored_dtype(encoder.tokenizer.dtype)
     counts, first_lossy = dict.fromkeys(COUNTED, 0), None
     with HashedFile(folder / TOKENS_FILE) as tokens, HashedFile(folder / LENGTHS_FILE) as lengths:
@@ -150,10 +129,10 @@ def encode_file(
                 first_lossy = batch.row + int(np.argmax(encoded.lost_bytes != 0))
             tokens.write(encoded.values.astype(dtype, copy=False).data)
             lengths.write((encoded.lengths + 1).astype("<i4", copy=False).data)
-            for key, column in document_counts(encoded, encoding.max_tokens).items():
-                counts[key] += int(column.sum(dtype=np.int64))
-    if stamp_of(place.path) != place.stamp:
-        raise FileError(name, None, "it changed while it was read. Leave it alone and run the command again.")
+            for name, column in document_counts(encoded, encoding.max_tokens).items():
+                counts[name] += int(column.sum(dtype=np.int64))
+    if stamp_of(given.path) != stamp:
+        raise FileError(given.name, None, "it changed while it was read. Leave it alone and run the command again.")
     statistics = FileStatistics(
         **counts_in(counts), first_lossy=first_lossy, tokenizer=_facts(encoder.tokenizer, encoding)
     )
@@ -179,12 +158,12 @@ def _facts(tokenizer: DocumentTokenizer, encoding: Encoding) -> TokenizerStatist
     }
 
 
-def _open(place: Place, encoding: Encoding, engine: str) -> DocumentEncoder:
-    rules = EncodingRules(place.tokenizer, encoding.eos_token, encoding.special_tokens_in_text)
+def _open(path: Path, encoding: Encoding, engine: str) -> DocumentEncoder:
+    rules = EncodingRules(path, encoding.eos_token, encoding.special_tokens_in_text)
     encoder = open_encoder(rules, engine=engine)
     found = hashlib.sha256(encoder.tokenizer.content).hexdigest()
     if found != encoding.tokenizer_sha256:
-        raise PreprocessingError(f"{place.tokenizer} changed during the run (SHA-256 {found}). Run the command again.")
+        raise PreprocessingError(f"{path} changed during the run (SHA-256 {found}). Run the command again.")
     return encoder
 
 

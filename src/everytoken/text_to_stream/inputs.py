@@ -11,7 +11,7 @@ from pathlib import Path
 from everytoken.shards import file_sha256
 from everytoken.text_to_stream.encode_file import FileRange, Stamp, stamp_of
 from everytoken.text_to_stream.errors import FileError, PreprocessingError
-from everytoken.text_to_stream.texts import is_cuttable, kind_of
+from everytoken.text_to_stream.texts import TextRange, is_cuttable, kind_of
 
 RANGE_BYTES = 1 << 26  # of a file of lines without compression that one worker takes at a time
 
@@ -31,6 +31,10 @@ class InputFile:
     name: str
     sha256: str
     stamp: Stamp
+
+    def texts(self, text_field: str, max_line_bytes: int) -> TextRange:
+        """Return what is read of the whole file."""
+        return TextRange(self.path, str(self.path), 0, self.stamp[0], text_field, max_line_bytes)
 
     def ranges(self, text_field: str) -> Iterator[FileRange]:
         """Yield what workers take: byte ranges of JSON Lines without compression, any other file as a whole."""

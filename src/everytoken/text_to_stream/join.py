@@ -70,16 +70,6 @@ class MakePart:
         )
 
 
-@dataclass(frozen=True)
-class MadeParts:
-    """The parts of a run by fingerprint.
-
-    Not the artifacts themselves: a store would lock and read them all before it joins them.
-    """
-
-    by_fingerprint: Mapping[str, MadePart]
-
-
 class JoinedFilesStatistics(TypedDict):
     """Statistics of `join_files`."""
 
@@ -90,24 +80,28 @@ class JoinedFilesStatistics(TypedDict):
 
 @versioned("join_files", 1, unrecorded=["parts", "measured"])
 def join_files(
-    folder: Path, *, files: Sequence[tuple[str, Sequence[str]]], parts: MadeParts, measured: Mapping[str, Any]
+    folder: Path,
+    *,
+    files: Sequence[tuple[str, Sequence[str]]],
+    parts: Mapping[str, MadePart],
+    measured: Mapping[str, Any],
 ) -> Built:
     """Write the stream of all files, one after the other.
 
     Args:
         folder: where the stream goes.
         files: names of the input files, each with the fingerprints of its parts, in order.
-        parts: what `everytoken.text_to_stream.encode_file` made of them.
+        parts: what `everytoken.text_to_stream.encode_file` made of them, by fingerprint; no artifacts, as a store would
+            lock and read them all before it joins them.
         measured: what the run measured.
 
     Raises:
         PreprocessingError: there is no document, or the parts were made with libraries that differ.
         DamagedStore: a part is not what was written.
     """
-    made = parts.by_fingerprint
-    order = [made[fingerprint] for _, fingerprints in files for fingerprint in fingerprints]
+    order = [parts[fingerprint] for _, fingerprints in files for fingerprint in fingerprints]
     tokenizer = _tokenizer(order)
-    by_file = {name: sum_counts(made[one].counts for one in fingerprints) for name, fingerprints in files}
+    by_file = {name: sum_counts(parts[one].counts for one in fingerprints) for name, fingerprints in files}
     total = sum_counts(part.counts for part in order)
     if not total["documents"]:
         raise PreprocessingError(f"the {len(files)} files have no document; a stream needs one")
