@@ -185,7 +185,9 @@ def test_tables(tmp_path: Path, name: str) -> None:
     _table(path, [*DOCUMENTS, None])
     with pytest.raises(FileError, match=rf"^{name}, row 3,003: the field 'text' is null, expected a string"):
         read(whole(path))
-    with pytest.raises(FileError, match=rf"^{name}: there is no column 'body', found the columns .'n', 'text'."):
+    with pytest.raises(
+        FileError, match=rf"^{name}: there is no column 'body', found the columns .'n', 'text'.. Set --text-field"
+    ):
         read(whole(path)._replace(text_field="body"))
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         write_text,
     )
     from everytoken.shards.digests import HashedFile, canonical_json, file_sha256, plain_json, value_digest
-    from everytoken.shards.engines import Engine, Inline, WorkerProcesses, make_engine
+    from everytoken.shards.engines import Engine, Inline, WorkerProcesses, make_engine, start_server
     from everytoken.shards.errors import (
         DamagedStore,
         Failure,
@@ -136,6 +136,7 @@ __all__ = [
     "set_aside_path",
     "statistics_as",
     "sole_writer",
+    "start_server",
     "stored_content",
     "stored_in",
     "table_digest",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from everytoken.corpus import RowError
 from everytoken.corpus.reading import (
@@ -15,11 +15,9 @@ from everytoken.corpus.reading import (
     FORMAT_NAMES,
     Reading,
     ReadingLimits,
-    Row,
     UnreadableRow,
     format_by_name,
-    iterate_range,
-    iterate_rows,
+    iterate_records,
     json_name,
     shown_name,
 )
@@ -121,43 +119,63 @@ def _lines_before(given: TextRange) -> int:
 
 
 def _texts(given: TextRange) -> Iterator[str]:
-    field = given.text_field
+    number = 0
     try:
-        for row in _rows(given):
-            text = row.record.get(field) if isinstance(row, Row) else None
-            yield text if type(text) is str and text.isascii() else _checked(given, row)
+        for run in _runs(given):
+            if isinstance(run, UnreadableRow):
+                _refuse_row(given, run)
+            texts: list[Any] = [record.get(given.text_field) for record in run]
+            if set(map(type, texts)) != {str} or not all(text.isascii() or _surrogate(text) is None for text in texts):
+                for at, record in enumerate(run, number):
+                    _require_text(given, at, record)
+            number += len(run)
+            yield from texts
     except RowError as error:
-        raise FileError(given.name, None, f"{error.reason}. {error.remedy}") from None
+        remedy = error.remedy.replace("the renderer's text_column", "--text-field")
+        raise FileError(given.name, None, f"{error.reason}. {remedy}") from None
 
 
-def _rows(given: TextRange) -> Iterator[Row | UnreadableRow]:
+def _runs(given: TextRange) -> Iterator[list[dict[str, Any]] | UnreadableRow]:
     file = UpstreamFile("", given.path.name, given.path, None)
-    limits = ReadingLimits(max_row_bytes=given.max_line_bytes, zstd_window_log_max=_ZSTD_WINDOW_LOG_MAX)
-    if is_cuttable(given.path.name):
-        return iterate_range(file, limits, given.begin, given.end)
     renderer = DocumentRenderer(kind="document", text_column=given.text_field, id_columns=())
-    return iterate_rows(file, Reading(renderer=renderer, records=None, format=None), limits)
+    reading = Reading(renderer=renderer, records=None, format=None)
+    limits = ReadingLimits(max_row_bytes=given.max_line_bytes, zstd_window_log_max=_ZSTD_WINDOW_LOG_MAX)
+    return iterate_records(file, reading, limits, *((given.begin, given.end) if is_cuttable(file.path) else ()))
 
 
-def _checked(given: TextRange, row: Row | UnreadableRow) -> str:
-    """Return the text of a row, or say why it has none."""
-    noun, field = place_of(given.name, 0).split()[0], given.text_field
-    repair = f"Repair or remove the {noun}: nothing is passed over."
-    if isinstance(row, UnreadableRow):
-        detail = row.detail
-        if row.reason == "row_too_large":
-            detail = detail.replace("the row", f"the {noun}").replace("max_row_bytes ", "")
-            repair = "Raise max_line_bytes; a worker needs several times that memory."
-        fail(given, row.number, f"{detail}. {repair}")
-    if field not in row.record:
-        keys = ", ".join(map(shown_name, list(row.record)[:10])) or "none"
-        fail(given, row.number, f"there is no field {field!r}; there is {keys}. Name the field of the text.")
-    text = row.record[field]
-    if not isinstance(text, str):
-        fail(given, row.number, f"the field {field!r} is {json_name(text)}, expected a string. {repair}")
+def _surrogate(text: str) -> int | None:
+    """Return where a text has half of a surrogate pair, or None."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        half = f"\\u{ord(text[error.start]):04x} at character {error.start}"
-        fail(given, row.number, f"the text has half of a surrogate pair ({half}), which has no UTF-8. {repair}")
-    return text
+        return error.start
+    return None
+
+
+def _refuse_row(given: TextRange, row: UnreadableRow) -> NoReturn:
+    if row.reason == "row_too_large":
+        detail = row.detail.replace("the row", f"the {_noun(given)}").replace("max_row_bytes ", "")
+        fail(given, row.number, f"{detail}. Raise max_line_bytes; a worker needs several times that memory.")
+    fail(given, row.number, f"{row.detail}. {_repair(given)}")
+
+
+def _require_text(given: TextRange, row: int, record: dict[str, Any]) -> None:
+    """Say why a row has no text, if it has none."""
+    field = given.text_field
+    if field not in record:
+        keys = ", ".join(map(shown_name, list(record)[:10])) or "none"
+        fail(given, row, f"there is no field {field!r}; there is {keys}. Name the field of the text.")
+    text = record[field]
+    if not isinstance(text, str):
+        fail(given, row, f"the field {field!r} is {json_name(text)}, expected a string. {_repair(given)}")
+    if (start := _surrogate(text)) is not None:
+        half = f"\\u{ord(text[start]):04x} at character {start}"
+        fail(given, row, f"the text has half of a surrogate pair ({half}), which has no UTF-8. {_repair(given)}")
+
+
+def _noun(given: TextRange) -> str:
+    return place_of(given.name, 0).split()[0]
+
+
+def _repair(given: TextRange) -> str:
+    return f"Repair or remove the {_noun(given)}: nothing is passed over."

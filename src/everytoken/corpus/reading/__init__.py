@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         count_rows,
         format_by_name,
         format_of,
-        iterate_range,
+        iterate_records,
         iterate_rows,
     )
     from everytoken.corpus.reading.records import Oversized, iterate_runs, text_blocks
@@ -38,7 +38,7 @@ __all__ = [
     "decompressed",
     "format_by_name",
     "format_of",
-    "iterate_range",
+    "iterate_records",
     "iterate_rows",
     "iterate_runs",
     "json_name",

@@ -137,24 +137,37 @@ def iterate_rows(
         raise RowError(file.source, file.path, None, reason, "Make the shard plan again.")
 
 
-def iterate_range(file: UpstreamFile, limits: ReadingLimits, begin: int, end: int) -> Iterator[Row | UnreadableRow]:
-    """Yield the rows of JSON Lines without compression that begin in a byte range, numbered from its first one.
+def iterate_records(
+    file: UpstreamFile, reading: Reading, limits: ReadingLimits, begin: int = 0, end: int | None = None
+) -> Iterator[list[Any] | UnreadableRow]:
+    """Yield what the rows of a file hold, in runs of rows that follow each other; an unreadable row is alone.
 
-    Ranges that cover the file have every row once.
+    It is faster than `iterate_rows` where rows are small.
 
     Args:
         file: from `find_files`.
+        reading: how the file is read.
         limits: bounds of memory.
-        begin: first byte of the range.
-        end: byte after the range.
+        begin: first byte of a range of JSON Lines without compression; rows are numbered from the range's first.
+        end: byte after the range, which has the lines that begin in it; None for the whole file.
 
     Raises:
         RowError: the file is missing or damaged.
+        UpstreamError: see `format_of`.
     """
+    form = format_of(file, reading)
+    if form.kind != "jsonl" or reading.renderer.kind in CUTS:
+        for row in iterate_rows(file, reading, limits):
+            yield row if isinstance(row, UnreadableRow) else [row.record]
+        return
     with file.open() as stream, _damage_named(file, stream):
-        blocks = blocks_of_lines(stream, begin, end)
+        if end is None:
+            blocks = decompressed(stream, form.compression, limits.zstd_window_log_max)
+        else:
+            blocks = blocks_of_lines(stream, begin, end)
         start, blocks = (begin, blocks) if begin else text_blocks(blocks)
-        yield from _line_rows(blocks, start, limits, 0)
+        for run in _line_runs(blocks, start, limits, 0):
+            yield run if isinstance(run, UnreadableRow) else run.records
 
 
 def count_rows(file: UpstreamFile, reading: Reading, limits: ReadingLimits) -> int:
@@ -238,9 +251,31 @@ def _records(
     return _json_rows(blocks, start, reading, limits, first_row)
 
 
+class _Run(NamedTuple):
+    """Rows that follow each other: the number of the first, and of each its offset from ``start`` and its record."""
+
+    number: int
+    start: int
+    offsets: list[int]
+    records: list[dict[str, Any]]
+
+
 def _line_rows(
     blocks: Iterator[bytes], start: int, limits: ReadingLimits, first_row: int
 ) -> Iterator[Row | UnreadableRow]:
+    for run in _line_runs(blocks, start, limits, first_row):
+        if isinstance(run, UnreadableRow):
+            yield run
+            continue
+        number, begin, offsets, records = run
+        for offset, record in zip(offsets, records, strict=True):
+            yield Row(number, begin + offset, None, record)
+            number += 1
+
+
+def _line_runs(
+    blocks: Iterator[bytes], start: int, limits: ReadingLimits, first_row: int
+) -> Iterator[_Run | UnreadableRow]:
     number = first_row
     for offset, run in iterate_runs(blocks, start, limits.max_row_bytes, first_row):
         if isinstance(run, Oversized):
@@ -249,9 +284,8 @@ def _line_rows(
             continue
         parsed = parse_rows(run)
         if parsed is not None:
-            for begin, value in zip(*parsed, strict=True):
-                yield Row(number, offset + begin, None, value)
-                number += 1
+            yield _Run(number, offset, *parsed)
+            number += len(parsed[1])
             continue
         for line in run.split(b"\n"):  # one of them is unreadable, or for the reference to judge
             yield _line_row(number, offset, line)
@@ -259,9 +293,9 @@ def _line_rows(
             number += 1
 
 
-def _line_row(number: int, offset: int, line: bytes) -> Row | UnreadableRow:
+def _line_row(number: int, offset: int, line: bytes) -> _Run | UnreadableRow:
     try:
-        return Row(number, offset, None, parse_row(line))
+        return _Run(number, offset, [0], [parse_row(line)])
     except BadRow as error:
         return UnreadableRow(number, offset, error.reason, error.detail, line[:HEAD_BYTES])
 
