@@ -196,6 +196,7 @@ def _certified(
         raise PreprocessingError(
             f"the engine {parameters.engine!r} is not installed; there is {', '.join([FASTEST, REFERENCE, *engines])}"
         )
+    texts = [file.texts(parameters.text_field, parameters.max_line_bytes) for file in inputs]
     planned = plan_artifact(
         certify_files,
         tokenizer_sha256=tokenizer_sha256,
@@ -204,7 +205,7 @@ def _certified(
         reference=reference_version(),
         cases=parameters.cases,
         seed=parameters.recheck.seed,
-        sampled=[file.texts(parameters.text_field, parameters.max_line_bytes) for file in inputs],
+        sampled=[text._replace(name=file.name) for file, text in zip(inputs, texts, strict=True)],  # kept: no place
     )
     # One folder may hold the certificates of many tokenizers. What is there is used without the writers' lock, so runs
     # can share it.
