@@ -62,7 +62,7 @@ class Texts(NamedTuple):
 
 
 def kind_of(name: str) -> str:
-    """Return the format of a file; what is no JSON Lines would read as other texts under another name.
+    """Return the format that the name of a file tells.
 
     Raises:
         FileError: its name tells none.
