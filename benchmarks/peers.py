@@ -241,10 +241,10 @@ def _in_two(work: Callable[..., None], corpus: Path, out: Path, tokenizer: Path)
     print(max(seconds))
 
 
-def _lines(path: Path) -> Any:
-    from everytoken.text_to_stream import Lines
+def _texts(path: Path) -> Any:
+    from everytoken.text_to_stream import TextRange
 
-    return Lines(path, path.name, 0, path.stat().st_size, "text", 1 << 29)
+    return TextRange(path, path.name, 0, path.stat().st_size, "text", 1 << 29)
 
 
 def _bare(paths: Sequence[Path], out: Path, path_of_tokenizer: Path, told: Any) -> None:
@@ -256,7 +256,7 @@ def _bare(paths: Sequence[Path], out: Path, path_of_tokenizer: Path, told: Any) 
     tokenizer.no_truncation()
     tokenizer.no_padding()
     for path in paths:
-        for batch in read_texts(_lines(path)):
+        for batch in read_texts(_texts(path)):
             begin = time.perf_counter()
             tokenizer.encode_batch_fast(batch.texts, add_special_tokens=False)
             seconds += time.perf_counter() - begin
@@ -269,7 +269,7 @@ def _read(paths: Sequence[Path], out: Path, path_of_tokenizer: Path, told: Any) 
     begin = time.perf_counter()
     for path in paths:
         with (out / f"{path.name}.bin").open("wb") as file:
-            for batch in read_texts(_lines(path)):
+            for batch in read_texts(_texts(path)):
                 file.write("".join(batch.texts).encode())
     told.put(time.perf_counter() - begin)
 

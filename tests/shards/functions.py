@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from everytoken.shards import Built, Part, Rows, SetAside, Shards, Unchanged, versioned
+from everytoken.shards import Built, HashedFile, Part, Rows, SetAside, Shards, Unchanged, versioned
 
 SCHEMA = pa.schema([("number", pa.int64()), ("text", pa.large_string()), ("list", pa.list_(pa.uint16()))])
 NUMBERS = pa.schema([("number", pa.int64())])
@@ -284,12 +284,14 @@ def build_folder(folder: Path, *, factor: int = 1, source: Any = None) -> Built:
     (folder / "deep" / "er").mkdir(parents=True)
     (folder / "deep" / "er" / "numbers.bin").write_bytes(bytes([factor]) * 1000)
     time.sleep(float(os.environ.get("TEST_SECONDS", "0")))
-    (folder / "name.txt").write_text(f"factor {factor}\n")
+    with HashedFile(folder / "name.txt") as name:
+        name.write(b"factor ")
+        name.write(f"{factor}\n".encode())
     with pa.OSFile(str(folder / "table.parquet"), "wb") as file:
         import pyarrow.parquet as pq
 
         pq.write_table(pa.Table.from_batches([batch(factor, 20)]), file)
-    return Built({"factor": factor}, {"seconds": time.monotonic()})
+    return Built({"factor": factor}, {"seconds": time.monotonic()}, {"name.txt": name.sha256.hexdigest()})
 
 
 @versioned("build_nothing", 1)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from everytoken.shards import Engine, Failure, Inline, ShardsError, WorkerProcesses, make_engine
+from everytoken.shards import Engine, Failure, Inline, ShardsError, WorkerProcesses, make_engine, start_server
 from tests.shards import functions
 from tests.shards.children import PATIENCE, wait_until
 from tests.shards.functions import given, total
@@ -58,6 +58,10 @@ def folder(task: int) -> str:
 
 def raise_oddly(value: str) -> int:
     return functions.raise_oddly(given(1).from_values([value], [value]).parts[0])
+
+
+def parent(_: int) -> int:
+    return os.getppid()
 
 
 def results(engine: Engine, function: Any, tasks: list[Any]) -> dict[Any, Any]:
@@ -163,6 +167,12 @@ def test_ctrl_c_does_not_reach_the_fork_server_not_even_while_it_imports() -> No
     fields = dict(line.split(":\t", 1) for line in Path(f"/proc/{server}/status").read_text().splitlines())
     assert int(fields["SigBlk"], 16) & 1 << signal.SIGINT - 1, "blocked since before it began"
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ()), "and not blocked here"
+
+
+def test_a_server_that_was_started_early_serves_the_workers() -> None:
+    start_server()
+    early = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    assert results(WorkerProcesses(1), parent, [0]) == {0: early}
 
 
 def test_functions_that_cannot_travel_end_the_run_and_hang_nothing() -> None:

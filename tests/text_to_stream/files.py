@@ -14,8 +14,8 @@ from backports import zstd
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from everytoken.shards.engines import Engine, Inline
-from everytoken.text_to_stream.lines import Lines
 from everytoken.text_to_stream.stream import Tokenization, Tokenized, tokenize
+from everytoken.text_to_stream.texts import TextRange
 from everytoken.tokens.encoding.recheck import Recheck
 from everytoken.tokens.streams.megatron import IndexedTokens, open_indexed
 
@@ -69,13 +69,13 @@ def write_tokenizer(path: Path, vocab_size: int = 300, missing: str = "") -> Pat
 def parameters(tokenizer: Path, **changed: Any) -> Tokenization:
     values: dict[str, Any] = {
         "tokenizer": tokenizer,
-        "eos_token": EOS,
+        "eos": EOS,
         "text_field": "text",
         "special_tokens_in_text": "literal",
         "max_tokens": None,
         "max_lossy_share": 0.0,
         "engine": "tokenizers",
-        "certificates": None,
+        "certificate": None,
         "cases": 50,
         "recheck": Recheck(0.5, 0),
         "max_line_bytes": 1 << 29,
@@ -111,5 +111,5 @@ def documents_in(folder: Path) -> list[list[int]]:
     return [np.asarray(opened[i]).tolist() for i in range(len(opened))]
 
 
-def whole(path: Path, begin: int = 0, end: int | None = None, max_line_bytes: int = 1 << 29) -> Lines:
-    return Lines(path, path.name, begin, path.stat().st_size if end is None else end, "text", max_line_bytes)
+def whole(path: Path, begin: int = 0, end: int | None = None, max_line_bytes: int = 1 << 29) -> TextRange:
+    return TextRange(path, path.name, begin, path.stat().st_size if end is None else end, "text", max_line_bytes)

@@ -11,17 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 from tokenizers import Tokenizer
 
-from everytoken.shards import IncompleteStore, ShardsError
+from everytoken.shards import DamagedStore, IncompleteStore, ShardsError
 from everytoken.shards.artifacts import ArtifactStore
 from everytoken.shards.engines import WorkerProcesses
 from everytoken.text_to_stream import inputs
+from everytoken.text_to_stream import join as join_module
 from everytoken.text_to_stream.encode_file import LENGTHS_FILE
 from everytoken.text_to_stream.errors import PreprocessingError
-from everytoken.text_to_stream.join import write_index
-from everytoken.text_to_stream.parts import MadePart
+from everytoken.text_to_stream.join import MadePart, write_index
 from everytoken.tokens.encoding.recheck import Recheck
 from everytoken.tokens.engines import registry
 from everytoken.tokens.errors import TokenizerError
@@ -116,7 +117,7 @@ def test_the_same_bytes_for_every_engine(tmp_path: Path, tokenizer: Path, three:
     assert reference.measured["engine"] == "tokenizers"
     certificates = tmp_path / "certificates"
     for name in ("fastest", *registry.installed_engines()):
-        made = make(three, tmp_path / name, parameters(tokenizer, engine=name, certificates=certificates)).stream
+        made = make(three, tmp_path / name, parameters(tokenizer, engine=name, certificate=certificates)).stream
         assert made.root_digest == reference.root_digest
         assert name in ("fastest", made.measured["engine"])
         if made.measured["engine"] != "tokenizers":
@@ -171,6 +172,37 @@ def test_what_changed_is_made_again(tmp_path: Path, tokenizer: Path, three: list
     fresh = make(files, tmp_path / "fresh", parameters(tokenizer, **changed))
     assert stream_bytes(tmp_path / "out") == stream_bytes(tmp_path / "fresh")
     assert ArtifactStore(tmp_path / "out").load().root_digest == fresh.stream.root_digest
+
+
+def test_streams_of_earlier_versions_count_as_made(tmp_path: Path, tokenizer: Path) -> None:
+    """What is recorded of a part of JSON Lines stays what 0.1.0 recorded."""
+    path = write(tmp_path / "in/a.jsonl.zst", texts(20))
+    make([path], tmp_path / "out", parameters(tokenizer, keep_parts=True))
+    part = next((tmp_path / "out.parts").glob("[!.]*/ledger.json"))
+    recorded = orjson.loads(part.read_bytes())["recipe"]["parameters"]
+    assert sorted(recorded) == ["encoding", "proof", "source"]
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    assert recorded["source"] == {"sha256": sha256, "begin": 0, "end": path.stat().st_size, "text_field": "text"}
+    assert sorted(recorded["encoding"]) == ["eos_token", "max_tokens", "special_tokens_in_text", "tokenizer_sha256"]
+
+
+def test_a_damaged_part_is_not_joined(
+    tmp_path: Path, tokenizer: Path, three: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = join_module._tokenizer
+
+    def damaged(parts: Sequence[MadePart]) -> Any:
+        with (parts[1].folder / "tokens.bin").open("r+b") as file:
+            file.write(b"\xff")
+        return found(parts)
+
+    monkeypatch.setattr("everytoken.text_to_stream.join._tokenizer", damaged)
+    with pytest.raises(DamagedStore, match=r"tokens.bin is not the file that was written"):
+        make(three, tmp_path / "out", parameters(tokenizer))
+    assert not (tmp_path / "out").exists()
+    monkeypatch.undo()
+    make(three, tmp_path / "out", parameters(tokenizer))
+    assert documents_in(tmp_path / "out") == expected(IN_ORDER, tokenizer)
 
 
 def test_a_damaged_stream_is_made_again(tmp_path: Path, tokenizer: Path, three: list[Path]) -> None:
@@ -323,20 +355,34 @@ def test_equal_files_are_encoded_once_and_joined_twice(tmp_path: Path, tokenizer
     assert documents_in(tmp_path / "out") == expected([*texts(20), *texts(20)], tokenizer)
 
 
+def test_equal_bytes_in_two_formats_are_two_texts(tmp_path: Path, tokenizer: Path) -> None:
+    lines = write(tmp_path / "in/a.jsonl", texts(20))
+    plain = tmp_path / "in/b.txt"
+    plain.write_bytes(lines.read_bytes())
+    done = make([plain, lines], tmp_path / "out", parameters(tokenizer))
+    assert documents_in(tmp_path / "out") == expected([*texts(20), lines.read_text()], tokenizer)
+    counts = done.stream.statistics["by_file"]
+    assert {name: count["documents"] for name, count in counts.items()} == {"a.jsonl": 20, "b.txt": 1}
+
+
 def test_files_that_cannot_be_given(tmp_path: Path, tokenizer: Path, three: list[Path]) -> None:
     out = tmp_path / "out"
     with pytest.raises(PreprocessingError, match="no files are given"):
         make([], out, parameters(tokenizer))
     with pytest.raises(PreprocessingError, match="is given twice"):
         make([*three, three[0].parent / "." / three[0].name], out, parameters(tokenizer))
-    with pytest.raises(PreprocessingError, match=r"text.txt: its name ends in none of .jsonl, .jsonl.gz, .jsonl.zst"):
-        make([*three, write(tmp_path / "in/text.txt", [])], out, parameters(tokenizer))
+    with pytest.raises(
+        PreprocessingError, match=r"text.docx: its name ends in none of .jsonl, .json, .txt .*, .parquet, .arrow"
+    ):
+        make([*three, write(tmp_path / "in/text.docx", [])], out, parameters(tokenizer))
+    with pytest.raises(PreprocessingError, match=r"a.parquet.gz: its name ends in none of .jsonl"):
+        make([*three, write(tmp_path / "in/a.parquet.gz", [])], out, parameters(tokenizer))
     with pytest.raises(PreprocessingError, match="there is no such file"):
         make([*three, tmp_path / "in/none.jsonl"], out, parameters(tokenizer))
     with pytest.raises(PreprocessingError, match="there is no tokenizer file"):
         make(three, out, parameters(tmp_path / "none.json"))
     with pytest.raises(PreprocessingError, match=r"has no token '<eos>'"):
-        make(three, out, parameters(tokenizer, eos_token="<eos>"))
+        make(three, out, parameters(tokenizer, eos="<eos>"))
 
 
 def test_a_folder_with_other_files_is_left_alone(tmp_path: Path, tokenizer: Path, three: list[Path]) -> None:
@@ -350,12 +396,12 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path: Path, tokenizer: Path
 def test_a_certificate_serves_other_files(tmp_path: Path, tokenizer: Path, three: list[Path]) -> None:
     if not registry.installed_engines():
         pytest.skip("no fast engine is installed")
-    given = parameters(tokenizer, engine="fastest", certificates=tmp_path / "proof")
+    given = parameters(tokenizer, engine="fastest", certificate=tmp_path / "proof")
     make(three[:1], tmp_path / "one", given)
     before = _stamps(tmp_path / "proof")
     make(three, tmp_path / "three", given)
     assert _stamps(tmp_path / "proof") == before
-    make(three, tmp_path / "three", parameters(tokenizer, engine="fastest", certificates=tmp_path / "proof", cases=60))
+    make(three, tmp_path / "three", parameters(tokenizer, engine="fastest", certificate=tmp_path / "proof", cases=60))
     assert _stamps(tmp_path / "proof") != before, "other cases: another certificate"
 
 
@@ -382,7 +428,7 @@ def test_an_engine_that_differs_stops_the_run(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setitem(registry._FAST, "splintr-rs", lambda *content: _Wrong(opened(*content)))
     tokenizer = write_tokenizer(tmp_path / "tokenizer.json", vocab_size=301)  # a process opens a tokenizer once
     path = write(tmp_path / "in/a.jsonl", texts(3000))
-    given = parameters(tokenizer, engine="splintr-rs", certificates=tmp_path / "proof", recheck=Recheck(1.0, 0))
+    given = parameters(tokenizer, engine="splintr-rs", certificate=tmp_path / "proof", recheck=Recheck(1.0, 0))
     make([path], tmp_path / "out", given)
     write(path, [*texts(3000), "the needle", "z"])
     with pytest.raises(PreprocessingError, match=rf"{path}, line 3,001: .*splintr-rs .* gives other ids"):

@@ -84,7 +84,7 @@ def audit_scores(
 )
 @click.option("--eos", required=True, help="The token that ends each document, as <|endoftext|>.")
 @click.option("--workers", type=click.IntRange(1), help="Processes that encode.  [default: one a core]")
-@click.option("--text-field", default="text", show_default=True, help="Field of each line's object.")
+@click.option("--text-field", default="text", show_default=True, help="Field or column of the text in each row.")
 @click.option(
     "--special-tokens-in-text",
     type=click.Choice(["literal", "control", "error"]),
@@ -110,11 +110,15 @@ def audit_scores(
     "--keep-parts", is_flag=True, help="Keep each file's tokens in OUT.parts: more files need only themselves."
 )
 def tokenize_command(files: tuple[Path, ...], **options: Any) -> None:
-    """Write the documents of .jsonl, .jsonl.gz or .jsonl.zst FILES as one Megatron stream; no project is needed.
+    """Write the documents of FILES as one Megatron stream; no project is needed.
 
-    One document a line, one sequence a document: its tokens and EOS, in the order of the files' names. The same bytes
+    FILES are .jsonl, .json, .txt (each also with .gz or .zst after it), .parquet or .arrow. One document a row, one
+    sequence a document: its tokens and EOS, in the order of the files' names. The same bytes
     for any number of workers and any engine; an interrupted run goes on where it stopped.
     """
+    from everytoken.shards import start_server
+
+    start_server()  # it imports for the workers while this process imports
     from everytoken.text_to_stream import EXPECTED_ERRORS, tokenize_files
 
     try:

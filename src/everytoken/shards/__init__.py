@@ -30,8 +30,8 @@ if TYPE_CHECKING:
         sole_writer,
         write_text,
     )
-    from everytoken.shards.digests import canonical_json, file_sha256, plain_json, value_digest
-    from everytoken.shards.engines import Engine, Inline, WorkerProcesses, make_engine
+    from everytoken.shards.digests import HashedFile, canonical_json, file_sha256, plain_json, value_digest
+    from everytoken.shards.engines import Engine, Inline, WorkerProcesses, make_engine, start_server
     from everytoken.shards.errors import (
         DamagedStore,
         Failure,
@@ -78,6 +78,7 @@ __all__ = [
     "DamagedStore",
     "Engine",
     "Failure",
+    "HashedFile",
     "IncompleteStore",
     "Inline",
     "LEDGER_FILE",
@@ -135,6 +136,7 @@ __all__ = [
     "set_aside_path",
     "statistics_as",
     "sole_writer",
+    "start_server",
     "stored_content",
     "stored_in",
     "table_digest",

@@ -31,10 +31,14 @@ _FORMAT = "everytoken-artifact/1"
 
 @dataclass(frozen=True)
 class Built:
-    """What an artifact function returns: statistics (deterministic, in the digest) and measurements (not in it)."""
+    """What an artifact function returns: statistics (deterministic, in the digest) and measurements (not in it).
+
+    ``sha256``: of the files, by name, that were hashed while they were written (`HashedFile`); others are read again.
+    """
 
     statistics: Mapping[str, Any]
     measured: Mapping[str, Any] = field(default_factory=dict)
+    sha256: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -117,8 +121,8 @@ def plan_artifact(function: Callable[..., Built], **inputs: Any) -> Artifact:
     return Artifact(Recipe(function, inputs))
 
 
-def _file_entry(path: Path) -> dict[str, Any]:
-    entry = {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
+def _file_entry(path: Path, sha256: str | None) -> dict[str, Any]:
+    entry = {"bytes": path.stat().st_size, "sha256": sha256 or file_sha256(path)}
     if path.suffix == ".parquet":
         # loaded here: what makes no tables does without
         from everytoken.shards.table_digests import stored_content
@@ -127,14 +131,15 @@ def _file_entry(path: Path) -> dict[str, Any]:
     return entry
 
 
-def _entries(folder: Path, function: str) -> dict[str, dict[str, Any]]:
+def _entries(folder: Path, function: str, sha256: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     paths = sorted(folder.rglob("*"))
     for path in paths:
         if path.is_symlink() or path == folder / LEDGER_FILE:
             raise ShardsError(
                 f"{function} wrote {path.name}: an artifact may hold no link and no {LEDGER_FILE} of its own"
             )
-    return {path.relative_to(folder).as_posix(): _file_entry(path) for path in paths if path.is_file()}
+    files = {path.relative_to(folder).as_posix(): path for path in paths if path.is_file()}
+    return {name: _file_entry(path, sha256.get(name)) for name, path in files.items()}
 
 
 def artifact_checksum(ledger: Mapping[str, Any]) -> str:
@@ -292,7 +297,7 @@ class ArtifactStore:
                 built = recipe.function(folder, **recipe.parameters)
                 if not isinstance(built, Built):
                     raise ShardsError(f"{recipe.place} returned a {type(built).__name__}, not Built")
-                files = _entries(folder, recipe.place)
+                files = _entries(folder, recipe.place, built.sha256)
                 statistics = plain_json(built.statistics, f"{recipe.place}: statistics")
                 ledger = {
                     "format": _FORMAT,

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
+from io import RawIOBase
 from pathlib import Path
 from typing import Any
 
@@ -57,3 +58,37 @@ def file_sha256(path: Path) -> str:
         while block := file.read(_READ):
             digest.update(block)
     return digest.hexdigest()
+
+
+class HashedFile(RawIOBase):
+    """A new file that takes the SHA-256 of what is written to it, front to back."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("wb")
+        self.sha256 = hashlib.sha256()
+        self.bytes = 0
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def write(self, data: Any) -> int:
+        """Append bytes, or an array's buffer; return how many bytes."""
+        self.sha256.update(data)
+        written = self._file.write(data)
+        self.bytes += written
+        return written
+
+    def tell(self) -> int:
+        """Return how many bytes were written."""
+        return self.bytes
+
+    def flush(self) -> None:
+        """Hand what is buffered to the system."""
+        if not self._file.closed:
+            self._file.flush()
+
+    def close(self) -> None:
+        """Close it; ``sha256`` stays."""
+        self._file.close()
+        super().close()

@@ -117,8 +117,12 @@ def _work(task: Task) -> Any:
     return _attempt(_function, task, ends_run=())  # an exit inside a part must not end the run as if all were well
 
 
-def _start_server() -> None:
-    """Start the fork server with SIGINT blocked, as Ctrl-C reaches it too: its imports would end in tracebacks."""
+def start_server() -> None:
+    """Start the server of the workers, which imports what they need while the caller goes on; once is enough.
+
+    SIGINT is blocked, as Ctrl-C reaches the server too: its imports would end in tracebacks.
+    """
+    forkserver.set_forkserver_preload(_PRELOADED)
     resource_tracker.ensure_running()  # which unblocks the signal if it has to start
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -166,8 +170,7 @@ class WorkerProcesses:
         self, function: Callable[[Task], Any], waiting: deque[Task], suspects: deque[Task], workers: int
     ) -> Iterator[Outcome]:
         """Run ``waiting`` until it is empty or a worker dies; then what was in flight goes to ``suspects``."""
-        forkserver.set_forkserver_preload(_PRELOADED)
-        _start_server()
+        start_server()
         pool = ProcessPoolExecutor(
             workers,
             mp_context=get_context("forkserver"),

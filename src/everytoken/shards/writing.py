@@ -7,54 +7,22 @@ however large the part is (by the limit, or by a single row that is larger).
 
 from __future__ import annotations
 
-import hashlib
 from contextlib import ExitStack
 from dataclasses import dataclass
-from io import RawIOBase
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from everytoken.shards.atomic import atomic_file, link_file
-from everytoken.shards.digests import plain_json
+from everytoken.shards.digests import HashedFile, plain_json
 from everytoken.shards.errors import ShardsError
 from everytoken.shards.parts import Rows, SetAside, Statistics, StoredPart, Unchanged
 from everytoken.shards.table_digests import TableDigest
 
 ROW_GROUP_BYTES = 16 << 20
 ROW_GROUP_ROWS = 65_536
-
-
-class _HashedFile(RawIOBase):
-    """A file that hashes what is written to it (parquet is written front to back)."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("wb")
-        self.sha256 = hashlib.sha256()
-        self.bytes = 0
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        self.sha256.update(data)
-        written = self._file.write(data)
-        self.bytes += written
-        return written
-
-    def tell(self) -> int:
-        return self.bytes
-
-    def flush(self) -> None:
-        if not self._file.closed:
-            self._file.flush()
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
 
 
 _VARIABLE = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
@@ -128,7 +96,7 @@ class _PartFile:
         self._digest, self._rows = TableDigest(schema), 0
         self._pending: list[pa.RecordBatch] = []
         self._pending_bytes = self._pending_rows = 0
-        self._sink = _HashedFile(path)
+        self._sink = HashedFile(path)
         self._writer = pq.ParquetWriter(
             self._sink,
             schema,

@@ -6,13 +6,13 @@ from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
     from everytoken.text_to_stream.command import EXPECTED_ERRORS, tokenize_files
-    from everytoken.text_to_stream.lines import Lines, read_texts
+    from everytoken.text_to_stream.texts import TextRange, read_texts
 
 __getattr__, __dir__ = exports(__name__, __file__)
 
 __all__ = [
     "EXPECTED_ERRORS",
-    "Lines",
+    "TextRange",
     "read_texts",
     "tokenize_files",
 ]

@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Built, versioned
 from everytoken.text_to_stream.errors import FileError
-from everytoken.text_to_stream.inputs import InputFile
-from everytoken.text_to_stream.lines import Lines, read_texts
+from everytoken.text_to_stream.texts import TextRange, place_of, read_texts
 from everytoken.tokens.engines import compare_engines
 from everytoken.tokens.tokenizer import EncodingRules, open_tokenizer
 
 _SAMPLED_FILES = 16
 _SAMPLED_CHARACTERS = 1 << 21
-
-
-@dataclass(frozen=True)
-class Sampled:
-    """Where the documents of a certificate come from: the files of its first use."""
-
-    files: Sequence[InputFile]
-    text_field: str
-    max_line_bytes: int
 
 
 @versioned("certify_files", 1, unrecorded=["tokenizer", "sampled"])
@@ -37,7 +26,7 @@ def certify_files(
     reference: str,
     cases: int,
     seed: int,
-    sampled: Sampled,
+    sampled: Sequence[TextRange],
 ) -> Built:
     """Compare engines with the reference on adversarial texts and on documents of the files.
 
@@ -51,7 +40,7 @@ def certify_files(
         reference: version of the reference.
         cases: adversarial texts.
         seed: of texts and sample.
-        sampled: where the documents come from.
+        sampled: the files of its first use, where documents come from.
 
     Raises:
         TokenizerError: the tokenizer cannot be used.
@@ -68,19 +57,18 @@ def certify_files(
     )
 
 
-def sampled_documents(sampled: Sampled, seed: int) -> Iterator[tuple[str, str]]:
+def sampled_documents(sampled: Sequence[TextRange], seed: int) -> Iterator[tuple[str, str]]:
     """Yield a seeded sample of documents, each with its place: from some files, among the first documents of each.
 
     Only the begin of these files is read; the run itself checks a share of all documents. A file that cannot be read
     gives none: the run says what is wrong with it, when it has encoded the others.
     """
     draws = numpy_generator(seed)
-    chosen = sorted(draws.permutation(len(sampled.files))[:_SAMPLED_FILES].tolist())
+    chosen = sorted(draws.permutation(len(sampled))[:_SAMPLED_FILES].tolist())
     allowed = _SAMPLED_CHARACTERS // len(chosen)
-    for file in (sampled.files[index] for index in chosen):
-        lines = Lines(file.path, str(file.path), 0, file.stamp[0], sampled.text_field, sampled.max_line_bytes)
+    for given in (sampled[index] for index in chosen):
         try:
-            batch = next(read_texts(lines), None)
+            batch = next(read_texts(given), None)
         except FileError:
             batch = None
         if batch is None:
@@ -88,7 +76,7 @@ def sampled_documents(sampled: Sampled, seed: int) -> Iterator[tuple[str, str]]:
         left = allowed
         for number in draws.permutation(len(batch.texts)).tolist():
             text = batch.texts[number][:left]
-            yield f"{file.name} line {number + 1}", text
+            yield f"{given.name} {place_of(given.name, number)}", text
             left -= len(text)
             if left <= 0:
                 break

@@ -34,22 +34,13 @@ def tokenize_files(
     files: Sequence[Path],
     *,
     out: Path,
-    tokenizer: Path,
-    eos: str,
     workers: int | None,
-    text_field: str,
-    special_tokens_in_text: Any,
     max_tokens: str,
-    max_lossy_share: float,
-    engine: str,
-    certificate: Path | None,
-    cases: int,
     recheck_share: float,
     seed: int,
-    max_line_bytes: int,
-    keep_parts: bool,
+    **options: Any,
 ) -> Iterator[str]:
-    """Yield the lines that the command prints; the options are those of the command.
+    """Yield the lines that the command prints; the options are those of the command, see `Tokenization`.
 
     Raises:
         PreprocessingError: see `tokenize`; or ``max_tokens`` is no number and not ``none``.
@@ -58,20 +49,8 @@ def tokenize_files(
         raise PreprocessingError(f"--max-tokens is {max_tokens!r}; give a number from 2 to {(1 << 31) - 1}, or none")
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     logging.getLogger("everytoken.shards.artifacts").setLevel(logging.WARNING)
-    parameters = Tokenization(
-        tokenizer=tokenizer,
-        eos_token=eos,
-        text_field=text_field,
-        special_tokens_in_text=special_tokens_in_text,
-        max_tokens=None if max_tokens == "none" else int(max_tokens),
-        max_lossy_share=max_lossy_share,
-        engine=engine,
-        certificates=certificate,
-        cases=cases,
-        recheck=Recheck(recheck_share, seed),
-        max_line_bytes=max_line_bytes,
-        keep_parts=keep_parts,
-    )
+    cap = None if max_tokens == "none" else int(max_tokens)
+    parameters = Tokenization(max_tokens=cap, recheck=Recheck(recheck_share, seed), **options)
     count = workers or os.cpu_count() or 1
     done = tokenize(files, out, parameters, WorkerProcesses(count), count)
     said = done.stream.statistics_as(JoinedFilesStatistics)

@@ -1,8 +1,8 @@
 """One input file, or a byte range of one, becomes tokens: an artifact that a worker makes for itself.
 
 ``tokens.bin`` has the ids of all documents one after the other, each document's EOS included, in the type of the final
-stream; ``lengths.bin`` the tokens of each document with its EOS, little-endian int32. Both are written batch by batch:
-memory holds one batch of texts, whatever the size of the file.
+stream; ``lengths.bin`` the tokens of each document with its EOS, little-endian int32. Both are written and hashed batch
+by batch: memory holds one batch of texts, whatever the size of the file.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 
-from everytoken.shards import Built, versioned
+from everytoken.shards import Built, HashedFile, versioned
 from everytoken.text_to_stream.errors import FileError, PreprocessingError, RecheckFailed
-from everytoken.text_to_stream.lines import Lines, Texts, fail, read_texts
+from everytoken.text_to_stream.texts import TextRange, Texts, fail, read_texts
 from everytoken.tokens import TokenizerError
 from everytoken.tokens.encoding import (
     COUNTED,
@@ -43,7 +43,6 @@ from everytoken.tokens.tokenizer import (
 
 TOKENS_FILE, LENGTHS_FILE = "tokens.bin", "lengths.bin"
 
-
 Stamp = tuple[int, int, int, int]
 
 
@@ -64,74 +63,41 @@ class Encoding:
     max_tokens: int | None
 
 
-@dataclass(frozen=True)
-class CheckedEngine:
-    """What encodes, and how it is checked; it never changes a byte.
+class FileRange(TypedDict):
+    """Which bytes are encoded: ``begin`` to ``end`` of a file.
 
-    Attributes:
-        name: of the engine.
-        recheck: the share of the documents that the reference encodes again.
-    """
-
-    name: str
-    recheck: Recheck
-
-
-@dataclass(frozen=True)
-class FileRange:
-    """Which bytes are encoded.
-
-    Attributes:
-        sha256: of the whole file.
-        begin: first byte of the range whose lines are read.
-        end: byte after the range.
-        text_field: key of the text in each line's object.
+    ``sha256`` is of the whole file. ``format`` is that of other files than JSON Lines.
     """
 
     sha256: str
     begin: int
     end: int
     text_field: str
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where the bytes lie.
-
-    Attributes:
-        path: of the file.
-        name: of the file in messages.
-        stamp: of the file when its SHA-256 was taken (`stamp_of`).
-        tokenizer: path of the ``tokenizer.json``.
-        max_line_bytes: a longer line is an error.
-    """
-
-    path: Path
-    name: str
-    stamp: Stamp
-    tokenizer: Path
-    max_line_bytes: int
+    format: NotRequired[str]
 
 
 class FileStatistics(EncodedCounts):
     """Statistics of `encode_file`.
 
-    ``first_lossy``: line of the range, from 0, whose document is the first that loses text; None if none does.
+    ``first_lossy``: row of the range, from 0, whose document is the first that loses text; None if none does.
     """
 
     first_lossy: int | None
     tokenizer: TokenizerStatistics
 
 
-@versioned("encode_file", 1, unrecorded=["place", "engine"])
+@versioned("encode_file", 1, unrecorded=["given", "stamp", "tokenizer", "engine", "recheck"])
 def encode_file(
     folder: Path,
     *,
     source: FileRange,
     encoding: Encoding,
     proof: Mapping[str, Any] | None,
-    place: Place,
-    engine: CheckedEngine,
+    given: TextRange,
+    stamp: Stamp,
+    tokenizer: Path,
+    engine: str,
+    recheck: Recheck,
 ) -> Built:
     """Encode the documents of a file.
 
@@ -141,34 +107,37 @@ def encode_file(
         encoding: what decides the ids.
         proof: of the certificate (`everytoken.tokens.engines.certificate.proof_of`): that the engine gives the ids of
             the reference; None when the reference is the engine.
-        place: where the bytes lie.
-        engine: what encodes.
+        given: where these bytes are.
+        stamp: of the file when its SHA-256 was taken (`stamp_of`).
+        tokenizer: path of the ``tokenizer.json``.
+        engine: what encodes; it never changes a byte.
+        recheck: the share of the documents that the reference encodes again.
 
     Raises:
-        FileError: the file is damaged or changed, or one of its lines is no document that can be encoded.
+        FileError: the file is damaged or changed, or one of its rows is no document that can be encoded.
         RecheckFailed: the engine gave other ids than the reference.
         TokenizerError: the tokenizer cannot be used.
     """
-    encoder = _open(place, encoding, engine.name)
-    lines = Lines(place.path, place.name, source.begin, source.end, source.text_field, place.max_line_bytes)
-    rechecker = Rechecker(encoder, engine.recheck, int(source.sha256[:15], 16) + source.begin)
+    encoder = _open(tokenizer, encoding, engine)
+    rechecker = Rechecker(encoder, recheck, int(source["sha256"][:15], 16) + source["begin"])
     dtype = stored_dtype(encoder.tokenizer.dtype)
     counts, first_lossy = dict.fromkeys(COUNTED, 0), None
-    with (folder / TOKENS_FILE).open("wb") as tokens, (folder / LENGTHS_FILE).open("wb") as lengths:
-        for batch in read_texts(lines):
-            encoded = _encode(encoder, rechecker, lines, batch, encoding.max_tokens)
+    with HashedFile(folder / TOKENS_FILE) as tokens, HashedFile(folder / LENGTHS_FILE) as lengths:
+        for batch in read_texts(given):
+            encoded = _encode(encoder, rechecker, given, batch, encoding.max_tokens)
             if first_lossy is None and encoded.lost_bytes.any():
-                first_lossy = batch.line + int(np.argmax(encoded.lost_bytes != 0))
+                first_lossy = batch.row + int(np.argmax(encoded.lost_bytes != 0))
             tokens.write(encoded.values.astype(dtype, copy=False).data)
             lengths.write((encoded.lengths + 1).astype("<i4", copy=False).data)
             for name, column in document_counts(encoded, encoding.max_tokens).items():
                 counts[name] += int(column.sum(dtype=np.int64))
-    if stamp_of(place.path) != place.stamp:
-        raise FileError(place.name, None, "it changed while it was read. Leave it alone and run the command again.")
+    if stamp_of(given.path) != stamp:
+        raise FileError(given.name, None, "it changed while it was read. Leave it alone and run the command again.")
     statistics = FileStatistics(
         **counts_in(counts), first_lossy=first_lossy, tokenizer=_facts(encoder.tokenizer, encoding)
     )
-    return Built(statistics, {"rechecked_documents": rechecker.documents})
+    sha256 = {TOKENS_FILE: tokens.sha256.hexdigest(), LENGTHS_FILE: lengths.sha256.hexdigest()}
+    return Built(statistics, {"rechecked_documents": rechecker.documents}, sha256)
 
 
 def stamp_of(path: Path) -> Stamp:
@@ -189,25 +158,25 @@ def _facts(tokenizer: DocumentTokenizer, encoding: Encoding) -> TokenizerStatist
     }
 
 
-def _open(place: Place, encoding: Encoding, engine: str) -> DocumentEncoder:
-    rules = EncodingRules(place.tokenizer, encoding.eos_token, encoding.special_tokens_in_text)
+def _open(path: Path, encoding: Encoding, engine: str) -> DocumentEncoder:
+    rules = EncodingRules(path, encoding.eos_token, encoding.special_tokens_in_text)
     encoder = open_encoder(rules, engine=engine)
     found = hashlib.sha256(encoder.tokenizer.content).hexdigest()
     if found != encoding.tokenizer_sha256:
-        raise PreprocessingError(f"{place.tokenizer} changed during the run (SHA-256 {found}). Run the command again.")
+        raise PreprocessingError(f"{path} changed during the run (SHA-256 {found}). Run the command again.")
     return encoder
 
 
 def _encode(
-    encoder: DocumentEncoder, rechecker: Rechecker, lines: Lines, batch: Texts, max_tokens: int | None
+    encoder: DocumentEncoder, rechecker: Rechecker, given: TextRange, batch: Texts, max_tokens: int | None
 ) -> Encoded:
     try:
         encoded = encoder.encode(batch.texts, max_tokens)
         rechecker.check(batch.texts, encoded, max_tokens)
     except SpelledSpecialToken as error:
-        fail(lines, batch.line + error.number, str(error))
+        fail(given, batch.row + error.number, str(error))
     except EngineDiffers as error:
-        fail(lines, batch.line + error.number, str(error), kind=RecheckFailed)
+        fail(given, batch.row + error.number, str(error), kind=RecheckFailed)
     except TokenizerError as error:
-        fail(lines, batch.line, f"in the {len(batch.texts)} documents from here on: {error}")
+        fail(given, batch.row, f"in the {len(batch.texts)} documents from here on: {error}")
     return encoded

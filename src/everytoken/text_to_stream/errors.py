@@ -1,4 +1,4 @@
-"""What can go wrong between text files and a stream: messages name the file, the line and the remedy."""
+"""What can go wrong between text files and a stream: messages name the file, the row and the remedy."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ class PreprocessingError(Exception):
 
 
 class FileError(PreprocessingError):
-    """A file, or a line of it, cannot be used.
+    """A file, or a row of it, cannot be used.
 
     Args:
         file: its name.
-        line: number of the line, from 1, or None when the file as a whole is bad.
+        where: ``line`` or ``row`` and its number, or None when the file as a whole is bad.
         message: what is wrong and what to do about it.
     """
 
-    def __init__(self, file: str, line: int | None, message: str) -> None:
-        super().__init__(f"{file}{'' if line is None else f', line {line:,}'}: {message}")
-        self.file, self.line, self.message = file, line, message
+    def __init__(self, file: str, where: str | None, message: str) -> None:
+        super().__init__(f"{file}{'' if where is None else f', {where}'}: {message}")
+        self.file, self.where, self.message = file, where, message
 
-    def __reduce__(self) -> tuple[type[FileError], tuple[str, int | None, str]]:
-        return type(self), (self.file, self.line, self.message)
+    def __reduce__(self) -> tuple[type[FileError], tuple[str, str | None, str]]:
+        return type(self), (self.file, self.where, self.message)
 
 
 class RecheckFailed(FileError):

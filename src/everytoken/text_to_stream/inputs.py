@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from everytoken.shards import file_sha256
-from everytoken.text_to_stream.encode_file import Stamp, stamp_of
+from everytoken.text_to_stream.encode_file import FileRange, Stamp, stamp_of
 from everytoken.text_to_stream.errors import FileError, PreprocessingError
-from everytoken.text_to_stream.lines import compression_of
+from everytoken.text_to_stream.texts import TextRange, is_cuttable, kind_of
 
-RANGE_BYTES = 1 << 26  # of a file without compression that one worker takes at a time
+RANGE_BYTES = 1 << 26  # of a file of lines without compression that one worker takes at a time
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class InputFile:
     """A file with its content.
 
     Attributes:
-        path: where it lies.
+        path: where it is.
         name: its path below the folder that all files of the run share, with ``/``.
         sha256: of its bytes.
         stamp: of the file before its SHA-256 was taken (`stamp_of`).
@@ -32,12 +32,17 @@ class InputFile:
     sha256: str
     stamp: Stamp
 
-    def ranges(self) -> Iterator[tuple[int, int]]:
-        """Yield the byte ranges that workers take: the whole file when it is compressed."""
-        size = self.stamp[0]
-        step = size if compression_of(self.name) is not None else RANGE_BYTES
+    def texts(self, text_field: str, max_line_bytes: int) -> TextRange:
+        """Return what is read of the whole file."""
+        return TextRange(self.path, str(self.path), 0, self.stamp[0], text_field, max_line_bytes)
+
+    def ranges(self, text_field: str) -> Iterator[FileRange]:
+        """Yield what workers take: byte ranges of JSON Lines without compression, any other file as a whole."""
+        size, kind = self.stamp[0], kind_of(self.name)
+        step = RANGE_BYTES if is_cuttable(self.name) else size
         for begin in range(0, max(size, 1), max(step, 1)):
-            yield begin, min(size, begin + step)
+            taken = FileRange(sha256=self.sha256, begin=begin, end=min(size, begin + step), text_field=text_field)
+            yield taken if kind == "jsonl" else {**taken, "format": kind}
 
 
 def find_inputs(paths: Iterable[Path], threads: int) -> list[InputFile]:
@@ -49,14 +54,14 @@ def find_inputs(paths: Iterable[Path], threads: int) -> list[InputFile]:
     """
     absolute = [Path(os.path.abspath(path)) for path in paths]  # noqa: PTH100  # links stay links: their names count
     if not absolute:
-        raise PreprocessingError("no files are given; name the .jsonl, .jsonl.gz or .jsonl.zst files to tokenize")
+        raise PreprocessingError("no files are given; name the files to tokenize")
     if len(set(absolute)) < len(absolute):
         twice = next(path for path in absolute if absolute.count(path) > 1)
         raise PreprocessingError(f"{twice} is given twice; its documents would be in the stream twice")
     shared = Path(os.path.commonpath([path.parent for path in absolute]))
     named = sorted((path.relative_to(shared).as_posix(), path) for path in absolute)
     for name, path in named:
-        compression_of(name)
+        kind_of(name)
         if not path.is_file():
             raise FileError(str(path), None, "there is no such file. Check the path.")
     with ThreadPoolExecutor(threads) as pool:  # hashing releases the GIL

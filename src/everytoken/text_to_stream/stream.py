@@ -34,12 +34,12 @@ from everytoken.shards import (
     progress,
     sole_writer,
 )
-from everytoken.text_to_stream.certify import Sampled, certify_files
-from everytoken.text_to_stream.encode_file import CheckedEngine, Encoding, FileRange, Place, encode_file
+from everytoken.text_to_stream.certify import certify_files
+from everytoken.text_to_stream.encode_file import Encoding, encode_file
 from everytoken.text_to_stream.errors import FileError, PreprocessingError, RecheckFailed
 from everytoken.text_to_stream.inputs import InputFile, find_inputs
-from everytoken.text_to_stream.join import JoinedFilesStatistics, join_files
-from everytoken.text_to_stream.parts import MadePart, MadeParts, MakePart
+from everytoken.text_to_stream.join import JoinedFilesStatistics, MadePart, MakePart, join_files
+from everytoken.text_to_stream.texts import TextRange, place_of
 from everytoken.tokens.encoding import EncodedCounts, Recheck, sum_counts
 from everytoken.tokens.engines import (
     FASTEST,
@@ -54,13 +54,8 @@ from everytoken.tokens.tokenizer import EncodingRules, SpecialTokens, TokenizerS
 logger = logging.getLogger(__name__)
 
 _SHOWN = 20  # failures in a message
-_EXPLAINED = (
-    "PreprocessingError",
-    "TokenizerError",
-    "DamagedStore",
-    "StoreBusy",
-    "OSError",
-)  # messages that need no traceback
+# messages that need no traceback
+_EXPLAINED = ("PreprocessingError", "TokenizerError", "DamagedStore", "StoreBusy", "OSError")
 
 
 @dataclass(frozen=True)
@@ -69,13 +64,13 @@ class Tokenization:
 
     Attributes:
         tokenizer: path of the ``tokenizer.json``.
-        eos_token: the token that ends a document.
-        text_field: key of the text in each line's object.
+        eos: the token that ends a document.
+        text_field: key or column of the text in each row.
         special_tokens_in_text: ``literal``, ``control`` or ``error``, for those that a text spells.
         max_tokens: cap of a document, EOS included; None for none.
         max_lossy_share: the run fails when a greater share of the documents loses text.
         engine: ``fastest`` of those proven equal, or the name of one.
-        certificates: folder of the certificates; None: ``<out>.certificate``.
+        certificate: folder of the certificates; None: ``<out>.certificate``.
         cases: adversarial texts that engines are compared on before use.
         recheck: the share of the documents that the reference encodes again during the run.
         max_line_bytes: a longer line is an error; a worker may need several times that memory.
@@ -83,13 +78,13 @@ class Tokenization:
     """
 
     tokenizer: Path
-    eos_token: str
+    eos: str
     text_field: str
     special_tokens_in_text: SpecialTokens
     max_tokens: int | None
     max_lossy_share: float
     engine: str
-    certificates: Path | None
+    certificate: Path | None
     cases: int
     recheck: Recheck
     max_line_bytes: int
@@ -115,7 +110,7 @@ def tokenize(files: Sequence[Path], out: Path, parameters: Tokenization, workers
     """Encode files into the stream in ``out``.
 
     Args:
-        files: ``.jsonl``, ``.jsonl.gz``, ``.jsonl.zst``.
+        files: in any format that ingestion reads.
         out: folder of the stream; nothing else may be in it.
         parameters: see `Tokenization`.
         workers: encode the files.
@@ -130,21 +125,19 @@ def tokenize(files: Sequence[Path], out: Path, parameters: Tokenization, workers
     inputs = find_inputs(files, threads)
     if not parameters.tokenizer.is_file():
         raise PreprocessingError(f"there is no tokenizer file {parameters.tokenizer}; give a tokenizer.json")
-    if parameters.max_tokens is not None and parameters.max_tokens < 2:
-        raise PreprocessingError(f"max_tokens is {parameters.max_tokens}; EOS counts, so at least 2 keep one token")
     tokenizer_sha256 = file_sha256(parameters.tokenizer)
     stream = ArtifactStore(out)
     stream.check_replaceable()
     working = out.with_name(f"{out.name}.parts")
     working.parent.mkdir(parents=True, exist_ok=True)
-    certificates = parameters.certificates or out.with_name(f"{out.name}.certificate")
+    certificates = parameters.certificate or out.with_name(f"{out.name}.certificate")
     _require_own(working, certificates, out, inputs)
     with sole_writer(lock_folder(working)):
         certificate, engine = _certified(parameters, tokenizer_sha256, inputs, certificates)
         planned = _planned(inputs, parameters, tokenizer_sha256, certificate, engine)
         files_of_stream = [(file.name, list(parts)) for file, parts in zip(inputs, planned, strict=True)]
         begin = time.monotonic()  # the proof is made once, and its time is told apart
-        made = _held(stream, plan_artifact(join_files, files=files_of_stream, parts=MadeParts({}), measured={}))
+        made = _held(stream, plan_artifact(join_files, files=files_of_stream, parts={}, measured={}))
         if made is not None:
             _require_share(made.statistics_as(JoinedFilesStatistics)["total"], parameters.max_lossy_share, "")
             _remove_parts(working, parameters.keep_parts, planned)
@@ -153,7 +146,7 @@ def tokenize(files: Sequence[Path], out: Path, parameters: Tokenization, workers
         _require_kept_text(inputs, planned, parts, parameters.max_lossy_share)
         measured: dict[str, Any] = {"engine": engine, "version": _version(engine), **library_record()}
         measured["seconds"] = time.monotonic() - begin
-        made = stream.save(plan_artifact(join_files, files=files_of_stream, parts=MadeParts(parts), measured=measured))
+        made = stream.save(plan_artifact(join_files, files=files_of_stream, parts=parts, measured=measured))
         _remove_parts(working, parameters.keep_parts, planned)
         return Tokenized(made, True, time.monotonic() - begin)
 
@@ -203,15 +196,16 @@ def _certified(
         raise PreprocessingError(
             f"the engine {parameters.engine!r} is not installed; there is {', '.join([FASTEST, REFERENCE, *engines])}"
         )
+    texts = [file.texts(parameters.text_field, parameters.max_line_bytes) for file in inputs]
     planned = plan_artifact(
         certify_files,
         tokenizer_sha256=tokenizer_sha256,
-        rules=EncodingRules(parameters.tokenizer, parameters.eos_token, parameters.special_tokens_in_text),
+        rules=EncodingRules(parameters.tokenizer, parameters.eos, parameters.special_tokens_in_text),
         engines=engines,
         reference=reference_version(),
         cases=parameters.cases,
         seed=parameters.recheck.seed,
-        sampled=Sampled(inputs, parameters.text_field, parameters.max_line_bytes),
+        sampled=[text._replace(name=file.name) for file, text in zip(inputs, texts, strict=True)],  # kept: no place
     )
     # One folder may hold the certificates of many tokenizers. What is there is used without the writers' lock, so runs
     # can share it.
@@ -247,24 +241,25 @@ def _planned(
     engine: str,
 ) -> list[dict[str, Artifact]]:
     """Return the parts of each file by fingerprint, in order."""
-    encoding = Encoding(
-        tokenizer_sha256, parameters.eos_token, parameters.special_tokens_in_text, parameters.max_tokens
-    )
+    encoding = Encoding(tokenizer_sha256, parameters.eos, parameters.special_tokens_in_text, parameters.max_tokens)
     planned = []
     for file in inputs:
-        place = Place(file.path, str(file.path), file.stamp, parameters.tokenizer, parameters.max_line_bytes)
-        parts = {}
-        for start, end in file.ranges():
-            part = plan_artifact(
+        whole = file.texts(parameters.text_field, parameters.max_line_bytes)
+        parts = [
+            plan_artifact(
                 encode_file,
-                source=FileRange(file.sha256, start, end, parameters.text_field),
+                source=source,
                 encoding=encoding,
                 proof=None if certificate is None else proof_of(certificate),
-                place=place,
-                engine=CheckedEngine(engine, parameters.recheck),
+                given=whole._replace(begin=source["begin"], end=source["end"]),
+                stamp=file.stamp,
+                tokenizer=parameters.tokenizer,
+                engine=engine,
+                recheck=parameters.recheck,
             )
-            parts[_fingerprint(part)] = part
-        planned.append(parts)
+            for source in file.ranges(parameters.text_field)
+        ]
+        planned.append({_fingerprint(part): part for part in parts})
     return planned
 
 
@@ -292,7 +287,7 @@ def _make_parts(planned: Mapping[str, Artifact], working: Path, workers: Engine)
         PreprocessingError: some files cannot be encoded, the others are kept; or an engine differs from the reference.
     """
     working.mkdir(exist_ok=True)
-    tasks = sorted(planned.items(), key=lambda task: _source(task[1]).begin - _source(task[1]).end)
+    tasks = sorted(planned.items(), key=lambda task: _given(task[1]).begin - _given(task[1]).end)
     made: dict[str, MadePart] = {}
     failed: list[str] = []
     facts: TokenizerStatistics | None = None
@@ -323,14 +318,13 @@ def _failure(planned: Artifact, failure: Failure) -> str:
         return message
     if kind not in _EXPLAINED:
         logger.error("%s", failure.traceback)
-    assert planned.recipe is not None
-    return f"{planned.recipe.parameters['place'].name}: {failure.error}"
+    return f"{_given(planned).name}: {failure.error}"
 
 
-def _source(planned: Artifact) -> FileRange:
+def _given(planned: Artifact) -> TextRange:
     assert planned.recipe is not None
-    source: FileRange = planned.recipe.parameters["source"]
-    return source
+    given: TextRange = planned.recipe.parameters["given"]
+    return given
 
 
 def _require_kept_text(
@@ -344,8 +338,8 @@ def _require_kept_text(
         for fingerprint in of_file:
             part = parts[fingerprint]
             if part.first_lossy is not None and not first:
-                begin = _source(of_file[fingerprint]).begin
-                where = f"line {part.first_lossy + 1:,}" + (f" after byte {begin:,}" if begin else "")
+                begin = _given(of_file[fingerprint]).begin
+                where = place_of(file.name, part.first_lossy) + (f" after byte {begin:,}" if begin else "")
                 lost = f"the vocabulary has no symbol for the bytes {part.tokenizer['missing_bytes']}"
                 first = f" The first is {file.path}, {where}; {lost}."
     _require_share(sum_counts(parts[one].counts for of_file in planned for one in of_file), max_share, first)

@@ -11,7 +11,14 @@ from everytoken.lazy_imports import exports
 if TYPE_CHECKING:
     from everytoken.corpus.reading.archives import BLOCK_BYTES, DamagedFile, decompressed
     from everytoken.corpus.reading.parsing import json_name, parse_record, parse_row, parse_rows, shown_name
-    from everytoken.corpus.reading.readers import count_rows, format_of, iterate_rows
+    from everytoken.corpus.reading.readers import (
+        FORMAT_NAMES,
+        count_rows,
+        format_by_name,
+        format_of,
+        iterate_records,
+        iterate_rows,
+    )
     from everytoken.corpus.reading.records import Oversized, iterate_runs, text_blocks
     from everytoken.corpus.reading.rows import FileKind, Reading, ReadingLimits, Row, UnreadableRow
 
@@ -20,6 +27,7 @@ __getattr__, __dir__ = exports(__name__, __file__)
 __all__ = [
     "BLOCK_BYTES",
     "DamagedFile",
+    "FORMAT_NAMES",
     "FileKind",
     "Oversized",
     "Reading",
@@ -28,7 +36,9 @@ __all__ = [
     "UnreadableRow",
     "count_rows",
     "decompressed",
+    "format_by_name",
     "format_of",
+    "iterate_records",
     "iterate_rows",
     "iterate_runs",
     "json_name",

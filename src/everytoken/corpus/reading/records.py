@@ -13,11 +13,12 @@ Memory holds one record of at most ``max_row_bytes``; of a larger one only the f
 from __future__ import annotations
 
 import codecs
+import io
 import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, NoReturn
 
-from everytoken.corpus.reading.archives import DamagedFile, name_of_magic
+from everytoken.corpus.reading.archives import BLOCK_BYTES, DamagedFile, name_of_magic
 
 HEAD_BYTES = 4_096  # of an unreadable row, kept as evidence
 
@@ -133,6 +134,20 @@ def _after_lines(start: int, block: bytes, lines: int) -> tuple[int, bytes, int]
 def _joined(pieces: list[bytes], size: int, max_row_bytes: int) -> bytes | Oversized:
     data = b"".join(pieces)
     return data if size <= max_row_bytes else Oversized(size, data[:HEAD_BYTES])
+
+
+def blocks_of_lines(stream: io.BufferedReader, begin: int, end: int) -> Iterator[bytes]:
+    """Yield the bytes of the lines that begin in a range of a file."""
+    if begin:
+        stream.seek(begin - 1)
+        while (rest := stream.readline(BLOCK_BYTES)) and not rest.endswith(b"\n"):
+            pass
+    position, block = stream.tell(), b"\n"
+    while position < end and (block := stream.read(min(BLOCK_BYTES, end - position))):
+        position += len(block)
+        yield block
+    while not block.endswith(b"\n") and (block := stream.readline(BLOCK_BYTES)):
+        yield block
 
 
 def count_lines(blocks: Iterator[bytes]) -> int:

@@ -5,21 +5,24 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from backports import zstd
 from hypothesis import given
 from hypothesis import strategies as st
 
 from everytoken.text_to_stream.errors import FileError
-from everytoken.text_to_stream.lines import Lines, read_texts
+from everytoken.text_to_stream.texts import TextRange, read_texts
 from tests.memory import traced_peak
 from tests.text_to_stream.files import lines_of, packed, texts, whole
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
 
 
-def read(lines: Lines) -> list[str]:
-    return [text for batch in read_texts(lines) for text in batch.texts]
+def read(given: TextRange) -> list[str]:
+    return [text for batch in read_texts(given) for text in batch.texts]
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -35,7 +38,7 @@ def test_batches_are_bounded_and_numbered(tmp_path: Path) -> None:
     documents = ["x" * (1 + i * 7919 % 30_000) for i in range(90)] + ["y" * 5_000_000, "z"]
     path.write_bytes(lines_of(documents))
     batches = list(read_texts(whole(path)))
-    assert [batch.line for batch in batches] == [sum(len(b.texts) for b in batches[:i]) for i in range(len(batches))]
+    assert [batch.row for batch in batches] == [sum(len(b.texts) for b in batches[:i]) for i in range(len(batches))]
     assert all(len(batch.texts) == 1 or sum(map(len, batch.texts)) <= 1 << 18 for batch in batches)
     assert len(batches) > 5
 
@@ -160,3 +163,54 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     count, peak = traced_peak(lambda: sum(len(batch.texts) for batch in read_texts(whole(path))))
     assert count == 60_000
     assert peak < 12 << 20
+
+
+DOCUMENTS = ["", "na\u00efve \u65e5\u672c", "line one\nline two", *texts(3000)]
+
+
+def _table(path: Path, values: list[str | None]) -> None:
+    table = pa.table({"text": pa.array(values, pa.string()), "n": pa.array(range(len(values)))})
+    if path.suffix == ".parquet":
+        pq.write_table(table, path, row_group_size=700)
+        return
+    with pa.ipc.new_file(path, table.schema) as writer:
+        writer.write_table(table, 700)
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+def test_tables(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    _table(path, list(DOCUMENTS))
+    assert read(whole(path)) == DOCUMENTS
+    _table(path, [*DOCUMENTS, None])
+    with pytest.raises(FileError, match=rf"^{name}, row 3,003: the field 'text' is null, expected a string"):
+        read(whole(path))
+    with pytest.raises(
+        FileError, match=rf"^{name}: there is no column 'body', found the columns .'n', 'text'.. Set --text-field"
+    ):
+        read(whole(path)._replace(text_field="body"))
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_arrays_and_objects_of_records(tmp_path: Path, keyed: bool) -> None:
+    path = tmp_path / "a.json"
+    records = [{"text": text} for text in DOCUMENTS]
+    path.write_bytes(orjson.dumps({str(i): record for i, record in enumerate(records)} if keyed else records))
+    assert read(whole(path)) == DOCUMENTS
+    path.write_bytes(orjson.dumps([{"text": "a"}, {"text": 1}]))
+    with pytest.raises(FileError, match=r"^a.json, row 1: the field 'text' is a number, expected a string"):
+        read(whole(path))
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.txt.zst"])
+def test_a_text_is_one_document(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(packed("\n".join(DOCUMENTS).encode(), name))
+    assert read(whole(path)) == ["\n".join(DOCUMENTS)]
+
+
+@pytest.mark.parametrize("name", ["a.json.gz", "a.json.zst"])
+def test_compressed_json_is_lines(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(packed(lines_of(DOCUMENTS), name))
+    assert read(whole(path)) == DOCUMENTS
