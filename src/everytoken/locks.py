@@ -30,14 +30,14 @@ def locked(
         descriptor = os.open(path, os.O_RDONLY) if opened is None else opened()
         try:
             fcntl.flock(descriptor, kind)
-            if is_named(descriptor, path):
+            if is_open_as(descriptor, path):
                 yield descriptor
                 return
         finally:
             os.close(descriptor)
 
 
-def is_named(descriptor: int, path: Path) -> bool:
+def is_open_as(descriptor: int, path: Path) -> bool:
     """Return whether an open file is the one that has the name now."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())

@@ -28,7 +28,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from everytoken.locks import is_named, locked
+from everytoken.locks import is_open_as, locked
 from everytoken.tracking import environment
 from everytoken.tracking.store import TrackingStore, persistent, reason
 
@@ -174,7 +174,7 @@ class Backlog:
         Raises:
             OSError: the disk does not take it; a file that is there stays as it is.
         """
-        if self._sent > self._start or not is_named(self._descriptor, self._path):
+        if self._sent > self._start or not is_open_as(self._descriptor, self._path):
             self._path.parent.mkdir(exist_ok=True)
             self._rewrite(thin=False)
 
