@@ -75,11 +75,22 @@ def test_what_is_read_is_equal(tmp_path: Path, text: str) -> None:
         "a: [1, 2",
         "a: !!python/object/apply:os.getcwd []",
         "- 1",
+        "[]",
+        "false",
+        "0",
         "x: {2024-01-02: 1}\n? [1, 2]\n: 3",
     ],
 )
 def test_what_only_kedro_reads_or_refuses_is_left_to_it(tmp_path: Path, text: str) -> None:
     conf = conf_of(tmp_path, base__parameters_x_yml=text)
+    assert read_plainly(conf, None, "parameters") is None
+
+
+@pytest.mark.parametrize(
+    ("base", "own"), [("a: {b: 1}", "a: [1]"), ("a: [1]", "a: {b: 1}"), ("a: {b: {}}", "a: {b: []}")]
+)
+def test_a_list_over_a_mapping_is_left_to_kedro(tmp_path: Path, base: str, own: str) -> None:
+    conf = conf_of(tmp_path, base__parameters_yml=base, local__parameters_yml=own)
     assert read_plainly(conf, None, "parameters") is None
 
 

@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, TypedDict
+
+import pytest
 
 from everytoken.shards.digests import value_digest
-from everytoken.shards.ledger import LEDGER_FORMAT, Ledger, PartRecord, SetAsideRecord, is_store
+from everytoken.shards.errors import DamagedStore
+from everytoken.shards.ledger import (
+    LEDGER_FORMAT,
+    Ledger,
+    PartRecord,
+    SetAsideRecord,
+    is_store,
+    read_ledger,
+    statistics_as,
+)
 
 
 def record(name: str, **changed: object) -> PartRecord:
@@ -58,3 +70,31 @@ def test_the_root_digest_is_of_names_and_contents_and_the_checksum_of_all() -> N
     renamed = Ledger("rows", LEDGER.recipe, (record("part_00000", fingerprint="other"), LEDGER.parts[1]))
     assert renamed.root_digest == LEDGER.root_digest and renamed.checksum != LEDGER.checksum
     assert Ledger("values", LEDGER.recipe, LEDGER.parts).checksum != LEDGER.checksum
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"name": "part_1"}, "a part has the name 'part_1'"),
+        ({"sha256": "", "value": 3}, "the value of part_00000 has another digest than its record"),
+        (
+            {"set_aside": SetAsideRecord(1, 9, "6" * 64, "d")},
+            "part_00000: rows_in is 4, the part and what was set aside",
+        ),
+    ],
+)
+def test_a_record_that_contradicts_itself_is_refused(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
+    Ledger("rows", LEDGER.recipe, (record(**{"name": "part_00000", **changed}),)).write(tmp_path / "ledger.json")
+    with pytest.raises(DamagedStore, match=message):
+        read_ledger(tmp_path / "ledger.json")
+
+
+class Counted(TypedDict):
+    rows: int
+    words: int
+
+
+def test_statistics_of_another_function_are_refused() -> None:
+    assert statistics_as({"rows": 1, "words": 2, "more": 3}, Counted, "here") == {"rows": 1, "words": 2, "more": 3}
+    with pytest.raises(DamagedStore, match=r"here: its statistics are no Counted: they lack \['words'\]"):
+        statistics_as({"rows": 1}, Counted, "here")

@@ -100,7 +100,9 @@ def _of_folder(folder: Path, key: str, shared: Mapping[str, Any]) -> dict[str, A
     tree: dict[str, Any] = {}
     for file in sorted(folder.rglob("*")):
         if _is_of_kind(file.relative_to(folder).parts, key) and file.suffix in _SUFFIXES and file.is_file():
-            found = yaml.load(file.read_text(encoding="utf-8"), _Loader) or {}
+            found = yaml.load(file.read_text(encoding="utf-8"), _Loader)
+            if found is None:  # an empty file
+                continue
             if not isinstance(found, dict) or found.keys() & tree.keys():
                 raise _Unusual("no mapping, or a key that another file has")
             tree.update(found)
@@ -173,4 +175,6 @@ def _over(base: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator[tuple[str
         if value == _UNKNOWN and name in base:
             continue
         before = base.get(name)
+        if isinstance(before, dict | list) and isinstance(value, dict | list) and type(before) is not type(value):
+            raise _Unusual("a list over a mapping, or a mapping over a list")
         yield name, _merged(before, value) if isinstance(before, dict) and isinstance(value, dict) else value

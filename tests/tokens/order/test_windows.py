@@ -302,6 +302,17 @@ def test_ids_that_are_no_ids_are_found(tmp_path: Path) -> None:
             open_training_windows({"s": tmp_path / "tensor.pt"}, data(check=check), 4, SEQ)
 
 
+def test_a_sample_of_windows_is_looked_at_and_only_sizes_are_not(tmp_path: Path) -> None:
+    folder = windows_file(tmp_path / "made", np.arange(36, dtype=np.int32).reshape(4, 9))
+    with (folder / "stream.bin").open("r+b") as file:
+        file.seek(8)
+        file.write(np.int32(-3).tobytes())  # in the first window, which is in every sample
+    for check in ("sampled", "full"):
+        with pytest.raises(StreamError, match="expected an id of at least 0"):
+            open_window_stream(folder, check)
+    assert open_window_stream(folder, "sizes").windows[0, 2] == -3
+
+
 def test_streams_that_do_not_belong_together_are_errors(folders: dict[str, Path], tmp_path: Path) -> None:
     other = windows_file(tmp_path / "other", np.ones((3, 4), np.uint16))
     with pytest.raises(StreamError, match="one seq_length"):
