@@ -28,7 +28,7 @@ from everytoken.provenance.exposure.unused_documents import unused_at
 from everytoken.provenance.indexes.document_numbers import DocumentPlace
 from everytoken.provenance.indexes.stream_index import MadeStream, index_padded_stream
 from everytoken.provenance.lookup.dataset_locations import Places
-from everytoken.provenance.lookup.document_records import DocumentRecords, StoreRow
+from everytoken.provenance.lookup.document_records import DocumentRecords, StoreRow, planned_shards
 from everytoken.provenance.lookup.recorded_runs import recorded_run
 from everytoken.provenance.lookup.runs import OpenRun, Run, describe_run, find_run, open_run
 from everytoken.provenance.lookup.stream_documents import documents_of, index_of_stream
@@ -214,6 +214,20 @@ def test_a_document_that_its_index_does_not_know_is_no_document_that_was_not_dra
     row = made.table("unannotated_documents", ["source", "shard_index", "row", "id"])[3]
     with pytest.raises(ProvenanceError, match="the index of documents does not know it"):
         unused_at(made.records, Address.of(row))
+
+
+def test_a_damaged_shard_plan_is_named_with_its_remedy(made: TracedJob) -> None:
+    path = made.records.places.path("shard_plan")
+    content = path.read_bytes()
+    try:
+        for damaged in (content[:100], b"", b"[]", b"{}"):
+            path.write_bytes(damaged)
+            with pytest.raises(
+                ProvenanceError, match=r"shard_plan\.json is no shard plan .* Run the pipeline ingestion"
+            ):
+                planned_shards(made.records.places)
+    finally:
+        path.write_bytes(content)
 
 
 def test_a_document_that_was_taken_down_says_so(made: TracedJob, asked: Questions) -> None:

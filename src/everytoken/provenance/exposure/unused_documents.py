@@ -15,14 +15,13 @@ from operator import and_
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from everytoken.address import ADDRESS_COLUMNS, Address, Addressed, file_of
 from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.lookup import CANARY, STORES, DocumentRecords, Places, store_head
+from everytoken.provenance.lookup import CANARY, STORES, DocumentRecords, Places, planned_shards, store_head
 from everytoken.shards import part_name, progress, set_aside_path
 from everytoken.system_errors import raise_trouble
 
@@ -95,7 +94,7 @@ def unused_with_id(records: DocumentRecords, id: str, used: set[Address]) -> Ite
         used: addresses of the documents with this id that are in a split.
     """
     wanted = pc.field("id") == id
-    parts = _planned(records.places)
+    parts = planned_shards(records.places)
     for index in progress(range(len(parts)), len(parts), "looking for the id among what was read"):
         left = list(_left_out(records.places, index, wanted))
         yield from left
@@ -157,15 +156,8 @@ def _part(places: Places, dataset: str, index: int) -> Path:
     return places.store(dataset) / f"{part_name(index)}.parquet"
 
 
-def _planned(places: Places) -> list[dict[str, Any]]:
-    if not places.has("shard_plan"):
-        raise ProvenanceError(f"there is no shard plan in the environment {places.environment!r}: run ingestion")
-    planned: list[dict[str, Any]] = orjson.loads(places.path("shard_plan").read_bytes())["shards"]
-    return planned
-
-
 def _parts_of(places: Places, address: Address) -> Iterator[int]:
-    for index, shard in enumerate(_planned(places)):
+    for index, shard in enumerate(planned_shards(places)):
         if file_of(shard) != (address.source, address.shard_index):
             continue
         if shard["rows"] is None or shard["first_row"] <= address.row < shard["first_row"] + shard["rows"]:

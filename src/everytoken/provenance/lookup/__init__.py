@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         DocumentRecords,
         RecordText,
         StoreRow,
+        planned_shards,
     )
     from everytoken.provenance.lookup.foreign_streams import joined_file_of
     from everytoken.provenance.lookup.indexed_streams import IndexedStream
@@ -74,6 +75,7 @@ __all__ = [
     "joined_file_of",
     "open_run",
     "past_of",
+    "planned_shards",
     "read_documents_at",
     "recorded_run",
     "store_head",

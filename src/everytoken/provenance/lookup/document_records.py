@@ -183,8 +183,7 @@ class DocumentRecords:
     def _shard_paths(self) -> dict[tuple[str, int], str]:
         if not self.places.has("shard_plan"):
             return {}
-        plan = orjson.loads(self.places.path("shard_plan").read_bytes())
-        return {file_of(shard): shard["path"] for shard in plan["shards"]}
+        return {file_of(shard): shard["path"] for shard in planned_shards(self.places)}
 
     @cached_property
     def excluded(self) -> dict[Address, str]:
@@ -235,3 +234,22 @@ def _rows_of(file: pq.ParquetFile, path: Path, rows: Sequence[int], columns: lis
 def _by_group(rows: Iterable[int], ends: np.ndarray) -> Iterator[tuple[int, list[int]]]:
     for group, found in groupby(rows, lambda row: int(np.searchsorted(ends, row, "right"))):
         yield group, list(found)
+
+
+def planned_shards(places: Places) -> list[dict[str, Any]]:
+    """Return the shards of the plan of an environment.
+
+    Raises:
+        ProvenanceError: there is no plan, or it is damaged.
+    """
+    if not places.has("shard_plan"):
+        raise ProvenanceError(f"there is no shard plan in the environment {places.environment!r}: run ingestion")
+    path = places.path("shard_plan")
+    try:
+        planned: list[dict[str, Any]] = orjson.loads(path.read_bytes())["shards"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise_trouble(error)
+        raise ProvenanceError(
+            f"{path} is no shard plan ({error}). Run the pipeline ingestion: it is written again"
+        ) from error
+    return planned
