@@ -113,6 +113,11 @@ def test_shards_are_those_of_the_book_for_any_memory_and_batches(
     assert statistics["shards"] == count
 
 
+def test_a_shard_of_no_tokens_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StreamError, match="shard_size_tokens is 0; expected at least 1 token"):
+        write(tmp_path, [[table([("web", 3)], 0)]], shard_size_tokens=0)
+
+
 def test_wherever_shards_are_cut_no_source_is_ahead_of_another_by_more_than_a_document(tmp_path: Path) -> None:
     """Sources of very different sizes; what the first shards hold of each is in proportion, at every border."""
     sizes = {"web": 900, "code": 90, "rare": 9}

@@ -18,6 +18,7 @@ import pytest
 
 from everytoken.seeds import python_random
 from everytoken.training.checkpoints import checkpoint_folder
+from everytoken.training.checkpoints.checkpoint_folder import look_alike
 from everytoken.training.checkpoints.store import CheckpointStore, ValidCheckpoint
 from everytoken.training.errors import CheckpointError
 from tests.shards.children import Nursery, nursery, wait_until
@@ -628,3 +629,18 @@ def test_a_checkpoint_of_no_step_is_one_and_of_fewer_is_none(tmp_path: Path) -> 
     with pytest.raises(CheckpointError, match="a checkpoint of step -1: expected 0 or more steps done"):
         save(store, -1)
     assert steps(tmp_path / "run") == [0]
+
+
+def test_folders_look_alike_by_names_sizes_and_sums(tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        folder.mkdir()
+        (folder / "SHA256SUMS").write_text("sums")
+        (folder / "model").write_bytes(b"12")
+    assert look_alike(first, second)
+    (second / "model").write_bytes(b"123")
+    assert not look_alike(first, second)
+    (second / "model").write_bytes(b"12")
+    (second / "SHA256SUMS").write_text("some")
+    assert not look_alike(first, second)
+    assert not look_alike(first, tmp_path / "nowhere")
