@@ -167,6 +167,13 @@ def test_the_last_line_needs_no_newline_and_members_of_gzip_follow_each_other(tm
     assert count(file) == 2
 
 
+def test_a_file_of_text_is_one_row_up_to_the_limit_of_a_row(tmp_path: Path) -> None:
+    for size in (LIMITS.max_row_bytes, LIMITS.max_row_bytes + 1):
+        file = file_at(tmp_path / f"{size}.txt", b"a" * size)
+        assert count(file) == 1
+        assert [len(record["text"]) for record in kept(read(file))] == ([size] if size == LIMITS.max_row_bytes else [])
+
+
 def test_the_reader_of_the_last_rows_checks_the_end_of_the_file(tmp_path: Path) -> None:
     file = write(tmp_path / "x.jsonl.gz", [{"text": "a"}] * 4)
     data = bytearray(file.location.read_bytes())
