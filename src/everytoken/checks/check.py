@@ -21,7 +21,7 @@ from everytoken.shards import ShardsError
 _TOLD = (ShardsError, OSError, pa.ArrowException)
 _DAMAGE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, EOFError, RecursionError, MemoryError)
 READ_FAULTS: tuple[type[Exception], ...] = (*_TOLD, *_DAMAGE, zlib.error, struct.error)
-"""What readers raise for bytes that nobody wrote, beside the errors of their own package."""
+"""What readers raise for damaged bytes, in addition to the errors of their own package."""
 
 _NAMED = 5
 _ENTRIES = 1 << 20

@@ -16,7 +16,7 @@ import yaml
 CONFIG_LOADER_ARGS: dict[str, Any] = {
     "base_env": "base",
     "default_run_env": "local",
-    # Kedro's default replaces whole branches: an environment that changes one number would drop the seeds beside it.
+    # Kedro's default replaces whole branches: an environment that changes one number would drop the other seeds.
     "merge_strategy": {"parameters": "soft", "globals": "soft"},
     "config_patterns": {"mlflow": ["mlflow*"]},
 }

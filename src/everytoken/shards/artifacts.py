@@ -73,7 +73,7 @@ class Artifact:
             if not path.exists() or file_sha256(path) != entry["sha256"]:
                 raise DamagedStore(
                     f"{path} is not the file that was written (its SHA-256 differs). Run the pipeline that makes it "
-                    "again: damaged artifacts are made anew."
+                    "again: damaged artifacts are rebuilt."
                 )
 
     @property

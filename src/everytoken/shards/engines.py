@@ -118,7 +118,7 @@ def _work(task: Task) -> Any:
 
 
 def start_server() -> None:
-    """Start the server of the workers, which imports what they need while the caller goes on; once is enough.
+    """Start the server of the workers, which imports what they need while the caller works; once is enough.
 
     SIGINT is blocked, as Ctrl-C reaches the server too: its imports would end in tracebacks.
     """

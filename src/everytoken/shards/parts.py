@@ -134,7 +134,7 @@ class StoredPart:
             raise_trouble(error)
         return DamagedStore(
             f"{self.path} cannot be read ({error}). It is not the file that was written; "
-            "run the pipeline that makes it again: damaged parts are found by their SHA-256 and made anew."
+            "run the pipeline that makes it again: damaged parts are found by their SHA-256 and rebuilt."
         )
 
     @property

@@ -148,7 +148,7 @@ def _copy(parts: Sequence[MadePart], name: str, target: BinaryIO | RawIOBase) ->
             if digest.hexdigest() != part.sha256[name]:
                 raise DamagedStore(
                     f"{part.folder / name} is not the file that was written (its SHA-256 differs). Run the command "
-                    "again: damaged parts are made anew."
+                    "again: damaged parts are rebuilt."
                 )
 
 

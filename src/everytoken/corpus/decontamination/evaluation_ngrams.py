@@ -5,7 +5,7 @@ n-grams the first stands for all: these are the *distinct* ones, sorted by a 64-
 A document's n-gram is looked up by its hash and then compared with the words themselves, so two n-grams of one hash are
 never taken for each other.
 
-A search reads a bit table first (32 to 64 bits an n-gram, so about one n-gram of ordinary text in forty goes on). All
+A search reads a bit table first (32 to 64 bits an n-gram, which about 1 in 40 n-grams of ordinary text pass). All
 workers of a machine share the arrays, which are mapped into memory.
 """
 

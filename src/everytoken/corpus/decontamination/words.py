@@ -10,7 +10,7 @@ Classes and folding are those of the Unicode version of the running Python.
 
 Texts that write no spaces (Chinese, Japanese, Thai) have few and long words, and so hardly any n-grams.
 
-Normalised, each word stands in UTF-8 with one space after it, and each text ends with the word `SEPARATOR`, which no
+Normalised, each word is UTF-8, followed by one space, and each text ends with the word `SEPARATOR`, which no
 text has: it is punctuation.
 """
 

@@ -35,7 +35,7 @@ class RowReaders:
             try:
                 self._open[path] = _RowReader(path, self._columns)
             except (OSError, pa.ArrowException) as error:
-                raise ProvenanceError(f"{path} cannot be read ({error}). Run again: it is made anew") from error
+                raise ProvenanceError(f"{path} cannot be read ({error}). Run again: it is rebuilt") from error
         self._open.move_to_end(path)
         return self._open[path].take(rows)
 
@@ -71,7 +71,7 @@ class _RowReader:
             try:
                 self._rows, self._group = self._file.read_row_group(group, self._columns), group
             except (OSError, pa.ArrowException) as error:
-                raise ProvenanceError(f"{self._path} cannot be read ({error}). Run again: it is made anew") from error
+                raise ProvenanceError(f"{self._path} cannot be read ({error}). Run again: it is rebuilt") from error
         return self._rows
 
     def close(self) -> None:

@@ -104,7 +104,7 @@ def each_release_check(
         yield from _run(_FILES, checked)
         for name, path in streams.items() if full else ():
             if (file := path / f"{name}.bin").is_file():
-                hashing.begin(file)  # which takes longest: it goes on while manifests are read
+                hashing.begin(file)  # it takes longest, so it runs while manifests are read
         yield from _run((*_CONTENT, *document_checks(), ("reflections", check_reflections)), checked)
         if checked.opened is not None:
             opening = partial(open_upstream, folder=upstream, roots=roots or {})
