@@ -146,7 +146,7 @@ def test_a_dataset_has_one_writer_in_a_job() -> None:
 def test_node_annotations_resolve(node: typing.Any) -> None:
     """Kedro passes a plain dict, silently, for an annotation that does not resolve at run time."""
     hints = typing.get_type_hints(node.func)
-    code = node.func.__code__
+    code = inspect.unwrap(node.func).__code__
     takes_more = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
     assert len(hints) == code.co_argcount + takes_more + 1, "every argument and the result have a type"
 
@@ -239,6 +239,16 @@ def test_a_name_of_this_project_is_imported_as_it_is() -> None:
         if alias.asname is not None
     ]
     assert not aliases
+
+
+def test_no_node_calls_a_node_function_of_another_pipeline() -> None:
+    """A release plans again with the nodes of others: as nodes of its own run, under ``planned``."""
+    for file, tree in _sources(ROOT / "src/everytoken/pipelines"):
+        if not file.endswith("/pipeline.py"):
+            folder = file.removeprefix("src/").rsplit("/", 1)[0].replace("/", ".")
+            assert not [name for name in _imports(tree) if name.endswith(".nodes") and not name.startswith(folder)], (
+                file
+            )
 
 
 def test_a_name_of_a_node_function_is_that_of_one_function() -> None:

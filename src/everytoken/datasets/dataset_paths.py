@@ -28,12 +28,15 @@ class DatasetPaths(dict[str, Path]):
         entries = self._resolver.config.items()
         super().__init__({name: folder / entry["filepath"] for name, entry in entries if "filepath" in entry})
         for factory in filter(CatalogConfigResolver.is_pattern, catalog):
-            self.update(self._made_by(factory, folder / catalog[factory]["filepath"]))
+            if "filepath" in catalog[factory]:  # else its datasets are in memory
+                self.update(self._made_by(factory, folder / catalog[factory]["filepath"]))
 
     def __missing__(self, name: str) -> Path:
-        if not name.isidentifier() or self._resolver.match_dataset_pattern(name) is None:
+        is_of_factory = name.isidentifier() and self._resolver.match_dataset_pattern(name) is not None
+        entry = self._resolver.resolve_pattern(name) if is_of_factory else {}
+        if "filepath" not in entry:
             raise KeyError(name)
-        return self._folder / str(self._resolver.resolve_pattern(name)["filepath"])
+        return self._folder / str(entry["filepath"])
 
     def _made_by(self, factory: str, path: Path) -> Iterator[tuple[str, Path]]:
         """Find the datasets of a factory on disk, unless another entry has their name."""

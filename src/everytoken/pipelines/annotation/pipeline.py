@@ -16,7 +16,7 @@ def create_pipeline() -> Pipeline:
     """Return the pipeline."""
     return Pipeline(
         [
-            Node(find_score_files, "params:annotation", "score_files", name="find_score_files"),
+            Node(find_score_files, "params:annotation", "score_files", name="find_score_files", tags=["listing"]),
             Node(prepare_scorer, ["documents", "score_files", "params:annotation"], "scorer", name="prepare_scorer"),
             Node(
                 score_documents,

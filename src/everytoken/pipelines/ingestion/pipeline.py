@@ -24,8 +24,12 @@ def create_pipeline() -> Pipeline:
     """Return the pipeline."""
     return Pipeline(
         [
-            Node(find_upstream_files, "params:ingestion", "upstream_files", name="find_upstream_files"),
-            Node(plan_shards, ["upstream_files", "params:ingestion"], "shard_plan", name="plan_shards"),
+            Node(
+                find_upstream_files, "params:ingestion", "upstream_files", name="find_upstream_files", tags=["listing"]
+            ),
+            Node(
+                plan_shards, ["upstream_files", "params:ingestion"], "shard_plan", name="plan_shards", tags=["listing"]
+            ),
             Node(
                 read_documents,
                 ["shard_plan", "upstream_files", "params:ingestion"],

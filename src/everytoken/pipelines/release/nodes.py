@@ -3,18 +3,19 @@
 import logging
 import shlex
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from everytoken.corpus.ingestion import ShardPlan
 from everytoken.parameters import IngestionParameters, ReleaseParameters
-from everytoken.pipelines.release.job import DescribedJob
+from everytoken.pipelines.release.job import DescribedJob, NotPlanned, stages_of
 from everytoken.provenance import ProvenanceError
 from everytoken.provenance.releases import (
     MANIFEST_FOLDER,
     DescribedRun,
     ReleaseStatistics,
+    Stage,
     Withheld,
     find_withheld_ids,
     held_out_manifest_part,
@@ -33,7 +34,6 @@ from everytoken.provenance.releases import (
     write_release,
 )
 from everytoken.shards import Artifact, Shards, canonical_json, plan_artifact
-from everytoken.tokens.canary import CanaryError
 from everytoken.tokens.streams import released_kinds
 
 logger = logging.getLogger(__name__)
@@ -63,24 +63,24 @@ def description_of(job: DescribedJob) -> Callable[..., DescribedRun]:
     """Return the function of a node that describes the job."""
 
     def describe_job(release: ReleaseParameters, **datasets: Any) -> DescribedRun:
-        """Check that every stage was made by these parameters; return the recipe, and the streams that are left out.
+        """Check that every dataset is what its stage plans now; return the recipe, and the streams that are left out.
 
         Streams that only some jobs have are left out when they were not made, or from other documents, tokens or
         parameters; ``left_out`` says why.
         """
-        values, stages = job.values(datasets), [*job.making]
+        values, plans, stages = job.values(datasets), job.plans(datasets), stages_of(job.making)
         sources = values["params:ingestion"].active_sources
         licences_of(list(sources), release.licences)  # before hours of work, not after
         origins_of(sources, release.sources)
         require_plan(values["shard_plan"], values["params:ingestion"].plan)
-        require_made_by(stages, values)
+        require_made_by(stages, plans, values)
         left_out: dict[str, str] = {}
-        for stream, more in job.on_request.items():
+        for stream, nodes in job.on_request.items():
+            more = stages_of(nodes)
             try:
-                if missing := [name for stage in more for name in stage.outputs if values[name] is None]:
-                    raise ProvenanceError(f"{missing[0]} has not been made")
-                require_made_by(more, values)
-            except (ProvenanceError, CanaryError, OSError) as error:
+                _require_planned(more, plans, values)
+                require_made_by(more, plans, values)
+            except ProvenanceError as error:
                 left_out[stream] = str(error)
                 if values[stream] is not None:
                     logger.warning("warning: %s is not released: %s", stream, error)
@@ -90,6 +90,13 @@ def description_of(job: DescribedJob) -> Callable[..., DescribedRun]:
         return {"recipe": recipe, "left_out": left_out}
 
     return describe_job
+
+
+def _require_planned(stages: Sequence[Stage], plans: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    if missing := [stage.dataset for stage in stages if values[stage.dataset] is None]:
+        raise ProvenanceError(f"{missing[0]} has not been made")
+    if refused := [plans[stage.dataset] for stage in stages if isinstance(plans[stage.dataset], NotPlanned)]:
+        raise ProvenanceError(refused[0].reason)
 
 
 def assemble_release(

@@ -20,6 +20,7 @@ def create_pipeline() -> Pipeline:
     job = described_job()
     return Pipeline(
         [
+            *job.planned_again().nodes,
             Node(list_withheld_ids, ["scored_documents", "exclusions"], "withheld_ids", name="list_withheld_ids"),
             Node(
                 list_annotated,

@@ -1,8 +1,8 @@
-"""The stages of a job that a release describes: what plans each dataset, from which others and which parameters."""
+"""The stages of a job that a release describes: what makes each dataset, from which others and which parameters."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from everytoken.provenance.releases.recipe_file import require_made_as_planned
@@ -11,44 +11,32 @@ from everytoken.shards import Artifact, Shards
 PARAMETERS = "params:"
 """How the names of parameters begin among those of datasets."""
 
-# Which engines were compared decides no byte, and another machine has others.
-_NOT_DESCRIBED = frozenset({"engine_certificate"})
-
 
 class Stage(NamedTuple):
-    """A step of a job. ``plan`` takes the values of ``inputs``, in their order, and returns that of ``outputs``."""
+    """A step of a job: the datasets and parameters that it reads, and the dataset that it makes."""
 
-    plan: Callable[..., Any]
     inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
+    dataset: str
 
 
 def datasets_of(stages: Iterable[Stage]) -> set[str]:
     """Return the names of all that the stages read or make, with those of parameters."""
-    return {name for stage in stages for name in [*stage.inputs, *stage.outputs]}
+    return {name for stage in stages for name in [*stage.inputs, stage.dataset]}
 
 
-def require_made_by(stages: Iterable[Stage], values: Mapping[str, Any]) -> None:
+def require_made_by(stages: Iterable[Stage], planned: Mapping[str, Any], values: Mapping[str, Any]) -> None:
     """Check that every dataset holds what its stage would make of its inputs and parameters now.
 
     Raises:
         ProvenanceError: the first that does not.
     """
-    for stage, name, stored in _stored(stages, values):
-        planned = stage.plan(*(values[source] for source in stage.inputs))
-        require_made_as_planned(name, planned, stored)
+    for stage in stages:
+        require_made_as_planned(stage.dataset, planned[stage.dataset], values[stage.dataset])
 
 
 def stored_by(stages: Iterable[Stage], values: Mapping[str, Any]) -> dict[str, Shards | Artifact]:
     """Return the stored datasets that the stages make, by name."""
-    return {name: stored for _, name, stored in _stored(stages, values)}
-
-
-def _stored(stages: Iterable[Stage], values: Mapping[str, Any]) -> Iterator[tuple[Stage, str, Shards | Artifact]]:
-    for stage in stages:
-        for name in stage.outputs:
-            if isinstance(values[name], Shards | Artifact) and name not in _NOT_DESCRIBED:
-                yield stage, name, values[name]
+    return {stage.dataset: values[stage.dataset] for stage in stages}
 
 
 def parameters_of(stages: Iterable[Stage], values: Mapping[str, Any]) -> dict[str, Any]:
