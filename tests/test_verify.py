@@ -18,6 +18,7 @@ from everytoken.corpus.upstreams import PathUpstream
 from everytoken.datasets import UpstreamFiles
 from everytoken.shards import ArtifactStore, plan_artifact
 from everytoken.tokens import write_annotated_stream, write_compact_stream
+from everytoken.training.checkpoints import CheckpointStore
 from tests.test_run import Project
 from tests.tokens.corpora import encoded, stored, tokenizer_of
 from tests.tokens.packing_inputs import pack
@@ -134,8 +135,9 @@ def test_what_is_made_is_never_said_not_to_be(tmp_path: Path) -> None:
         environment = project.environment({})
         found = run_everytoken(["verify", "--env", "test"], folder=project.folder, environment=environment, timeout=600)
         assert found.returncode == code, found.stdout + found.stderr
-        *checks, how, verdict = found.stdout.splitlines()
-        return [*sorted(line for line in checks if not line.endswith("  not made")), how, verdict]
+        printed = found.stdout.splitlines()
+        checks = [line for line in printed if line[:4] in ("ok  ", "FAIL", "--  ")]
+        return [*sorted(line for line in checks if not line.endswith("  not made")), *printed[len(checks) :]]
 
     assert lines(0) == [
         "ok    score_files  list: 1 files, 1 sources",
@@ -144,13 +146,31 @@ def test_what_is_made_is_never_said_not_to_be(tmp_path: Path) -> None:
         "all 2 checks hold",
     ]
     (data / "01_raw/score_files.json").write_text('{"mine": [3]}')
+    (data / "01_raw/shard_plan.json").write_text('{"shards": [')
     (data / "05_model_input/annotated_stream").mkdir(parents=True)
     (data / "05_model_input/compact_stream").mkdir()
     (data / "05_model_input/compact_stream/notes.txt").write_text("no stream")
-    other, damaged, whole, _, verdict = lines(1)
+    other, damaged, plan, whole, _, verdict, remedy = lines(1)
     assert whole.startswith("ok    upstream_files") and damaged.startswith("FAIL  score_files  list: ")
+    assert plan.startswith("FAIL  shard_plan  file: ") and "kedro run" in remedy
     assert other.startswith("FAIL  data/test/05_model_input/compact_stream holds nothing to verify: no ledger.json")
-    assert verdict == "2 of 3 checks do not hold"
+    assert verdict == "3 of 4 checks do not hold"
+
+
+def test_checkpoints_that_a_run_keeps_are_checked(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path / "checkpoints/run", mirror=None, milestone_steps=None)
+    for step in (4, 8):
+        store.save(step, lambda folder: (folder / "model.safetensors").write_bytes(b"weights") and None, {"seed": 1})
+    assert verify(tmp_path, "--full").output.splitlines()[-1] == "all 2 checks hold"
+    damaged = tmp_path / "checkpoints/run/step_000000008"
+    (damaged / "model.safetensors").write_bytes(b"weighty")
+    assert verify(tmp_path).exit_code == 0
+    found = verify(tmp_path, "--full")
+    assert found.exit_code == 1 and f"FAIL  {damaged}  checkpoint: {damaged}/model.safetensors: expected SHA-256" in (
+        found.output
+    )
+    (damaged / "state.json").unlink()
+    assert "FAIL" in verify(damaged).output
 
 
 @pytest.mark.slow

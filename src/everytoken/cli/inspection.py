@@ -21,6 +21,7 @@ from everytoken.measurements import rate
 if TYPE_CHECKING:
     from everytoken.checks import Check
 
+_MADE_AGAIN = "run the same pipelines again (kedro run): what is damaged is made again, all else is kept"
 _MARKS = {"passed": "ok  ", "failed": "FAIL", "not made": "--  "}
 
 
@@ -118,14 +119,16 @@ def _verify_stored(paths: tuple[Path, ...], env: str | None, full: bool) -> None
     from everytoken.shards import LEDGER_FILE
     from everytoken.tokens import StreamError
     from everytoken.tokens.checks import Level, find_stored, stored_bytes, tokenizers_of, verify
+    from everytoken.training.checkpoints import find_step_folders, step_checks
 
-    printed, stored = _Printed(), dict[Path, str]()
+    printed, stored, kept = _Printed(), dict[Path, str](), list[Path]()
     targets = [(str(path), path) for path in paths] or _stored_by_environment(env, printed)
     for name, path in targets:
+        kept += (steps := find_step_folders(path))
         try:
             stored |= {one: name if one == path else str(one) for one in find_stored(path)}
         except StreamError as error:
-            printed.add([Check("", "failed", str(error))])
+            printed.add([Check("", "failed", str(error))] if not steps else [])
     tokenizers = tokenizers_of(list(stored))
     level: Level = "full" if full else "sampled"
     around: dict[Path, dict[str, Path]] = {}  # several indexes lie in one data folder
@@ -138,9 +141,12 @@ def _verify_stored(paths: tuple[Path, ...], env: str | None, full: bool) -> None
             printed.add(index_checks(path, level, around.get(data, {}), covers=name))
         if not (path if path.is_dir() else path.parent).joinpath(LEDGER_FILE).exists() and paths:
             click.echo(f"--    {name}  has no {LEDGER_FILE}: nothing says which digests its files should have")
+    for path in kept:
+        printed.add(step_checks(path, full=full, covers=str(path)))
     if not printed.made:
         raise click.ClickException("there is nothing to verify: run the pipelines that make it (kedro run)")
-    printed.end(sum(map(stored_bytes, stored)) if full else None, "sizes and samples only")
+    size = sum(map(stored_bytes, [*stored, *kept])) if full else None
+    printed.end(size, "sizes and samples only", None if paths else _MADE_AGAIN)
 
 
 class _Printed:
@@ -164,8 +170,8 @@ class _Printed:
                 click.echo("\n".join(_wrapped(said, self._columns)))
             self._outcomes[check.outcome] += 1
 
-    def end(self, size: int | None, sampled: str) -> None:
-        """Print the verdict; exit with 1 when a check does not hold."""
+    def end(self, size: int | None, sampled: str, remedy: str | None = None) -> None:
+        """Print the verdict, and the remedy when a check does not hold; then exit with 1."""
         seconds, failed, not_made = time.monotonic() - self._begun, self._outcomes["failed"], self._outcomes["not made"]
         if size is None:
             click.echo(f"{sampled}; --full reads every byte")
@@ -176,6 +182,8 @@ class _Printed:
         without = f"; {not_made:,} could not be made" if not_made else ""
         if failed:
             click.echo(f"{failed:,} of {self.made:,} checks {'does' if failed == 1 else 'do'} not hold{without}")
+            if remedy is not None:
+                click.echo(remedy)
             sys.exit(1)
         click.echo(f"all {self.made:,} checks hold{without}")
 
@@ -264,14 +272,15 @@ def _stages_in_order() -> list[str]:
 def _stored_by_environment(env: str | None, printed: _Printed) -> list[tuple[str, Path]]:
     """Return name and folder of every store and artifact but the release and what a replay makes.
 
-    Lists of files, which have no ledger, are checked here.
+    Single files, which have no ledger, are checked here.
     """
     from kedro.framework.project import pipelines
     from kedro.io.core import DatasetError
 
     from everytoken.checks import READ_FAULTS, run_checks
-    from everytoken.datasets import DatasetPaths
+    from everytoken.datasets import DatasetPaths, JsonFile
     from everytoken.tokens.streams import WHEN_MADE
+    from everytoken.training.checkpoints import find_step_folders
 
     found = []
     with project(env) as (context, catalog):
@@ -288,6 +297,11 @@ def _stored_by_environment(env: str | None, printed: _Printed) -> list[tuple[str
                 found.append((name, paths[name]))
             else:
                 printed.add(run_checks((("list", _check_list),), dataset, (DatasetError, *READ_FAULTS), covers=name))
+        for name, dataset in ((name, catalog.get(name)) for name in outputs):
+            if isinstance(dataset, JsonFile) and dataset.exists():
+                printed.add(run_checks((("file", _check_json),), dataset, (DatasetError, *READ_FAULTS), covers=name))
+        folders = {one["checkpoints"]["folder"] for one in context.params.values() if "checkpoints" in one}
+        found += [(folder, Path(folder)) for folder in sorted(folders) if find_step_folders(Path(folder))]
     return found
 
 
@@ -296,6 +310,11 @@ def _is_made(path: Path) -> bool:
     return path.is_file() or (
         path.is_dir() and any(one.name == ".making" or not one.name.startswith(".") for one in path.iterdir())
     )
+
+
+def _check_json(dataset: Any) -> str:
+    dataset.load()
+    return "can be read"
 
 
 def _check_list(dataset: Any) -> dict[str, int]:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kedro.io import AbstractDataset
-from kedro_datasets._typing import JSONPreview, PlotlyPreview, TablePreview
 
+from everytoken.datasets.previews import JSONPreview, PlotlyPreview, TablePreview
 from everytoken.shards import write_text
 
 if TYPE_CHECKING:

@@ -4,3 +4,4 @@ from typing import Any, NewType
 
 JSONPreview = NewType("JSONPreview", str)
 TablePreview = NewType("TablePreview", dict[str, Any])
+PlotlyPreview = NewType("PlotlyPreview", dict[str, Any])

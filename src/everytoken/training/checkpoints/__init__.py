@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         write_tensors,
     )
     from everytoken.training.checkpoints.store import CheckpointStore, ValidCheckpoint
-    from everytoken.training.checkpoints.verify import require_intact
+    from everytoken.training.checkpoints.verify import find_step_folders, require_intact, step_checks
 
 __getattr__, __dir__ = exports(__name__, __file__)
 
@@ -33,6 +33,7 @@ __all__ = [
     "ValidCheckpoint",
     "check_tensors",
     "export_checkpoint",
+    "find_step_folders",
     "import_checkpoint",
     "load_config",
     "load_model",
@@ -41,6 +42,7 @@ __all__ = [
     "parameters_sha256",
     "read_tensors",
     "require_intact",
+    "step_checks",
     "write_config",
     "write_tensors",
 ]

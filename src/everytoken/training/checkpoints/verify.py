@@ -1,11 +1,20 @@
-"""Is a folder with a model what was written? Asked before it is exported, continued or listened to."""
+"""Is a folder with a model what was written? Asked before it is exported, continued or listened to, and by a user."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
+from everytoken.checks import READ_FAULTS, Check, run_checks
 from everytoken.shards import LEDGER_FILE, ArtifactStore
-from everytoken.training.checkpoints.checkpoint_folder import CHECKPOINT_SUMS_FILE, verify_files
+from everytoken.training.checkpoints.checkpoint_folder import (
+    CHECKPOINT_SUMS_FILE,
+    STATE_FILE,
+    verify_checkpoint,
+    verify_files,
+)
+from everytoken.training.errors import CheckpointError
 
 
 def require_intact(folder: Path) -> None:
@@ -21,3 +30,22 @@ def require_intact(folder: Path) -> None:
         verify_files(folder)
     elif (folder / LEDGER_FILE).exists():
         ArtifactStore(folder).load().verify()
+
+
+def find_step_folders(folder: Path) -> list[Path]:
+    """Return the checkpoints that runs keep while they train, in ``folder`` or below, in order of their paths."""
+    files = (folder / pattern for pattern in (STATE_FILE, CHECKPOINT_SUMS_FILE))
+    if any(file.is_file() for file in files):
+        return [folder]
+    return sorted(path for path in folder.glob("**/step_*") if path.is_dir())
+
+
+def step_checks(folder: Path, *, full: bool, covers: str) -> Iterator[Check]:
+    """Check a checkpoint that a run keeps: its files exist, and, when ``full``, have their SHA-256."""
+    check = partial(_check_step, full=full)
+    yield from run_checks((("checkpoint", check),), folder, (CheckpointError, *READ_FAULTS), covers=covers)
+
+
+def _check_step(folder: Path, *, full: bool) -> dict[str, int]:
+    step, _, content = verify_checkpoint(folder, full=full)
+    return {"steps": step, "files": len(content.sizes)}
