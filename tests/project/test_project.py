@@ -26,7 +26,7 @@ from kedro.validation import ParameterValidator
 from kedro.validation.exceptions import ParameterValidationError
 from kedro.validation.type_extractor import TypeExtractor
 
-from everytoken.configuration import JobConfigLoader
+from everytoken.configuration import ConfigurationError, JobConfigLoader
 from everytoken.pipeline_registry import JOBS
 from everytoken.settings import CONFIG_LOADER_ARGS
 
@@ -131,6 +131,24 @@ def test_what_nobody_has_looked_up_goes_over_the_value_of_base(tmp_path: Path) -
     assert release["licences"]["chats"]["name"] == release["licences"]["champ"]["spdx"] == "???"
     assert release["licences"]["chats"]["spdx"] == release["licences"]["champ"]["name"] == "MIT"
     assert release["pretty_name"] == "Mine"
+
+
+def test_a_source_that_there_is_not_cannot_be_taken_away(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "conf", tmp_path / "conf")
+    own = tmp_path / "conf/local/parameters_ingestion.yml"
+    own.parent.mkdir(exist_ok=True)
+
+    def sources(given: dict[str, Any] | None = None) -> dict[str, Any]:
+        loader = JobConfigLoader(str(tmp_path / "conf"), env="local", runtime_params=given, **CONFIG_LOADER_ARGS)
+        return dict(loader["parameters"]["ingestion"]["sources"])
+
+    own.write_text("ingestion: {sources: {champ: null}}\n")
+    assert sources()["champ"] is None
+    with pytest.raises(ConfigurationError, match=r"--params takes the source 'chmp' away .* only \['champ', "):
+        sources({"ingestion": {"sources": {"chmp": None}}})
+    own.write_text("ingestion: {sources: {chmp: null}}\n")
+    with pytest.raises(ConfigurationError, match=r"'local' takes the source 'chmp' away"):
+        sources()
 
 
 _NODES = {node.name: node for pipeline in pipelines.values() for node in pipeline.nodes}

@@ -135,7 +135,12 @@ class JobConfigLoader(OmegaConfigLoader):
         own = self._parameters_of_folder(self.env or self.default_run_env)  # first: it may not be there
         base = self._parameters_of_folder(self.base_env)
         given = self.runtime_params or {}
+        _require_sources_to_take_away(base, own, f"the environment {self.env or 'local'!r}")
         merged = with_whole_families(with_whole_families(_merged(base, own), own), given)
+        if given:
+            without = copy.copy(self)
+            without.runtime_params = {}
+            _require_sources_to_take_away(without._parameters_of_files(), given, "--params")
         return _merged(merged, _unknown(given))
 
     def _parameters_of_folder(self, name: str) -> dict[str, Any]:
@@ -332,6 +337,17 @@ def _finds_excluded(node: Node) -> bool:
 def _of_command_line(loader: AbstractConfigLoader) -> set[str]:
     """Return the names set by ``--params``, which the tracking hook checks against what the run reads."""
     return set(loader.runtime_params or {})
+
+
+def _require_sources_to_take_away(below: Mapping[str, Any], own: Mapping[str, Any], place: str) -> None:
+    """Refuse null for a source that there is not: a misspelled name would leave the one that was meant in force."""
+    known, given = ((one.get("ingestion") or {}).get("sources") or {} for one in (below, own))
+    for name in given:
+        if given[name] is None and name not in known:
+            raise ConfigurationError(
+                f"{place} takes the source {name!r} away (ingestion.sources.{name}: null), and there is no such source "
+                f"to take away, only {sorted(known)}. Correct the name, or remove the line."
+            )
 
 
 def _unknown(given: Mapping[str, Any]) -> dict[str, Any]:
