@@ -1,4 +1,7 @@
-"""The paths of the datasets of an environment, from its catalog alone: no dataset is made and no pipeline imported."""
+"""The paths of the datasets of an environment, from its catalog alone: no dataset is made and no pipeline imported.
+
+Names find their factory as in Kedro's ``CatalogConfigResolver``, whose import takes longer than an answer of `trace`.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from kedro.io.catalog_config_resolver import DEFAULT_RUNTIME_PATTERN, CatalogConfigResolver
-
-_PLACEHOLDER = re.compile(r"\\{(.*?)\\}")  # as re.escape spells it
+_PLACEHOLDER = re.compile(r"\{(.*?)\}")
 
 
 class DatasetPaths(dict[str, Path]):
@@ -23,27 +24,45 @@ class DatasetPaths(dict[str, Path]):
     """
 
     def __init__(self, catalog: Mapping[str, Any], folder: Path = Path()) -> None:
-        self._resolver = CatalogConfigResolver(dict(catalog), default_runtime_patterns=DEFAULT_RUNTIME_PATTERN)
-        self._folder = folder
-        entries = self._resolver.config.items()
-        super().__init__({name: folder / entry["filepath"] for name, entry in entries if "filepath" in entry})
-        for factory in filter(CatalogConfigResolver.is_pattern, catalog):
-            if "filepath" in catalog[factory]:  # else its datasets are in memory
-                self.update(self._made_by(factory, folder / catalog[factory]["filepath"]))
+        entries = {name: entry for name, entry in catalog.items() if "filepath" in entry and not name.startswith("_")}
+        self._folder, self._factories = (
+            folder,
+            {name: catalog[name] for name in sorted(catalog, key=_order) if "{" in name},
+        )
+        super().__init__({name: folder / entry["filepath"] for name, entry in entries.items() if "{" not in name})
+        self._entries = frozenset(catalog)
+        for factory in entries.keys() & self._factories.keys():
+            self.update(self._made_by(factory, folder / entries[factory]["filepath"]))
 
     def __missing__(self, name: str) -> Path:
-        is_of_factory = name.isidentifier() and self._resolver.match_dataset_pattern(name) is not None
-        entry = self._resolver.resolve_pattern(name) if is_of_factory else {}
-        if "filepath" not in entry:
+        factory, values = self._factory_of(name)
+        if "filepath" not in (entry := self._factories.get(factory, {})):
             raise KeyError(name)
-        return self._folder / str(entry["filepath"])
+        return self._folder / str(entry["filepath"]).format_map(values)
+
+    def _factory_of(self, name: str) -> tuple[str, Mapping[str, str]]:
+        """Return the factory that makes a dataset, and the values of its placeholders; "" for no dataset."""
+        for factory in self._factories if name.isidentifier() and name not in self._entries else ():
+            if (match := _form(factory).fullmatch(name)) is not None:
+                return factory, match.groupdict()
+        return "", {}
 
     def _made_by(self, factory: str, path: Path) -> Iterator[tuple[str, Path]]:
         """Find the datasets of a factory on disk, unless another entry has their name."""
-        form = re.compile(_PLACEHOLDER.sub(r"(?P<\1>.+)", re.escape(path.name)))
         for found in sorted(path.parent.iterdir()) if path.parent.is_dir() else ():
-            if (match := form.fullmatch(found.name)) is None:
-                continue
-            name = factory.format_map(match.groupdict())
-            if name.isidentifier() and self._resolver.match_dataset_pattern(name) == factory and name not in self:
-                yield name, found
+            if (match := _form(path.name).fullmatch(found.name)) is not None:
+                name = factory.format_map(match.groupdict())
+                if self._factory_of(name)[0] == factory and name not in self:
+                    yield name, found
+
+
+def _form(text: str) -> re.Pattern[str]:
+    """Return the form of names or paths with placeholders, each of which stands for one character or more."""
+    literals = iter(map(re.escape, _PLACEHOLDER.split(text)[::2]))
+    named = (f"(?P<{name}>.+?)" for name in _PLACEHOLDER.findall(text))
+    return re.compile(next(literals) + "".join(name + literal for name, literal in zip(named, literals, strict=True)))
+
+
+def _order(factory: str) -> tuple[int, int, str]:
+    """Put the factory with the most characters outside placeholders first, as Kedro does."""
+    return -len(_PLACEHOLDER.sub("", factory)), -factory.count("{"), factory
