@@ -17,9 +17,8 @@ import pyarrow as pa
 
 from everytoken.corpus.errors import RowError
 from everytoken.corpus.upstreams.checksums import algorithm_of, content_digest
-from everytoken.corpus.upstreams.downloads import download
 from everytoken.corpus.upstreams.fetch import Listed, discard, fetch, is_at_hand, known_digest
-from everytoken.corpus.upstreams.remotes import REMOTE, Remote, UrlRemote
+from everytoken.corpus.upstreams.remotes import REMOTE, Remote, UrlRemote, download
 from everytoken.corpus.upstreams.retries import FetchError
 
 _DAMAGE = (EOFError, OSError, UnicodeDecodeError, gzip.BadGzipFile, zlib.error, zipfile.BadZipFile, pa.ArrowException)
