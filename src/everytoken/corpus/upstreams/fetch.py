@@ -99,8 +99,8 @@ def fetch(location: Path, listed: Listed, download: Callable[[Partial], None]) -
     """Make the file at ``location`` be there, as it is listed; return at once when it is.
 
     Args:
-        download: appends what follows the bytes that a stream has (see
-            `everytoken.corpus.upstreams.remotes.download`).
+        download: appends what follows the bytes that a stream has, or the whole file again where the server cannot
+            resume (`Partial.start_anew`). It raises `Transient` when the transfer broke off: another call resumes.
 
     Raises:
         FetchError: it cannot be had, or what came is not what is listed; then nothing is left.

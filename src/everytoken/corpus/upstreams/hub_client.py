@@ -1,12 +1,12 @@
 """Requests to the Hugging Face hub by its own client: URLs, headers, errors and the HTTP session are huggingface_hub's.
 
-What is added here, because the client does not do it: a file is received from the byte where it broke off whatever
-broke it (server errors and reset connections too), answers must come from the pinned commit, and no wait is longer
-than `retries.LONGEST_WAIT` (the client waits as long as Retry-After says).
+What is added here, because the client's own download does not do it (``test_library_download.py`` shows that): a file
+is received from the byte where it broke off, whatever broke it. Answers must come from the pinned commit, and no wait
+is longer than `retries.LONGEST_WAIT`.
 
 The token is ``HF_TOKEN`` of the environment and nothing else: a token saved on the machine is never used, and none is
-written anywhere. Files come by plain HTTP, which any of them can: the xet protocol keeps a cache of its own and cannot
-go on from a byte. Nothing of the user's Hugging Face cache is read or written.
+written anywhere. Files come by plain HTTP, which gives each one up to 50 GB; the guide says why not by Xet. Nothing
+of the user's Hugging Face cache is read or written.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _untrusted(reason: str) -> FetchError:
 def download_from_hub(
     kind: RepositoryKind, name: str, revision: str, path: str, size: int | None, stream: Partial
 ) -> None:
-    """Append to ``stream`` the bytes of a file from where it ends; see `remotes.download`."""
+    """Append to ``stream`` the bytes of a file from where it ends; see `fetch.fetch`."""
     start = stream.end()
     if start and start == size:
         return

@@ -103,7 +103,7 @@ def read_whole(root: str, path: str, named: tuple[str, ...] | None = None) -> by
 
 
 def download_from_url(remote: UrlRemote, path: str, size: int | None, stream: Partial) -> None:
-    """Append to ``stream`` the bytes of a file from where it ends; see `everytoken.corpus.upstreams.remotes.download`.
+    """Append to ``stream`` the bytes of a file from where it ends; see `fetch.fetch`.
 
     The file must be the one that was listed, before its first and after its last byte.
     """
