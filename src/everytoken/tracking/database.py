@@ -226,13 +226,14 @@ def is_half_made(database: Path) -> bool:
 
 
 def require_writable(database: Path) -> None:
-    """Check that a SQLite file is one, and can be written: a write that is taken back.
+    """Check that a SQLite file is one, and can be written: a write that is taken back. A missing one is created empty.
 
     Raises:
         TrackingError: if it cannot.
     """
     try:
-        database.touch()
+        if not database.exists():
+            database.touch()
         with transaction(database, _LOCK_SECONDS) as rows:
             version = rows.execute("PRAGMA user_version").fetchone()[0]
             rows.execute(f"PRAGMA user_version = {version}")  # opens the journal too, which needs the folder

@@ -71,6 +71,8 @@ def open_store(project: Path, settings: TrackingSettings) -> TrackingStore:
     redact_output()
     database = sqlite_file(uri)
     try:
+        if database is not None and database.exists():
+            require_writable(database)  # before the lock: a file that is refused gets none next to it
         with _locked(database), quiet({"alembic": logging.WARNING, "mlflow.store.db.utils": logging.WARNING}):
             return _opened(project, settings, uri, database)
     except TrackingError:
