@@ -47,6 +47,10 @@ logger = logging.getLogger(__name__)
 
 _SECONDS_FOR_EARLIER_RUNS = 20.0
 _PREFIX = "params:"
+_REFUSED_RUNNERS = {
+    "ParallelRunner": "in processes of their own, which this run cannot see",
+    "ThreadRunner": "at once that share generators and torch's threads; curves would be recorded for the wrong one",
+}
 _FOLDERS = {"_report": "reports", "_samples": "samples", "_metadata": "metadata"}
 _SELECTION = (
     "tags",
@@ -240,16 +244,11 @@ def _job(context: KedroContext) -> str:
 
 def _refuse_options(run_params: Mapping[str, Any], pipeline: Pipeline, catalog: DataCatalog) -> None:
     """Refuse options of Kedro with which a run would not be what it is recorded as."""
-    if "ParallelRunner" in run_params["runner"]:
-        raise TrackingError(
-            "ParallelRunner runs nodes in processes of their own, which this run cannot see. Parallel work belongs "
-            "inside a node, over parts: use the default runner."
-        )
-    if "ThreadRunner" in run_params["runner"]:
-        raise TrackingError(
-            "ThreadRunner runs nodes at once that share generators and torch's threads, and curves would be recorded "
-            "for the wrong one. Parallel work belongs inside a node, over parts: use the default runner."
-        )
+    for runner, why in _REFUSED_RUNNERS.items():
+        if runner in run_params["runner"]:
+            raise TrackingError(
+                f"{runner} runs nodes {why}. Parallel work belongs inside a node, over parts: use the default runner."
+            )
     if run_params.get("only_missing_outputs"):
         raise TrackingError(
             "--only-missing-outputs takes any output that exists for the one that the parameters give, and the run "
