@@ -137,7 +137,7 @@ def test_a_parameter_keeps_its_value(store: TrackingStore, client: TrackingStore
 RECORD = """
 import sys
 from pathlib import Path
-from everytoken.tracking.contents import Contents
+from everytoken.tracking.run import Contents
 from everytoken.tracking.opening import TrackingSettings, open_store
 from everytoken.tracking.run import TrackedRun
 

@@ -144,12 +144,33 @@ def test_a_damaged_database_is_refused_at_once_with_the_way_out(tmp_path: Path) 
     assert time.monotonic() - begin < 60, "MLflow alone tries for minutes"
 
 
+def _of_the_future(database: Path) -> bytes:
+    """Return a database that SQLite reads only, for root as well, by its write version."""
+    content = bytearray(database.read_bytes())
+    content[18] = 3
+    return bytes(content)
+
+
 def test_a_read_only_database_is_refused_although_it_could_be_opened(made: Path, tmp_path: Path) -> None:
-    database = bytearray((made / "mlflow.db").read_bytes())
-    database[18] = 3  # a write version of the future: SQLite reads it only, for root as well
-    (tmp_path / "mlflow.db").write_bytes(database)
+    (tmp_path / "mlflow.db").write_bytes(_of_the_future(made / "mlflow.db"))
     with pytest.raises(TrackingError, match=r"mlflow\.db: .*readonly database.*Make the file and its folder writable"):
         open_store(tmp_path, SETTINGS)
+
+
+@pytest.mark.parametrize("kind", ["text", "read-only", "folder"])
+def test_a_store_that_is_refused_is_left_untouched(made: Path, tmp_path: Path, kind: str) -> None:
+    place = tmp_path / "mlflow.db"
+    if kind == "folder":
+        place.mkdir()
+    else:
+        place.write_bytes(b"root:x:0:0\n" if kind == "text" else _of_the_future(made / "mlflow.db"))
+    os.utime(place, ns=(1, 1))
+    before = place.stat()
+    with pytest.raises(TrackingError, match=r"mlflow\.db: runs cannot be recorded"):
+        open_store(tmp_path, SETTINGS)
+    after = place.stat()
+    assert (after.st_mtime_ns, after.st_ctime_ns) == (before.st_mtime_ns, before.st_ctime_ns)
+    assert list(tmp_path.rglob("*")) == [place]
 
 
 def test_the_check_of_a_database_leaves_every_byte(made: Path, tmp_path: Path) -> None:

@@ -16,11 +16,10 @@ from kedro.pipeline import Node, Pipeline
 from mlflow import MlflowClient
 
 from everytoken.tracking import TrackingError, TrackingHook, delivery, environment
-from everytoken.tracking.contents import Contents
 from everytoken.tracking.delivery import FOLDER, LEFT_OUT, Header, created, deliver
+from everytoken.tracking.hook import refuse_unread
 from everytoken.tracking.opening import TrackingSettings, open_store
-from everytoken.tracking.parameters_read import refuse_unread
-from everytoken.tracking.run import TrackedRun
+from everytoken.tracking.run import Contents, TrackedRun
 from everytoken.tracking.store import TrackingStore
 from tests.shards.children import wait_until
 from tests.tracking.toy_project import ToyProject
@@ -32,7 +31,7 @@ import multiprocessing
 import sys
 from pathlib import Path
 import mlflow  # once, before the fork: the import costs far more than what is tried here
-from everytoken.tracking.contents import Contents
+from everytoken.tracking.run import Contents
 from everytoken.tracking.run import TrackedRun
 from everytoken.tracking.opening import TrackingSettings, open_store
 

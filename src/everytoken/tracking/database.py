@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from everytoken.shards import fsync_file, fsync_folder
+from everytoken.shards import atomic_file, fsync_file, fsync_folder
 from everytoken.tracking.errors import TrackingError
-from everytoken.tracking.store import FOR_IMPORT, FOR_SQL, Experiment, TrackingStore, set_environment
+from everytoken.tracking.store import Experiment, TrackingStore, mlflow_environment
 
 SQLITE = "sqlite:///"
 _SQLITE_AS_IT_IS = "sqlite+pysqlite:///"
@@ -107,12 +107,8 @@ class DatabaseStore(TrackingStore):
         elif (file := files / record["file"]).exists():
             copy = Path(unquote(artifacts.path)) / record["file"]
             copy.parent.mkdir(parents=True, exist_ok=True)
-            temporary = copy.with_name(f".{copy.name}.tmp")
-            try:
+            with atomic_file(copy) as temporary:
                 shutil.copyfile(file, temporary)
-                temporary.replace(copy)
-            finally:
-                temporary.unlink(missing_ok=True)
 
 
 def _set_tags(rows: sqlite3.Connection, run_id: str, tags: Mapping[str, str]) -> None:
@@ -197,7 +193,7 @@ def has_known_tables(database: Path) -> bool:
 
 def create_database(database: Path) -> None:
     """Let MLflow create its tables in a temporary folder, then take the file: a kill leaves no half-made database."""
-    with set_environment(FOR_IMPORT):
+    with mlflow_environment():
         from mlflow.store.tracking import DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH
         from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
@@ -207,7 +203,7 @@ def create_database(database: Path) -> None:
     folder.mkdir()
     try:
         new = folder / place.name
-        with set_environment(FOR_SQL):  # and without MLflow's registry, which keeps one store for each address for ever
+        with mlflow_environment():  # and without MLflow's registry, which keeps one store for each address for ever
             SqlAlchemyStore(sqlite_uri(new, ""), DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH)  # type: ignore[no-untyped-call]
         fsync_file(new)
         new.replace(place)
@@ -226,13 +222,14 @@ def is_half_made(database: Path) -> bool:
 
 
 def require_writable(database: Path) -> None:
-    """Check that a SQLite file is one, and can be written: a write that is taken back.
+    """Check that a SQLite file is one, and can be written: a write that is taken back. A missing one is created empty.
 
     Raises:
         TrackingError: if it cannot.
     """
     try:
-        database.touch()
+        if not database.exists():
+            database.touch()
         with transaction(database, _LOCK_SECONDS) as rows:
             version = rows.execute("PRAGMA user_version").fetchone()[0]
             rows.execute(f"PRAGMA user_version = {version}")  # opens the journal too, which needs the folder

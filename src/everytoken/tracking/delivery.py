@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from everytoken.locks import is_open_as, locked
+from everytoken.shards import atomic_file
 from everytoken.tracking import environment
 from everytoken.tracking.store import TrackingStore, persistent, reason
 
@@ -117,13 +118,8 @@ class Backlog:
             return
         copy = self.files / name
         copy.parent.mkdir(parents=True, exist_ok=True)
-        temporary = copy.with_name(f".{copy.name}.tmp")  # the sender may be reading the earlier one
-        try:
+        with atomic_file(copy) as temporary:  # the sender may be reading the earlier one
             shutil.copyfile(source, temporary)
-            temporary.replace(copy)
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
         self._file_bytes += size
         self.append({"file": name})
 

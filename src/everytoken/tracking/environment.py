@@ -1,18 +1,24 @@
-"""What a run was made with: command, code, packages, machine and process, each as short text for a tag."""
+"""What a run was made with, each as short text for a tag, and its process: whether it lives, and how it ends."""
 
 from __future__ import annotations
 
+import atexit
 import functools
 import getpass
 import os
 import platform
 import re
 import shlex
+import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import distributions
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 KEY_PACKAGES = (
     "everytoken",
@@ -26,6 +32,7 @@ KEY_PACKAGES = (
     "torch",
 )
 _UNKNOWN = "unknown"
+_TERMINATING = (signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
@@ -158,3 +165,58 @@ def _link(path: str) -> str:
         return str(Path(path).readlink())
     except OSError:
         return _UNKNOWN
+
+
+class ExitWatch:
+    """From ``start`` to ``stop``: call ``last_call`` at the exit of the process, turn SIGTERM into a clean exit.
+
+    Kedro tells its hooks of exceptions only. Ctrl-C is no ``Exception`` and SIGTERM (a batch system that wants its
+    node back) kills Python on the spot, so both would leave a run that looks alive.
+    ``seen`` names the first signal that came ("SIGINT"), or is "". A handler that somebody else has set stays.
+    """
+
+    def __init__(self, last_call: Callable[[], None]) -> None:
+        self.seen = ""
+        self._last_call = last_call
+        self._owner = os.getpid()
+        self._before: dict[signal.Signals, Any] = {}
+        self._closing = False
+
+    def start(self) -> None:
+        """Begin to watch. Outside the main thread Python allows no handlers; the last call works there too."""
+        atexit.register(self._at_exit)
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in _TERMINATING:
+            if signal.getsignal(number) is signal.SIG_DFL:
+                self._before[number] = signal.signal(number, self._on_signal)
+        if callable(signal.getsignal(signal.SIGINT)):
+            self._before[signal.SIGINT] = signal.signal(signal.SIGINT, self._on_signal)
+
+    def stop(self) -> None:
+        """Put every handler back as it was."""
+        atexit.unregister(self._at_exit)
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in self._before.items():
+                if signal.getsignal(number) == self._on_signal:
+                    signal.signal(number, handler)
+            self._before.clear()
+
+    def _at_exit(self) -> None:
+        if os.getpid() != self._owner:  # a forked child that leaves by sys.exit
+            return
+        self._closing = True  # a second Ctrl-C must not stop the record of the first
+        self._last_call()
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        before = self._before[signal.Signals(number)]
+        if os.getpid() != self._owner:  # a forked child has inherited the handler: it ends as if it had not
+            signal.signal(number, before)
+            os.kill(os.getpid(), number)
+            return
+        if self._closing:
+            return
+        self.seen = self.seen or signal.Signals(number).name
+        if number in _TERMINATING:
+            raise SystemExit(128 + number)
+        before(number, frame)

@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 import logging
 import platform
-from collections.abc import Generator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -36,19 +36,21 @@ from pydantic import ValidationError
 from everytoken.measurements import MetricRows, listening
 from everytoken.redaction import redact_output, without_secrets
 from everytoken.tracking import environment
-from everytoken.tracking.contents import NOTHING, contents, local_path
 from everytoken.tracking.delivery import close_dead_runs, deliver
 from everytoken.tracking.errors import TrackingError
 from everytoken.tracking.mlflow_keys import flat_metrics, metric_points, plain
 from everytoken.tracking.opening import TrackingSettings, open_store, require_reachable
-from everytoken.tracking.parameters_read import parameters_read, refuse_unread
-from everytoken.tracking.run import TrackedRun, is_figure
-from everytoken.tracking.signals import ExitWatch
+from everytoken.tracking.run import NOTHING, TrackedRun, contents, is_figure, local_path
 from everytoken.tracking.store import prompt_answers
 
 logger = logging.getLogger(__name__)
 
 _SECONDS_FOR_EARLIER_RUNS = 20.0
+_PREFIX = "params:"
+_REFUSED_RUNNERS = {
+    "ParallelRunner": "in processes of their own, which this run cannot see",
+    "ThreadRunner": "at once that share generators and torch's threads; curves would be recorded for the wrong one",
+}
 _FOLDERS = {"_report": "reports", "_samples": "samples", "_metadata": "metadata"}
 _SELECTION = (
     "tags",
@@ -70,7 +72,7 @@ class TrackingHook:
         self._context: KedroContext | None = None
         self._catalog: DataCatalog | None = None
         self._run: TrackedRun | None = None
-        self._watch: ExitWatch | None = None
+        self._watch: environment.ExitWatch | None = None
         self._running: str | None = None  # the pipeline of the node that runs
         self._while_open = ExitStack()
 
@@ -145,7 +147,7 @@ class TrackingHook:
         assert context is not None, "Kedro creates the context before it runs"
         tree = parameters_read(pipeline, catalog)
         names = sorted(run_params["pipeline_names"] or ["__default__"])
-        self._watch = ExitWatch(self._killed)
+        self._watch = environment.ExitWatch(self._killed)
         self._watch.start()
         try:
             self._while_open.enter_context(prompt_answers())
@@ -172,7 +174,7 @@ class TrackingHook:
     def _record(self, name: str, context: str) -> tuple[TrackedRun, Any]:
         assert self._run is not None and self._catalog is not None, "datasets are loaded and saved only within a run"
         dataset = self._catalog.get(name)
-        if name == "parameters" or name.startswith("params:") or isinstance(dataset, MemoryDataset):
+        if name == "parameters" or name.startswith(_PREFIX) or isinstance(dataset, MemoryDataset):
             return self._run, dataset
         held = contents(name, dataset)
         if held is None:
@@ -242,16 +244,11 @@ def _job(context: KedroContext) -> str:
 
 def _refuse_options(run_params: Mapping[str, Any], pipeline: Pipeline, catalog: DataCatalog) -> None:
     """Refuse options of Kedro with which a run would not be what it is recorded as."""
-    if "ParallelRunner" in run_params["runner"]:
-        raise TrackingError(
-            "ParallelRunner runs nodes in processes of their own, which this run cannot see. Parallel work belongs "
-            "inside a node, over parts: use the default runner."
-        )
-    if "ThreadRunner" in run_params["runner"]:
-        raise TrackingError(
-            "ThreadRunner runs nodes at once that share generators and torch's threads, and curves would be recorded "
-            "for the wrong one. Parallel work belongs inside a node, over parts: use the default runner."
-        )
+    for runner, why in _REFUSED_RUNNERS.items():
+        if runner in run_params["runner"]:
+            raise TrackingError(
+                f"{runner} runs nodes {why}. Parallel work belongs inside a node, over parts: use the default runner."
+            )
     if run_params.get("only_missing_outputs"):
         raise TrackingError(
             "--only-missing-outputs takes any output that exists for the one that the parameters give, and the run "
@@ -300,3 +297,58 @@ def _tags(context: KedroContext, run_params: Mapping[str, Any], names: list[str]
     if git.reason:
         tags["git.reason"] = git.reason
     return tags
+
+
+def refuse_unread(
+    runtime_params: Mapping[str, Any] | None, pipeline: Pipeline, read_by_every_run: Collection[str] = ()
+) -> None:
+    """Check that every runtime parameter lies within one that a node of ``pipeline`` reads.
+
+    Kedro takes ``--params subsamplng.seed=7`` without a word and runs with the old seed. Names inside a typed model
+    are refused by the model itself.
+
+    Args:
+        read_by_every_run: names that are read also where no node does, as other parameters follow from them.
+
+    Raises:
+        TrackingError: naming those that do not, and all that is read.
+    """
+    if not runtime_params or _reads_all(pipeline):
+        return
+    read = sorted({*_names(pipeline), *read_by_every_run})
+    unread = [path for path in _paths(runtime_params) if not any(f"{path}.".startswith(f"{name}.") for name in read)]
+    if unread:
+        raise TrackingError(
+            f"--params sets {', '.join(unread)}, which no node of this run reads. "
+            f"It reads: {', '.join(read) or 'nothing'}. Correct the name, or run the pipeline that reads it."
+        )
+
+
+def parameters_read(pipeline: Pipeline, catalog: DataCatalog) -> dict[str, Any]:
+    """Return every parameter that a node of ``pipeline`` reads, as one plain nested dict."""
+    if _reads_all(pipeline):
+        return dict(plain(catalog["parameters"].load()))
+    tree: dict[str, Any] = {}
+    for name in _names(pipeline):  # sorted: "training" before "training.lr", which lies within it
+        *parents, last = name.split(".")
+        branch = tree
+        for parent in parents:
+            branch = branch.setdefault(parent, {})
+        branch.setdefault(last, plain(catalog[_PREFIX + name].load(), tuple(name.split("."))))
+    return tree
+
+
+def _names(pipeline: Pipeline) -> list[str]:
+    return sorted(name.removeprefix(_PREFIX) for name in pipeline.inputs() if name.startswith(_PREFIX))
+
+
+def _reads_all(pipeline: Pipeline) -> bool:
+    return "parameters" in pipeline.inputs()
+
+
+def _paths(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from _paths(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}"

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
@@ -29,7 +30,7 @@ from everytoken.tracking.database import (
 )
 from everytoken.tracking.delivery import FOLDER
 from everytoken.tracking.errors import TrackingError
-from everytoken.tracking.store import Experiment, TrackingStore, quiet, require_server
+from everytoken.tracking.store import Experiment, TrackingStore, quiet, reason, require_server
 
 logger = logging.getLogger(__name__)
 
@@ -71,12 +72,14 @@ def open_store(project: Path, settings: TrackingSettings) -> TrackingStore:
     redact_output()
     database = sqlite_file(uri)
     try:
+        if database is not None and database.exists():
+            require_writable(database)  # before the lock: a file that is refused gets none next to it
         with _locked(database), quiet({"alembic": logging.WARNING, "mlflow.store.db.utils": logging.WARNING}):
             return _opened(project, settings, uri, database)
     except TrackingError:
         raise
     except Exception as error:  # MLflow, SQLAlchemy, drivers and plugins each raise what they like
-        said = redacted((str(error).splitlines() or [""])[0].rstrip("."))
+        said = reason(error).rstrip(".")
         if database is not None and is_half_made(database):
             raise TrackingError(
                 f"{database}: the process that created this database ended before it was complete: {said}. "
@@ -104,14 +107,12 @@ def require_reachable(project: Path, settings: TrackingSettings) -> tuple[str, s
 
 
 def _opened(project: Path, settings: TrackingSettings, uri: str, database: Path | None) -> TrackingStore:
-    if database is not None:
+    if database is not None and not (database.exists() and database.stat().st_size):
         require_writable(database)
-        if database.stat().st_size == 0:
-            create_database(database)
-    is_known = database is not None and has_known_tables(database)
-    kind = DatabaseStore if is_known else TrackingStore
-    found = _experiment(kind(uri, _shown(project, uri), "", project / FOLDER), settings, project)
-    return kind(uri, _shown(project, uri), found.id, project / FOLDER)
+        create_database(database)
+    kind = DatabaseStore if database is not None and has_known_tables(database) else TrackingStore
+    store = kind(uri, _shown(project, uri), "", project / FOLDER)
+    return replace(store, experiment_id=_experiment(store, settings, project).id)
 
 
 def _experiment(store: TrackingStore, settings: TrackingSettings, project: Path) -> Experiment:

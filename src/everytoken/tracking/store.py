@@ -26,8 +26,10 @@ logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-FOR_IMPORT = {"MLFLOW_DISABLE_TELEMETRY": "true"}  # MLflow reads it when it is imported
-FOR_SQL = {"MLFLOW_SQLALCHEMYSTORE_POOLCLASS": "NullPool"}  # a connection that is kept follows a moved file
+_MLFLOW = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",  # read when MLflow is imported
+    "MLFLOW_SQLALCHEMYSTORE_POOLCLASS": "NullPool",  # a connection that is kept follows a moved file
+}
 _PROMPT = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
@@ -65,9 +67,9 @@ class TrackingStore:
     @cached_property
     def client(self) -> MlflowClient:
         """MLflow's client: its import takes seconds."""
-        with set_environment(FOR_IMPORT):
+        with mlflow_environment():
             from mlflow import MlflowClient
-        with set_environment(FOR_SQL):
+
             return MlflowClient(self.uri)
 
     def experiment(self, name: str) -> Experiment | None:
@@ -139,7 +141,7 @@ def require_server(uri: str, origin: str) -> None:
     """
     if not uri.lower().startswith(("http:", "https:")):
         return
-    with set_environment(FOR_IMPORT):
+    with mlflow_environment():
         from mlflow.exceptions import MlflowException
         from mlflow.utils.credentials import get_default_host_creds
         from mlflow.utils.rest_utils import http_request  # with the proxies, certificates and logins of MLflow itself
@@ -183,7 +185,7 @@ def prompt_answers() -> Iterator[None]:
     """Let MLflow fail within seconds where it would retry for minutes; what the environment sets holds."""
     with (
         quiet({"mlflow.store.db.utils": logging.CRITICAL}),  # prints a traceback of each error that it raises
-        set_environment({name: value for name, value in _PROMPT.items() if name not in os.environ}),
+        _environment({name: value for name, value in _PROMPT.items() if name not in os.environ}),
     ):
         yield
 
@@ -201,9 +203,13 @@ def quiet(levels: Mapping[str, int]) -> Iterator[None]:
             logging.getLogger(name).setLevel(level)
 
 
+def mlflow_environment() -> contextlib.AbstractContextManager[None]:
+    """Set what MLflow reads when it is imported and when it opens a database."""
+    return _environment(_MLFLOW)
+
+
 @contextlib.contextmanager
-def set_environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables of the environment."""
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

@@ -22,6 +22,7 @@ from everytoken.corpus.errors import PlanError, RowError, UpstreamError
 from everytoken.corpus.ingestion.plan import make_shard_plan
 from everytoken.corpus.ingestion.source import HubUpstream, Source, UpstreamFile, find_files
 from everytoken.corpus.upstreams import hub_client, retries
+from everytoken.corpus.upstreams.fetch import Partial
 from tests.corpus.ingestion.test_shard_plan import LIMITS, plan_parameters
 from tests.corpus.upstreams.hub_server import COMMIT, Fault, Hub, serve_hub, sizes_of_partials
 from tests.corpus.upstreams.test_source import source_of
@@ -603,12 +604,14 @@ def test_two_workers_that_want_one_file_fetch_it_once(hub: Hub, tmp_path: Path) 
 def test_a_full_disk_is_named_and_what_came_is_kept(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = big_file(tmp_path)
 
+    write = Partial.write
+
     def full(stream: Any, block: bytes) -> None:
-        stream.write(block[:1])
+        write(stream, block[:1])
         raise OSError(28, os.strerror(28))
 
     with monkeypatch.context() as patched:
-        patched.setattr(hub_client, "write_all", full)
+        patched.setattr(Partial, "write", full)
         with pytest.raises(RowError, match=r"cannot be stored at .*No space left on device\). Free space"):
             file.open()
     assert content_of(file) == BIG

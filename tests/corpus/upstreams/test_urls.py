@@ -14,6 +14,7 @@ from everytoken.corpus.errors import RowError, UpstreamError
 from everytoken.corpus.ingestion.plan import make_shard_plan
 from everytoken.corpus.ingestion.source import UpstreamFile, find_files
 from everytoken.corpus.upstreams import retries, urls
+from everytoken.corpus.upstreams.fetch import Partial
 from tests.corpus.ingestion.test_shard_plan import LIMITS, plan_parameters
 from tests.corpus.upstreams.test_source import path_source
 
@@ -92,13 +93,13 @@ def test_a_file_that_changes_while_it_is_fetched_is_refused(
     memory: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (file,) = find_files("s", path_source("memory://texts", "b.jsonl").upstream, tmp_path)
-    write = urls.write_all
+    write = Partial.write
 
     def write_and_change(stream: Any, block: bytes) -> None:
         write(stream, block)
         memory.pipe_file("/texts/b.jsonl", ROWS["b.jsonl"].replace(b"b", b"B"))
 
-    monkeypatch.setattr(urls, "write_all", write_and_change)
+    monkeypatch.setattr(Partial, "write", write_and_change)
     with pytest.raises(RowError, match="it changed at memory://texts since it was listed"):
         file.open()
     assert not file.location.exists()
@@ -340,7 +341,7 @@ def test_a_large_object_with_a_checksum_is_resumed_by_the_next_run(
     bucket.pipe_file("texts/large/l.jsonl", large)
     bucket.pipe_file("texts/large/SUMS", sums({"l.jsonl": large}))
     (file,) = find_files("s", path_source("s3://texts/large", checksums="SUMS").upstream, tmp_path)
-    write = urls.write_all
+    write = Partial.write
     written: list[int] = []
 
     def write_some(stream: Any, block: bytes) -> None:
@@ -350,13 +351,13 @@ def test_a_large_object_with_a_checksum_is_resumed_by_the_next_run(
         write(stream, block)
 
     with monkeypatch.context() as patched:
-        patched.setattr(urls, "write_all", write_some)
+        patched.setattr(Partial, "write", write_some)
         with pytest.raises(KeyboardInterrupt):
             file.open()
     (partial,) = partials(tmp_path)
     assert partial.stat().st_size == sum(written)
     rest: list[int] = []
-    monkeypatch.setattr(urls, "write_all", lambda stream, block: (rest.append(len(block)), write(stream, block)))
+    monkeypatch.setattr(Partial, "write", lambda stream, block: (rest.append(len(block)), write(stream, block)))
     assert content_of(file) == large
     assert sum(rest) == len(large) - sum(written)
     assert partials(tmp_path) == []

@@ -25,7 +25,7 @@ ROWS = b'{"text": "a row"}\n' * 5_000
 
 @dataclass
 class Web:
-    """A web server with a folder ``d``, the plainest there are: it gives no ranges, and sizes if at all."""
+    """A web server with a folder ``d``; the plainest gives no ranges, and not even sizes."""
 
     url: str
     files: dict[str, bytes] = field(default_factory=lambda: {"a.jsonl": ROWS})
@@ -33,7 +33,10 @@ class Web:
     version: tuple[str, str] | None = ("ETag", '"1"')
     cuts: list[int] = field(default_factory=list)  # after how many bytes the next answers break off
     busy: int = 0  # so many answers of 503
+    ranges: dict[str, str] | None = None  # it gives ranges, with these headers
+    skipped: int = 0  # of each range, so many bytes more than was asked
     asked: list[str] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)  # the first byte of each answer with a file
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -55,7 +58,17 @@ class _Handler(BaseHTTPRequestHandler):
             web.busy -= 1
             status, body = 503, b""
         body = body or b""
+        asked_range = self.headers["Range"] if web.ranges is not None and status == 200 else None
+        start = int(asked_range.removeprefix("bytes=").partition("-")[0]) if asked_range else 0
+        if asked_range:
+            start += web.skipped
+            status, rest = (206, body[start:]) if start < len(body) else (416, b"")
         self.send_response(status)
+        if asked_range:
+            self.send_header("Content-Range", f"bytes {start}-{len(body) - 1}/{len(body)}")
+            for header in (web.ranges or {}).items():
+                self.send_header(*header)
+            body = rest
         if name and web.version is not None:
             self.send_header(*web.version)
         if web.sized or status != 200:
@@ -66,8 +79,9 @@ class _Handler(BaseHTTPRequestHandler):
         if not with_body:
             return
         asks_for_headers = name.endswith("jsonl") and not web.sized and self.headers["Accept-Encoding"] == "identity"
-        if name.endswith("jsonl") and status == 200 and not asks_for_headers:
+        if name.endswith("jsonl") and status in (200, 206) and (asked_range or not asks_for_headers):
             web.asked.append(name)
+            web.starts.append(start)
             if web.cuts:
                 body, self.close_connection = body[: web.cuts.pop(0)], True
         try:
@@ -132,13 +146,34 @@ def test_a_file_of_unknown_size_counts_no_bytes_and_is_not_fetched_for_the_summa
 def test_a_server_that_cannot_go_on_is_read_again_from_the_start(
     web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sized: bool, checksums: str | None
 ) -> None:
-    monkeypatch.setattr(urls, "_READ_AHEAD", 20_000)  # smaller than the file, which is asked for in ranges first
     monkeypatch.setattr(urls, "_BLOCK", 5_000)
     web.sized, web.files["SUMS"] = sized, sums({"a.jsonl": ROWS})
     file = only_file(web, tmp_path, checksums)
     web.cuts = [50_000, 20_000, 70_000]
     assert content_of(file) == ROWS
     assert partials(tmp_path) == []
+
+
+@pytest.mark.parametrize("sized", [True, False])
+def test_a_server_with_ranges_goes_on_where_it_broke_off(web: Web, tmp_path: Path, sized: bool) -> None:
+    web.sized, web.ranges, web.files["a.jsonl"] = sized, {}, ROWS * 40
+    file = only_file(web, tmp_path)
+    web.cuts = [1_000_000] * 2
+    assert content_of(file) == ROWS * 40
+    first, second, third = web.starts  # the client loses what it had not yet handed over: some hundred kilobytes
+    assert 0 == first < 500_000 < second < second + 500_000 < third
+
+
+@pytest.mark.parametrize("sized", [True, False])
+@pytest.mark.parametrize(("headers", "skipped"), [({}, 7), ({}, 40 * len(ROWS)), ({"Content-Encoding": "gzip"}, 0)])
+def test_a_range_that_is_not_the_asked_one_is_not_appended(
+    web: Web, tmp_path: Path, sized: bool, headers: dict[str, str], skipped: int
+) -> None:
+    web.sized, web.ranges, web.skipped, web.files["a.jsonl"] = sized, headers, skipped, ROWS * 40
+    file = only_file(web, tmp_path)
+    web.cuts = [1_000_000]
+    assert content_of(file) == ROWS * 40
+    assert len(web.starts) > 1 and web.starts[-1] == 0
 
 
 @pytest.mark.parametrize("sized", [True, False])

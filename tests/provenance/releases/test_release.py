@@ -46,7 +46,7 @@ from everytoken.settings import CONFIG_LOADER_ARGS
 from everytoken.shards import Rows, Shards, Store, canonical_json, make_engine, versioned
 from everytoken.shards.parts import StoredPart
 from everytoken.tokens.streams.megatron import open_indexed
-from everytoken.tracking.contents import NOTHING, contents
+from everytoken.tracking.run import NOTHING, contents
 from tests.provenance.small_job import EXCLUDED_ROWS, LONG_TITLE, ROOT, SmallJob, documents, make
 from tests.redaction.secret_forms import contents as contents_of
 from tests.redaction.secret_forms import found_in

@@ -20,7 +20,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from everytoken.corpus.upstreams.checksums import algorithm_of, content_digest
 from everytoken.corpus.upstreams.retries import ATTEMPTS, FetchError, retrying
@@ -45,13 +45,24 @@ class Partial(io.FileIO):
 
     restarts = 0
 
+    def end(self) -> int:
+        """Return how many bytes came; the next ones are written after them."""
+        return self.seek(0, os.SEEK_END)
+
+    def write(self, block: Any) -> int:
+        """Write the whole block: an unbuffered file may take a part only."""
+        rest = memoryview(block)
+        while rest:
+            rest = rest[super().write(rest) :]
+        return len(block)
+
     def start_anew(self) -> None:
         """Give up what came, as the server cannot go on from there; return at once when nothing came.
 
         Raises:
             FetchError: that happened `retries.ATTEMPTS` times already.
         """
-        if self.seek(0, os.SEEK_END) == 0:
+        if self.end() == 0:
             return
         self.truncate(0)
         self.seek(0)
@@ -88,8 +99,8 @@ def fetch(location: Path, listed: Listed, download: Callable[[Partial], None]) -
     """Make the file at ``location`` be there, as it is listed; return at once when it is.
 
     Args:
-        download: appends what follows the bytes that a stream has (see
-            `everytoken.corpus.upstreams.downloads.download`).
+        download: appends what follows the bytes that a stream has, or the whole file again where the server cannot
+            resume (`Partial.start_anew`). It raises `Transient` when the transfer broke off: another call resumes.
 
     Raises:
         FetchError: it cannot be had, or what came is not what is listed; then nothing is left.
@@ -107,7 +118,7 @@ def fetch(location: Path, listed: Listed, download: Callable[[Partial], None]) -
         try:
             _gather(stream, listed, download)
         except FetchError:
-            if stream.seek(0, os.SEEK_END) == 0:
+            if stream.end() == 0:
                 partial.unlink()
             raise
         except _NotAsListed as error:
@@ -143,12 +154,12 @@ _NOT_AS_LISTED = (
 
 def _gather(stream: Partial, listed: Listed, download: Callable[[Partial], None]) -> None:
     """Fill ``stream`` with the whole file; a resumed one that turns out wrong is fetched once more from its start."""
-    resumed = stream.seek(0, os.SEEK_END) if listed.pinned is not None else 0
+    resumed = stream.end() if listed.pinned is not None else 0
     if listed.size is not None and resumed > listed.size:
         resumed = 0
     while True:
         stream.truncate(resumed)
-        retrying(lambda: download(stream), progress=lambda: stream.seek(0, os.SEEK_END))
+        retrying(lambda: download(stream), progress=stream.end)
         try:
             _require_listed(stream, listed)
         except _NotAsListed:
@@ -160,7 +171,7 @@ def _gather(stream: Partial, listed: Listed, download: Callable[[Partial], None]
 
 
 def _require_listed(stream: Partial, listed: Listed) -> None:
-    size = stream.seek(0, os.SEEK_END)
+    size = stream.end()
     if listed.size is not None and size != listed.size:
         raise _NotAsListed(f"expected {listed.size:,} bytes as listed, fetched {size:,}")
     if listed.pinned is not None:

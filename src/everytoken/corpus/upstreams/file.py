@@ -17,9 +17,8 @@ import pyarrow as pa
 
 from everytoken.corpus.errors import RowError
 from everytoken.corpus.upstreams.checksums import algorithm_of, content_digest
-from everytoken.corpus.upstreams.downloads import download
-from everytoken.corpus.upstreams.fetch import Listed, discard, fetch, is_at_hand, known_digest
-from everytoken.corpus.upstreams.remotes import REMOTE, Remote, UrlRemote
+from everytoken.corpus.upstreams.fetch import Listed, Partial, discard, fetch, is_at_hand, known_digest
+from everytoken.corpus.upstreams.remotes import REMOTE, HubRemote, Remote, UrlRemote
 from everytoken.corpus.upstreams.retries import FetchError
 
 _DAMAGE = (EOFError, OSError, UnicodeDecodeError, gzip.BadGzipFile, zlib.error, zipfile.BadZipFile, pa.ArrowException)
@@ -156,7 +155,7 @@ class UpstreamFile(NamedTuple):
         remote, listed = self.remote, self._listed()
         try:
             if not is_at_hand(self.location, listed):
-                fetch(self.location, listed, lambda stream: download(remote, self.path, self.size, stream))
+                fetch(self.location, listed, lambda stream: _download(remote, self.path, self.size, stream))
         except FetchError as error:
             raise RowError(self.source, self.path, None, error.reason, error.remedy) from None
         except OSError as error:
@@ -171,6 +170,21 @@ class UpstreamFile(NamedTuple):
         reason = f"it cannot be opened at {self.location} ({type(error).__name__}: {error.strerror})"
         remedy = _PUT_BACK if self.remote is None else _GONE
         raise RowError(self.source, self.path, None, reason, remedy) from None
+
+
+def _download(remote: Remote, path: str, size: int | None, stream: Partial) -> None:
+    """Append to ``stream`` what follows the bytes that it has (see `fetch.fetch`).
+
+    The client libraries are imported here: workers that read local files start without them.
+    """
+    if isinstance(remote, HubRemote):
+        from everytoken.corpus.upstreams import hub_client
+
+        hub_client.download_from_hub("dataset", remote.dataset, remote.revision, path, size, stream)
+    else:
+        from everytoken.corpus.upstreams import urls
+
+        urls.download_from_url(remote, path, size, stream)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
@@ -34,10 +33,3 @@ class UrlRemote(BaseModel):
 
 Remote = HubRemote | UrlRemote
 REMOTE: TypeAdapter[Remote] = TypeAdapter(Annotated[Remote, Field(discriminator="kind")])
-
-
-def write_all(stream: io.FileIO, block: bytes) -> None:
-    """Write the whole block: an unbuffered file may take a part only."""
-    rest = memoryview(block)
-    while rest:
-        rest = rest[stream.write(rest) :]

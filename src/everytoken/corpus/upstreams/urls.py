@@ -5,10 +5,10 @@ Credentials, endpoints and the like come from fsspec's own configuration and env
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from datetime import datetime
+from http import HTTPStatus
 from typing import Any
 
 import fsspec
@@ -16,13 +16,13 @@ from fsspec.core import url_to_fs
 
 from everytoken.corpus.upstreams.fetch import Listed, Partial
 from everytoken.corpus.upstreams.patterns import is_safe
-from everytoken.corpus.upstreams.remotes import UrlRemote, write_all
+from everytoken.corpus.upstreams.remotes import UrlRemote
 from everytoken.corpus.upstreams.retries import FetchError, Transient, retrying
 from everytoken.redaction import GIVE_IT_BY
 
 _BLOCK = 1 << 20
-_READ_AHEAD = 8 << 20  # bytes of one request to the storage, held in memory
-_SILENCE = 60.0  # seconds without a byte of a file that comes in one go
+_READ_AHEAD = 8 << 20  # bytes of one request to a storage that is not of the web, held in memory
+_SILENCE = 60.0  # seconds without a byte of a web file
 # what storages tell that changes with the content; the first that is there is taken, times only where nothing better is
 _TELLS = (
     "ETag",
@@ -96,68 +96,70 @@ def read_whole(root: str, path: str, named: tuple[str, ...] | None = None) -> by
     def ask() -> bytes:
         with _explained(root, path):
             filesystem, base = _opened(root, named)
-            content: bytes = filesystem.cat_file(_join(base, path))
+            content: bytes = filesystem.cat_file(f"{base}/{path}")
             return content
 
     return retrying(ask)
 
 
 def download_from_url(remote: UrlRemote, path: str, size: int | None, stream: Partial) -> None:
-    """Append to ``stream`` the bytes of a file from where it ends; see
-    `everytoken.corpus.upstreams.downloads.download`.
+    """Append to ``stream`` the bytes of a file from where it ends; see `fetch.fetch`.
 
-    The file must be the one that was listed, before its first and after its last byte. A web server that tells no size
-    or gives no ranges of bytes is asked for the whole file, and what came before is given up.
+    The file must be the one that was listed, before its first and after its last byte.
     """
     with _explained(remote.root, path):
         filesystem, base = _opened(remote.root, remote.named)
-        place = _join(base, path)
+        place = f"{base}/{path}"
         _require_listed_version(filesystem, place, remote, size)
-        in_ranges = size is not None or not _is_web(filesystem)  # fsspec seeks in no web file of unknown size
-    if in_ranges:
-        try:
-            _append(filesystem, place, remote, path, size, stream, in_ranges=True)
-        except _NoRanges:
-            in_ranges = False
-    if not in_ranges:
+    if size is None or stream.end() < size:
+        with _explained(remote.root, path):
+            source = _opened_at(filesystem, place, stream)
+        with source:
+            while size is None or stream.end() < size:
+                with _explained(remote.root, path):
+                    block = source.read(_BLOCK if size is None else min(_BLOCK, size - stream.end()))
+                if not block:
+                    break
+                stream.write(block)
+    if size is not None and stream.end() < size:
+        raise Transient(f"{remote.root} ended after {stream.end():,} of {size:,} bytes of {path}")
+    with _explained(remote.root, path):
+        _require_listed_version(filesystem, place, remote, size)
+
+
+def _opened_at(filesystem: Any, place: str, stream: Partial) -> Any:
+    """Open a file to be read from where ``stream`` ends, or from its start where a web server gives no ranges."""
+    start = stream.end()
+    if not _is_web(filesystem):
+        source = filesystem.open(place, "rb", block_size=_READ_AHEAD)
+        if start:
+            source.seek(start)
+        return source
+    settings = _web_settings(filesystem)
+    source = _web_range(filesystem, place, start, settings) if start else None
+    if source is None:
         stream.start_anew()
-        _append(filesystem, place, remote, path, size, stream, in_ranges=False)
-    with _explained(remote.root, path):
-        _require_listed_version(filesystem, place, remote, size)
+        source = filesystem.open(place, "rb", **settings)
+    return source
 
 
-class _NoRanges(Exception):
-    """The storage does not go on from a byte."""
+def _web_range(filesystem: Any, place: str, start: int, settings: dict[str, Any]) -> Any:
+    """Open a web file from a byte on, or return None where the server sends something else.
 
-
-def _append(
-    filesystem: Any, place: str, remote: UrlRemote, path: str, size: int | None, stream: Partial, *, in_ranges: bool
-) -> None:
-    """Append to ``stream`` the bytes from where it ends, by requests for ranges or by one for the whole file."""
-    received = stream.seek(0, os.SEEK_END)
-    with _explained(remote.root, path):
-        source = filesystem.open(place, "rb", **({"block_size": _READ_AHEAD} if in_ranges else _whole(filesystem)))
-    with source:
-        if received:
-            with _explained(remote.root, path), _ranges_needed():
-                source.seek(received)
-        while size is None or received < size:
-            with _explained(remote.root, path), _ranges_needed() if in_ranges and received else nullcontext():
-                block = source.read(_BLOCK if size is None else min(_BLOCK, size - received))
-            if not block:
-                break
-            write_all(stream, block)
-            received += len(block)
-    if size is not None and received < size:
-        raise Transient(f"{remote.root} ended after {received:,} of {size:,} bytes of {path}")
-
-
-@contextmanager
-def _ranges_needed() -> Iterator[None]:
+    fsspec has a file that seeks by a request for each block; it accepts another range, and needs a size.
+    """
+    headers = {**filesystem.kwargs.get("headers", {}), "Range": f"bytes={start}-", "Accept-Encoding": "identity"}
     try:
-        yield
-    except (ValueError, NotImplementedError) as error:  # what fsspec raises where it cannot seek
-        raise _NoRanges from error
+        source = filesystem.open(place, "rb", **settings, headers=headers)
+    except Exception as error:
+        if _status(error) == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+            return None
+        raise
+    told = source.r.headers
+    if told.get("Content-Range", "").startswith(f"bytes {start}-") and "Content-Encoding" not in told:
+        return source
+    source.close()
+    return None
 
 
 def _is_web(filesystem: Any) -> bool:
@@ -165,17 +167,15 @@ def _is_web(filesystem: Any) -> bool:
     return "http" in ((protocol,) if isinstance(protocol, str) else protocol)
 
 
-def _whole(filesystem: Any) -> dict[str, Any]:
-    """Return how a file is opened to be read in one go."""
-    if not _is_web(filesystem):
-        return {"block_size": _READ_AHEAD}
+def _web_settings(filesystem: Any) -> dict[str, Any]:
+    """Return how fsspec opens a web file as one stream; with any size it does not ask for the size first."""
+    settings = {"block_size": 0, "size": 1}
     if "timeout" in filesystem.kwargs:
-        return {"block_size": 0}
+        return settings
     import aiohttp
 
-    # the client's own limit is five minutes for the whole file; with any size, fsspec does not ask for the size first
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=_SILENCE, sock_read=_SILENCE)
-    return {"block_size": 0, "size": 1, "timeout": timeout}
+    # the client's own limit is five minutes for the whole file
+    return {**settings, "timeout": aiohttp.ClientTimeout(total=None, sock_connect=_SILENCE, sock_read=_SILENCE)}
 
 
 def _require_listed_version(filesystem: Any, place: str, remote: UrlRemote, size: int | None) -> None:
@@ -199,10 +199,6 @@ def _opened(root: str, named: tuple[str, ...] | None) -> tuple[fsspec.AbstractFi
     filesystem, base = url_to_fs(root, **guard)
     filesystem.invalidate_cache()  # what another run listed some time ago is not what is there
     return filesystem, base.rstrip("/")
-
-
-def _join(base: str, path: str) -> str:
-    return f"{base}/{path}"
 
 
 def _size_of(info: Mapping[str, Any]) -> int | None:
@@ -239,7 +235,7 @@ def _explained(root: str, path: str | None) -> Iterator[None]:
     what = root if path is None else f"{path} of {root}"
     try:
         yield
-    except (Transient, FetchError, _NoRanges):
+    except (Transient, FetchError):
         raise
     except ImportError as error:
         raise FetchError(
