@@ -107,7 +107,7 @@ def test_a_killed_run_goes_on(tmp_path: Path, tokenizer: Path) -> None:
                 yield task, function(task)
             seen.update({path: path.stat().st_mtime_ns for path in kept})
 
-    make(files, out, parameters(tokenizer, recheck=parameters(tokenizer).recheck), Watching())  # type: ignore[arg-type]
+    make(files, out, parameters(tokenizer), Watching())  # type: ignore[arg-type]
     assert seen == kept, "what was finished is not made again"
     make(files, tmp_path / "fresh", parameters(tokenizer))
     assert stream_bytes(out) == stream_bytes(tmp_path / "fresh")

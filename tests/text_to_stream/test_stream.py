@@ -23,7 +23,6 @@ from everytoken.text_to_stream import join as join_module
 from everytoken.text_to_stream.encode_file import LENGTHS_FILE
 from everytoken.text_to_stream.errors import PreprocessingError
 from everytoken.text_to_stream.join import MadePart, write_index
-from everytoken.tokens.encoding.recheck import Recheck
 from everytoken.tokens.engines import registry
 from everytoken.tokens.errors import TokenizerError
 from everytoken.tokens.streams.megatron import open_indexed
@@ -428,7 +427,9 @@ def test_an_engine_that_differs_stops_the_run(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setitem(registry._FAST, "splintr-rs", lambda *content: _Wrong(opened(*content)))
     tokenizer = write_tokenizer(tmp_path / "tokenizer.json", vocab_size=301)  # a process opens a tokenizer once
     path = write(tmp_path / "in/a.jsonl", texts(3000))
-    given = parameters(tokenizer, engine="splintr-rs", certificate=tmp_path / "proof", recheck=Recheck(1.0, 0))
+    given = parameters(
+        tokenizer, engine="splintr-rs", certificate=tmp_path / "proof", recheck_share=1.0, recheck_documents=10**6
+    )
     make([path], tmp_path / "out", given)
     write(path, [*texts(3000), "the needle", "z"])
     with pytest.raises(PreprocessingError, match=rf"{path}, line 3,001: .*splintr-rs .* gives other ids"):

@@ -104,6 +104,13 @@ def audit_scores(
     show_default=True,
     help="Share of the documents that the reference encodes again.",
 )
+@click.option(
+    "--recheck-documents",
+    type=click.IntRange(0),
+    default=100,
+    show_default=True,
+    help="At most so many of all documents are encoded again.",
+)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of certificate and recheck.")
 @click.option("--max-line-bytes", type=click.IntRange(1), default=1 << 29, show_default=True)
 @click.option(

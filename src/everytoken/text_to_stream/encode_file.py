@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any, NoReturn, NotRequired, TypedDict
 
 import numpy as np
 
@@ -111,7 +111,7 @@ def encode_file(
         stamp: of the file when its SHA-256 was taken (`stamp_of`).
         tokenizer: path of the ``tokenizer.json``.
         engine: what encodes; it never changes a byte.
-        recheck: the share of the documents that the reference encodes again.
+        recheck: which documents the reference encodes again.
 
     Raises:
         FileError: the file is damaged or changed, or one of its rows is no document that can be encoded.
@@ -119,7 +119,9 @@ def encode_file(
         TokenizerError: the tokenizer cannot be used.
     """
     encoder = _open(tokenizer, encoding, engine)
-    rechecker = Rechecker(encoder, recheck, int(source["sha256"][:15], 16) + source["begin"])
+    rechecker = Rechecker(
+        encoder, recheck, int(source["sha256"][:15], 16) + source["begin"], source["end"] - source["begin"]
+    )
     dtype = stored_dtype(encoder.tokenizer.dtype)
     counts, first_lossy = dict.fromkeys(COUNTED, 0), None
     with HashedFile(folder / TOKENS_FILE) as tokens, HashedFile(folder / LENGTHS_FILE) as lengths:
@@ -131,6 +133,10 @@ def encode_file(
             lengths.write((encoded.lengths + 1).astype("<i4", copy=False).data)
             for name, column in document_counts(encoded, encoding.max_tokens).items():
                 counts[name] += int(column.sum(dtype=np.int64))
+        try:
+            rechecker.check()
+        except EngineDiffers as error:
+            _refuse(given, error)
     if stamp_of(given.path) != stamp:
         raise FileError(given.name, None, "it changed while it was read. Leave it alone and run the command again.")
     statistics = FileStatistics(
@@ -167,16 +173,21 @@ def _open(path: Path, encoding: Encoding, engine: str) -> DocumentEncoder:
     return encoder
 
 
+def _refuse(given: TextRange, error: EngineDiffers) -> NoReturn:
+    assert isinstance(error.place, int)
+    fail(given, error.place, str(error), kind=RecheckFailed)
+
+
 def _encode(
     encoder: DocumentEncoder, rechecker: Rechecker, given: TextRange, batch: Texts, max_tokens: int | None
 ) -> Encoded:
     try:
         encoded = encoder.encode(batch.texts, max_tokens)
-        rechecker.check(batch.texts, encoded, max_tokens)
+        rechecker.add(batch.texts, encoded, max_tokens, batch.row.__add__)
     except SpelledSpecialToken as error:
         fail(given, batch.row + error.number, str(error))
     except EngineDiffers as error:
-        fail(given, batch.row + error.number, str(error), kind=RecheckFailed)
+        _refuse(given, error)
     except TokenizerError as error:
         fail(given, batch.row, f"in the {len(batch.texts)} documents from here on: {error}")
     return encoded

@@ -72,7 +72,9 @@ class Tokenization:
         engine: ``fastest`` of those proven equal, or the name of one.
         certificate: folder of the certificates; None: ``<out>.certificate``.
         cases: adversarial texts that engines are compared on before use.
-        recheck: the share of the documents that the reference encodes again during the run.
+        recheck_share: of the documents, which the reference encodes again during the run.
+        recheck_documents: so many of them at most.
+        seed: of the certificate's texts and of these documents.
         max_line_bytes: a longer line is an error; a worker may need several times that memory.
         keep_parts: whether the encoded files stay beside the stream.
     """
@@ -86,7 +88,9 @@ class Tokenization:
     engine: str
     certificate: Path | None
     cases: int
-    recheck: Recheck
+    recheck_share: float
+    recheck_documents: int
+    seed: int
     max_line_bytes: int
     keep_parts: bool
 
@@ -204,7 +208,7 @@ def _certified(
         engines=engines,
         reference=reference_version(),
         cases=parameters.cases,
-        seed=parameters.recheck.seed,
+        seed=parameters.seed,
         sampled=[text._replace(name=file.name) for file, text in zip(inputs, texts, strict=True)],  # kept: no place
     )
     # One folder may hold the certificates of many tokenizers. What is there is used without the writers' lock, so runs
@@ -242,6 +246,8 @@ def _planned(
 ) -> list[dict[str, Artifact]]:
     """Return the parts of each file by fingerprint, in order."""
     encoding = Encoding(tokenizer_sha256, parameters.eos, parameters.special_tokens_in_text, parameters.max_tokens)
+    size = sum(file.stamp[0] for file in inputs)
+    recheck = Recheck.capped(parameters.recheck_share, parameters.seed, parameters.recheck_documents, size)
     planned = []
     for file in inputs:
         whole = file.texts(parameters.text_field, parameters.max_line_bytes)
@@ -255,7 +261,7 @@ def _planned(
                 stamp=file.stamp,
                 tokenizer=parameters.tokenizer,
                 engine=engine,
-                recheck=parameters.recheck,
+                recheck=recheck,
             )
             for source in file.ranges(parameters.text_field)
         ]
