@@ -1,7 +1,7 @@
 """Some documents of a run are encoded again by the reference, whatever the certificate says.
 
 The certificate shows that a fast engine is equal on what was tried before; this shows it for documents of the run.
-Each document has a number between 0 and 1, a pure function of seed, part and row. The least numbers of a part are drawn:
+Each document has a number between 0 and 1, a pure function of seed, part and row. The least of a part are drawn:
 those below ``share``, and no more of them than the part's share of the cap.
 
 So all documents are equally likely, and the cost of a large corpus does not grow. With n documents drawn and none that
