@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 import resource
@@ -395,13 +396,46 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path: Path, tokenizer: Path
 def test_a_certificate_serves_other_files(tmp_path: Path, tokenizer: Path, three: list[Path]) -> None:
     if not registry.installed_engines():
         pytest.skip("no fast engine is installed")
-    given = parameters(tokenizer, engine="fastest", certificate=tmp_path / "proof")
+    name = next(iter(registry.installed_engines()))
+    given = parameters(tokenizer, engine=name, certificate=tmp_path / "proof")
     make(three[:1], tmp_path / "one", given)
     before = _stamps(tmp_path / "proof")
-    make(three, tmp_path / "three", given)
+    assert before
+    for engine in (name, "fastest"):
+        make(three, tmp_path / "three", dataclasses.replace(given, engine=engine))
     assert _stamps(tmp_path / "proof") == before
-    make(three, tmp_path / "three", parameters(tokenizer, engine="fastest", certificate=tmp_path / "proof", cases=60))
+    make(three, tmp_path / "three", dataclasses.replace(given, cases=60))
     assert _stamps(tmp_path / "proof") != before, "other cases: another certificate"
+
+
+def test_a_small_corpus_pays_for_no_proof(
+    tmp_path: Path, tokenizer: Path, three: list[Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    """And where a proof is kept already, a fast engine encodes a small corpus, too."""
+    if not registry.installed_engines():
+        pytest.skip("no fast engine is installed")
+    proof = tmp_path / "proof"
+    costly = parameters(tokenizer, engine="fastest", certificate=proof, cases=1000)
+    caplog.set_level("INFO", "everytoken")
+    assert make(three, tmp_path / "small", costly).stream.measured["engine"] == "tokenizers"
+    assert "tokenizers encodes: to prove" in caplog.text
+    assert not proof.exists()
+    named = dataclasses.replace(costly, engine=next(iter(registry.installed_engines())))
+    made = make(three, tmp_path / "named", named).stream
+    assert made.measured["engine"] == named.engine, "who names an engine gets its proof"
+    fast = make(three[1:], tmp_path / "again", costly).stream
+    assert fast.measured["engine"] != "tokenizers"
+
+
+def test_the_proofs_are_in_the_cache_of_the_user(
+    tmp_path: Path, tokenizer: Path, three: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not registry.installed_engines():
+        pytest.skip("no fast engine is installed")
+    monkeypatch.setenv("EVERYTOKEN_CACHE", str(tmp_path / "mine"))
+    make(three, tmp_path / "out", parameters(tokenizer, engine=next(iter(registry.installed_engines()))))
+    assert list((tmp_path / "mine/certificates").glob("*/ledger.json"))
+    assert not (tmp_path / "out.certificate").exists()
 
 
 class _Wrong:
@@ -465,11 +499,11 @@ def test_an_unreadable_tokenizer_is_an_error(tmp_path: Path, three: list[Path]) 
         ArtifactStore(tmp_path / "out").load()
 
 
-@pytest.mark.parametrize("place", ["out.parts", "out", "out.certificate"])
+@pytest.mark.parametrize("place", ["out.parts", "out", "proof"])
 def test_inputs_where_the_run_writes_are_refused_and_stay(tmp_path: Path, tokenizer: Path, place: str) -> None:
     inside = write(tmp_path / place / "mine.jsonl", texts(5, 0))
     with pytest.raises((PreprocessingError, ShardsError), match=r"Move these|Choose another --out|another folder"):
-        make([inside], tmp_path / "out", parameters(tokenizer))
+        make([inside], tmp_path / "out", parameters(tokenizer, certificate=tmp_path / "proof"))
     assert inside.exists()
 
 

@@ -95,7 +95,11 @@ def audit_scores(
 @click.option("--max-tokens", default="none", show_default=True, help="Cap of a document, EOS included, or none.")
 @click.option("--max-lossy-share", type=click.FloatRange(0, 1), default=0.0, show_default=True)
 @click.option("--engine", default="fastest", show_default=True, help="fastest, tokenizers or another installed one.")
-@click.option("--certificate", type=click.Path(file_okay=False, path_type=Path), help="Default: OUT.certificate.")
+@click.option(
+    "--certificate",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder of engines' proofs.  [default: the user's cache]",
+)
 @click.option("--cases", type=click.IntRange(1), default=100_000, show_default=True, help="Texts of the certificate.")
 @click.option(
     "--recheck-share",

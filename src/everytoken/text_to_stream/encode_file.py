@@ -8,10 +8,9 @@ by batch: memory holds one batch of texts, whatever the size of the file.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, NotRequired, TypedDict
+from typing import NoReturn, NotRequired, TypedDict
 
 import numpy as np
 
@@ -92,7 +91,7 @@ def encode_file(
     *,
     source: FileRange,
     encoding: Encoding,
-    proof: Mapping[str, Any] | None,
+    proof: None,
     given: TextRange,
     stamp: Stamp,
     tokenizer: Path,
@@ -105,8 +104,7 @@ def encode_file(
         folder: where the tokens go.
         source: which bytes.
         encoding: what decides the ids.
-        proof: of the certificate (`everytoken.tokens.engines.certificate.proof_of`): that the engine gives the ids of
-            the reference; None when the reference is the engine.
+        proof: always None. It is recorded, as version 0.1.0 did for the reference, so that its streams count as made.
         given: where these bytes are.
         stamp: of the file when its SHA-256 was taken (`stamp_of`).
         tokenizer: path of the ``tokenizer.json``.

@@ -13,6 +13,8 @@ from everytoken.text_to_stream.encode_file import FileRange, Stamp, stamp_of
 from everytoken.text_to_stream.errors import FileError, PreprocessingError
 from everytoken.text_to_stream.texts import TextRange, is_cuttable, kind_of
 
+_PLAIN = (".jsonl", ".json", ".txt", ".arrow")
+_TIMES_PACKED = 4  # bytes of text in one of a compressed file, about
 RANGE_BYTES = 1 << 26  # of a file of lines without compression that one worker takes at a time
 
 
@@ -31,6 +33,11 @@ class InputFile:
     name: str
     sha256: str
     stamp: Stamp
+
+    @property
+    def text_bytes(self) -> int:
+        """About how many bytes of text it holds, by its size and name."""
+        return self.stamp[0] * (1 if self.name.endswith(_PLAIN) else _TIMES_PACKED)
 
     def texts(self, text_field: str, max_line_bytes: int) -> TextRange:
         """Return what is read of the whole file."""

@@ -27,28 +27,20 @@ from everytoken.shards import (
     DamagedStore,
     Engine,
     Failure,
-    StoreBusy,
     file_sha256,
     lock_folder,
     plan_artifact,
     progress,
     sole_writer,
 )
-from everytoken.text_to_stream.certify import certify_files
+from everytoken.text_to_stream.certify import engine_of_run
 from everytoken.text_to_stream.encode_file import Encoding, encode_file
 from everytoken.text_to_stream.errors import FileError, PreprocessingError, RecheckFailed
 from everytoken.text_to_stream.inputs import InputFile, find_inputs
 from everytoken.text_to_stream.join import JoinedFilesStatistics, MadePart, MakePart, join_files
 from everytoken.text_to_stream.texts import TextRange, place_of
 from everytoken.tokens.encoding import EncodedCounts, Recheck, sum_counts
-from everytoken.tokens.engines import (
-    FASTEST,
-    REFERENCE,
-    chosen_engine,
-    installed_engines,
-    proof_of,
-    reference_version,
-)
+from everytoken.tokens.engines import REFERENCE, certificates_folder, installed_engines, reference_version
 from everytoken.tokens.tokenizer import EncodingRules, SpecialTokens, TokenizerStatistics, library_record
 
 logger = logging.getLogger(__name__)
@@ -70,7 +62,7 @@ class Tokenization:
         max_tokens: cap of a document, EOS included; None for none.
         max_lossy_share: the run fails when a greater share of the documents loses text.
         engine: ``fastest`` of those proven equal, or the name of one.
-        certificate: folder of the certificates; None: ``<out>.certificate``.
+        certificate: folder of the proofs of engines; None: the user's (`everytoken.tokens.engines.kept_verdicts`).
         cases: adversarial texts that engines are compared on before use.
         recheck_share: of the documents, which the reference encodes again during the run.
         recheck_documents: so many of them at most.
@@ -134,11 +126,21 @@ def tokenize(files: Sequence[Path], out: Path, parameters: Tokenization, workers
     stream.check_replaceable()
     working = out.with_name(f"{out.name}.parts")
     working.parent.mkdir(parents=True, exist_ok=True)
-    certificates = parameters.certificate or out.with_name(f"{out.name}.certificate")
+    certificates = parameters.certificate or certificates_folder()
     _require_own(working, certificates, out, inputs)
     with sole_writer(lock_folder(working)):
-        certificate, engine = _certified(parameters, tokenizer_sha256, inputs, certificates)
-        planned = _planned(inputs, parameters, tokenizer_sha256, certificate, engine)
+        texts = [file.texts(parameters.text_field, parameters.max_line_bytes) for file in inputs]
+        engine = engine_of_run(
+            parameters.engine,
+            EncodingRules(parameters.tokenizer, parameters.eos, parameters.special_tokens_in_text),
+            tokenizer_sha256,
+            [text._replace(name=file.name) for file, text in zip(inputs, texts, strict=True)],
+            text_bytes=sum(file.text_bytes for file in inputs),
+            cases=parameters.cases,
+            seed=parameters.seed,
+            folder=certificates,
+        )
+        planned = _planned(inputs, parameters, tokenizer_sha256, engine)
         files_of_stream = [(file.name, list(parts)) for file, parts in zip(inputs, planned, strict=True)]
         begin = time.monotonic()  # the proof is made once, and its time is told apart
         made = _held(stream, plan_artifact(join_files, files=files_of_stream, parts={}, measured={}))
@@ -189,50 +191,6 @@ def _require_own(working: Path, certificates: Path, out: Path, inputs: Sequence[
                 raise PreprocessingError(f"{file.path} lies in {folder}, where the run writes. Choose another --out.")
 
 
-def _certified(
-    parameters: Tokenization, tokenizer_sha256: str, inputs: Sequence[InputFile], folder: Path
-) -> tuple[Artifact | None, str]:
-    """Return the certificate and the engine that it allows; no certificate when the reference itself encodes."""
-    engines = installed_engines()
-    if parameters.engine == REFERENCE or (parameters.engine == FASTEST and not engines):
-        return None, REFERENCE
-    if parameters.engine not in (FASTEST, *engines):
-        raise PreprocessingError(
-            f"the engine {parameters.engine!r} is not installed; there is {', '.join([FASTEST, REFERENCE, *engines])}"
-        )
-    texts = [file.texts(parameters.text_field, parameters.max_line_bytes) for file in inputs]
-    planned = plan_artifact(
-        certify_files,
-        tokenizer_sha256=tokenizer_sha256,
-        rules=EncodingRules(parameters.tokenizer, parameters.eos, parameters.special_tokens_in_text),
-        engines=engines,
-        reference=reference_version(),
-        cases=parameters.cases,
-        seed=parameters.seed,
-        sampled=[text._replace(name=file.name) for file, text in zip(inputs, texts, strict=True)],  # kept: no place
-    )
-    # One folder may hold the certificates of many tokenizers. What is there is used without the writers' lock, so runs
-    # can share it.
-    store = ArtifactStore(folder / f"{tokenizer_sha256[:16]}_{parameters.special_tokens_in_text}")
-    certificate = _held(store, planned)
-    if certificate is None:
-        logger.info("comparing %s with %s, once for this tokenizer", ", ".join(engines), REFERENCE)
-        begin = time.monotonic()
-        certificate = _saved_by_one(store, planned)
-        logger.info("compared in %.1f s; kept in %s", time.monotonic() - begin, store.root)
-    return certificate, chosen_engine(certificate, parameters.engine)
-
-
-def _saved_by_one(store: ArtifactStore, planned: Artifact) -> Artifact:
-    """Save it, or wait until another run has."""
-    while True:
-        try:
-            return store.save(planned)
-        except StoreBusy:
-            logger.info("another run makes %s; waiting for it", store.root)
-            time.sleep(1)
-
-
 def _version(engine: str) -> str:
     return reference_version() if engine == REFERENCE else installed_engines()[engine]
 
@@ -241,7 +199,6 @@ def _planned(
     inputs: Sequence[InputFile],
     parameters: Tokenization,
     tokenizer_sha256: str,
-    certificate: Artifact | None,
     engine: str,
 ) -> list[dict[str, Artifact]]:
     """Return the parts of each file by fingerprint, in order."""
@@ -256,7 +213,7 @@ def _planned(
                 encode_file,
                 source=source,
                 encoding=encoding,
-                proof=None if certificate is None else proof_of(certificate),
+                proof=None,
                 given=whole._replace(begin=source["begin"], end=source["end"]),
                 stamp=file.stamp,
                 tokenizer=parameters.tokenizer,

@@ -19,7 +19,13 @@ from everytoken.tokens.encoding import (
     tokenization_table,
     tombstones_of,
 )
-from everytoken.tokens.engines import REFERENCE, certify_engines, installed_engines, reference_version
+from everytoken.tokens.engines import (
+    REFERENCE,
+    certificates_folder,
+    certify_engines,
+    installed_engines,
+    reference_version,
+)
 from everytoken.tokens.streams import (
     SIDECAR,
     CompactStatistics,
@@ -73,6 +79,7 @@ def prove_engines(
         cases=proof.cases,
         documents=proof.documents,
         seed=proof.seed,
+        kept_in=certificates_folder(),
     )
 
 

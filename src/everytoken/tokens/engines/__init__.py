@@ -6,9 +6,17 @@ from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
     from everytoken.tokens.engines.adversarial import adversarial_cases
-    from everytoken.tokens.engines.certificate import FASTEST, certify_engines, chosen_engine, proof_of
-    from everytoken.tokens.engines.comparison import EngineProof, EngineVerdict, compare_engines
+    from everytoken.tokens.engines.certificate import FASTEST, certify_engines, chosen_engine, proven_engine
+    from everytoken.tokens.engines.comparison import EngineProof, compare_engines
     from everytoken.tokens.engines.guard import check_cut, open_guarded
+    from everytoken.tokens.engines.kept_verdicts import (
+        ComparedOn,
+        EngineVerdict,
+        KeptVerdicts,
+        certificates_folder,
+        corpus_bytes_of_proof,
+        fastest_of,
+    )
     from everytoken.tokens.engines.registry import (
         REFERENCE,
         EngineName,
@@ -21,20 +29,25 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = exports(__name__, __file__)
 
 __all__ = [
+    "ComparedOn",
     "EngineName",
     "EngineProof",
     "EngineVerdict",
     "FASTEST",
+    "KeptVerdicts",
     "REFERENCE",
     "TokenizerEngine",
     "adversarial_cases",
+    "certificates_folder",
     "certify_engines",
     "check_cut",
     "chosen_engine",
     "compare_engines",
+    "corpus_bytes_of_proof",
+    "fastest_of",
     "installed_engines",
     "open_engine",
     "open_guarded",
-    "proof_of",
+    "proven_engine",
     "reference_version",
 ]
