@@ -129,7 +129,8 @@ def tokenize_command(files: tuple[Path, ...], **options: Any) -> None:
     """
     from everytoken.shards import start_server
 
-    start_server()  # it imports for the workers while this process imports
+    # it imports for the workers while this process imports
+    start_server(["concurrent.futures.process", "everytoken.text_to_stream.encode_file"])
     from everytoken.text_to_stream import EXPECTED_ERRORS, tokenize_files
 
     try:

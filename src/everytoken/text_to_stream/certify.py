@@ -15,7 +15,6 @@ from everytoken.tokens.engines import (
     REFERENCE,
     ComparedOn,
     KeptVerdicts,
-    compare_engines,
     corpus_bytes_of_proof,
     fastest_of,
     installed_engines,
@@ -73,6 +72,8 @@ def engine_of_run(
             return REFERENCE
         logger.info("comparing %s with %s, once for this tokenizer", ", ".join(missing), REFERENCE)
         begin = time.monotonic()
+        from everytoken.tokens.engines import compare_engines  # loaded here: most runs find all that they need
+
         documents = sampled_documents(sampled, seed)
         opened = open_tokenizer(rules.place, rules.eos_token)
         compare_engines(

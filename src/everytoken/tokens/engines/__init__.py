@@ -6,16 +6,18 @@ from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
     from everytoken.tokens.engines.adversarial import adversarial_cases
-    from everytoken.tokens.engines.certificate import FASTEST, certify_engines, chosen_engine, proven_engine
+    from everytoken.tokens.engines.certificate import certify_engines, chosen_engine
     from everytoken.tokens.engines.comparison import EngineProof, compare_engines
-    from everytoken.tokens.engines.guard import check_cut, open_guarded
+    from everytoken.tokens.engines.guard import Measured, check_cut, encode_measured, open_guarded
     from everytoken.tokens.engines.kept_verdicts import (
+        FASTEST,
         ComparedOn,
         EngineVerdict,
         KeptVerdicts,
         certificates_folder,
         corpus_bytes_of_proof,
         fastest_of,
+        proven_engine,
     )
     from everytoken.tokens.engines.registry import (
         REFERENCE,
@@ -35,6 +37,7 @@ __all__ = [
     "EngineVerdict",
     "FASTEST",
     "KeptVerdicts",
+    "Measured",
     "REFERENCE",
     "TokenizerEngine",
     "adversarial_cases",
@@ -44,6 +47,7 @@ __all__ = [
     "chosen_engine",
     "compare_engines",
     "corpus_bytes_of_proof",
+    "encode_measured",
     "fastest_of",
     "installed_engines",
     "open_engine",

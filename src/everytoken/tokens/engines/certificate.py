@@ -21,7 +21,7 @@ from everytoken.shards import Artifact, Built, Shards, versioned
 from everytoken.tokens.engines import registry
 from everytoken.tokens.engines.adversarial import family_sizes
 from everytoken.tokens.engines.comparison import EngineProof, compare_engines
-from everytoken.tokens.engines.kept_verdicts import EngineVerdict
+from everytoken.tokens.engines.kept_verdicts import FASTEST, proven_engine
 from everytoken.tokens.engines.registry import REFERENCE
 from everytoken.tokens.errors import TokenizerError
 from everytoken.tokens.tokenizer import EncodingRules, SpecialTokens, open_tokenizer
@@ -29,7 +29,6 @@ from everytoken.tokens.tokenizer import EncodingRules, SpecialTokens, open_token
 logger = logging.getLogger(__name__)
 
 CERTIFICATE_FILE = "certificate.json"
-FASTEST = "fastest"
 
 
 @versioned("certify_engines", 1, unrecorded=["kept_in"])
@@ -151,40 +150,3 @@ def chosen_engine(
     name = fastest if wanted == FASTEST else wanted
     where = f"the certificate {certificate.folder}"
     return proven_engine(proof["engines"], name, proof["reference"]["version"], where, again)
-
-
-def proven_engine(verdicts: Mapping[str, EngineVerdict], name: str, reference: str, where: str, again: str) -> str:
-    """Return the name of an engine if it is the reference, or proven equal and installed as it was then.
-
-    Args:
-        verdicts: on the engines, by name.
-        reference: the version that they were compared with.
-        where: the verdicts are kept, for messages.
-        again: how to make another one, for messages.
-
-    Raises:
-        TokenizerError: it is neither.
-    """
-    if name == REFERENCE:
-        return name
-    if name not in verdicts:
-        raise TokenizerError(
-            f"there is no proof for the engine {name!r}, only for {sorted(verdicts)}. Install it (pip install "
-            f"'.[fast]' has those that are supported) and run again, or set engine to {FASTEST!r} or {REFERENCE!r}"
-        )
-    engine = verdicts[name]
-    if not engine["equal"]:
-        raise TokenizerError(
-            f"the engine {name} {engine['version']} does not give the ids of {REFERENCE} "
-            f"{reference} with this tokenizer: {engine['difference']}. Set engine to {FASTEST!r} "
-            f"(of those that are equal) or {REFERENCE!r}"
-        )
-    for library, said, now in (
-        (name, engine["version"], registry.installed_engines().get(name)),
-        (REFERENCE, reference, registry.reference_version()),
-    ):
-        if said != now:
-            raise TokenizerError(
-                f"{where} is for {library} {said}, installed is {now or 'none'}. {again}, or install {library}=={said}"
-            )
-    return name

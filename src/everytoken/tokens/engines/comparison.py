@@ -107,7 +107,7 @@ def compare_engines(
             _compare(trials, reference, sampled, documents)
         for trial in trials:
             trial.check_again(generated.slice + sampled.slice)
-        measured = _speeds(reference, trials, sampled.timed or generated.timed)
+        measured = _speeds(reference, trials, _timed(sampled, generated))
         for trial in fresh:
             if kept is not None:
                 kept.keep(trial.name, trial.verdict, trial.speed)
@@ -286,6 +286,12 @@ def _speeds(reference: TokenizerEngine, trials: Sequence[_Trial], labelled: Sequ
     # where the clock saw no time pass, nothing is faster
     fastest = max(speeds, key=lambda name: math.inf if (speed := speeds[name]) is None else speed, default=REFERENCE)
     return {"megabytes_per_second": speeds, "fastest": fastest}
+
+
+def _timed(sampled: _Texts, generated: _Texts) -> list[tuple[str, str]]:
+    """Return documents, or generated texts where the documents are too few to tell how fast an engine is."""
+    few = sampled.timed_characters < min(_TIMED_CHARACTERS // 8, generated.timed_characters)
+    return generated.timed if few else sampled.timed or generated.timed
 
 
 def _measured_speeds(

@@ -19,12 +19,15 @@ from typing import TypedDict
 
 from everytoken.locks import locked
 from everytoken.shards import Artifact, ArtifactStore, Built, DamagedStore, plan_artifact, versioned
+from everytoken.tokens.engines import registry
+from everytoken.tokens.engines.registry import REFERENCE
 from everytoken.tokens.errors import TokenizerError
 from everytoken.tokens.tokenizer import SpecialTokens
 
 logger = logging.getLogger(__name__)
 
 CACHE_VARIABLE = "EVERYTOKEN_CACHE"
+FASTEST = "fastest"
 _CORPUS_BYTES_A_CASE = 100  # that the reference encodes in the time in which an engine is compared on a case
 
 
@@ -132,3 +135,40 @@ def fastest_of(verdicts: Mapping[str, tuple[EngineVerdict, float | None]], other
     """Return the engine that was the fastest of those that are equal; ``otherwise`` when none is."""
     speeds = {name: speed or 0.0 for name, (verdict, speed) in verdicts.items() if verdict["equal"]}
     return max(speeds, key=speeds.__getitem__, default=otherwise)
+
+
+def proven_engine(verdicts: Mapping[str, EngineVerdict], name: str, reference: str, where: str, again: str) -> str:
+    """Return the name of an engine if it is the reference, or proven equal and installed as it was then.
+
+    Args:
+        verdicts: on the engines, by name.
+        reference: the version that they were compared with.
+        where: the verdicts are kept, for messages.
+        again: how to make another one, for messages.
+
+    Raises:
+        TokenizerError: it is neither.
+    """
+    if name == REFERENCE:
+        return name
+    if name not in verdicts:
+        raise TokenizerError(
+            f"there is no proof for the engine {name!r}, only for {sorted(verdicts)}. Install it (pip install "
+            f"'.[fast]' has those that are supported) and run again, or set engine to {FASTEST!r} or {REFERENCE!r}"
+        )
+    engine = verdicts[name]
+    if not engine["equal"]:
+        raise TokenizerError(
+            f"the engine {name} {engine['version']} does not give the ids of {REFERENCE} "
+            f"{reference} with this tokenizer: {engine['difference']}. Set engine to {FASTEST!r} "
+            f"(of those that are equal) or {REFERENCE!r}"
+        )
+    for library, said, now in (
+        (name, engine["version"], registry.installed_engines().get(name)),
+        (REFERENCE, reference, registry.reference_version()),
+    ):
+        if said != now:
+            raise TokenizerError(
+                f"{where} is for {library} {said}, installed is {now or 'none'}. {again}, or install {library}=={said}"
+            )
+    return name
