@@ -62,7 +62,7 @@ WORKERS = 2
 FILES = 8
 SUFFIXES = {".py", ".pyi", ".md", ".rst", ".txt", ".html"}
 MAX_FILE_BYTES = 400_000
-NEEDS = {"datatrove": ["datatrove"], "gpt2-gigatoken": ["gigatoken", "megatron.core"]}
+NEEDS = {"datatrove": ["datatrove"], "prototype": ["splintr"], "gpt2-gigatoken": ["gigatoken", "megatron.core"]}
 
 
 # ---------------------------------------------------------------------------------------------------- the corpus
