@@ -15,8 +15,8 @@ Text: files of the standard library and the installed packages up to 400 kB, and
 
 Systems (``--only`` takes a list):
 
-- ``reference``, ``fast``: ``everytoken tokenize`` with the engine tokenizers, and with the fastest that its certificate
-  allows. The certificate is made before (its time is shown): it is needed once for a tokenizer file.
+- ``reference``, ``fast``: ``everytoken tokenize`` with the engine tokenizers, and with the fastest that is proven. The
+  proof is made before, if the user's cache has none (the time is shown): it is needed once for a tokenizer file.
 - ``datatrove``: its MegatronDocumentTokenizer, run by its LocalPipelineExecutor with 2 tasks and 2 workers.
 - ``prototype``: splintr-rs alone in 2 processes that are forks: it decompresses, parses, encodes and writes a ``.bin``
   of each file, and checks nothing. It is the limit of ``fast``, and a ratio of CPU seconds is printed.
@@ -192,10 +192,10 @@ def _tree(root: int) -> Iterator[int]:
 # ---------------------------------------------------------------------------------------------------- the systems
 
 
-def everytoken(corpus: Path, out: Path, tokenizer: Path, engine: str, certificate: Path) -> list[str]:
+def everytoken(corpus: Path, out: Path, tokenizer: Path, engine: str) -> list[str]:
     command = [str(Path(sys.executable).with_name("everytoken")), "tokenize", *map(str, sorted(corpus.iterdir()))]
     command += ["--out", str(out), "--tokenizer", str(tokenizer), "--eos", EOS, "--workers", str(WORKERS)]
-    command += ["--engine", engine, "--certificate", str(certificate)]
+    command += ["--engine", engine]
     return [*command, "--special-tokens-in-text", "control", "--max-lossy-share", "1"]
 
 
@@ -418,13 +418,12 @@ def compare(folder: Path, given: argparse.Namespace) -> None:
     packed = sum(path.stat().st_size for path in corpus.iterdir())
     print(f"{documents:,} documents, {size / 1e6:.1f} MB of text in {FILES} .jsonl.zst files of {packed / 1e6:.1f} MB")
     tokenizer = given.tokenizer.resolve() if given.tokenizer else trained(folder)
-    certificates = folder / "certificates"
 
     def plain(system: str, with_tokenizer: Path) -> Callable[[Path], list[str]]:
         return lambda out: itself(system, corpus, out, with_tokenizer)
 
     def ours(engine: str, with_tokenizer: Path) -> Callable[[Path], list[str]]:
-        return lambda out: everytoken(corpus, out, with_tokenizer, engine, certificates)
+        return lambda out: everytoken(corpus, out, with_tokenizer, engine)
 
     systems = {
         "reference": ours("tokenizers", tokenizer),
@@ -446,7 +445,7 @@ def compare(folder: Path, given: argparse.Namespace) -> None:
         if name in systems:
             first = measured(systems[name](folder / "first"), folder / "log")
             shutil.rmtree(folder / "first")
-            print(f"{name}: the first run, which makes the certificate, takes {first.wall:.1f} s")
+            print(f"{name}: the first run, which makes the proof if none is kept, takes {first.wall:.1f} s")
     runs: dict[str, list[Run]] = {name: [] for name in systems}
     for number in range(given.rounds):
         print(f"round {number + 1}, load average {Path('/proc/loadavg').read_text().split()[0]}", flush=True)

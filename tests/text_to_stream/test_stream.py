@@ -12,18 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 import pytest
 from tokenizers import Tokenizer
 
-from everytoken.shards import DamagedStore, IncompleteStore, ShardsError
+from everytoken.shards import DamagedStore, IncompleteStore, ShardsError, value_digest
 from everytoken.shards.artifacts import ArtifactStore
 from everytoken.shards.engines import WorkerProcesses
 from everytoken.text_to_stream import inputs
 from everytoken.text_to_stream import join as join_module
-from everytoken.text_to_stream.encode_file import LENGTHS_FILE
 from everytoken.text_to_stream.errors import PreprocessingError
-from everytoken.text_to_stream.join import MadePart, write_index
+from everytoken.text_to_stream.join import write_index
+from everytoken.text_to_stream.parts import LENGTHS, MadePart, SummedFile
 from everytoken.tokens.engines import registry
 from everytoken.tokens.errors import TokenizerError
 from everytoken.tokens.streams.megatron import open_indexed
@@ -175,15 +174,24 @@ def test_what_changed_is_made_again(tmp_path: Path, tokenizer: Path, three: list
 
 
 def test_streams_of_earlier_versions_count_as_made(tmp_path: Path, tokenizer: Path) -> None:
-    """What is recorded of a part of JSON Lines stays what 0.1.0 recorded."""
+    """What is recorded of a part of JSON Lines stays what 0.1.0 recorded, and so does its fingerprint."""
     path = write(tmp_path / "in/a.jsonl.zst", texts(20))
-    make([path], tmp_path / "out", parameters(tokenizer, keep_parts=True))
-    part = next((tmp_path / "out.parts").glob("[!.]*/ledger.json"))
-    recorded = orjson.loads(part.read_bytes())["recipe"]["parameters"]
-    assert sorted(recorded) == ["encoding", "proof", "source"]
-    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
-    assert recorded["source"] == {"sha256": sha256, "begin": 0, "end": path.stat().st_size, "text_field": "text"}
-    assert sorted(recorded["encoding"]) == ["eos_token", "max_tokens", "special_tokens_in_text", "tokenizer_sha256"]
+    made = make([path], tmp_path / "out", parameters(tokenizer)).stream
+    sha256, tokenizer_sha256 = (hashlib.sha256(file.read_bytes()).hexdigest() for file in (path, tokenizer))
+    recorded = {
+        "encoding": {
+            "eos_token": EOS,
+            "max_tokens": None,
+            "special_tokens_in_text": "literal",
+            "tokenizer_sha256": tokenizer_sha256,
+        },
+        "proof": None,
+        "source": {"sha256": sha256, "begin": 0, "end": path.stat().st_size, "text_field": "text"},
+    }
+    part = {"function": "everytoken.preprocessing.encode_file.encode_file", "version": 1, "parameters": recorded}
+    files = [["a.jsonl.zst", [value_digest([value_digest(part), []])]]]
+    stream = {"function": "everytoken.preprocessing.join.join_files", "version": 1, "parameters": {"files": files}}
+    assert made.ledger["fingerprint"] == value_digest([value_digest(stream), []])
 
 
 def test_a_damaged_part_is_not_joined(
@@ -192,12 +200,12 @@ def test_a_damaged_part_is_not_joined(
     found = join_module._tokenizer
 
     def damaged(parts: Sequence[MadePart]) -> Any:
-        with (parts[1].folder / "tokens.bin").open("r+b") as file:
+        with parts[1].path(".lengths").open("r+b") as file:
             file.write(b"\xff")
         return found(parts)
 
     monkeypatch.setattr("everytoken.text_to_stream.join._tokenizer", damaged)
-    with pytest.raises(DamagedStore, match=r"tokens.bin is not the file that was written"):
+    with pytest.raises(DamagedStore, match=r"lengths is not the file that was written"):
         make(three, tmp_path / "out", parameters(tokenizer))
     assert not (tmp_path / "out").exists()
     monkeypatch.undo()
@@ -233,18 +241,15 @@ def test_bad_files_are_named_and_the_others_are_kept(tmp_path: Path, tokenizer: 
 
 
 class Watching:
-    """Runs tasks in this process, and notes which wrote files."""
+    """Runs tasks in this process, and notes which there were."""
 
     def __init__(self) -> None:
-        self.made: list[str] = []
+        self.made: list[int] = []
 
     def run(self, function: Any, tasks: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
         for task in tasks:
-            folder = function.working / task[0]
-            before = _stamps(folder) if folder.exists() else {}
+            self.made.append(task.number)
             yield task, function(task)
-            if _stamps(folder) != before:
-                self.made.append(task[0])
 
 
 def test_finished_parts_are_not_made_twice(tmp_path: Path, tokenizer: Path, three: list[Path]) -> None:
@@ -267,7 +272,7 @@ def test_kept_parts_serve_runs_with_other_files(tmp_path: Path, tokenizer: Path,
     assert len(watching.made) == 1
     make(three[1:], tmp_path / "fresh", parameters(tokenizer))
     assert stream_bytes(tmp_path / "out") == stream_bytes(tmp_path / "fresh")
-    assert len(list((tmp_path / "out.parts").glob("[!.]*"))) == 2, "the part of the first file is gone"
+    assert len(list((tmp_path / "out.parts").glob("[!.]*.json"))) == 2, "the part of the first file is gone"
     assert not make(three[1:], tmp_path / "out", parameters(tokenizer)).made
     assert not (tmp_path / "out.parts").exists()
 
@@ -275,11 +280,13 @@ def test_kept_parts_serve_runs_with_other_files(tmp_path: Path, tokenizer: Path,
 def test_a_part_damaged_before_the_join_is_made_again(tmp_path: Path, tokenizer: Path, three: list[Path]) -> None:
     class Damaging(Watching):
         def run(self, function: Any, tasks: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-            yield from super().run(function, tasks)
-            with (function.working / tasks[0][0] / "tokens.bin").open("r+b") as file:
-                file.write(b"\xff\xff")
+            for task, (part, sha256) in super().run(function, tasks):
+                if task.number == 1:
+                    with part.path(".tokens").open("r+b") as file:
+                        file.write(b"\xff\xff")
+                yield task, (part, sha256)
 
-    with pytest.raises(ShardsError, match=r"tokens.bin is not the file that was written"):
+    with pytest.raises(ShardsError, match=r"tokens is not the file that was written"):
         make(three, tmp_path / "out", parameters(tokenizer), Damaging())
     assert not (tmp_path / "out").exists()
     watching = Watching()
@@ -475,10 +482,10 @@ def test_pointers_beyond_32_bits(tmp_path: Path) -> None:
     sizes = np.array([2**31 - 1, 5, 2**31 - 1], "<i4")
     parts = []
     for name, lengths in (("one", sizes), ("two", sizes[:2])):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / LENGTHS_FILE).write_bytes(lengths.tobytes())
-        digests = {LENGTHS_FILE: hashlib.sha256(lengths.tobytes()).hexdigest()}
-        parts.append(MadePart(tmp_path / name, digests, {}, None, {}, 0))
+        with SummedFile(tmp_path / f"{name}{LENGTHS}") as file:
+            file.write(lengths.data)
+        record: Any = {"bytes": {LENGTHS: file.bytes}, "crc32": {LENGTHS: file.crc32}}
+        parts.append(MadePart(tmp_path, name, record))
     with (tmp_path / "documents.idx").open("wb") as index:
         write_index(index, parts, 5, np.dtype("<u2"))
     ends = 2 * np.cumsum([*sizes.tolist(), *sizes[:2].tolist()])
