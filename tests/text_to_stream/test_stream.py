@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tokenizers import Tokenizer
 
@@ -529,6 +532,36 @@ def test_what_the_user_put_into_the_folders_of_a_run_is_never_removed(
         make(three[:2], out, parameters(tokenizer))
     assert (parts / "notes.txt").read_text() == "mine"
     assert documents_in(out) == expected(IN_ORDER, tokenizer)
+
+
+def test_the_digest_is_taken_while_a_file_is_read(
+    tmp_path: Path, tokenizer: Path, three: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A first run takes no other digest of its files; that of the stream is the one of a run that does."""
+
+    def refused(path: Path) -> str:
+        raise AssertionError(f"{path} is read a second time")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(inputs, "file_sha256", refused)
+        made = make(three, tmp_path / "out", parameters(tokenizer))
+        with pytest.raises(AssertionError, match="is read a second time"):
+            make(three, tmp_path / "out", parameters(tokenizer))
+    again = make(three, tmp_path / "out", parameters(tokenizer))
+    assert not again.made
+    assert again.stream.ledger["fingerprint"] == made.stream.ledger["fingerprint"]
+
+
+@pytest.mark.parametrize("suffix", [".json", ".txt", ".parquet"])
+def test_the_digest_of_other_formats_is_that_of_the_file(tmp_path: Path, tokenizer: Path, suffix: str) -> None:
+    path = tmp_path / f"in/a{suffix}"
+    path.parent.mkdir()
+    if suffix == ".parquet":
+        pq.write_table(pa.table({"text": texts(30)}), path)
+    else:
+        path.write_bytes(orjson.dumps([{"text": text} for text in texts(30)]))
+    assert make([path], tmp_path / "out", parameters(tokenizer)).made
+    assert not make([path], tmp_path / "out", parameters(tokenizer)).made
 
 
 def test_a_file_that_changes_under_its_old_time_is_seen(
