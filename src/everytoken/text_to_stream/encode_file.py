@@ -12,7 +12,7 @@ import numpy as np
 
 from everytoken.shards import Recipe, versioned
 from everytoken.text_to_stream.errors import FileChanged, PreprocessingError, RecheckFailed
-from everytoken.text_to_stream.parts import LENGTHS, TOKENS, MadePart, PartRecord, SummedFile
+from everytoken.text_to_stream.parts import LENGTHS, TOKENS, MadePart, RangeRecord, SummedFile
 from everytoken.text_to_stream.texts import TextRange, Texts, fail, read_texts
 from everytoken.tokens import TokenizerError
 from everytoken.tokens.encoding import (
@@ -88,7 +88,7 @@ class RangeTask:
     seed: int
 
 
-def fingerprint_of(source: FileRange, encoding: Encoding) -> str:
+def part_fingerprint(source: FileRange, encoding: Encoding) -> str:
     """Return the fingerprint of a part.
 
     ``proof`` is always None. Version 0.1.0 recorded it of the parts that the reference made: its streams count as made.
@@ -139,7 +139,7 @@ def encode_file(
             _refuse(given, error)
     if stamp_of(given.path) != task.stamp:
         raise FileChanged(given.name)
-    record = PartRecord(
+    record = RangeRecord(
         bytes={suffix: file.bytes for suffix, file in files.items()},
         crc32={suffix: file.crc32 for suffix, file in files.items()},
         counts=counts_in(counts),

@@ -28,7 +28,7 @@ TOKENS, LENGTHS, RECORD = ".tokens", ".lengths", ".json"
 _BLOCK = 1 << 20
 
 
-class PartRecord(TypedDict):
+class RangeRecord(TypedDict):
     """What is known of a part.
 
     ``bytes`` and ``crc32``: of its files, by suffix. ``first_lossy``: row of the range, from 0, whose document is the
@@ -78,7 +78,7 @@ class MadePart:
 
     folder: Path
     name: str
-    record: PartRecord
+    record: RangeRecord
 
     def path(self, suffix: str) -> Path:
         """Return the path of one of its files."""

@@ -37,7 +37,7 @@ from everytoken.shards import (
     sole_writer,
 )
 from everytoken.text_to_stream.certify import engine_of_run
-from everytoken.text_to_stream.encode_file import Encoding, RangeTask, encode_file, fingerprint_of
+from everytoken.text_to_stream.encode_file import Encoding, RangeTask, encode_file, part_fingerprint
 from everytoken.text_to_stream.errors import FileChanged, FileError, PreprocessingError, RecheckFailed
 from everytoken.text_to_stream.inputs import InputFile, find_inputs
 from everytoken.text_to_stream.join import JoinedFilesStatistics, JoinedTokens, Joiner, join_files
@@ -225,7 +225,7 @@ class _Run:
     def _fingerprint(self, number: int) -> str:
         file, begin, end = (one := self._ranges[number]).file, one.begin, one.end
         source = file.source(begin, end, self._sha256[file.name], self._parameters.text_field)
-        return fingerprint_of(source, self._encoding)
+        return part_fingerprint(source, self._encoding)
 
     def planned(
         self, parts: Mapping[str, MadePart], joined: JoinedTokens | None, measured: Mapping[str, Any]

@@ -47,7 +47,7 @@ class UnreadableRow(NamedTuple):
     raw: bytes | None
 
 
-class Run(NamedTuple):
+class LineRun(NamedTuple):
     """Rows that follow each other: the number of the first, and of each its offset from ``start`` and its record."""
 
     number: int
@@ -88,7 +88,9 @@ def iterate_line_records(
         yield run if isinstance(run, UnreadableRow) else run.records
 
 
-def line_runs(blocks: Iterator[bytes], start: int, max_row_bytes: int, first_row: int) -> Iterator[Run | UnreadableRow]:
+def line_runs(
+    blocks: Iterator[bytes], start: int, max_row_bytes: int, first_row: int
+) -> Iterator[LineRun | UnreadableRow]:
     """Yield the rows of JSON Lines from ``first_row`` on, in runs; an unreadable row is alone.
 
     Args:
@@ -104,7 +106,7 @@ def line_runs(blocks: Iterator[bytes], start: int, max_row_bytes: int, first_row
             continue
         parsed = parse_rows(run)
         if parsed is not None:
-            yield Run(number, offset, *parsed)
+            yield LineRun(number, offset, *parsed)
             number += len(parsed[1])
             continue
         for line in run.split(b"\n"):  # one of them is unreadable, or for the reference to judge
@@ -113,9 +115,9 @@ def line_runs(blocks: Iterator[bytes], start: int, max_row_bytes: int, first_row
             number += 1
 
 
-def _line_row(number: int, offset: int, line: bytes) -> Run | UnreadableRow:
+def _line_row(number: int, offset: int, line: bytes) -> LineRun | UnreadableRow:
     try:
-        return Run(number, offset, [0], [parse_row(line)])
+        return LineRun(number, offset, [0], [parse_row(line)])
     except BadRow as error:
         return UnreadableRow(number, offset, error.reason, error.detail, line[:HEAD_BYTES])
 
