@@ -15,9 +15,11 @@ Text: files of the standard library and the installed packages up to 400 kB, and
 
 Systems (``--only`` takes a list):
 
-- ``reference``, ``fast``: ``everytoken tokenize`` with the engine tokenizers, and with the fastest that its certificate
-  allows. The certificate is made before (its time is shown): it is needed once for a tokenizer file.
+- ``reference``, ``fast``: ``everytoken tokenize`` with the engine tokenizers, and with the fastest that is proven. The
+  proof is made before, if the user's cache has none (the time is shown): it is needed once for a tokenizer file.
 - ``datatrove``: its MegatronDocumentTokenizer, run by its LocalPipelineExecutor with 2 tasks and 2 workers.
+- ``prototype``: splintr-rs alone in 2 processes that are forks: it decompresses, parses, encodes and writes a ``.bin``
+  of each file, and checks nothing. It is the limit of ``fast``, and a ratio of CPU seconds is printed.
 - ``bare``: ``encode_batch_fast`` of the tokenizers library alone in 2 processes; its wall time is that of the encoding,
   without start, reading and taking the ids out.
 - ``read``: the reading of everytoken in 2 processes, the texts written as bytes: no tokenizer.
@@ -58,10 +60,9 @@ ROOT = Path(__file__).resolve().parents[1]
 EOS = "<|endoftext|>"
 WORKERS = 2
 FILES = 8
-BATCH = 1000  # of datatrove: as its documentation says; its real default, 10,000, takes 11 GB here and twice the time
 SUFFIXES = {".py", ".pyi", ".md", ".rst", ".txt", ".html"}
 MAX_FILE_BYTES = 400_000
-NEEDS = {"datatrove": ["datatrove"], "gpt2-gigatoken": ["gigatoken", "megatron.core"]}
+NEEDS = {"datatrove": ["datatrove"], "prototype": ["splintr"], "gpt2-gigatoken": ["gigatoken", "megatron.core"]}
 
 
 # ---------------------------------------------------------------------------------------------------- the corpus
@@ -191,10 +192,10 @@ def _tree(root: int) -> Iterator[int]:
 # ---------------------------------------------------------------------------------------------------- the systems
 
 
-def everytoken(corpus: Path, out: Path, tokenizer: Path, engine: str, certificate: Path) -> list[str]:
+def everytoken(corpus: Path, out: Path, tokenizer: Path, engine: str) -> list[str]:
     command = [str(Path(sys.executable).with_name("everytoken")), "tokenize", *map(str, sorted(corpus.iterdir()))]
     command += ["--out", str(out), "--tokenizer", str(tokenizer), "--eos", EOS, "--workers", str(WORKERS)]
-    command += ["--engine", engine, "--certificate", str(certificate)]
+    command += ["--engine", engine]
     return [*command, "--special-tokens-in-text", "control", "--max-lossy-share", "1"]
 
 
@@ -209,10 +210,45 @@ def run_datatrove(corpus: Path, out: Path, tokenizer: Path) -> None:
 
     steps = [
         JsonlReader(str(corpus), glob_pattern="*.jsonl.zst"),
-        MegatronDocumentTokenizer(str(out), tokenizer_name_or_path=str(tokenizer), eos_token=EOS, batch_size=BATCH),
+        MegatronDocumentTokenizer(str(out), tokenizer_name_or_path=str(tokenizer), eos_token=EOS),
     ]
     logs = str(out.with_name("datatrove_logs"))
     LocalPipelineExecutor(steps, tasks=WORKERS, workers=WORKERS, logging_dir=logs, skip_completed=False).run()
+
+
+def run_prototype(corpus: Path, out: Path, tokenizer: Path) -> None:
+    from multiprocessing import get_context
+
+    os.environ.update(TOKENIZERS_PARALLELISM="false", RAYON_NUM_THREADS="1")
+    out.mkdir()
+    with get_context("fork").Pool(WORKERS) as pool:
+        files = [(path, out / f"{path.name}.bin", tokenizer) for path in sorted(corpus.iterdir())]
+        print(sum(pool.imap_unordered(_prototype, files, 1)))
+
+
+_opened: list[Any] = []
+
+
+def _prototype(task: tuple[Path, Path, Path]) -> int:
+    import orjson
+    import splintr
+    import zstandard
+
+    path, out, tokenizer = task
+    if not _opened:
+        _opened.append(splintr.from_json(str(tokenizer)))
+    lines = zstandard.ZstdDecompressor().decompress(path.read_bytes()).splitlines()
+    count = 0
+    with out.open("wb") as file:
+        for start in range(0, len(lines), 1024):
+            batch = [orjson.loads(line)["text"] for line in lines[start : start + 1024]]
+            flat, offsets = (
+                np.frombuffer(data, kind)
+                for data, kind in zip(_opened[0].encode_batch_flat(batch)[:2], ("<u4", "<u8"), strict=True)
+            )
+            file.write(np.insert(flat.astype(np.uint16), offsets[1:].astype(np.int64), 0).data)
+            count += len(flat)
+    return count
 
 
 def run_bare(corpus: Path, out: Path, tokenizer: Path) -> None:
@@ -319,7 +355,13 @@ def add_flat(builder: Any, ids: np.ndarray, lengths: np.ndarray, eos: int) -> No
     builder.document_indices.extend(range(first + 1, first + len(lengths) + 1))
 
 
-RUNS = {"datatrove": run_datatrove, "bare": run_bare, "read": run_read, "gpt2-gigatoken": run_gigatoken}
+RUNS = {
+    "datatrove": run_datatrove,
+    "prototype": run_prototype,
+    "bare": run_bare,
+    "read": run_read,
+    "gpt2-gigatoken": run_gigatoken,
+}
 
 
 # ---------------------------------------------------------------------------------------------------- the comparison
@@ -376,18 +418,18 @@ def compare(folder: Path, given: argparse.Namespace) -> None:
     packed = sum(path.stat().st_size for path in corpus.iterdir())
     print(f"{documents:,} documents, {size / 1e6:.1f} MB of text in {FILES} .jsonl.zst files of {packed / 1e6:.1f} MB")
     tokenizer = given.tokenizer.resolve() if given.tokenizer else trained(folder)
-    certificates = folder / "certificates"
 
     def plain(system: str, with_tokenizer: Path) -> Callable[[Path], list[str]]:
         return lambda out: itself(system, corpus, out, with_tokenizer)
 
     def ours(engine: str, with_tokenizer: Path) -> Callable[[Path], list[str]]:
-        return lambda out: everytoken(corpus, out, with_tokenizer, engine, certificates)
+        return lambda out: everytoken(corpus, out, with_tokenizer, engine)
 
     systems = {
         "reference": ours("tokenizers", tokenizer),
         "fast": ours("fastest", tokenizer),
         "datatrove": plain("datatrove", tokenizer),
+        "prototype": plain("prototype", tokenizer),
         "bare": plain("bare", tokenizer),
         "read": plain("read", tokenizer),
     }
@@ -403,7 +445,7 @@ def compare(folder: Path, given: argparse.Namespace) -> None:
         if name in systems:
             first = measured(systems[name](folder / "first"), folder / "log")
             shutil.rmtree(folder / "first")
-            print(f"{name}: the first run, which makes the certificate, takes {first.wall:.1f} s")
+            print(f"{name}: the first run, which makes the proof if none is kept, takes {first.wall:.1f} s")
     runs: dict[str, list[Run]] = {name: [] for name in systems}
     for number in range(given.rounds):
         print(f"round {number + 1}, load average {Path('/proc/loadavg').read_text().split()[0]}", flush=True)
@@ -413,7 +455,7 @@ def compare(folder: Path, given: argparse.Namespace) -> None:
             os.sync()
             runs[name].append(measured(system(out), folder / f"{name}.log"))
     show(runs, size)
-    same(folder, [name for name in systems if name not in ("bare", "read")])
+    same(folder, [name for name in systems if name not in ("prototype", "bare", "read")])
 
 
 def show(runs: dict[str, list[Run]], size: int) -> None:
@@ -434,6 +476,11 @@ def show(runs: dict[str, list[Run]], size: int) -> None:
     if {"reference", "bare"} <= set(runs):
         bare = statistics.median(float(run.said) for run in runs["bare"])
         print(f"reference: {statistics.median(run.wall for run in runs['reference']) / bare:.3f} of the bare encoding")
+    for other_name in ("prototype", "datatrove"):
+        if {"fast", other_name} <= set(runs):
+            ratios = [theirs.cpu / ours.cpu for theirs, ours in zip(runs[other_name], runs["fast"], strict=True)]
+            median = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+            print(f"{other_name} / fast, CPU seconds: {median}")
     if {"gpt2-fast", "gpt2-gigatoken"} <= set(runs):
         pairs = list(zip(runs["gpt2-gigatoken"], runs["gpt2-fast"], strict=True))
         bare = [tuple(map(float, theirs.said.split())) for theirs, _ in pairs]

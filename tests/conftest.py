@@ -1,8 +1,11 @@
 """Settings of all tests: no telemetry, quiet hypothesis deadlines on a busy machine, long files first."""
 
+import atexit
 import gc
 import os
+import shutil
 import signal
+import tempfile
 from collections import Counter
 
 import pytest
@@ -14,6 +17,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what 
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 os.environ.update(DO_NOT_TRACK="1", MLFLOW_DISABLE_TELEMETRY="true")
+
+# Tests leave the user's cache alone. Processes of one run share a folder, which goes with the first of them.
+if "EVERYTOKEN_CACHE_OF_TESTS" not in os.environ:
+    os.environ["EVERYTOKEN_CACHE_OF_TESTS"] = tempfile.mkdtemp(prefix="everytoken-cache-")
+    atexit.register(shutil.rmtree, os.environ["EVERYTOKEN_CACHE_OF_TESTS"], ignore_errors=True)
+os.environ["EVERYTOKEN_CACHE"] = os.environ["EVERYTOKEN_CACHE_OF_TESTS"]
 
 # The machine may be busy: a slow example is not a failure, a wrong one is. Examples are the same in every run.
 settings.register_profile("everytoken", deadline=None, derandomize=True)

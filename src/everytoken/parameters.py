@@ -217,13 +217,14 @@ class CertificateParameters(_Parameters):
     """How a fast engine is proven equal to the reference.
 
     ``seed``: of all draws. ``cases``: generated texts. ``documents``: of the corpus. ``recheck_share``: share of the
-    documents of a run that the reference encodes again.
+    documents of a split that the reference encodes again; ``recheck_documents``: of each split at most about as many.
     """
 
     seed: NonNegativeInt
     cases: PositiveInt
     documents: NonNegativeInt
     recheck_share: float = Field(ge=0, le=1)
+    recheck_documents: NonNegativeInt = 100
 
 
 class TokenizationParameters(_Parameters):

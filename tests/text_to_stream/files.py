@@ -16,7 +16,6 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from everytoken.shards.engines import Engine, Inline
 from everytoken.text_to_stream.stream import Tokenization, Tokenized, tokenize
 from everytoken.text_to_stream.texts import TextRange
-from everytoken.tokens.encoding.recheck import Recheck
 from everytoken.tokens.streams.megatron import IndexedTokens, open_indexed
 
 EOS = "<|endoftext|>"
@@ -77,7 +76,9 @@ def parameters(tokenizer: Path, **changed: Any) -> Tokenization:
         "engine": "tokenizers",
         "certificate": None,
         "cases": 50,
-        "recheck": Recheck(0.5, 0),
+        "recheck_share": 0.5,
+        "recheck_documents": 1000,
+        "seed": 0,
         "max_line_bytes": 1 << 29,
         "keep_parts": False,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 import resource
@@ -12,18 +13,19 @@ from typing import Any
 
 import numpy as np
 import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tokenizers import Tokenizer
 
-from everytoken.shards import DamagedStore, IncompleteStore, ShardsError
+from everytoken.shards import DamagedStore, IncompleteStore, ShardsError, value_digest
 from everytoken.shards.artifacts import ArtifactStore
 from everytoken.shards.engines import WorkerProcesses
 from everytoken.text_to_stream import inputs
 from everytoken.text_to_stream import join as join_module
-from everytoken.text_to_stream.encode_file import LENGTHS_FILE
 from everytoken.text_to_stream.errors import PreprocessingError
-from everytoken.text_to_stream.join import MadePart, write_index
-from everytoken.tokens.encoding.recheck import Recheck
+from everytoken.text_to_stream.join import write_index
+from everytoken.text_to_stream.parts import LENGTHS, MadePart, SummedFile
 from everytoken.tokens.engines import registry
 from everytoken.tokens.errors import TokenizerError
 from everytoken.tokens.streams.megatron import open_indexed
@@ -175,15 +177,24 @@ def test_what_changed_is_made_again(tmp_path: Path, tokenizer: Path, three: list
 
 
 def test_streams_of_earlier_versions_count_as_made(tmp_path: Path, tokenizer: Path) -> None:
-    """What is recorded of a part of JSON Lines stays what 0.1.0 recorded."""
+    """What is recorded of a part of JSON Lines stays what 0.1.0 recorded, and so does its fingerprint."""
     path = write(tmp_path / "in/a.jsonl.zst", texts(20))
-    make([path], tmp_path / "out", parameters(tokenizer, keep_parts=True))
-    part = next((tmp_path / "out.parts").glob("[!.]*/ledger.json"))
-    recorded = orjson.loads(part.read_bytes())["recipe"]["parameters"]
-    assert sorted(recorded) == ["encoding", "proof", "source"]
-    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
-    assert recorded["source"] == {"sha256": sha256, "begin": 0, "end": path.stat().st_size, "text_field": "text"}
-    assert sorted(recorded["encoding"]) == ["eos_token", "max_tokens", "special_tokens_in_text", "tokenizer_sha256"]
+    made = make([path], tmp_path / "out", parameters(tokenizer)).stream
+    sha256, tokenizer_sha256 = (hashlib.sha256(file.read_bytes()).hexdigest() for file in (path, tokenizer))
+    recorded = {
+        "encoding": {
+            "eos_token": EOS,
+            "max_tokens": None,
+            "special_tokens_in_text": "literal",
+            "tokenizer_sha256": tokenizer_sha256,
+        },
+        "proof": None,
+        "source": {"sha256": sha256, "begin": 0, "end": path.stat().st_size, "text_field": "text"},
+    }
+    part = {"function": "everytoken.preprocessing.encode_file.encode_file", "version": 1, "parameters": recorded}
+    files = [["a.jsonl.zst", [value_digest([value_digest(part), []])]]]
+    stream = {"function": "everytoken.preprocessing.join.join_files", "version": 1, "parameters": {"files": files}}
+    assert made.ledger["fingerprint"] == value_digest([value_digest(stream), []])
 
 
 def test_a_damaged_part_is_not_joined(
@@ -192,12 +203,12 @@ def test_a_damaged_part_is_not_joined(
     found = join_module._tokenizer
 
     def damaged(parts: Sequence[MadePart]) -> Any:
-        with (parts[1].folder / "tokens.bin").open("r+b") as file:
+        with parts[1].path(".lengths").open("r+b") as file:
             file.write(b"\xff")
         return found(parts)
 
     monkeypatch.setattr("everytoken.text_to_stream.join._tokenizer", damaged)
-    with pytest.raises(DamagedStore, match=r"tokens.bin is not the file that was written"):
+    with pytest.raises(DamagedStore, match=r"lengths is not the file that was written"):
         make(three, tmp_path / "out", parameters(tokenizer))
     assert not (tmp_path / "out").exists()
     monkeypatch.undo()
@@ -233,18 +244,15 @@ def test_bad_files_are_named_and_the_others_are_kept(tmp_path: Path, tokenizer: 
 
 
 class Watching:
-    """Runs tasks in this process, and notes which wrote files."""
+    """Runs tasks in this process, and notes which there were."""
 
     def __init__(self) -> None:
-        self.made: list[str] = []
+        self.made: list[int] = []
 
     def run(self, function: Any, tasks: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
         for task in tasks:
-            folder = function.working / task[0]
-            before = _stamps(folder) if folder.exists() else {}
+            self.made.append(task.number)
             yield task, function(task)
-            if _stamps(folder) != before:
-                self.made.append(task[0])
 
 
 def test_finished_parts_are_not_made_twice(tmp_path: Path, tokenizer: Path, three: list[Path]) -> None:
@@ -267,7 +275,7 @@ def test_kept_parts_serve_runs_with_other_files(tmp_path: Path, tokenizer: Path,
     assert len(watching.made) == 1
     make(three[1:], tmp_path / "fresh", parameters(tokenizer))
     assert stream_bytes(tmp_path / "out") == stream_bytes(tmp_path / "fresh")
-    assert len(list((tmp_path / "out.parts").glob("[!.]*"))) == 2, "the part of the first file is gone"
+    assert len(list((tmp_path / "out.parts").glob("[!.]*.json"))) == 2, "the part of the first file is gone"
     assert not make(three[1:], tmp_path / "out", parameters(tokenizer)).made
     assert not (tmp_path / "out.parts").exists()
 
@@ -275,11 +283,13 @@ def test_kept_parts_serve_runs_with_other_files(tmp_path: Path, tokenizer: Path,
 def test_a_part_damaged_before_the_join_is_made_again(tmp_path: Path, tokenizer: Path, three: list[Path]) -> None:
     class Damaging(Watching):
         def run(self, function: Any, tasks: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-            yield from super().run(function, tasks)
-            with (function.working / tasks[0][0] / "tokens.bin").open("r+b") as file:
-                file.write(b"\xff\xff")
+            for task, (part, sha256) in super().run(function, tasks):
+                if task.number == 1:
+                    with part.path(".tokens").open("r+b") as file:
+                        file.write(b"\xff\xff")
+                yield task, (part, sha256)
 
-    with pytest.raises(ShardsError, match=r"tokens.bin is not the file that was written"):
+    with pytest.raises(ShardsError, match=r"tokens is not the file that was written"):
         make(three, tmp_path / "out", parameters(tokenizer), Damaging())
     assert not (tmp_path / "out").exists()
     watching = Watching()
@@ -396,13 +406,46 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path: Path, tokenizer: Path
 def test_a_certificate_serves_other_files(tmp_path: Path, tokenizer: Path, three: list[Path]) -> None:
     if not registry.installed_engines():
         pytest.skip("no fast engine is installed")
-    given = parameters(tokenizer, engine="fastest", certificate=tmp_path / "proof")
+    name = next(iter(registry.installed_engines()))
+    given = parameters(tokenizer, engine=name, certificate=tmp_path / "proof")
     make(three[:1], tmp_path / "one", given)
     before = _stamps(tmp_path / "proof")
-    make(three, tmp_path / "three", given)
+    assert before
+    for engine in (name, "fastest"):
+        make(three, tmp_path / "three", dataclasses.replace(given, engine=engine))
     assert _stamps(tmp_path / "proof") == before
-    make(three, tmp_path / "three", parameters(tokenizer, engine="fastest", certificate=tmp_path / "proof", cases=60))
+    make(three, tmp_path / "three", dataclasses.replace(given, cases=60))
     assert _stamps(tmp_path / "proof") != before, "other cases: another certificate"
+
+
+def test_a_small_corpus_pays_for_no_proof(
+    tmp_path: Path, tokenizer: Path, three: list[Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    """And where a proof is kept already, a fast engine encodes a small corpus, too."""
+    if not registry.installed_engines():
+        pytest.skip("no fast engine is installed")
+    proof = tmp_path / "proof"
+    costly = parameters(tokenizer, engine="fastest", certificate=proof, cases=1000)
+    caplog.set_level("INFO", "everytoken")
+    assert make(three, tmp_path / "small", costly).stream.measured["engine"] == "tokenizers"
+    assert "tokenizers encodes: to prove" in caplog.text
+    assert not proof.exists()
+    named = dataclasses.replace(costly, engine=next(iter(registry.installed_engines())))
+    made = make(three, tmp_path / "named", named).stream
+    assert made.measured["engine"] == named.engine, "who names an engine gets its proof"
+    fast = make(three[1:], tmp_path / "again", costly).stream
+    assert fast.measured["engine"] != "tokenizers"
+
+
+def test_the_proofs_are_in_the_cache_of_the_user(
+    tmp_path: Path, tokenizer: Path, three: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not registry.installed_engines():
+        pytest.skip("no fast engine is installed")
+    monkeypatch.setenv("EVERYTOKEN_CACHE", str(tmp_path / "mine"))
+    make(three, tmp_path / "out", parameters(tokenizer, engine=next(iter(registry.installed_engines()))))
+    assert list((tmp_path / "mine/certificates").glob("*/ledger.json"))
+    assert not (tmp_path / "out.certificate").exists()
 
 
 class _Wrong:
@@ -428,7 +471,9 @@ def test_an_engine_that_differs_stops_the_run(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setitem(registry._FAST, "splintr-rs", lambda *content: _Wrong(opened(*content)))
     tokenizer = write_tokenizer(tmp_path / "tokenizer.json", vocab_size=301)  # a process opens a tokenizer once
     path = write(tmp_path / "in/a.jsonl", texts(3000))
-    given = parameters(tokenizer, engine="splintr-rs", certificate=tmp_path / "proof", recheck=Recheck(1.0, 0))
+    given = parameters(
+        tokenizer, engine="splintr-rs", certificate=tmp_path / "proof", recheck_share=1.0, recheck_documents=10**6
+    )
     make([path], tmp_path / "out", given)
     write(path, [*texts(3000), "the needle", "z"])
     with pytest.raises(PreprocessingError, match=rf"{path}, line 3,001: .*splintr-rs .* gives other ids"):
@@ -440,10 +485,10 @@ def test_pointers_beyond_32_bits(tmp_path: Path) -> None:
     sizes = np.array([2**31 - 1, 5, 2**31 - 1], "<i4")
     parts = []
     for name, lengths in (("one", sizes), ("two", sizes[:2])):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / LENGTHS_FILE).write_bytes(lengths.tobytes())
-        digests = {LENGTHS_FILE: hashlib.sha256(lengths.tobytes()).hexdigest()}
-        parts.append(MadePart(tmp_path / name, digests, {}, None, {}, 0))
+        with SummedFile(tmp_path / f"{name}{LENGTHS}") as file:
+            file.write(lengths.data)
+        record: Any = {"bytes": {LENGTHS: file.bytes}, "crc32": {LENGTHS: file.crc32}}
+        parts.append(MadePart(tmp_path, name, record))
     with (tmp_path / "documents.idx").open("wb") as index:
         write_index(index, parts, 5, np.dtype("<u2"))
     ends = 2 * np.cumsum([*sizes.tolist(), *sizes[:2].tolist()])
@@ -464,11 +509,11 @@ def test_an_unreadable_tokenizer_is_an_error(tmp_path: Path, three: list[Path]) 
         ArtifactStore(tmp_path / "out").load()
 
 
-@pytest.mark.parametrize("place", ["out.parts", "out", "out.certificate"])
+@pytest.mark.parametrize("place", ["out.parts", "out", "proof"])
 def test_inputs_where_the_run_writes_are_refused_and_stay(tmp_path: Path, tokenizer: Path, place: str) -> None:
     inside = write(tmp_path / place / "mine.jsonl", texts(5, 0))
     with pytest.raises((PreprocessingError, ShardsError), match=r"Move these|Choose another --out|another folder"):
-        make([inside], tmp_path / "out", parameters(tokenizer))
+        make([inside], tmp_path / "out", parameters(tokenizer, certificate=tmp_path / "proof"))
     assert inside.exists()
 
 
@@ -487,6 +532,36 @@ def test_what_the_user_put_into_the_folders_of_a_run_is_never_removed(
         make(three[:2], out, parameters(tokenizer))
     assert (parts / "notes.txt").read_text() == "mine"
     assert documents_in(out) == expected(IN_ORDER, tokenizer)
+
+
+def test_the_digest_is_taken_while_a_file_is_read(
+    tmp_path: Path, tokenizer: Path, three: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A first run takes no other digest of its files; that of the stream is the one of a run that does."""
+
+    def refused(path: Path) -> str:
+        raise AssertionError(f"{path} is read a second time")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(inputs, "file_sha256", refused)
+        made = make(three, tmp_path / "out", parameters(tokenizer))
+        with pytest.raises(AssertionError, match="is read a second time"):
+            make(three, tmp_path / "out", parameters(tokenizer))
+    again = make(three, tmp_path / "out", parameters(tokenizer))
+    assert not again.made
+    assert again.stream.ledger["fingerprint"] == made.stream.ledger["fingerprint"]
+
+
+@pytest.mark.parametrize("suffix", [".json", ".txt", ".parquet"])
+def test_the_digest_of_other_formats_is_that_of_the_file(tmp_path: Path, tokenizer: Path, suffix: str) -> None:
+    path = tmp_path / f"in/a{suffix}"
+    path.parent.mkdir()
+    if suffix == ".parquet":
+        pq.write_table(pa.table({"text": texts(30)}), path)
+    else:
+        path.write_bytes(orjson.dumps([{"text": text} for text in texts(30)]))
+    assert make([path], tmp_path / "out", parameters(tokenizer)).made
+    assert not make([path], tmp_path / "out", parameters(tokenizer)).made
 
 
 def test_a_file_that_changes_under_its_old_time_is_seen(

@@ -95,7 +95,11 @@ def audit_scores(
 @click.option("--max-tokens", default="none", show_default=True, help="Cap of a document, EOS included, or none.")
 @click.option("--max-lossy-share", type=click.FloatRange(0, 1), default=0.0, show_default=True)
 @click.option("--engine", default="fastest", show_default=True, help="fastest, tokenizers or another installed one.")
-@click.option("--certificate", type=click.Path(file_okay=False, path_type=Path), help="Default: OUT.certificate.")
+@click.option(
+    "--certificate",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder of engines' proofs.  [default: the user's cache]",
+)
 @click.option("--cases", type=click.IntRange(1), default=100_000, show_default=True, help="Texts of the certificate.")
 @click.option(
     "--recheck-share",
@@ -103,6 +107,13 @@ def audit_scores(
     default=0.01,
     show_default=True,
     help="Share of the documents that the reference encodes again.",
+)
+@click.option(
+    "--recheck-documents",
+    type=click.IntRange(0),
+    default=100,
+    show_default=True,
+    help="At most so many of all documents are encoded again.",
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of certificate and recheck.")
 @click.option("--max-line-bytes", type=click.IntRange(1), default=1 << 29, show_default=True)
@@ -118,7 +129,8 @@ def tokenize_command(files: tuple[Path, ...], **options: Any) -> None:
     """
     from everytoken.shards import start_server
 
-    start_server()  # it imports for the workers while this process imports
+    # it imports for the workers while this process imports
+    start_server(["concurrent.futures.process", "everytoken.text_to_stream.encode_file"])
     from everytoken.text_to_stream import EXPECTED_ERRORS, tokenize_files
 
     try:

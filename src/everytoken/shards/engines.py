@@ -27,6 +27,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import forkserver, get_context, parent_process, resource_tracker
 from multiprocessing.connection import wait as wait_for_end
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, Protocol
 
@@ -75,8 +76,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # One core a worker: what libraries read before they start threads of their own.
 _ONE_CORE = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1", "FASTOKENS_BPE_THREADS": "1"}
 
-# What the server imports for all workers (pyarrow imports pandas for the first list it makes an array of). Nothing of
-# this project: it may lie where only this process looks.
+# What the server imports for all workers (pyarrow imports pandas for the first list it makes an array of).
 _PRELOADED = ["concurrent.futures.process", "numpy", "pandas", "pyarrow.compute", "pyarrow.parquet", "pydantic"]
 
 _function: Callable[[Task], Any]
@@ -117,19 +117,36 @@ def _work(task: Task) -> Any:
     return _attempt(_function, task, ends_run=())  # an exit inside a part must not end the run as if all were well
 
 
-def start_server() -> None:
+def start_server(modules: Sequence[str] = _PRELOADED) -> None:
     """Start the server of the workers, which imports what they need while the caller works; once is enough.
 
     SIGINT is blocked, as Ctrl-C reaches the server too: its imports would end in tracebacks.
+
+    Args:
+        modules: what it imports; looked for where this process looks.
     """
-    forkserver.set_forkserver_preload(_PRELOADED)
+    forkserver.set_forkserver_preload(list(modules))
     resource_tracker.ensure_running()  # which unblocks the signal if it has to start
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        with _main_hidden():
+        with _main_hidden(), _search_path_in_environment():
             forkserver.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _search_path_in_environment() -> Iterator[None]:
+    """Let a process that is started look for modules where this one does; workers get their own environment later."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
 
 
 @contextmanager

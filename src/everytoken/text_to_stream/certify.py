@@ -2,59 +2,94 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from everytoken.seeds import numpy_generator
-from everytoken.shards import Built, versioned
-from everytoken.text_to_stream.errors import FileError
+from everytoken.text_to_stream.errors import FileError, PreprocessingError
 from everytoken.text_to_stream.texts import TextRange, place_of, read_texts
-from everytoken.tokens.engines import compare_engines
+from everytoken.tokens.engines import (
+    FASTEST,
+    REFERENCE,
+    ComparedOn,
+    KeptVerdicts,
+    corpus_bytes_of_proof,
+    fastest_of,
+    installed_engines,
+    proven_engine,
+    reference_version,
+)
 from everytoken.tokens.tokenizer import EncodingRules, open_tokenizer
+
+logger = logging.getLogger(__name__)
 
 _SAMPLED_FILES = 16
 _SAMPLED_CHARACTERS = 1 << 21
 
 
-@versioned("certify_files", 1, unrecorded=["tokenizer", "sampled"])
-def certify_files(
-    folder: Path,
-    *,
-    tokenizer_sha256: str,
+def engine_of_run(
+    wanted: str,
     rules: EncodingRules,
-    engines: Mapping[str, str],
-    reference: str,
+    tokenizer_sha256: str,
+    sampled: Sequence[TextRange],
+    *,
+    text_bytes: int,
     cases: int,
     seed: int,
-    sampled: Sequence[TextRange],
-) -> Built:
-    """Compare engines with the reference on adversarial texts and on documents of the files.
+    folder: Path,
+) -> str:
+    """Return the engine that encodes: ``wanted``, or the fastest one that is proven equal.
 
-    A certificate is kept for other files, too: which documents it has seen is in its statistics, not in its recipe.
+    A proof is made once for a tokenizer and the versions that are installed; it serves all files. Where the fastest is
+    wanted of a corpus that is too small to pay for a proof, and none is kept, that is the reference.
 
     Args:
-        folder: where the certificate would have files; it is all in the ledger.
-        tokenizer_sha256: of the ``tokenizer.json``.
-        rules: with which texts are encoded.
-        engines: name and version of each engine to compare.
-        reference: version of the reference.
-        cases: adversarial texts.
-        seed: of texts and sample.
-        sampled: the files of its first use, where documents come from.
+        wanted: ``fastest``, or the name of an engine.
+        sampled: the files of this run, from which a proof that is made takes documents.
+        text_bytes: of the corpus, about.
+        folder: of the verdicts that are kept.
 
     Raises:
-        TokenizerError: the tokenizer cannot be used.
+        PreprocessingError: there is no such engine.
+        TokenizerError: the engine wanted is not equal, or the tokenizer cannot be used.
     """
-    return Built(
-        *compare_engines(
-            open_tokenizer(rules.place, rules.eos_token),
+    engines = installed_engines()
+    if wanted == REFERENCE or (wanted == FASTEST and not engines):
+        return REFERENCE
+    if wanted not in (FASTEST, *engines):
+        raise PreprocessingError(
+            f"the engine {wanted!r} is not installed; there is {', '.join([FASTEST, REFERENCE, *engines])}"
+        )
+    policy = rules.special_tokens_in_text
+    on = ComparedOn(tokenizer_sha256, rules.eos_token, policy, reference_version(), cases, seed)
+    kept = KeptVerdicts(folder, on)
+    found = kept.find(engines)
+    if missing := [name for name in engines if name not in found]:
+        if wanted == FASTEST and text_bytes < corpus_bytes_of_proof(cases, len(missing)):
+            logger.info("%s encodes: to prove %s equal costs more than it saves here", REFERENCE, ", ".join(missing))
+            return REFERENCE
+        logger.info("comparing %s with %s, once for this tokenizer", ", ".join(missing), REFERENCE)
+        begin = time.monotonic()
+        from everytoken.tokens.engines import compare_engines  # loaded here: most runs find all that they need
+
+        documents = sampled_documents(sampled, seed)
+        opened = open_tokenizer(rules.place, rules.eos_token)
+        compare_engines(
+            opened,
             engines=engines,
-            special_tokens_in_text=rules.special_tokens_in_text,
-            documents=sampled_documents(sampled, seed),
+            special_tokens_in_text=policy,
+            documents=documents,
             cases=cases,
             seed=seed,
+            kept_in=folder,
         )
-    )
+        logger.info("compared in %.1f s; kept in %s", time.monotonic() - begin, folder)
+        found = kept.find(engines)
+    name = fastest_of(found, REFERENCE) if wanted == FASTEST else wanted
+    verdicts = {engine: verdict for engine, (verdict, _) in found.items()}
+    return proven_engine(verdicts, name, on.reference, str(folder), "Run the command again: it compares them again")
 
 
 def sampled_documents(sampled: Sequence[TextRange], seed: int) -> Iterator[tuple[str, str]]:

@@ -14,7 +14,6 @@ from everytoken.text_to_stream.errors import PreprocessingError
 from everytoken.text_to_stream.join import STREAM, JoinedFilesStatistics
 from everytoken.text_to_stream.stream import Tokenization, Tokenized, tokenize
 from everytoken.tokens import TokensError
-from everytoken.tokens.encoding import Recheck
 from everytoken.tokens.engines import REFERENCE
 
 EXPECTED_ERRORS = (PreprocessingError, ShardsError, TokensError, OSError)
@@ -36,8 +35,6 @@ def tokenize_files(
     out: Path,
     workers: int | None,
     max_tokens: str,
-    recheck_share: float,
-    seed: int,
     **options: Any,
 ) -> Iterator[str]:
     """Yield the lines that the command prints; the options are those of the command, see `Tokenization`.
@@ -50,7 +47,7 @@ def tokenize_files(
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     logging.getLogger("everytoken.shards.artifacts").setLevel(logging.WARNING)
     cap = None if max_tokens == "none" else int(max_tokens)
-    parameters = Tokenization(max_tokens=cap, recheck=Recheck(recheck_share, seed), **options)
+    parameters = Tokenization(max_tokens=cap, **options)
     count = workers or os.cpu_count() or 1
     done = tokenize(files, out, parameters, WorkerProcesses(count), count)
     said = done.stream.statistics_as(JoinedFilesStatistics)

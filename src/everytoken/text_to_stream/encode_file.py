@@ -1,29 +1,24 @@
-"""One input file, or a byte range of one, becomes tokens: an artifact that a worker makes for itself.
-
-``tokens.bin`` has the ids of all documents one after the other, each document's EOS included, in the type of the final
-stream; ``lengths.bin`` the tokens of each document with its EOS, little-endian int32. Both are written and hashed batch
-by batch: memory holds one batch of texts, whatever the size of the file.
-"""
+"""A byte range of an input becomes a part (`everytoken.text_to_stream.parts`); memory holds one batch of texts."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import NoReturn, NotRequired, TypedDict
 
 import numpy as np
 
-from everytoken.shards import Built, HashedFile, versioned
-from everytoken.text_to_stream.errors import FileError, PreprocessingError, RecheckFailed
+from everytoken.shards import Recipe, versioned
+from everytoken.text_to_stream.errors import FileChanged, PreprocessingError, RecheckFailed
+from everytoken.text_to_stream.parts import LENGTHS, TOKENS, MadePart, RangeRecord, SummedFile
 from everytoken.text_to_stream.texts import TextRange, Texts, fail, read_texts
 from everytoken.tokens import TokenizerError
 from everytoken.tokens.encoding import (
     COUNTED,
     DocumentEncoder,
     Encoded,
-    EncodedCounts,
     EngineDiffers,
     Recheck,
     Rechecker,
@@ -40,8 +35,6 @@ from everytoken.tokens.tokenizer import (
     TokenizerStatistics,
     probe_record,
 )
-
-TOKENS_FILE, LENGTHS_FILE = "tokens.bin", "lengths.bin"
 
 Stamp = tuple[int, int, int, int]
 
@@ -76,42 +69,48 @@ class FileRange(TypedDict):
     format: NotRequired[str]
 
 
-class FileStatistics(EncodedCounts):
-    """Statistics of `encode_file`.
+@dataclass(frozen=True)
+class RangeTask:
+    """A byte range to encode.
 
-    ``first_lossy``: row of the range, from 0, whose document is the first that loses text; None if none does.
+    Attributes:
+        number: of the range among all of the run.
+        given: the range.
+        stamp: of the file when the run began (`stamp_of`).
+        whole: whether it is the file as a whole.
+        seed: of the documents that the reference encodes again.
     """
 
-    first_lossy: int | None
-    tokenizer: TokenizerStatistics
+    number: int
+    given: TextRange
+    stamp: Stamp
+    whole: bool
+    seed: int
 
 
-@versioned("encode_file", 1, unrecorded=["given", "stamp", "tokenizer", "engine", "recheck"])
+def part_fingerprint(source: FileRange, encoding: Encoding) -> str:
+    """Return the fingerprint of a part.
+
+    ``proof`` is always None. Version 0.1.0 recorded it of the parts that the reference made: its streams count as made.
+    """
+    return Recipe(encode_file, {"source": source, "encoding": encoding, "proof": None}).fingerprint([])
+
+
+@versioned("encode_file", 1, unrecorded=["tokenizer", "engine", "recheck"])
 def encode_file(
-    folder: Path,
-    *,
-    source: FileRange,
-    encoding: Encoding,
-    proof: Mapping[str, Any] | None,
-    given: TextRange,
-    stamp: Stamp,
-    tokenizer: Path,
-    engine: str,
-    recheck: Recheck,
-) -> Built:
-    """Encode the documents of a file.
+    folder: Path, task: RangeTask, *, encoding: Encoding, tokenizer: Path, engine: str, recheck: Recheck
+) -> tuple[MadePart, str | None]:
+    """Encode the documents of a range, and take the SHA-256 of the file while it is read.
 
     Args:
-        folder: where the tokens go.
-        source: which bytes.
+        folder: where the part goes, under a temporary name.
         encoding: what decides the ids.
-        proof: of the certificate (`everytoken.tokens.engines.certificate.proof_of`): that the engine gives the ids of
-            the reference; None when the reference is the engine.
-        given: where these bytes are.
-        stamp: of the file when its SHA-256 was taken (`stamp_of`).
         tokenizer: path of the ``tokenizer.json``.
         engine: what encodes; it never changes a byte.
-        recheck: the share of the documents that the reference encodes again.
+        recheck: which documents the reference encodes again.
+
+    Returns:
+        The part, and the SHA-256 of the file; None when it is read in more ranges than one.
 
     Raises:
         FileError: the file is damaged or changed, or one of its rows is no document that can be encoded.
@@ -119,25 +118,36 @@ def encode_file(
         TokenizerError: the tokenizer cannot be used.
     """
     encoder = _open(tokenizer, encoding, engine)
-    rechecker = Rechecker(encoder, recheck, int(source["sha256"][:15], 16) + source["begin"])
+    given, name = task.given, f".{task.number}.{os.getpid()}.tmp"
+    rechecker = Rechecker(encoder, recheck, task.seed, given.end - given.begin)
     dtype = stored_dtype(encoder.tokenizer.dtype)
     counts, first_lossy = dict.fromkeys(COUNTED, 0), None
-    with HashedFile(folder / TOKENS_FILE) as tokens, HashedFile(folder / LENGTHS_FILE) as lengths:
-        for batch in read_texts(given):
+    sha256 = hashlib.sha256() if task.whole else None
+    files = {suffix: SummedFile(folder / f"{name}{suffix}") for suffix in (TOKENS, LENGTHS)}
+    with files[TOKENS] as tokens, files[LENGTHS] as lengths:
+        for batch in read_texts(given, sha256):
             encoded = _encode(encoder, rechecker, given, batch, encoding.max_tokens)
             if first_lossy is None and encoded.lost_bytes.any():
                 first_lossy = batch.row + int(np.argmax(encoded.lost_bytes != 0))
             tokens.write(encoded.values.astype(dtype, copy=False).data)
             lengths.write((encoded.lengths + 1).astype("<i4", copy=False).data)
-            for name, column in document_counts(encoded, encoding.max_tokens).items():
-                counts[name] += int(column.sum(dtype=np.int64))
-    if stamp_of(given.path) != stamp:
-        raise FileError(given.name, None, "it changed while it was read. Leave it alone and run the command again.")
-    statistics = FileStatistics(
-        **counts_in(counts), first_lossy=first_lossy, tokenizer=_facts(encoder.tokenizer, encoding)
+            for counted, column in document_counts(encoded, encoding.max_tokens).items():
+                counts[counted] += int(column.sum(dtype=np.int64))
+        try:
+            rechecker.check()
+        except EngineDiffers as error:
+            _refuse(given, error)
+    if stamp_of(given.path) != task.stamp:
+        raise FileChanged(given.name)
+    record = RangeRecord(
+        bytes={suffix: file.bytes for suffix, file in files.items()},
+        crc32={suffix: file.crc32 for suffix, file in files.items()},
+        counts=counts_in(counts),
+        first_lossy=first_lossy,
+        tokenizer=_facts(encoder.tokenizer, encoding),
+        rechecked=rechecker.documents,
     )
-    sha256 = {TOKENS_FILE: tokens.sha256.hexdigest(), LENGTHS_FILE: lengths.sha256.hexdigest()}
-    return Built(statistics, {"rechecked_documents": rechecker.documents}, sha256)
+    return MadePart(folder, name, record), None if sha256 is None else sha256.hexdigest()
 
 
 def stamp_of(path: Path) -> Stamp:
@@ -167,16 +177,21 @@ def _open(path: Path, encoding: Encoding, engine: str) -> DocumentEncoder:
     return encoder
 
 
+def _refuse(given: TextRange, error: EngineDiffers) -> NoReturn:
+    assert isinstance(error.place, int)
+    fail(given, error.place, str(error), kind=RecheckFailed)
+
+
 def _encode(
     encoder: DocumentEncoder, rechecker: Rechecker, given: TextRange, batch: Texts, max_tokens: int | None
 ) -> Encoded:
     try:
         encoded = encoder.encode(batch.texts, max_tokens)
-        rechecker.check(batch.texts, encoded, max_tokens)
+        rechecker.add(batch.texts, encoded, max_tokens, batch.row.__add__)
     except SpelledSpecialToken as error:
         fail(given, batch.row + error.number, str(error))
     except EngineDiffers as error:
-        fail(given, batch.row + error.number, str(error), kind=RecheckFailed)
+        _refuse(given, error)
     except TokenizerError as error:
         fail(given, batch.row, f"in the {len(batch.texts)} documents from here on: {error}")
     return encoded

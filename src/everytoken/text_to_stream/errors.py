@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class PreprocessingError(Exception):
     """Base of the errors of this package."""
@@ -20,8 +22,18 @@ class FileError(PreprocessingError):
         super().__init__(f"{file}{'' if where is None else f', {where}'}: {message}")
         self.file, self.where, self.message = file, where, message
 
-    def __reduce__(self) -> tuple[type[FileError], tuple[str, str | None, str]]:
+    def __reduce__(self) -> tuple[type[FileError], Any]:
         return type(self), (self.file, self.where, self.message)
+
+
+class FileChanged(FileError):
+    """A file is not the one with which the run began."""
+
+    def __init__(self, file: str) -> None:
+        super().__init__(file, None, "it changed while it was read. Leave it alone and run the command again.")
+
+    def __reduce__(self) -> tuple[type[FileError], Any]:
+        return type(self), (self.file,)
 
 
 class RecheckFailed(FileError):

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from everytoken.shards import file_sha256
 from everytoken.text_to_stream.encode_file import FileRange, Stamp, stamp_of
-from everytoken.text_to_stream.errors import FileError, PreprocessingError
+from everytoken.text_to_stream.errors import FileChanged, FileError, PreprocessingError
 from everytoken.text_to_stream.texts import TextRange, is_cuttable, kind_of
 
+_PLAIN = (".jsonl", ".json", ".txt", ".arrow")
+_TIMES_PACKED = 4  # bytes of text in one of a compressed file, about
 RANGE_BYTES = 1 << 26  # of a file of lines without compression that one worker takes at a time
 
 
@@ -23,29 +24,49 @@ class InputFile:
     Attributes:
         path: where it is.
         name: its path below the folder that all files of the run share, with ``/``.
-        sha256: of its bytes.
-        stamp: of the file before its SHA-256 was taken (`stamp_of`).
+        stamp: of the file when the run began (`stamp_of`).
     """
 
     path: Path
     name: str
-    sha256: str
     stamp: Stamp
+
+    @property
+    def text_bytes(self) -> int:
+        """About how many bytes of text it holds, by its size and name."""
+        return self.stamp[0] * (1 if self.name.endswith(_PLAIN) else _TIMES_PACKED)
 
     def texts(self, text_field: str, max_line_bytes: int) -> TextRange:
         """Return what is read of the whole file."""
         return TextRange(self.path, str(self.path), 0, self.stamp[0], text_field, max_line_bytes)
 
-    def ranges(self, text_field: str) -> Iterator[FileRange]:
-        """Yield what workers take: byte ranges of JSON Lines without compression, any other file as a whole."""
-        size, kind = self.stamp[0], kind_of(self.name)
+    def ranges(self) -> list[tuple[int, int]]:
+        """Return what workers take: byte ranges of JSON Lines without compression, any other file as a whole."""
+        size = self.stamp[0]
         step = RANGE_BYTES if is_cuttable(self.name) else size
-        for begin in range(0, max(size, 1), max(step, 1)):
-            taken = FileRange(sha256=self.sha256, begin=begin, end=min(size, begin + step), text_field=text_field)
-            yield taken if kind == "jsonl" else {**taken, "format": kind}
+        return [(begin, min(size, begin + step)) for begin in range(0, max(size, 1), max(step, 1))]
+
+    def source(self, begin: int, end: int, sha256: str, text_field: str) -> FileRange:
+        """Return what is recorded of a range."""
+        taken, kind = FileRange(sha256=sha256, begin=begin, end=end, text_field=text_field), kind_of(self.name)
+        return taken if kind == "jsonl" else {**taken, "format": kind}
+
+    def sha256(self) -> str:
+        """Take the SHA-256 of its bytes.
+
+        Raises:
+            FileError: it cannot be read, or changed since the run began.
+        """
+        try:
+            sha256, stamp = file_sha256(self.path), stamp_of(self.path)
+        except OSError as error:
+            raise _unreadable(self.path, error) from error
+        if stamp != self.stamp:
+            raise FileChanged(str(self.path))
+        return sha256
 
 
-def find_inputs(paths: Iterable[Path], threads: int) -> list[InputFile]:
+def find_inputs(paths: Iterable[Path]) -> list[InputFile]:
     """Return the files sorted by name (by code point, whatever the order given).
 
     Raises:
@@ -64,13 +85,15 @@ def find_inputs(paths: Iterable[Path], threads: int) -> list[InputFile]:
         kind_of(name)
         if not path.is_file():
             raise FileError(str(path), None, "there is no such file. Check the path.")
-    with ThreadPoolExecutor(threads) as pool:  # hashing releases the GIL
-        return list(pool.map(lambda item: _hashed(*item), named))
+    return [_input(name, path) for name, path in named]
 
 
-def _hashed(name: str, path: Path) -> InputFile:
+def _input(name: str, path: Path) -> InputFile:
     try:
-        stamp = stamp_of(path)
-        return InputFile(path, name, file_sha256(path), stamp)
+        return InputFile(path, name, stamp_of(path))
     except OSError as error:
-        raise FileError(str(path), None, f"it cannot be read ({error}). Check the path and its rights.") from error
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> FileError:
+    return FileError(str(path), None, f"it cannot be read ({error}). Check the path and its rights.")

@@ -1,55 +1,51 @@
 """From text files to a Megatron stream: one command, resumable file by file, the same bytes for any workers and engine.
 
-A run has three steps. The SHA-256 of every input is taken; the files are encoded by workers, each into an artifact of
-its own under ``<out>.parts``, named by its fingerprint; and the artifacts are joined to ``<out>/documents.bin`` and
-``.idx``, with a ledger. The parts are removed when the stream is there: the fingerprint of a stream is made of those of
-its parts, which follow from the inputs and parameters, so a second run finds the stream without them. An interrupted
-run keeps its parts and goes on with the others. While files are joined the tokens are on disk twice; with
-``keep_parts`` they stay so, and a run with more files encodes only these.
+Workers encode the files, each into a part of its own under ``<out>.parts``, and take their SHA-256 while they read.
+The parts are joined while others are made, to ``<out>/documents.bin`` and ``.idx``. Then they are removed:
+the fingerprint of a stream is made of those of its parts, which follow from the inputs and parameters. So a run that
+finds a stream or parts takes the SHA-256 of the files first, and makes only what is missing. An interrupted run keeps
+its parts. While files are joined the tokens are on disk twice; with ``keep_parts`` they stay so, and a run with more
+files encodes only these.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import re
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from everytoken.shards import (
+    LEDGER_FILE,
     Artifact,
     ArtifactStore,
     DamagedStore,
     Engine,
     Failure,
-    StoreBusy,
     file_sha256,
     lock_folder,
     plan_artifact,
     progress,
     sole_writer,
 )
-from everytoken.text_to_stream.certify import certify_files
-from everytoken.text_to_stream.encode_file import Encoding, encode_file
-from everytoken.text_to_stream.errors import FileError, PreprocessingError, RecheckFailed
+from everytoken.text_to_stream.certify import engine_of_run
+from everytoken.text_to_stream.encode_file import Encoding, RangeTask, encode_file, part_fingerprint
+from everytoken.text_to_stream.errors import FileChanged, FileError, PreprocessingError, RecheckFailed
 from everytoken.text_to_stream.inputs import InputFile, find_inputs
-from everytoken.text_to_stream.join import JoinedFilesStatistics, MadePart, MakePart, join_files
-from everytoken.text_to_stream.texts import TextRange, place_of
+from everytoken.text_to_stream.join import JoinedFilesStatistics, JoinedTokens, Joiner, join_files
+from everytoken.text_to_stream.parts import MadePart, find_part
+from everytoken.text_to_stream.texts import place_of
 from everytoken.tokens.encoding import EncodedCounts, Recheck, sum_counts
-from everytoken.tokens.engines import (
-    FASTEST,
-    REFERENCE,
-    chosen_engine,
-    installed_engines,
-    proof_of,
-    reference_version,
-)
-from everytoken.tokens.tokenizer import EncodingRules, SpecialTokens, TokenizerStatistics, library_record
+from everytoken.tokens.engines import REFERENCE, certificates_folder, installed_engines, reference_version
+from everytoken.tokens.tokenizer import EncodingRules, SpecialTokens, library_record
 
 logger = logging.getLogger(__name__)
 
@@ -70,9 +66,11 @@ class Tokenization:
         max_tokens: cap of a document, EOS included; None for none.
         max_lossy_share: the run fails when a greater share of the documents loses text.
         engine: ``fastest`` of those proven equal, or the name of one.
-        certificate: folder of the certificates; None: ``<out>.certificate``.
+        certificate: folder of the proofs of engines; None: the user's (`everytoken.tokens.engines.kept_verdicts`).
         cases: adversarial texts that engines are compared on before use.
-        recheck: the share of the documents that the reference encodes again during the run.
+        recheck_share: of the documents, which the reference encodes again during the run.
+        recheck_documents: so many of them at most.
+        seed: of the certificate's texts and of these documents.
         max_line_bytes: a longer line is an error; a worker may need several times that memory.
         keep_parts: whether the encoded files stay beside the stream.
     """
@@ -86,7 +84,9 @@ class Tokenization:
     engine: str
     certificate: Path | None
     cases: int
-    recheck: Recheck
+    recheck_share: float
+    recheck_documents: int
+    seed: int
     max_line_bytes: int
     keep_parts: bool
 
@@ -122,48 +122,210 @@ def tokenize(files: Sequence[Path], out: Path, parameters: Tokenization, workers
         ShardsError: ``out`` holds something else, or another run writes it.
     """
     out = Path(os.path.abspath(out))  # noqa: PTH100  # a link stays a link
-    inputs = find_inputs(files, threads)
+    inputs = find_inputs(files)
     if not parameters.tokenizer.is_file():
         raise PreprocessingError(f"there is no tokenizer file {parameters.tokenizer}; give a tokenizer.json")
-    tokenizer_sha256 = file_sha256(parameters.tokenizer)
     stream = ArtifactStore(out)
     stream.check_replaceable()
     working = out.with_name(f"{out.name}.parts")
     working.parent.mkdir(parents=True, exist_ok=True)
-    certificates = parameters.certificate or out.with_name(f"{out.name}.certificate")
+    certificates = parameters.certificate or certificates_folder()
     _require_own(working, certificates, out, inputs)
     with sole_writer(lock_folder(working)):
-        certificate, engine = _certified(parameters, tokenizer_sha256, inputs, certificates)
-        planned = _planned(inputs, parameters, tokenizer_sha256, certificate, engine)
-        files_of_stream = [(file.name, list(parts)) for file, parts in zip(inputs, planned, strict=True)]
+        run = _Run(inputs, parameters, file_sha256(parameters.tokenizer), working)
+        engine = run.engine(certificates)
         begin = time.monotonic()  # the proof is made once, and its time is told apart
-        made = _held(stream, plan_artifact(join_files, files=files_of_stream, parts={}, measured={}))
-        if made is not None:
-            _require_share(made.statistics_as(JoinedFilesStatistics)["total"], parameters.max_lossy_share, "")
-            _remove_parts(working, parameters.keep_parts, planned)
-            return Tokenized(made, False, time.monotonic() - begin)
-        parts = _make_parts({name: part for of_file in planned for name, part in of_file.items()}, working, workers)
-        _require_kept_text(inputs, planned, parts, parameters.max_lossy_share)
+        if working.exists() or (out / LEDGER_FILE).exists():
+            run.take_digests(threads)
+            made = _held(stream, run.planned({}, None, {}))
+            if made is not None:
+                _require_share(made.statistics_as(JoinedFilesStatistics)["total"], parameters.max_lossy_share, "")
+                run.remove_parts()
+                return Tokenized(made, False, time.monotonic() - begin)
+        joined = run.make(workers, engine)
+        run.require_kept_text()
         measured: dict[str, Any] = {"engine": engine, "version": _version(engine), **library_record()}
         measured["seconds"] = time.monotonic() - begin
-        made = stream.save(plan_artifact(join_files, files=files_of_stream, parts=parts, measured=measured))
-        _remove_parts(working, parameters.keep_parts, planned)
+        parts = {part.name: part for part in run.parts.values()}
+        made = stream.save(run.planned(parts, joined, measured))
+        run.remove_parts()
         return Tokenized(made, True, time.monotonic() - begin)
 
 
-def _remove_parts(working: Path, keep: bool, planned: Sequence[Mapping[str, Artifact]]) -> None:
-    """Remove the parts, or only those of other inputs and parameters."""
-    if not working.exists():
-        return
-    wanted = {fingerprint for of_file in planned for fingerprint in of_file} if keep else set()
-    for path in working.iterdir():
-        if path.name.strip(".").removesuffix(".lock") not in wanted:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-    if not keep:
-        working.rmdir()
+@dataclass(frozen=True)
+class _Range:
+    """A range of an input."""
+
+    file: InputFile
+    begin: int
+    end: int
 
 
-_PART_NAME = re.compile(r"\.?[0-9a-f]{64}(\.lock|\.[0-9]+\.tmp)?")
+@dataclass(frozen=True)
+class _Encode:
+    """What a worker does."""
+
+    folder: Path
+    encoding: Encoding
+    tokenizer: Path
+    engine: str
+    recheck: Recheck
+
+    def __call__(self, task: RangeTask) -> tuple[MadePart, str | None]:
+        return encode_file(
+            self.folder,
+            task,
+            encoding=self.encoding,
+            tokenizer=self.tokenizer,
+            engine=self.engine,
+            recheck=self.recheck,
+        )
+
+
+class _Run:
+    """The ranges of a run, and what is known of them so far.
+
+    Attributes:
+        parts: by number of the range.
+    """
+
+    def __init__(self, inputs: Sequence[InputFile], parameters: Tokenization, tokenizer_sha256: str, working: Path):
+        self.parts: dict[int, MadePart] = {}
+        self._inputs, self._parameters, self._working = inputs, parameters, working
+        self._ranges = [_Range(file, begin, end) for file in inputs for begin, end in file.ranges()]
+        self._sha256: dict[str, str] = {}  # by name of the file
+        self._encoding = Encoding(
+            tokenizer_sha256, parameters.eos, parameters.special_tokens_in_text, parameters.max_tokens
+        )
+
+    def engine(self, certificates: Path) -> str:
+        """Return the engine that encodes."""
+        given = self._parameters
+        return engine_of_run(
+            given.engine,
+            EncodingRules(given.tokenizer, given.eos, given.special_tokens_in_text),
+            self._encoding.tokenizer_sha256,
+            [file.texts(given.text_field, given.max_line_bytes)._replace(name=file.name) for file in self._inputs],
+            text_bytes=sum(file.text_bytes for file in self._inputs),
+            cases=given.cases,
+            seed=given.seed,
+            folder=certificates,
+        )
+
+    def take_digests(self, threads: int) -> None:
+        """Take the SHA-256 of all files, and find the parts that are there."""
+        with ThreadPoolExecutor(threads) as pool:  # hashing releases the GIL
+            self._sha256 = dict(
+                zip([file.name for file in self._inputs], pool.map(InputFile.sha256, self._inputs), strict=True)
+            )
+        for number in range(len(self._ranges)):
+            if (part := find_part(self._working, self._fingerprint(number))) is not None:
+                self.parts[number] = part
+
+    def _fingerprint(self, number: int) -> str:
+        file, begin, end = (one := self._ranges[number]).file, one.begin, one.end
+        source = file.source(begin, end, self._sha256[file.name], self._parameters.text_field)
+        return part_fingerprint(source, self._encoding)
+
+    def planned(
+        self, parts: Mapping[str, MadePart], joined: JoinedTokens | None, measured: Mapping[str, Any]
+    ) -> Artifact:
+        """Return the plan of the stream, when all digests are known."""
+        fingerprints: dict[str, list[str]] = {file.name: [] for file in self._inputs}
+        for number, one in enumerate(self._ranges):
+            fingerprints[one.file.name].append(self._fingerprint(number))
+        files = list(fingerprints.items())
+        return plan_artifact(join_files, files=files, parts=parts, joined=joined, measured=measured)
+
+    def make(self, workers: Engine, engine: str) -> JoinedTokens:
+        """Make the missing parts, the largest first, and join all; an engine that differs ends the run at once.
+
+        Raises:
+            PreprocessingError: some files cannot be encoded, the others are kept; or an engine differs.
+            DamagedStore: a part was damaged before it was joined.
+        """
+        self._working.mkdir(exist_ok=True)
+        given = self._parameters
+        size = sum(file.stamp[0] for file in self._inputs)
+        recheck = Recheck.capped(given.recheck_share, given.seed, given.recheck_documents, size)
+        encode = _Encode(self._working, self._encoding, given.tokenizer, engine, recheck)
+        tasks = sorted(self._tasks(), key=lambda task: task.given.begin - task.given.end)
+        cut = {task.given.name: self._ranges[task.number].file for task in tasks if not task.whole}
+        failed: list[str] = []
+        with (
+            Joiner(self._working / _JOINED) as joiner,
+            ThreadPoolExecutor(1) as hashing,
+            closing(workers.run(encode, tasks)) as outcomes,  # type: ignore[type-var]
+        ):
+            digests = {file.name: hashing.submit(file.sha256) for file in cut.values() if file.name not in self._sha256}
+            next_one = self._join_from(joiner, 0)
+            for task, outcome in progress(outcomes, len(tasks), "tokenize", "file"):
+                if isinstance(outcome, Failure):
+                    failed.append(_failure(task.given.name, outcome))
+                    logger.error("%s", failed[-1])
+                    continue
+                part, sha256 = outcome
+                file = self._ranges[task.number].file
+                if sha256 is not None and self._sha256.setdefault(file.name, sha256) != sha256:
+                    failed.append(str(FileChanged(task.given.name)))
+                    continue
+                if file.name not in self._sha256:
+                    self._sha256[file.name] = digests[file.name].result()
+                self.parts[task.number] = part.named(self._fingerprint(task.number))
+                next_one = self._join_from(joiner, next_one)
+            if failed:
+                raise _cannot_be_encoded(failed, len(self._ranges), len(self.parts), self._working)
+            return joiner.finish()
+
+    def _join_from(self, joiner: Joiner, number: int) -> int:
+        while number in self.parts:
+            joiner.add(self.parts[number])
+            number += 1
+        return number
+
+    def _tasks(self) -> Iterator[RangeTask]:
+        given = self._parameters
+        for number, one in enumerate(self._ranges):
+            if number in self.parts:
+                continue
+            whole = one.file.texts(given.text_field, given.max_line_bytes)
+            seed = int(hashlib.sha256(one.file.name.encode()).hexdigest()[:15], 16) + one.begin
+            text_range = whole._replace(begin=one.begin, end=one.end)
+            yield RangeTask(number, text_range, one.file.stamp, text_range == whole, seed)
+
+    def require_kept_text(self) -> None:
+        """Check that not too many documents lost text.
+
+        Raises:
+            PreprocessingError: too many did; the first is named.
+        """
+        first = ""
+        for number, one in enumerate(self._ranges):
+            record = self.parts[number].record
+            if record["first_lossy"] is not None and not first:
+                where = place_of(one.file.name, record["first_lossy"])
+                where += f" after byte {one.begin:,}" if one.begin else ""
+                lost = f"the vocabulary has no symbol for the bytes {record['tokenizer']['missing_bytes']}"
+                first = f" The first is {one.file.path}, {where}; {lost}."
+        total = sum_counts(self.parts[number].record["counts"] for number in range(len(self._ranges)))
+        _require_share(total, self._parameters.max_lossy_share, first)
+
+    def remove_parts(self) -> None:
+        """Remove the parts, or only those of other inputs and parameters."""
+        if not self._working.exists():
+            return
+        keep = self._parameters.keep_parts
+        wanted = {self._fingerprint(number) for number in range(len(self._ranges))} if keep else set()
+        for path in self._working.iterdir():
+            if path.name.partition(".")[0] not in wanted:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if not keep:
+            self._working.rmdir()
+
+
+_JOINED = ".joined.tmp"
+# of parts; of temporaries; of the folders and locks of earlier versions
+_PART_NAME = re.compile(r"[0-9a-f]{64}\.(tokens|lengths|json)|\..*\.tmp(\.tokens|\.lengths)?|\.?[0-9a-f]{64}(\.lock)?")
 
 
 def _require_own(working: Path, certificates: Path, out: Path, inputs: Sequence[InputFile]) -> None:
@@ -185,93 +347,15 @@ def _require_own(working: Path, certificates: Path, out: Path, inputs: Sequence[
                 raise PreprocessingError(f"{file.path} lies in {folder}, where the run writes. Choose another --out.")
 
 
-def _certified(
-    parameters: Tokenization, tokenizer_sha256: str, inputs: Sequence[InputFile], folder: Path
-) -> tuple[Artifact | None, str]:
-    """Return the certificate and the engine that it allows; no certificate when the reference itself encodes."""
-    engines = installed_engines()
-    if parameters.engine == REFERENCE or (parameters.engine == FASTEST and not engines):
-        return None, REFERENCE
-    if parameters.engine not in (FASTEST, *engines):
-        raise PreprocessingError(
-            f"the engine {parameters.engine!r} is not installed; there is {', '.join([FASTEST, REFERENCE, *engines])}"
-        )
-    texts = [file.texts(parameters.text_field, parameters.max_line_bytes) for file in inputs]
-    planned = plan_artifact(
-        certify_files,
-        tokenizer_sha256=tokenizer_sha256,
-        rules=EncodingRules(parameters.tokenizer, parameters.eos, parameters.special_tokens_in_text),
-        engines=engines,
-        reference=reference_version(),
-        cases=parameters.cases,
-        seed=parameters.recheck.seed,
-        sampled=[text._replace(name=file.name) for file, text in zip(inputs, texts, strict=True)],  # kept: no place
-    )
-    # One folder may hold the certificates of many tokenizers. What is there is used without the writers' lock, so runs
-    # can share it.
-    store = ArtifactStore(folder / f"{tokenizer_sha256[:16]}_{parameters.special_tokens_in_text}")
-    certificate = _held(store, planned)
-    if certificate is None:
-        logger.info("comparing %s with %s, once for this tokenizer", ", ".join(engines), REFERENCE)
-        begin = time.monotonic()
-        certificate = _saved_by_one(store, planned)
-        logger.info("compared in %.1f s; kept in %s", time.monotonic() - begin, store.root)
-    return certificate, chosen_engine(certificate, parameters.engine)
-
-
-def _saved_by_one(store: ArtifactStore, planned: Artifact) -> Artifact:
-    """Save it, or wait until another run has."""
-    while True:
-        try:
-            return store.save(planned)
-        except StoreBusy:
-            logger.info("another run makes %s; waiting for it", store.root)
-            time.sleep(1)
-
-
 def _version(engine: str) -> str:
     return reference_version() if engine == REFERENCE else installed_engines()[engine]
 
 
-def _planned(
-    inputs: Sequence[InputFile],
-    parameters: Tokenization,
-    tokenizer_sha256: str,
-    certificate: Artifact | None,
-    engine: str,
-) -> list[dict[str, Artifact]]:
-    """Return the parts of each file by fingerprint, in order."""
-    encoding = Encoding(tokenizer_sha256, parameters.eos, parameters.special_tokens_in_text, parameters.max_tokens)
-    planned = []
-    for file in inputs:
-        whole = file.texts(parameters.text_field, parameters.max_line_bytes)
-        parts = [
-            plan_artifact(
-                encode_file,
-                source=source,
-                encoding=encoding,
-                proof=None if certificate is None else proof_of(certificate),
-                given=whole._replace(begin=source["begin"], end=source["end"]),
-                stamp=file.stamp,
-                tokenizer=parameters.tokenizer,
-                engine=engine,
-                recheck=parameters.recheck,
-            )
-            for source in file.ranges(parameters.text_field)
-        ]
-        planned.append({_fingerprint(part): part for part in parts})
-    return planned
-
-
-def _fingerprint(planned: Artifact) -> str:
-    assert planned.recipe is not None
-    return planned.recipe.fingerprint([])
-
-
 def _held(store: ArtifactStore, planned: Artifact) -> Artifact | None:
     """Return what the folder holds when it is what is planned, and unchanged."""
+    assert planned.recipe is not None
     try:
-        if not store.exists() or (held := store.load()).ledger["fingerprint"] != _fingerprint(planned):
+        if not store.exists() or (held := store.load()).ledger["fingerprint"] != planned.recipe.fingerprint([]):
             return None
         held.verify()
     except DamagedStore as error:
@@ -280,69 +364,25 @@ def _held(store: ArtifactStore, planned: Artifact) -> Artifact | None:
     return held
 
 
-def _make_parts(planned: Mapping[str, Artifact], working: Path, workers: Engine) -> dict[str, MadePart]:
-    """Make what is missing, the largest first; an engine that differs ends the run at once.
-
-    Raises:
-        PreprocessingError: some files cannot be encoded, the others are kept; or an engine differs from the reference.
-    """
-    working.mkdir(exist_ok=True)
-    tasks = sorted(planned.items(), key=lambda task: _given(task[1]).begin - _given(task[1]).end)
-    made: dict[str, MadePart] = {}
-    failed: list[str] = []
-    facts: TokenizerStatistics | None = None
-    with closing(workers.run(MakePart(working), tasks)) as outcomes:  # type: ignore[type-var]
-        for (fingerprint, part), outcome in progress(outcomes, len(tasks), "tokenize", "file"):
-            if isinstance(outcome, Failure):
-                failed.append(_failure(part, outcome))
-                logger.error("%s", failed[-1])
-                continue
-            facts = facts if facts is not None and facts == outcome.tokenizer else outcome.tokenizer  # one copy
-            made[fingerprint] = replace(outcome, tokenizer=facts)
-    if failed:
-        shown = "\n".join(f"  {error}" for error in sorted(failed)[:_SHOWN])
-        more = f"\n  and {len(failed) - _SHOWN} more" if len(failed) > _SHOWN else ""
-        raise PreprocessingError(
-            f"{len(failed)} of {len(planned)} parts cannot be encoded, the other {len(made)} are done and kept in "
-            f"{working}.\n{shown}{more}\nMend the cause and run the same command again: only what is missing is made."
-        )
-    return made
+def _cannot_be_encoded(failed: Sequence[str], ranges: int, made: int, working: Path) -> PreprocessingError:
+    shown = "\n".join(f"  {error}" for error in sorted(failed)[:_SHOWN])
+    more = f"\n  and {len(failed) - _SHOWN} more" if len(failed) > _SHOWN else ""
+    return PreprocessingError(
+        f"{len(failed)} of {ranges} parts cannot be encoded, the other {made} are done and kept in {working}.\n"
+        f"{shown}{more}\nFix the cause and run the same command again: only what is missing is made."
+    )
 
 
-def _failure(planned: Artifact, failure: Failure) -> str:
+def _failure(name: str, failure: Failure) -> str:
     """Return what is wrong with a file; raise it when an engine differs."""
     kind, _, message = failure.error.partition(": ")
     if kind == RecheckFailed.__name__:
         raise PreprocessingError(f"{message}. The run was stopped.")
-    if kind == FileError.__name__:
+    if kind in (FileError.__name__, FileChanged.__name__):
         return message
     if kind not in _EXPLAINED:
         logger.error("%s", failure.traceback)
-    return f"{_given(planned).name}: {failure.error}"
-
-
-def _given(planned: Artifact) -> TextRange:
-    assert planned.recipe is not None
-    given: TextRange = planned.recipe.parameters["given"]
-    return given
-
-
-def _require_kept_text(
-    inputs: Sequence[InputFile],
-    planned: Sequence[Mapping[str, Artifact]],
-    parts: Mapping[str, MadePart],
-    max_share: float,
-) -> None:
-    first = ""
-    for file, of_file in zip(inputs, planned, strict=True):
-        for fingerprint in of_file:
-            part = parts[fingerprint]
-            if part.first_lossy is not None and not first:
-                begin = _given(of_file[fingerprint]).begin
-                where = place_of(file.name, part.first_lossy) + (f" after byte {begin:,}" if begin else "")
-                lost = f"the vocabulary has no symbol for the bytes {part.tokenizer['missing_bytes']}"
-                first = f" The first is {file.path}, {where}; {lost}."
-    _require_share(sum_counts(parts[one].counts for of_file in planned for one in of_file), max_share, first)
+    return f"{name}: {failure.error}"
 
 
 def _require_share(counts: EncodedCounts, max_share: float, first: str) -> None:

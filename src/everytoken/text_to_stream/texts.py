@@ -5,28 +5,34 @@ The first row that is no document is an error: a stream without it would be anot
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 from everytoken.corpus import RowError
 from everytoken.corpus.reading import (
     BLOCK_BYTES,
     FORMAT_NAMES,
-    Reading,
-    ReadingLimits,
+    DamagedFile,
+    Format,
     UnreadableRow,
     format_by_name,
-    iterate_records,
+    iterate_line_records,
     json_name,
     shown_name,
 )
-from everytoken.corpus.rendering import DocumentRenderer
-from everytoken.corpus.upstreams import UpstreamFile
 from everytoken.text_to_stream.errors import FileError
 
 _BATCH_CHARACTERS = 1 << 18  # larger ones are slower
 _ZSTD_WINDOW_LOG_MAX = 31
+
+
+class Digest(Protocol):
+    """What takes the bytes of a file, as a hash does."""
+
+    def update(self, data: Any, /) -> None:
+        """Take bytes."""
 
 
 class TextRange(NamedTuple):
@@ -67,10 +73,7 @@ def kind_of(name: str) -> str:
     Raises:
         FileError: its name tells none.
     """
-    form = format_by_name(name)
-    if form is None:
-        raise FileError(name, None, f"its name ends in none of {FORMAT_NAMES}. Rename it, or convert it.")
-    return form.kind
+    return _format_of(name).kind
 
 
 def is_cuttable(name: str) -> bool:
@@ -78,15 +81,18 @@ def is_cuttable(name: str) -> bool:
     return format_by_name(name) == ("jsonl", None)
 
 
-def read_texts(given: TextRange) -> Iterator[Texts]:
+def read_texts(given: TextRange, digest: Digest | None = None) -> Iterator[Texts]:
     """Yield the texts of the rows in order.
+
+    Args:
+        digest: is updated with all bytes of the file; None: no digest is taken.
 
     Raises:
         FileError: the file is missing or damaged, or a row is no document.
     """
     batch: list[str] = []
     size = number = 0
-    for text in _texts(given):
+    for text in _texts(given, digest):
         if batch and size + len(text) > _BATCH_CHARACTERS:
             yield Texts(batch, number)
             number += len(batch)
@@ -118,10 +124,10 @@ def _lines_before(given: TextRange) -> int:
     return count + (not block.endswith(b"\n"))
 
 
-def _texts(given: TextRange) -> Iterator[str]:
+def _texts(given: TextRange, digest: Digest | None) -> Iterator[str]:
     number = 0
     try:
-        for run in _runs(given):
+        for run in _runs(given, digest):
             if isinstance(run, UnreadableRow):
                 _refuse_row(given, run)
             texts: list[Any] = [record.get(given.text_field) for record in run]
@@ -135,12 +141,64 @@ def _texts(given: TextRange) -> Iterator[str]:
         raise FileError(given.name, None, f"{error.reason}. {remedy}") from None
 
 
-def _runs(given: TextRange) -> Iterator[list[dict[str, Any]] | UnreadableRow]:
-    file = UpstreamFile("", given.path.name, given.path, None)
+def _format_of(name: str) -> Format:
+    form = format_by_name(name)
+    if form is None:
+        raise FileError(name, None, f"its name ends in none of {FORMAT_NAMES}. Rename it, or convert it.")
+    return form
+
+
+def _runs(given: TextRange, digest: Digest | None) -> Iterator[list[dict[str, Any]] | UnreadableRow]:
+    return (_line_runs if _format_of(given.path.name).kind == "jsonl" else _row_runs)(given, digest)
+
+
+def _line_runs(given: TextRange, digest: Digest | None) -> Iterator[list[dict[str, Any]] | UnreadableRow]:
+    cut = {"begin": given.begin, "end": given.end} if is_cuttable(given.path.name) else {}
+    bounds = {"max_row_bytes": given.max_line_bytes, "zstd_window_log_max": _ZSTD_WINDOW_LOG_MAX}
+    try:
+        with _opened(given.path, digest) as stream:
+            yield from iterate_line_records(stream, _format_of(given.path.name).compression, **bounds, **cut)
+            while digest is not None and stream.read(BLOCK_BYTES):
+                pass
+    except DamagedFile as error:
+        raise FileError(given.name, None, str(error)) from None
+    except OSError as error:
+        raise FileError(given.name, None, f"it cannot be read ({error}). Check its rights and the disk.") from error
+
+
+def _row_runs(given: TextRange, digest: Digest | None) -> Iterator[list[dict[str, Any]] | UnreadableRow]:
+    # loaded here: a worker that reads only lines starts in half the time
+    from everytoken.corpus.reading import Reading, ReadingLimits, iterate_rows
+    from everytoken.corpus.rendering import DocumentRenderer
+    from everytoken.corpus.upstreams import UpstreamFile
+
     renderer = DocumentRenderer(kind="document", text_column=given.text_field, id_columns=())
     reading = Reading(renderer=renderer, records=None, format=None)
     limits = ReadingLimits(max_row_bytes=given.max_line_bytes, zstd_window_log_max=_ZSTD_WINDOW_LOG_MAX)
-    return iterate_records(file, reading, limits, *((given.begin, given.end) if is_cuttable(file.path) else ()))
+    for row in iterate_rows(UpstreamFile("", given.path.name, given.path, None), reading, limits):
+        yield row if isinstance(row, UnreadableRow) else [row.record]
+    if digest is not None:  # tables are not read from begin to end
+        with _opened(given.path, digest) as stream:
+            while stream.read(BLOCK_BYTES):
+                pass
+
+
+def _opened(path: Path, digest: Digest | None) -> io.BufferedReader:
+    return io.BufferedReader(_DigestedFile(path, digest), BLOCK_BYTES)
+
+
+class _DigestedFile(io.FileIO):
+    """A file that is read from begin to end, with the digest of what was read."""
+
+    def __init__(self, path: Path, digest: Digest | None) -> None:
+        super().__init__(path)
+        self._digest = digest
+
+    def readinto(self, buffer: Any) -> int:
+        size = super().readinto(buffer)
+        if self._digest is not None:
+            self._digest.update(memoryview(buffer)[:size])
+        return size
 
 
 def _surrogate(text: str) -> int | None:

@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from backports import zstd
 
+from everytoken.corpus.reading.lines import Row, UnreadableRow
 from everytoken.corpus.reading.readers import iterate_rows
-from everytoken.corpus.reading.rows import Reading, ReadingLimits, Row, UnreadableRow
+from everytoken.corpus.reading.rows import Reading, ReadingLimits
 from everytoken.corpus.rendering.renderers import DocumentRenderer
 from everytoken.corpus.upstreams.file import UpstreamFile
 

@@ -15,8 +15,9 @@ import pytest
 from backports import zstd
 
 from everytoken.corpus.errors import BAD_ROW_REASONS, BadRow, RowError, UpstreamError
+from everytoken.corpus.reading.lines import Row
 from everytoken.corpus.reading.readers import count_rows, iterate_rows
-from everytoken.corpus.reading.rows import Reading, ReadingLimits, Row
+from everytoken.corpus.reading.rows import Reading, ReadingLimits
 from everytoken.corpus.rendering.renderers import RENDERERS, Identifier
 from everytoken.corpus.upstreams.file import UpstreamFile
 from tests.corpus.reading.read_rows import CHECKED, LIMITS, file_at, jsonl, kept, read, reading, set_aside
@@ -285,7 +286,8 @@ MEASURE = """
     from pathlib import Path
     from backports import zstd
     from everytoken.corpus.reading.readers import count_rows, iterate_rows
-    from everytoken.corpus.reading.rows import ReadingLimits, Row
+    from everytoken.corpus.reading.lines import Row
+    from everytoken.corpus.reading.rows import ReadingLimits
     from everytoken.corpus.upstreams.file import UpstreamFile
     from tests.corpus.reading.read_rows import reading
     path = Path(sys.argv[1])

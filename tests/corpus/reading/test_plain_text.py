@@ -9,8 +9,9 @@ import pytest
 from backports import zstd
 
 from everytoken.corpus.errors import RowError, UpstreamError
+from everytoken.corpus.reading.lines import Row
 from everytoken.corpus.reading.readers import count_rows
-from everytoken.corpus.reading.rows import ReadingLimits, Row
+from everytoken.corpus.reading.rows import ReadingLimits
 from tests.corpus.reading.read_rows import CHECKED, LIMITS, file_at, read, reading, set_aside
 
 TEXT = 'Title\r\n\n  A line, é and 😀.\u2028{"not": "JSON"\n'

@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from everytoken.corpus.errors import RowError, UpstreamError
+from everytoken.corpus.reading.lines import Row
 from everytoken.corpus.reading.readers import count_rows, format_of, iterate_rows
-from everytoken.corpus.reading.rows import ReadingLimits, Row
+from everytoken.corpus.reading.rows import ReadingLimits
 from everytoken.corpus.rendering.renderers import NamedRenderer
 from everytoken.corpus.upstreams.file import UpstreamFile
 from tests.corpus.reading.read_rows import LIMITS, file_at, jsonl, kept, read, reading, set_aside, write, write_arrow

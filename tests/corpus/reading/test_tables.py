@@ -14,8 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from everytoken.corpus.errors import RowError
+from everytoken.corpus.reading.lines import UnreadableRow
 from everytoken.corpus.reading.readers import count_rows
-from everytoken.corpus.reading.rows import ReadingLimits, UnreadableRow
+from everytoken.corpus.reading.rows import ReadingLimits
 from everytoken.corpus.rendering.renderers import JoinedRenderer, NamedRenderer
 from everytoken.corpus.upstreams.file import UpstreamFile
 from tests.corpus.reading.read_rows import LIMITS, file_at, kept, read, reading, set_aside, write_arrow

@@ -111,6 +111,14 @@ def test_a_document_more_and_a_fast_engine_make_no_other_part_again(
     assert [before == after for before, after in zip(*times, strict=True)] == [True, False]
 
 
+def test_another_recheck_makes_no_part_again(parameters: dict[str, Any], tmp_path: Path) -> None:
+    corpus, store, stamps = stored(tmp_path / "in", [documents(TEXTS)]), Store(tmp_path / "tokens"), []
+    for recheck in (Recheck(0.5, 42), Recheck.capped(0.1, 7, 3, 5)):
+        store.save(corpus.map(encode_part, **{**parameters, "recheck": recheck}), Inline())
+        stamps.append([path.stat().st_mtime_ns for path in (tmp_path / "tokens").glob("*.parquet")])
+    assert stamps[0] == stamps[1]
+
+
 @pytest.mark.parametrize("batch_rows", [1, 2, 100])
 def test_the_columns_asked_for_stay_and_tokens_are_added(
     parameters: dict[str, Any], tokenizer: Artifact, tmp_path: Path, batch_rows: int

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from everytoken.tokens import DocumentEncoder, Encoded, EncodingRules, TokenizerError, open_encoder
 from everytoken.tokens.encoding import encoder
 from everytoken.tokens.encoding.encoder import SpelledSpecialToken
+from everytoken.tokens.tokenizer import document_tokenizer
 from everytoken.tokens.tokenizer.document_tokenizer import byte_symbols
 from tests.tokens.corpora import EOS, small_tokenizer
 
@@ -196,7 +197,7 @@ def test_long_texts_are_encoded_in_pieces_with_the_same_ids(trained: DocumentEnc
     expected = trained.encode(texts, 1000)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(encoder, "PIECE_CHARACTERS", 20)
-        patch.setattr(encoder, "_COUNTED_IDS", 7)
+        patch.setattr(document_tokenizer, "_MEASURED_IDS", 7)
         patch.setattr("everytoken.tokens.tokenizer.text_pieces.cut_text.__defaults__", (20,))
         found = trained.encode(texts, 1000)
     for name, value in vars(expected).items():

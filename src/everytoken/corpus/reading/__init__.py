@@ -1,7 +1,7 @@
 """The rows of one upstream file, each read or named with the reason why not.
 
-`rows` (what comes out, and the parameters), `readers` (by format), `archives` (decompression), `records` (bytes cut
-into rows), `parsing` (one row), `tables` (parquet and arrow).
+`rows` (the parameters), `formats` (by name), `readers` (by format), `lines` (JSON Lines, and what comes out),
+`archives` (decompression), `records` (bytes cut into rows), `parsing` (one row), `tables` (parquet and arrow).
 """
 
 from typing import TYPE_CHECKING
@@ -10,17 +10,12 @@ from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
     from everytoken.corpus.reading.archives import BLOCK_BYTES, DamagedFile, decompressed
+    from everytoken.corpus.reading.formats import FORMAT_NAMES, FileKind, Format, format_by_name
+    from everytoken.corpus.reading.lines import Row, UnreadableRow, iterate_line_records
     from everytoken.corpus.reading.parsing import json_name, parse_record, parse_row, parse_rows, shown_name
-    from everytoken.corpus.reading.readers import (
-        FORMAT_NAMES,
-        count_rows,
-        format_by_name,
-        format_of,
-        iterate_records,
-        iterate_rows,
-    )
+    from everytoken.corpus.reading.readers import count_rows, format_of, iterate_rows
     from everytoken.corpus.reading.records import Oversized, iterate_runs, text_blocks
-    from everytoken.corpus.reading.rows import FileKind, Reading, ReadingLimits, Row, UnreadableRow
+    from everytoken.corpus.reading.rows import Reading, ReadingLimits
 
 __getattr__, __dir__ = exports(__name__, __file__)
 
@@ -29,6 +24,7 @@ __all__ = [
     "DamagedFile",
     "FORMAT_NAMES",
     "FileKind",
+    "Format",
     "Oversized",
     "Reading",
     "ReadingLimits",
@@ -38,7 +34,7 @@ __all__ = [
     "decompressed",
     "format_by_name",
     "format_of",
-    "iterate_records",
+    "iterate_line_records",
     "iterate_rows",
     "iterate_runs",
     "json_name",

@@ -13,49 +13,30 @@ import io
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 from everytoken.corpus.errors import BadRow, RowError, UpstreamError
 from everytoken.corpus.reading.archives import DamagedFile, decompressed
+from everytoken.corpus.reading.formats import FORMAT_NAMES, Format, named_format
+from everytoken.corpus.reading.lines import Row, UnreadableRow, line_runs, too_large
 from everytoken.corpus.reading.parsing import (
     json_name,
     parse_record,
     parse_reference,
-    parse_row,
-    parse_rows,
     shown_name,
 )
 from everytoken.corpus.reading.records import (
     HEAD_BYTES,
     Oversized,
-    blocks_of_lines,
     count_lines,
     iterate_elements,
-    iterate_runs,
     text_blocks,
 )
-from everytoken.corpus.reading.rows import FileKind, Reading, ReadingLimits, Row, UnreadableRow
-from everytoken.corpus.reading.tables import arrow_rows, count_arrow_rows, count_parquet_rows, parquet_rows
+from everytoken.corpus.reading.rows import Reading, ReadingLimits
 from everytoken.corpus.rendering import CUTS
 from everytoken.corpus.upstreams import UpstreamFile, damage_named
 
-_KINDS: dict[str, FileKind] = {
-    ".jsonl": "jsonl",
-    ".json": "json",
-    ".txt": "txt",
-    ".parquet": "parquet",
-    ".arrow": "arrow",
-}
-_COMPRESSIONS = {".gz": "gz", ".zst": "zst"}
 _TABLES = ("parquet", "arrow")
-FORMAT_NAMES = ".jsonl, .json, .txt (each also with .gz or .zst after it), .parquet, .arrow"
-
-
-class Format(NamedTuple):
-    """The kind of a file, and how it is compressed: ``gz``, ``zst`` or None."""
-
-    kind: FileKind
-    compression: str | None
 
 
 def format_of(file: UpstreamFile, reading: Reading) -> Format:
@@ -65,7 +46,7 @@ def format_of(file: UpstreamFile, reading: Reading) -> Format:
         UpstreamError: the name tells no format, or ``records`` is given for a format without them.
     """
     place = f"source {file.source!r}, file {file.path}"
-    named, compression = _named(file.path)
+    named, compression = named_format(file.path)
     kind = reading.format or named
     if kind is None:
         raise UpstreamError(
@@ -83,21 +64,6 @@ def format_of(file: UpstreamFile, reading: Reading) -> Format:
             f"Set records to null, or change upstream.pattern to .json files, or set format to json."
         )
     return Format(kind, compression)
-
-
-def format_by_name(name: str) -> Format | None:
-    """Return the format that the name of a file tells, one of `FORMAT_NAMES`; None when it tells none."""
-    kind, compression = _named(name)
-    return None if kind is None or (compression and kind in _TABLES) else Format(kind, compression)
-
-
-def _named(name: str) -> tuple[FileKind | None, str | None]:
-    compression = next((found for suffix, found in _COMPRESSIONS.items() if name.endswith(suffix)), None)
-    stem = name if compression is None else name.removesuffix(f".{compression}")
-    kind = next((kind for suffix, kind in _KINDS.items() if stem.endswith(suffix)), None)
-    if kind == "json" and compression is not None:
-        kind = "jsonl"  # so they are in Dolma and everything made like it
-    return kind, compression
 
 
 def iterate_rows(
@@ -135,39 +101,6 @@ def iterate_rows(
         raise RowError(file.source, file.path, None, reason, "Make the shard plan again.")
 
 
-def iterate_records(
-    file: UpstreamFile, reading: Reading, limits: ReadingLimits, begin: int = 0, end: int | None = None
-) -> Iterator[list[Any] | UnreadableRow]:
-    """Yield what the rows of a file hold, in runs of rows that follow each other; an unreadable row is alone.
-
-    It is faster than `iterate_rows` where rows are small.
-
-    Args:
-        file: from `find_files`.
-        reading: how the file is read.
-        limits: bounds of memory.
-        begin: first byte of a range of JSON Lines without compression; rows are numbered from the range's first.
-        end: byte after the range, which has the lines that begin in it; None for the whole file.
-
-    Raises:
-        RowError: the file is missing or damaged.
-        UpstreamError: see `format_of`.
-    """
-    form = format_of(file, reading)
-    if form.kind != "jsonl" or reading.renderer.kind in CUTS:
-        for row in iterate_rows(file, reading, limits):
-            yield row if isinstance(row, UnreadableRow) else [row.record]
-        return
-    with file.open() as stream, _damage_named(file, stream):
-        if end is None:
-            blocks = decompressed(stream, form.compression, limits.zstd_window_log_max)
-        else:
-            blocks = blocks_of_lines(stream, begin, end)
-        start, blocks = (begin, blocks) if begin else text_blocks(blocks)
-        for run in _line_runs(blocks, start, limits, 0):
-            yield run if isinstance(run, UnreadableRow) else run.records
-
-
 def count_rows(file: UpstreamFile, reading: Reading, limits: ReadingLimits) -> int:
     """Return how many rows `iterate_rows` yields; lines and records are counted without parsing them.
 
@@ -179,10 +112,10 @@ def count_rows(file: UpstreamFile, reading: Reading, limits: ReadingLimits) -> i
     with file.open() as stream, _damage_named(file, stream):
         if reading.renderer.kind in CUTS:
             return sum(1 for _ in _rows(file, stream, form, reading, limits, 0))
-        if form.kind == "parquet":
-            return count_parquet_rows(file, stream)
-        if form.kind == "arrow":
-            return count_arrow_rows(file, stream)
+        if form.kind in _TABLES:
+            from everytoken.corpus.reading.tables import count_arrow_rows, count_parquet_rows  # as in `_records`
+
+            return (count_parquet_rows if form.kind == "parquet" else count_arrow_rows)(file, stream)
         start, blocks = text_blocks(decompressed(stream, form.compression, limits.zstd_window_log_max))
         if form.kind == "jsonl":
             return count_lines(blocks)
@@ -236,10 +169,11 @@ def _records(
     limits: ReadingLimits,
     first_row: int,
 ) -> Iterator[Row | UnreadableRow]:
-    if form.kind == "parquet":
-        return parquet_rows(file, stream, reading, limits, first_row)
-    if form.kind == "arrow":
-        return arrow_rows(file, stream, reading, limits, first_row)
+    if form.kind in _TABLES:
+        # loaded here: pyarrow costs a start more than a small file of text
+        from everytoken.corpus.reading.tables import arrow_rows, parquet_rows
+
+        return (parquet_rows if form.kind == "parquet" else arrow_rows)(file, stream, reading, limits, first_row)
     data = decompressed(stream, form.compression, limits.zstd_window_log_max)
     if form.kind == "txt":
         return itertools.islice(_whole_text(data, limits), first_row, None)
@@ -249,19 +183,10 @@ def _records(
     return _json_rows(blocks, start, reading, limits, first_row)
 
 
-class _Run(NamedTuple):
-    """Rows that follow each other: the number of the first, and of each its offset from ``start`` and its record."""
-
-    number: int
-    start: int
-    offsets: list[int]
-    records: list[dict[str, Any]]
-
-
 def _line_rows(
     blocks: Iterator[bytes], start: int, limits: ReadingLimits, first_row: int
 ) -> Iterator[Row | UnreadableRow]:
-    for run in _line_runs(blocks, start, limits, first_row):
+    for run in line_runs(blocks, start, limits.max_row_bytes, first_row):
         if isinstance(run, UnreadableRow):
             yield run
             continue
@@ -269,33 +194,6 @@ def _line_rows(
         for offset, record in zip(offsets, records, strict=True):
             yield Row(number, begin + offset, None, record)
             number += 1
-
-
-def _line_runs(
-    blocks: Iterator[bytes], start: int, limits: ReadingLimits, first_row: int
-) -> Iterator[_Run | UnreadableRow]:
-    number = first_row
-    for offset, run in iterate_runs(blocks, start, limits.max_row_bytes, first_row):
-        if isinstance(run, Oversized):
-            yield _too_large(number, offset, run, limits)
-            number += 1
-            continue
-        parsed = parse_rows(run)
-        if parsed is not None:
-            yield _Run(number, offset, *parsed)
-            number += len(parsed[1])
-            continue
-        for line in run.split(b"\n"):  # one of them is unreadable, or for the reference to judge
-            yield _line_row(number, offset, line)
-            offset += len(line) + 1
-            number += 1
-
-
-def _line_row(number: int, offset: int, line: bytes) -> _Run | UnreadableRow:
-    try:
-        return _Run(number, offset, [0], [parse_row(line)])
-    except BadRow as error:
-        return UnreadableRow(number, offset, error.reason, error.detail, line[:HEAD_BYTES])
 
 
 def _whole_text(data: Iterator[bytes], limits: ReadingLimits) -> Iterator[Row | UnreadableRow]:
@@ -308,7 +206,7 @@ def _whole_text(data: Iterator[bytes], limits: ReadingLimits) -> Iterator[Row | 
         if size > limits.max_row_bytes:
             del held[HEAD_BYTES:]
     if size > limits.max_row_bytes:
-        yield _too_large(0, start, Oversized(size, bytes(held)), limits)
+        yield too_large(0, start, Oversized(size, bytes(held)), limits.max_row_bytes)
         return
     try:
         yield Row(0, start, None, {"text": held.decode("utf-8")})
@@ -332,7 +230,7 @@ def _json_rows(
         try:
             key = None if raw_key is None else _parse_key(raw_key, keys)
             if isinstance(record, Oversized):
-                row = _too_large(number, offset, record, limits)
+                row = too_large(number, offset, record, limits.max_row_bytes)
             else:
                 row = Row(number, offset, key, _value(record, objects) if number >= first_row else None)
         except BadRow as error:
@@ -363,11 +261,6 @@ def _parse_top_key(data: bytes) -> Any:
     except BadRow as error:
         reason = f"a key at the top cannot be read ({error.detail})"
         raise DamagedFile(reason, "Repair the file at its origin, or pin another revision of it.") from None
-
-
-def _too_large(number: int, offset: int, row: Oversized, limits: ReadingLimits) -> UnreadableRow:
-    detail = f"the row has {row.size:,} bytes, over max_row_bytes {limits.max_row_bytes:,}"
-    return UnreadableRow(number, offset, "row_too_large", detail, row.head)
 
 
 @contextmanager

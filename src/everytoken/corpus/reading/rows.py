@@ -1,14 +1,11 @@
-"""How the files of a source are read (`Reading`), within which bounds (`ReadingLimits`), and what comes out (`Row`)."""
+"""How the files of a source are read (`Reading`), and within which bounds (`ReadingLimits`)."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
-
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
+from everytoken.corpus.reading.formats import FileKind
 from everytoken.corpus.rendering import Renderer
-
-FileKind = Literal["jsonl", "json", "txt", "parquet", "arrow"]
 
 
 class Reading(BaseModel):
@@ -47,35 +44,3 @@ class ReadingLimits(BaseModel):
 
     max_row_bytes: PositiveInt
     zstd_window_log_max: int = Field(ge=10, le=31)
-
-
-class Row(NamedTuple):
-    """A row that can be read.
-
-    Attributes:
-        number: in the file, from 0; unreadable rows have numbers too.
-        offset: of its first byte in the decompressed file; None for parquet and arrow.
-        key: of the record in a ``json`` object of records, else None.
-    """
-
-    number: int
-    offset: int | None
-    key: str | None
-    record: Any
-
-
-class UnreadableRow(NamedTuple):
-    """A row that cannot be read, and why.
-
-    Attributes:
-        number: as in `Row`.
-        offset: as in `Row`.
-        reason: one of `everytoken.corpus.errors.BAD_ROW_REASONS`.
-        raw: the first bytes of the row, at most `records.HEAD_BYTES`; None for parquet and arrow.
-    """
-
-    number: int
-    offset: int | None
-    reason: str
-    detail: str
-    raw: bytes | None

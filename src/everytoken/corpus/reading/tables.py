@@ -23,7 +23,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from everytoken.corpus.errors import RowError
-from everytoken.corpus.reading.rows import Reading, ReadingLimits, Row, UnreadableRow
+from everytoken.corpus.reading.lines import Row, UnreadableRow
+from everytoken.corpus.reading.rows import Reading, ReadingLimits
 from everytoken.corpus.rendering import DocumentRenderer, JoinedRenderer, NamedRenderer
 from everytoken.corpus.upstreams import UpstreamFile
 

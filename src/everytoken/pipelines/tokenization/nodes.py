@@ -19,7 +19,13 @@ from everytoken.tokens.encoding import (
     tokenization_table,
     tombstones_of,
 )
-from everytoken.tokens.engines import REFERENCE, certify_engines, installed_engines, reference_version
+from everytoken.tokens.engines import (
+    REFERENCE,
+    certificates_folder,
+    certify_engines,
+    installed_engines,
+    reference_version,
+)
 from everytoken.tokens.streams import (
     SIDECAR,
     CompactStatistics,
@@ -73,6 +79,7 @@ def prove_engines(
         cases=proof.cases,
         documents=proof.documents,
         seed=proof.seed,
+        kept_in=certificates_folder(),
     )
 
 
@@ -86,7 +93,7 @@ def encode_unannotated(
     """Encode documents of the compact stream: content and EOS, at most seq_length tokens; excluded ones as EOS."""
     return unannotated.zip(exclusions).map(
         encode_part,
-        **_encoding(tokenizer, certificate, parameters),
+        **_encoding(unannotated, tokenizer, certificate, parameters),
         max_tokens=parameters.seq_length,
         columns=COMPACT_COLUMNS,
         keep_lengths=True,
@@ -103,7 +110,7 @@ def encode_annotated(
     """Encode documents of the annotated stream: the reflection budget stays free; the sidecar needs their texts."""
     return annotated.zip(exclusions).map(
         encode_part,
-        **_encoding(tokenizer, certificate, parameters),
+        **_encoding(annotated, tokenizer, certificate, parameters),
         max_tokens=parameters.max_annotated_tokens,
         columns=SIDECAR_COLUMNS,
         keep_lengths=False,
@@ -167,12 +174,15 @@ def report_tokenization(
     return {"vocab_size": tokenizer.statistics_as(TokenizerIds)["vocab_size"], **summary}, table, figure
 
 
-def _encoding(tokenizer: Artifact, certificate: Artifact, parameters: TokenizationParameters) -> dict[str, object]:
+def _encoding(
+    documents: Shards, tokenizer: Artifact, certificate: Artifact, parameters: TokenizationParameters
+) -> dict[str, object]:
     """Return what both streams are encoded with."""
+    proof = parameters.certificate
     return {
         "rules": parameters.encoding_rules(tokenizer),
         "certificate": certificate,
         "max_lossy_share": parameters.max_lossy_share,
         "engine": parameters.engine,
-        "recheck": Recheck(parameters.certificate.recheck_share, parameters.certificate.seed),
+        "recheck": Recheck.capped(proof.recheck_share, proof.seed, proof.recheck_documents, documents.rows),
     }

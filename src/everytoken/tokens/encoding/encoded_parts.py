@@ -8,7 +8,9 @@ left (`everytoken.tokens.encoding.tombstones`).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -62,7 +64,7 @@ def encode_part(
         max_lossy_share: the part fails when a greater share of its documents loses text.
         columns: of the input that are kept.
         engine: ``fastest``, or the name of one.
-        recheck: the share of documents that the reference encodes again.
+        recheck: which documents the reference encodes again.
         keep_lengths: whether a tombstone has as many tokens as its document; else it is one EOS.
 
     Raises:
@@ -106,7 +108,7 @@ def _encoded(
     recheck: Recheck,
 ) -> Generator[pa.RecordBatch, None, EncodedStatistics]:
     columns = schema.names[: -len(_MADE)]
-    counts, rechecker = _Counts(max_tokens), Rechecker(encoder, recheck, part.index)
+    counts, rechecker = _Counts(max_tokens), Rechecker(encoder, recheck, part.index, part.rows)
     row, first_lossy = 0, None
     tombstones: list[int] = []
     for batch in part.batches(
@@ -123,8 +125,9 @@ def _encoded(
             tombstones += (np.flatnonzero(buried.rows) + row).tolist()
         try:
             encoded = encoder.encode(texts, max_tokens)
-            rechecker.check(texts, encoded, max_tokens)
-        except (SpelledSpecialToken, EngineDiffers) as error:
+            with _named():
+                rechecker.add(texts, encoded, max_tokens, partial(_document, part, batch, row))
+        except SpelledSpecialToken as error:
             raise TokenizerError(f"{_document(part, batch, row, error.number)}: {error}") from error
         if buried is not None:
             encoded = buried.entombed(encoded, encoder.tokenizer.eos_id)
@@ -136,6 +139,8 @@ def _encoded(
         kept = [batch.column(name) if buried is None else buried.unnamed(batch.column(name), name) for name in columns]
         yield pa.RecordBatch.from_arrays([*kept, pa.array(encoded.lengths), tokens], schema=schema)
         row += batch.num_rows
+    with _named():
+        rechecker.check()
     total = counts.total()
     if total["lossy_documents"] > max_lossy_share * total["documents"]:
         raise TokenizerError(
@@ -154,6 +159,14 @@ def _encoded(
     if tombstones:
         statistics["tombstones"] = tombstones
     return statistics
+
+
+@contextmanager
+def _named() -> Iterator[None]:
+    try:
+        yield
+    except EngineDiffers as error:
+        raise TokenizerError(f"{error.place}: {error}") from error
 
 
 def _document(part: Part, batch: pa.RecordBatch, first_row: int, number: int) -> str:

@@ -21,7 +21,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from everytoken.tokens.engines import REFERENCE, TokenizerEngine, check_cut, open_guarded
+from everytoken.tokens.engines import REFERENCE, Measured, TokenizerEngine, check_cut, encode_measured, open_guarded
 from everytoken.tokens.errors import TokenizerError
 from everytoken.tokens.tokenizer import (
     PIECE_CHARACTERS,
@@ -34,9 +34,6 @@ from everytoken.tokens.tokenizer import (
 
 # Bounds memory: the reference keeps about 100 bytes a token beside the ids. Smaller batches leave its cores idle.
 _ENCODE_CHARACTERS = 2 << 20
-
-_COUNTED_IDS = 1 << 22
-_ONE_SPECIAL = 1 << 40  # more than the bytes of any text
 
 _UNICODE_FORMS = {"NFC", "NFD", "NFKC", "NFKD"}
 
@@ -103,11 +100,10 @@ class DocumentEncoder:
 
     def _encode(self, texts: Sequence[str], max_tokens: int | None) -> Encoded:
         spells = self._spells_special(texts)
-        ids, offsets = self._ids(texts)
+        ids, offsets, covered, special = self._ids(texts)
         full_lengths = np.diff(offsets)
         lengths = full_lengths if max_tokens is None else np.minimum(full_lengths, max_tokens - 1)
         values = self._with_eos(ids, offsets, lengths)
-        covered, special = self._measured(ids, offsets)
         normal = self._normal(texts)
         normal_bytes = _utf8_bytes(normal)
         return Encoded(
@@ -122,15 +118,12 @@ class DocumentEncoder:
             self._special_ids(ids, offsets, lengths, special),
         )
 
-    def _ids(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    def _ids(self, texts: Sequence[str]) -> Measured:
         if not self.tokenizer.may_be_cut or all(len(text) <= 2 * PIECE_CHARACTERS for text in texts):
-            ids, offsets = self.engine.encode(texts)
-        else:
-            ids, offsets = self._ids_of_pieces(texts)
-        check_cut(self.engine, ids, offsets, len(texts), self.tokenizer.vocab_size)
-        return ids, offsets
+            return encode_measured(self.engine, self.tokenizer, texts)
+        return self._ids_of_pieces(texts)
 
-    def _ids_of_pieces(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    def _ids_of_pieces(self, texts: Sequence[str]) -> Measured:
         found, lengths = [], []
         for text in texts:
             length = 0
@@ -139,17 +132,9 @@ class DocumentEncoder:
                 found.append(self.engine.encode([piece])[0])
                 length += len(found[-1])
             lengths.append(length)
-        return np.concatenate(found), _offsets(np.array(lengths, np.int64))
-
-    def _measured(self, ids: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return, for each document, the bytes of text and the special tokens that its ids stand for, int64 (n,)."""
-        sums = np.zeros(len(offsets) - 1, np.int64)
-        starts, ends = offsets[:-1], offsets[1:]
-        for start in range(0, len(ids), _COUNTED_IDS):
-            stop = min(start + _COUNTED_IDS, len(ids))
-            here = np.flatnonzero((starts < stop) & (ends > start) & (ends > starts))
-            sums[here] += np.add.reduceat(self._measures.take(ids[start:stop]), np.maximum(starts[here], start) - start)
-        return sums % _ONE_SPECIAL, sums // _ONE_SPECIAL
+        ids, offsets = np.concatenate(found), _offsets(np.array(lengths, np.int64))
+        check_cut(self.engine, ids, offsets, len(texts), self.tokenizer.vocab_size)
+        return Measured(ids, offsets, *self.tokenizer.measured(ids, offsets))
 
     def _with_eos(self, ids: np.ndarray, offsets: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         values = np.empty(int(lengths.sum()) + len(lengths), self.tokenizer.dtype)
@@ -167,7 +152,7 @@ class DocumentEncoder:
         found = np.zeros(len(lengths), np.int64)
         for i in np.flatnonzero(special).tolist():
             content = ids[offsets[i] : offsets[i + 1]]
-            here = self._measures[content] >= _ONE_SPECIAL
+            here = np.isin(content, list(self.tokenizer.special_tokens.values()))
             if self.special_tokens_in_text != "control":
                 raise TokenizerError(
                     f"{self._named} gave the special token {int(content[here][0])} for plain text: its merges reach "
@@ -200,13 +185,6 @@ class DocumentEncoder:
         # the longest first, as the library matches them
         spelled = sorted(self.tokenizer.special_tokens, key=lambda token: (-len(token), token))
         return re.compile("|".join(map(re.escape, spelled))) if spelled else None
-
-    @cached_property
-    def _measures(self) -> np.ndarray:
-        """Bytes of text of each id, and `_ONE_SPECIAL` more for special tokens: one pass over the ids sums up both."""
-        measures = self.tokenizer.token_bytes.astype(np.int64)
-        measures[list(self.tokenizer.special_tokens.values())] += _ONE_SPECIAL
-        return measures
 
     @property
     def _named(self) -> str:

@@ -6,9 +6,19 @@ from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
     from everytoken.tokens.engines.adversarial import adversarial_cases
-    from everytoken.tokens.engines.certificate import FASTEST, certify_engines, chosen_engine, proof_of
-    from everytoken.tokens.engines.comparison import EngineProof, EngineVerdict, compare_engines
-    from everytoken.tokens.engines.guard import check_cut, open_guarded
+    from everytoken.tokens.engines.certificate import certify_engines, chosen_engine
+    from everytoken.tokens.engines.comparison import EngineProof, compare_engines
+    from everytoken.tokens.engines.guard import Measured, check_cut, encode_measured, open_guarded
+    from everytoken.tokens.engines.kept_verdicts import (
+        FASTEST,
+        ComparedOn,
+        EngineVerdict,
+        KeptVerdicts,
+        certificates_folder,
+        corpus_bytes_of_proof,
+        fastest_of,
+        proven_engine,
+    )
     from everytoken.tokens.engines.registry import (
         REFERENCE,
         EngineName,
@@ -21,20 +31,27 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = exports(__name__, __file__)
 
 __all__ = [
+    "ComparedOn",
     "EngineName",
     "EngineProof",
     "EngineVerdict",
     "FASTEST",
+    "KeptVerdicts",
+    "Measured",
     "REFERENCE",
     "TokenizerEngine",
     "adversarial_cases",
+    "certificates_folder",
     "certify_engines",
     "check_cut",
     "chosen_engine",
     "compare_engines",
+    "corpus_bytes_of_proof",
+    "encode_measured",
+    "fastest_of",
     "installed_engines",
     "open_engine",
     "open_guarded",
-    "proof_of",
+    "proven_engine",
     "reference_version",
 ]

@@ -21,6 +21,7 @@ from everytoken.shards import Artifact, Built, Shards, versioned
 from everytoken.tokens.engines import registry
 from everytoken.tokens.engines.adversarial import family_sizes
 from everytoken.tokens.engines.comparison import EngineProof, compare_engines
+from everytoken.tokens.engines.kept_verdicts import FASTEST, proven_engine
 from everytoken.tokens.engines.registry import REFERENCE
 from everytoken.tokens.errors import TokenizerError
 from everytoken.tokens.tokenizer import EncodingRules, SpecialTokens, open_tokenizer
@@ -28,10 +29,9 @@ from everytoken.tokens.tokenizer import EncodingRules, SpecialTokens, open_token
 logger = logging.getLogger(__name__)
 
 CERTIFICATE_FILE = "certificate.json"
-FASTEST = "fastest"
 
 
-@versioned("certify_engines", 1)
+@versioned("certify_engines", 1, unrecorded=["kept_in"])
 def certify_engines(
     folder: Path,
     *,
@@ -42,6 +42,7 @@ def certify_engines(
     cases: int,
     documents: int,
     seed: int,
+    kept_in: Path | None = None,
 ) -> Built:
     """Compare engines with the reference and write ``certificate.json``.
 
@@ -53,6 +54,7 @@ def certify_engines(
         reference: version of `tokenizers`, as installed.
         samples: datasets from whose ``text`` documents are drawn.
         documents: how many documents to draw; all, if the samples have fewer.
+        kept_in: folder of verdicts of earlier runs (`everytoken.tokens.engines.kept_verdicts`); None: none.
 
     Raises:
         TokenizerError: other versions are installed, a drawn document has no text, or the tokenizer cannot be used.
@@ -72,6 +74,7 @@ def certify_engines(
         documents=sample_documents(samples, documents, seed),
         cases=cases,
         seed=seed,
+        kept_in=kept_in,
     )
     if engines:
         logger.info("the fastest engine that gives the ids of %s is %s", REFERENCE, measured["fastest"])
@@ -79,16 +82,6 @@ def certify_engines(
     text = json.dumps({**statistics, "cases_by_family": families}, ensure_ascii=True, indent=2) + "\n"
     (folder / CERTIFICATE_FILE).write_text(text, encoding="utf-8")
     return Built(statistics, measured)
-
-
-def proof_of(certificate: Artifact) -> dict[str, object]:
-    """Return what is recorded with tokens that are made under a certificate: all that it says but which texts it drew.
-
-    A corpus that grows by a document has another sample, and for that alone no token is made again. What the sample
-    found out - whether an engine is equal - is recorded.
-    """
-    statistics = certificate.statistics_as(EngineProof)
-    return {name: value for name, value in statistics.items() if name not in ("documents", "documents_digest")}
 
 
 def sample_documents(samples: Sequence[Shards], documents: int, seed: int) -> Iterator[tuple[str, str]]:
@@ -153,28 +146,7 @@ def chosen_engine(
     ):
         if now is not None and said != now:
             raise TokenizerError(f"the certificate {certificate.folder} is for {what} {said}, in use is {now}. {again}")
-    name = certificate.measured["fastest"] if wanted == FASTEST else wanted
-    if name == REFERENCE:
-        return name
-    if name not in proof["engines"]:
-        raise TokenizerError(
-            f"there is no proof for the engine {name!r}, only for {sorted(proof['engines'])}. Install it (pip install "
-            f"'.[fast]' has those that are supported) and run again, or set engine to {FASTEST!r} or {REFERENCE!r}"
-        )
-    engine = proof["engines"][name]
-    if not engine["equal"]:
-        raise TokenizerError(
-            f"the engine {name} {engine['version']} does not give the ids of {REFERENCE} "
-            f"{proof['reference']['version']} with this tokenizer: {engine['difference']}. Set engine to {FASTEST!r} "
-            f"(of those that are equal) or {REFERENCE!r}"
-        )
-    for library, said, now in (
-        (name, engine["version"], registry.installed_engines().get(name)),
-        (REFERENCE, proof["reference"]["version"], registry.reference_version()),
-    ):
-        if said != now:
-            raise TokenizerError(
-                f"the certificate {certificate.folder} is for {library} {said}, installed is {now or 'none'}. {again}, "
-                f"or install {library}=={said}"
-            )
-    return name
+    fastest = certificate.measured["fastest"]
+    name = fastest if wanted == FASTEST else wanted
+    where = f"the certificate {certificate.folder}"
+    return proven_engine(proof["engines"], name, proof["reference"]["version"], where, again)

@@ -13,7 +13,9 @@ import hashlib
 import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import perf_counter
 from typing import Any, TypedDict
 
@@ -22,6 +24,7 @@ import numpy as np
 from everytoken.measurements import rate
 from everytoken.tokens.engines.adversarial import adversarial_cases
 from everytoken.tokens.engines.guard import check_cut, open_guarded
+from everytoken.tokens.engines.kept_verdicts import ComparedOn, EngineVerdict, KeptVerdicts
 from everytoken.tokens.engines.registry import REFERENCE, TokenizerEngine
 from everytoken.tokens.errors import TokenizerError
 from everytoken.tokens.tokenizer import DocumentTokenizer, SpecialTokens
@@ -37,14 +40,6 @@ _TIMED_PASSES = 3
 _SHOWN_BYTES = 64
 
 Slice = list[tuple[str, str, np.ndarray]]
-
-
-class EngineVerdict(TypedDict):
-    """Whether an engine gives the ids of the reference, and the first difference."""
-
-    version: str
-    equal: bool
-    difference: str | None
 
 
 class EngineProof(TypedDict):
@@ -75,6 +70,7 @@ def compare_engines(
     documents: Iterable[tuple[str, str]],
     cases: int,
     seed: int,
+    kept_in: Path | None = None,
 ) -> tuple[EngineProof, EngineSpeeds]:
     """Compare engines with the reference on the adversarial set, then on documents.
 
@@ -82,6 +78,8 @@ def compare_engines(
         engines: version of each engine, by name.
         special_tokens_in_text: what becomes of special tokens that a text spells.
         documents: a label (part and row, or file and line) and a text each; of a very long text its begin is compared.
+        kept_in: folder of verdicts on the adversarial set (`everytoken.tokens.engines.kept_verdicts`): these are not
+            found out again, and new ones are kept there. None: all are found out.
 
     Returns:
         Statistics - tokenizer_sha256, special_tokens_in_text, seed, cases, documents and documents_digest (the texts
@@ -90,32 +88,41 @@ def compare_engines(
         on the documents or else on adversarial texts) and fastest, the name of the fastest of these.
     """
     reference = open_guarded(REFERENCE, tokenizer, special_tokens_in_text)
-    trials = [_Trial(name, version, tokenizer, special_tokens_in_text) for name, version in engines.items()]
-    generated = _Texts(cases // _SLICE_TEXTS + 1)
-    sampled = _Texts(1)
-    if any(trial.difference is None for trial in trials):
-        texts = adversarial_cases(tokenizer.content, [tokenizer.eos_token], cases, seed)
-        labelled = ((f"case {number} ({family})", text) for number, (family, text) in enumerate(texts))
-        _compare(trials, reference, generated, labelled)
-        _compare(trials, reference, sampled, documents)
-    for trial in trials:
-        trial.check_again(generated.slice + sampled.slice)
-    measured = _speeds(reference, trials, sampled.timed or generated.timed)
+    sha256 = hashlib.sha256(tokenizer.content).hexdigest()
+    on = ComparedOn(sha256, tokenizer.eos_token, special_tokens_in_text, reference.version, cases, seed)
+    kept = KeptVerdicts(kept_in, on) if kept_in is not None and engines else None
+    with nullcontext() if kept is None else kept.being_completed():
+        found = kept.find(engines) if kept is not None else {}
+        trials = [
+            _Trial(name, version, tokenizer, special_tokens_in_text, found.get(name))
+            for name, version in engines.items()
+        ]
+        fresh = [trial for trial in trials if trial.name not in found]
+        generated, sampled = _Texts(cases // _SLICE_TEXTS + 1), _Texts(1)
+        if any(trial.difference is None for trial in fresh):
+            texts = adversarial_cases(tokenizer.content, [tokenizer.eos_token], cases, seed)
+            labelled = ((f"case {number} ({family})", text) for number, (family, text) in enumerate(texts))
+            _compare(fresh, reference, generated, labelled)
+        if any(trial.difference is None for trial in trials):
+            _compare(trials, reference, sampled, documents)
+        for trial in trials:
+            trial.check_again(generated.slice + sampled.slice)
+        measured = _speeds(reference, trials, _timed(sampled, generated))
+        for trial in fresh:
+            if kept is not None:
+                kept.keep(trial.name, trial.verdict, trial.speed)
     for trial in trials:
         if trial.difference is not None:
             logger.warning("the engine %s %s is not used: %s", trial.name, trial.version, trial.difference)
     return {
-        "tokenizer_sha256": hashlib.sha256(tokenizer.content).hexdigest(),
+        "tokenizer_sha256": sha256,
         "special_tokens_in_text": special_tokens_in_text,
         "seed": seed,
-        "cases": generated.texts,
+        "cases": cases if trials else 0,
         "documents": sampled.texts,
         "documents_digest": sampled.digest.hexdigest(),
         "reference": {"name": REFERENCE, "version": reference.version},
-        "engines": {
-            trial.name: {"version": trial.version, "equal": trial.difference is None, "difference": trial.difference}
-            for trial in sorted(trials, key=lambda trial: trial.name)
-        },
+        "engines": {trial.name: trial.verdict for trial in sorted(trials, key=lambda trial: trial.name)},
     }, measured
 
 
@@ -151,15 +158,29 @@ class _Trial:
     """One engine, and the first difference found."""
 
     def __init__(
-        self, name: str, version: str, tokenizer: DocumentTokenizer, special_tokens_in_text: SpecialTokens
+        self,
+        name: str,
+        version: str,
+        tokenizer: DocumentTokenizer,
+        special_tokens_in_text: SpecialTokens,
+        found: tuple[EngineVerdict, float | None] | None = None,
     ) -> None:
         self.name, self.version = name, version
         self.difference: str | None = None
+        self.speed: float | None = None
         self._tokenizer = tokenizer
+        if found is not None:
+            self.difference, self.speed = found[0]["difference"], found[1]
+            if self.difference is not None:
+                return
         try:
             self.engine: TokenizerEngine = open_guarded(name, tokenizer, special_tokens_in_text)
         except TokenizerError as error:
             self.difference = str(error)
+
+    @property
+    def verdict(self) -> EngineVerdict:
+        return {"version": self.version, "equal": self.difference is None, "difference": self.difference}
 
     def check(self, labels: Sequence[str], texts: Sequence[str], ids: np.ndarray, offsets: np.ndarray) -> None:
         """Encode the texts and compare; after a difference nothing is done."""
@@ -250,10 +271,33 @@ def _batches(labelled: Iterable[tuple[str, str]]) -> Iterator[tuple[list[str], l
 
 
 def _speeds(reference: TokenizerEngine, trials: Sequence[_Trial], labelled: Sequence[tuple[str, str]]) -> EngineSpeeds:
-    """Measure reference and equal engines on texts that they have seen, all in one batch: MB/s of UTF-8."""
-    texts = [text for _, text in labelled]
-    if not texts or all(trial.difference is not None for trial in trials):
+    """Measure reference and equal engines on texts that they have seen, all in one batch: MB/s of UTF-8.
+
+    Without texts the speeds are those that were measured when the engines were compared.
+    """
+    equal = [trial for trial in trials if trial.difference is None]
+    if not equal:
         return {"megabytes_per_second": {}, "fastest": REFERENCE}
+    measured = (
+        _measured_speeds(reference, equal, labelled) if labelled else {trial.name: trial.speed for trial in equal}
+    )
+    differ = {trial.name for trial in equal if trial.difference is not None}
+    speeds = {name: speed for name, speed in measured.items() if name not in differ}
+    # where the clock saw no time pass, nothing is faster
+    fastest = max(speeds, key=lambda name: math.inf if (speed := speeds[name]) is None else speed, default=REFERENCE)
+    return {"megabytes_per_second": speeds, "fastest": fastest}
+
+
+def _timed(sampled: _Texts, generated: _Texts) -> list[tuple[str, str]]:
+    """Return documents, or generated texts where the documents are too few to tell how fast an engine is."""
+    few = sampled.timed_characters < min(_TIMED_CHARACTERS // 8, generated.timed_characters)
+    return generated.timed if few else sampled.timed or generated.timed
+
+
+def _measured_speeds(
+    reference: TokenizerEngine, trials: Sequence[_Trial], labelled: Sequence[tuple[str, str]]
+) -> dict[str, float | None]:
+    texts = [text for _, text in labelled]
     megabytes = sum(len(text.encode()) for text in texts) / 1e6
     begin = perf_counter()
     ids, offsets = reference.encode(texts)
@@ -265,11 +309,8 @@ def _speeds(reference: TokenizerEngine, trials: Sequence[_Trial], labelled: Sequ
             begin = perf_counter()
             trial.check(labels, texts, ids, offsets)
             seconds.append(perf_counter() - begin)
-        if trial.difference is None:
-            speeds[trial.name] = rate(megabytes, min(seconds))
-    # where the clock saw no time pass, nothing is faster
-    fastest = max(speeds, key=lambda name: math.inf if (speed := speeds[name]) is None else speed)
-    return {"megabytes_per_second": speeds, "fastest": fastest}
+        trial.speed = speeds[trial.name] = rate(megabytes, min(seconds))
+    return speeds
 
 
 def _shown(data: bytes) -> str:

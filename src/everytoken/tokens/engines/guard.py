@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import orjson
@@ -79,6 +81,35 @@ def check_cut(engine: TokenizerEngine, ids: np.ndarray, offsets: np.ndarray, tex
         )
 
 
+class Measured(NamedTuple):
+    """Ids of n texts, and what they stand for.
+
+    Attributes:
+        ids: of all texts, uint32.
+        offsets: where each begins, and the end, int64 (n + 1,).
+        covered: bytes of text that the ids of each stand for, int64 (n,).
+        special: special tokens among them, int64 (n,).
+    """
+
+    ids: np.ndarray
+    offsets: np.ndarray
+    covered: np.ndarray
+    special: np.ndarray
+
+
+def encode_measured(engine: TokenizerEngine, tokenizer: DocumentTokenizer, texts: Sequence[str]) -> Measured:
+    """Encode texts; what the ids stand for is found out once, for the guard and for the caller.
+
+    Raises:
+        TokenizerError: see `check_cut`.
+    """
+    if isinstance(engine, _Guarded):
+        return engine.encode_measured(texts)
+    ids, offsets = engine.encode(texts)
+    check_cut(engine, ids, offsets, len(texts), tokenizer.vocab_size)
+    return Measured(ids, offsets, *tokenizer.measured(ids, offsets))
+
+
 @dataclass(frozen=True)
 class _Guarded:
     tokenizer: DocumentTokenizer
@@ -94,15 +125,21 @@ class _Guarded:
         return self.engine.version
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        return self.encode_measured(texts)[:2]
+
+    def encode_measured(self, texts: Sequence[str]) -> Measured:
         changed = self._changed(texts)
         given = ["" if differs else text for text, differs in zip(texts, changed, strict=True)] if changed else texts
-        ids, offsets = self.engine.encode(given)
-        check_cut(self.engine, ids, offsets, len(texts), self.tokenizer.vocab_size)
-        left = self._lossy(given, ids, offsets)
+        found = encode_measured(self.engine, self.tokenizer, given)
+        left = self._lossy(given, found.covered)
         left[[i for i, differs in enumerate(changed) if differs]] = True
-        return (
-            self._with_reference(texts, ids, offsets, np.flatnonzero(left).tolist()) if left.any() else (ids, offsets)
-        )
+        if not left.any():
+            return found
+        numbers = np.flatnonzero(left)
+        again = encode_measured(self.reference, self.tokenizer, [texts[number] for number in numbers.tolist()])
+        found.covered[numbers], found.special[numbers] = again.covered, again.special
+        ids, offsets = _spliced(found, again, numbers)
+        return Measured(ids, offsets, found.covered, found.special)
 
     def _changed(self, texts: Sequence[str]) -> list[bool]:
         """Return whether the normalizer changes each text; an empty list when it changes none."""
@@ -112,26 +149,21 @@ class _Guarded:
         changed = [not text.isascii() and normal(text) != text for text in texts]
         return changed if any(changed) else []
 
-    def _lossy(self, texts: Sequence[str], ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    def _lossy(self, texts: Sequence[str], covered: np.ndarray) -> np.ndarray:
         """Return whether the ids of each text stand for less (or more) than its bytes, bool (texts,)."""
         if _IN_UTF8.isdisjoint(self.tokenizer.missing_bytes):
             return np.zeros(len(texts), bool)
-        covered = np.zeros(len(texts), np.int64)
-        filled = np.flatnonzero(np.diff(offsets))
-        if len(filled):
-            covered[filled] = np.add.reduceat(self.tokenizer.token_bytes.take(ids), offsets[filled], dtype=np.int64)
         sizes = (len(text) if text.isascii() else len(text.encode()) for text in texts)
-        return np.not_equal(covered, np.fromiter(sizes, np.int64, len(texts)))
+        lossy: np.ndarray = covered != np.fromiter(sizes, np.int64, len(texts))
+        return lossy
 
-    def _with_reference(
-        self, texts: Sequence[str], ids: np.ndarray, offsets: np.ndarray, numbers: list[int]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return ids and offsets with those of the reference for the texts ``numbers``."""
-        again, cuts = self.reference.encode([texts[number] for number in numbers])
-        lengths = np.diff(offsets)
-        lengths[numbers] = np.diff(cuts)
-        pieces, begin = [], 0
-        for number, start, end in zip(numbers, cuts[:-1].tolist(), cuts[1:].tolist(), strict=True):
-            pieces += [ids[begin : offsets[number]], again[start:end]]
-            begin = int(offsets[number + 1])
-        return np.concatenate([*pieces, ids[begin:]]), np.concatenate([[0], np.cumsum(lengths)])
+
+def _spliced(found: Measured, again: Measured, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return ids and offsets with those of ``again`` for the texts ``numbers``."""
+    lengths = np.diff(found.offsets)
+    lengths[numbers] = np.diff(again.offsets)
+    pieces, begin = [], 0
+    for number, (start, end) in zip(numbers.tolist(), pairwise(again.offsets.tolist()), strict=True):
+        pieces += [found.ids[begin : found.offsets[number]], again.ids[start:end]]
+        begin = int(found.offsets[number + 1])
+    return np.concatenate([*pieces, found.ids[begin:]]), np.concatenate([[0], np.cumsum(lengths)])

@@ -21,10 +21,9 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 import orjson
-from tokenizers import Tokenizer
 
 from everytoken.tokens.errors import TokenizerError
-from everytoken.tokens.tokenizer import SpecialTokens
+from everytoken.tokens.tokenizer import SpecialTokens, library_tokenizer
 
 EngineName = Literal["fastest", "tokenizers", "splintr-rs", "fastokens", "snaptokens"]
 
@@ -110,13 +109,14 @@ class _Reference:
 
     def __init__(self, content: bytes, literal: bool) -> None:
         self.version = reference_version()
-        self._tokenizer = Tokenizer.from_buffer(content)
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
-        self._tokenizer.encode_special_tokens = literal
+        self._tokenizer, self._literal = library_tokenizer(content), literal
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        self._tokenizer.encode_special_tokens = self._literal  # the tokenizer is shared
+        try:
+            encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        finally:
+            self._tokenizer.encode_special_tokens = False
         offsets = np.zeros(len(encodings) + 1, np.int64)
         np.cumsum([len(encoding) for encoding in encodings], out=offsets[1:])
         ids = np.empty(offsets[-1], np.uint32)

@@ -20,7 +20,6 @@ from typing import Any, BinaryIO, Self
 
 import numpy as np
 
-from everytoken.outofcore import RowScatter
 from everytoken.tokens.errors import StreamError
 
 _MAGIC = b"MMIDIDX\x00\x00"
@@ -91,6 +90,8 @@ class WindowWriter:
             ShuffleError: ``position`` is no permutation, or there are more or fewer windows.
             StreamError: as `write`.
         """
+        from everytoken.outofcore import RowScatter  # loaded here: it needs pyarrow, and the headers of a stream do not
+
         scatter = RowScatter(self._opened(), position, self._window, self._dtype, memory)
         yield lambda windows: scatter.add(self._stored(windows))
         scatter.finish()

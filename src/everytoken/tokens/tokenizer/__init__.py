@@ -9,19 +9,14 @@ if TYPE_CHECKING:
         TOKENIZER_FILE,
         DocumentTokenizer,
         byte_symbols,
+        library_tokenizer,
         open_tokenizer,
         token_dtype,
     )
     from everytoken.tokens.tokenizer.encoding_rules import EncodingRules, SpecialTokens, StoredTokenizer
     from everytoken.tokens.tokenizer.probe import ProbeRecord, library_record, probe_record
-    from everytoken.tokens.tokenizer.sources import (
-        TokenizerIdentity,
-        TokenizerIds,
-        TokenizerStatistics,
-        load_hub_tokenizer,
-        load_tokenizer_file,
-        train_tokenizer,
-    )
+    from everytoken.tokens.tokenizer.sources import load_hub_tokenizer, load_tokenizer_file, train_tokenizer
+    from everytoken.tokens.tokenizer.statistics import TokenizerIdentity, TokenizerIds, TokenizerStatistics
     from everytoken.tokens.tokenizer.text_pieces import PIECE_CHARACTERS, cut_text
 
 __getattr__, __dir__ = exports(__name__, __file__)
@@ -40,6 +35,7 @@ __all__ = [
     "byte_symbols",
     "cut_text",
     "library_record",
+    "library_tokenizer",
     "load_hub_tokenizer",
     "load_tokenizer_file",
     "open_tokenizer",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,9 @@ from everytoken.tokens.tokenizer.probe import ProbedStatistics, check_probe
 from everytoken.tokens.tokenizer.text_pieces import may_be_cut
 
 TOKENIZER_FILE = "tokenizer.json"
+
+_MEASURED_IDS = 1 << 20  # at a time
+_BYTES = (1 << 30) - 1  # more than a token has
 
 # Pre-tokenizers that cut text and keep all of it (those with a behavior lose text when it is "Removed").
 _KEEPS_TEXT = {"ByteLevel", "Digits", "Split", "Punctuation", "UnicodeScripts"}
@@ -63,6 +66,31 @@ class DocumentTokenizer:
             return f"The vocabulary has no symbol for the bytes {list(self.missing_bytes)}."
         return "An added token swallows the spaces beside it, or stands for another spelling of its text."
 
+    def measured(self, ids: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the bytes of text and the special tokens that the ids of each of n documents stand for, int64 (n,).
+
+        Args:
+            ids: of all documents, one after the other, uint32.
+            offsets: where each document begins, and the end, int64 (n + 1,).
+        """
+        covered, special = np.zeros((2, len(offsets) - 1), np.int64)
+        starts, ends = offsets[:-1], offsets[1:]
+        for start in range(0, len(ids), _MEASURED_IDS):
+            stop = min(start + _MEASURED_IDS, len(ids))
+            here = np.flatnonzero((starts < stop) & (ends > start) & (ends > starts))
+            cuts, measures = np.maximum(starts[here], start) - start, self._measures.take(ids[start:stop])
+            covered[here] += np.add.reduceat(measures & _BYTES, cuts, dtype=np.int64)
+            if len(measures) and measures.max() > _BYTES:  # rare: texts spell none, or they stay plain text
+                special[here] += np.add.reduceat(measures > _BYTES, cuts, dtype=np.int64)
+        return covered, special
+
+    @cached_property
+    def _measures(self) -> np.ndarray:
+        """Bytes of text of each id, and `_BYTES` + 1 more for special tokens: one pass over ids sums up both, int32."""
+        measures = self.token_bytes.copy()
+        measures[list(self.special_tokens.values())] += _BYTES + 1
+        return measures
+
     @property
     def dtype(self) -> np.dtype[Any]:
         """uint16 when every id fits, else uint32."""
@@ -97,17 +125,24 @@ def open_tokenizer(tokenizer: Artifact | Path, eos_token: str) -> DocumentTokeni
 
 
 @lru_cache(maxsize=4)
+def library_tokenizer(content: bytes) -> Tokenizer:
+    """Return the library's tokenizer, without truncation and padding; a process loads the same content once."""
+    tokenizer = Tokenizer.from_buffer(content)
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+@lru_cache(maxsize=4)
 def _open(content: bytes, where: str, eos_token: str) -> DocumentTokenizer:
     try:
         description = orjson.loads(content)
-        tokenizer = Tokenizer.from_buffer(content)
+        tokenizer = library_tokenizer(content)
     except Exception as error:  # the library raises bare Exception
         raise TokenizerError(
             f"{where} is not a tokenizer.json that the tokenizers library can read: {error}"
         ) from error
     _require_byte_level(description, where)
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
     eos_id = tokenizer.token_to_id(eos_token)
     if eos_id is None:
         raise TokenizerError(

@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypedDict
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -22,31 +21,10 @@ from everytoken.corpus.upstreams import UNKNOWN_REVISION, FetchError, HubReposit
 from everytoken.shards import Built, Shards, versioned
 from everytoken.tokens.errors import TokenizerError
 from everytoken.tokens.tokenizer.document_tokenizer import TOKENIZER_FILE, open_tokenizer
-from everytoken.tokens.tokenizer.probe import ProbeRecord, library_record, probe_record
+from everytoken.tokens.tokenizer.probe import library_record, probe_record
+from everytoken.tokens.tokenizer.statistics import TokenizerStatistics
 
 MAX_TOKEN_BYTES = 49  # a release shows no 50 characters of a document
-
-
-class TokenizerIds(TypedDict):
-    """What raw shards say of the tokenizer that encoded them."""
-
-    sha256: str
-    vocab_size: int
-    eos_id: int
-
-
-class TokenizerIdentity(TokenizerIds):
-    """What streams of windows say of it."""
-
-    eos_token: str
-
-
-class TokenizerStatistics(TokenizerIdentity):
-    """Statistics of a tokenizer; of one that was trained also the ``documents`` and ``characters`` that it saw."""
-
-    dtype: str
-    missing_bytes: list[int]
-    probe: ProbeRecord
 
 
 @versioned("train_tokenizer", 3)
