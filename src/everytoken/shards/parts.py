@@ -20,9 +20,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from everytoken.arrays import Integers
-from everytoken.shards.digests import file_sha256, plain_json
+from everytoken.shards.digests import file_sha256
 from everytoken.shards.errors import DamagedStore, ShardsError
-from everytoken.shards.recipe import Recipe
 from everytoken.shards.table_digests import stored_content, table_digest
 from everytoken.system_errors import raise_trouble
 
@@ -239,7 +238,10 @@ class StoredPart:
         if not theirs:
             return self._own_batches(own, first_row)
         found = self._extended_batches(self.extended, theirs, first_row)
-        return side_by_side(found, self._own_batches(own, first_row)) if own else found
+        if not own:
+            return found
+        beside = side_by_side(found, self._own_batches(own, first_row))
+        return (batch.select(list(names)) for batch in beside)
 
     def _require(self, columns: Sequence[str], names: list[str]) -> None:
         if unknown := sorted(set(columns) - set(names)):  # pyarrow would leave them out without a word
@@ -254,8 +256,9 @@ class StoredPart:
 
     def numbers(self, first_row: int = 0) -> Integers:
         """Return which rows of the part that it extends it selects, int64 (rows,)."""
-        found = [batch.column(0).to_numpy() for batch in self._own_batches([EXTENDED_ROW], first_row)]
-        return np.concatenate([np.empty(0, np.int64), *found])
+        columns = [batch.column(0) for batch in self._own_batches([EXTENDED_ROW], first_row)]
+        found = [np.frombuffer(one.buffers()[1], np.int64, len(one), one.offset * 8) for one in columns]
+        return np.concatenate([np.empty(0, np.int64), *found])  # `to_numpy` would load pandas, for a trace of one token
 
     def _own_batches(self, columns: Sequence[str] | None, first_row: int) -> Iterator[pa.RecordBatch]:
         found = 0
@@ -288,8 +291,9 @@ def chosen_rows(batches: Iterator[pa.RecordBatch], chosen: Integers) -> Iterator
     for batch in batches:
         low, high = np.searchsorted(chosen, (start, start + batch.num_rows))
         if low < high:
-            here = pa.array(chosen[low:high] - start)
-            yield batch if len(here) == batch.num_rows else batch.take(here)
+            here = pa.py_buffer(chosen[low:high] - start)  # `pa.array` would load pandas
+            taken = pa.Array.from_buffers(pa.int64(), int(high - low), [None, here])
+            yield batch if len(taken) == batch.num_rows else batch.take(taken)
         start += batch.num_rows
 
 
@@ -348,56 +352,3 @@ class ValuePart:
 
     def _no_rows(self) -> ShardsError:
         return ShardsError(f"{self.name} holds a value, not rows; read its .value")
-
-
-@dataclass(frozen=True)
-class PlannedPart:
-    """A part that is made when it is read: a recipe over input parts. Reading it twice makes it twice."""
-
-    name: str
-    index: int
-    recipe: Recipe
-    inputs: tuple[Part, ...]
-
-    @property
-    def digest(self) -> str:
-        return self.recipe.fingerprint([part.digest for part in self.inputs])
-
-    def make(self) -> Any:
-        """Run the recipe: `Rows`, or the JSON value of a reduction."""
-        return self.recipe(*self.inputs)
-
-    def _rows(self) -> Rows:
-        made = self.make()
-        if not isinstance(made, Rows):
-            raise ShardsError(f"{self.recipe.place} returned a {type(made).__name__} for {self.name}, not Rows")
-        return made
-
-    @property
-    def value(self) -> Any:
-        made = self.make()
-        if isinstance(made, Rows):
-            raise ShardsError(f"{self.name} holds rows, not a value; read its batches()")
-        return plain_json(made, f"the value of {self.name}")
-
-    @property
-    def rows(self) -> int:
-        return sum(batch.num_rows for batch in self.batches())
-
-    @property
-    def schema(self) -> pa.Schema:
-        return self._rows().schema
-
-    def batches(self, columns: Sequence[str] | None = None, first_row: int = 0) -> Iterator[pa.RecordBatch]:
-        found = 0
-        for batch in self._rows().batches:
-            if isinstance(batch, SetAside):
-                continue
-            skipped = min(max(0, first_row - found), batch.num_rows)
-            found += batch.num_rows
-            if skipped < batch.num_rows or not batch.num_rows:
-                yield (batch if columns is None else batch.select(list(columns))).slice(skipped)
-
-    def table(self, columns: Sequence[str] | None = None) -> pa.Table:
-        table = pa.Table.from_batches(list(self.batches()), self.schema)
-        return table if columns is None else table.select(list(columns))

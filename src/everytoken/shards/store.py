@@ -35,10 +35,10 @@ from everytoken.shards.engines import Engine
 from everytoken.shards.errors import DamagedStore, Failure, IncompleteStore, PartsFailed, ShardsError
 from everytoken.shards.ledger import LEDGER_FILE, FileRecord, Ledger, PartRecord
 from everytoken.shards.locked_inputs import reading, stored_in, unchanging
-from everytoken.shards.parts import PlannedPart, Rows, StoredPart, Unchanged, ValuePart, extended_path
+from everytoken.shards.parts import Rows, StoredPart, Unchanged, ValuePart, extended_path
 from everytoken.shards.progress_bar import progress
 from everytoken.shards.recipe import Recipe
-from everytoken.shards.shards import Shards
+from everytoken.shards.shards import PlannedPart, Shards
 from everytoken.shards.writing import link_part, link_stored, set_aside_path, write_rows
 
 logger = logging.getLogger(__name__)
