@@ -100,6 +100,14 @@ def test_what_the_version_before_made_counts_as_made(tmp_path: Path, ran: Callab
     assert table(drawn) == table(made(tmp_path / "new"))
 
 
+def test_a_link_that_a_kill_left_beside_a_copied_part_is_removed(tmp_path: Path, ran: Callable[[], list[str]]) -> None:
+    made(tmp_path, (score_as_before, draw_as_before))
+    _, right = ran(), content(tmp_path)
+    os.link(tmp_path / "documents/part_00001.parquet", tmp_path / "scored/part_00001.extended.parquet")
+    made(tmp_path)
+    assert ran() == [] and content(tmp_path) == right
+
+
 def test_documents_that_are_made_again_or_gone_leave_it_whole(tmp_path: Path) -> None:
     drawn = made(tmp_path)
     right = table(drawn)

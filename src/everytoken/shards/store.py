@@ -232,9 +232,8 @@ class Store:
             wanted = {part.name: part.digest for part in planned.parts}
             kept = self._kept(wanted, planned.holds, {task.name: task.inputs for task in tasks})
             todo = [task for task in tasks if task.name not in kept]
-            files = wanted if planned.holds == "rows" else {}
-            stale = [path for path in self.root.glob("part_*.parquet") if path.name.split(".")[0] not in files]
-            if not todo and not stale and self._is_current(kept, wanted, planned.holds, recipe):
+            is_clean = not todo and not self._stale(kept, planned.holds)
+            if is_clean and self._is_current(kept, wanted, planned.holds, recipe):
                 logger.info("%s: all %d parts are there", self.root.name, len(wanted))
                 return self.ledger()
             logger.info("%s: %d of %d parts to make", self.root.name, len(todo), len(wanted))
@@ -243,12 +242,18 @@ class Store:
                 (self.root / LEDGER_FILE).replace(self._making / LEDGER_FILE)
             with unchanging(recipe.parameters.values()), reading(stored_in(task.inputs for task in todo)):
                 kept |= self._make(_MakePart(self.root, recipe, planned.holds), todo, engine, total=len(wanted))
-            for path in stale:
+            for path in self._stale(kept, planned.holds):
                 path.unlink()
             ledger = Ledger(planned.holds, recipe.description, tuple(kept[name] for name in wanted))
             ledger.write(self.root / LEDGER_FILE)
             shutil.rmtree(self._making)
             return ledger
+
+    def _stale(self, records: dict[str, PartRecord], holds: str) -> list[Path]:
+        """Return the files of parts that are in none of these records."""
+        of_rows = records.values() if holds == "rows" else ()
+        known = {path for record in of_rows for path, _ in _files(self.root, record)}
+        return [path for path in self.root.glob("part_*.parquet") if path not in known]
 
     def _refuse_foreign_files(self) -> None:
         if (self.root / LEDGER_FILE).exists() or self._making.exists() or not any(self.root.glob("part_*.parquet")):
