@@ -16,6 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from everytoken.shards import Store
+
 KEPT = ["id", "safety_score", "is_bad", "has_annotation"]
 
 
@@ -25,20 +27,20 @@ def main(data: Path, folder: Path) -> None:
         (folder / split).mkdir(parents=True, exist_ok=True)
         (folder / "text_rescue" / split).mkdir(parents=True, exist_ok=True)
         rows = rescued = 0
-        paths = sorted((data / "04_feature" / f"{split}_documents").glob("part_*.parquet"))
-        for path in paths:
-            table = pq.read_table(path, columns=[*KEPT, "text"])
+        parts = Store(data / "04_feature" / f"{split}_documents").load()
+        for part in parts:
+            table, name = part.table([*KEPT, "text"]), f"{part.name}.parquet"
             made = pc.fill_null(pc.starts_with(table["id"], "python/cpython/"), True)
             numbers = pa.array(range(rows, rows + len(table)), pa.int64())
             texts = pa.table({"global_row": numbers, "text": table["text"]}).filter(made)
             ids = pc.if_else(made, None, table["id"])
             if ids.null_count == len(ids):
                 ids = pa.nulls(len(ids))  # as the published files have it
-            pq.write_table(table.select(KEPT).set_column(0, "id", ids), folder / split / path.name)
+            pq.write_table(table.select(KEPT).set_column(0, "id", ids), folder / split / name)
             if len(texts):
-                pq.write_table(texts, folder / "text_rescue" / split / path.name)
+                pq.write_table(texts, folder / "text_rescue" / split / name)
             rows, rescued = rows + len(table), rescued + len(texts)
-        print(f"{folder / split}: {rows:,} rows in {len(paths)} files, {rescued:,} rescued")
+        print(f"{folder / split}: {rows:,} rows in {len(parts)} files, {rescued:,} rescued")
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ TINY = {
     "annotation.py": ["--entries", "400", "--rows", "1000", "--parts", "4", "--part-rows", "5"],
     "corpus.py": ["DATA"],
     "decontamination.py": ["WHEEL", "--ngrams", "20000", "--long", "1"],
+    "draws.py": ["DATA"],
     "engines.py": ["TOKENIZER", "--megabytes", "0.01", "--cases", "10"],
     "ingestion.py": ["1", "1", "1", "WHEEL"],
     "loader.py": ["--gigabytes", "0.005", "--rounds", "1"],

@@ -22,9 +22,10 @@ import pyarrow.parquet as pq
 import pytest
 from backports import zstd
 
-from everytoken.shards import ArtifactStore
+from everytoken.shards import ArtifactStore, Store
 from everytoken.shards.recipe import fingerprint_of, fingerprint_today
 from tests.shards.children import wait_until
+from tests.shards.folders import copy_columns
 from tests.warm_kedro import HASH_SEED, Started, run_everytoken, run_kedro
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -182,6 +183,38 @@ def test_what_version_0_1_0_made_counts_as_made(project: Project) -> None:
     assert wanted == made
 
 
+def test_what_a_version_made_that_copied_texts_counts_as_made(project: Project, tmp_path: Path) -> None:
+    shutil.copytree(project.folder, tmp_path / "project", symlinks=True)
+    other = object.__new__(Project)
+    other.folder = tmp_path / "project"
+    scored, drawn = (other.folder / "data/test" / name for name in ("03_primary", "04_feature"))
+    for folder in (scored / "scored_documents", drawn / "annotated_documents", drawn / "unannotated_documents"):
+        copy_columns(folder)
+        assert not list(folder.glob("*.extended.parquet"))
+        assert "text" in pq.read_schema(folder / "part_00000.parquet").names
+    assert made(other.kedro("run", "--env", "test")) == []
+    assert other.digests() == project.digests()
+    (scored / "scored_documents/part_00001.parquet").unlink()
+    (drawn / "unannotated_documents/part_00002.parquet").unlink()
+    remade = ["scored_documents 1", "unannotated_documents 1"]
+    assert made(other.kedro("run", "--env", "test")) == remade, "no token is encoded again"
+    assert other.digests() == project.digests()
+
+
+def test_split_files_hold_the_documents_of_the_splits_with_their_texts(project: Project) -> None:
+    project.kedro("run", "--env", "test", "--pipelines", "export")
+    for split in ("annotated", "unannotated"):
+        drawn = Store(project.folder / f"data/test/04_feature/{split}_documents").load()
+        folder = project.folder / f"data/test/08_reporting/{split}_split"
+        assert sorted(path.name for path in folder.glob("*.parquet")) == [f"{part.name}.parquet" for part in drawn]
+        for part in drawn:
+            table = pq.read_table(folder / f"{part.name}.parquet")
+            assert table.schema.names[:6] == ["text", "id", "source", "safety_score", "has_annotation", "is_bad"]
+            assert table == part.table(table.schema.names)
+        assert sum(part.rows for part in drawn) > 0
+        shutil.rmtree(folder)
+
+
 def test_rows_in_are_rows_out_and_set_aside(project: Project) -> None:
     def total(dataset: str, key: str) -> int:
         return sum(int(part["statistics"][key]) for part in project.ledgers()[dataset]["parts"])
@@ -205,11 +238,9 @@ def test_rows_in_are_rows_out_and_set_aside(project: Project) -> None:
 
 
 def test_held_out_documents_are_in_no_stream(project: Project) -> None:
-    import pyarrow.parquet as pq
-
     def addresses(dataset: str) -> set[tuple[Any, ...]]:
-        folder = project.folder / "data/test/04_feature" / dataset
-        tables = [pq.read_table(path, columns=["source", "shard_index", "row"]) for path in folder.glob("*.parquet")]
+        parts = Store(project.folder / "data/test/04_feature" / dataset).load()
+        tables = [part.table(["source", "shard_index", "row"]) for part in parts]
         return {tuple(row.values()) for table in tables for row in table.to_pylist()}
 
     held_out = addresses("held_out_documents")

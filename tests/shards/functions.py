@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from everytoken.shards import Built, HashedFile, Part, Rows, SetAside, Shards, Unchanged, versioned
@@ -320,3 +321,62 @@ def build_badly(folder: Path, *, how: str) -> Any:
         case "int key":
             return Built({"histogram": {1: 2, 10: 3, 2: 1}})
     return Built({})
+
+
+SCORE = pa.field("score", pa.int64(), nullable=False)
+
+
+@versioned("score", 1)
+def score(part: Part, *, rows: int = 7, lost: int = 0) -> Rows:
+    """A score for each row, in batches of another size than the part has; ``lost`` rows have none."""
+    obey(part.name)
+
+    def own() -> Generator[pa.RecordBatch, None, dict[str, Any]]:
+        numbers = part.table(["number"])["number"].to_pylist()[: part.rows - lost]
+        for start in range(0, len(numbers), rows):
+            yield pa.record_batch([[3 * number for number in numbers[start : start + rows]]], pa.schema([SCORE]))
+        return {"rows": len(numbers)}
+
+    return Rows.extending(part, [SCORE], own())
+
+
+@versioned("score", 1)
+def score_as_before(part: Part, *, rows: int = 7, lost: int = 0) -> Rows:
+    """The same function as a version had it that copied all columns."""
+    return score(part, rows=rows, lost=lost).copied()
+
+
+@versioned("draw", 1)
+def draw(part: Part, *, each: int = 3) -> Rows:
+    """Every third row, drawn."""
+    obey(part.name)
+    chosen = np.arange(part.index % each, part.rows, each)
+
+    def own() -> Generator[pa.RecordBatch, None, dict[str, Any]]:
+        yield pa.record_batch([[True] * len(chosen)], pa.schema([("drawn", pa.bool_())]))
+        return {}
+
+    return Rows.extending(part, [pa.field("drawn", pa.bool_())], own(), chosen)
+
+
+@versioned("draw", 1)
+def draw_as_before(part: Part, *, each: int = 3) -> Rows:
+    """The same function as a version had it that copied the rows."""
+    return draw(part, each=each).copied()
+
+
+@versioned("mark", 1)
+def mark(part: Part) -> Rows:
+    """A column for every row."""
+
+    def own() -> Generator[pa.RecordBatch, None, dict[str, Any]]:
+        yield pa.record_batch([["x"] * part.rows], pa.schema([("mark", pa.string())]))
+        return {}
+
+    return Rows.extending(part, [pa.field("mark", pa.string())], own())
+
+
+@versioned("mark", 1)
+def mark_as_before(part: Part) -> Rows:
+    """The same, copied."""
+    return mark(part).copied()

@@ -11,9 +11,9 @@ from everytoken.shards.digests import value_digest
 from everytoken.shards.errors import DamagedStore
 from everytoken.shards.ledger import (
     LEDGER_FORMAT,
+    FileRecord,
     Ledger,
     PartRecord,
-    SetAsideRecord,
     is_store,
     read_ledger,
     statistics_as,
@@ -29,7 +29,7 @@ def record(name: str, **changed: object) -> PartRecord:
 LEDGER = Ledger(
     "rows",
     {"function": "f", "parameters": {"text": "naïve"}, "version": 1},
-    (record("part_00000"), record("part_00001", rows=3, set_aside=SetAsideRecord(1, 9, "6" * 64, "d"))),
+    (record("part_00000"), record("part_00001", rows=3, set_aside=FileRecord(1, 9, "6" * 64, "d"))),
 )
 
 
@@ -78,7 +78,7 @@ def test_the_root_digest_is_of_names_and_contents_and_the_checksum_of_all() -> N
         ({"name": "part_1"}, "a part has the name 'part_1'"),
         ({"sha256": "", "value": 3}, "the value of part_00000 has another digest than its record"),
         (
-            {"set_aside": SetAsideRecord(1, 9, "6" * 64, "d")},
+            {"set_aside": FileRecord(1, 9, "6" * 64, "d")},
             "part_00000: rows_in is 4, the part and what was set aside",
         ),
     ],

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from everytoken.seeds import numpy_generator
 from everytoken.shards import DamagedStore, Rows, Shards, ShardsError, file_sha256, table_digest, writing
-from everytoken.shards.parts import Part, PlannedPart, StoredPart, ValuePart
+from everytoken.shards.parts import Part, StoredPart, ValuePart
+from everytoken.shards.shards import PlannedPart
 from everytoken.shards.writing import Written, write_rows
 from tests.shards import functions
 from tests.shards.folders import content

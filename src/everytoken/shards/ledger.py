@@ -68,8 +68,8 @@ def root_digest(parts: Iterable[tuple[str, str]]) -> str:
 
 
 @dataclass(frozen=True)
-class SetAsideRecord:
-    """The file of the rows that were set aside while a part was made."""
+class FileRecord:
+    """A file beside a part: what was set aside while it was made, or the part that it extends."""
 
     rows: int
     bytes: int
@@ -79,7 +79,11 @@ class SetAsideRecord:
 
 @dataclass(frozen=True)
 class PartRecord:
-    """One part: content, and the fingerprint of the recipe that made it. ``sha256`` is empty for a value."""
+    """One part: content, and the fingerprint of the recipe that made it. ``sha256`` is empty for a value.
+
+    Of a part that extends another, bytes and SHA-256 are of its own file, and the content digest is of all its columns:
+    the same as if it held them.
+    """
 
     name: str
     rows: int
@@ -90,21 +94,23 @@ class PartRecord:
     inputs: tuple[str, ...]
     statistics: Mapping[str, Any]
     value: Any = None
-    set_aside: SetAsideRecord | None = None
+    set_aside: FileRecord | None = None
+    extended: FileRecord | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain JSON."""
-        return {**vars(self), "set_aside": None if self.set_aside is None else vars(self.set_aside)}
+        """Return it as plain JSON; ``extended`` is there only where the part extends another."""
+        told = {**vars(self), "set_aside": None if self.set_aside is None else vars(self.set_aside)}
+        del told["extended"]
+        return told if self.extended is None else {**told, "extended": vars(self.extended)}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> PartRecord:
         """Return the record of a parsed JSON object."""
-        aside = data["set_aside"]
-        made = {"inputs": tuple(data["inputs"]), "set_aside": None if aside is None else SetAsideRecord(**aside)}
-        return PartRecord(**{**data, **made})
+        files = {name: FileRecord(**data[name]) for name in ("set_aside", "extended") if data.get(name) is not None}
+        return PartRecord(**{**data, "inputs": tuple(data["inputs"]), **files})
 
 
-_RECORD, _SET_ASIDE = ({field.name for field in fields(kind)} for kind in (PartRecord, SetAsideRecord))
+_RECORD, _FILE = ({field.name for field in fields(kind)} for kind in (PartRecord, FileRecord))
 
 
 @dataclass(frozen=True)
@@ -196,14 +202,17 @@ def read_ledger(path: Path) -> dict[str, Any]:
 
 
 def _check_record(part: dict[str, Any]) -> None:
-    if set(part) != _RECORD or not _NAME.fullmatch(part["name"]):
+    if set(part) | {"extended"} != _RECORD or not _NAME.fullmatch(part["name"]):
         raise ValueError(f"a part has the name {part.get('name')!r} and the keys {sorted(part)}")
     if not part["sha256"] and value_digest(part["value"]) != part["content_digest"]:
         raise ValueError(f"the value of {part['name']} has another digest than its record")
+    for kind in ("set_aside", "extended"):
+        if (file := part.get(kind)) is not None and set(file) != _FILE:
+            raise ValueError(f"{kind} of {part['name']} has the keys {sorted(file)}")
+    if (extended := part.get("extended")) is not None and extended["rows"] < part["rows"]:
+        raise ValueError(f"{part['name']} has {part['rows']} rows, the part that it extends {extended['rows']}")
     if (aside := part["set_aside"]) is None:
         return
-    if set(aside) != _SET_ASIDE:
-        raise ValueError(f"what was set aside of {part['name']} has the keys {sorted(aside)}")
     if (rows := part["statistics"]["rows_in"]) != part["rows"] + aside["rows"]:
         raise ValueError(f"{part['name']}: rows_in is {rows}, the part and what was set aside have other rows")
 

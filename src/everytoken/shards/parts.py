@@ -1,24 +1,32 @@
 """Parts: what a part function gets (a `Part`) and what it returns (`Rows`, or the part it got: `Unchanged`).
 
 Reading a stored part needs one row group at a time, so memory is bounded however large the part is.
+
+A stored part that *extends* another has two files, its own columns and a link to the file of the other, and reads as
+one. Where its rows are only some of the other's, its file has their numbers in the column `EXTENDED_ROW`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from everytoken.shards.digests import file_sha256, plain_json
+from everytoken.arrays import Integers
+from everytoken.shards.digests import file_sha256
 from everytoken.shards.errors import DamagedStore, ShardsError
-from everytoken.shards.recipe import Recipe
+from everytoken.shards.table_digests import stored_content, table_digest
 from everytoken.system_errors import raise_trouble
 
 BATCH_ROWS = 8_192
+EXTENDED_ROW = "extended_row"
 
 _UNREADABLE = (OSError, pa.ArrowException, UnicodeDecodeError)  # what pyarrow raises over bytes that are no parquet
 
@@ -40,11 +48,38 @@ class Rows:
 
     A function that leaves rows out gives the schema ``set_aside`` and yields them as `SetAside` batches; they are kept
     in a file beside the part. Its statistics then have ``rows_in``, which must be the rows of both: none is lost.
+
+    A function that adds columns to rows of a part makes them with `extending`, which sets ``extends`` and ``chosen``.
     """
 
     schema: pa.Schema
     batches: Generator[pa.RecordBatch | SetAside, None, Statistics]
     set_aside: pa.Schema | None = None
+    extends: Part | None = None
+    chosen: Integers | None = None
+
+    @staticmethod
+    def extending(
+        part: Part,
+        fields: Sequence[pa.Field],
+        own: Generator[pa.RecordBatch, None, Statistics],
+        chosen: Integers | None = None,
+    ) -> Rows:
+        """Return rows of ``part`` with columns after its own. A store writes these alone, and links the file of the
+        part; but the columns of a planned part, which is no file, are written.
+
+        Args:
+            fields: the columns.
+            own: their values, in batches of any size; its return value is the statistics.
+            chosen: numbers of the rows, ascending, int64 (rows,); None: all rows.
+        """
+        schema = pa.schema([*part.schema, *fields])
+        theirs = part.batches() if chosen is None else chosen_rows(part.batches(), chosen)
+        return Rows(schema, side_by_side(theirs, own, schema), extends=part, chosen=chosen)
+
+    def copied(self) -> Rows:
+        """Return the same rows, of which a store writes all columns."""
+        return replace(self, extends=None, chosen=None)
 
 
 @dataclass(frozen=True)
@@ -93,9 +128,14 @@ class Part(Protocol):
         """Return all rows at once: for columns that are small."""
 
 
+def extended_path(path: Path) -> Path:
+    """Return where the file is linked of the part that the one at ``path`` extends."""
+    return path.with_suffix(".extended.parquet")
+
+
 @dataclass(frozen=True)
 class StoredPart:
-    """A part in a parquet file."""
+    """A part in a parquet file. ``extended``: the part whose columns come before those of the file."""
 
     name: str
     index: int
@@ -103,6 +143,21 @@ class StoredPart:
     rows: int
     digest: str
     sha256: str
+    extended: StoredPart | None = None
+
+    @staticmethod
+    def at(path: Path, index: int = 0) -> StoredPart:
+        """Return the part in a file of a complete store by its files alone: its digests are not known.
+
+        Raises:
+            DamagedStore: a file is not there, or cannot be read.
+        """
+        extended = extended_path(path)
+        part = StoredPart(
+            path.stem, index, path, 0, "", "", StoredPart.at(extended, index) if extended.is_file() else None
+        )
+        with part._open() as file:
+            return replace(part, rows=file.metadata.num_rows)
 
     @property
     def value(self) -> Any:
@@ -122,6 +177,21 @@ class StoredPart:
             raise self._damaged(error) from error
         if found != self.sha256:
             raise self._damaged(f"its SHA-256 is {found}, expected {self.sha256}")
+        if self.extended is not None:
+            self.extended.verify()
+
+    def content(self) -> tuple[int, str]:
+        """Return rows and content digest as they are found, read a batch at a time.
+
+        Raises:
+            DamagedStore: a file cannot be read.
+        """
+        try:
+            if self.extended is None:
+                return stored_content(self.path)
+        except _UNREADABLE as error:
+            raise self._damaged(error) from error
+        return self.rows, table_digest(self.schema, self.batches())
 
     def _open(self) -> pq.ParquetFile:
         try:
@@ -139,6 +209,18 @@ class StoredPart:
 
     @property
     def schema(self) -> pa.Schema:
+        if self.extended is None:
+            return self._own_schema
+        own = [field for field in self._own_schema if field.name != EXTENDED_ROW]
+        return pa.schema([*self.extended.schema, *own])
+
+    @property
+    def selects(self) -> bool:
+        """Whether its rows are only some of those of the part that it extends."""
+        return self.extended is not None and EXTENDED_ROW in self._own_schema.names
+
+    @cached_property
+    def _own_schema(self) -> pa.Schema:
         with self._open() as file:
             try:
                 return file.schema_arrow
@@ -146,12 +228,43 @@ class StoredPart:
                 raise self._damaged(error) from error
 
     def batches(self, columns: Sequence[str] | None = None, first_row: int = 0) -> Iterator[pa.RecordBatch]:
+        if self.extended is None:
+            return self._own_batches(columns, first_row)
+        names = self.schema.names if columns is None else columns
+        self._require(names, self.schema.names)
+        of_extended = set(self.extended.schema.names)
+        theirs = [name for name in names if name in of_extended]
+        own = [name for name in names if name not in of_extended]
+        if not theirs:
+            return self._own_batches(own, first_row)
+        found = self._extended_batches(self.extended, theirs, first_row)
+        if not own:
+            return found
+        beside = side_by_side(found, self._own_batches(own, first_row))
+        return (batch.select(list(names)) for batch in beside)
+
+    def _require(self, columns: Sequence[str], names: list[str]) -> None:
+        if unknown := sorted(set(columns) - set(names)):  # pyarrow would leave them out without a word
+            raise ShardsError(f"{self.path} has no columns {unknown}, only {names}")
+
+    def _extended_batches(self, extended: StoredPart, columns: list[str], first_row: int) -> Iterator[pa.RecordBatch]:
+        if not self.selects:
+            return extended.batches(columns, first_row)
+        numbers = self.numbers(first_row)
+        first = int(numbers[0]) if len(numbers) else extended.rows
+        return chosen_rows(extended.batches(columns, first), numbers - first)
+
+    def numbers(self, first_row: int = 0) -> Integers:
+        """Return which rows of the part that it extends it selects, int64 (rows,)."""
+        columns = [batch.column(0) for batch in self._own_batches([EXTENDED_ROW], first_row)]
+        found = [np.frombuffer(one.buffers()[1], np.int64, len(one), one.offset * 8) for one in columns]
+        return np.concatenate([np.empty(0, np.int64), *found])  # `to_numpy` would load pandas, for a trace of one token
+
+    def _own_batches(self, columns: Sequence[str] | None, first_row: int) -> Iterator[pa.RecordBatch]:
         found = 0
         with self._open() as file:
             try:
-                names = file.schema_arrow.names
-                if unknown := sorted(set(columns or ()) - set(names)):  # pyarrow would leave them out without a word
-                    raise ShardsError(f"{self.path} has no columns {unknown}, only {names}")
+                self._require(columns or (), file.schema_arrow.names)
                 for group in range(file.num_row_groups):  # a batch over several groups would have no bound in bytes
                     rows = file.metadata.row_group(group).num_rows
                     if found + rows <= first_row:
@@ -170,6 +283,48 @@ class StoredPart:
     def table(self, columns: Sequence[str] | None = None) -> pa.Table:
         batches, schema = list(self.batches(columns)), self.schema
         return pa.Table.from_batches(batches, schema if columns is None else pa.schema(map(schema.field, columns)))
+
+
+def chosen_rows(batches: Iterator[pa.RecordBatch], chosen: Integers) -> Iterator[pa.RecordBatch]:
+    """Yield rows of consecutive batches by their numbers, which ascend, int64 (rows,)."""
+    start = 0
+    for batch in batches:
+        low, high = np.searchsorted(chosen, (start, start + batch.num_rows))
+        if low < high:
+            here = pa.py_buffer(chosen[low:high] - start)  # `pa.array` would load pandas
+            taken = pa.Array.from_buffers(pa.int64(), int(high - low), [None, here])
+            yield batch if len(taken) == batch.num_rows else batch.take(taken)
+        start += batch.num_rows
+
+
+def side_by_side(
+    first: Iterator[pa.RecordBatch], second: Iterator[pa.RecordBatch], schema: pa.Schema | None = None
+) -> Generator[pa.RecordBatch, None, Any]:
+    """Yield the columns of both beside each other, cut where a batch of either ends; return what ``second`` returns.
+
+    Raises:
+        ShardsError: they have different numbers of rows.
+    """
+    said: list[Any] = []
+
+    def hearing() -> Iterator[pa.RecordBatch]:
+        said.append((yield from cast(Generator[pa.RecordBatch, None, Any], second)))
+
+    lefts, rights = (filter(len, batches) for batches in (first, hearing()))
+    left = right = pa.record_batch([], pa.schema([]))
+    while True:
+        left = left if len(left) else next(lefts, left)
+        right = right if len(right) else next(rights, right)
+        rows = min(len(left), len(right))
+        if not rows:
+            break
+        schema = schema or pa.schema([*left.schema, *right.schema])
+        columns = [*left.slice(0, rows).columns, *right.slice(0, rows).columns]
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+        left, right = left.slice(rows), right.slice(rows)
+    if more := len(left) + len(right) + sum(map(len, chain(lefts, rights))):
+        raise ShardsError(f"columns that are to stand beside each other differ in length, by {more:,} rows")
+    return said[0]
 
 
 @dataclass(frozen=True)
@@ -197,56 +352,3 @@ class ValuePart:
 
     def _no_rows(self) -> ShardsError:
         return ShardsError(f"{self.name} holds a value, not rows; read its .value")
-
-
-@dataclass(frozen=True)
-class PlannedPart:
-    """A part that is made when it is read: a recipe over input parts. Reading it twice makes it twice."""
-
-    name: str
-    index: int
-    recipe: Recipe
-    inputs: tuple[Part, ...]
-
-    @property
-    def digest(self) -> str:
-        return self.recipe.fingerprint([part.digest for part in self.inputs])
-
-    def make(self) -> Any:
-        """Run the recipe: `Rows`, or the JSON value of a reduction."""
-        return self.recipe(*self.inputs)
-
-    def _rows(self) -> Rows:
-        made = self.make()
-        if not isinstance(made, Rows):
-            raise ShardsError(f"{self.recipe.place} returned a {type(made).__name__} for {self.name}, not Rows")
-        return made
-
-    @property
-    def value(self) -> Any:
-        made = self.make()
-        if isinstance(made, Rows):
-            raise ShardsError(f"{self.name} holds rows, not a value; read its batches()")
-        return plain_json(made, f"the value of {self.name}")
-
-    @property
-    def rows(self) -> int:
-        return sum(batch.num_rows for batch in self.batches())
-
-    @property
-    def schema(self) -> pa.Schema:
-        return self._rows().schema
-
-    def batches(self, columns: Sequence[str] | None = None, first_row: int = 0) -> Iterator[pa.RecordBatch]:
-        found = 0
-        for batch in self._rows().batches:
-            if isinstance(batch, SetAside):
-                continue
-            skipped = min(max(0, first_row - found), batch.num_rows)
-            found += batch.num_rows
-            if skipped < batch.num_rows or not batch.num_rows:
-                yield (batch if columns is None else batch.select(list(columns))).slice(skipped)
-
-    def table(self, columns: Sequence[str] | None = None) -> pa.Table:
-        table = pa.Table.from_batches(list(self.batches()), self.schema)
-        return table if columns is None else table.select(list(columns))

@@ -10,15 +10,71 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from everytoken.shards.errors import IncompleteStore, RecipeError
+import pyarrow as pa
+
+from everytoken.shards.digests import plain_json
+from everytoken.shards.errors import IncompleteStore, RecipeError, ShardsError
 from everytoken.shards.ledger import Ledger, Record, root_digest, statistics_as
-from everytoken.shards.parts import Part, PlannedPart, ValuePart
+from everytoken.shards.parts import Part, Rows, SetAside, ValuePart
 from everytoken.shards.recipe import Recipe
 
 
 def part_name(index: int) -> str:
     """Return the name of the part at a plan position: ``part_00000``."""
     return f"part_{index:05d}"
+
+
+@dataclass(frozen=True)
+class PlannedPart:
+    """A part that is made when it is read: a recipe over input parts. Reading it twice makes it twice."""
+
+    name: str
+    index: int
+    recipe: Recipe
+    inputs: tuple[Part, ...]
+
+    @property
+    def digest(self) -> str:
+        return self.recipe.fingerprint([part.digest for part in self.inputs])
+
+    def make(self) -> Any:
+        """Run the recipe: `Rows`, or the JSON value of a reduction."""
+        return self.recipe(*self.inputs)
+
+    def _rows(self) -> Rows:
+        made = self.make()
+        if not isinstance(made, Rows):
+            raise ShardsError(f"{self.recipe.place} returned a {type(made).__name__} for {self.name}, not Rows")
+        return made
+
+    @property
+    def value(self) -> Any:
+        made = self.make()
+        if isinstance(made, Rows):
+            raise ShardsError(f"{self.name} holds rows, not a value; read its batches()")
+        return plain_json(made, f"the value of {self.name}")
+
+    @property
+    def rows(self) -> int:
+        return sum(batch.num_rows for batch in self.batches())
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._rows().schema
+
+    def batches(self, columns: Sequence[str] | None = None, first_row: int = 0) -> Iterator[pa.RecordBatch]:
+        found = 0
+        for batch in self._rows().batches:
+            if isinstance(batch, SetAside):
+                continue
+            skipped = min(max(0, first_row - found), batch.num_rows)
+            found += batch.num_rows
+            if skipped < batch.num_rows or not batch.num_rows:
+                yield (batch if columns is None else batch.select(list(columns))).slice(skipped)
+
+    def table(self, columns: Sequence[str] | None = None) -> pa.Table:
+        table = pa.Table.from_batches(list(self.batches()), self.schema)
+        return table if columns is None else table.select(list(columns))
 
 
 @dataclass(frozen=True)

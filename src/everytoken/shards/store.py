@@ -4,12 +4,16 @@ A folder of parts::
 
     part_00000.parquet ...             one file a part (none where parts are values)
     part_00000.set_aside.parquet ...   what was set aside while that part was made, where anything was
+    part_00000.extended.parquet ...    a link to the part that it extends, where it extends one
     ledger.json                        written last; there only when every part is
     .making/                           while parts are being made: one record a part, the old ledger, errors
  A part is kept when a record of it, in the ledger or in ``.making``, has the wanted fingerprint *and* the file still
 has the SHA-256 of that record. Everything else is made. So a crash at any moment, a lost or damaged file, a changed
 parameter, function version or input part each redo exactly what they touch. The ledger is moved into ``.making``
 before the first part changes: there is no moment at which a complete ledger stands beside other parts.
+ A part that extends another is as whole as any: the file of the other is linked (copied where there can be no link), so
+it stays readable when the other store is made again or removed. A link that is lost or damaged is made again from the
+input, and the part is kept.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -29,13 +33,13 @@ from everytoken.shards.atomic import remove_temporaries, sole_writer, write_text
 from everytoken.shards.digests import file_sha256, plain_json, value_digest
 from everytoken.shards.engines import Engine
 from everytoken.shards.errors import DamagedStore, Failure, IncompleteStore, PartsFailed, ShardsError
-from everytoken.shards.ledger import LEDGER_FILE, Ledger, PartRecord, SetAsideRecord
+from everytoken.shards.ledger import LEDGER_FILE, FileRecord, Ledger, PartRecord
 from everytoken.shards.locked_inputs import reading, stored_in, unchanging
-from everytoken.shards.parts import PlannedPart, Rows, StoredPart, Unchanged, ValuePart
+from everytoken.shards.parts import Rows, StoredPart, Unchanged, ValuePart, extended_path
 from everytoken.shards.progress_bar import progress
 from everytoken.shards.recipe import Recipe
-from everytoken.shards.shards import Shards
-from everytoken.shards.writing import link_part, set_aside_path, write_rows
+from everytoken.shards.shards import PlannedPart, Shards
+from everytoken.shards.writing import link_part, link_stored, set_aside_path, write_rows
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +78,9 @@ class _MakePart:
                 written = link_part(made, path)
             else:
                 raise ShardsError(f"{self.recipe.place} returned a {type(made).__name__}, not Rows")
-            aside = None if written.set_aside is None else SetAsideRecord(**asdict(written.set_aside))
+            aside, extended = (
+                None if file is None else FileRecord(**asdict(file)) for file in (written.set_aside, written.extended)
+            )
             record = PartRecord(
                 name=task.name,
                 **asdict(written.part),
@@ -82,6 +88,7 @@ class _MakePart:
                 inputs=inputs,
                 statistics=written.statistics,
                 set_aside=aside,
+                extended=extended,
             )
         write_text(self.root / _MAKING / f"{task.name}.json", json.dumps(record.to_json(), ensure_ascii=False))
         return record
@@ -91,11 +98,45 @@ def _part_path(root: Path, name: str) -> Path:
     return root / f"{name}.parquet"
 
 
-def _files(root: Path, record: PartRecord) -> Iterator[tuple[Path, PartRecord | SetAsideRecord]]:
+def _files(root: Path, record: PartRecord) -> Iterator[tuple[Path, PartRecord | FileRecord]]:
     """Yield each file of a part, and what its record says of it."""
-    yield _part_path(root, record.name), record
+    path = _part_path(root, record.name)
+    yield path, record
+    for file, beside in ((record.set_aside, set_aside_path), (record.extended, extended_path)):
+        if file is not None:
+            yield beside(path), file
+
+
+def _stored(root: Path, index: int, record: PartRecord) -> Iterator[StoredPart]:
+    """Yield a part, and then the rows that were set aside while it was made, if any were."""
+    path = _part_path(root, record.name)
+
+    def stored(path: Path, file: PartRecord | FileRecord, extended: StoredPart | None = None) -> StoredPart:
+        return StoredPart(record.name, index, path, file.rows, file.content_digest, file.sha256, extended)
+
+    extended = None if record.extended is None else stored(extended_path(path), record.extended)
+    yield stored(path, record, extended)
     if record.set_aside is not None:
-        yield set_aside_path(_part_path(root, record.name)), record.set_aside
+        yield stored(set_aside_path(path), record.set_aside)
+
+
+def _holds(path: Path, file: PartRecord | FileRecord) -> bool:
+    if not path.exists():
+        return False
+    if path.stat().st_size == file.bytes and file_sha256(path) == file.sha256:
+        return True
+    logger.warning("%s is not what was written; it is made again", path)
+    return False
+
+
+def _linked_again(path: Path, sha256: str, inputs: Iterable[Any]) -> bool:
+    """Link the input that a part extends, where one has this SHA-256; return whether it has."""
+    for part in inputs:
+        for file in (part, part.extended) if isinstance(part, StoredPart) else ():
+            if file is not None and file.sha256 == sha256:
+                link_stored(file, path)
+                return file_sha256(path) == sha256
+    return False
 
 
 class Store:
@@ -166,17 +207,9 @@ class Store:
         if ledger.holds == "values":
             values = [ValuePart(p.name, i, p.value, p.content_digest) for i, p in enumerate(ledger.parts)]
             return Shards(tuple(values), holds="values", ledger=ledger)
-        rows = [
-            StoredPart(p.name, i, _part_path(self.root, p.name), p.rows, p.content_digest, p.sha256)
-            for i, p in enumerate(ledger.parts)
-        ]
-        aside = [
-            StoredPart(p.name, i, path, held.rows, held.content_digest, held.sha256)
-            for i, p in enumerate(ledger.parts)
-            for path, held in _files(self.root, p)
-            if isinstance(held, SetAsideRecord)
-        ]
-        return Shards(tuple(rows), ledger=ledger, set_aside=tuple(aside))
+        stored = [list(_stored(self.root, i, record)) for i, record in enumerate(ledger.parts)]
+        aside = tuple(part for _, *set_aside in stored for part in set_aside)
+        return Shards(tuple(part for part, *_ in stored), ledger=ledger, set_aside=aside)
 
     def save(self, planned: Shards, engine: Engine) -> Ledger:
         """Make the parts that are missing or made otherwise; return the ledger.
@@ -197,11 +230,10 @@ class Store:
                 _Task(part.name, part.index, part.inputs) for part in planned.parts if isinstance(part, PlannedPart)
             ]
             wanted = {part.name: part.digest for part in planned.parts}
-            kept = self._kept(wanted, planned.holds)
+            kept = self._kept(wanted, planned.holds, {task.name: task.inputs for task in tasks})
             todo = [task for task in tasks if task.name not in kept]
-            files = wanted if planned.holds == "rows" else {}
-            stale = [path for path in self.root.glob("part_*.parquet") if path.name.split(".")[0] not in files]
-            if not todo and not stale and self._is_current(kept, wanted, planned.holds, recipe):
+            is_clean = not todo and not self._stale(kept, planned.holds)
+            if is_clean and self._is_current(kept, wanted, planned.holds, recipe):
                 logger.info("%s: all %d parts are there", self.root.name, len(wanted))
                 return self.ledger()
             logger.info("%s: %d of %d parts to make", self.root.name, len(todo), len(wanted))
@@ -210,12 +242,18 @@ class Store:
                 (self.root / LEDGER_FILE).replace(self._making / LEDGER_FILE)
             with unchanging(recipe.parameters.values()), reading(stored_in(task.inputs for task in todo)):
                 kept |= self._make(_MakePart(self.root, recipe, planned.holds), todo, engine, total=len(wanted))
-            for path in stale:
+            for path in self._stale(kept, planned.holds):
                 path.unlink()
             ledger = Ledger(planned.holds, recipe.description, tuple(kept[name] for name in wanted))
             ledger.write(self.root / LEDGER_FILE)
             shutil.rmtree(self._making)
             return ledger
+
+    def _stale(self, records: dict[str, PartRecord], holds: str) -> list[Path]:
+        """Return the files of parts that are in none of these records."""
+        of_rows = records.values() if holds == "rows" else ()
+        known = {path for record in of_rows for path, _ in _files(self.root, record)}
+        return [path for path in self.root.glob("part_*.parquet") if path not in known]
 
     def _refuse_foreign_files(self) -> None:
         if (self.root / LEDGER_FILE).exists() or self._making.exists() or not any(self.root.glob("part_*.parquet")):
@@ -250,7 +288,7 @@ class Store:
             except (ValueError, KeyError, TypeError) as error:
                 logger.warning("%s is no record (%s); the part is made again", path, error)
 
-    def _kept(self, wanted: dict[str, str], holds: str) -> dict[str, PartRecord]:
+    def _kept(self, wanted: dict[str, str], holds: str, inputs: dict[str, tuple[Any, ...]]) -> dict[str, PartRecord]:
         """Return the records whose fingerprint is the wanted one and whose content is still what they say."""
         candidates = {
             record.name: record
@@ -258,19 +296,16 @@ class Store:
             if wanted.get(record.name) == record.fingerprint and (record.sha256 == "") == (holds == "values")
         }
         with ThreadPoolExecutor(4) as threads:  # hashing releases the GIL
-            right = threads.map(self._is_right, candidates.values())
+            right = threads.map(lambda record: self._is_right(record, inputs[record.name]), candidates.values())
             return {name: record for (name, record), ok in zip(candidates.items(), right, strict=True) if ok}
 
-    def _is_right(self, record: PartRecord) -> bool:
+    def _is_right(self, record: PartRecord, inputs: tuple[Any, ...]) -> bool:
         if record.sha256 == "":
             return value_digest(record.value) == record.content_digest
-        for path, held in _files(self.root, record):
-            if not path.exists():
-                return False
-            if path.stat().st_size != held.bytes or file_sha256(path) != held.sha256:
-                logger.warning("%s is not what was written; it is made again", path)
-                return False
-        return True
+        return all(
+            _holds(path, file) or (file is record.extended and _linked_again(path, file.sha256, inputs))
+            for path, file in _files(self.root, record)
+        )
 
     def _is_current(self, kept: dict[str, PartRecord], wanted: dict[str, str], holds: str, recipe: Recipe) -> bool:
         if self._making.is_dir() or not (self.root / LEDGER_FILE).exists():

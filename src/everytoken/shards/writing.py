@@ -1,4 +1,4 @@
-"""Rows become parquet files: the part, and beside it what was set aside.
+"""Rows become parquet files: the part, and beside it what was set aside, and the part that it extends.
 
 Rows are written in row groups that end where the accumulated size of the rows reaches a limit. The cut depends on
 the rows alone, never on the batches in which they came, so the same rows give the same file; and memory is bounded
@@ -15,10 +15,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from everytoken.arrays import Integers
 from everytoken.shards.atomic import atomic_file, link_file
 from everytoken.shards.digests import HashedFile, plain_json
 from everytoken.shards.errors import ShardsError
-from everytoken.shards.parts import Rows, SetAside, Statistics, StoredPart, Unchanged
+from everytoken.shards.parts import (
+    EXTENDED_ROW,
+    Part,
+    Rows,
+    SetAside,
+    Statistics,
+    StoredPart,
+    Unchanged,
+    extended_path,
+)
 from everytoken.shards.table_digests import TableDigest
 
 ROW_GROUP_BYTES = 16 << 20
@@ -60,11 +70,16 @@ class WrittenFile:
 
 @dataclass(frozen=True)
 class Written:
-    """What was written: the rows of the part, those set aside (None: none), and statistics."""
+    """What was written: the rows of the part, those set aside (None: none), statistics, and what the part extends.
+
+    Of a part that extends another, the content digest is of all its columns, rows and columns of both; bytes and
+    SHA-256 are of its own file.
+    """
 
     part: WrittenFile
     set_aside: WrittenFile | None
     statistics: Statistics
+    extended: WrittenFile | None = None
 
 
 def set_aside_path(path: Path) -> Path:
@@ -73,45 +88,62 @@ def set_aside_path(path: Path) -> Path:
 
 
 def _check_schema(schema: pa.Schema, name: str) -> None:
-    if len(schema) == 0 or len(set(schema.names)) < len(schema):
-        raise ShardsError(f"{name}: the columns are {schema.names}; give at least one, and each its own name")
+    if len(schema) == 0 or len(set(schema.names)) < len(schema) or EXTENDED_ROW in schema.names:
+        raise ShardsError(
+            f"{name}: the columns are {schema.names}; give at least one, each its own name, none {EXTENDED_ROW}"
+        )
     for field in schema:
         if "fixed_size_list" in str(field.type):
             raise ShardsError(f"{name}: column {field.name} is a {field.type}; parquet loses its nulls: use pa.list_()")
 
 
+_NUMBER = pa.field(EXTENDED_ROW, pa.int64(), nullable=False)
+
+
 def _encodings(schema: pa.Schema) -> dict[str, str] | None:
-    """Return the encoding of lists of integers: bytes of one place together are half the work for zstd (of ids)."""
+    """Return the encoding of lists of integers: bytes of one place together are half the work for zstd (of ids).
+
+    Numbers of rows ascend, so their differences are small.
+    """
     lists = [
         field.name for field in schema if pa.types.is_list(field.type) and pa.types.is_integer(field.type.value_type)
     ]
-    return {f"{name}.list.element": "BYTE_STREAM_SPLIT" for name in lists} or None
+    numbers = {EXTENDED_ROW: "DELTA_BINARY_PACKED"} if EXTENDED_ROW in schema.names else {}
+    return {f"{name}.list.element": "BYTE_STREAM_SPLIT" for name in lists} | numbers or None
 
 
 class _PartFile:
-    """A parquet file (zstd, page checksums) that is written batch by batch."""
+    """A parquet file (zstd, page checksums) that is written batch by batch.
 
-    def __init__(self, path: Path, schema: pa.Schema) -> None:
-        self._name, self._schema = path.name, schema
+    Args:
+        left_out: how many of the first columns are digested with the others, and not written: another file has them.
+        chosen: numbers of the rows in that file, written in place of them; None: all.
+    """
+
+    def __init__(self, path: Path, schema: pa.Schema, left_out: int = 0, chosen: Integers | None = None) -> None:
+        self._name, self._whole, self._left_out, self._chosen = path.name, schema, left_out, chosen
+        self._schema = pa.schema([*([] if chosen is None else [_NUMBER]), *list(schema)[left_out:]])
         self._digest, self._rows = TableDigest(schema), 0
         self._pending: list[pa.RecordBatch] = []
         self._pending_bytes = self._pending_rows = 0
         self._sink = HashedFile(path)
         self._writer = pq.ParquetWriter(
             self._sink,
-            schema,
+            self._schema,
             compression="zstd",
             use_dictionary=False,
-            column_encoding=_encodings(schema),
+            column_encoding=_encodings(self._schema),
             write_page_checksum=True,
             version="2.6",
         )
 
     def write(self, batch: pa.RecordBatch) -> None:
-        if not batch.schema.equals(self._schema):
-            raise ShardsError(f"{self._name}: a batch has columns {batch.schema}, declared are {self._schema}")
+        if not batch.schema.equals(self._whole):
+            raise ShardsError(f"{self._name}: a batch has columns {batch.schema}, declared are {self._whole}")
         self._digest.update(batch)
+        numbers = [] if self._chosen is None else [pa.array(self._chosen[self._rows : self._rows + batch.num_rows])]
         self._rows += batch.num_rows
+        batch = pa.RecordBatch.from_arrays([*numbers, *batch.columns[self._left_out :]], schema=self._schema)
         sizes = np.sum([_row_bytes(column) for column in batch.columns], axis=0, dtype=np.int64)
         ends = np.cumsum(sizes) if batch.num_rows else np.empty(0, np.int64)
         start = 0
@@ -148,14 +180,18 @@ class _PartFile:
 def write_rows(rows: Rows, path: Path) -> Written:
     """Write ``rows`` to ``path``, and those set aside to `set_aside_path`, each atomically, in bounded memory.
 
+    The file of the part that it extends is linked at `extended_path`.
+
     Raises:
         ShardsError: a schema that parquet would not give back, a batch of another schema, statistics that are no
             JSON, or rows that are neither in the part nor set aside.
     """
     name, aside_path = path.stem, set_aside_path(path)
     _check_schema(rows.schema, name)
+    base = _file_of(rows.extends)
+    left_out, chosen = (0, None) if base is None else (len(base.schema), rows.chosen)
     with ExitStack() as stack:
-        part = _PartFile(stack.enter_context(atomic_file(path)), rows.schema)
+        part = _PartFile(stack.enter_context(atomic_file(path)), rows.schema, left_out, chosen)
         stack.callback(part.close)
         aside: _PartFile | None = None
         while True:
@@ -175,12 +211,35 @@ def write_rows(rows: Rows, path: Path) -> Written:
                 aside = _PartFile(stack.enter_context(atomic_file(aside_path)), rows.set_aside)
                 stack.callback(aside.close)
             aside.write(batch.batch)
-        written = Written(part.finish(), None if aside is None else aside.finish(), statistics)
+        extended = None if base is None else _of_stored(base)
+        written = Written(part.finish(), None if aside is None else aside.finish(), statistics, extended)
         if rows.set_aside is not None:
             _check_conservation(name, written)
+        link_stored(base, extended_path(path))
     if aside is None:
         aside_path.unlink(missing_ok=True)
     return written
+
+
+def _file_of(part: Part | None) -> StoredPart | None:
+    """Return the part whose file has the first columns of ``part``, row for row; None: no file has them."""
+    if not isinstance(part, StoredPart) or part.selects:
+        return None
+    return part.extended or part
+
+
+def _of_stored(part: StoredPart) -> WrittenFile:
+    return WrittenFile(part.rows, part.path.stat().st_size, part.sha256, part.digest)
+
+
+def link_stored(part: StoredPart | None, path: Path) -> None:
+    """Let ``path`` be the file of ``part`` too; without one, nothing."""
+    if part is None:
+        path.unlink(missing_ok=True)
+        return
+    with atomic_file(path) as temporary:
+        temporary.unlink()  # a link can only be made where nothing is; the folder has one writer
+        link_file(part.path, temporary)
 
 
 def _check_conservation(name: str, written: Written) -> None:
@@ -202,9 +261,8 @@ def link_part(unchanged: Unchanged, path: Path) -> Written:
     part = unchanged.part
     if not isinstance(part, StoredPart):
         raise ShardsError(f"{path.stem}: Unchanged holds a {type(part).__name__}; only a stored part can stay as it is")
-    with atomic_file(path) as temporary:
-        temporary.unlink()  # a link can only be made where nothing is; the folder has one writer
-        link_file(part.path, temporary)
+    link_stored(part, path)
+    link_stored(part.extended, extended_path(path))
     set_aside_path(path).unlink(missing_ok=True)
     statistics = plain_json(dict(unchanged.statistics), f"{path.stem}: statistics")
-    return Written(WrittenFile(part.rows, path.stat().st_size, part.sha256, part.digest), None, statistics)
+    return Written(_of_stored(part), None, statistics, None if part.extended is None else _of_stored(part.extended))

@@ -152,8 +152,8 @@ def places_of(project: Project, is_meant: Callable[[dict[str, Any]], bool]) -> d
     """Return the texts of the documents that are meant, by split."""
     found: dict[str, list[str]] = {}
     for split in ("annotated", "unannotated", "held_out"):
-        for path in sorted((project.data / f"04_feature/{split}_documents").glob("*.parquet")):
-            rows = pq.read_table(path, columns=["id", "source", "row", "text"]).to_pylist()
+        for part in Store(project.data / f"04_feature/{split}_documents").load():
+            rows = part.table(["id", "source", "row", "text"]).to_pylist()
             found.setdefault(split, []).extend(row["text"] for row in rows if is_meant(row))
     return found
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         rows_by_score,
         strata_table,
     )
+    from everytoken.corpus.sampling.split_files import SPLIT_FILE, SplitFileStatistics, split_file_part
     from everytoken.corpus.sampling.splits import (
         DrawnCounts,
         EstimatedTokens,
@@ -37,6 +38,8 @@ __all__ = [
     "EstimatedTokens",
     "HeldOutParameters",
     "HeldOutStatistics",
+    "SPLIT_FILE",
+    "SplitFileStatistics",
     "SplitStatistics",
     "SubsamplingParameters",
     "amounts_by_score",
@@ -49,6 +52,7 @@ __all__ = [
     "rows_by_score",
     "select_held_out",
     "select_split",
+    "split_file_part",
     "strata_table",
     "sum_tokens",
     "totals_of",

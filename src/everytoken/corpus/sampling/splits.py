@@ -1,23 +1,22 @@
 """The two passes of the subsampling over parts: estimate, then select the rows of a split.
 
 Both passes gather a few bytes a row (lengths, scores, numbers of source and stratum: about 40) and never a part's text:
-lengths are a column of the documents, and the second pass filters batches as they come. Only a part that is one small
-batch is read once instead.
+lengths are a column of the documents. What is drawn is stored as numbers of rows, so its text stays where it is; what
+is held out is little, read alone, and copied.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import closing
 from typing import Any, Literal, NamedTuple, TypedDict, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from everytoken.address import ADDRESS_COLUMNS, Address
+from everytoken.address import ADDRESS_COLUMNS
 from everytoken.arrays import Flags, Floats, Integers
-from everytoken.corpus.documents import MAX_BATCH_ROWS, N_CLASSES, SPLIT_FIELDS, with_fields
+from everytoken.corpus.documents import N_CLASSES, SPLIT_FIELDS
 from everytoken.corpus.errors import SamplingError
 from everytoken.corpus.exclusion import excluded_addresses, excluded_rows
 from everytoken.corpus.sampling.formulas import (
@@ -39,6 +38,7 @@ from everytoken.corpus.sampling.strata import EVERYTHING, Strata
 from everytoken.shards import Part, Rows, versioned
 
 Split = Literal["annotated", "unannotated"]
+_SPLITS: tuple[Split, ...] = ("annotated", "unannotated")  # in the order of `draw_rows`
 Numbers = npt.NDArray[np.int32]
 
 _COLUMNS = ("characters", "safety_score", "stratum", *ADDRESS_COLUMNS)
@@ -116,7 +116,7 @@ def estimate_part_tokens(part: Part, *, parameters: EstimateParameters) -> PartE
     Raises:
         SamplingError: rows without a valid score, with their count.
     """
-    return part_estimate(_sampled(_gather(part, None, parameters), parameters))
+    return part_estimate(_sampled(_gather(part, parameters), parameters))
 
 
 @versioned("select_split", 3)
@@ -140,45 +140,37 @@ def select_split(
     Raises:
         SamplingError: rows without a valid score, or estimates of another part.
     """
-    whole = _whole(part)
-    schema = with_fields(part.schema if whole is None else whole.schema, SPLIT_FIELDS)
-    estimate = cast(PartEstimate, estimates_part.value)
-    return Rows(schema, _selected_batches(part, whole, estimate, split, parameters, totals, schema))
-
-
-def _selected_batches(
-    part: Part,
-    whole: pa.RecordBatch | None,
-    estimate: PartEstimate,
-    split: Split,
-    parameters: SubsamplingParameters,
-    totals: Totals,
-    schema: pa.Schema,
-) -> Generator[pa.RecordBatch, None, SplitStatistics]:
-    facts = _gather(part, whole, parameters)
+    facts = _gather(part, parameters)
     sampled = _sampled(facts, parameters)
-    found = part_estimate(sampled)
-    if found != estimate:
+    estimate = cast(PartEstimate, estimates_part.value)
+    if (found := part_estimate(sampled)) != estimate:
         raise SamplingError(
             f"part {part.name}: the estimates are not of these documents. Expected {found}, found {estimate}. "
             f"Estimate the tokens again with the parameters of this run."
         )
-    annotated, unannotated = draw_rows(sampled, part_budgets(estimate, totals), part.index, parameters.seed)
-    rows = annotated if split == "annotated" else unannotated
-    yield from _filtered(part, whole, rows, facts.scores >= parameters.annotation_threshold, split, schema)
+    drawn = draw_rows(sampled, part_budgets(estimate, totals), part.index, parameters.seed)
+    rows = drawn[_SPLITS.index(split)]
+    counted = _split_statistics(facts, sampled, drawn, rows, with_strata=parameters.strata is not None)
+    return Rows.extending(part, SPLIT_FIELDS, _flags(facts, rows, parameters, split, counted), rows)
+
+
+def _split_statistics(
+    facts: _Facts, sampled: SampledRows, drawn: tuple[Integers, Integers], rows: Integers, with_strata: bool
+) -> SplitStatistics:
     is_left = ~facts.is_held_out
-    is_left[annotated] = is_left[unannotated] = False
+    for of_split in drawn:
+        is_left[of_split] = False
     left = np.where(is_left)[0]
     by_stratum: StratumCounts = {}
-    if parameters.strata is not None:
+    if with_strata:
         by_stratum = {
             "by_stratum": _amounts(facts.tokens, sampled.stratum, sampled.strata, rows),
             "not_drawn_by_stratum": _amounts(facts.tokens, sampled.stratum, sampled.strata, left),
         }
     return {
         "rows_in": len(facts.tokens),
-        "annotated": len(annotated),
-        "unannotated": len(unannotated),
+        "annotated": len(drawn[0]),
+        "unannotated": len(drawn[1]),
         "held_out": int(np.count_nonzero(facts.is_held_out)),
         "not_drawn": len(left),
         **_statistics(facts, rows),
@@ -195,33 +187,22 @@ def select_held_out(part: Part, exclusions: Part | None = None, *, parameters: H
         exclusions: its `everytoken.corpus.exclusion.find_excluded`; held-out documents in it are left out. None: none.
 
     Returns:
-        Columns as `select_split` gives them, ``has_annotation`` false. Statistics: ``rows_in``, ``rows``,
+        Columns as `select_split` gives them, copied, ``has_annotation`` false. Statistics: ``rows_in``, ``rows``,
         ``estimated_tokens``, ``by_source`` and ``by_score`` of these rows; of those left out, where there are any,
         ``excluded`` and ``excluded_by_score``.
 
     Raises:
         SamplingError: rows without a valid score.
     """
-    whole = _whole(part)
-    schema = with_fields(part.schema if whole is None else whole.schema, SPLIT_FIELDS)
-    return Rows(schema, _held_out_batches(part, whole, excluded_addresses(exclusions), parameters, schema))
-
-
-def _held_out_batches(
-    part: Part,
-    whole: pa.RecordBatch | None,
-    excluded: Mapping[Address, Any],
-    parameters: HeldOutParameters,
-    schema: pa.Schema,
-) -> Generator[pa.RecordBatch, None, HeldOutStatistics]:
-    facts = _gather(part, whole, parameters)
+    facts = _gather(part, parameters)
+    excluded = excluded_addresses(exclusions)
     is_excluded = np.zeros(len(facts.tokens), np.bool_)
     if excluded:
-        batches = part.batches(ADDRESS_COLUMNS) if whole is None else [whole]
+        batches = part.batches(ADDRESS_COLUMNS)
         is_excluded = np.concatenate([is_excluded[:0], *(excluded_rows(batch, excluded) for batch in batches)])
     rows = np.where(facts.is_held_out & ~is_excluded)[0]
-    yield from _filtered(part, whole, rows, facts.scores >= parameters.annotation_threshold, "held_out", schema)
     left_out = np.where(facts.is_held_out & is_excluded)[0]
+
     held_out = _statistics(facts, rows)
     counted = HeldOutStatistics(
         rows_in=len(facts.tokens),
@@ -232,23 +213,24 @@ def _held_out_batches(
     )
     if len(left_out):
         counted |= {"excluded": len(left_out), "excluded_by_score": _by_score(facts, left_out)}
+    return Rows.extending(part, SPLIT_FIELDS, _flags(facts, rows, parameters, "held_out", counted), rows).copied()
+
+
+def _flags(
+    facts: _Facts,
+    rows: Integers,
+    parameters: HeldOutParameters,
+    split: Split | Literal["held_out"],
+    counted: Mapping[str, Any],
+) -> Generator[pa.RecordBatch, None, Mapping[str, Any]]:
+    """Yield `SPLIT_FIELDS` of drawn rows; return the statistics of the part."""
+    annotation = pa.array(np.full(len(rows), split == "annotated"))
+    bad = pa.array(facts.scores[rows] >= parameters.annotation_threshold)
+    yield pa.RecordBatch.from_arrays([annotation, bad], schema=pa.schema(SPLIT_FIELDS))
     return counted
 
 
-def _whole(part: Part) -> pa.RecordBatch | None:
-    """Return all of a part that is one small batch, else None: opening a file twice costs more than reading 50 rows."""
-    if not 0 < part.rows <= MAX_BATCH_ROWS:
-        return None
-    with closing(cast(Generator[pa.RecordBatch, None, None], part.batches())) as batches:
-        first = next(batches)
-        if first.num_rows < part.rows:
-            return None
-        for _ in batches:  # to the end: that is where a part checks that it had the rows it says
-            pass
-    return first
-
-
-def _gather(part: Part, whole: pa.RecordBatch | None, parameters: HeldOutParameters) -> _Facts:
+def _gather(part: Part, parameters: HeldOutParameters) -> _Facts:
     lengths: list[Any] = [np.empty(0, np.int64)]
     scores: list[Any] = [np.empty(0, np.int64)]
     held_out: list[Any] = [np.empty(0, np.bool_)]
@@ -257,7 +239,7 @@ def _gather(part: Part, whole: pa.RecordBatch | None, parameters: HeldOutParamet
     sources: dict[str, int] = {}
     strata: dict[str, int] = {}
     nulls = 0
-    for batch in part.batches(_COLUMNS) if whole is None else [whole]:
+    for batch in part.batches(_COLUMNS):
         lengths.append(batch.column("characters").to_numpy(zero_copy_only=False))
         score = batch.column("safety_score")
         nulls += score.null_count
@@ -307,30 +289,6 @@ def _strata(facts: _Facts, strata: Strata | None) -> tuple[Numbers, list[str]]:
     ordered = sorted(names)
     place = {name: number for number, name in enumerate(ordered)}
     return np.array([place[name] for name in names], np.int32)[numbers], ordered
-
-
-def _filtered(
-    part: Part,
-    whole: pa.RecordBatch | None,
-    rows: Integers,
-    is_above: Flags,
-    split: Split | Literal["held_out"],
-    schema: pa.Schema,
-) -> Generator[pa.RecordBatch, None, None]:
-    if len(rows) == 0:
-        return
-    chosen = np.zeros(len(is_above), np.bool_)
-    chosen[rows] = True
-    start = 0
-    for batch in part.batches() if whole is None else [whole]:
-        mask = chosen[start : start + batch.num_rows]
-        bad = is_above[start : start + batch.num_rows][mask]
-        start += batch.num_rows
-        if not len(bad):
-            continue
-        kept = batch if len(bad) == batch.num_rows else batch.filter(pa.array(mask))
-        annotation = pa.array(np.full(kept.num_rows, split == "annotated"))
-        yield pa.RecordBatch.from_arrays([*kept.columns, annotation, pa.array(bad)], schema=schema)
 
 
 def _statistics(facts: _Facts, rows: Integers) -> DrawnCounts:

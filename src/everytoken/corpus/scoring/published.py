@@ -26,7 +26,7 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
 from everytoken.corpus.dedup import load_mapped
-from everytoken.corpus.documents import N_CLASSES, SCORE_FIELDS, with_fields
+from everytoken.corpus.documents import N_CLASSES, SCORE_FIELDS
 from everytoken.corpus.errors import ScoringError
 from everytoken.corpus.ingestion import Upstream
 from everytoken.corpus.scoring.one_score_per_id import distinct_rows, first_of_ids
@@ -161,13 +161,10 @@ def join_part(part: Part, *, published: Artifact) -> Rows:
         ``distinct_without_score``, each id of these once; ``same_id_other_text``
         and ``by_source`` as in `everytoken.corpus.scoring.score.score_part`.
     """
-    schema = with_fields(part.schema, SCORE_FIELDS)
-    return Rows(schema, _joined_batches(part, published, schema))
+    return Rows.extending(part, SCORE_FIELDS, _joined_scores(part, published))
 
 
-def _joined_batches(
-    part: Part, published: Artifact, schema: pa.Schema
-) -> Generator[pa.RecordBatch, None, JoinedStatistics]:
+def _joined_scores(part: Part, published: Artifact) -> Generator[pa.RecordBatch, None, JoinedStatistics]:
     start, stop = load_mapped(published.path(_STARTS))[part.index : part.index + 2].tolist()
     if stop - start != part.rows:
         raise ScoringError(
@@ -179,7 +176,7 @@ def _joined_batches(
     is_first = first_of_ids(distinct.of_row)
     classes = ClassCounts()
     no_id = no_entry = distinct_without_score = done = 0
-    for batch in part.batches():
+    for batch in part.batches(["id", "source"]):
         here = slice(start + done, start + done + batch.num_rows)
         scores = np.array(all_scores[here])
         there = scores != NO_SCORE
@@ -191,7 +188,7 @@ def _joined_batches(
         distinct_without_score += int(np.count_nonzero(~there & first))
         classes.add(batch.column("source"), scores, first & there)
         lists = probability_lists(np.array(all_probabilities[here]), there)
-        yield pa.RecordBatch.from_arrays([*batch.columns, pa.array(scores), lists], schema=schema)
+        yield pa.RecordBatch.from_arrays([pa.array(scores), lists], schema=pa.schema(SCORE_FIELDS))
         done += batch.num_rows
     return {
         "rows": done,

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from everytoken.arrays import SingleFloats
-from everytoken.corpus.documents import N_CLASSES, SCORE_FIELDS, with_fields
+from everytoken.corpus.documents import N_CLASSES, SCORE_FIELDS
 from everytoken.corpus.errors import ScoringError
 from everytoken.corpus.scoring.embedded import EmbeddedScorer, embedded_scorer
 from everytoken.corpus.scoring.one_score_per_id import (
@@ -51,8 +51,7 @@ def score_part(part: Part, *, scorer: EmbeddedScorer | TransformersScorer, model
         their id whose text is another one; what the scorer counts (``truncated``: texts that it did not read to their
         end); ``by_source[source]`` with ``rows_by_class`` and ``distinct_by_class``, see `ClassCounts`.
     """
-    schema = with_fields(part.schema, SCORE_FIELDS)
-    return Rows(schema, _scored_batches(part, text_scorer(scorer, model), schema))
+    return Rows.extending(part, SCORE_FIELDS, _scores(part, text_scorer(scorer, model)))
 
 
 def text_scorer(scorer: EmbeddedScorer | TransformersScorer, model: Artifact | None) -> TextScorer:
@@ -64,20 +63,18 @@ def text_scorer(scorer: EmbeddedScorer | TransformersScorer, model: Artifact | N
     return transformers_scorer(scorer, model)
 
 
-def _scored_batches(
-    part: Part, scorer: TextScorer, schema: pa.Schema
-) -> Generator[pa.RecordBatch, None, ScoredStatistics]:
+def _scores(part: Part, scorer: TextScorer) -> Generator[pa.RecordBatch, None, ScoredStatistics]:
     distinct = distinct_rows(part)
     probabilities, counted = score_distinct(part, distinct, scorer)
     classes = ClassCounts()
     is_first = first_of_ids(distinct.of_row)
     start = 0
-    for batch in part.batches():
+    for batch in part.batches(["source"]):
         rows = slice(start, start + batch.num_rows)
         start += batch.num_rows
         columns = score_columns(probabilities[distinct.of_row[rows]])
         classes.add(batch.column("source"), columns[0].to_numpy(), is_first[rows])
-        yield pa.RecordBatch.from_arrays([*batch.columns, *columns], schema=schema)
+        yield pa.RecordBatch.from_arrays(columns, schema=pa.schema(SCORE_FIELDS))
     return {
         "rows": len(distinct.of_row),
         "scored": distinct.ids,

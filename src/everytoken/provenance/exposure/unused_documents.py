@@ -1,7 +1,7 @@
 """Why a document is in no split: what the stores of ingestion and the draw say of its address, or of its id.
 
 An address names the file, and so the parts of the plan that were made from it: one part is looked at. An id does not,
-so all parts of ``upstream_documents`` and what was set aside beside them are read for it, a row group at a time.
+so all parts of ``upstream_documents`` and what was set aside beside them are read for it, a batch at a time.
 """
 
 from __future__ import annotations
@@ -17,13 +17,11 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from everytoken.address import ADDRESS_COLUMNS, Address, Addressed, file_of
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.lookup import CANARY, STORES, DocumentRecords, Places, planned_shards, store_head
-from everytoken.shards import part_name, progress, set_aside_path
-from everytoken.system_errors import raise_trouble
+from everytoken.shards import DamagedStore, StoredPart, part_name, progress, set_aside_path
 
 NOT_PLANNED, NO_ROW, NOT_DRAWN, EXCLUDED = "not_planned", "no_such_row", "not_drawn", "excluded"
 _REPEATED = re.compile(r"of source (.*), shard (\d+), row (\d+)")  # as `selected_parts` says which document
@@ -142,14 +140,10 @@ def _left_out(places: Places, index: int, wanted: pc.Expression) -> Iterator[Unu
 
 def _matching(path: Path, columns: list[str], wanted: pc.Expression) -> Iterator[dict[str, Any]]:
     try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            for group in range(file.num_row_groups):
-                yield from file.read_row_group(group, columns).filter(wanted).to_pylist()
-    except (OSError, pa.ArrowException) as error:
-        raise_trouble(error)
-        raise ProvenanceError(
-            f"{path} cannot be read ({error}). Run the pipeline that makes it: damaged parts are made again"
-        ) from error
+        for batch in StoredPart.at(path).batches(columns):
+            yield from pa.Table.from_batches([batch]).filter(wanted).to_pylist()
+    except DamagedStore as error:
+        raise ProvenanceError(str(error)) from error
 
 
 def _part(places: Places, dataset: str, index: int) -> Path:

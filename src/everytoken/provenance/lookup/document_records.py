@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from everytoken.address import ADDRESS_COLUMNS, Address, file_of
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.lookup.dataset_locations import Places, store_head
-from everytoken.shards import LEDGER_FILE, Ledger, part_name
+from everytoken.shards import LEDGER_FILE, DamagedStore, Ledger, StoredPart, part_name
 from everytoken.system_errors import raise_trouble
 
 CANARY = "canary"
@@ -199,11 +199,24 @@ class DocumentRecords:
 
 
 def read_rows(path: Path, rows: Sequence[int], columns: Sequence[str]) -> list[dict[str, Any]]:
-    """Return rows of a parquet file by number, ascending, with those of ``columns`` that it has.
+    """Return rows of the part in a file by number, ascending, with those of ``columns`` that it has.
 
     Raises:
-        ProvenanceError: the file cannot be read, or has fewer rows.
+        ProvenanceError: a file cannot be read, or has fewer rows.
     """
+    own = _read_file(path, rows, columns)
+    try:
+        part = StoredPart.at(path)
+        if part.extended is None:
+            return own
+        there = part.numbers()[list(rows)].tolist() if part.selects else rows
+    except DamagedStore as error:
+        raise ProvenanceError(str(error)) from error
+    theirs = _read_file(part.extended.path, there, columns)
+    return [{**first, **second} for first, second in zip(theirs, own, strict=True)]
+
+
+def _read_file(path: Path, rows: Sequence[int], columns: Sequence[str]) -> list[dict[str, Any]]:
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             names = [name for name in columns if name in file.schema_arrow.names]

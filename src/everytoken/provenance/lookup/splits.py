@@ -12,13 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.lookup.dataset_locations import Places, store_head
-from everytoken.shards import Shards, StoredPart, part_name
-from everytoken.system_errors import raise_trouble
+from everytoken.shards import DamagedStore, Shards, StoredPart, part_name
 
 
 @dataclass(frozen=True)
@@ -29,16 +25,10 @@ class UnreadParts:
 
     def __getitem__(self, index: int) -> StoredPart:
         """Return a part; its digests are not known."""
-        name = part_name(index)
-        path = self.folder / f"{name}.parquet"
         try:
-            rows = pq.read_metadata(path).num_rows
-        except (OSError, pa.ArrowException) as error:
-            raise_trouble(error)
-            raise ProvenanceError(
-                f"{path} cannot be read ({error}). Run the pipeline that makes it: damaged parts are made again"
-            ) from error
-        return StoredPart(name, index, path, rows, "", "")
+            return StoredPart.at(self.folder / f"{part_name(index)}.parquet", index)
+        except DamagedStore as error:
+            raise ProvenanceError(str(error)) from error
 
 
 @dataclass(frozen=True)

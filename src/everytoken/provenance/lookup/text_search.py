@@ -1,30 +1,27 @@
-"""Documents whose text contains a text: a scan of the stores of the splits, a row group at a time."""
+"""Documents whose text contains a text: a scan of the stores of the splits, a batch at a time."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.indexes import DocumentPlace
 from everytoken.provenance.lookup.dataset_locations import Places
 from everytoken.provenance.lookup.document_records import CANARY, STORES
-from everytoken.shards import Store, StoredPart, progress
-from everytoken.system_errors import raise_trouble
+from everytoken.shards import DamagedStore, Part, Store, progress
 
-_Matches = Callable[[pa.ChunkedArray], pa.ChunkedArray]
+_Matches = Callable[[pa.Array], pa.Array]
 
 
 def documents_containing(places: Places, text: str) -> Iterator[DocumentPlace]:
     """Yield the documents of all splits that are there whose text has ``text`` in it, byte for byte.
 
-    Memory holds the texts of a row group, and 8 bytes for each document found in a split.
+    Memory holds the texts of a batch, and 8 bytes for each document found in a split.
 
     Raises:
         ProvenanceError: there is nothing to look for, or a part cannot be read.
@@ -45,24 +42,18 @@ def _scan(places: Places, column: str, matches: _Matches, splits: tuple[str, ...
             continue
         parts, first, found = Store(places.path(STORES[split])).load(), 0, array("q")
         for part in progress(parts, len(parts), f"reading {STORES[split]}"):
-            assert isinstance(part, StoredPart)
-            found.extend((first + _rows(part.path, column, matches)).tolist())
+            found.extend((first + _rows(part, column, matches)).tolist())
             first += part.rows
         yield from (DocumentPlace(split, number) for number in found)
 
 
-def _rows(path: Path, column: str, matches: _Matches) -> np.ndarray:
+def _rows(part: Part, column: str, matches: _Matches) -> np.ndarray:
     found, first = [np.empty(0, np.int64)], 0
     try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            for group in range(file.num_row_groups):
-                values = file.read_row_group(group, [column]).column(0)
-                hits = matches(values).combine_chunks()
-                found.append(first + np.flatnonzero(pc.fill_null(hits, False).to_numpy(zero_copy_only=False)))
-                first += len(values)
-    except (OSError, pa.ArrowException) as error:
-        raise_trouble(error)
-        raise ProvenanceError(
-            f"{path} cannot be read ({error}). Run the pipeline that makes it: damaged parts are made again"
-        ) from error
+        for batch in part.batches([column]):
+            hits = pc.fill_null(matches(batch.column(0)), False)
+            found.append(first + np.flatnonzero(hits.to_numpy(zero_copy_only=False)))
+            first += batch.num_rows
+    except DamagedStore as error:
+        raise ProvenanceError(str(error)) from error
     return np.concatenate(found)

@@ -222,7 +222,7 @@ def _check_contents(stored: CheckedFolder) -> dict[str, int]:
     for part in files:
         try:
             part.verify()
-            rows, found = stored_content(part.path)
+            rows, found = part.content()
             if found != part.digest:
                 faults.append(f"{part.path}: expected content {part.digest[:16]}, found {found[:16]}")
             if rows != part.rows:
