@@ -225,6 +225,25 @@ def test_a_damaged_stream_is_made_again(tmp_path: Path, tokenizer: Path, three: 
     assert stream_bytes(tmp_path / "out") == good
 
 
+def test_a_run_that_was_killed_at_its_end_damages_no_stream(
+    tmp_path: Path, tokenizer: Path, three: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its joined tokens and those of the stream are one file then."""
+
+    def killed(run: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("everytoken.text_to_stream.stream._Run.remove_parts", killed)
+        with pytest.raises(KeyboardInterrupt):
+            make(three, tmp_path / "out", parameters(tokenizer))
+    good = stream_bytes(tmp_path / "out")
+    three[0].write_bytes(b"{")
+    with pytest.raises(PreprocessingError, match="1 of 3 parts"):
+        make(three, tmp_path / "out", parameters(tokenizer))
+    assert stream_bytes(tmp_path / "out") == good
+
+
 def test_bad_files_are_named_and_the_others_are_kept(tmp_path: Path, tokenizer: Path, three: list[Path]) -> None:
     good = three[2].read_bytes()
     three[2].write_bytes(good[:-9])

@@ -43,6 +43,7 @@ class Joiner:
     """
 
     def __init__(self, path: Path) -> None:
+        path.unlink(missing_ok=True)  # of a run that was killed: a stream may be the same file
         self._path, self._file = path, HashedFile(path)
         self._pool, self._done = ThreadPoolExecutor(1), list[Future[None]]()
 
