@@ -18,7 +18,18 @@ from typing import Any
 
 import pyarrow as pa
 
-from everytoken.shards import Built, HashedFile, Part, RangeMap, Rows, SetAside, Shards, Unchanged, versioned
+from everytoken.shards import (
+    IN_THIS_PROCESS,
+    Built,
+    HashedFile,
+    Part,
+    RangeMap,
+    Rows,
+    SetAside,
+    Shards,
+    Unchanged,
+    versioned,
+)
 
 SCHEMA = pa.schema([("number", pa.int64()), ("text", pa.large_string()), ("list", pa.list_(pa.uint16()))])
 NUMBERS = pa.schema([("number", pa.int64())])
@@ -325,7 +336,7 @@ class FillTenth:
 
 
 @versioned("build_in_ranges", 1, in_ranges=True)
-def build_in_ranges(folder: Path, *, factor: int = 1, ranges: RangeMap = RangeMap()) -> Built:
+def build_in_ranges(folder: Path, *, factor: int = 1, ranges: RangeMap = IN_THIS_PROCESS) -> Built:
     """A file of ten ranges."""
     path = folder / "tenths.bin"
     path.touch()

@@ -31,7 +31,15 @@ if TYPE_CHECKING:
         write_text,
     )
     from everytoken.shards.digests import HashedFile, canonical_json, file_sha256, plain_json, value_digest
-    from everytoken.shards.engines import Engine, Inline, RangeMap, WorkerProcesses, make_engine, start_server
+    from everytoken.shards.engines import (
+        IN_THIS_PROCESS,
+        Engine,
+        Inline,
+        RangeMap,
+        WorkerProcesses,
+        make_engine,
+        start_server,
+    )
     from everytoken.shards.errors import (
         DamagedStore,
         Failure,
@@ -80,6 +88,7 @@ __all__ = [
     "Engine",
     "Failure",
     "HashedFile",
+    "IN_THIS_PROCESS",
     "IncompleteStore",
     "Inline",
     "LEDGER_FILE",

@@ -221,8 +221,8 @@ class Range(Protocol):
 _Range = TypeVar("_Range", bound=Range)
 _Result = TypeVar("_Result")
 
-# A pool with its imports is there in half a second: as long as a core takes to decode this many bytes of ids.
-POOL_BYTES = 64 << 20
+# A pool costs each worker about half a second of its core, for imports. Less than this takes one core a few seconds.
+POOL_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -252,7 +252,7 @@ class RangeMap:
             ranges: in the order in which their results are wanted.
 
         Raises:
-            RangeFailed: a range failed in a worker, or its worker died twice. In this process errors stay what they are.
+            RangeFailed: a range failed in a worker, or its worker died twice. In this process its own error is raised.
         """
         if self.workers == 1 or len(ranges) < 2:
             yield from map(function, ranges)
@@ -268,6 +268,10 @@ class RangeMap:
                 while wanted in done:
                     yield done.pop(wanted)
                     wanted += 1
+
+
+IN_THIS_PROCESS = RangeMap()
+"""What a function that is declared ``in_ranges`` takes when no store runs it."""
 
 
 @dataclass(frozen=True)

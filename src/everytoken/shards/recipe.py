@@ -40,7 +40,7 @@ def versioned(
         version: of what the function computes: raise it whenever the output changes for equal inputs.
         unrecorded: parameters that change how the output is made and never what it is (a bound on memory, the place
             of a file that is pinned by its digest). They are in no recipe, so changing one makes nothing again.
-        in_ranges: whether the function, one of an artifact, takes ``ranges``, a `RangeMap`, from the store that runs it.
+        in_ranges: whether the function, one of an artifact, takes ``ranges`` from the store that runs it: a `RangeMap`.
     """
 
     def declare(function: Function) -> Function:
