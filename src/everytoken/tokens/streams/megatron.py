@@ -115,7 +115,7 @@ class WindowWriter:
             self._file.close()
             self._file = None
         if kind is None:
-            write_index(self._prefix, self.windows, self._window, self._dtype)
+            write_window_index(self._prefix, self.windows, self._window, self._dtype)
 
 
 def stored_ids(prefix: Path, ids: np.ndarray, dtype: np.dtype[Any], where: str = "") -> np.ndarray:
@@ -142,7 +142,7 @@ def index_header(count: int, dtype: np.dtype[Any]) -> bytes:
     return _HEADER.pack(_MAGIC, _VERSION, _CODES[dtype], count, count + 1)
 
 
-def write_index(prefix: Path, count: int, window: int, dtype: np.dtype[Any]) -> None:
+def write_window_index(prefix: Path, count: int, window: int, dtype: np.dtype[Any]) -> None:
     """Write ``prefix.idx`` of ``count`` windows, fsynced; ``dtype`` is that of the stream."""
     with with_name(prefix, ".idx").open("wb") as file:
         file.write(index_header(count, dtype))

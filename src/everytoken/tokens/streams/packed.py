@@ -154,9 +154,10 @@ class _WritePart:
     memory: int
 
     def __call__(self, of: _PartOfStream) -> None:
-        at, half = of.first, self.memory // 2
-        pieces = shuffled_tokens(of.part, self.facts, seed=self.seed, memory=half, scratch=self.windows.scratch)
-        for tokens in _gathered(pieces, half // 2):
+        at, gathered = of.first, self.memory // 8  # twice that is held while pieces are put together
+        shuffled = self.memory - 2 * gathered
+        pieces = shuffled_tokens(of.part, self.facts, seed=self.seed, memory=shuffled, scratch=self.windows.scratch)
+        for tokens in _gathered(pieces, gathered):
             self.windows.write_tokens(at, tokens)
             at += len(tokens)
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from everytoken.outofcore import RowPlaces, plan_places
 from everytoken.shards import RangeMap, fsync_file
-from everytoken.tokens.streams.megatron import stored_dtype, stored_ids, with_name, write_index
+from everytoken.tokens.streams.megatron import stored_dtype, stored_ids, with_name, write_window_index
 
 
 @dataclass(frozen=True)
@@ -88,4 +88,4 @@ def placed_windows(
         for ordered in ranges(places.sort, places.buckets()):
             ordered.unlink()
     fsync_file(path)
-    write_index(prefix, count, window, stored)
+    write_window_index(prefix, count, window, stored)
