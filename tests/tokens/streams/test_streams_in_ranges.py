@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +72,31 @@ def test_an_error_in_a_part_names_it_and_leaves_nothing(tmp_path: Path, write: C
     with pytest.raises(RangeFailed, match=r"part_00001 failed: .*StreamError: part_00001 row 1: token id 7, expected"):
         ArtifactStore(tmp_path / "out" / "stream").save(stream, WorkerProcesses(2))
     assert list(content(tmp_path / "out")) == [".stream.lock/"]
+
+
+def kill_a_worker(after: float) -> None:
+    time.sleep(after)
+    server = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            if path.read_text().rpartition(")")[2].split()[1] == str(server):
+                os.kill(int(path.parent.name), signal.SIGKILL)
+                return
+
+
+@pytest.mark.sensitive
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds workers by the files of Linux")
+@pytest.mark.parametrize("write", [write_compact_stream, write_annotated_stream])
+def test_a_killed_worker_costs_no_byte(tmp_path: Path, write: Callable[..., Any]) -> None:
+    stream = planned(tmp_path, write, 1000)
+    start = time.monotonic()
+    expected = made(tmp_path / "undisturbed", stream, WorkerProcesses(2))
+    longest, moments = time.monotonic() - start, python_random(8, write.__name__)
+    for number in range(3):
+        killer = threading.Thread(target=kill_a_worker, args=(moments.uniform(0.3, 1) * longest,))
+        killer.start()
+        assert made(tmp_path / f"{number}", stream, WorkerProcesses(2)) == expected
+        killer.join()
 
 
 @pytest.mark.sensitive

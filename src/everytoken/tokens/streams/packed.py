@@ -180,7 +180,8 @@ def _positions(windows: int, block: int, seed: int, masked: MaskedWindows) -> It
     for start in range(0, windows, block):
         position = destinations(generator.permutation(min(block, windows - start)))
         masked.add(start, position)
-        yield start + position
+        position += start
+        yield position
 
 
 def _sizes(
