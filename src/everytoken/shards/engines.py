@@ -221,7 +221,7 @@ class Range(Protocol):
 _Range = TypeVar("_Range", bound=Range)
 _Result = TypeVar("_Result")
 
-# A pool costs each worker about half a second of its core, for imports. Less than this takes one core a few seconds.
+# A pool costs each worker half a second to one second of its core, for imports. A core does less than this in 4 to 7 s.
 POOL_BYTES = 256 << 20
 
 

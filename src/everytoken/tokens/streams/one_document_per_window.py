@@ -62,7 +62,8 @@ def write_padded_stream(
     The order is ``numpy_generator(seed).permutation(documents)``.
 
     Args:
-        folder: where the files go; also holds temporary files, up to the size of the sidecar uncompressed.
+        folder: where the files go; also holds temporary files, up to the size of the sidecar uncompressed, and
+            24 bytes a document.
         tokens: encoded documents with the columns of the sidecar.
         facts: of the tokenizer that encoded them.
         sidecar: its columns; ``token_length`` is one.
@@ -90,10 +91,9 @@ def write_padded_stream(
     with placed_windows(
         folder / name, window, facts.dtype, [position], documents, memory=half, ranges=ranges
     ) as placed:
-        del position  # it is in a file
         rows = _SidecarRows(tokens, sidecar, needed, placed, half, folder / SIDECAR_FILE)
-        firsts = np.cumsum([0, *(part.rows for part in tokens)]).tolist()
-        parts = [_PartRows(part, first, facts, placed) for part, first in zip(tokens, firsts, strict=False)]
+        firsts = np.cumsum([0, *(part.rows for part in tokens)])[:-1].tolist()
+        parts = [_PartRows(part, first, facts, placed) for part, first in zip(tokens, firsts, strict=True)]
         both: list[_SidecarRows | _PartRows] = [rows, *parts]
         for _ in ranges(_write, both):
             pass
