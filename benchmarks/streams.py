@@ -1,9 +1,10 @@
 """How fast encoded documents become streams, beside reading them and beside a plain copy of the files written.
 
 ``python benchmarks/streams.py [million tokens] [rounds]``: documents of log-normal length in 4 parts, ids drawn with
-falling frequency, empty texts (what a sidecar costs is what its texts cost). Every measurement is a process of its own;
-measurements are interleaved and the table has medians of all rounds. MB/s count the bytes of the stream, EOS that pads
-included; reading counts the ids.
+falling frequency, empty texts (what a sidecar costs is what its texts cost). Streams are written in this process and by
+2 workers. Every measurement is a process of its own; measurements are interleaved and the table has medians of all
+rounds. MB/s count the bytes of the stream, EOS that pads included; reading counts the ids. CPU seconds are those of all
+processes; the peak is that of the main one.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Generator
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +27,22 @@ import numpy as np
 import pyarrow as pa
 
 from everytoken.seeds import numpy_generator
-from everytoken.shards import Artifact, Part, Rows, Shards, StoredPart, write_rows
+from everytoken.shards import (
+    Artifact,
+    Part,
+    RangeMap,
+    Rows,
+    Shards,
+    StoredPart,
+    WorkerProcesses,
+    start_server,
+    write_rows,
+)
 from everytoken.tokens.streams import write_annotated_stream, write_compact_stream
 
 PARTS, VOCAB_SIZE, EOS_ID, SEQ_LENGTH = 4, 49_152, 0, 2048
 MEMORIES = (1 << 30, 32 << 20)
+WORKERS = (1, 2)
 BATCH_ROWS = 8192
 
 
@@ -88,6 +101,13 @@ def copy(source: Path, target: Path) -> None:
             os.fsync(written.fileno())
 
 
+def cpu_seconds() -> float:
+    """Return the CPU seconds of this process and of the workers that ended, which are children of the fork server."""
+    server = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    fields = Path(f"/proc/{server}/stat").read_text().rpartition(")")[2].split()
+    return time.process_time() + sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
 def measure(folder: Path, kind: str, what: str) -> dict[str, float]:
     """Run one measurement in this process."""
     tokens: Shards = pickle.loads((folder / f"{kind}.pickle").read_bytes())
@@ -96,19 +116,25 @@ def measure(folder: Path, kind: str, what: str) -> dict[str, float]:
     out = folder / f"{kind}_{what}"
     shutil.rmtree(out, ignore_errors=True)
     size = 0
-    wall, cpu = time.perf_counter(), time.process_time()
+    start_server()  # as a run has done before it comes to its streams
+    time.sleep(1)
+    wall, cpu = time.perf_counter(), cpu_seconds()
     if what == "read":
         size = read(tokens)
     elif what == "copy":
-        copy(folder / f"{kind}_{MEMORIES[0]}", out)
+        copy(folder / f"{kind}_{MEMORIES[0]}_{WORKERS[0]}", out)
     else:
         out.mkdir()
-        common = {"tokens": tokens, "tokenizer": tokenizer, "seq_length": SEQ_LENGTH, "seed": 42}
+        memory, workers = map(int, what.split("_"))
+        ranges = RangeMap(WorkerProcesses(workers))
+        common = {"tokens": tokens, "tokenizer": tokenizer, "seq_length": SEQ_LENGTH, "seed": 42, "ranges": ranges}
         if kind == "compact":
-            write_compact_stream(out, shuffle_block=None, shuffle_memory=int(what), **common)
+            write_compact_stream(out, shuffle_block=None, shuffle_memory=memory, **common)
         else:
-            write_annotated_stream(out, shuffle_memory=int(what), **common)
-    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+            write_annotated_stream(out, shuffle_memory=memory, **common)
+    wall = time.perf_counter() - wall
+    time.sleep(0.2)  # until the server has counted the workers that ended
+    cpu = cpu_seconds() - cpu
     peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
     size = size or sum(path.stat().st_size for path in out.iterdir())
     return {"size": size, "wall": wall, "cpu": cpu, "peak": int(peak.split()[1]) / 1024}
@@ -118,7 +144,7 @@ def main() -> None:
     if sys.argv[1:2] == ["measure"]:
         print(json.dumps(measure(Path(sys.argv[2]), *sys.argv[3:])))
         return
-    million, rounds = (float(sys.argv[1]) if len(sys.argv) > 1 else 100.0), int(sys.argv[2]) if len(sys.argv) > 2 else 5
+    million, rounds = (float(sys.argv[1]) if len(sys.argv) > 1 else 150.0), int(sys.argv[2]) if len(sys.argv) > 2 else 5
     found: dict[tuple[str, str], list[dict[str, float]]] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -127,7 +153,7 @@ def main() -> None:
             (folder / f"{kind}.pickle").write_bytes(pickle.dumps(tokens))
         for _ in range(rounds):
             for kind in ("compact", "annotated"):
-                for what in ("read", *map(str, MEMORIES), "copy"):
+                for what in ("read", *(f"{memory}_{workers}" for memory in MEMORIES for workers in WORKERS), "copy"):
                     command = [sys.executable, __file__, "measure", str(folder), kind, what]
                     result = subprocess.run(command, check=True, capture_output=True, text=True).stdout
                     found.setdefault((kind, what), []).append(json.loads(result))
@@ -136,7 +162,9 @@ def main() -> None:
         size, wall, cpu, peak = (statistics.median(run[key] for run in runs) for key in ("size", "wall", "cpu", "peak"))
         copied = statistics.median(run["wall"] for run in found[kind, "copy"])
         label = {"read": "reading lengths and ids", "copy": "a plain copy of the files"}.get(what)
-        label = label or f"write_{kind}_stream, {int(what) >> 20} MiB"
+        if label is None:
+            memory, workers = map(int, what.split("_"))
+            label = f"{memory >> 20} MiB, {workers} worker{'s' if workers > 1 else ''}"
         print(
             f"{kind + ': ' + label:<42}{size / 1e6:>8.0f}{wall:>9.2f}{size / 1e6 / wall:>8.0f}{cpu:>8.2f}{peak:>10.0f}"
             f"{wall / copied:>8.1f}"

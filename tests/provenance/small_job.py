@@ -22,7 +22,7 @@ from kedro.runner import SequentialRunner
 from everytoken import parameters as models
 from everytoken.pipelines import annotation, canary, ingestion, packing, release, subsampling, tokenization
 from everytoken.settings import CONFIG_LOADER_ARGS
-from everytoken.shards import canonical_json
+from everytoken.shards import canonical_json, engines
 
 ROOT = Path(__file__).resolve().parents[2]
 _MODELS = {
@@ -203,4 +203,5 @@ def make(folder: Path) -> SmallJob:
 
 
 if __name__ == "__main__":
+    engines.POOL_BYTES = 0  # workers for small artifacts, too
     SmallJob(Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])).run(release)

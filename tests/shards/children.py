@@ -118,11 +118,13 @@ def die_at(step: int, root: str) -> None:
 def planned(kind: str, plan: int) -> Any:
     """Return one of two plans for a store: other parameters, other inputs and, for shards, other parts."""
     from everytoken.shards import plan_artifact
-    from tests.shards.functions import build_folder, count_up, given, hold_the_lock, sift
+    from tests.shards.functions import build_folder, build_in_ranges, count_up, given, hold_the_lock, sift
 
     match kind:
         case "artifact":
             return plan_artifact(build_folder, factor=plan)
+        case "ranges":
+            return plan_artifact(build_in_ranges, factor=plan)
         case "sifted":
             return given(4 + plan, changed=plan).map(sift, factor=1 + plan // 2)
         case "stuck":
@@ -133,10 +135,11 @@ def planned(kind: str, plan: int) -> Any:
 def save(kind: str, root: Path, plan: int, workers: int) -> None:
     from everytoken.shards import ArtifactStore, Inline, Store, WorkerProcesses
 
-    if kind == "artifact":
-        ArtifactStore(root).save(planned(kind, plan))
+    engine = WorkerProcesses(workers) if workers else Inline()
+    if kind in ("artifact", "ranges"):
+        ArtifactStore(root).save(planned(kind, plan), engine)
     else:
-        Store(root).save(planned(kind, plan), WorkerProcesses(workers) if workers else Inline())
+        Store(root).save(planned(kind, plan), engine)
 
 
 def _run(job: dict[str, Any]) -> None:

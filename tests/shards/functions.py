@@ -12,13 +12,25 @@ import time
 from collections import Counter
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from everytoken.shards import Built, HashedFile, Part, Rows, SetAside, Shards, Unchanged, versioned
+from everytoken.shards import (
+    IN_THIS_PROCESS,
+    Built,
+    HashedFile,
+    Part,
+    RangeMap,
+    Rows,
+    SetAside,
+    Shards,
+    Unchanged,
+    versioned,
+)
 
 SCHEMA = pa.schema([("number", pa.int64()), ("text", pa.large_string()), ("list", pa.list_(pa.uint16()))])
 NUMBERS = pa.schema([("number", pa.int64())])
@@ -293,6 +305,44 @@ def build_folder(folder: Path, *, factor: int = 1, source: Any = None) -> Built:
 
         pq.write_table(pa.Table.from_batches([batch(factor, 20)]), file)
     return Built({"factor": factor}, {"seconds": time.monotonic()}, {"name.txt": name.sha256.hexdigest()})
+
+
+@dataclass(frozen=True)
+class Tenth:
+    """A tenth of an artifact."""
+
+    number: int
+
+    @property
+    def name(self) -> str:
+        return f"tenth_{self.number}"
+
+
+@dataclass(frozen=True)
+class FillTenth:
+    path: Path
+    factor: int
+
+    def __call__(self, tenth: Tenth) -> int:
+        obey(tenth.name)
+        with self.path.open("r+b") as file:
+            file.seek(1000 * tenth.number)
+            file.write(bytes([self.factor * tenth.number]) * 500)
+            once = os.environ.get("TEST_DIE_ONCE")
+            if once and tenth.number == 3 and not Path(once).exists():
+                Path(once).touch()
+                os.kill(os.getpid(), signal.SIGKILL)  # half of the range is written
+            file.write(bytes([tenth.number]) * 500)
+        return tenth.number
+
+
+@versioned("build_in_ranges", 1, in_ranges=True)
+def build_in_ranges(folder: Path, *, factor: int = 1, ranges: RangeMap = IN_THIS_PROCESS) -> Built:
+    """A file of ten ranges."""
+    path = folder / "tenths.bin"
+    path.touch()
+    os.truncate(path, 10_000)
+    return Built({"order": list(ranges(FillTenth(path, factor), [Tenth(i) for i in range(10)]))})
 
 
 @versioned("build_nothing", 1)

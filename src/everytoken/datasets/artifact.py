@@ -10,14 +10,21 @@ from typing import Any
 from kedro.io import AbstractDataset
 
 from everytoken.datasets.previews import JSONPreview
-from everytoken.shards import Artifact, ArtifactStore, digests_in
+from everytoken.shards import Artifact, ArtifactStore, digests_in, make_engine
 
 
 class ArtifactFolder(AbstractDataset[Artifact, Artifact]):
-    """A folder that appears whole (see `everytoken.shards.artifacts`)."""
+    """A folder that appears whole (see `everytoken.shards.artifacts`).
 
-    def __init__(self, *, filepath: str, metadata: dict[str, Any] | None = None) -> None:
+    Args:
+        engine: where functions that are declared ``in_ranges`` run them, as in `ShardStore`; None: in this process.
+    """
+
+    def __init__(
+        self, *, filepath: str, engine: dict[str, Any] | None = None, metadata: dict[str, Any] | None = None
+    ) -> None:
         self._store = ArtifactStore(Path(filepath))
+        self._engine = None if engine is None else make_engine(**engine)
         self.metadata = metadata
 
     def load(self) -> Artifact:
@@ -26,13 +33,14 @@ class ArtifactFolder(AbstractDataset[Artifact, Artifact]):
 
     def save(self, data: Artifact) -> None:
         """Make the artifact unless the folder holds it already."""
-        self._store.save(data)
+        self._store.save(data, self._engine)
 
     def _exists(self) -> bool:
         return self._store.exists()
 
     def _describe(self) -> dict[str, Any]:
-        return {"filepath": str(self._store.root)}
+        engine = {} if self._engine is None else {"engine": str(self._engine)}
+        return {"filepath": str(self._store.root), **engine}
 
     def ledger_summary(self) -> dict[str, Any]:
         """Return root digest, rows (windows of a stream; else none) and bytes."""

@@ -9,13 +9,16 @@ if TYPE_CHECKING:
     from everytoken.outofcore.errors import ShuffleError
     from everytoken.outofcore.external_sort import ExternalSort
     from everytoken.outofcore.grouping import begins, distinct, find_repeats
+    from everytoken.outofcore.row_places import Bucket, RowPlaces, plan_places
     from everytoken.outofcore.row_scatter import RowScatter
     from everytoken.outofcore.shuffle import destinations, in_order
 
 __getattr__, __dir__ = exports(__name__, __file__)
 
 __all__ = [
+    "Bucket",
     "ExternalSort",
+    "RowPlaces",
     "RowScatter",
     "ShuffleError",
     "begins",
@@ -24,4 +27,5 @@ __all__ = [
     "find_repeats",
     "in_order",
     "open_database",
+    "plan_places",
 ]

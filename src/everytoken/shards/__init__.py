@@ -31,12 +31,21 @@ if TYPE_CHECKING:
         write_text,
     )
     from everytoken.shards.digests import HashedFile, canonical_json, file_sha256, plain_json, value_digest
-    from everytoken.shards.engines import Engine, Inline, WorkerProcesses, make_engine, start_server
+    from everytoken.shards.engines import (
+        IN_THIS_PROCESS,
+        Engine,
+        Inline,
+        RangeMap,
+        WorkerProcesses,
+        make_engine,
+        start_server,
+    )
     from everytoken.shards.errors import (
         DamagedStore,
         Failure,
         IncompleteStore,
         PartsFailed,
+        RangeFailed,
         RecipeError,
         ShardsError,
         StoreBusy,
@@ -79,6 +88,7 @@ __all__ = [
     "Engine",
     "Failure",
     "HashedFile",
+    "IN_THIS_PROCESS",
     "IncompleteStore",
     "Inline",
     "LEDGER_FILE",
@@ -87,6 +97,8 @@ __all__ = [
     "PartRecord",
     "PartsFailed",
     "ROW_GROUP_ROWS",
+    "RangeFailed",
+    "RangeMap",
     "Recipe",
     "RecipeError",
     "Record",

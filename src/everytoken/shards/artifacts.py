@@ -18,6 +18,7 @@ from typing import Any
 
 from everytoken.shards.atomic import atomic_folder, lock_folder, remove_temporaries, sole_writer, write_text
 from everytoken.shards.digests import file_sha256, plain_json, value_digest
+from everytoken.shards.engines import Engine, Inline, RangeMap
 from everytoken.shards.errors import DamagedStore, IncompleteStore, ShardsError
 from everytoken.shards.former_paths import as_described_today
 from everytoken.shards.ledger import LEDGER_FILE, Record, is_store, read_ledger, statistics_as
@@ -271,8 +272,11 @@ class ArtifactStore:
             raise IncompleteStore(f"{self.root} has not been made, or lacks files. Run the pipeline that makes it.")
         return Artifact(folder=self.root, ledger=self._read())
 
-    def save(self, planned: Artifact) -> Artifact:
+    def save(self, planned: Artifact, engine: Engine | None = None) -> Artifact:
         """Make the artifact unless the folder holds it already; return the made one.
+
+        Args:
+            engine: where a function that is declared ``in_ranges`` runs them; None: in this process.
 
         Raises:
             StoreBusy: another process is writing it.
@@ -294,7 +298,8 @@ class ArtifactStore:
             logger.info("%s: making it with %s", self.root.name, recipe.name)
             self.check_replaceable()
             with unchanging(recipe.parameters.values()), atomic_folder(root) as folder:
-                built = recipe.function(folder, **recipe.parameters)
+                ranges = {"ranges": RangeMap(engine or Inline())} if recipe.in_ranges else {}
+                built = recipe.function(folder, **recipe.parameters, **ranges)
                 if not isinstance(built, Built):
                     raise ShardsError(f"{recipe.place} returned a {type(built).__name__}, not Built")
                 files = _entries(folder, recipe.place, built.sha256)

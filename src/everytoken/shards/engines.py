@@ -8,6 +8,9 @@ and costs no other task. A worker that dies (killed for memory, say) costs the t
 that moment another try, each alone, so that the culprit is named. When the caller stops (Ctrl-C, SIGTERM, an error),
 workers are killed at once: outputs are atomic, so there is nothing to wait for; and when the caller itself is killed,
 workers end by themselves.
+
+A store of parts runs its part function in an engine. The function of an artifact runs in the caller, and a `RangeMap`
+is how it maps another function over ranges of the artifact in the same engine.
 """
 
 from __future__ import annotations
@@ -23,15 +26,15 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from multiprocessing import forkserver, get_context, parent_process, resource_tracker
 from multiprocessing.connection import wait as wait_for_end
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
-from everytoken.shards.errors import Failure, ShardsError
+from everytoken.shards.errors import Failure, RangeFailed, ShardsError
 from everytoken.system_errors import explained
 
 Task = Any
@@ -222,6 +225,78 @@ class WorkerProcesses:
                 for process in list((pool._processes or {}).values()):
                     process.kill()
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+class Range(Protocol):
+    """A task of a `RangeMap`: a part, or what else has a name for messages."""
+
+    @property
+    def name(self) -> str:
+        """How messages call it."""
+
+
+_Range = TypeVar("_Range", bound=Range)
+_Result = TypeVar("_Result")
+
+# A pool costs each worker half a second to one second of its core, for imports. A core does less than this in 4 to 7 s.
+POOL_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class RangeMap:
+    """Maps a function over ranges of an artifact, in the engine of its store; results come in the order of the ranges.
+
+    A range writes its own bytes into files of the artifact, or returns something small. When a worker dies, the ranges
+    that were with the workers run a second time. So a range must not read what it overwrites.
+    """
+
+    engine: Engine = Inline()
+
+    @property
+    def workers(self) -> int:
+        """How many ranges run at a time: their share of the memory is one of so many."""
+        return self.engine.workers if isinstance(self.engine, WorkerProcesses) else 1
+
+    def unless_small(self, size: int) -> RangeMap:
+        """Return this map; for less than `POOL_BYTES` of work one that runs in this process."""
+        return self if size >= POOL_BYTES else RangeMap()
+
+    def __call__(self, function: Callable[[_Range], _Result], ranges: Sequence[_Range]) -> Iterator[_Result]:
+        """Yield ``function(range)`` of each range.
+
+        Args:
+            function: a function of a module, or an object of a class of one: workers get it by pickle.
+            ranges: in the order in which their results are wanted.
+
+        Raises:
+            RangeFailed: a range failed in a worker, or its worker died twice. In this process its own error is raised.
+        """
+        if self.workers == 1 or len(ranges) < 2:
+            yield from map(function, ranges)
+            return
+        done: dict[int, _Result] = {}
+        wanted = 0
+        outcomes = self.engine.run(_OfNumbered(function), list(enumerate(ranges)))
+        with closing(outcomes):  # type: ignore[type-var]
+            for (number, task), outcome in outcomes:
+                if isinstance(outcome, Failure):
+                    raise RangeFailed(task.name, outcome)
+                done[number] = outcome
+                while wanted in done:
+                    yield done.pop(wanted)
+                    wanted += 1
+
+
+IN_THIS_PROCESS = RangeMap()
+"""What a function that is declared ``in_ranges`` takes when no store runs it."""
+
+
+@dataclass(frozen=True)
+class _OfNumbered:
+    function: Callable[[Any], Any]
+
+    def __call__(self, task: tuple[int, Any]) -> Any:
+        return self.function(task[1])
 
 
 def make_engine(kind: Literal["inline", "processes"], workers: int | Literal["cores"] = 1) -> Engine:

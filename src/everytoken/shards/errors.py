@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from everytoken.redaction import redacted
+
 
 class ShardsError(Exception):
     """Base of the errors of this package."""
@@ -32,6 +34,14 @@ class Failure:
 
     error: str
     traceback: str
+
+
+class RangeFailed(ShardsError):
+    """A range of an artifact failed; the folder of the artifact is as it was before."""
+
+    def __init__(self, name: str, failure: Failure) -> None:
+        super().__init__(f"{name} failed: {failure.error}")
+        self.add_note(redacted(failure.traceback))
 
 
 class PartsFailed(ShardsError):

@@ -28,7 +28,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Class = TypeVar("Class", bound=type)
 
 
-def versioned(name: str, version: int, *, unrecorded: Sequence[str] = ()) -> Callable[[Function], Function]:
+def versioned(
+    name: str, version: int, *, unrecorded: Sequence[str] = (), in_ranges: bool = False
+) -> Callable[[Function], Function]:
     """Declare name and version of a function whose output is stored.
 
     Stored data knows the function by this name, so its module and its name in the code may change.
@@ -38,12 +40,14 @@ def versioned(name: str, version: int, *, unrecorded: Sequence[str] = ()) -> Cal
         version: of what the function computes: raise it whenever the output changes for equal inputs.
         unrecorded: parameters that change how the output is made and never what it is (a bound on memory, the place
             of a file that is pinned by its digest). They are in no recipe, so changing one makes nothing again.
+        in_ranges: whether the function, one of an artifact, takes ``ranges`` from the store that runs it: a `RangeMap`.
     """
 
     def declare(function: Function) -> Function:
         function.__recipe_name__ = name  # type: ignore[attr-defined]
         function.__recipe_version__ = version  # type: ignore[attr-defined]
         function.__recipe_unrecorded__ = frozenset(unrecorded)  # type: ignore[attr-defined]
+        function.__recipe_in_ranges__ = in_ranges  # type: ignore[attr-defined]
         return function
 
     return declare
@@ -193,6 +197,11 @@ class Recipe:
     def unrecorded(self) -> frozenset[str]:
         """The names of the parameters that are in no recipe."""
         return frozenset(self.function.__recipe_unrecorded__)  # type: ignore[attr-defined]
+
+    @property
+    def in_ranges(self) -> bool:
+        """Whether the function takes a `RangeMap` as ``ranges``."""
+        return bool(self.function.__recipe_in_ranges__)  # type: ignore[attr-defined]
 
     @cached_property
     def description(self) -> dict[str, object]:

@@ -186,7 +186,7 @@ def test_a_stream_of_more_than_2_31_tokens_and_2_32_bytes_has_64_bit_pointers(tm
     with path.open("r+b") as file:
         file.seek((count - 4) * window * dtype.itemsize)
         file.write(far.data)
-    megatron._write_index(tmp_path / "s.idx", count, window, dtype)
+    megatron.write_window_index(tmp_path / "s", count, window, dtype)
 
     ours = open_indexed(tmp_path / "s")
     ours.check()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Collection, Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
@@ -29,6 +29,8 @@ TEXT_RESCUE = pa.schema(
 
 
 _ID = ["source", "id_type", "id"]
+# NumPy compares as if zeros followed: of digests of one length all bytes count.
+_DIGEST = np.dtype("S16")
 
 
 def find_shared_ids(documents: Shards, memory: int, scratch: Path) -> set[bytes]:
@@ -85,16 +87,22 @@ def _digests(batch: pa.RecordBatch) -> Iterator[bytes]:
         yield hashlib.sha256(f"{source}\0{id_type}\0{identifier}\0".encode() + text).digest()[:16]
 
 
+def store_digests(digests: set[bytes], path: Path) -> Path:
+    """Write digests of 16 bytes sorted to a file, which processes map; return it."""
+    np.sort(np.array([*digests], _DIGEST)).tofile(path)
+    return path
+
+
 @dataclass(frozen=True)
 class Rescue:
     """What decides which texts a release holds.
 
     Attributes:
-        shared: of `find_shared_ids`.
+        shared: file with the result of `find_shared_ids`, see `store_digests`.
     """
 
     policies: Mapping[str, TextPolicy]
-    shared: Collection[bytes]
+    shared: Path
 
     def wanted(self, documents: pa.RecordBatch, listed: pa.RecordBatch) -> Flags:
         """Return of which rows the text is given, bool (rows,).
@@ -107,10 +115,12 @@ class Rescue:
         policies = np.array([self.policies[source] for source in sources.dictionary.to_pylist()], np.str_)
         policy = policies[sources.indices.to_numpy()] if len(policies) else np.empty(0, np.str_)
         wanted = listed.column("id").is_null().to_numpy(zero_copy_only=False) & (policy == "rescue")
-        if self.shared:
+        if self.shared.stat().st_size:
+            shared = np.memmap(self.shared, _DIGEST, "r")
             asked = np.flatnonzero((policy == "rescue") & ~wanted)
-            shares = (digest in self.shared for digest in _digests(documents.take(pa.array(asked))))
-            wanted[asked] = np.fromiter(shares, np.bool_, len(asked))
+            digests = np.fromiter(_digests(documents.take(pa.array(asked))), _DIGEST, len(asked))
+            places = np.minimum(np.searchsorted(shared, digests), len(shared) - 1)
+            wanted[asked] = shared[places] == digests
         excluded = listed.column("is_excluded").to_numpy(zero_copy_only=False)
         return np.asarray((wanted | (policy == "all")) & ~excluded)
 

@@ -18,7 +18,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypedDict
 
 import numpy as np
@@ -45,10 +47,19 @@ from everytoken.provenance.releases.release import (
     UPSTREAM_FILE,
     VERIFICATION_FOLDER,
 )
-from everytoken.provenance.releases.released_texts import GivenTexts, Rescue, find_shared_ids, rescued_rows
+from everytoken.provenance.releases.released_texts import (
+    GivenTexts,
+    Rescue,
+    find_shared_ids,
+    rescued_rows,
+    store_digests,
+)
 from everytoken.shards import (
+    IN_THIS_PROCESS,
     Artifact,
     Built,
+    Part,
+    RangeMap,
     Shards,
     StoredPart,
     canonical_json,
@@ -96,7 +107,7 @@ class ReleaseStatistics(TypedDict):
     sums_sha256: str
 
 
-@versioned("write_release", 2, unrecorded=["memory"])
+@versioned("write_release", 2, unrecorded=["memory"], in_ranges=True)
 def write_release(
     folder: Path,
     *,
@@ -114,6 +125,7 @@ def write_release(
     tokenizer: Artifact,
     streams: Mapping[str, Artifact],
     memory: int,
+    ranges: RangeMap = IN_THIS_PROCESS,
 ) -> Built:
     """Write a release, see above.
 
@@ -128,6 +140,7 @@ def write_release(
         withheld: ids that are not shown.
         classifications: of `everytoken.corpus.scoring.classifications`.
         memory: bytes for grouping ids; changes time, never a byte.
+        ranges: where the texts of parts are read and written.
 
     Returns:
         Statistics: ``rows``; ``by_split``, counts with ``by_source``; ``rescued``, by split and source;
@@ -137,14 +150,17 @@ def write_release(
     _write(folder / UPSTREAM_FILE, upstream.decode())
     boundaries = {split: _write_manifest(folder / MANIFEST_FOLDER / split, manifests[split]) for split in SPLITS}
     _write(folder / BOUNDARIES_FILE, canonical_json(boundaries))
-    rescue = Rescue(
-        {source: licence.text for source, licence in licences.items()},
-        find_shared_ids(upstream_documents, memory, folder),
-    )
-    rescued = {
-        split: _write_texts(folder / RESCUE_FOLDER / split, texts[split], manifests[split], boundaries[split], rescue)
-        for split in SPLITS
-    }
+    policies = {source: licence.text for source, licence in licences.items()}
+    with TemporaryDirectory(prefix=".shared-", dir=folder) as scratch:
+        shared = find_shared_ids(upstream_documents, memory, folder)
+        rescue = Rescue(policies, store_digests(shared, Path(scratch, "ids")))
+        del shared
+        rescued = {
+            split: _write_texts(
+                folder / RESCUE_FOLDER / split, texts[split], manifests[split], boundaries[split], rescue, ranges
+            )
+            for split in SPLITS
+        }
     scores = _write_classifications(folder / CLASSIFICATIONS_FOLDER, classifications, withheld)
     _link(tokenizer.path(TOKENIZER_FILE), folder / TOKENIZER_PATH)
     described = {name: _write_stream(folder / VERIFICATION_FOLDER / name, name, streams[name]) for name in streams}
@@ -235,19 +251,46 @@ def _write_manifest(folder: Path, manifest: Shards) -> dict[str, object]:
 
 
 def _write_texts(
-    folder: Path, texts: Shards, manifest: Shards, boundaries: Mapping[str, Any], rescue: Rescue
+    folder: Path, texts: Shards, manifest: Shards, boundaries: Mapping[str, Any], rescue: Rescue, ranges: RangeMap
 ) -> dict[str, int]:
     """Write the texts of a split that are given; return their number by source."""
     by_name = {part.name: part for part in manifest}
     first_rows = {part["name"]: part["first_row"] for part in boundaries["parts"]}
+    parts = [_ListedPart(part, by_name[part.name], first_rows[part.name]) for part in texts]
+    size = sum(part.path.stat().st_size for part in texts if isinstance(part, StoredPart))
     total: dict[str, int] = {}
-    for part in texts:
-        rows = rescued_rows(part, by_name[part.name], first_rows[part.name], rescue)
-        if rows is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-            written = write_rows(rows, folder / f"{part.name}.parquet")
-            total = add_statistics([total, statistics_as(written.statistics, GivenTexts, part.name)["by_source"]])
+    for counts in ranges.unless_small(size)(_WriteTexts(folder, rescue), parts):
+        total = add_statistics([total, counts])
     return total
+
+
+@dataclass(frozen=True)
+class _ListedPart:
+    """A part of a split, the same part of its manifest, and the number of its first row in the split."""
+
+    documents: Part
+    manifest: Part
+    first_row: int
+
+    @property
+    def name(self) -> str:
+        return self.documents.name
+
+
+@dataclass(frozen=True)
+class _WriteTexts:
+    """Writes the texts of a part that are given; returns their number by source."""
+
+    folder: Path
+    rescue: Rescue
+
+    def __call__(self, part: _ListedPart) -> dict[str, int]:
+        rows = rescued_rows(part.documents, part.manifest, part.first_row, self.rescue)
+        if rows is None:
+            return {}
+        self.folder.mkdir(parents=True, exist_ok=True)
+        written = write_rows(rows, self.folder / f"{part.name}.parquet")
+        return statistics_as(written.statistics, GivenTexts, part.name)["by_source"]
 
 
 def _write_classifications(folder: Path, classifications: Artifact, withheld: Withheld) -> dict[str, int]:

@@ -6,16 +6,23 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from everytoken.shards import Artifact, Built, Shards, versioned
+from everytoken.shards import IN_THIS_PROCESS, Artifact, Built, RangeMap, Shards, versioned
 from everytoken.tokens.errors import StreamError
 from everytoken.tokens.streams import tokenizer_facts, write_padded_stream
 
 _CANARY = "canary"
 
 
-@versioned("write_canary_stream", 1, unrecorded=["shuffle_memory"])
+@versioned("write_canary_stream", 1, unrecorded=["shuffle_memory"], in_ranges=True)
 def write_canary_stream(
-    folder: Path, *, tokens: Shards, tokenizer: Artifact, seq_length: int, seed: int, shuffle_memory: int
+    folder: Path,
+    *,
+    tokens: Shards,
+    tokenizer: Artifact,
+    seq_length: int,
+    seed: int,
+    shuffle_memory: int,
+    ranges: RangeMap = IN_THIS_PROCESS,
 ) -> Built:
     """Write ``canary.bin``, ``canary.idx``, ``token_lengths.npy`` (int32) and ``sidecar.parquet``.
 
@@ -38,6 +45,7 @@ def write_canary_stream(
             seq_length=seq_length,
             seed=seed,
             shuffle_memory=shuffle_memory,
+            ranges=ranges,
         )
     )
 

@@ -105,14 +105,7 @@ class WindowWriter:
     def _stored(self, windows: np.ndarray) -> np.ndarray:
         if windows.ndim != 2 or windows.shape[1] != self._window:
             raise StreamError(f"{self._prefix}: windows of shape {windows.shape}, expected (n, {self._window})")
-        if windows.size and windows.dtype != np.uint16:
-            low, high, most = int(windows.min()), int(windows.max()), int(np.iinfo(self._dtype).max)
-            if low < 0 or high > most:
-                raise StreamError(
-                    f"{self._prefix} window {self.windows} or later: token id {high if high > most else low} does not "
-                    f"fit in {self._dtype.name} (0 to {most}); the vocabulary is larger than the stream's type allows"
-                )
-        return np.ascontiguousarray(windows, dtype=self._dtype)
+        return stored_ids(self._prefix, windows, self._dtype, f" window {self.windows} or later")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -123,7 +116,26 @@ class WindowWriter:
             self._file.close()
             self._file = None
         if kind is None:
-            _write_index(with_name(self._prefix, ".idx"), self.windows, self._window, self._dtype)
+            write_window_index(self._prefix, self.windows, self._window, self._dtype)
+
+
+def stored_ids(prefix: Path, ids: np.ndarray, dtype: np.dtype[Any], where: str = "") -> np.ndarray:
+    """Return ids in the type in which they are stored, contiguous.
+
+    Args:
+        where: which windows they are, for the message.
+
+    Raises:
+        StreamError: the type cannot hold one.
+    """
+    if ids.size and ids.dtype != np.uint16:
+        low, high, most = int(ids.min()), int(ids.max()), int(np.iinfo(dtype).max)
+        if low < 0 or high > most:
+            raise StreamError(
+                f"{prefix}{where}: token id {high if high > most else low} does not fit in {dtype.name} (0 to {most}); "
+                "the vocabulary is larger than the stream's type allows"
+            )
+    return np.ascontiguousarray(ids, dtype)
 
 
 def index_header(count: int, dtype: np.dtype[Any]) -> bytes:
@@ -131,8 +143,9 @@ def index_header(count: int, dtype: np.dtype[Any]) -> bytes:
     return _HEADER.pack(_MAGIC, _VERSION, _CODES[dtype], count, count + 1)
 
 
-def _write_index(path: Path, count: int, window: int, dtype: np.dtype[Any]) -> None:
-    with path.open("wb") as file:
+def write_window_index(prefix: Path, count: int, window: int, dtype: np.dtype[Any]) -> None:
+    """Write ``prefix.idx`` of ``count`` windows, fsynced; ``dtype`` is that of the stream."""
+    with with_name(prefix, ".idx").open("wb") as file:
         file.write(index_header(count, dtype))
         for start, stop in _chunks(count):
             file.write(np.full(stop - start, window, "<i4").data)

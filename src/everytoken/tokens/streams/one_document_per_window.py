@@ -2,14 +2,16 @@
 
 Window i holds document ``permutation[i]`` of all documents in part and row order: content, EOS, then EOS as padding.
 ``token_lengths.npy`` and ``sidecar.parquet`` have row i for window i. Windows are shuffled in the file
-(`everytoken.outofcore.row_scatter`), sidecar rows, which are of any size, beside it (`everytoken.outofcore.shuffle`):
-in bounded memory, and the bytes do not depend on the bound.
+(`everytoken.outofcore.row_places`), by part in as many processes as the engine has. Sidecar rows, which are of any
+size, are shuffled beside it (`everytoken.outofcore.shuffle`) by one process, at the same time: one parquet file has one
+writer, and its encoder takes most of the time. Both need bounded memory, and no byte depends on the bound.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,17 +19,21 @@ import pyarrow as pa
 
 from everytoken.outofcore import destinations, in_order
 from everytoken.seeds import numpy_generator
-from everytoken.shards import Part, Rows, Shards, fsync_file, write_rows
-from everytoken.tokens.streams.documents import TokenizerFacts, WindowCounts, checked_batches, require_encoded
-from everytoken.tokens.streams.megatron import WindowWriter
+from everytoken.shards import Part, RangeMap, Rows, Shards, fsync_file, write_rows
+from everytoken.tokens.streams.documents import (
+    TokenizerFacts,
+    WindowCounts,
+    checked_batches,
+    document_sizes,
+    require_encoded,
+)
 from everytoken.tokens.streams.padding import padded
-from everytoken.tokens.streams.readahead import read_ahead
+from everytoken.tokens.streams.placed_windows import PlacedWindows, placed_windows
 
 TOKEN_LENGTHS_FILE = "token_lengths.npy"
 SIDECAR_FILE = "sidecar.parquet"
 
 _PADDED_BYTES = 4 << 20  # windows that are built at a time
-_READERS = 2
 
 
 class PaddedStatistics(WindowCounts):
@@ -49,20 +55,23 @@ def write_padded_stream(
     seq_length: int,
     seed: int,
     shuffle_memory: int,
+    ranges: RangeMap,
 ) -> PaddedStatistics:
     """Write ``name.bin``, ``name.idx``, ``token_lengths.npy`` (int32) and ``sidecar.parquet``.
 
     The order is ``numpy_generator(seed).permutation(documents)``.
 
     Args:
-        folder: where the files go; also holds temporary files, up to the size of the sidecar uncompressed.
+        folder: where the files go; also holds temporary files, up to the size of the sidecar uncompressed, and
+            24 bytes a document.
         tokens: encoded documents with the columns of the sidecar.
         facts: of the tokenizer that encoded them.
         sidecar: its columns; ``token_length`` is one.
         columns: which column of ``tokens`` each of them is, where the names differ.
         seq_length: tokens that a window predicts; a window has one more.
-        shuffle_memory: bytes for rows in memory; positions and lengths come on top (21 bytes a document), and what
-            reading two row groups takes.
+        shuffle_memory: bytes for rows in memory, in all processes together; positions and lengths come on top (21
+            bytes a document), and what reading a row group takes in each process.
+        ranges: where parts are read and written.
 
     Returns:
         Statistics: windows, tokens (content), documents, padding_tokens (after the EOS), remainder_tokens
@@ -75,62 +84,102 @@ def write_padded_stream(
     window, documents = seq_length + 1, tokens.rows
     needed = [columns.get(column, column) for column in sidecar.names]
     require_encoded(tokens, facts, needed)
+    ranges = ranges.unless_small(documents * window * facts.dtype.itemsize)
     position = destinations(numpy_generator(seed).permutation(documents))
-    lengths = np.empty(documents, "<i4")
+    lengths = _lengths(tokens, position)
     half = shuffle_memory // 2  # windows and sidecar are shuffled at the same time
-    parts = (_batches(part, facts, needed, window) for part in tokens)
-    with (
-        WindowWriter(folder / name, window, facts.dtype) as writer,
-        writer.shuffled(position, half) as write,
-        closing(read_ahead(parts, _READERS)) as batches,
-        closing(
-            in_order(_rows(batches, write, window, sidecar, needed), position, memory=half, scratch=folder)
-        ) as ordered,
-    ):
-        write_rows(Rows(sidecar, _with_lengths(ordered, lengths)), folder / SIDECAR_FILE)
+    with placed_windows(
+        folder / name, window, facts.dtype, [position], documents, memory=half, ranges=ranges
+    ) as placed:
+        rows = _SidecarRows(tokens, sidecar, needed, placed, half, folder / SIDECAR_FILE)
+        firsts = np.cumsum([0, *(part.rows for part in tokens)])[:-1].tolist()
+        parts = [_PartRows(part, first, facts, placed) for part, first in zip(tokens, firsts, strict=True)]
+        both: list[_SidecarRows | _PartRows] = [rows, *parts]
+        for _ in ranges(_write, both):
+            pass
     np.save(folder / TOKEN_LENGTHS_FILE, lengths)
     fsync_file(folder / TOKEN_LENGTHS_FILE)
     content = int(lengths.sum(dtype=np.int64))
     return {
-        "windows": writer.windows,
+        "windows": documents,
         "tokens": content,
         "documents": documents,
-        "padding_tokens": writer.windows * seq_length - content,
+        "padding_tokens": documents * seq_length - content,
         "remainder_tokens": 0,
         "tokenizer": facts.recorded,
     }
 
 
-def _batches(
-    part: Part, facts: TokenizerFacts, columns: list[str], window: int
-) -> Generator[pa.RecordBatch, None, None]:
-    yield from checked_batches(part, facts, columns, most=window)
+def _lengths(tokens: Shards, position: np.ndarray) -> np.ndarray:
+    """Return the content tokens of the document in each window, int32 (documents,)."""
+    lengths, first = np.empty(len(position), "<i4"), 0
+    for part in tokens:
+        sizes = document_sizes(part)
+        lengths[position[first : first + len(sizes)]] = sizes - 1
+        first += len(sizes)
+    return lengths
 
 
-def _rows(
-    batches: Iterable[pa.RecordBatch],
-    write: Callable[[np.ndarray], None],
-    window: int,
-    sidecar: pa.Schema,
-    columns: list[str],
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of the sidecar, when their tokens are written."""
-    for batch in batches:
-        ids, lengths = batch.column("tokens"), batch.column("token_length").to_numpy()
-        step = max(1, _PADDED_BYTES // (window * ids.values.type.bit_width // 8))
-        for start in range(0, batch.num_rows, step):
-            write(padded(ids.slice(start, step), lengths[start : start + step], window)[0])
-        values = [batch.column(column).cast(kind) for column, kind in zip(columns, sidecar.types, strict=True)]
-        yield pa.RecordBatch.from_arrays(values, schema=sidecar)
+@dataclass(frozen=True)
+class _PartRows:
+    """Writes the windows of a part, the number of whose first document it knows."""
+
+    part: Part
+    first: int
+    facts: TokenizerFacts
+    windows: PlacedWindows
+
+    @property
+    def name(self) -> str:
+        return self.part.name
+
+    def write(self) -> None:
+        window, at = self.windows.window, self.first
+        step = max(1, _PADDED_BYTES // (window * self.facts.dtype.itemsize))
+        for batch in checked_batches(self.part, self.facts, most=window):
+            ids, lengths = batch.column("tokens"), batch.column("token_length").to_numpy()
+            for start in range(0, batch.num_rows, step):
+                rows, _ = padded(ids.slice(start, step), lengths[start : start + step], window)
+                self.windows.write(at, rows)
+                at += len(rows)
 
 
-def _with_lengths(
-    ordered: Iterable[pa.RecordBatch], lengths: np.ndarray
+@dataclass(frozen=True)
+class _SidecarRows:
+    """Writes the sidecar, with rows in the order of the windows."""
+
+    tokens: Shards
+    schema: pa.Schema
+    columns: list[str]
+    windows: PlacedWindows
+    memory: int
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    def write(self) -> None:
+        position = self.windows.places.position(0, self.tokens.rows)
+        with closing(in_order(self._batches(), position, memory=self.memory, scratch=self.windows.scratch)) as ordered:
+            write_rows(Rows(self.schema, _without_statistics(ordered)), self.path)
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        for part in self.tokens:
+            for batch in part.batches(list(dict.fromkeys(self.columns))):
+                values = [
+                    batch.column(column).cast(kind)
+                    for column, kind in zip(self.columns, self.schema.types, strict=True)
+                ]
+                yield pa.RecordBatch.from_arrays(values, schema=self.schema)
+
+
+def _write(rows: _SidecarRows | _PartRows) -> None:
+    rows.write()
+
+
+def _without_statistics(
+    batches: Iterator[pa.RecordBatch],
 ) -> Generator[pa.RecordBatch, None, Mapping[str, int]]:
-    """Pass the sidecar on, and keep its lengths."""
-    done = 0
-    for batch in ordered:
-        lengths[done : done + batch.num_rows] = batch.column("token_length").to_numpy()
-        done += batch.num_rows
-        yield batch
+    yield from batches
     return {}
