@@ -15,6 +15,8 @@ from everytoken.redaction import redact_output, redacted
 from everytoken.system_errors import explained
 
 _LOGGING = "KEDRO_LOGGING_CONFIG"
+# Plugins of pydantic would be looked for among all installed packages, and could change what a parameter says.
+os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")
 
 
 class Commands(click.Group):

@@ -24,18 +24,17 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from multiprocessing import forkserver, get_context, parent_process, resource_tracker
-from multiprocessing.connection import wait as wait_for_end
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from everytoken.shards.errors import Failure, RangeFailed, ShardsError
 from everytoken.system_errors import explained
+
+if TYPE_CHECKING:  # what pools need is loaded where one starts: a question to stored data starts none
+    from concurrent.futures import Future
 
 Task = Any
 Outcome = tuple[Task, Any]
@@ -87,7 +86,9 @@ _hiding = threading.Lock()
 
 
 def _forget_server() -> None:
-    server: Any = forkserver._forkserver
+    if "multiprocessing.forkserver" not in sys.modules:
+        return
+    server: Any = sys.modules["multiprocessing.forkserver"]._forkserver
     if server._forkserver_alive_fd is not None:
         os.close(server._forkserver_alive_fd)
     server.__init__()
@@ -110,9 +111,11 @@ def _start_worker(function: bytes, environment: dict[str, str]) -> None:
 
 
 def _end_with_parent() -> None:
+    from multiprocessing import connection, parent_process
+
     parent = parent_process()
     if parent is not None:
-        wait_for_end([parent.sentinel])
+        connection.wait([parent.sentinel])
         os._exit(1)  # a worker that outlives its parent would race with the parent's successor
 
 
@@ -128,6 +131,8 @@ def start_server(modules: Sequence[str] = _PRELOADED) -> None:
     Args:
         modules: what it imports; looked for where this process looks.
     """
+    from multiprocessing import forkserver, resource_tracker
+
     forkserver.set_forkserver_preload(list(modules))
     resource_tracker.ensure_running()  # which unblocks the signal if it has to start
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -190,6 +195,10 @@ class WorkerProcesses:
         self, function: Callable[[Task], Any], waiting: deque[Task], suspects: deque[Task], workers: int
     ) -> Iterator[Outcome]:
         """Run ``waiting`` until it is empty or a worker dies; then what was in flight goes to ``suspects``."""
+        from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+        from concurrent.futures.process import BrokenProcessPool
+        from multiprocessing import get_context
+
         start_server()
         pool = ProcessPoolExecutor(
             workers,
