@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everytoken.outofcore import RowPlaces, plan_places
+from everytoken.outofcore import RowPlaces, plan_places, row_places
 from everytoken.seeds import numpy_generator
 from tests.memory import traced_peak
 from tests.shards.children import die_at
@@ -30,6 +30,27 @@ def planned(folder: Path, position: np.ndarray, row_bytes: int, memory: int, wor
         workers=workers,
         scratch=folder / "scratch",
     )
+
+
+@pytest.mark.parametrize(("memory", "workers", "size"), [(800, 1, 1), (799, 1, 50), (799, 2, 25), (0, 1, 1)])
+def test_a_bucket_and_what_is_copied_of_it_take_the_share_of_a_process(
+    tmp_path: Path, memory: int, workers: int, size: int
+) -> None:
+    assert planned(tmp_path, numpy_generator(1).permutation(100), 8, memory, workers).size == size
+
+
+def test_places_are_the_same_however_many_are_worked_out_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_places, "_CHUNK", 7)
+    rows, position = np.arange(140, dtype="<u2").reshape(70, 2), numpy_generator(3).permutation(70)
+    places = planned(tmp_path, position, 4, 100)
+    places.write(0, rows)
+    for bucket in places.buckets():
+        places.sort(bucket).unlink()
+    expected = np.empty_like(rows)
+    expected[position] = rows
+    assert len(places.buckets()) > 1 and (tmp_path / "rows").read_bytes() == expected.tobytes()
 
 
 @settings(deadline=None, max_examples=60)

@@ -16,7 +16,6 @@ Cost. Memory: what is written at a time, and one bucket a process. Disk: in ``sc
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -147,8 +146,7 @@ def plan_places(
 def _plan_slots(places: RowPlaces) -> None:
     """Write where in its bucket each row is written first, and the place of the row in each slot."""
     filled = np.arange(0, places.count, places.size)
-    os.truncate(_touched(places.scratch / "places"), 8 * places.count)
-    place_of = np.memmap(places.scratch / "places", np.int64, "r+", 0, (places.count,))
+    place_of = np.memmap(places.scratch / "places", np.int64, "w+", 0, (places.count,))
     with _opened(places.scratch / "slots", "wb") as file:
         for start in range(0, places.count, _CHUNK):
             position = places.position(start, min(start + _CHUNK, places.count))
@@ -161,11 +159,6 @@ def _plan_slots(places: RowPlaces) -> None:
             place_of[slots] = position
             file.write(slots.data)
     place_of.flush()
-
-
-def _touched(path: Path) -> Path:
-    path.touch()
-    return path
 
 
 @contextmanager
