@@ -48,6 +48,7 @@ MODULES: dict[str, list[str]] = {
     "tokens/streams/loss_mask.py": ["tests/tokens/streams/test_loss_mask.py"],
     "tokens/streams/megatron.py": ["tests/tokens/streams/test_megatron.py"],
     "outofcore/row_scatter.py": ["tests/outofcore/test_scatter.py"],
+    "outofcore/row_places.py": ["tests/outofcore/test_row_places.py"],
     "outofcore/shuffle.py": ["tests/outofcore/test_shuffle.py"],
     "tokens/order/permutation.py": ["tests/tokens/order/test_permutation.py"],
     "tokens/order/spp_schedule.py": ["tests/tokens/order/test_interleave.py"],

@@ -29,6 +29,7 @@ import time
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from itertools import accumulate
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -123,6 +124,7 @@ class _Mutation:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         memory.START_METHOD = "fork"  # a fault is in this process, and in forks of it
+        import_module("everytoken." + self._module.removesuffix(".py").replace("/", "."))  # it may be loaded when used
         gc.unfreeze()  # what was frozen is not listed
         functions: _Functions = {}
         for found in gc.get_objects():
@@ -131,7 +133,7 @@ class _Mutation:
         gc.collect()
         gc.freeze()
         if not functions:
-            self.error = f"{self._module}: its tests do not import it"
+            self.error = f"{self._module}: it has no function"
             return True
         measured = self._measure(session, functions)
         if measured is not None:

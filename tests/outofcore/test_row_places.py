@@ -33,7 +33,7 @@ def planned(folder: Path, position: np.ndarray, row_bytes: int, memory: int, wor
 
 
 @pytest.mark.parametrize(("memory", "workers", "size"), [(800, 1, 1), (799, 1, 50), (799, 2, 25), (0, 1, 1)])
-def test_a_bucket_and_what_is_copied_of_it_take_the_share_of_a_process(
+def test_a_bucket_and_what_is_copied_of_it_fit_into_a_share(
     tmp_path: Path, memory: int, workers: int, size: int
 ) -> None:
     assert planned(tmp_path, numpy_generator(1).permutation(100), 8, memory, workers).size == size
