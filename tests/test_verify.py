@@ -145,6 +145,10 @@ def test_what_is_made_is_never_said_not_to_be(tmp_path: Path) -> None:
         "sizes and samples only; --full reads every byte",
         "all 2 checks hold",
     ]
+    kept = CheckpointStore(data / "06_models/checkpoints/run", mirror=None, milestone_steps=None)
+    kept.save(4, lambda folder: (folder / "model.safetensors").write_bytes(b"weights") and None, {"seed": 1})
+    assert "ok    data/test/06_models/checkpoints/run/step_000000004  checkpoint: 4 steps, 2 files" in lines(0)
+    shutil.rmtree(data / "06_models/checkpoints")
     (data / "01_raw/score_files.json").write_text('{"mine": [3]}')
     (data / "01_raw/shard_plan.json").write_text('{"shards": [')
     (data / "05_model_input/annotated_stream").mkdir(parents=True)

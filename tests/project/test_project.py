@@ -26,6 +26,7 @@ from kedro.validation import ParameterValidator
 from kedro.validation.exceptions import ParameterValidationError
 from kedro.validation.type_extractor import TypeExtractor
 
+from everytoken.cli import exclusion_lines
 from everytoken.configuration import ConfigurationError, JobConfigLoader
 from everytoken.pipeline_registry import JOBS
 from everytoken.settings import CONFIG_LOADER_ARGS
@@ -149,6 +150,16 @@ def test_a_source_that_there_is_not_cannot_be_taken_away(tmp_path: Path) -> None
     own.write_text("ingestion: {sources: {chmp: null}}\n")
     with pytest.raises(ConfigurationError, match=r"'local' takes the source 'chmp' away"):
         sources()
+
+
+def test_a_take_down_names_every_dataset_that_has_whole_texts() -> None:
+    """What ``everytoken exclude`` prints to be removed: stores of documents and of what is exported."""
+    with_text = {name for name in exclusion_lines._WITH_TEXT}
+    exported = set(pipelines["export"].outputs())
+    documents = {name for name in pipelines["corpus"].datasets() if name.endswith("_documents")} - {
+        "held_out_documents"  # a take-down removes the row itself, and makes them again
+    }
+    assert with_text == exported | documents | {"documents"}
 
 
 _NODES = {node.name: node for pipeline in pipelines.values() for node in pipeline.nodes}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _MOST_SHOWN = 20
 _WITH_TEXT = (
     *("upstream_documents", "dropped_documents", "documents", "scored_documents"),
-    *("annotated_documents", "unannotated_documents"),
+    *("annotated_documents", "unannotated_documents", "annotated_split", "unannotated_split"),
 )
 _AS_IT_WAS = ("checkpoint", "pretrained_checkpoint", "finetuned_checkpoint", "release")
 

@@ -300,7 +300,8 @@ def _stored_by_environment(env: str | None, printed: _Printed) -> list[tuple[str
         for name, dataset in ((name, catalog.get(name)) for name in outputs):
             if isinstance(dataset, JsonFile) and dataset.exists():
                 printed.add(run_checks((("file", _check_json),), dataset, (DatasetError, *READ_FAULTS), covers=name))
-        folders = {one["checkpoints"]["folder"] for one in context.params.values() if "checkpoints" in one}
+        trained = [one.checkpoints for one in context.params.values() if hasattr(one, "checkpoints")]
+        folders = {str(checkpoints.folder) for checkpoints in trained if checkpoints is not None}
         found += [(folder, Path(folder)) for folder in sorted(folders) if find_step_folders(Path(folder))]
     return found
 
