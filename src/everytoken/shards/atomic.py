@@ -213,6 +213,7 @@ def _held(folder: Path, shared: bool, doing: str) -> Iterator[None]:
             lock.enter_context(locked(folder, wait=False, shared=shared))
         except BlockingIOError:
             raise StoreBusy(
-                f"{folder} {doing}. Wait for it to end, or give this run other folders (globals.yml: data)."
+                f"{folder} {doing}. Wait for it to end, or give this run other folders "
+                "(globals.yml: data, or the option of the command)."
             ) from None
         yield
