@@ -69,7 +69,10 @@ def root_digest(parts: Iterable[tuple[str, str]]) -> str:
 
 @dataclass(frozen=True)
 class FileRecord:
-    """A file beside a part: what was set aside while it was made, or the part that it extends."""
+    """A parquet file of a part: its own, what was set aside while it was made, or that of the part that it extends.
+
+    The SHA-256 is of the file, the content digest of its rows.
+    """
 
     rows: int
     bytes: int

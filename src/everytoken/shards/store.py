@@ -78,17 +78,14 @@ class _MakePart:
                 written = link_part(made, path)
             else:
                 raise ShardsError(f"{self.recipe.place} returned a {type(made).__name__}, not Rows")
-            aside, extended = (
-                None if file is None else FileRecord(**asdict(file)) for file in (written.set_aside, written.extended)
-            )
             record = PartRecord(
                 name=task.name,
                 **asdict(written.part),
                 fingerprint=part.digest,
                 inputs=inputs,
                 statistics=written.statistics,
-                set_aside=aside,
-                extended=extended,
+                set_aside=written.set_aside,
+                extended=written.extended,
             )
         write_text(self.root / _MAKING / f"{task.name}.json", json.dumps(record.to_json(), ensure_ascii=False))
         return record

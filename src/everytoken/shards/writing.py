@@ -19,6 +19,7 @@ from everytoken.arrays import Integers
 from everytoken.shards.atomic import atomic_file, link_file
 from everytoken.shards.digests import HashedFile, plain_json
 from everytoken.shards.errors import ShardsError
+from everytoken.shards.ledger import FileRecord
 from everytoken.shards.parts import (
     EXTENDED_ROW,
     Part,
@@ -59,16 +60,6 @@ def _row_bytes(array: pa.Array) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class WrittenFile:
-    """A parquet file: rows, bytes, SHA-256 of the file, content digest of the rows."""
-
-    rows: int
-    bytes: int
-    sha256: str
-    content_digest: str
-
-
-@dataclass(frozen=True)
 class Written:
     """What was written: the rows of the part, those set aside (None: none), statistics, and what the part extends.
 
@@ -76,10 +67,10 @@ class Written:
     SHA-256 are of its own file.
     """
 
-    part: WrittenFile
-    set_aside: WrittenFile | None
+    part: FileRecord
+    set_aside: FileRecord | None
     statistics: Statistics
-    extended: WrittenFile | None = None
+    extended: FileRecord | None = None
 
 
 def set_aside_path(path: Path) -> Path:
@@ -164,11 +155,16 @@ class _PartFile:
         self._pending.clear()
         self._pending_bytes = self._pending_rows = 0
 
-    def finish(self) -> WrittenFile:
+    def finish(self) -> FileRecord:
         if self._pending:
             self._flush()
         self.close()
-        return WrittenFile(self._rows, self._sink.bytes, self._sink.sha256.hexdigest(), self._digest.hexdigest())
+        return FileRecord(
+            rows=self._rows,
+            bytes=self._sink.bytes,
+            sha256=self._sink.sha256.hexdigest(),
+            content_digest=self._digest.hexdigest(),
+        )
 
     def close(self) -> None:
         try:
@@ -228,8 +224,9 @@ def _file_of(part: Part | None) -> StoredPart | None:
     return part.extended or part
 
 
-def _of_stored(part: StoredPart) -> WrittenFile:
-    return WrittenFile(part.rows, part.path.stat().st_size, part.sha256, part.digest)
+def _of_stored(part: StoredPart) -> FileRecord:
+    size = part.path.stat().st_size
+    return FileRecord(rows=part.rows, bytes=size, sha256=part.sha256, content_digest=part.digest)
 
 
 def link_stored(part: StoredPart | None, path: Path) -> None:
