@@ -1,4 +1,4 @@
-"""Drawn splits as row numbers beside drawn splits as copies of their documents: processor time and bytes on disk.
+"""Drawn splits as row numbers, and as copies of their documents: processor time and bytes on disk.
 
 Text: the scored documents that ``make run`` left. ``python benchmarks/draws.py [data]`` prints a table. *rows* are what
 a run makes: a part of a split has the numbers of its rows, and whoever reads it reads the documents and keeps these.

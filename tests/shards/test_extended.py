@@ -96,11 +96,11 @@ def test_what_the_version_before_made_counts_as_made(tmp_path: Path, ran: Callab
     assert ran() == [] and content(tmp_path) == before
     (tmp_path / "scored/part_00001.parquet").unlink()
     drawn = made(tmp_path)
-    assert ran() == ["part_00001"], "one part in the new form beside others in the old one, and the draw is of both"
+    assert ran() == ["part_00001"], "one part in the new form, others in the old one, and the draw is of both"
     assert table(drawn) == table(made(tmp_path / "new"))
 
 
-def test_a_link_that_a_kill_left_beside_a_copied_part_is_removed(tmp_path: Path, ran: Callable[[], list[str]]) -> None:
+def test_a_link_that_a_kill_left_next_to_a_copied_part_is_removed(tmp_path: Path, ran: Callable[[], list[str]]) -> None:
     made(tmp_path, (score_as_before, draw_as_before))
     _, right = ran(), content(tmp_path)
     os.link(tmp_path / "documents/part_00001.parquet", tmp_path / "scored/part_00001.extended.parquet")

@@ -44,10 +44,10 @@ class SetAside:
 class Rows:
     """What a part function returns: a schema, and a generator of batches whose return value is a dict of statistics.
 
-    The statistics (counts by reason, histograms; plain JSON, deterministic) stay in the ledger beside the part.
+    The statistics (counts by reason, histograms; plain JSON, deterministic) stay in the ledger.
 
     A function that leaves rows out gives the schema ``set_aside`` and yields them as `SetAside` batches; they are kept
-    in a file beside the part. Its statistics then have ``rows_in``, which must be the rows of both: none is lost.
+    in a file next to the part. Its statistics then have ``rows_in``, which must be the rows of both: none is lost.
 
     A function that adds columns to rows of a part makes them with `extending`, which sets ``extends`` and ``chosen``.
     """
@@ -240,8 +240,8 @@ class StoredPart:
         found = self._extended_batches(self.extended, theirs, first_row)
         if not own:
             return found
-        beside = side_by_side(found, self._own_batches(own, first_row))
-        return (batch.select(list(names)) for batch in beside)
+        both = side_by_side(found, self._own_batches(own, first_row))
+        return (batch.select(list(names)) for batch in both)
 
     def _require(self, columns: Sequence[str], names: list[str]) -> None:
         if unknown := sorted(set(columns) - set(names)):  # pyarrow would leave them out without a word
@@ -300,17 +300,17 @@ def chosen_rows(batches: Iterator[pa.RecordBatch], chosen: Integers) -> Iterator
 def side_by_side(
     first: Iterator[pa.RecordBatch], second: Iterator[pa.RecordBatch], schema: pa.Schema | None = None
 ) -> Generator[pa.RecordBatch, None, Any]:
-    """Yield the columns of both beside each other, cut where a batch of either ends; return what ``second`` returns.
+    """Yield batches with the columns of both, cut where a batch of either ends; return what ``second`` returns.
 
     Raises:
         ShardsError: they have different numbers of rows.
     """
-    said: list[Any] = []
+    returned: list[Any] = []
 
-    def hearing() -> Iterator[pa.RecordBatch]:
-        said.append((yield from cast(Generator[pa.RecordBatch, None, Any], second)))
+    def until_it_returns() -> Iterator[pa.RecordBatch]:
+        returned.append((yield from cast(Generator[pa.RecordBatch, None, Any], second)))
 
-    lefts, rights = (filter(len, batches) for batches in (first, hearing()))
+    lefts, rights = (filter(len, batches) for batches in (first, until_it_returns()))
     left = right = pa.record_batch([], pa.schema([]))
     while True:
         left = left if len(left) else next(lefts, left)
@@ -323,8 +323,8 @@ def side_by_side(
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
         left, right = left.slice(rows), right.slice(rows)
     if more := len(left) + len(right) + sum(map(len, chain(lefts, rights))):
-        raise ShardsError(f"columns that are to stand beside each other differ in length, by {more:,} rows")
-    return said[0]
+        raise ShardsError(f"the columns of a part and those added to it differ in length, by {more:,} rows")
+    return returned[0]
 
 
 @dataclass(frozen=True)

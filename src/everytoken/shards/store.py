@@ -10,7 +10,7 @@ A folder of parts::
  A part is kept when a record of it, in the ledger or in ``.making``, has the wanted fingerprint *and* the file still
 has the SHA-256 of that record. Everything else is made. So a crash at any moment, a lost or damaged file, a changed
 parameter, function version or input part each redo exactly what they touch. The ledger is moved into ``.making``
-before the first part changes: there is no moment at which a complete ledger stands beside other parts.
+before the first part changes: there is no moment at which a complete ledger lies next to other parts.
  A part that extends another is as whole as any: the file of the other is linked (copied where there can be no link), so
 it stays readable when the other store is made again or removed. A link that is lost or damaged is made again from the
 input, and the part is kept.
@@ -99,9 +99,9 @@ def _files(root: Path, record: PartRecord) -> Iterator[tuple[Path, PartRecord | 
     """Yield each file of a part, and what its record says of it."""
     path = _part_path(root, record.name)
     yield path, record
-    for file, beside in ((record.set_aside, set_aside_path), (record.extended, extended_path)):
+    for file, path_of in ((record.set_aside, set_aside_path), (record.extended, extended_path)):
         if file is not None:
-            yield beside(path), file
+            yield path_of(path), file
 
 
 def _stored(root: Path, index: int, record: PartRecord) -> Iterator[StoredPart]:

@@ -1,4 +1,4 @@
-"""Rows become parquet files: the part, and beside it what was set aside, and the part that it extends.
+"""Rows become parquet files: the part, what was set aside, and a link to the part that it extends.
 
 Rows are written in row groups that end where the accumulated size of the rows reaches a limit. The cut depends on
 the rows alone, never on the batches in which they came, so the same rows give the same file; and memory is bounded
@@ -230,7 +230,7 @@ def _of_stored(part: StoredPart) -> FileRecord:
 
 
 def link_stored(part: StoredPart | None, path: Path) -> None:
-    """Let ``path`` be the file of ``part`` too; without one, nothing."""
+    """Let ``path`` be the file of ``part`` too; without a part, remove it."""
     if part is None:
         path.unlink(missing_ok=True)
         return

@@ -1,7 +1,7 @@
 """Why a document is in no split: what the stores of ingestion and the draw say of its address, or of its id.
 
 An address names the file, and so the parts of the plan that were made from it: one part is looked at. An id does not,
-so all parts of ``upstream_documents`` and what was set aside beside them are read for it, a batch at a time.
+so all parts of ``upstream_documents`` and all that was set aside are read for it, a batch at a time.
 """
 
 from __future__ import annotations

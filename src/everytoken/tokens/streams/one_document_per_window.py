@@ -3,7 +3,7 @@
 Window i holds document ``permutation[i]`` of all documents in part and row order: content, EOS, then EOS as padding.
 ``token_lengths.npy`` and ``sidecar.parquet`` have row i for window i. Windows are shuffled in the file
 (`everytoken.outofcore.row_places`), by part in as many processes as the engine has. Sidecar rows, which are of any
-size, are shuffled beside it (`everytoken.outofcore.shuffle`) by one process, at the same time: one parquet file has one
+size, are shuffled at the same time by one process (`everytoken.outofcore.shuffle`): one parquet file has one
 writer, and its encoder takes most of the time. Both need bounded memory, and no byte depends on the bound.
 """
 
