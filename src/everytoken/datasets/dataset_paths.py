@@ -24,15 +24,13 @@ class DatasetPaths(dict[str, Path]):
     """
 
     def __init__(self, catalog: Mapping[str, Any], folder: Path = Path()) -> None:
-        entries = {name: entry for name, entry in catalog.items() if "filepath" in entry and not name.startswith("_")}
-        self._folder, self._factories = (
-            folder,
-            {name: catalog[name] for name in sorted(catalog, key=_order) if "{" in name},
-        )
-        super().__init__({name: folder / entry["filepath"] for name, entry in entries.items() if "{" not in name})
-        self._entries = frozenset(catalog)
-        for factory in entries.keys() & self._factories.keys():
-            self.update(self._made_by(factory, folder / entries[factory]["filepath"]))
+        files = {name: folder / entry["filepath"] for name, entry in catalog.items() if "filepath" in entry}
+        super().__init__({name: path for name, path in files.items() if "{" not in name})
+        self._folder, self._entries = folder, frozenset(catalog)
+        self._factories = {name: catalog[name] for name in sorted(catalog, key=_order) if "{" in name}
+        for factory in self._factories:
+            if factory in files:
+                self.update(self._made_by(factory, files[factory]))
 
     def __missing__(self, name: str) -> Path:
         factory, values = self._factory_of(name)
@@ -57,7 +55,7 @@ class DatasetPaths(dict[str, Path]):
 
 
 def _form(text: str) -> re.Pattern[str]:
-    """Return the form of names or paths with placeholders, each of which stands for one character or more."""
+    """Return the form of names or paths; a placeholder in it matches one character or more."""
     literals = iter(map(re.escape, _PLACEHOLDER.split(text)[::2]))
     named = (f"(?P<{name}>.+?)" for name in _PLACEHOLDER.findall(text))
     return re.compile(next(literals) + "".join(name + literal for name, literal in zip(named, literals, strict=True)))
