@@ -124,11 +124,13 @@ def _verify_stored(paths: tuple[Path, ...], env: str | None, full: bool) -> None
     printed, stored, kept = _Printed(), dict[Path, str](), list[Path]()
     targets = [(str(path), path) for path in paths] or _stored_by_environment(env, printed)
     for name, path in targets:
-        kept += (steps := find_step_folders(path))
+        steps = find_step_folders(path)
+        kept += steps
         try:
             stored |= {one: name if one == path else str(one) for one in find_stored(path)}
         except StreamError as error:
-            printed.add([Check("", "failed", str(error))] if not steps else [])
+            if not steps:
+                printed.add([Check("", "failed", str(error))])
     tokenizers = tokenizers_of(list(stored))
     level: Level = "full" if full else "sampled"
     around: dict[Path, dict[str, Path]] = {}  # several indexes lie in one data folder
@@ -289,6 +291,8 @@ def _stored_by_environment(env: str | None, printed: _Printed) -> list[tuple[str
         outputs = dict.fromkeys(output for node in nodes for output in node.outputs if not output.endswith(WHEN_MADE))
         paths = DatasetPaths(context.config_loader["catalog"])
         for name, dataset in ((name, catalog.get(name)) for name in outputs):
+            if isinstance(dataset, JsonFile) and dataset.exists():
+                printed.add(run_checks((("file", _check_json),), dataset, (DatasetError, *READ_FAULTS), covers=name))
             if not hasattr(dataset, "ledger_summary"):
                 continue
             if not _is_made(paths[name]):
@@ -297,9 +301,6 @@ def _stored_by_environment(env: str | None, printed: _Printed) -> list[tuple[str
                 found.append((name, paths[name]))
             else:
                 printed.add(run_checks((("list", _check_list),), dataset, (DatasetError, *READ_FAULTS), covers=name))
-        for name, dataset in ((name, catalog.get(name)) for name in outputs):
-            if isinstance(dataset, JsonFile) and dataset.exists():
-                printed.add(run_checks((("file", _check_json),), dataset, (DatasetError, *READ_FAULTS), covers=name))
         trained = [one.checkpoints for one in context.params.values() if hasattr(one, "checkpoints")]
         folders = {str(checkpoints.folder) for checkpoints in trained if checkpoints is not None}
         found += [(folder, Path(folder)) for folder in sorted(folders) if find_step_folders(Path(folder))]
