@@ -109,7 +109,7 @@ def verify_checkpoint(folder: Path, *, full: bool = True) -> tuple[int, dict[str
     """Read all of a checkpoint; return its step, its state and its content.
 
     Args:
-        full: whether the SHA-256 of its files are compared; else only which files exist.
+        full: compare the SHA-256 of every file; else only the names of the files.
 
     Raises:
         CheckpointError: a file is missing, too many, or not what was written; with expected and found.

@@ -1,4 +1,4 @@
-"""Is a folder with a model what was written? Asked before it is exported, continued or listened to, and by a user."""
+"""Verify the files of a folder with a model: before it is exported, continued or generates text, and for a user."""
 
 from __future__ import annotations
 
@@ -34,8 +34,7 @@ def require_intact(folder: Path) -> None:
 
 def find_step_folders(folder: Path) -> list[Path]:
     """Return the checkpoints that runs keep while they train, in ``folder`` or below, in order of their paths."""
-    files = (folder / pattern for pattern in (STATE_FILE, CHECKPOINT_SUMS_FILE))
-    if any(file.is_file() for file in files):
+    if any((folder / name).is_file() for name in (STATE_FILE, CHECKPOINT_SUMS_FILE)):
         return [folder]
     return sorted(path for path in folder.glob("**/step_*") if path.is_dir())
 
