@@ -1,7 +1,7 @@
-"""Split files: the documents of a split with their texts, for others to read; the files that a manifest lists without.
+"""Split files: the documents of a split with their texts, for other programs. A manifest lists the same without texts.
 
-A file a part, in the order of the manifest: same parts, same rows. The columns are those of the published split files,
-and the address. A document that was taken down keeps its row, with an empty text and no id.
+One file a part, with parts and rows in the order of the manifest. The columns are those of the published split files,
+then the address. A document that was taken down keeps its row, with an empty text and no id.
 """
 
 from __future__ import annotations
