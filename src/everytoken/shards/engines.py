@@ -9,8 +9,8 @@ that moment another try, each alone, so that the culprit is named. When the call
 workers are killed at once: outputs are atomic, so there is nothing to wait for; and when the caller itself is killed,
 workers end by themselves.
 
-A store of parts runs its part function in an engine. The function of an artifact runs in the caller, and a `RangeMap`
-is how it maps another function over ranges of the artifact in the same engine.
+A store of parts runs its part function in an engine. The function of an artifact runs in the caller. With a `RangeMap`
+it maps another function over ranges of the artifact, in the engine of its store.
 """
 
 from __future__ import annotations

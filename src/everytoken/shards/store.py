@@ -11,9 +11,9 @@ A folder of parts::
 has the SHA-256 of that record. Everything else is made. So a crash at any moment, a lost or damaged file, a changed
 parameter, function version or input part each redo exactly what they touch. The ledger is moved into ``.making``
 before the first part changes: there is no moment at which a complete ledger lies next to other parts.
- A part that extends another is as whole as any: the file of the other is linked (copied where there can be no link), so
-it stays readable when the other store is made again or removed. A link that is lost or damaged is made again from the
-input, and the part is kept.
+ A part that extends another is as whole as any. The file of the other is linked, or copied where there can be no
+link. So the part stays readable when the other store is made again or removed. A link that is lost or damaged is made
+again from the input, and the part is kept.
 """
 
 from __future__ import annotations
