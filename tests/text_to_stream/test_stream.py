@@ -467,6 +467,22 @@ def test_the_proofs_are_in_the_cache_of_the_user(
     assert not (tmp_path / "out.certificate").exists()
 
 
+def test_a_cache_that_cannot_be_written_ends_no_run(
+    tmp_path: Path,
+    tokenizer: Path,
+    three: list[Path],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    if not registry.installed_engines():
+        pytest.skip("no fast engine is installed")
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("EVERYTOKEN_CACHE", str(tmp_path / "file"))
+    name = next(iter(registry.installed_engines()))
+    assert make(three, tmp_path / "out", parameters(tokenizer, engine=name)).stream.measured["engine"] == name
+    assert len([message for message in caplog.messages if "EVERYTOKEN_CACHE" in message]) == 1
+
+
 class _Wrong:
     """An engine that swaps two ids where a text has a needle."""
 

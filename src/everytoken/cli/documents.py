@@ -113,7 +113,7 @@ def audit_scores(
     type=click.IntRange(0),
     default=100,
     show_default=True,
-    help="At most so many of all documents are encoded again.",
+    help="About so many documents at most; each file rounds its share.",
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of certificate and recheck.")
 @click.option("--max-line-bytes", type=click.IntRange(1), default=1 << 29, show_default=True)

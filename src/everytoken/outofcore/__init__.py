@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from everytoken.outofcore.external_sort import ExternalSort
     from everytoken.outofcore.grouping import begins, distinct, find_repeats
     from everytoken.outofcore.row_places import Bucket, RowPlaces, plan_places
-    from everytoken.outofcore.row_scatter import RowScatter
     from everytoken.outofcore.shuffle import destinations, in_order
 
 __getattr__, __dir__ = exports(__name__, __file__)
@@ -19,7 +18,6 @@ __all__ = [
     "Bucket",
     "ExternalSort",
     "RowPlaces",
-    "RowScatter",
     "ShuffleError",
     "begins",
     "destinations",

@@ -64,8 +64,7 @@ def engine_of_run(
         )
     policy = rules.special_tokens_in_text
     on = ComparedOn(tokenizer_sha256, rules.eos_token, policy, reference_version(), cases, seed)
-    kept = KeptVerdicts(folder, on)
-    found = kept.find(engines)
+    found = KeptVerdicts(folder, on).find(engines)
     if missing := [name for name in engines if name not in found]:
         if wanted == FASTEST and text_bytes < corpus_bytes_of_proof(cases, len(missing)):
             logger.info("%s encodes: to prove %s equal costs more than it saves here", REFERENCE, ", ".join(missing))
@@ -76,7 +75,7 @@ def engine_of_run(
 
         documents = sampled_documents(sampled, seed)
         opened = open_tokenizer(rules.place, rules.eos_token)
-        compare_engines(
+        proof, measured = compare_engines(
             opened,
             engines=engines,
             special_tokens_in_text=policy,
@@ -85,8 +84,9 @@ def engine_of_run(
             seed=seed,
             kept_in=folder,
         )
-        logger.info("compared in %.1f s; kept in %s", time.monotonic() - begin, folder)
-        found = kept.find(engines)
+        logger.info("compared in %.1f s", time.monotonic() - begin)
+        speeds = measured["megabytes_per_second"]
+        found = {name: (verdict, speeds.get(name)) for name, verdict in proof["engines"].items()}
     name = fastest_of(found, REFERENCE) if wanted == FASTEST else wanted
     verdicts = {engine: verdict for engine, (verdict, _) in found.items()}
     return proven_engine(verdicts, name, on.reference, str(folder), "Run the command again: it compares them again")

@@ -69,10 +69,10 @@ class Tokenization:
         certificate: folder of the proofs of engines; None: the user's (`everytoken.tokens.engines.kept_verdicts`).
         cases: adversarial texts that engines are compared on before use.
         recheck_share: of the documents, which the reference encodes again during the run.
-        recheck_documents: so many of them at most.
+        recheck_documents: about so many of them at most; each file rounds its share.
         seed: of the certificate's texts and of these documents.
         max_line_bytes: a longer line is an error; a worker may need several times that memory.
-        keep_parts: whether the encoded files stay beside the stream.
+        keep_parts: whether the encoded files stay next to the stream.
     """
 
     tokenizer: Path

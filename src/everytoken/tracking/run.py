@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from everytoken.redaction import Redaction, redacted
+from everytoken.shards import file_sha256
 from everytoken.tracking.delivery import Sender
 from everytoken.tracking.errors import TrackingError
 from everytoken.tracking.mlflow_keys import Point, flat_key, flat_parameters, shorten
@@ -107,8 +108,7 @@ def _file_digest(path: Path) -> str:
 @functools.lru_cache(maxsize=4096)
 def _digest_of(path: Path, size: int, mtime_ns: int, inode: int) -> str:
     """SHA-256 of a file; cached while size, time and inode stay, as one file may be read by many nodes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return file_sha256(path)
 
 
 class TrackedRun:

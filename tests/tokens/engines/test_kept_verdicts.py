@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -22,7 +23,6 @@ from everytoken.tokens.engines.kept_verdicts import (
     corpus_bytes_of_proof,
     fastest_of,
 )
-from everytoken.tokens.errors import TokenizerError
 from everytoken.tokens.tokenizer.document_tokenizer import DocumentTokenizer, open_tokenizer
 from tests.text_to_stream.files import EOS, write_tokenizer
 
@@ -75,13 +75,32 @@ def test_a_damaged_verdict_is_not_used_and_made_again(
     assert kept.find({"one": "1.0"}) == {"one": (EQUAL, 12.5)}
 
 
-def test_a_folder_that_cannot_be_made_is_an_error_with_a_remedy(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_a_warning_with_a_remedy(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "file").touch()
-    with (
-        pytest.raises(TokenizerError, match=r"cannot be kept in .*file.*Set EVERYTOKEN_CACHE"),
-        KeptVerdicts(tmp_path / "file" / "below", ON).being_completed(),
-    ):
-        pass
+    with KeptVerdicts(tmp_path / "file" / "below", ON).being_completed() as can_keep:
+        assert not can_keep
+    (warning,) = caplog.messages
+    assert re.search(r"cannot be kept in .*file/below \(Not a directory\).*Set EVERYTOKEN_CACHE", warning)
+
+
+def test_a_verdict_that_cannot_be_written_or_read_is_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "file"
+    folder.touch()
+    kept = KeptVerdicts(folder, ON)
+    kept.keep("one", EQUAL, 12.5)
+    kept.keep("two", EQUAL, 12.5)
+    assert len(caplog.messages) == 1 and f"{folder} (" in caplog.messages[0]
+    unreadable = tmp_path / "unreadable"
+    KeptVerdicts(unreadable, ON).keep("one", EQUAL, 12.5)
+    (ledger,) = unreadable.glob("*/ledger.json")
+    ledger.unlink()
+    ledger.mkdir()
+    assert KeptVerdicts(unreadable, ON).find({"one": "1.0"}) == {}
+    assert len(caplog.messages) == 2 and f"{unreadable} (Is a directory)" in caplog.messages[1]
 
 
 def test_the_fastest_is_one_that_is_equal() -> None:
@@ -152,6 +171,16 @@ def test_generated_texts_are_compared_once_and_documents_always(
     assert counting.texts == 0
     assert none["engines"]["counting"]["equal"] and kept_speeds["fastest"] == "counting"
     assert kept_speeds["megabytes_per_second"]["counting"] == speeds["megabytes_per_second"]["counting"]
+
+
+def test_a_proof_that_cannot_be_kept_is_made_and_used(
+    tokenizer: DocumentTokenizer, counting: _Counting, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    proof, _ = compared(tokenizer, tmp_path / "file", ["a document"])
+    assert proof == compared(tokenizer, tmp_path / "kept", ["a document"])[0]
+    assert proof["engines"]["counting"]["equal"]
+    assert [str(tmp_path / "file") in message for message in caplog.messages] == [True]
 
 
 _BOTH = """

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from tokenizers import Tokenizer
 
-from everytoken.outofcore.row_scatter import RowScatter
+from everytoken.outofcore import plan_places
 from everytoken.tokens import StreamError, open_indexed, token_dtype, write_annotated_stream, write_compact_stream
 from everytoken.tokens.streams import megatron
 from tests.tokens.corpora import documents, small_tokenizer, stored, tokenizer_of
@@ -203,16 +203,19 @@ def test_a_stream_of_more_than_2_31_tokens_and_2_32_bytes_has_64_bit_pointers(tm
     assert path.stat().st_blocks * 512 < 1 << 20
 
 
-@MEMORY
+@pytest.mark.parametrize("memory", [4 << 20, 1 << 40])
 def test_windows_are_shuffled_beyond_2_32_bytes(tmp_path: Path, memory: int) -> None:
-    rows, position = np.arange(1, 22).astype("<u2").reshape(7, 3), np.array([3, 1, 6, 0, 2, 5, 4])
-    path, start = tmp_path / "rows", 2**32 + 3
-    sparse_file(path, start)
-    with path.open("r+b") as file:
-        file.seek(start)
-        scatter = RowScatter(file, position, 3, rows.dtype, memory)
-        scatter.add(rows)
-        scatter.finish()
-        file.seek(start)
-        assert np.array_equal(np.fromfile(file, "<u2").reshape(7, 3)[position], rows)
-    assert path.stat().st_size == start + 42
+    """The last rows of 5 GiB; memory for two rows, and for all."""
+    rows, count, row_bytes = np.arange(1, 5), 5 << 10, 1 << 20
+    position = np.arange(count)
+    position[-4:] = position[[-2, -4, -1, -3]]
+    path = tmp_path / "rows"
+    places = plan_places(path, [position], count, row_bytes, memory=memory, workers=1, scratch=tmp_path)
+    for row, value in zip(range(count - 4, count), rows.astype("<u8"), strict=True):
+        places.write_bytes(row, row_bytes - 8, value[None])
+    for bucket in places.buckets()[-3:]:
+        places.sort(bucket).unlink()
+    assert path.stat().st_size == count * row_bytes
+    found = [np.fromfile(path, "<u8", 1, offset=(row + 1) * row_bytes - 8)[0] for row in position[-4:].tolist()]
+    assert found == rows.tolist()
+    assert len(places.buckets()) == (0 if memory == 1 << 40 else count // 2)

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from benchmarks.peers import add_flat
-from everytoken.outofcore.errors import ShuffleError
 from everytoken.tokens import StreamError, WindowWriter, open_indexed
 from everytoken.tokens.streams import megatron
 
@@ -88,30 +87,6 @@ def test_an_id_that_does_not_fit_is_an_error_and_leaves_no_index(
         ):
             writer.write(np.array([[1, bad]], given_type))
         assert not (tmp_path / "s.idx").exists()
-
-
-@pytest.mark.parametrize("memory", [1, 1 << 20])
-def test_windows_may_come_in_another_order_than_they_have(tmp_path: Path, memory: int) -> None:
-    windows = np.arange(60).reshape(20, 3)
-    with WindowWriter(tmp_path / "s", 3, np.uint16) as writer:
-        writer.write(windows[:2])
-        with writer.shuffled(np.arange(10)[::-1], memory) as write:
-            write(windows[2:7])
-            write(windows[7:12])
-        writer.write(windows[12:])
-    assert writer.windows == 20
-    expected = np.concatenate([windows[:2], windows[2:12][::-1], windows[12:]])
-    assert np.array_equal(open_indexed(tmp_path / "s").windows(), expected)
-
-
-def test_windows_that_are_missing_leave_no_index(tmp_path: Path) -> None:
-    with (
-        pytest.raises(ShuffleError, match="3 places and 2 rows"),
-        WindowWriter(tmp_path / "s", 3, np.uint16) as writer,
-        writer.shuffled(np.arange(3), 100) as write,
-    ):
-        write(np.zeros((2, 3), np.uint16))
-    assert not (tmp_path / "s.idx").exists()
 
 
 def test_windows_of_another_length_are_refused(tmp_path: Path) -> None:

@@ -15,12 +15,12 @@ becomes several (`cut_chat`):
 So every token of the assistant is learned once. Left out, and counted, are what follows its last turn and the said
 fronts. Windows are in the order ``numpy_generator(seed).permutation(windows)`` of chats in part and row order.
 
-Cost. One process reads and encodes; memory is a batch of rows, and ``shuffle_memory``; disk twice the windows.
+Cost. One process reads and encodes; memory is a batch of rows, and ``shuffle_memory``. Disk: twice the windows, and in
+temporary files 24 bytes a window and ``shuffle_memory``.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from bisect import bisect_right
@@ -33,9 +33,9 @@ from typing import Any
 import numpy as np
 
 from everytoken.corpus import excluded_addresses
-from everytoken.outofcore import RowScatter, destinations
+from everytoken.outofcore import destinations, plan_places
 from everytoken.seeds import numpy_generator
-from everytoken.shards import Artifact, Built, Shards, versioned
+from everytoken.shards import IN_THIS_PROCESS, Artifact, Built, Shards, fsync_file, versioned
 from everytoken.tokens.chat.conversations import ChatTokens
 from everytoken.tokens.chat.documents import SKIPPED_CHAT_REASONS, chats_of
 from everytoken.tokens.chat.parameters import ChatParameters
@@ -45,8 +45,8 @@ from everytoken.tokens.streams import (
     LOSS_MASK_FILE,
     TokenizerFacts,
     WindowCounts,
-    WindowWriter,
     mask_bytes,
+    open_placed_windows,
     pack_mask,
     stored_dtype,
     tokenizer_facts,
@@ -97,7 +97,7 @@ def write_chat_windows(
         eos_token: begins each chat, pads, and may end turns.
         seq_length: tokens that a window predicts; a window has one more.
         max_lossy_share: an error when a greater share of the chats loses text.
-        shuffle_memory: bytes for windows in memory; 17 bytes a window come on top.
+        shuffle_memory: bytes for windows in memory; 16 bytes a window come on top.
         exclusions: of the parts of the documents (`everytoken.corpus.exclusion`); None: none.
 
     Returns:
@@ -139,13 +139,12 @@ def write_chat_windows(
         total = sum(source.windows for source in counts.by_source.values())
         position = destinations(numpy_generator(chats.seed).permutation(total))
         half = shuffle_memory // 2
-        with (
-            WindowWriter(folder / _CHATS, window, facts.dtype) as writer,
-            writer.shuffled(position, half) as write,
-        ):
-            for block in _rows(windows, window, facts.dtype):
-                write(block)
-        _write_masks(folder / LOSS_MASK_FILE, masks, position, mask_bytes(seq_length), half)
+        with open_placed_windows(
+            folder / _CHATS, window, facts.dtype, [position], total, memory=half, ranges=IN_THIS_PROCESS
+        ) as placed:
+            for first, block in _rows(windows, window, stored_dtype(facts.dtype)):
+                placed.write(first, block)
+        _write_masks(folder / LOSS_MASK_FILE, masks, position, mask_bytes(seq_length), half, scratch)
     shutil.rmtree(scratch)
     return Built(counts.statistics(total, seq_length, facts))
 
@@ -276,23 +275,26 @@ def _require_chats(counts: _Counts, max_lossy_share: float, encoder: DocumentEnc
         )
 
 
-def _rows(file: Any, items: int, dtype: np.dtype[Any]) -> Iterator[np.ndarray]:
-    """Yield the rows of a file that was just written, (n, items)."""
+def _rows(file: Any, items: int, dtype: np.dtype[Any]) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield the rows of a file that was just written, (n, items), with the number of the first of them."""
     file.seek(0)
-    size = items * stored_dtype(dtype).itemsize
+    first, size = 0, items * dtype.itemsize
     while block := file.read(max(1, _COPIED_BYTES // size) * size):
-        yield np.frombuffer(block, stored_dtype(dtype)).reshape(-1, items)
+        yield first, np.frombuffer(block, dtype).reshape(-1, items)
+        first += len(block) // size
 
 
-def _write_masks(path: Path, masks: Any, position: np.ndarray, size: int, memory: int) -> None:
+def _write_masks(path: Path, masks: Any, position: np.ndarray, size: int, memory: int, scratch: Path) -> None:
     """Write what `numpy.save` would write of all masks in the order of their windows."""
+    places = plan_places(
+        scratch / "ordered", [position], len(position), size, memory=memory, workers=1, scratch=scratch
+    )
+    for first, rows in _rows(masks, size, np.dtype(np.uint8)):
+        places.write(first, rows)
+    for bucket in places.buckets():
+        places.sort(bucket).unlink()
     header = {"descr": "|u1", "fortran_order": False, "shape": (len(position), size)}
-    with path.open("w+b") as file:
+    with path.open("wb") as file, places.file.open("rb") as ordered:
         np.lib.format.write_array_header_1_0(file, header)
-        scatter = RowScatter(file, position, size, np.dtype(np.uint8), memory)
-        masks.seek(0)
-        while block := masks.read(max(1, _COPIED_BYTES // size) * size):
-            scatter.add(np.frombuffer(block, np.uint8).reshape(-1, size))
-        scatter.finish()
-        file.flush()
-        os.fsync(file.fileno())
+        shutil.copyfileobj(ordered, file)
+    fsync_file(path)

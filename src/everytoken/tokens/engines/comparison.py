@@ -79,7 +79,7 @@ def compare_engines(
         special_tokens_in_text: what becomes of special tokens that a text spells.
         documents: a label (part and row, or file and line) and a text each; of a very long text its begin is compared.
         kept_in: folder of verdicts on the adversarial set (`everytoken.tokens.engines.kept_verdicts`): these are not
-            found out again, and new ones are kept there. None: all are found out.
+            found out again, and new ones are kept there if it can be written. None: all are found out.
 
     Returns:
         Statistics - tokenizer_sha256, special_tokens_in_text, seed, cases, documents and documents_digest (the texts
@@ -91,7 +91,7 @@ def compare_engines(
     sha256 = hashlib.sha256(tokenizer.content).hexdigest()
     on = ComparedOn(sha256, tokenizer.eos_token, special_tokens_in_text, reference.version, cases, seed)
     kept = KeptVerdicts(kept_in, on) if kept_in is not None and engines else None
-    with nullcontext() if kept is None else kept.being_completed():
+    with nullcontext(False) if kept is None else kept.being_completed() as can_keep:
         found = kept.find(engines) if kept is not None else {}
         trials = [
             _Trial(name, version, tokenizer, special_tokens_in_text, found.get(name))
@@ -109,7 +109,7 @@ def compare_engines(
             trial.check_again(generated.slice + sampled.slice)
         measured = _speeds(reference, trials, _timed(sampled, generated))
         for trial in fresh:
-            if kept is not None:
+            if kept is not None and can_keep:
                 kept.keep(trial.name, trial.verdict, trial.speed)
     for trial in trials:
         if trial.difference is not None:

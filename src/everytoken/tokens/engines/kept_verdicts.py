@@ -4,7 +4,7 @@ A verdict is of one engine and version on the generated texts of one tokenizer. 
 its digests are checked when it is read. A damaged one is made again, with a warning.
 
 The cache is ``$EVERYTOKEN_CACHE``, else ``$XDG_CACHE_HOME/everytoken``, else ``~/.cache/everytoken``. It may be
-removed at any time.
+removed at any time. Where it cannot be read or written, one warning says so, and each run compares the engines again.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TypedDict
 
@@ -83,22 +84,21 @@ class KeptVerdicts:
     compared_on: ComparedOn
 
     @contextmanager
-    def being_completed(self) -> Iterator[None]:
+    def being_completed(self) -> Iterator[bool]:
         """Hold the lock of this tokenizer's verdicts: of two runs the second one waits, and finds what is made.
 
-        Raises:
-            TokenizerError: the folder cannot be made.
+        The block gets whether the lock is held: without it, nothing may be kept.
         """
         lock = self.folder / f".{self.compared_on.tokenizer_sha256[:16]}.lock"
-        try:
-            lock.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise TokenizerError(
-                f"the verdicts on engines cannot be kept in {self.folder} ({error}). Set {CACHE_VARIABLE} to a folder "
-                "that you can write"
-            ) from error
-        with locked(lock):
-            yield
+        with ExitStack() as held:
+            try:
+                lock.mkdir(parents=True, exist_ok=True)
+                held.enter_context(locked(lock))
+                can_keep = True
+            except OSError as error:
+                _warn_once(self.folder, error.strerror)
+                can_keep = False
+            yield can_keep
 
     def find(self, engines: Mapping[str, str]) -> dict[str, tuple[EngineVerdict, float | None]]:
         """Return verdict and MB/s by engine, of those that are kept; ``engines`` has their versions."""
@@ -112,7 +112,10 @@ class KeptVerdicts:
     def keep(self, engine: str, verdict: EngineVerdict, speed: float | None) -> None:
         """Keep the verdict on an engine; one that is kept already stays."""
         planned, store = self._planned(engine, verdict, speed)
-        store.save(planned)
+        try:
+            store.save(planned)
+        except OSError as error:
+            _warn_once(self.folder, error.strerror)
 
     def _read(self, engine: str, version: str) -> Artifact | None:
         _, store = self._planned(engine, {"version": version, "equal": False, "difference": None}, None)
@@ -120,7 +123,9 @@ class KeptVerdicts:
             return store.load() if store.exists() else None
         except DamagedStore as error:
             logger.warning("%s; the engine is compared again", error)
-            return None
+        except OSError as error:
+            _warn_once(self.folder, error.strerror)
+        return None
 
     def _planned(self, engine: str, verdict: EngineVerdict, speed: float | None) -> tuple[Artifact, ArtifactStore]:
         """Return the verdict, and where it is kept: the name of the folder is the fingerprint of its key."""
@@ -129,6 +134,17 @@ class KeptVerdicts:
         assert planned.recipe is not None
         sha256, fingerprint = self.compared_on.tokenizer_sha256, planned.recipe.fingerprint([])
         return planned, ArtifactStore(self.folder / f"{sha256[:16]}_{engine}-{verdict['version']}_{fingerprint[:32]}")
+
+
+@cache
+def _warn_once(folder: Path, reason: str | None) -> None:
+    logger.warning(
+        "the verdicts on engines cannot be kept in %s (%s), so each run compares the engines again. Set %s to a folder "
+        "that you can write",
+        folder,
+        reason,
+        CACHE_VARIABLE,
+    )
 
 
 def fastest_of(verdicts: Mapping[str, tuple[EngineVerdict, float | None]], otherwise: str) -> str:

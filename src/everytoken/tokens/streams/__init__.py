@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         write_annotated_stream,
         write_compact_stream,
     )
+    from everytoken.tokens.streams.placed_windows import open_placed_windows
     from everytoken.tokens.streams.raw_shard_order import places
     from everytoken.tokens.streams.raw_shards import DTYPES, MANIFEST_FILE, RawShardStatistics, write_raw_shards
     from everytoken.tokens.streams.streams_by_path import GivenFiles, files_read, given_files, path_of
@@ -95,6 +96,7 @@ __all__ = [
     "mask_bytes",
     "open_indexed",
     "open_loss_mask",
+    "open_placed_windows",
     "open_raw_shards",
     "open_tokens",
     "pack_mask",

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -74,28 +73,6 @@ class WindowWriter:
         stored = self._stored(windows)
         self._opened().write(stored.data)
         self.windows += len(stored)
-
-    @contextmanager
-    def shuffled(self, position: np.ndarray, memory: int) -> Iterator[Callable[[np.ndarray], None]]:
-        """Append windows in another order than they come in, see `everytoken.outofcore.row_scatter`.
-
-        The block gets a function to call with windows of shape (n, window), again and again; window i of all those
-        becomes window ``position[i]`` of what is appended.
-
-        Args:
-            position: a permutation of 0..n-1, int64 (n,).
-            memory: bytes that windows may take in memory.
-
-        Raises:
-            ShuffleError: ``position`` is no permutation, or there are more or fewer windows.
-            StreamError: as `write`.
-        """
-        from everytoken.outofcore import RowScatter  # loaded here: it needs pyarrow, and the headers of a stream do not
-
-        scatter = RowScatter(self._opened(), position, self._window, self._dtype, memory)
-        yield lambda windows: scatter.add(self._stored(windows))
-        scatter.finish()
-        self.windows += len(position)
 
     def _opened(self) -> BinaryIO:
         if self._file is None:

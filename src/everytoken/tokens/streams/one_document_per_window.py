@@ -28,7 +28,7 @@ from everytoken.tokens.streams.documents import (
     require_encoded,
 )
 from everytoken.tokens.streams.padding import padded
-from everytoken.tokens.streams.placed_windows import PlacedWindows, placed_windows
+from everytoken.tokens.streams.placed_windows import PlacedWindows, open_placed_windows
 
 TOKEN_LENGTHS_FILE = "token_lengths.npy"
 SIDECAR_FILE = "sidecar.parquet"
@@ -88,7 +88,7 @@ def write_padded_stream(
     position = destinations(numpy_generator(seed).permutation(documents))
     lengths = _lengths(tokens, position)
     half = shuffle_memory // 2  # windows and sidecar are shuffled at the same time
-    with placed_windows(
+    with open_placed_windows(
         folder / name, window, facts.dtype, [position], documents, memory=half, ranges=ranges
     ) as placed:
         rows = _SidecarRows(tokens, sidecar, needed, placed, half, folder / SIDECAR_FILE)

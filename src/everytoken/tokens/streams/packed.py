@@ -39,7 +39,7 @@ from everytoken.tokens.streams.loss_mask import LOSS_MASK_FILE
 from everytoken.tokens.streams.masked_windows import MaskedWindows, MaskStatistics, mask_statistics, spans_in_order
 from everytoken.tokens.streams.megatron import stored_dtype
 from everytoken.tokens.streams.one_document_per_window import write_padded_stream
-from everytoken.tokens.streams.placed_windows import PlacedWindows, placed_windows
+from everytoken.tokens.streams.placed_windows import PlacedWindows, open_placed_windows
 
 _COMPACT, _ANNOTATED = "compact", "annotated"
 _BLOCK_BYTES = 100 << 30
@@ -112,7 +112,7 @@ def write_compact_stream(
     masked, windows = MaskedWindows(spans, window), total // window
     ranges = ranges.unless_small(total * facts.dtype.itemsize)
     positions = _positions(windows, block, seed, masked)
-    with placed_windows(
+    with open_placed_windows(
         folder / name, window, facts.dtype, positions, windows, memory=shuffle_memory, ranges=ranges
     ) as placed:
         for _ in ranges(_WritePart(placed, facts, seed, shuffle_memory // ranges.workers), parts):

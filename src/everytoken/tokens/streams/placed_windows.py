@@ -60,7 +60,7 @@ class PlacedWindows:
 
 
 @contextmanager
-def placed_windows(
+def open_placed_windows(
     prefix: Path, window: int, dtype: Any, positions: Iterable[np.ndarray], count: int, *, memory: int, ranges: RangeMap
 ) -> Iterator[PlacedWindows]:
     """Give windows to write; when the block ends, put them in order and write ``prefix.idx``. Both files are fsynced.
