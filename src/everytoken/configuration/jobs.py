@@ -18,6 +18,7 @@ import json
 import logging
 from collections.abc import Iterator, Mapping
 from functools import cached_property, reduce
+from importlib import import_module
 from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,7 +34,7 @@ from kedro.utils import find_kedro_project
 from omegaconf.errors import InterpolationKeyError
 
 from everytoken.configuration.files import CONFIG_LOADER_ARGS, read_folder, read_plainly
-from everytoken.pipeline_registry import JOBS
+from everytoken.pipeline_registry import DEFAULT_JOB, JOBS
 from everytoken.redaction import Redaction, SecretError, require_no_secrets
 from everytoken.shards import write_text
 from everytoken.system_errors import SystemTrouble, explained
@@ -210,7 +211,7 @@ class JobConfigLoader(OmegaConfigLoader):
 
 
 class JobContext(KedroContext):
-    """The context of a session, in which ``__default__`` is the job of the environment."""
+    """The context of a session: ``__default__`` is the job of the environment, other pipelines are their part of it."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -220,6 +221,9 @@ class JobContext(KedroContext):
         loader.project_path = self.project_path
         if "__default__" in pipelines:  # not for `kedro run --pipelines NAME`
             pipelines["__default__"] = reduce(add, (pipelines[name] for name in loader.default_pipelines()))
+        for name, part in _parts_of(loader.job).items():
+            if name in pipelines:
+                pipelines[name] = part
 
 
 class ConfigurationHook:
@@ -328,6 +332,15 @@ class ReplayHook:
 
             require_whole(release)
             keep_to_release(self._project / self._loader["globals"]["data"], release)
+
+
+def _parts_of(job: str) -> dict[str, Pipeline]:
+    """Return the pipelines that a job is made of, by name; nothing where they are as they are registered."""
+    if job == DEFAULT_JOB:
+        return {}
+    whole: Pipeline = import_module(f"everytoken.pipelines.{job}").create_pipeline()
+    names = {node.namespace.split(".")[0] for node in whole.nodes if node.namespace is not None} - {job}
+    return {name: whole.only_nodes_with_namespaces([name]) for name in sorted(names)}
 
 
 def _finds_excluded(node: Node) -> bool:

@@ -6,7 +6,7 @@ from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
     from everytoken.corpus.sampling.formulas import SubsamplingParameters, estimated_tokens, sum_tokens, totals_of
-    from everytoken.corpus.sampling.held_out import HeldOutParameters
+    from everytoken.corpus.sampling.held_out import HeldOutParameters, HeldOutRule
     from everytoken.corpus.sampling.report import (
         DrawnParts,
         DrawnSums,
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         select_held_out,
         select_split,
     )
+    from everytoken.corpus.sampling.unscored_splits import UnscoredCounts, check_split_conservation, split_unscored
 
 __getattr__, __dir__ = exports(__name__, __file__)
 
@@ -37,14 +38,17 @@ __all__ = [
     "DrawnSums",
     "EstimatedTokens",
     "HeldOutParameters",
+    "HeldOutRule",
     "HeldOutStatistics",
     "SPLIT_FILE",
     "SplitFileStatistics",
     "SplitStatistics",
     "SubsamplingParameters",
+    "UnscoredCounts",
     "amounts_by_score",
     "amounts_by_stratum",
     "check_draw_conservation",
+    "check_split_conservation",
     "estimate_part_tokens",
     "estimated_tokens",
     "limit",
@@ -53,6 +57,7 @@ __all__ = [
     "select_held_out",
     "select_split",
     "split_file_part",
+    "split_unscored",
     "strata_table",
     "sum_tokens",
     "totals_of",

@@ -35,7 +35,7 @@ from everytoken.arrays import Flags, Floats, Integers
 from everytoken.corpus.documents import N_CLASSES
 from everytoken.corpus.errors import SamplingError
 from everytoken.corpus.exclusion import ExclusionParameters
-from everytoken.corpus.sampling.held_out import HeldOutParameters
+from everytoken.corpus.sampling.held_out import HeldOutParameters, HeldOutRule
 from everytoken.corpus.sampling.strata import Shortfall, Strata, scales_of
 from everytoken.corpus.statistics import add_statistics
 from everytoken.seeds import numpy_generator
@@ -77,6 +77,11 @@ class SubsamplingParameters(EstimateParameters):
     def held_out(self) -> HeldOutParameters:
         """The parameters of the held-out split, which no draw and no strata change."""
         return HeldOutParameters(**{name: getattr(self, name) for name in HeldOutParameters.model_fields})
+
+    @property
+    def held_out_rule(self) -> HeldOutRule:
+        """The parameters of the held-out split of documents without scores."""
+        return HeldOutRule(**{name: getattr(self, name) for name in HeldOutRule.model_fields})
 
 
 class SampledRows(NamedTuple):
@@ -149,7 +154,7 @@ class StratumBudget(TypedDict):
     unannotated: float
 
 
-def estimated_tokens(lengths: Integers, parameters: HeldOutParameters) -> Floats:
+def estimated_tokens(lengths: Integers, parameters: HeldOutRule) -> Floats:
     """Return ``min(length / chars_per_token, max_tokens_per_document)`` of each row, float64 of shape (rows,)."""
     return np.minimum(lengths / parameters.chars_per_token, parameters.max_tokens_per_document)
 

@@ -19,11 +19,10 @@ from everytoken.address import address_rows
 from everytoken.corpus.documents import N_CLASSES
 
 
-class HeldOutParameters(BaseModel):
-    """What the held-out split reads: another draw, or other strata, keep it as it is.
+class HeldOutRule(BaseModel):
+    """Which documents are held out, and how tokens are estimated: what needs no scores.
 
     Attributes:
-        annotation_threshold: lowest safety score of a row above.
         chars_per_token: characters (code points) of one estimated token.
         max_tokens_per_document: cap of the estimate of one document.
         held_out_seed: of the held-out split; not the seed of the draw, so that other draws keep the same held-out
@@ -33,14 +32,23 @@ class HeldOutParameters(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    annotation_threshold: Annotated[int, Field(ge=0, lt=N_CLASSES)]
     chars_per_token: Annotated[FiniteFloat, Field(gt=0)]
     max_tokens_per_document: Annotated[FiniteFloat, Field(gt=0)]
     held_out_seed: int
     held_out_share: Annotated[float, Field(ge=0, lt=1)]
 
 
-def held_out_rows(batch: pa.RecordBatch, parameters: HeldOutParameters) -> npt.NDArray[np.bool_]:
+class HeldOutParameters(HeldOutRule):
+    """What the held-out split of scored documents reads: another draw, or other strata, keep it as it is.
+
+    Attributes:
+        annotation_threshold: lowest safety score of a row above.
+    """
+
+    annotation_threshold: Annotated[int, Field(ge=0, lt=N_CLASSES)]
+
+
+def held_out_rows(batch: pa.RecordBatch, parameters: HeldOutRule) -> npt.NDArray[np.bool_]:
     """Return which rows of a batch of documents are held out, shape (rows,), by their addresses."""
     if parameters.held_out_share == 0 or batch.num_rows == 0:
         return np.zeros(batch.num_rows, np.bool_)

@@ -33,7 +33,7 @@ from everytoken.corpus.sampling.formulas import (
     require_scores,
     sum_tokens,
 )
-from everytoken.corpus.sampling.held_out import HeldOutParameters, held_out_rows
+from everytoken.corpus.sampling.held_out import HeldOutParameters, HeldOutRule, held_out_rows
 from everytoken.corpus.sampling.strata import EVERYTHING, Strata
 from everytoken.shards import Part, Rows, versioned
 
@@ -41,11 +41,11 @@ Split = Literal["annotated", "unannotated"]
 _SPLITS: tuple[Split, ...] = ("annotated", "unannotated")  # in the order of `draw_rows`
 Numbers = npt.NDArray[np.int32]
 
-_COLUMNS = ("characters", "safety_score", "stratum", *ADDRESS_COLUMNS)
+_COLUMNS = ("characters", "stratum", *ADDRESS_COLUMNS)
 
 
-class _Facts(NamedTuple):
-    """What both passes need of each row; arrays of shape (rows,)."""
+class RowFacts(NamedTuple):
+    """What is read of each row of a part; arrays of shape (rows,)."""
 
     lengths: Integers
     tokens: Floats  # estimated
@@ -155,7 +155,7 @@ def select_split(
 
 
 def _split_statistics(
-    facts: _Facts, sampled: SampledRows, drawn: tuple[Integers, Integers], rows: Integers, with_strata: bool
+    facts: RowFacts, sampled: SampledRows, drawn: tuple[Integers, Integers], rows: Integers, with_strata: bool
 ) -> SplitStatistics:
     is_left = ~facts.is_held_out
     for of_split in drawn:
@@ -173,7 +173,7 @@ def _split_statistics(
         "unannotated": len(drawn[1]),
         "held_out": int(np.count_nonzero(facts.is_held_out)),
         "not_drawn": len(left),
-        **_statistics(facts, rows),
+        **drawn_counts(facts, rows),
         "not_drawn_by_score": _by_score(facts, left),
         **by_stratum,
     }
@@ -203,7 +203,7 @@ def select_held_out(part: Part, exclusions: Part | None = None, *, parameters: H
     rows = np.where(facts.is_held_out & ~is_excluded)[0]
     left_out = np.where(facts.is_held_out & is_excluded)[0]
 
-    held_out = _statistics(facts, rows)
+    held_out = drawn_counts(facts, rows)
     counted = HeldOutStatistics(
         rows_in=len(facts.tokens),
         rows=held_out["rows"],
@@ -217,7 +217,7 @@ def select_held_out(part: Part, exclusions: Part | None = None, *, parameters: H
 
 
 def _flags(
-    facts: _Facts,
+    facts: RowFacts,
     rows: Integers,
     parameters: HeldOutParameters,
     split: Split | Literal["held_out"],
@@ -230,30 +230,36 @@ def _flags(
     return counted
 
 
-def _gather(part: Part, parameters: HeldOutParameters) -> _Facts:
-    lengths: list[Any] = [np.empty(0, np.int64)]
+def _gather(part: Part, parameters: HeldOutParameters) -> RowFacts:
     scores: list[Any] = [np.empty(0, np.int64)]
+    nulls = 0
+    for batch in part.batches(["safety_score"]):
+        score = batch.column("safety_score")
+        nulls += score.null_count
+        scores.append((score.fill_null(0) if score.null_count else score).to_numpy(zero_copy_only=False))
+    all_scores = np.concatenate(scores)
+    require_scores(all_scores, nulls, part.name)
+    return gather_unscored(part, parameters)._replace(scores=all_scores.astype(np.int8))
+
+
+def gather_unscored(part: Part, rule: HeldOutRule) -> RowFacts:
+    """Return what splits need of the rows of a part of documents; all scores are 0."""
+    lengths: list[Any] = [np.empty(0, np.int64)]
     held_out: list[Any] = [np.empty(0, np.bool_)]
     source: list[Any] = [np.empty(0, np.int32)]
     stratum: list[Any] = [np.empty(0, np.int32)]
     sources: dict[str, int] = {}
     strata: dict[str, int] = {}
-    nulls = 0
     for batch in part.batches(_COLUMNS):
         lengths.append(batch.column("characters").to_numpy(zero_copy_only=False))
-        score = batch.column("safety_score")
-        nulls += score.null_count
-        scores.append((score.fill_null(0) if score.null_count else score).to_numpy(zero_copy_only=False))
-        held_out.append(held_out_rows(batch, parameters))
+        held_out.append(held_out_rows(batch, rule))
         source.append(_numbered(batch.column("source"), sources))
         stratum.append(_numbered(batch.column("stratum"), strata))
-    all_scores = np.concatenate(scores)
-    require_scores(all_scores, nulls, part.name)
     all_lengths = np.concatenate(lengths)
-    return _Facts(
+    return RowFacts(
         all_lengths,
-        estimated_tokens(all_lengths, parameters),
-        all_scores.astype(np.int8),
+        estimated_tokens(all_lengths, rule),
+        np.zeros(len(all_lengths), np.int8),
         np.concatenate(held_out),
         np.concatenate(source),
         list(sources),
@@ -270,13 +276,13 @@ def _numbered(names: pa.Array, numbers: dict[str, int]) -> Numbers:
     return numbered
 
 
-def _sampled(facts: _Facts, parameters: EstimateParameters) -> SampledRows:
+def _sampled(facts: RowFacts, parameters: EstimateParameters) -> SampledRows:
     stratum, strata = _strata(facts, parameters.strata)
     above = facts.scores >= parameters.annotation_threshold
     return SampledRows(facts.tokens, above, facts.is_held_out, stratum, strata)
 
 
-def _strata(facts: _Facts, strata: Strata | None) -> tuple[Numbers, list[str]]:
+def _strata(facts: RowFacts, strata: Strata | None) -> tuple[Numbers, list[str]]:
     """Return the number of each row's stratum, and the names by number, sorted."""
     if strata is None:
         return np.zeros(len(facts.tokens), np.int32), [EVERYTHING]
@@ -291,7 +297,8 @@ def _strata(facts: _Facts, strata: Strata | None) -> tuple[Numbers, list[str]]:
     return np.array([place[name] for name in names], np.int32)[numbers], ordered
 
 
-def _statistics(facts: _Facts, rows: Integers) -> DrawnCounts:
+def drawn_counts(facts: RowFacts, rows: Integers) -> DrawnCounts:
+    """Return the statistics of the rows of a split, by their numbers in the part."""
     return {
         "rows": len(rows),
         "estimated_tokens": sum_tokens(facts.tokens[rows]),
@@ -300,7 +307,7 @@ def _statistics(facts: _Facts, rows: Integers) -> DrawnCounts:
     }
 
 
-def _by_source(facts: _Facts, rows: Integers) -> dict[str, dict[str, SizedAmounts]]:
+def _by_source(facts: RowFacts, rows: Integers) -> dict[str, dict[str, SizedAmounts]]:
     """Count by source and stratum."""
     pairs = facts.source[rows].astype(np.int64) * len(facts.strata) + facts.stratum[rows]
     found, numbers = np.unique(pairs, return_inverse=True)
@@ -316,7 +323,7 @@ def _by_source(facts: _Facts, rows: Integers) -> dict[str, dict[str, SizedAmount
     return {source: dict(sorted(strata.items())) for source, strata in sorted(report.items())}
 
 
-def _by_score(facts: _Facts, rows: Integers) -> dict[str, dict[str, Amounts]]:
+def _by_score(facts: RowFacts, rows: Integers) -> dict[str, dict[str, Amounts]]:
     """Count by source and safety score."""
     numbers = facts.source * N_CLASSES + facts.scores
     counted = _amounts(facts.tokens, numbers, range(len(facts.sources) * N_CLASSES), rows)

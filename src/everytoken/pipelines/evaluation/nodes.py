@@ -19,7 +19,7 @@ def measure_bits_per_byte(
     tokenization: TokenizationParameters,
     training: TrainingParameters,
     parameters: EvaluationParameters,
-    *made: Artifact | None,
+    **made: Artifact | None,
 ) -> Artifact:
     """Measure the model, and a unigram model of the tokens that it was trained on, on the held-out documents."""
     return plan_artifact(

@@ -1,18 +1,40 @@
 """Packing: flat ids in files of one size, every source in proportion in each."""
 
-from everytoken.parameters import PackingParameters
+from dataclasses import asdict
+
+from everytoken.parameters import PackingParameters, TokenizationParameters
+from everytoken.pipelines.tokenization.nodes import COMPACT_COLUMNS, encoding
 from everytoken.provenance.indexes import index_raw_shards, made_stream
 from everytoken.shards import Artifact, Shards, plan_artifact
+from everytoken.tokens.checks import require, verify
+from everytoken.tokens.encoding import encode_part
 from everytoken.tokens.streams import write_raw_shards
 
 
+def encode_whole_documents(
+    documents: Shards,
+    exclusions: Shards,
+    tokenizer: Artifact,
+    certificate: Artifact,
+    tokenization: TokenizationParameters,
+) -> Shards:
+    """Encode documents for raw shards: content and EOS, and no document is cut; excluded ones as EOS."""
+    return documents.zip(exclusions).map(
+        encode_part,
+        **encoding(documents, tokenizer, certificate, tokenization),
+        max_tokens=None,
+        columns=COMPACT_COLUMNS,
+        keep_lengths=False,
+    )
+
+
 def pack_raw_shards(
-    unannotated_tokens: Shards, annotated_tokens: Shards, tokenizer: Artifact, parameters: PackingParameters
+    unannotated: Shards, annotated: Shards, tokenizer: Artifact, parameters: PackingParameters
 ) -> Artifact:
     """Interleave the sources of both splits in proportion to their tokens, and cut shards."""
     return plan_artifact(
         write_raw_shards,
-        tokens=[unannotated_tokens, annotated_tokens],
+        tokens=[unannotated, annotated],
         tokenizer=tokenizer,
         shard_size_tokens=parameters.shard_size_tokens,
         dtype=parameters.dtype,
@@ -28,18 +50,27 @@ def say_raw_shards_are_made(raw_shards: Artifact) -> Artifact:
 
 
 def make_raw_shards_index(
-    unannotated_tokens: Shards, annotated_tokens: Shards, raw_shards: Artifact, parameters: PackingParameters
+    unannotated: Shards, annotated: Shards, raw_shards: Artifact, parameters: PackingParameters
 ) -> Artifact:
     """Find the order of the documents again, and keep it both ways."""
     return plan_artifact(
         index_raw_shards,
-        lengths={"unannotated": unannotated_tokens, "annotated": annotated_tokens},
+        lengths={"unannotated": unannotated, "annotated": annotated},
         order=("unannotated", "annotated"),
         stream=made_stream(raw_shards),
         seed=parameters.seed,
         shard_size_tokens=parameters.shard_size_tokens,
         memory=parameters.shuffle_memory,
     )
+
+
+def verify_raw_shards(raw_shards: Artifact) -> list[dict[str, object]]:
+    """Read every shard again; return the checks, or stop at the first that does not hold."""
+    folder = raw_shards.folder
+    assert folder is not None, "raw shards are loaded from a store"
+    checks = verify(folder, "full", with_ledger=True, covers="raw_shards")
+    require(checks)
+    return [asdict(check) for check in checks]
 
 
 def report_packing(raw_shards: Artifact) -> dict[str, object]:

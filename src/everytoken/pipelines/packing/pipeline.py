@@ -1,32 +1,46 @@
-"""Packing: encoded documents -> raw shards. Not a part of the default run: training here reads the streams."""
+"""Packing: documents -> raw shards, no document cut. Not a part of the default run, which reads windows."""
 
 from kedro.pipeline import Node, Pipeline
 
 from everytoken.pipelines.packing.nodes import (
+    encode_whole_documents,
     make_raw_shards_index,
     pack_raw_shards,
     report_packing,
     say_raw_shards_are_made,
+    verify_raw_shards,
 )
+
+_WHOLE = ("whole_unannotated_tokens", "whole_annotated_tokens")
 
 
 def create_pipeline() -> Pipeline:
     """Return the pipeline."""
     return Pipeline(
         [
+            *(
+                Node(
+                    encode_whole_documents,
+                    [f"{split}_documents", "exclusions", "tokenizer", "engine_certificate", "params:tokenization"],
+                    f"whole_{split}_tokens",
+                    name=f"encode_whole_{split}",
+                )
+                for split in ("unannotated", "annotated")
+            ),
             Node(
                 pack_raw_shards,
-                ["unannotated_tokens", "annotated_tokens", "tokenizer", "params:packing"],
+                [*_WHOLE, "tokenizer", "params:packing"],
                 "raw_shards",
                 name="pack_raw_shards",
             ),
             Node(say_raw_shards_are_made, "raw_shards", "raw_shards_when_made", name="say_raw_shards_are_made"),
             Node(
                 make_raw_shards_index,
-                ["unannotated_tokens", "annotated_tokens", "raw_shards", "params:packing"],
+                [*_WHOLE, "raw_shards", "params:packing"],
                 "raw_shards_index",
                 name="make_raw_shards_index",
             ),
+            Node(verify_raw_shards, "raw_shards", "packing_report", name="verify_raw_shards"),
             Node(
                 report_packing,
                 "raw_shards",

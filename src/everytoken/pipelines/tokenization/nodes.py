@@ -93,7 +93,7 @@ def encode_unannotated(
     """Encode documents of the compact stream: content and EOS, at most seq_length tokens; excluded ones as EOS."""
     return unannotated.zip(exclusions).map(
         encode_part,
-        **_encoding(unannotated, tokenizer, certificate, parameters),
+        **encoding(unannotated, tokenizer, certificate, parameters),
         max_tokens=parameters.seq_length,
         columns=COMPACT_COLUMNS,
         keep_lengths=True,
@@ -110,7 +110,7 @@ def encode_annotated(
     """Encode documents of the annotated stream: the reflection budget stays free; the sidecar needs their texts."""
     return annotated.zip(exclusions).map(
         encode_part,
-        **_encoding(annotated, tokenizer, certificate, parameters),
+        **encoding(annotated, tokenizer, certificate, parameters),
         max_tokens=parameters.max_annotated_tokens,
         columns=SIDECAR_COLUMNS,
         keep_lengths=False,
@@ -174,10 +174,10 @@ def report_tokenization(
     return {"vocab_size": tokenizer.statistics_as(TokenizerIds)["vocab_size"], **summary}, table, figure
 
 
-def _encoding(
+def encoding(
     documents: Shards, tokenizer: Artifact, certificate: Artifact, parameters: TokenizationParameters
 ) -> dict[str, object]:
-    """Return what both streams are encoded with."""
+    """Return what all documents are encoded with, whatever consumes them."""
     proof = parameters.certificate
     return {
         "rules": parameters.encoding_rules(tokenizer),

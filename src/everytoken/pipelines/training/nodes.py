@@ -6,7 +6,7 @@ from plotly.graph_objects import Figure
 from everytoken.parameters import TokenizationParameters, TrainingParameters
 from everytoken.reports import training_figure
 from everytoken.shards import Artifact, Shards, plan_artifact
-from everytoken.tokens.streams import chosen_streams
+from everytoken.tokens.streams import STREAM_KINDS, chosen_streams
 from everytoken.training.run import CheckpointDescription, describe_checkpoint, train
 from everytoken.training.step import HISTORY_FILE
 
@@ -16,13 +16,18 @@ def train_model(
     held_out_documents: Shards,
     tokenization: TokenizationParameters,
     parameters: TrainingParameters,
-    *made: Artifact | None,
+    **made: Artifact | None,
 ) -> Artifact:
-    """Train on the windows of the chosen streams; by default in proportion to the streams' sizes."""
+    """Train on the windows of the chosen streams; by default in proportion to the streams' sizes.
+
+    Raw shards have no windows of their own: theirs have the length of ``tokenization``.
+    """
+    streams = chosen_streams(parameters.streams, made)
+    are_flat = all(STREAM_KINDS[name].layout == "flat" for name, _ in streams)
     return plan_artifact(
         train,
-        streams=chosen_streams(parameters.streams, made),
-        seq_length=None,
+        streams=streams,
+        seq_length=tokenization.seq_length if are_flat else None,
         rules=tokenization.encoding_rules(tokenizer),
         model=parameters.model,
         training=parameters.optimisation,

@@ -1,24 +1,26 @@
 """Training: token streams -> checkpoint."""
 
+from collections.abc import Sequence
+
 from kedro.pipeline import Node, Pipeline
 
 from everytoken.pipelines.training.nodes import describe_training, report_training, train_model
-from everytoken.tokens.streams import trainable_kinds
+from everytoken.tokens.streams import StreamKind, window_kinds
 
 
-def create_pipeline() -> Pipeline:
-    """Return the pipeline."""
+def create_pipeline(kinds: Sequence[StreamKind] | None = None) -> Pipeline:
+    """Return the pipeline; ``kinds`` of streams are those that the job has, by default those of ``corpus``."""
     return Pipeline(
         [
             Node(
                 train_model,
-                [
-                    "tokenizer",
-                    "held_out_documents",
-                    "params:tokenization",
-                    "params:training",
-                    *(kind.input for kind in trainable_kinds()),
-                ],
+                {
+                    "tokenizer": "tokenizer",
+                    "held_out_documents": "held_out_documents",
+                    "tokenization": "params:tokenization",
+                    "parameters": "params:training",
+                    **streams_of_job(kinds),
+                },
                 "checkpoint",
                 name="train_model",
             ),
@@ -34,3 +36,8 @@ def create_pipeline() -> Pipeline:
         namespace="training",
         prefix_datasets_with_namespace=False,
     )
+
+
+def streams_of_job(kinds: Sequence[StreamKind] | None) -> dict[str, str]:
+    """Return the datasets of the streams that a node takes, by name of the kind."""
+    return {kind.name: kind.input for kind in window_kinds()} if kinds is None else {k.name: k.dataset for k in kinds}

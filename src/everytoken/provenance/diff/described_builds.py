@@ -37,7 +37,7 @@ from everytoken.shards import (
     read_any_ledger,
     value_digest,
 )
-from everytoken.tokens.streams import dataset_of_stream, kind_of_dataset, trainable_kinds
+from everytoken.tokens.streams import dataset_of_stream, kind_of_dataset, window_kinds
 
 SHARD_PLAN = "shard_plan"
 _DECIDES_NOTHING = frozenset({"engine_certificate"})  # which engines were compared; another machine has others
@@ -173,7 +173,7 @@ def _of_data(path: Path) -> DescribedBuild:
         },
         {
             kind.dataset: partial(_checksums, file, ledgers[kind.dataset])
-            for kind in trainable_kinds()
+            for kind in window_kinds()
             for file in path.glob(f"*/{kind.dataset}/*.bin")
             if kind.dataset in ledgers
         },

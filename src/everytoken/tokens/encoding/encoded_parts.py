@@ -1,8 +1,8 @@
 """Tokenization of one part: columns of the input, and ``token_length`` and ``tokens`` beside them.
 
-``tokens`` is content and EOS, at most ``max_tokens``; ``token_length`` counts content alone. The result is a
-function of each text alone; batches and engines only set the speed. Of a document that was taken down a tombstone is
-left (`everytoken.tokens.encoding.tombstones`).
+``tokens`` is content and EOS, at most ``max_tokens``, which the consumer decides; ``token_length`` counts content
+alone. The result is a function of each text alone; batches and engines only set the speed. Of a document that was
+taken down a tombstone is left (`everytoken.tokens.encoding.tombstones`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def encode_part(
     *,
     rules: EncodingRules,
     certificate: Artifact,
-    max_tokens: int,
+    max_tokens: int | None,
     max_lossy_share: float,
     columns: Sequence[str],
     engine: str,
@@ -60,7 +60,7 @@ def encode_part(
         exclusions: of the part (`everytoken.corpus.exclusion`): these documents become tombstones. None: none.
         rules: with which texts are encoded; the tokenizer is an artifact, which a process loads once.
         certificate: says which engines are proven equal; which of them encodes changes no byte.
-        max_tokens: cap of a document, EOS included.
+        max_tokens: cap of a document, EOS included; None: none.
         max_lossy_share: the part fails when a greater share of its documents loses text.
         columns: of the input that are kept.
         engine: ``fastest``, or the name of one.
@@ -103,7 +103,7 @@ def _encoded(
     excluded: _Excluded,
     schema: pa.Schema,
     encoder: DocumentEncoder,
-    max_tokens: int,
+    max_tokens: int | None,
     max_lossy_share: float,
     recheck: Recheck,
 ) -> Generator[pa.RecordBatch, None, EncodedStatistics]:
@@ -181,7 +181,7 @@ _HISTOGRAM_BINS = 40  # documents of up to 2**40 tokens
 class _Counts:
     """Counts of documents, by source and by language band."""
 
-    def __init__(self, max_tokens: int) -> None:
+    def __init__(self, max_tokens: int | None) -> None:
         self._max_tokens = max_tokens
         self._by: dict[tuple[str, str], dict[str, int]] = defaultdict(lambda: dict.fromkeys(COUNTED, 0))
         self.length_histogram = np.zeros(_HISTOGRAM_BINS, np.int64)

@@ -76,14 +76,14 @@ class Buried:
 
 
 def buried_of(
-    batch: pa.RecordBatch, excluded: Mapping[Address, int | None], *, keep_lengths: bool, max_tokens: int
+    batch: pa.RecordBatch, excluded: Mapping[Address, int | None], *, keep_lengths: bool, max_tokens: int | None
 ) -> Buried | None:
     """Return the tombstones of a batch, None when it has none.
 
     Args:
         excluded: addresses, and the ``token_length`` where it is known.
         keep_lengths: whether a tombstone keeps the length of its document; else it has no content.
-        max_tokens: cap of a document, EOS included.
+        max_tokens: cap of a document, EOS included; None: none.
 
     Raises:
         TokenizerError: a length that is said is none that a document can have.
@@ -95,11 +95,9 @@ def buried_of(
     for row in np.flatnonzero(rows).tolist() if keep_lengths else []:
         address = address_at(batch, row)
         said = excluded[address]
-        if said is not None and not 0 <= said < max_tokens:
-            raise TokenizerError(
-                f"the excluded document {address} is said to have {said} tokens; expected 0 to {max_tokens - 1}, what "
-                "the cap of a document allows"
-            )
+        if said is not None and (said < 0 or (max_tokens is not None and said >= max_tokens)):
+            most = "or more" if max_tokens is None else f"to {max_tokens - 1}, what the cap of a document allows"
+            raise TokenizerError(f"the excluded document {address} is said to have {said} tokens; expected 0 {most}")
         lengths[row] = -1 if said is None else said
     return Buried(rows, lengths)
 

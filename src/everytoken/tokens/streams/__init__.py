@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         kinds_by_name,
         released_kinds,
         trainable_kinds,
+        window_kinds,
         written_by,
     )
     from everytoken.tokens.streams.loss_mask import (
@@ -107,6 +108,7 @@ __all__ = [
     "stored_dtype",
     "tokenizer_facts",
     "trainable_kinds",
+    "window_kinds",
     "unpack_mask",
     "with_name",
     "write_annotated_stream",

@@ -7,7 +7,7 @@ with the entry. A new layout needs a writer and an index function too (`everytok
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -56,7 +56,7 @@ class StreamKind:
 
     @property
     def is_of_windows(self) -> bool:
-        """Whether each window is made of documents of one split, so that training can choose the stream by name."""
+        """Whether each window is made of documents of one split."""
         return self.layout in ("packed", "padded")
 
     @property
@@ -156,9 +156,14 @@ def released_kinds() -> list[StreamKind]:
     return [kind for kind in STREAM_KINDS.values() if kind.is_released]
 
 
-def trainable_kinds() -> list[StreamKind]:
-    """Return the kinds among which training chooses by name."""
+def window_kinds() -> list[StreamKind]:
+    """Return the kinds of windows that are made of documents of one split: what the job ``corpus`` trains on."""
     return [kind for kind in STREAM_KINDS.values() if kind.is_of_windows]
+
+
+def trainable_kinds() -> list[StreamKind]:
+    """Return the kinds among which training chooses by name, if the job has them."""
+    return [kind for kind in STREAM_KINDS.values() if kind.is_of_windows or kind.layout == "flat"]
 
 
 def chosen_kinds(names: Iterable[str]) -> list[StreamKind]:
@@ -179,20 +184,24 @@ def chosen_kinds(names: Iterable[str]) -> list[StreamKind]:
     return [known[name] for name in chosen]
 
 
-def chosen_streams(names: Iterable[str], made: Sequence[Stream | None]) -> list[tuple[str, Stream]]:
+def chosen_streams(names: Iterable[str], made: Mapping[str, Stream | None]) -> list[tuple[str, Stream]]:
     """Return the streams that training is to read, with their names.
 
     Args:
         names: of `chosen_kinds`.
-        made: the streams of all `trainable_kinds`, in their order; None: it has not been made.
+        made: the streams that the job has, by name; None: it has not been made.
 
     Raises:
-        StreamError: a chosen one has not been made; or see `chosen_kinds`.
+        StreamError: a chosen one has not been made, or the job has none; or see `chosen_kinds`.
     """
-    by_name = {kind.name: stream for kind, stream in zip(trainable_kinds(), made, strict=True)}
     chosen = []
     for kind in chosen_kinds(names):
-        if (stream := by_name[kind.name]) is None:
+        if kind.name not in made:
+            raise StreamError(
+                f"training.streams names {kind.name}, and the job of this environment trains on {', '.join(made)}: "
+                "name these, or run another job (globals.yml: job)"
+            )
+        if (stream := made[kind.name]) is None:
             raise StreamError(
                 f"training.streams names {kind.name}, and there is no {kind.dataset} yet: run the pipeline that makes "
                 f"it (kedro run --pipelines {kind.pipeline}), in the environment of the training"

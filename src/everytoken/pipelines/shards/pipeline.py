@@ -1,0 +1,19 @@
+"""Shards: from upstream files to raw shards, and a model trained on them. Nothing is scored."""
+
+from kedro.pipeline import Pipeline
+
+from everytoken.pipelines import ingestion, packing, splitting, tokenization, training
+from everytoken.tokens.streams import trainable_kinds
+
+
+def create_pipeline() -> Pipeline:
+    """Return the pipeline."""
+    shards = [kind for kind in trainable_kinds() if kind.layout == "flat"]
+    steps = [
+        ingestion.create_pipeline(),
+        splitting.create_pipeline(),
+        tokenization.create_pipeline().to_outputs("engine_certificate"),
+        packing.create_pipeline(),
+        training.create_pipeline(shards),
+    ]
+    return sum(steps, Pipeline([]))
