@@ -177,15 +177,31 @@ class TrainedTokenizer(_Parameters):
 _Sha256 = Annotated[str, Field(pattern=r"^[0-9a-fA-F]{64}$")]
 
 
-class GivenTokenizer(_Parameters):
+class _TokenizerClaims(_Parameters):
+    """What is said of a tokenizer that is not trained here; the run stops where the file says something else.
+
+    ``expect_vocab_size``: its highest id + 1, added tokens included. ``expect_eos_id``: the id of ``eos_token``. null:
+    nothing is said.
+    """
+
+    expect_vocab_size: PositiveInt | None = None
+    expect_eos_id: NonNegativeInt | None = None
+
+
+class GivenTokenizer(_TokenizerClaims):
     """A ``tokenizer.json`` at ``path``, pinned by its SHA-256."""
 
     kind: Literal["file"]
     path: str
     sha256: _Sha256
 
+    @property
+    def label(self) -> str:
+        """What a person calls it."""
+        return "the file that the parameters name"
 
-class HubTokenizer(_Parameters):
+
+class HubTokenizer(_TokenizerClaims):
     """The ``tokenizer.json`` of a model on the Hugging Face hub.
 
     ``repository``: its id, ``organisation/name``. ``revision``: the commit, 40 hex digits; or ``???``, which stops the
@@ -196,6 +212,11 @@ class HubTokenizer(_Parameters):
     repository: str
     revision: str
     sha256: _Sha256 | None = None
+
+    @property
+    def label(self) -> str:
+        """What a person calls it."""
+        return f"{self.repository} at {self.revision}"
 
     @field_validator("repository")
     @classmethod
@@ -210,6 +231,7 @@ class HubTokenizer(_Parameters):
         return commit(revision, "make other tokens", find_commit("model", "<id>"))
 
 
+TokenizerParameters = TrainedTokenizer | GivenTokenizer | HubTokenizer
 _TOKENIZERS: dict[str, type[BaseModel]] = {"train": TrainedTokenizer, "file": GivenTokenizer, "hub": HubTokenizer}
 
 
@@ -241,7 +263,7 @@ class TokenizationParameters(_Parameters):
     """
 
     seed: NonNegativeInt
-    tokenizer: TrainedTokenizer | GivenTokenizer | HubTokenizer = Field(discriminator="kind")
+    tokenizer: TokenizerParameters = Field(discriminator="kind")
     fetched: str
     eos_token: str
     seq_length: PositiveInt
@@ -274,6 +296,12 @@ class TokenizationParameters(_Parameters):
         return EncodingRules(tokenizer, self.eos_token, self.special_tokens_in_text)
 
     @property
+    def known_vocab_size(self) -> int | None:
+        """Tokens of the vocabulary, where the parameters say it."""
+        chosen = self.tokenizer
+        return chosen.vocab_size if isinstance(chosen, TrainedTokenizer) else chosen.expect_vocab_size
+
+    @property
     def max_annotated_tokens(self) -> int:
         """Tokens of an annotated document with its EOS: what the reflection budget leaves of ``seq_length``."""
         return self.seq_length - self.reflection_budget
@@ -283,12 +311,14 @@ class TrainingParameters(_Parameters):
     """The model, how it is trained, on which samples, where its state is kept, and by how many processes.
 
     ``streams``: names of the streams that are read, in the order of the interleaving rule; a list, or a string with +
-    or | between them.
+    or | between them. ``stands_in_for``: the family that a recipe has and everytoken has not, in whose place ``model``
+    is trained; null where the model is that of the recipe.
     ``checkpoints`` and ``distribution`` say how, not what: changing them trains nothing again.
     """
 
     streams: tuple[str, ...]
     model: ModelParameters = Field(discriminator="family")
+    stands_in_for: str | None = None
     optimisation: OptimisationParameters
     data: DataParameters
     checkpoints: CheckpointParameters

@@ -14,6 +14,7 @@ from kedro.utils import find_kedro_project
 from everytoken.configuration import (
     CONFIG_LOADER_ARGS,  # noqa: F401  # Kedro reads it
     ConfigurationHook,
+    ContractHook,
     JobConfigLoader,
     JobContext,
     ReplayHook,
@@ -39,7 +40,7 @@ _log_as_in_the_project_folder()  # before the hooks: they wrap what prints error
 
 CONTEXT_CLASS = JobContext
 CONFIG_LOADER_CLASS = JobConfigLoader
-HOOKS = (ConfigurationHook(), ReplayHook(), TrackingHook(), SystemErrorHook())
+HOOKS = (ConfigurationHook(), ReplayHook(), ContractHook(), TrackingHook(), SystemErrorHook())
 DISABLE_HOOKS_FOR_PLUGINS = ("kedro_mlflow",)
 
 atexit.register(gc.freeze)  # else the collector walks through all that was imported before the process ends: seconds

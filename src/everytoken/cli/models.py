@@ -96,32 +96,37 @@ def _write_job(env: str | None, given: dict[str, Any], pipeline: str, path: Path
 @click.option("--streams", default="", help="Windows by name, as compact=427681689,annotated=102772028.")
 @click.option("--params", default="", callback=given_parameters, help="As for `kedro run --params`.")
 def plan(env: str | None, vocab_size: int | None, streams: str, params: dict[str, Any]) -> None:
-    """Say what a training would take: parameters, tokens, FLOP, memory of a process, checkpoints. Reads no data.
+    """Say what a job makes, and what its training takes: tokens, FLOP, memory, checkpoints. Reads no data.
 
     Sizes are those of what the environment has made; --vocab-size and --streams give them where nothing is made yet.
     """
-    from everytoken.tokens.streams import WindowCounts, chosen_kinds
+    from kedro.framework.project import pipelines
+
+    from everytoken.configuration import groups_of, streams_of
+    from everytoken.contract import contract_lines, require_consistent
     from everytoken.training.run import plan_lines
 
     try:
         with project(env, params) as (context, catalog):
+            job = pipelines["__default__"]
+            groups = groups_of(job, catalog)
+            require_consistent(groups, streams_of(job))
+            click.echo("\n".join(contract_lines(groups)))
+            if "training" not in groups:
+                return
             training, tokenization = context.params["training"], context.params["tokenization"]
-            sizes = _stream_sizes(streams) or {
-                kind.name: catalog.load(kind.dataset).statistics_as(WindowCounts)["windows"]
-                for kind in chosen_kinds(training.streams)
-                if catalog.exists(kind.dataset)
-            }
+            sizes = _stream_sizes(streams) or _made_streams(catalog, training.streams, tokenization.seq_length)
             lines = plan_lines(
                 training.model,
                 training.optimisation,
                 training.data,
                 training.checkpoints,
                 training.distribution,
-                vocab_size=vocab_size or _vocab_size(catalog),
+                vocab_size=vocab_size or tokenization.known_vocab_size or _vocab_size(catalog),
                 seq_length=tokenization.seq_length,
                 stream_sizes=sizes or None,
             )
-            click.echo("\n".join(lines))
+            click.echo("\n" + "\n".join(lines))
     except known_errors() as error:
         raise click.ClickException(str(cause_of(error))) from error
 
@@ -133,6 +138,21 @@ def _stream_sizes(streams: str) -> dict[str, int]:
         if not name or not size.isdecimal():
             raise click.BadParameter(f"{item!r}: expected NAME=WINDOWS", param_hint="--streams")
         sizes[name] = int(size)
+    return sizes
+
+
+def _made_streams(catalog: Any, names: tuple[str, ...], seq_length: int) -> dict[str, int]:
+    """Return the windows of the streams that are made, by name."""
+    from everytoken.tokens.streams import RawShardStatistics, WindowCounts, chosen_kinds
+
+    sizes = {}
+    for kind in chosen_kinds(names):
+        if not catalog.exists(kind.dataset):
+            continue
+        made = catalog.load(kind.dataset)
+        flat = kind.layout == "flat"
+        tokens = made.statistics_as(RawShardStatistics)["tokens"] if flat else 0
+        sizes[kind.name] = (tokens - 1) // seq_length if flat else made.statistics_as(WindowCounts)["windows"]
     return sizes
 
 

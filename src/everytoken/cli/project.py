@@ -48,6 +48,7 @@ def known_errors() -> tuple[type[Exception], ...]:
     from kedro.io.core import DatasetError
 
     from everytoken.configuration import ConfigurationError
+    from everytoken.contract import ContractError
     from everytoken.corpus import CorpusError
     from everytoken.models import ModelsError
     from everytoken.outofcore import ShuffleError
@@ -59,6 +60,7 @@ def known_errors() -> tuple[type[Exception], ...]:
 
     ours = (
         ConfigurationError,
+        ContractError,
         CorpusError,
         ModelsError,
         ProvenanceError,

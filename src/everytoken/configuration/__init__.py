@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
+    from everytoken.configuration.contract_of_run import ContractHook, groups_of, streams_of
     from everytoken.configuration.files import CONFIG_LOADER_ARGS, read_plainly
     from everytoken.configuration.jobs import (
         ConfigurationError,
@@ -21,9 +22,12 @@ __all__ = [
     "CONFIG_LOADER_ARGS",
     "ConfigurationError",
     "ConfigurationHook",
+    "ContractHook",
     "JobConfigLoader",
     "JobContext",
     "ReplayHook",
     "SystemErrorHook",
+    "groups_of",
     "read_plainly",
+    "streams_of",
 ]

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SUBSAMPLING = "params:subsampling"
+_EVALUATION = "evaluation"
 
 GLOBALS = {"data", "raw", "engine", "model_size", "job"}
 
@@ -164,9 +165,7 @@ class JobConfigLoader(OmegaConfigLoader):
             given = self.runtime_params or {}
             return with_whole_families(_merged(with_released_parameters(found), given), given)
         except ProvenanceError as error:
-            self._tell(
-                logging.WARNING, f"warning: the parameters are those of conf/, to look at, and no run's: {error}"
-            )
+            self.tell(f"warning: the parameters are those of conf/, to look at, and no run's: {error}", logging.WARNING)
             return found
 
     def _with_list_in_force(self, parameters: dict[str, Any]) -> dict[str, Any]:
@@ -200,10 +199,10 @@ class JobConfigLoader(OmegaConfigLoader):
             raise ConfigurationError(str(error)) from error
         if configured is not None or listed is None:
             return parameters
-        self._tell(logging.INFO, f"subsampling.exclude is the list in force: {listed.path}")
+        self.tell(f"subsampling.exclude is the list in force: {listed.path}")
         return {**parameters, "subsampling": {**subsampling, "exclude": listed.model_dump()}}
 
-    def _tell(self, level: int, message: str) -> None:
+    def tell(self, message: str, level: int = logging.INFO) -> None:
         """Log a message once, however often the parameters are read."""
         if message not in self._told:
             logger.log(level, "%s", message)
@@ -224,6 +223,10 @@ class JobContext(KedroContext):
         for name, part in _parts_of(loader.job).items():
             if name in pipelines:
                 pipelines[name] = part
+        if "__default__" in pipelines and _EVALUATION in _namespaces(pipelines["__default__"]) and _holds_none(loader):
+            loader.tell("subsampling.held_out_share is 0: nothing is held out, and the evaluation is left out")
+            kept = [node for node in pipelines["__default__"].nodes if _namespace(node) != _EVALUATION]
+            pipelines["__default__"] = Pipeline(kept)
 
 
 class ConfigurationHook:
@@ -339,8 +342,21 @@ def _parts_of(job: str) -> dict[str, Pipeline]:
     if job == DEFAULT_JOB:
         return {}
     whole: Pipeline = import_module(f"everytoken.pipelines.{job}").create_pipeline()
-    names = {node.namespace.split(".")[0] for node in whole.nodes if node.namespace is not None} - {job}
-    return {name: whole.only_nodes_with_namespaces([name]) for name in sorted(names)}
+    return {name: whole.only_nodes_with_namespaces([name]) for name in sorted(_namespaces(whole) - {job})}
+
+
+def _namespaces(pipeline: Pipeline) -> set[str]:
+    return {_namespace(node) for node in pipeline.nodes}
+
+
+def _namespace(node: Node) -> str:
+    return (node.namespace or "").split(".")[0]
+
+
+def _holds_none(loader: JobConfigLoader) -> bool:
+    """Return whether the parameters hold no document out; where they cannot be read, they are refused later."""
+    subsampling = loader["parameters"].get("subsampling")
+    return isinstance(subsampling, Mapping) and subsampling.get("held_out_share") == 0
 
 
 def _finds_excluded(node: Node) -> bool:

@@ -7,7 +7,7 @@ from everytoken.lazy_imports import exports
 if TYPE_CHECKING:
     from everytoken.corpus.selection.decisions import SelectionStatistics, select
     from everytoken.corpus.selection.mixed_parts import mix_part, mixture_parts
-    from everytoken.corpus.selection.mixture import MixtureParameters, MixtureRow, interleave
+    from everytoken.corpus.selection.mixture import MixtureParameters, MixtureRow, budgets, interleave
     from everytoken.corpus.selection.report import read_counts, require_documents, selection_table
     from everytoken.corpus.selection.selected_parts import (
         TakenCounts,
@@ -23,6 +23,7 @@ __all__ = [
     "MixtureRow",
     "SelectionStatistics",
     "TakenCounts",
+    "budgets",
     "check_selection_conservation",
     "dropped_part",
     "interleave",

@@ -8,7 +8,7 @@ from plotly.graph_objects import Figure
 from everytoken.address import ADDRESS_COLUMNS
 from everytoken.corpus import add_statistics
 from everytoken.corpus.sampling import EstimatedTokens, SubsamplingParameters
-from everytoken.parameters import GivenTokenizer, HubTokenizer, TokenizationParameters
+from everytoken.parameters import GivenTokenizer, HubTokenizer, TokenizationParameters, TrainedTokenizer
 from everytoken.shards import Artifact, Shards, plan_artifact
 from everytoken.tokens.encoding import (
     Recheck,
@@ -33,7 +33,13 @@ from everytoken.tokens.streams import (
     write_annotated_stream,
     write_compact_stream,
 )
-from everytoken.tokens.tokenizer import TokenizerIds, load_hub_tokenizer, load_tokenizer_file, train_tokenizer
+from everytoken.tokens.tokenizer import (
+    TokenizerIds,
+    load_hub_tokenizer,
+    load_tokenizer_file,
+    require_claims,
+    train_tokenizer,
+)
 
 COMPACT_COLUMNS = ("id", *ADDRESS_COLUMNS)
 SIDECAR_COLUMNS = tuple("id" if name == "doc_id" else name for name in SIDECAR.names if name != "token_length")
@@ -69,7 +75,10 @@ def prove_engines(
     tokenizer: Artifact, annotated: Shards, unannotated: Shards, parameters: TokenizationParameters
 ) -> Artifact:
     """Compare the fast engines that are installed with the reference, on generated texts and on documents."""
-    proof = parameters.certificate
+    chosen, proof = parameters.tokenizer, parameters.certificate
+    if not isinstance(chosen, TrainedTokenizer):
+        found = tokenizer.statistics_as(TokenizerIds)
+        require_claims(found, vocab_size=chosen.expect_vocab_size, eos_id=chosen.expect_eos_id)
     return plan_artifact(
         certify_engines,
         rules=parameters.encoding_rules(tokenizer),

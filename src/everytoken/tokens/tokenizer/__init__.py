@@ -16,7 +16,12 @@ if TYPE_CHECKING:
     from everytoken.tokens.tokenizer.encoding_rules import EncodingRules, SpecialTokens, StoredTokenizer
     from everytoken.tokens.tokenizer.probe import ProbeRecord, library_record, probe_record
     from everytoken.tokens.tokenizer.sources import load_hub_tokenizer, load_tokenizer_file, train_tokenizer
-    from everytoken.tokens.tokenizer.statistics import TokenizerIdentity, TokenizerIds, TokenizerStatistics
+    from everytoken.tokens.tokenizer.statistics import (
+        TokenizerIdentity,
+        TokenizerIds,
+        TokenizerStatistics,
+        require_claims,
+    )
     from everytoken.tokens.tokenizer.text_pieces import PIECE_CHARACTERS, cut_text
 
 __getattr__, __dir__ = exports(__name__, __file__)
@@ -41,5 +46,6 @@ __all__ = [
     "open_tokenizer",
     "probe_record",
     "token_dtype",
+    "require_claims",
     "train_tokenizer",
 ]

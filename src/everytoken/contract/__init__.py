@@ -1,0 +1,13 @@
+"""What a job is going to make, said before it begins, and parameters that contradict each other, refused."""
+
+from typing import TYPE_CHECKING
+
+from everytoken.lazy_imports import exports
+
+if TYPE_CHECKING:
+    from everytoken.contract.consistency import ContractError, contradictions, require_consistent
+    from everytoken.contract.lines import contract_lines
+
+__getattr__, __dir__ = exports(__name__, __file__)
+
+__all__ = ["ContractError", "contract_lines", "contradictions", "require_consistent"]

