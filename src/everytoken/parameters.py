@@ -78,7 +78,7 @@ class _Parameters(BaseModel):
             raise without_secrets(error) from None
 
 
-def _listed(value: Any) -> Any:
+def listed(value: Any) -> Any:
     """Return a list that a command line gives as a string with + or | between its items."""
     return re.split(r"\s*[+|]\s*", value.strip()) if isinstance(value, str) else value
 
@@ -181,11 +181,14 @@ class _TokenizerClaims(_Parameters):
     """What is said of a tokenizer that is not trained here; the run stops where the file says something else.
 
     ``expect_vocab_size``: its highest id + 1, added tokens included. ``expect_eos_id``: the id of ``eos_token``. null:
-    nothing is said.
+    nothing is said. ``family``: what people call it, for configurations that go with raw shards. ``note``: a remark for
+    the contract.
     """
 
     expect_vocab_size: PositiveInt | None = None
     expect_eos_id: NonNegativeInt | None = None
+    family: str | None = None
+    note: str | None = None
 
 
 class GivenTokenizer(_TokenizerClaims):
@@ -327,7 +330,7 @@ class TrainingParameters(_Parameters):
     @field_validator("streams", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
-        return _listed(value)
+        return listed(value)
 
     @field_validator("streams")
     @classmethod
@@ -354,13 +357,15 @@ class PretrainingParameters(_Parameters):
 
     ``streams``: by name, in the order of the interleaving rule; null leaves one of base out. ``seq_length``:
     predictions of a window where none of them is a stream of windows; else null. ``tokenizer``: the ``tokenizer.json``
-    that wrote them. ``eos_token``: the token that ends their documents.
+    that wrote them. ``eos_token``: the token that ends their documents. ``initial``: folder of the checkpoint whose
+    weights the run starts from; null for new weights.
     """
 
     streams: dict[str, GivenStreamParameters | None]
     seq_length: PositiveInt | None = None
     tokenizer: GivenStreamParameters
     eos_token: str
+    initial: GivenStreamParameters | None = None
 
     @model_validator(mode="after")
     def _some_stream(self) -> PretrainingParameters:
@@ -479,7 +484,7 @@ class ReplayParameters(_Parameters):
     @field_validator("allow", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
-        return _listed(value)
+        return listed(value)
 
     @field_validator("allow_roots", mode="before")
     @classmethod

@@ -1,16 +1,23 @@
 """The pipelines by name, the same in every environment.
 
-A *job* is a pipeline made of others: ``corpus`` makes a scored corpus and its model, ``shards`` raw shards and their
-model, ``chat`` a model that answers, ``replay`` rebuilds the streams of a release. An environment names its job in
-``globals.yml``; `everytoken.configuration.JobContext` looks that up, and gives the other pipelines the nodes that they
-have in the job. Without an environment, as in ``kedro registry list``, the default is `DEFAULT_JOB`.
+A *job* is a pipeline that a run without ``--pipelines`` has:
+
+- ``corpus``: a scored corpus, its streams, and a model of them;
+- ``shards``: raw shards, and a model of them;
+- ``chat``: a model that answers;
+- ``pretraining``: a model of streams on disk;
+- ``replay``: the streams of a release again.
+
+An environment names its job in ``globals.yml``; `everytoken.configuration.JobContext` looks that up, and gives the
+other pipelines the nodes that they have in the job. Without an environment, as in ``kedro registry list``, the default
+is `DEFAULT_JOB`.
 """
 
 from kedro.framework.project import find_pipelines
 from kedro.pipeline import Pipeline
 
 DEFAULT_JOB = "corpus"
-JOBS = (DEFAULT_JOB, "shards", "chat", "replay")
+JOBS = (DEFAULT_JOB, "shards", "chat", "pretraining", "replay")
 """Pipelines that ``job`` in ``globals.yml`` may name."""
 
 

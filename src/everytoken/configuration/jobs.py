@@ -39,6 +39,7 @@ from everytoken.redaction import Redaction, SecretError, require_no_secrets
 from everytoken.shards import write_text
 from everytoken.system_errors import SystemTrouble, explained
 from everytoken.tagged_unions import with_whole_families
+from everytoken.tokens.streams import STREAM_KINDS
 
 if TYPE_CHECKING:
     from everytoken.provenance.releases import Release
@@ -94,10 +95,13 @@ class JobConfigLoader(OmegaConfigLoader):
         return job
 
     def default_pipelines(self) -> tuple[str, ...]:
-        """Return the names of the pipelines that a run without ``--pipelines`` has: the job, and what its release asks.
+        """Return the names of the pipelines that a run without ``--pipelines`` has: the job, and what it needs besides.
 
-        Where there is no release to see, that is the job alone.
+        A replay makes what its release asks; where there is no release to see, that is nothing. The job ``corpus``
+        makes the streams on request that its training names, such as ``canary``.
         """
+        if self.job == DEFAULT_JOB:
+            return (self.job, *self._pipelines_of_streams())
         from everytoken.provenance import ProvenanceError
         from everytoken.provenance.replay import rebuilding_pipelines
 
@@ -106,6 +110,14 @@ class JobConfigLoader(OmegaConfigLoader):
             return (self.job,) if release is None else (self.job, *rebuilding_pipelines(release))
         except (ProvenanceError, InterpolationKeyError):  # told with the parameters, before anything runs
             return (self.job,)
+
+    def _pipelines_of_streams(self) -> list[str]:
+        """Return the pipelines of the streams that the training names and that are no part of the job."""
+        from everytoken.parameters import listed  # not for `kedro --help`
+
+        named = (self["parameters"].get("training") or {}).get("streams") or ()
+        kinds = (STREAM_KINDS.get(name) for name in listed(named))
+        return [kind.pipeline for kind in kinds if kind is not None and kind.is_of_windows and kind.is_on_request]
 
     def replayed_release(self) -> Release | None:
         """Return the release that the parameters are taken from; None: this job takes them from none.

@@ -86,8 +86,8 @@ def _vocabulary(tokenization: TokenizationParameters, packing: PackingParameters
     eos_id = getattr(tokenization.tokenizer, "expect_eos_id", None)
     if vocab_size is not None and eos_id is not None and eos_id >= vocab_size:
         yield (
-            f"tokenization.tokenizer.expect_eos_id is {eos_id:,}, outside its vocabulary of {vocab_size:,}: expect_vocab_size is "
-            "the highest id + 1, with all added tokens"
+            f"tokenization.tokenizer.expect_eos_id is {eos_id:,}, outside its vocabulary of {vocab_size:,}: "
+            "expect_vocab_size is the highest id + 1, with all added tokens"
         )
 
 

@@ -95,7 +95,8 @@ def _tokenizer(chosen: TokenizerParameters, eos_token: str) -> str:
         f"EOS={chosen.expect_eos_id:,}" if chosen.expect_eos_id is not None else f"EOS {eos_token}",
     ]
     digest = f", SHA-256 {chosen.sha256}" if chosen.sha256 else ", SHA-256 not pinned"
-    return f"{chosen.label} ({', '.join(filter(None, claims))}){digest}"
+    note = f"; {chosen.note}" if chosen.note else ""
+    return f"{chosen.family or chosen.label} ({', '.join(filter(None, claims))}){digest}{note}"
 
 
 def _shards(packing: PackingParameters, groups: Mapping[str, Any]) -> _Lines:

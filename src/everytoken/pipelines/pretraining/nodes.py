@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
-from everytoken.parameters import PretrainingParameters, TrainingParameters
+from everytoken.parameters import GivenStreamParameters, PretrainingParameters, TrainingParameters
 from everytoken.shards import Artifact, plan_artifact
 from everytoken.tokens.streams import given_files
 from everytoken.tokens.tokenizer import EncodingRules
+from everytoken.training import TrainingError
 from everytoken.training.run import train
 
 
@@ -28,8 +29,19 @@ def pretrain_model(pretraining: PretrainingParameters, parameters: TrainingParam
         model=parameters.model,
         training=parameters.optimisation.model_copy(update={"held_out": None}),
         data=parameters.data,
-        initial=None,
+        initial=None if pretraining.initial is None else _checkpoint(pretraining.initial),
         held_out=None,
         checkpoints=parameters.checkpoints,
         distribution=parameters.distribution,
+    )
+
+
+def _checkpoint(given: GivenStreamParameters) -> Artifact:
+    """Return the checkpoint that a run starts from."""
+    found = given_files("pretraining.initial", Path(given.path), given.sha256)
+    if isinstance(found, Artifact):
+        return found
+    raise TrainingError(
+        f"pretraining.initial: {given.path} is no checkpoint of this project, as it has no ledger. Name the folder of "
+        "a finished one, such as 06_models/checkpoint; everytoken import makes one of other programs' models"
     )
