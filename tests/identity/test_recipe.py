@@ -9,7 +9,7 @@ import pickle
 from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
@@ -37,6 +37,11 @@ class OpenModel(BaseModel):
 @dataclasses.dataclass(frozen=True)
 class Frozen:
     limit: float
+
+
+class Grown(Model):
+    order: Annotated[str, recipes.UNRECORDED_DEFAULT] = "as_written"
+    cap: Annotated[int | None, recipes.UNRECORDED_DEFAULT] = None
 
 
 @recipes.recorded_by_field
@@ -231,3 +236,11 @@ def test_a_value_recorded_by_field_is_recorded_as_the_parameters_that_it_took_th
 def test_stored_data_in_a_value_recorded_by_field_is_locked_and_verified_like_any_other() -> None:
     artifact = SimpleNamespace(verify=lambda: None, folder=Path("made"))
     assert list(stored_in([Together(0.5, artifact)])) == [artifact]
+
+
+def test_a_field_that_a_model_gains_changes_no_fingerprint_until_it_is_used() -> None:
+    former = fingerprint(data=Model(limit=3))
+    assert fingerprint(data=Grown(limit=3)) == fingerprint(data=Grown(limit=3, order="as_written", cap=None)) == former
+    others = {fingerprint(data=Grown(limit=3, **changed)) for changed in ({"order": "permuted"}, {"cap": 0})}
+    assert len(others | {former}) == 3
+    assert recipes.recipe_value(Grown(limit=3, cap=0), "data") == {"limit": 3, "names": [], "cap": 0}

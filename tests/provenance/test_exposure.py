@@ -51,9 +51,10 @@ WEIGHTS = [
 RUNS: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "spp": (STREAMS, {"schedule": "spp"}),
     "many epochs, permuted": (STREAMS, {"later_epochs": "permuted"}),
+    "all epochs permuted": (STREAMS, {"first_epoch": "permuted", "later_epochs": "permuted"}),
     "weights that change": (STREAMS, {"weights": WEIGHTS, "later_epochs": "permuted"}),
     "a replay": (STREAMS, {"replay": [101, 700], "later_epochs": "permuted"}),
-    "a replay with weights": (STREAMS, {"replay": [33, 1000], "weights": WEIGHTS}),
+    "a replay with weights": (STREAMS, {"replay": [33, 1000], "weights": WEIGHTS, "first_epoch": "permuted"}),
     "flat tokens": ({"raw": "raw_shards"}, {"later_epochs": "permuted"}),
     "chats": ({"chats": "chat_windows"}, {"later_epochs": "permuted"}),
     "all": ({**STREAMS, "raw": "raw_shards", "chats": "chat_windows"}, {}),

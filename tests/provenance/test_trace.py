@@ -190,12 +190,19 @@ def test_of_a_document_that_was_taken_down_only_its_place_is_told(
     assert not chats & expected
 
 
-def test_a_step_is_traced_as_it_was_read(made: TracedJob, tokenizer: DocumentTokenizer) -> None:
-    opened = made.run(STREAMS, steps=90, batch_size=5, later_epochs="permuted")
-    tokens, mask = opened.windows.read_batch(77)
-    found = trace_step(opened, made.records, 77, keep_texts=True)
+@pytest.mark.parametrize(("first_epoch", "step"), [("as_written", 77), ("permuted", 3), ("permuted", 77)])
+def test_a_step_is_traced_as_it_was_read(
+    made: TracedJob, tokenizer: DocumentTokenizer, first_epoch: str, step: int
+) -> None:
+    opened = made.run(STREAMS, steps=90, batch_size=5, first_epoch=first_epoch, later_epochs="permuted")
+    tokens, mask = opened.windows.read_batch(step)
+    found = trace_step(opened, made.records, step, keep_texts=True)
     assert [one.sequence for one in found] == list(range(5))
-    assert [one.sample for one in found] == list(range(385, 390))
+    assert [one.sample for one in found] == list(range(5 * step, 5 * step + 5))
+    written = made.run(STREAMS, steps=90, batch_size=5, later_epochs="permuted")
+    in_file_order = trace_step(written, made.records, step)
+    same = [one.window.window for one in found] == [one.window.window for one in in_file_order]
+    assert same == (first_epoch == "as_written" or all(one.epoch for one in found))
     for one, ids, counted in zip(found, tokens, mask, strict=True):
         assert one.window.tokens.tolist() == ids.tolist()
         assert one.window.counted.tolist() == [False, *counted.tolist()]
@@ -209,9 +216,9 @@ def test_a_step_is_traced_as_it_was_read(made: TracedJob, tokenizer: DocumentTok
             if token.kind == "text" and span is not None and span.text is not None and token.characters is not None:
                 covered = span.text[slice(*token.characters)].encode()
                 assert (covered if token.part is None else covered[slice(*token.part)]) == token.bytes
-    alone = trace_step(opened, made.records, 77, [3])
+    alone = trace_step(opened, made.records, step, [3])
     assert [one.to_json() for one in alone] == [found[3].to_json()]
-    assert json.loads(json.dumps([one.to_json() for one in found]))[2]["step"] == 77
+    assert json.loads(json.dumps([one.to_json() for one in found]))[2]["step"] == step
 
 
 def test_lines_spell_out_what_a_terminal_would_act_on(traced: dict[str, list[TracedWindow]]) -> None:

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from everytoken.shards.progress_bar import progress
     from everytoken.shards.recipe import (
         UNRECORDED,
+        UNRECORDED_DEFAULT,
         Recipe,
         digests_in,
         recipe_digest,
@@ -111,6 +112,7 @@ __all__ = [
     "StoredPart",
     "TableDigest",
     "UNRECORDED",
+    "UNRECORDED_DEFAULT",
     "Unchanged",
     "ValuePart",
     "WorkerProcesses",

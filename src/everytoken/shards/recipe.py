@@ -74,7 +74,16 @@ class Unrecorded:
     """
 
 
+@dataclass(frozen=True)
+class UnrecordedDefault:
+    """Marks a field that was added to a parameter model of data that exists: recorded unless it has its default.
+
+    What was made before the field keeps its fingerprint. So the default must compute what was computed without it.
+    """
+
+
 UNRECORDED = Unrecorded()
+UNRECORDED_DEFAULT = UnrecordedDefault()
 
 
 def recipe_value(value: Any, where: str) -> Any:
@@ -93,7 +102,7 @@ def recipe_value(value: Any, where: str) -> Any:
         return {"digest": value.root_digest}
     if hasattr(type(value), "model_fields"):  # a pydantic model
         fields = type(value).model_fields
-        recorded = [name for name, field in fields.items() if UNRECORDED not in field.metadata]
+        recorded = [name for name, field in fields.items() if _is_recorded(field, getattr(value, name))]
         names = [*recorded, *(value.model_extra or {})]
         return {name: recipe_value(getattr(value, name), f"{where}.{name}") for name in names}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -111,6 +120,12 @@ def recipe_value(value: Any, where: str) -> Any:
             "Pass the file as an artifact, or with its digest as a value part."
         )
     raise RecipeError(f"parameter {where} is a {type(value).__name__}, which has no canonical JSON form")
+
+
+def _is_recorded(field: Any, value: object) -> bool:
+    if UNRECORDED_DEFAULT in field.metadata:
+        return bool(value != field.get_default())
+    return UNRECORDED not in field.metadata
 
 
 def _key(key: object, where: str) -> str:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from everytoken.shards import recipe_value
 from everytoken.tokens import DataParameters, IntegerSchedule, SampleOrder, StreamError, integer_schedule
 from everytoken.tokens.order.integer_schedules import MOST_WEIGHT, whole_weights
 from everytoken.tokens.order.periodic_schedule import PeriodicSchedule
@@ -149,9 +150,13 @@ def order(
     entries = None
     if weights is not None:
         entries = [{"from_step": step, "weights": by_name} for step, by_name in weights.items()]
-    given = {"schedule": schedule, "weights": entries, "replay": None, "later_epochs": "as_written", "seed": 7}
-    data = DataParameters.model_validate({**given, "check": "sizes", "document_mask": False, **changed})
+    data = data_parameters(schedule=schedule, weights=entries, **changed)
     return SampleOrder(tuple(sizes), tuple(sizes.values()), data, batch_size)
+
+
+def data_parameters(**changed: Any) -> DataParameters:
+    given = {"schedule": "integer", "weights": None, "replay": None, "later_epochs": "as_written", "seed": 7}
+    return DataParameters.model_validate({**given, "check": "sizes", "document_mask": False, **changed})
 
 
 PHASES = {0: {"a": 3, "b": 1, "c": 0}, 5: {"a": 0, "b": 1, "c": 1.5}, 9: {"a": 1, "b": 1, "c": 1}}
@@ -171,43 +176,64 @@ def test_weights_that_change_begin_anew_and_ordinals_go_on() -> None:
 
 
 @pytest.mark.parametrize("schedule", ["integer", "spp"])
+@pytest.mark.parametrize("first_epoch", ["as_written", "permuted"])
 @pytest.mark.parametrize("later_epochs", ["as_written", "permuted"])
-def test_every_epoch_reads_every_window_once(schedule: str, later_epochs: str) -> None:
+def test_every_epoch_reads_every_window_once(schedule: str, first_epoch: str, later_epochs: str) -> None:
     sizes = {"a": 40, "b": 8, "c": 16}
-    streams, windows = order(sizes, schedule=schedule, later_epochs=later_epochs).locate(np.arange(3 * 64))
+    run = order(sizes, schedule=schedule, first_epoch=first_epoch, later_epochs=later_epochs)
+    streams, windows = run.locate(np.arange(3 * 64))
     for stream, size in enumerate(sizes.values()):
         epochs = windows[streams == stream].reshape(3, size)
-        assert epochs[0].tolist() == list(range(size)), "the first is as written"
         assert (np.sort(epochs, axis=1) == np.arange(size)).all()
         written = (epochs == np.arange(size)).all(axis=1).tolist()
-        assert written == [True] * 3 if later_epochs == "as_written" else written == [True, False, False]
-        assert later_epochs == "as_written" or epochs[1].tolist() != epochs[2].tolist()
+        kinds = (first_epoch, later_epochs, later_epochs)
+        assert written == [kind == "as_written" for kind in kinds]
+        orders = {tuple(epoch) for epoch in epochs.tolist()}
+        assert len(orders) == kinds.count("permuted") + ("as_written" in kinds), "each permuted epoch has its own"
+
+
+@pytest.mark.parametrize("first_epoch", ["as_written", "permuted"])
+@pytest.mark.parametrize("later_epochs", ["as_written", "permuted"])
+def test_the_order_of_the_first_epoch_and_that_of_others_are_chosen_apart(first_epoch: str, later_epochs: str) -> None:
+    sizes = {"a": 40, "b": 8, "c": 16}
+    all_permuted = order(sizes, first_epoch="permuted", later_epochs="permuted").locate(np.arange(3 * 64))[1]
+    as_written = order(sizes).locate(np.arange(3 * 64))[1]
+    found = order(sizes, first_epoch=first_epoch, later_epochs=later_epochs).locate(np.arange(3 * 64))[1]
+    orders = {"as_written": as_written, "permuted": all_permuted}
+    assert found.tolist() == [*orders[first_epoch][:64], *orders[later_epochs][64:]], "an epoch has 64 windows"
+
+
+def test_a_run_in_the_order_that_was_the_only_one_is_the_run_that_it_was() -> None:
+    assert "first_epoch" not in recipe_value(data_parameters(), "data")
+    assert recipe_value(data_parameters(first_epoch="permuted"), "data")["first_epoch"] == "permuted"
 
 
 def test_an_order_that_is_permuted_depends_on_seed_name_and_epoch_alone() -> None:
     samples = np.arange(200)
-    first = order({"a": 20, "b": 20}, later_epochs="permuted")
-    same = order({"a": 20, "b": 20}, later_epochs="permuted", batch_size=9)
+    permuted: dict[str, Any] = {"first_epoch": "permuted", "later_epochs": "permuted"}
+    first = order({"a": 20, "b": 20}, **permuted)
+    same = order({"a": 20, "b": 20}, **permuted, batch_size=9)
     assert all(np.array_equal(x, y) for x, y in zip(first.locate(samples), same.locate(samples), strict=True))
-    for other in (
-        order({"a": 20, "b": 20}, later_epochs="permuted", seed=8),
-        order({"x": 20, "b": 20}, later_epochs="permuted"),
-    ):
-        assert not np.array_equal(first.locate(samples)[1], other.locate(samples)[1])
+    for other in (order({"a": 20, "b": 20}, **permuted, seed=8), order({"x": 20, "b": 20}, **permuted)):
+        windows, others = first.locate(samples)[1], other.locate(samples)[1]
+        assert not np.array_equal(windows[:40], others[:40]), "in the first epoch"
+        assert not np.array_equal(windows[40:], others[40:]), "in later ones"
 
 
 @settings(max_examples=40)
 @given(
-    st.sampled_from(["as_written", "permuted"]),
+    st.tuples(*2 * [st.sampled_from(["as_written", "permuted"])]),
     st.sampled_from([None, (0, 77), (13, 70)]),
     st.sampled_from([None, PHASES]),
     st.integers(0, 60),
     st.integers(0, 20),
 )
 def test_ranges_and_the_way_back_agree_with_every_sample(
-    later_epochs: str, replay: tuple[int, int] | None, weights: Any, first: int, count: int
+    epochs: tuple[str, str], replay: tuple[int, int] | None, weights: Any, first: int, count: int
 ) -> None:
-    run = order({"a": 8, "b": 5, "c": 30}, weights=weights, replay=replay, later_epochs=later_epochs)
+    first_epoch, later_epochs = epochs
+    changed = {"weights": weights, "replay": replay, "first_epoch": first_epoch, "later_epochs": later_epochs}
+    run = order({"a": 8, "b": 5, "c": 30}, **changed)
     end = min(first + count, run.samples_available or 1 << 60)
     first = min(first, end)
     samples = np.arange(first, end)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from everytoken.shards import UNRECORDED
+from everytoken.shards import UNRECORDED, UNRECORDED_DEFAULT
 
 _FROZEN = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -25,8 +25,9 @@ class DataParameters(BaseModel):
 
     ``schedule``: "integer" (exact arithmetic, any number of streams), or "spp" (the float64 rule of the published runs:
     no explicit weights). ``weights``: null for proportional to the sizes; else entries from step 0 on. ``replay``: the
-    samples [a, b) of such a run are this run's samples, from the first; null for all. ``later_epochs``: the order of a
-    stream's windows after it was read once: "as_written", or "permuted" by a keyed permutation of ``seed``.
+    samples [a, b) of such a run are this run's samples, from the first; null for all. ``first_epoch``,
+    ``later_epochs``: the order of a stream's windows when it is read for the first time, and after that: "as_written",
+    or "permuted" by a keyed permutation of ``seed``, another one in each epoch.
     ``check``: how streams are checked when they are opened: their sizes, a sample of windows, or every byte.
     ``document_mask``: whether attention and positions begin anew after each EOS in a window.
     """
@@ -36,6 +37,7 @@ class DataParameters(BaseModel):
     schedule: Literal["integer", "spp"] = "integer"
     weights: tuple[WeightsFrom, ...] | None = None
     replay: tuple[int, int] | None = None
+    first_epoch: Annotated[Literal["as_written", "permuted"], UNRECORDED_DEFAULT] = "as_written"
     later_epochs: Literal["as_written", "permuted"]
     seed: int = Field(ge=0)
     check: Annotated[Literal["sizes", "sampled", "full"], UNRECORDED] = "sampled"

@@ -6,9 +6,10 @@
    proportion to the sizes. Inside, the rule (`everytoken.tokens.order.spp_schedule`) maps i - s_p to a stream and the
    number of its item, which continues where the entries before stopped: ordinal = number + the items that they gave
    the stream.
-3. Epochs. A stream of n windows reads in epoch ordinal // n, at place ordinal mod n. The window is the place, in epoch
-   0 and in all with ``later_epochs: as_written``; with ``permuted`` it is in epoch e >= 1 where the permutation with
-   the keys of (seed, name of the stream, e) sends the place (`everytoken.tokens.order.permutation`).
+3. Epochs. A stream of n windows reads in epoch ordinal // n, at place ordinal mod n. Epoch 0 goes by ``first_epoch``,
+   all others by ``later_epochs``. With ``as_written`` the window is the place; with ``permuted`` it is in epoch e where
+   the permutation with the keys of (seed, name of the stream, e) sends the place
+   (`everytoken.tokens.order.permutation`).
 
 No step needs more than the one before it, so nothing but the number of the step is to be kept to go on.
 """
@@ -93,9 +94,8 @@ class SampleOrder:
         self._starts = [phase.start for phase in phases]
         self._given = np.array([phase.given for phase in phases], np.int64)
         self._sizes = np.array([max(1, size) for size in self.sizes], np.int64)
-        self._permutations = (
-            Permutations(data.seed, self.names, self.sizes) if data.later_epochs == "permuted" else None
-        )
+        self._is_permuted = (data.first_epoch == "permuted", data.later_epochs == "permuted")  # epoch 0, and others
+        self._permutations = Permutations(data.seed, self.names, self.sizes) if any(self._is_permuted) else None
 
     def _schedule(self, weights: Sequence[float] | None) -> Schedule:
         if self._data.schedule == "spp":
@@ -171,9 +171,10 @@ class SampleOrder:
         streams, ordinals = self.ordinals(samples)
         sizes = self._sizes[streams]
         windows = ordinals % sizes
-        if self._permutations is not None and len(later := np.flatnonzero(ordinals >= sizes)):
-            epochs = ordinals[later] // sizes[later]
-            windows[later] = self._permutations.permuted(streams[later], epochs, windows[later])
+        if self._permutations is not None:
+            rows = np.flatnonzero(np.where(ordinals < sizes, *self._is_permuted))
+            epochs = ordinals[rows] // sizes[rows]
+            windows[rows] = self._permutations.permuted(streams[rows], epochs, windows[rows])
         return streams, windows
 
     def ordinal(self, name: str, window: int, epoch: int) -> int:
@@ -182,7 +183,7 @@ class SampleOrder:
         size, place = self.sizes[stream], window
         if not (0 <= window < size and epoch >= 0):
             raise StreamError(f"stream {name} has {size:,} windows; asked for window {window:,} in epoch {epoch}")
-        if self._permutations is not None and epoch:
+        if self._permutations is not None and self._is_permuted[min(epoch, 1)]:
             one = (np.array([value]) for value in (stream, epoch, window))
             place = int(self._permutations.unpermuted(*one)[0])
         return epoch * size + place
