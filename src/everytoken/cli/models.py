@@ -103,15 +103,16 @@ def plan(env: str | None, vocab_size: int | None, streams: str, params: dict[str
     from kedro.framework.project import pipelines
 
     from everytoken.configuration import groups_of, streams_of
-    from everytoken.contract import contract_lines, require_consistent
+    from everytoken.contract import contract_lines, contradictions, not_looked_up
     from everytoken.training.run import plan_lines
 
     try:
         with project(env, params) as (context, catalog):
             job = pipelines["__default__"]
             groups = groups_of(job, catalog)
-            require_consistent(groups, streams_of(job))
-            click.echo("\n".join(contract_lines(groups)))
+            click.echo("\n".join([*contract_lines(groups), *(f"to look up   {one}" for one in not_looked_up(groups))]))
+            if found := list(contradictions(groups, streams_of(job))):
+                raise click.ClickException("a run would be refused:\n" + "\n".join(f"- {one}" for one in found))
             if "training" not in groups:
                 return
             training, tokenization = context.params["training"], context.params["tokenization"]

@@ -36,7 +36,7 @@ def streams_of(pipeline: Pipeline) -> frozenset[str] | None:
     """Return the names of the streams that a pipeline can train on; None: it does not train by name."""
     from everytoken.tokens.streams import kind_of_dataset
 
-    trained = [node for node in pipeline.nodes if node.name.endswith("train_model")]
+    trained = [node for node in pipeline.nodes if node.name.rsplit(".", 1)[-1] == "train_model"]
     if not trained:
         return None
     return frozenset(kind.name for node in trained for kind in map(kind_of_dataset, node.inputs) if kind is not None)

@@ -5,9 +5,14 @@ from typing import TYPE_CHECKING
 from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
-    from everytoken.contract.consistency import ContractError, contradictions, require_consistent
+    from everytoken.contract.consistency import (
+        ContractError,
+        contradictions,
+        not_looked_up,
+        require_consistent,
+    )
     from everytoken.contract.lines import contract_lines
 
 __getattr__, __dir__ = exports(__name__, __file__)
 
-__all__ = ["ContractError", "contract_lines", "contradictions", "require_consistent"]
+__all__ = ["ContractError", "contract_lines", "contradictions", "not_looked_up", "require_consistent"]

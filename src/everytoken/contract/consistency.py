@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from everytoken.corpus.upstreams import UNKNOWN_REVISION
 from everytoken.parameters import (
     IngestionParameters,
     PackingParameters,
@@ -19,13 +20,28 @@ class ContractError(Exception):
 
 
 def require_consistent(groups: Mapping[str, Any], streams: frozenset[str] | None) -> None:
-    """Refuse parameters that contradict each other; see `contradictions`.
+    """Refuse parameters that contradict each other, or that are not looked up yet.
 
     Raises:
-        ContractError: with every contradiction, a line each.
+        ContractError: with each of them, a line each.
     """
-    if found := list(contradictions(groups, streams)):
-        raise ContractError("the parameters contradict each other:\n" + "\n".join(f"- {one}" for one in found))
+    if found := [*contradictions(groups, streams), *not_looked_up(groups)]:
+        raise ContractError("nothing was begun:\n" + "\n".join(f"- {one}" for one in found))
+
+
+def not_looked_up(groups: Mapping[str, Any]) -> Iterator[str]:
+    """Yield each parameter that is ``???``, a commit that a person has to look up."""
+    for name, group in groups.items():
+        for path in _unknown(group.model_dump(), name):
+            yield f"{path} is {UNKNOWN_REVISION}: look the commit up (docs/recipes.md) and give it"
+
+
+def _unknown(tree: Any, path: str) -> Iterator[str]:
+    if tree == UNKNOWN_REVISION:
+        yield path
+    elif isinstance(tree, Mapping):
+        for key, value in tree.items():
+            yield from _unknown(value, f"{path}.{key}")
 
 
 def contradictions(groups: Mapping[str, Any], streams: frozenset[str] | None) -> Iterator[str]:

@@ -11,6 +11,7 @@ from everytoken.parameters import (
     FinetuningParameters,
     IngestionParameters,
     PackingParameters,
+    PretrainingParameters,
     SubsamplingParameters,
     TokenizationParameters,
     TokenizerParameters,
@@ -116,7 +117,14 @@ def _training(training: TrainingParameters, groups: Mapping[str, Any]) -> _Lines
     steps = f"{how.steps:,} steps of {how.batch_size:,} windows"
     if tokenization is not None:
         steps += f": {how.steps * how.batch_size * tokenization.seq_length:,} predictions"
-    yield "training", f"{steps}, on {' + '.join(training.streams)}"
+    given: PretrainingParameters | None = groups.get("pretraining")
+    streams = training.streams if given is None else tuple(given.active_streams)
+    yield "training", f"{steps}, on {' + '.join(streams)}"
+    if given is not None and given.initial is not None:
+        yield "begins with", f"the weights in {given.initial.path}"
+    if training.data.replay is not None:
+        first, end = training.data.replay
+        yield "samples", f"{first:,} to {end - 1:,} of the order"
 
 
 def _finetuning(finetuning: FinetuningParameters, groups: Mapping[str, Any]) -> _Lines:

@@ -20,7 +20,14 @@ from safetensors import SafetensorError, safe_open
 
 from everytoken.corpus.documents import N_CLASSES
 from everytoken.corpus.errors import ScoringError
-from everytoken.corpus.upstreams import FetchError, HubRepository, commit, find_commit, repository_id
+from everytoken.corpus.upstreams import (
+    UNKNOWN_REVISION,
+    FetchError,
+    HubRepository,
+    commit,
+    find_commit,
+    repository_id,
+)
 from everytoken.shards import Built, file_sha256, value_digest, versioned
 from everytoken.tagged_unions import keys_of_the_chosen_kind
 
@@ -36,6 +43,8 @@ def _repository_id(name: str) -> str:
 
 
 def _commit(revision: str) -> str:
+    if revision == UNKNOWN_REVISION:
+        return revision
     return commit(revision, "score with other weights or run other code", find_commit("model", "<id>"))
 
 
@@ -53,7 +62,7 @@ class HubModel(BaseModel):
 
     Attributes:
         repository: its id, ``organisation/name``.
-        revision: the commit, 40 hex digits.
+        revision: the commit, 40 hex digits; or ``???``, which stops the run where the files are fetched.
         remote_code: where the code of a model that transformers does not have itself comes from; the code runs with
             the rights of whoever scores. Null runs none.
     """
@@ -141,6 +150,11 @@ def fetch_model(folder: Path, *, identity: Mapping[str, Any], model: HubModel | 
     """
     place: HubRepository | _Folder
     if isinstance(model, HubModel):
+        if model.revision == UNKNOWN_REVISION:
+            raise ScoringError(
+                f"the revision of the model {model.repository} is {UNKNOWN_REVISION}: its commit is not known here. "
+                f"{find_commit('model', repr(model.repository))}, and set annotation.scorer.model.revision"
+            )
         place = HubRepository(model.repository, model.revision, fetched)
     else:
         place = _Folder(Path(model.path))
