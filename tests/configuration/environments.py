@@ -13,7 +13,9 @@ from everytoken.settings import CONFIG_LOADER_ARGS, CONFIG_LOADER_CLASS
 
 ROOT = Path(__file__).resolve().parents[2]
 NO_RECIPES = {"base", "local", "test", "replay"}
-RECIPES = sorted(folder.name for folder in (ROOT / "conf").iterdir() if folder.is_dir() and folder.name not in NO_RECIPES)
+RECIPES = sorted(
+    folder.name for folder in (ROOT / "conf").iterdir() if folder.is_dir() and folder.name not in NO_RECIPES
+)
 
 
 def groups_of_job(env: str) -> tuple[dict[str, Any], frozenset[str] | None]:

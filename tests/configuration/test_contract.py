@@ -123,7 +123,16 @@ def test_plan_prints_the_contract_and_refuses_what_a_run_would() -> None:
 
 
 def test_a_run_begins_with_its_contract_and_a_refused_one_reads_no_data(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "kedro", "run", "--env", "mamba_small", "--params", "packing.shard_size_tokens=900000"]
+    command = [
+        sys.executable,
+        "-m",
+        "kedro",
+        "run",
+        "--env",
+        "mamba_small",
+        "--params",
+        "packing.shard_size_tokens=900000",
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert "it fills no shard" in done.stdout + done.stderr

@@ -11,8 +11,16 @@ if TYPE_CHECKING:
         not_looked_up,
         require_consistent,
     )
+    from everytoken.contract.data_configuration import data_configuration
     from everytoken.contract.lines import contract_lines
 
 __getattr__, __dir__ = exports(__name__, __file__)
 
-__all__ = ["ContractError", "contract_lines", "contradictions", "not_looked_up", "require_consistent"]
+__all__ = [
+    "ContractError",
+    "contract_lines",
+    "contradictions",
+    "data_configuration",
+    "not_looked_up",
+    "require_consistent",
+]

@@ -2,13 +2,15 @@
 
 from dataclasses import asdict
 
-from everytoken.parameters import PackingParameters, TokenizationParameters
+from everytoken.contract import data_configuration
+from everytoken.parameters import IngestionParameters, PackingParameters, TokenizationParameters
 from everytoken.pipelines.tokenization.nodes import COMPACT_COLUMNS, encoding
 from everytoken.provenance.indexes import index_raw_shards, made_stream
 from everytoken.shards import Artifact, Shards, plan_artifact
 from everytoken.tokens.checks import require, verify
 from everytoken.tokens.encoding import encode_part
 from everytoken.tokens.streams import write_raw_shards
+from everytoken.tokens.tokenizer import TokenizerIds
 
 
 def encode_whole_documents(
@@ -71,6 +73,18 @@ def verify_raw_shards(raw_shards: Artifact) -> list[dict[str, object]]:
     checks = verify(folder, "full", with_ledger=True, covers="raw_shards")
     require(checks)
     return [asdict(check) for check in checks]
+
+
+def describe_configuration(
+    raw_shards: Artifact,
+    tokenizer: Artifact,
+    ingestion: IngestionParameters,
+    tokenization: TokenizationParameters,
+    parameters: PackingParameters,
+) -> dict[str, object]:
+    """Return the configuration of the shards with hashes of it, for the trainers that read them."""
+    ids = tokenizer.statistics_as(TokenizerIds)
+    return data_configuration(ingestion, tokenization, parameters, ids, raw_shards.root_digest)
 
 
 def report_packing(raw_shards: Artifact) -> dict[str, object]:

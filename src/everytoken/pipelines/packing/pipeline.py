@@ -3,6 +3,7 @@
 from kedro.pipeline import Node, Pipeline
 
 from everytoken.pipelines.packing.nodes import (
+    describe_configuration,
     encode_whole_documents,
     make_raw_shards_index,
     pack_raw_shards,
@@ -41,6 +42,12 @@ def create_pipeline() -> Pipeline:
                 name="make_raw_shards_index",
             ),
             Node(verify_raw_shards, "raw_shards", "packing_report", name="verify_raw_shards"),
+            Node(
+                describe_configuration,
+                ["raw_shards", "tokenizer", "params:ingestion", "params:tokenization", "params:packing"],
+                "raw_shards_configuration",
+                name="describe_configuration",
+            ),
             Node(
                 report_packing,
                 "raw_shards",
