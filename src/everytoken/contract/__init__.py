@@ -11,8 +11,8 @@ if TYPE_CHECKING:
         not_looked_up,
         require_consistent,
     )
-    from everytoken.contract.data_configuration import data_configuration
     from everytoken.contract.lines import contract_lines
+    from everytoken.contract.shards_configuration import data_configuration
 
 __getattr__, __dir__ = exports(__name__, __file__)
 
