@@ -92,7 +92,8 @@ class IngestionParameters(_Parameters):
     which documents count as equal. ``dedup_memory``: bytes for finding them; changes time, never a byte of the result.
     ``decontamination``: evaluation files whose n-grams are looked for in the documents, or null for none.
     ``max_evaluation_ngrams``: most n-grams of these files, which are held in memory; more are refused.
-    ``mixture``: shares of the sources, or null for all that there is.
+    ``mixture``: shares of the sources, or null for all that there is. ``only``: names of the sources that are read, or
+    null for all; a list, or a string with + or | between them. The mixture is then `active_mixture`.
     """
 
     plan: PlanParameters
@@ -106,20 +107,40 @@ class IngestionParameters(_Parameters):
     decontamination: Decontamination | None = None
     mixture: MixtureParameters | None = None
     sources: dict[str, Source | None]
+    only: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+
+    @field_validator("only", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        return _listed(value)
 
     @model_validator(mode="after")
     def _mixture_of_the_sources(self) -> IngestionParameters:
-        if self.mixture is not None and set(self.mixture.weights) != set(self.active_sources):
+        known = {name for name, source in self.sources.items() if source is not None}
+        if self.mixture is not None and set(self.mixture.weights) != known:
             raise ValueError(
-                f"mixture.weights names {sorted(self.mixture.weights)}, the sources are {sorted(self.active_sources)}; "
+                f"mixture.weights names {sorted(self.mixture.weights)}, the sources are {sorted(known)}; "
                 f"give each source a weight, and switch off (null) those that shall have none"
             )
+        if unknown := sorted(set(self.only or ()) - known):
+            raise ValueError(f"only names {unknown}, the sources are {sorted(known)}; correct the names")
         return self
 
     @property
     def active_sources(self) -> dict[str, Source]:
-        """The sources that are not switched off."""
-        return {name: source for name, source in self.sources.items() if source is not None}
+        """The sources that are not switched off, and that ``only`` names where it names any."""
+        return {
+            name: source
+            for name, source in self.sources.items()
+            if source is not None and (self.only is None or name in self.only)
+        }
+
+    @property
+    def active_mixture(self) -> MixtureParameters | None:
+        """The mixture of the active sources: with ``only``, each weight over the sum of theirs."""
+        if self.mixture is None or self.only is None:
+            return self.mixture
+        return self.mixture.among(self.active_sources)
 
 
 _SCORERS: dict[str, type[BaseModel]] = {

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         ReplayHook,
         SystemErrorHook,
     )
+    from everytoken.configuration.missing import MissingConfigurationError, MissingParametersHook
 
 __getattr__, __dir__ = exports(__name__, __file__)
 
@@ -23,6 +24,8 @@ __all__ = [
     "ConfigurationHook",
     "JobConfigLoader",
     "JobContext",
+    "MissingConfigurationError",
+    "MissingParametersHook",
     "ReplayHook",
     "SystemErrorHook",
     "read_plainly",
