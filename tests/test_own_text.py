@@ -43,3 +43,28 @@ def test_a_folder_of_texts_is_a_whole_source(tmp_path: Path) -> None:
     (root / "notes.doc").write_bytes(b"of another program")
     output = project.kedro("run", "--env", "mine", "--pipelines", "ingestion", expect=1)
     assert "file notes.doc: the format is not known by its name" in output, "nothing in the folder is passed over"
+
+
+def test_one_run_reads_only_some_of_the_sources(tmp_path: Path) -> None:
+    project = Project(tmp_path / "project")
+    off = "".join(f"    {name}: null\n" for name in ("wikipedia", "chats", "champ", "flan_cot"))
+    environment = project.folder / "conf/mine"
+    environment.mkdir()
+    (environment / "globals.yml").write_text("data: data/mine\nengine: {kind: inline}\n")
+    for name in "abc":
+        (tmp_path / name).mkdir()
+        rows = [{"text": f"Row {i} of the source {name}, as long as the others are."} for i in range(60)]
+        (tmp_path / name / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    own = "".join(f"    {name}: {{upstream: {{kind: path, root: {tmp_path / name}}}}}\n" for name in "abc")
+    mixture = "{weights: {a: 0.5, b: 0.3, c: 0.2}, target_total_tokens: 500, chars_per_token: 4.0, tolerance: 0.5, "
+    (environment / "parameters_ingestion.yml").write_text(
+        f"ingestion:\n  plan: {{n_shards: null}}\n  mixture: {mixture}documents_per_part: 50}}\n  sources:\n{off}{own}"
+    )
+    run = ["run", "--env", "mine", "--pipelines", "ingestion"]
+    metrics = project.folder / "data/mine/08_reporting/ingestion_metrics.json"
+    output = project.kedro(*run, "--params", "ingestion.only=c+b")
+    assert "ingestion.only: reading b, c; mixture.weights over their sum: b 0.6, c 0.4" in output
+    characters = {name: counts["characters"] for name, counts in json.loads(metrics.read_text())["by_source"].items()}
+    assert {name: round(count / 4, -1) for name, count in characters.items()} == {"b": 310, "c": 210}, "300, 200, ended"
+    assert "ingestion.only" not in project.kedro(*run)
+    assert set(json.loads(metrics.read_text())["by_source"]) == {"a", "b", "c"}

@@ -127,7 +127,9 @@ def test_training_and_evaluation_read_the_streams_that_are_named(job: SmallJob, 
 
 def test_a_stream_that_is_in_the_catalog_alone_cannot_be_chosen(job: SmallJob) -> None:
     assert "unannotated_tokens" in job.catalog
-    known = "'unannotated_tokens' is no stream that training can choose: there are compact, annotated, canary, second"
+    known = (
+        "'unannotated_tokens' is no stream that training can choose: there are compact, annotated, canary, raw_shards"
+    )
     with pytest.raises(ValidationError, match=known):
         TrainingParameters.model_validate({**job.parameters["training"], "streams": ["compact", "unannotated_tokens"]})
     given = {**job.parameters["training"], "streams": "canary + second"}  # of a command line

@@ -37,6 +37,7 @@ from everytoken.tagged_unions import keys_of_the_chosen_kind
 from everytoken.tokens import StreamError
 from everytoken.tokens.canary import CanaryParameters
 from everytoken.tokens.chat import ChatParameters
+from everytoken.tokens.encoding import Recheck
 from everytoken.tokens.engines import EngineName
 from everytoken.tokens.order import DataParameters
 from everytoken.tokens.streams import chosen_kinds
@@ -92,7 +93,8 @@ class IngestionParameters(_Parameters):
     which documents count as equal. ``dedup_memory``: bytes for finding them; changes time, never a byte of the result.
     ``decontamination``: evaluation files whose n-grams are looked for in the documents, or null for none.
     ``max_evaluation_ngrams``: most n-grams of these files, which are held in memory; more are refused.
-    ``mixture``: shares of the sources, or null for all that there is.
+    ``mixture``: shares of the sources, or null for all that there is. ``only``: names of the sources that are read, or
+    null for all; a list, or a string with + or | between them. The mixture is then `active_mixture`.
     """
 
     plan: PlanParameters
@@ -106,20 +108,40 @@ class IngestionParameters(_Parameters):
     decontamination: Decontamination | None = None
     mixture: MixtureParameters | None = None
     sources: dict[str, Source | None]
+    only: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+
+    @field_validator("only", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        return listed(value)
 
     @model_validator(mode="after")
     def _mixture_of_the_sources(self) -> IngestionParameters:
-        if self.mixture is not None and set(self.mixture.weights) != set(self.active_sources):
+        known = {name for name, source in self.sources.items() if source is not None}
+        if self.mixture is not None and set(self.mixture.weights) != known:
             raise ValueError(
-                f"mixture.weights names {sorted(self.mixture.weights)}, the sources are {sorted(self.active_sources)}; "
+                f"mixture.weights names {sorted(self.mixture.weights)}, the sources are {sorted(known)}; "
                 f"give each source a weight, and switch off (null) those that shall have none"
             )
+        if unknown := sorted(set(self.only or ()) - known):
+            raise ValueError(f"only names {unknown}, the sources are {sorted(known)}; correct the names")
         return self
 
     @property
     def active_sources(self) -> dict[str, Source]:
-        """The sources that are not switched off."""
-        return {name: source for name, source in self.sources.items() if source is not None}
+        """The sources that are not switched off, and that ``only`` names where it names any."""
+        return {
+            name: source
+            for name, source in self.sources.items()
+            if source is not None and (self.only is None or name in self.only)
+        }
+
+    @property
+    def active_mixture(self) -> MixtureParameters | None:
+        """The mixture of the active sources: with ``only``, each weight over the sum of theirs."""
+        if self.mixture is None or self.only is None:
+            return self.mixture
+        return self.mixture.among(self.active_sources)
 
 
 _SCORERS: dict[str, type[BaseModel]] = {
@@ -181,13 +203,13 @@ class _TokenizerClaims(_Parameters):
     """What is said of a tokenizer that is not trained here; the run stops where the file says something else.
 
     ``expect_vocab_size``: its highest id + 1, added tokens included. ``expect_eos_id``: the id of ``eos_token``. null:
-    nothing is said. ``family``: what people call it, for configurations that go with raw shards. ``note``: a remark for
-    the contract.
+    nothing is said. ``known_as``: what people call it, for the contract and for trainers of raw shards. ``note``: a
+    remark for the contract.
     """
 
     expect_vocab_size: PositiveInt | None = None
     expect_eos_id: NonNegativeInt | None = None
-    family: str | None = None
+    known_as: str | None = None
     note: str | None = None
 
 
@@ -297,6 +319,17 @@ class TokenizationParameters(_Parameters):
     def encoding_rules(self, tokenizer: Artifact) -> EncodingRules:
         """Return how documents are encoded with the tokenizer that these parameters make."""
         return EncodingRules(tokenizer, self.eos_token, self.special_tokens_in_text)
+
+    def encoding(self, tokenizer: Artifact, certificate: Artifact, documents: int) -> dict[str, Any]:
+        """Return what documents are encoded with, whatever consumes them; ``documents``: how many there are."""
+        proof = self.certificate
+        return {
+            "rules": self.encoding_rules(tokenizer),
+            "certificate": certificate,
+            "max_lossy_share": self.max_lossy_share,
+            "engine": self.engine,
+            "recheck": Recheck.capped(proof.recheck_share, proof.seed, proof.recheck_documents, documents),
+        }
 
     @property
     def known_vocab_size(self) -> int | None:

@@ -17,6 +17,7 @@ from everytoken.configuration import (
     ContractHook,
     JobConfigLoader,
     JobContext,
+    MissingParametersHook,
     ReplayHook,
     SystemErrorHook,
 )
@@ -40,7 +41,14 @@ _log_as_in_the_project_folder()  # before the hooks: they wrap what prints error
 
 CONTEXT_CLASS = JobContext
 CONFIG_LOADER_CLASS = JobConfigLoader
-HOOKS = (ConfigurationHook(), ReplayHook(), ContractHook(), TrackingHook(), SystemErrorHook())
+HOOKS = (
+    ConfigurationHook(),
+    ReplayHook(),
+    ContractHook(),
+    TrackingHook(),
+    MissingParametersHook(),
+    SystemErrorHook(),
+)
 DISABLE_HOOKS_FOR_PLUGINS = ("kedro_mlflow",)
 
 atexit.register(gc.freeze)  # else the collector walks through all that was imported before the process ends: seconds

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from kedro.config import OmegaConfigLoader
+from pydantic import ValidationError
 
 from everytoken.corpus.errors import UpstreamError
 from everytoken.corpus.ingestion.source import find_files
@@ -74,3 +75,36 @@ def test_wikipedia_is_capped_at_32_gibibytes_of_text() -> None:
     read = IngestionParameters.model_validate(ingestion("mythos")).active_sources
     caps = {name: source.max_text_bytes for name, source in read.items()}
     assert {name: cap for name, cap in caps.items() if cap is not None} == {"wikipedia_en": 32 << 30}
+
+
+def test_only_some_sources_of_a_recipe_are_read_with_their_weights_over_the_sum() -> None:
+    parameters = ingestion("mamba")
+    whole = IngestionParameters.model_validate(parameters)
+    assert whole.active_mixture == whole.mixture is not None
+    names = list(whole.active_sources)
+    one = IngestionParameters.model_validate({**parameters, "only": names[2]})
+    assert list(one.active_sources) == [names[2]] and one.active_mixture is not None
+    assert one.active_mixture.weights == {names[2]: 1.0}
+    for written in (f"{names[4]} + {names[0]}", f"{names[4]}|{names[0]}", [names[4], names[0]]):
+        two = IngestionParameters.model_validate({**parameters, "only": written})
+        assert list(two.active_sources) == [names[0], names[4]], "in the order of the sources"
+        assert two.active_mixture is not None and whole.mixture is not None
+        weights = [whole.mixture.weights[name] for name in (names[0], names[4])]
+        assert list(two.active_mixture.weights.values()) == pytest.approx([weight / sum(weights) for weight in weights])
+        assert two.active_mixture.target_total_tokens == whole.mixture.target_total_tokens
+    without = IngestionParameters.model_validate({**parameters, "mixture": None, "only": [names[1]]})
+    assert (list(without.active_sources), without.active_mixture) == ([names[1]], None)
+
+
+def test_only_what_there_is_can_be_read() -> None:
+    parameters = ingestion("mamba")
+    known = sorted(sources(parameters))
+    off = {**parameters["sources"], known[0]: None}
+    for changed, said in (
+        ({"only": ["arxif"]}, rf"only names \['arxif'\], the sources are {re.escape(str(known))}; correct the names"),
+        ({"only": known[0], "sources": off, "mixture": None}, rf"only names \['{known[0]}'\], the sources are"),
+        ({"only": []}, "at least 1 item"),
+        ({"only": ""}, r"only names \[''\], the sources are"),
+    ):
+        with pytest.raises(ValidationError, match=said):
+            IngestionParameters.model_validate({**parameters, **changed})

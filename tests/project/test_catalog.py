@@ -44,14 +44,17 @@ DATASETS = {
         "annotated_index canary_index chat_index compact_index document_index engine_certificate raw_shards "
         "raw_shards_index"
     ),
-    ("JsonFile", "05_model_input"): "released_job",
+    ("JsonFile", "05_model_input"): "raw_shards_configuration released_job",
     ("ShardStore", "05_model_input"): (
         "annotated_manifest annotated_tokens canary_tokens held_out_manifest unannotated_manifest "
-        "unannotated_tokens withheld_ids"
+        "unannotated_tokens whole_annotated_tokens whole_unannotated_tokens withheld_ids"
     ),
     ("TokenStream", "05_model_input"): "annotated_stream canary_stream chat_windows compact_stream",
     ("TokenizerFile", "05_model_input"): "tokenizer",
-    ("WhenMade", "05_model_input"): "canary_stream_when_made canary_tokens_when_made raw_shards_when_made",
+    ("WhenMade", "05_model_input"): (
+        "canary_stream_when_made canary_tokens_when_made raw_shards_when_made whole_annotated_tokens_when_made "
+        "whole_unannotated_tokens_when_made"
+    ),
     ("ArtifactFolder", "06_models"): "scorer",
     ("Checkpoint", "06_models"): "checkpoint finetuned_checkpoint pretrained_checkpoint",
     ("ArtifactFolder", "07_model_output"): (
@@ -66,7 +69,8 @@ DATASETS = {
         "annotation_metrics canary_metrics canary_triggers contamination_report evaluation_metrics "
         "finetuned_samples finetuning_history finetuning_metrics finetuning_report generated_samples "
         "ingestion_metrics packing_metrics pretraining_history pretraining_metrics pretraining_report "
-        "release_metrics release_report replay_metrics replay_report subsampling_metrics tokenization_metrics "
+        "release_metrics release_report replay_metrics replay_report splitting_metrics subsampling_metrics "
+        "tokenization_metrics "
         "training_history training_metrics training_report verification_metrics verification_report"
     ),
     ("ReleaseFolder", "08_reporting"): "release",
@@ -76,7 +80,8 @@ PLANS = (  # in memory: what a release compares with the datasets of these names
     "annotated_documents annotated_stream annotated_tokens canary_documents canary_stream canary_tokens "
     "classifications compact_stream contamination document_sketches documents dropped_documents duplicates "
     "evaluation_ngrams exclusions held_out_documents ngram_counts ngram_matches raw_shards scored_documents scorer "
-    "selection token_estimates tokenizer unannotated_documents unannotated_tokens upstream_documents"
+    "selection token_estimates tokenizer unannotated_documents unannotated_tokens upstream_documents "
+    "whole_annotated_tokens whole_unannotated_tokens"
 )
 OTHER_PATHS = {
     "canary_documents_when_made": "canary_documents",

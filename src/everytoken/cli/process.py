@@ -39,13 +39,31 @@ class Commands(click.Group):
 
 
 def run_command() -> click.Command:
-    """Return the ``run`` of the project: Kedro's own, which else ends with exit code 1 at Ctrl-C."""
+    """Return the ``run`` of the project: Kedro's own, which else ends with exit code 1 at Ctrl-C.
+
+    A configuration that is missing ends it with one line and exit code 2.
+    """
     from kedro.framework.cli.project import run
 
     own: click.Command = copy.copy(run)
     assert own.callback is not None, "it is a command"
-    own.callback = _interruptible()(own.callback)
+    own.callback = _interruptible()(_missing_configuration_in_words()(own.callback))
     return own
+
+
+@contextmanager
+def _missing_configuration_in_words() -> Iterator[None]:
+    from kedro.config import MissingConfigException
+
+    from everytoken.cli.project import missing_in_words
+    from everytoken.configuration import MissingConfigurationError
+
+    try:
+        yield
+    except (MissingConfigException, MissingConfigurationError) as error:
+        told = missing_in_words(error) if isinstance(error, MissingConfigException) else str(error)
+        click.echo(f"Error: {redacted(told)}", err=True)
+        raise SystemExit(2) from None
 
 
 @contextmanager

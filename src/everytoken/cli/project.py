@@ -26,9 +26,18 @@ def session_of(env: str | None, given: dict[str, Any]) -> Iterator[Any]:
         with KedroSession.create(project_path=folder, env=env, runtime_params=given) as session:
             yield session
     except MissingConfigException as error:
-        raise click.ClickException(f"there is no environment {env!r} in {folder / 'conf'}: {error}") from error
+        raise click.UsageError(missing_in_words(error)) from error
     except ParameterValidationError as error:
         raise click.ClickException(str(error)) from error
+
+
+def missing_in_words(error: Exception) -> str:
+    """Return what Kedro says of files that are missing; of an environment, with the names of those that are there."""
+    named = Path(str(error).rpartition(": ")[2])
+    if named.is_dir() or not named.parent.is_dir():
+        return str(error)
+    known = sorted(folder.name for folder in named.parent.iterdir() if folder.is_dir())
+    return f"there is no environment {named.name!r} in {named.parent}, only {', '.join(known)}. Correct --env."
 
 
 @contextmanager

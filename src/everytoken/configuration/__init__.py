@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         ReplayHook,
         SystemErrorHook,
     )
+    from everytoken.configuration.missing import MissingConfigurationError, MissingParametersHook
 
 __getattr__, __dir__ = exports(__name__, __file__)
 
@@ -25,6 +26,8 @@ __all__ = [
     "ContractHook",
     "JobConfigLoader",
     "JobContext",
+    "MissingConfigurationError",
+    "MissingParametersHook",
     "ReplayHook",
     "SystemErrorHook",
     "groups_of",

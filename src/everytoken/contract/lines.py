@@ -97,7 +97,7 @@ def _tokenizer(chosen: TokenizerParameters, eos_token: str) -> str:
     ]
     digest = f", SHA-256 {chosen.sha256}" if chosen.sha256 else ", SHA-256 not pinned"
     note = f"; {chosen.note}" if chosen.note else ""
-    return f"{chosen.family or chosen.label} ({', '.join(filter(None, claims))}){digest}{note}"
+    return f"{chosen.known_as or chosen.label} ({', '.join(filter(None, claims))}){digest}{note}"
 
 
 def _shards(packing: PackingParameters, groups: Mapping[str, Any]) -> _Lines:

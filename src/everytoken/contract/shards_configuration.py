@@ -26,7 +26,7 @@ def data_configuration(
     chosen, mixture = tokenization.tokenizer, ingestion.mixture
     sources = {name: source.model_dump(mode="json") for name, source in ingestion.active_sources.items()}
     mixed = {"sources": sources, "mixture": None if mixture is None else mixture.model_dump(mode="json")}
-    family = "everytoken-bpe" if isinstance(chosen, TrainedTokenizer) else chosen.family or chosen.label
+    family = "everytoken-bpe" if isinstance(chosen, TrainedTokenizer) else chosen.known_as or chosen.label
     pipeline = {
         "tokenizer": {
             "name": family,

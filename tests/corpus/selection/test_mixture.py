@@ -52,6 +52,23 @@ def test_counts_sum_to_the_total_and_are_within_one_of_their_share(weights: list
     assert all(abs(n - weight * total / sum(exact)) < 1 for n, weight in zip(counts, exact, strict=True))
 
 
+@given(st.sets(st.sampled_from(sorted(SEVEN)), min_size=1), st.integers(1, 10**12), st.booleans())
+def test_a_mixture_of_some_sources_keeps_their_proportions_and_the_target(
+    names: set[str], total: int, by_source: bool
+) -> None:
+    per_token = {name: 3.0 + number for number, name in enumerate(SEVEN)} if by_source else 4.0
+    whole = recipe(SEVEN, total, chars_per_token=per_token, allow_repeat={"arxiv": 3, "openmath": 2})
+    some = whole.among(names)
+    assert list(some.weights) == [name for name in SEVEN if name in names]
+    for name, weight in some.weights.items():
+        assert weight == pytest.approx(SEVEN[name] / sum(SEVEN[one] for one in names), rel=1e-12)
+        assert some.exact_chars_per_token(name) == whole.exact_chars_per_token(name)
+    assert some.allow_repeat == {name: times for name, times in whole.allow_repeat.items() if name in names}
+    assert sum(budget.tokens for budget in budgets(some).values()) == some.target_total_tokens == total
+    assert (some.tolerance, some.documents_per_part) == (whole.tolerance, whole.documents_per_part)
+    assert whole.among(SEVEN).weights == SEVEN
+
+
 def test_rounding_is_by_largest_remainder_and_earlier_on_a_tie() -> None:
     assert largest_remainder([1, 1, 1], 5) == [2, 2, 1]
     assert largest_remainder([0.41, 0.39, 0.2], 3) == [1, 1, 1]

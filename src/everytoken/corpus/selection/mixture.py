@@ -26,9 +26,9 @@ together and the bound holds to the last document. They differ from the weights 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import Annotated, NamedTuple, TypedDict
+from typing import Annotated, Any, NamedTuple, TypedDict
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeFloat, PositiveInt, model_validator
@@ -81,6 +81,22 @@ class MixtureParameters(BaseModel):
                 f"allow_repeat names {unknown}, which have no weight; expected some of {sorted(self.weights)}"
             )
         return self
+
+    def among(self, sources: Collection[str]) -> MixtureParameters:
+        """Return the mixture of some of its sources: each weight over the sum of theirs, and the same target."""
+
+        def kept(by_source: Mapping[str, Any]) -> dict[str, Any]:
+            return {source: value for source, value in by_source.items() if source in sources}
+
+        exact = {source: as_written(weight) for source, weight in kept(self.weights).items()}
+        whole = sum(exact.values(), Fraction(0))
+        changed = {
+            "weights": {source: float(weight / whole) for source, weight in exact.items()},
+            "allow_repeat": kept(self.allow_repeat),
+        }
+        if isinstance(self.chars_per_token, dict):
+            changed["chars_per_token"] = kept(self.chars_per_token)
+        return MixtureParameters.model_validate({**self.model_dump(), **changed})
 
     def exact_chars_per_token(self, source: str) -> Fraction:
         """Return the code points of one estimated token of a source, exact."""

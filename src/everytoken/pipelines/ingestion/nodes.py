@@ -49,8 +49,19 @@ _NONE = TextAmounts(rows=0, characters=0, utf8_bytes=0)
 
 
 def find_upstream_files(parameters: IngestionParameters) -> dict[str, Upstream]:
-    """Return the upstreams of the sources that are switched on; saving them lists their files (and fetches wheels)."""
+    """Return the upstreams of the active sources; saving them lists their files (and fetches wheels)."""
+    if parameters.only is not None:
+        logger.info("%s", _read_alone(parameters))
     return {name: source.upstream for name, source in parameters.active_sources.items()}
+
+
+def _read_alone(parameters: IngestionParameters) -> str:
+    """Return the sources that ``only`` names, with the weights that they have then."""
+    read = f"ingestion.only: reading {', '.join(parameters.active_sources)}"
+    mixture = parameters.active_mixture
+    if mixture is None:
+        return read
+    return f"{read}; mixture.weights over their sum: {', '.join(f'{n} {w:.6g}' for n, w in mixture.weights.items())}"
 
 
 def plan_shards(files: dict[str, list[UpstreamFile]], parameters: IngestionParameters) -> ShardPlan:
@@ -152,7 +163,7 @@ def choose_documents(
         documents=documents,
         duplicates=duplicates,
         max_text_bytes={name: source.max_text_bytes for name, source in parameters.active_sources.items()},
-        mixture=parameters.mixture,
+        mixture=parameters.active_mixture,
         contamination=_to_remove(contamination, parameters),
     )
 
@@ -166,9 +177,10 @@ def take_documents(documents: Shards, selection: Artifact, parameters: Ingestion
     """Take the documents that stay: part by part, or, with a mixture, interleaved by the weights of their sources."""
     decided = selection.statistics_as(SelectionStatistics)
     require_documents(read_counts(documents.statistics_as(DocumentCounts)), decided["by_source"])
-    if parameters.mixture is None:
+    mixture = parameters.active_mixture
+    if mixture is None:
         return documents.map(select_part, selection=selection)
-    parts = mixture_parts(selection, parameters.mixture.documents_per_part)
+    parts = mixture_parts(selection, mixture.documents_per_part)
     return parts.map(mix_part, documents=documents, selection=selection)
 
 

@@ -1,10 +1,8 @@
 """Packing: flat ids in files of one size, every source in proportion in each."""
 
-from dataclasses import asdict
-
+from everytoken.address import ADDRESS_COLUMNS
 from everytoken.contract import data_configuration
 from everytoken.parameters import IngestionParameters, PackingParameters, TokenizationParameters
-from everytoken.pipelines.tokenization.nodes import COMPACT_COLUMNS, encoding
 from everytoken.provenance.indexes import index_raw_shards, made_stream
 from everytoken.shards import Artifact, Shards, plan_artifact
 from everytoken.tokens.checks import require, verify
@@ -23,9 +21,9 @@ def encode_whole_documents(
     """Encode documents for raw shards: content and EOS, and no document is cut; excluded ones as EOS."""
     return documents.zip(exclusions).map(
         encode_part,
-        **encoding(documents, tokenizer, certificate, tokenization),
+        **tokenization.encoding(tokenizer, certificate, documents.rows),
         max_tokens=None,
-        columns=COMPACT_COLUMNS,
+        columns=("id", *ADDRESS_COLUMNS),
         keep_lengths=False,
     )
 
@@ -66,15 +64,6 @@ def make_raw_shards_index(
     )
 
 
-def verify_raw_shards(raw_shards: Artifact) -> list[dict[str, object]]:
-    """Read every shard again; return the checks, or stop at the first that does not hold."""
-    folder = raw_shards.folder
-    assert folder is not None, "raw shards are loaded from a store"
-    checks = verify(folder, "full", with_ledger=True, covers="raw_shards")
-    require(checks)
-    return [asdict(check) for check in checks]
-
-
 def describe_configuration(
     raw_shards: Artifact,
     tokenizer: Artifact,
@@ -87,6 +76,11 @@ def describe_configuration(
     return data_configuration(ingestion, tokenization, parameters, ids, raw_shards.root_digest)
 
 
-def report_packing(raw_shards: Artifact) -> dict[str, object]:
-    """Return counts of shards, tokens and documents, by source too: metrics are numbers."""
-    return {name: figure for name, figure in raw_shards.statistics.items() if not isinstance(figure, str)}
+def verify_raw_shards(raw_shards: Artifact) -> dict[str, object]:
+    """Read every shard again, and stop at what differs; return counts of shards, tokens, documents, and by source."""
+    folder = raw_shards.folder
+    assert folder is not None, "raw shards are loaded from a store"
+    checks = verify(folder, "full", with_ledger=True, covers="raw_shards")
+    require(checks)
+    counts = {name: figure for name, figure in raw_shards.statistics.items() if not isinstance(figure, str)}
+    return {**counts, "checks": len(checks)}

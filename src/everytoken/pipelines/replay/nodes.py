@@ -73,7 +73,7 @@ def check_contradictions(
 ) -> Artifact:
     """Find the rows of the manifest that contradict themselves, the file that they are in, or each other."""
     parts = manifest_parts(Path(replay.release))
-    mixture = ingestion.mixture
+    mixture = ingestion.active_mixture
     return plan_artifact(
         find_contradictions,
         values=parts.values,

@@ -11,7 +11,6 @@ from everytoken.corpus.sampling import EstimatedTokens, SubsamplingParameters
 from everytoken.parameters import GivenTokenizer, HubTokenizer, TokenizationParameters, TrainedTokenizer
 from everytoken.shards import Artifact, Shards, plan_artifact
 from everytoken.tokens.encoding import (
-    Recheck,
     encode_part,
     length_histograms,
     tokenization_figure,
@@ -102,7 +101,7 @@ def encode_unannotated(
     """Encode documents of the compact stream: content and EOS, at most seq_length tokens; excluded ones as EOS."""
     return unannotated.zip(exclusions).map(
         encode_part,
-        **encoding(unannotated, tokenizer, certificate, parameters),
+        **parameters.encoding(tokenizer, certificate, unannotated.rows),
         max_tokens=parameters.seq_length,
         columns=COMPACT_COLUMNS,
         keep_lengths=True,
@@ -119,7 +118,7 @@ def encode_annotated(
     """Encode documents of the annotated stream: the reflection budget stays free; the sidecar needs their texts."""
     return annotated.zip(exclusions).map(
         encode_part,
-        **encoding(annotated, tokenizer, certificate, parameters),
+        **parameters.encoding(tokenizer, certificate, annotated.rows),
         max_tokens=parameters.max_annotated_tokens,
         columns=SIDECAR_COLUMNS,
         keep_lengths=False,
@@ -181,17 +180,3 @@ def report_tokenization(
     table = tokenization_table(tokens)
     figure = tokenization_figure(table, length_histograms(tokens))
     return {"vocab_size": tokenizer.statistics_as(TokenizerIds)["vocab_size"], **summary}, table, figure
-
-
-def encoding(
-    documents: Shards, tokenizer: Artifact, certificate: Artifact, parameters: TokenizationParameters
-) -> dict[str, object]:
-    """Return what all documents are encoded with, whatever consumes them."""
-    proof = parameters.certificate
-    return {
-        "rules": parameters.encoding_rules(tokenizer),
-        "certificate": certificate,
-        "max_lossy_share": parameters.max_lossy_share,
-        "engine": parameters.engine,
-        "recheck": Recheck.capped(proof.recheck_share, proof.seed, proof.recheck_documents, documents.rows),
-    }

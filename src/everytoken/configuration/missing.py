@@ -1,0 +1,34 @@
+"""A run that lacks parameters is refused before it begins, with the files that could have them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kedro.framework.hooks import hook_impl
+from kedro.io import DataCatalog
+from kedro.pipeline import Pipeline
+
+from everytoken.configuration.jobs import ConfigurationError
+
+_PARAMETERS = "params:"
+
+
+class MissingConfigurationError(ConfigurationError):
+    """No file of the environment has parameters that the run reads."""
+
+
+class MissingParametersHook:
+    """Lets no run begin that reads parameters which the environment does not have."""
+
+    @hook_impl(tryfirst=True)
+    def before_pipeline_run(self, run_params: dict[str, Any], pipeline: Pipeline, catalog: DataCatalog) -> None:
+        """Refuse it before the tracking of runs looks at its parameters."""
+        read = (name.removeprefix(_PARAMETERS) for name in pipeline.inputs() if name.startswith(_PARAMETERS))
+        if not (missing := sorted(name for name in read if _PARAMETERS + name not in catalog)):
+            return
+        env = run_params.get("env") or "local"
+        files = ", ".join(f"parameters_{group}.yml" for group in dict.fromkeys(one.split(".")[0] for one in missing))
+        raise MissingConfigurationError(
+            f"the run reads the parameters {', '.join(missing)}, which environment {env!r} (conf/base, conf/{env}) "
+            f"does not have: put {files} into one of the two folders."
+        )
