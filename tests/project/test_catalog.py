@@ -89,6 +89,8 @@ OTHER_PATHS = {
     "canary_tokens_when_made": "canary_tokens",
     "raw_shards_when_made": "raw_shards",
     "subsampling_metadata": "metadata.json",
+    "whole_annotated_tokens_when_made": "whole_annotated_tokens",
+    "whole_unannotated_tokens_when_made": "whole_unannotated_tokens",
 }
 SUFFIXES = {"CsvFile": ".csv", "FigureFile": ".json", "JsonFile": ".json", "UpstreamFiles": ".json"}
 STORED = {"ArtifactFolder", "Checkpoint", "ReleaseFolder", "ShardStore", "TokenStream", "TokenizerFile", "WhenMade"}
@@ -130,7 +132,7 @@ def test_every_entry_and_every_factory_is_used(context: KedroContext) -> None:
 def test_what_has_digests_has_a_validator_that_no_load_waits_for(context: KedroContext) -> None:
     catalog = context.catalog
     stored = {name for name in _names() if type(catalog[name]).__name__ in STORED}
-    assert set(catalog.validator_specs) == stored and len(stored) == 56
+    assert set(catalog.validator_specs) == stored and len(stored) == 60
     assert not any(spec.enabled for spec in catalog.validator_specs.values())
 
 
