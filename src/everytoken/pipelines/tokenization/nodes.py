@@ -8,7 +8,7 @@ from plotly.graph_objects import Figure
 from everytoken.address import ADDRESS_COLUMNS
 from everytoken.corpus import add_statistics
 from everytoken.corpus.sampling import EstimatedTokens, SubsamplingParameters
-from everytoken.parameters import GivenTokenizer, HubTokenizer, TokenizationParameters
+from everytoken.parameters import ArchiveTokenizer, GivenTokenizer, HubTokenizer, TokenizationParameters
 from everytoken.shards import Artifact, Shards, plan_artifact
 from everytoken.tokens.encoding import (
     Recheck,
@@ -33,14 +33,20 @@ from everytoken.tokens.streams import (
     write_annotated_stream,
     write_compact_stream,
 )
-from everytoken.tokens.tokenizer import TokenizerIds, load_hub_tokenizer, load_tokenizer_file, train_tokenizer
+from everytoken.tokens.tokenizer import (
+    TokenizerIds,
+    load_archive_tokenizer,
+    load_hub_tokenizer,
+    load_tokenizer_file,
+    train_tokenizer,
+)
 
 COMPACT_COLUMNS = ("id", *ADDRESS_COLUMNS)
 SIDECAR_COLUMNS = tuple("id" if name == "doc_id" else name for name in SIDECAR.names if name != "token_length")
 
 
 def make_tokenizer(annotated: Shards, unannotated: Shards, parameters: TokenizationParameters) -> Artifact:
-    """Train a byte-level BPE tokenizer on the documents that will be trained on, or take a given one, or the hub's."""
+    """Train a byte-level BPE tokenizer on the documents that will be trained on, or take one that exists."""
     chosen = parameters.tokenizer
     if isinstance(chosen, GivenTokenizer):
         return plan_artifact(
@@ -52,6 +58,15 @@ def make_tokenizer(annotated: Shards, unannotated: Shards, parameters: Tokenizat
             repository=chosen.repository,
             revision=chosen.revision,
             sha256=chosen.sha256,
+            eos_token=parameters.eos_token,
+            fetched=Path(parameters.fetched),
+        )
+    if isinstance(chosen, ArchiveTokenizer):
+        return plan_artifact(
+            load_archive_tokenizer,
+            place=chosen.place,
+            sha256=chosen.sha256.lower(),
+            member=chosen.member,
             eos_token=parameters.eos_token,
             fetched=Path(parameters.fetched),
         )
