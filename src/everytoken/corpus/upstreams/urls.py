@@ -74,6 +74,22 @@ def list_folder(root: str, named: tuple[str, ...] | None = None) -> dict[str, Li
     return files
 
 
+def look_up(root: str, path: str) -> Listed:
+    """Return what the storage tells of one file: its size and version.
+
+    Raises:
+        FetchError: there is no such file, or it cannot be asked for.
+    """
+
+    def ask() -> Listed:
+        with _explained(root, path):
+            filesystem, base = _opened(root, None)
+            info = filesystem.info(f"{base}/{path}")
+            return Listed(_size_of(info), None, version_of(info))
+
+    return retrying(ask)
+
+
 def version_of(info: Mapping[str, Any]) -> str:
     """Return what a listing tells that changes with the content: an ETag or digest, else the time of change.
 

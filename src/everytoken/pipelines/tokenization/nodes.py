@@ -8,7 +8,13 @@ from plotly.graph_objects import Figure
 from everytoken.address import ADDRESS_COLUMNS
 from everytoken.corpus import add_statistics
 from everytoken.corpus.sampling import EstimatedTokens, SubsamplingParameters
-from everytoken.parameters import GivenTokenizer, HubTokenizer, TokenizationParameters, TrainedTokenizer
+from everytoken.parameters import (
+    ArchiveTokenizer,
+    GivenTokenizer,
+    HubTokenizer,
+    TokenizationParameters,
+    TrainedTokenizer,
+)
 from everytoken.shards import Artifact, Shards, plan_artifact
 from everytoken.tokens.encoding import (
     encode_part,
@@ -34,6 +40,7 @@ from everytoken.tokens.streams import (
 )
 from everytoken.tokens.tokenizer import (
     TokenizerIds,
+    load_archive_tokenizer,
     load_hub_tokenizer,
     load_tokenizer_file,
     require_claims,
@@ -45,7 +52,7 @@ SIDECAR_COLUMNS = tuple("id" if name == "doc_id" else name for name in SIDECAR.n
 
 
 def make_tokenizer(annotated: Shards, unannotated: Shards, parameters: TokenizationParameters) -> Artifact:
-    """Train a byte-level BPE tokenizer on the documents that will be trained on, or take a given one, or the hub's."""
+    """Train a byte-level BPE tokenizer on the documents that will be trained on, or take one that exists."""
     chosen = parameters.tokenizer
     if isinstance(chosen, GivenTokenizer):
         return plan_artifact(
@@ -57,6 +64,15 @@ def make_tokenizer(annotated: Shards, unannotated: Shards, parameters: Tokenizat
             repository=chosen.repository,
             revision=chosen.revision,
             sha256=chosen.sha256,
+            eos_token=parameters.eos_token,
+            fetched=Path(parameters.fetched),
+        )
+    if isinstance(chosen, ArchiveTokenizer):
+        return plan_artifact(
+            load_archive_tokenizer,
+            place=chosen.place,
+            sha256=chosen.sha256.lower(),
+            member=chosen.member,
             eos_token=parameters.eos_token,
             fetched=Path(parameters.fetched),
         )

@@ -58,7 +58,7 @@ _NAMES: dict[tuple[str, str], str | None] = {
     ("token_estimates", "parameters"): "subsampling",
     **{
         ("tokenizer", name): f"tokenization.tokenizer.{name}"
-        for name in ("vocab_size", "min_frequency", "special_tokens", "sha256", "repository", "revision")
+        for name in ("vocab_size", "min_frequency", "special_tokens", "sha256", "repository", "revision", "member")
     },
     ("tokenizer", "eos_token"): "tokenization.eos_token",
     **{

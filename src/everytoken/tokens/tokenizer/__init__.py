@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
+    from everytoken.tokens.tokenizer.archive import BpeFiles
     from everytoken.tokens.tokenizer.document_tokenizer import (
         TOKENIZER_FILE,
         DocumentTokenizer,
@@ -15,7 +16,12 @@ if TYPE_CHECKING:
     )
     from everytoken.tokens.tokenizer.encoding_rules import EncodingRules, SpecialTokens, StoredTokenizer
     from everytoken.tokens.tokenizer.probe import ProbeRecord, library_record, probe_record
-    from everytoken.tokens.tokenizer.sources import load_hub_tokenizer, load_tokenizer_file, train_tokenizer
+    from everytoken.tokens.tokenizer.sources import (
+        load_archive_tokenizer,
+        load_hub_tokenizer,
+        load_tokenizer_file,
+        train_tokenizer,
+    )
     from everytoken.tokens.tokenizer.statistics import (
         TokenizerIdentity,
         TokenizerIds,
@@ -27,6 +33,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = exports(__name__, __file__)
 
 __all__ = [
+    "BpeFiles",
     "DocumentTokenizer",
     "EncodingRules",
     "PIECE_CHARACTERS",
@@ -41,6 +48,7 @@ __all__ = [
     "cut_text",
     "library_record",
     "library_tokenizer",
+    "load_archive_tokenizer",
     "load_hub_tokenizer",
     "load_tokenizer_file",
     "open_tokenizer",

