@@ -273,7 +273,9 @@ class RangeMap:
         """Return this map; for less than `POOL_BYTES` of work one that runs in this process."""
         return self if size >= POOL_BYTES else RangeMap()
 
-    def __call__(self, function: Callable[[_Range], _Result], ranges: Sequence[_Range]) -> Iterator[_Result]:
+    def __call__(
+        self, function: Callable[[_Range], _Result], ranges: Sequence[_Range]
+    ) -> Generator[_Result, None, None]:
         """Yield ``function(range)`` of each range.
 
         Args:
