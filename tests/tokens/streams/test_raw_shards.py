@@ -174,7 +174,8 @@ def test_a_part_is_put_in_order_when_the_merge_comes_to_it_so_few_are_on_disk(tm
     tokens = datasets(tmp_path / "in", tables([parts, parts[:4]]))
     for _ in interleaved(tokens, count_strands(tokens), 3, 1 << 20, tmp_path, Watched()):
         pass
-    assert (len(files), max(files)) == (13, 3), "one file of each strand, but of the one that comes to a part"
+    assert len(files) == 13
+    assert max(files) <= 5, "of 26 in all: one of each other strand, and what a part has for a source that lags"
 
 
 # ---- errors ----
