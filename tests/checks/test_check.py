@@ -21,7 +21,7 @@ from everytoken.checks.check import (
     require_none,
     run_checks,
 )
-from everytoken.checks.files import Hashing, in_threads, require_files, wrong_sizes
+from everytoken.checks.files import Hashing, require_files, wrong_sizes
 from everytoken.shards import DamagedStore, file_sha256
 from everytoken.tokens import StreamError
 
@@ -146,7 +146,3 @@ def test_files_are_hashed_once_and_what_is_known_is_not_hashed(tmp_path: Path) -
         assert hashing.wrong(tmp_path, {"absent": "1"}, {"absent": "1"}) == {}
         with pytest.raises(FileNotFoundError):
             hashing.wrong(tmp_path, {"absent": "1"})
-
-
-def test_results_of_threads_come_in_order() -> None:
-    assert list(in_threads(lambda number: number * number, range(50))) == [number * number for number in range(50)]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from everytoken.shards import ArtifactStore, Inline, RangeFailed, RangeMap, WorkerProcesses, plan_artifact
+from everytoken.shards import ArtifactStore, Inline, RangeFailed, RangeMap, WorkerProcesses, in_threads, plan_artifact
 from everytoken.shards.engines import POOL_BYTES
 from tests.shards.children import Nursery, nursery, save, wait_until, wait_until_empty
 from tests.shards.folders import content
@@ -33,6 +33,10 @@ def test_results_come_in_the_order_of_the_ranges() -> None:
     for ranges_in in (RangeMap(), *map(RangeMap, WORKERS)):
         assert [number for number, _ in ranges_in(place, ranges)] == [4, 1, 3, 0, 2]
         assert list(ranges_in(place, [])) == []
+
+
+def test_results_of_threads_come_in_order() -> None:
+    assert list(in_threads(lambda number: number * number, range(50))) == [number * number for number in range(50)]
 
 
 def test_ranges_run_in_workers_unless_they_are_small() -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         require_none,
         run_checks,
     )
-    from everytoken.checks.files import Hashing, in_threads, require_files, wrong_sizes
+    from everytoken.checks.files import Hashing, require_files, wrong_sizes
 
 __getattr__, __dir__ = exports(__name__, __file__)
 
@@ -35,7 +35,6 @@ __all__ = [
     "NotMadeError",
     "fault_text",
     "first_difference",
-    "in_threads",
     "made_by",
     "require_equal",
     "require_files",

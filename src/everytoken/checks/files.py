@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self
 
 from everytoken.checks.check import require_none
-from everytoken.shards import LEDGER_FILE
+from everytoken.shards import LEDGER_FILE, THREADS
 
 _READ = 1 << 20
-_Item = TypeVar("_Item")
-Result = TypeVar("Result")
 
 
 def require_files(
@@ -55,24 +52,11 @@ def wrong_sizes(folder: Path, sizes: Mapping[str, int | None]) -> list[str]:
     ]
 
 
-def in_threads(function: Callable[[_Item], Result], items: Iterable[_Item]) -> Iterator[Result]:
-    """Yield the result for each item, in their order; what has not begun when the iterator is left never does."""
-    pool = ThreadPoolExecutor(_threads())
-    try:
-        yield from pool.map(function, items)
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _threads() -> int:
-    return min(8, os.cpu_count() or 1)
-
-
 class Hashing:
     """Hashes files in threads, each file once; a context manager, whose end stops what is still being hashed."""
 
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(_threads())
+        self._pool = ThreadPoolExecutor(THREADS)
         self._stopped = Event()
         self._begun: dict[Path, Future[str]] = {}
 

@@ -33,10 +33,12 @@ if TYPE_CHECKING:
     from everytoken.shards.digests import HashedFile, canonical_json, file_sha256, plain_json, value_digest
     from everytoken.shards.engines import (
         IN_THIS_PROCESS,
+        THREADS,
         Engine,
         Inline,
         RangeMap,
         WorkerProcesses,
+        in_threads,
         make_engine,
         start_server,
     )
@@ -110,6 +112,7 @@ __all__ = [
     "Store",
     "StoreBusy",
     "StoredPart",
+    "THREADS",
     "TableDigest",
     "UNRECORDED",
     "UNRECORDED_DEFAULT",
@@ -128,6 +131,7 @@ __all__ = [
     "file_sha256",
     "fsync_file",
     "fsync_folder",
+    "in_threads",
     "is_store",
     "link_file",
     "lock_folder",

@@ -12,13 +12,14 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from everytoken.shards.atomic import atomic_folder, lock_folder, remove_temporaries, sole_writer, write_text
 from everytoken.shards.digests import file_sha256, plain_json, value_digest
-from everytoken.shards.engines import Engine, Inline, RangeMap
+from everytoken.shards.engines import Engine, Inline, RangeMap, in_threads
 from everytoken.shards.errors import DamagedStore, IncompleteStore, ShardsError
 from everytoken.shards.former_paths import as_described_today
 from everytoken.shards.ledger import LEDGER_FILE, Record, is_store, read_ledger, statistics_as
@@ -34,7 +35,7 @@ _FORMAT = "everytoken-artifact/1"
 class Built:
     """What an artifact function returns: statistics (deterministic, in the digest) and measurements (not in it).
 
-    ``sha256``: of the files, by name, that were hashed while they were written (`HashedFile`); others are read again.
+    ``sha256``: of the files, by name, that the function hashed, as `HashedFile` does; others are read again.
     """
 
     statistics: Mapping[str, Any]
@@ -69,13 +70,13 @@ class Artifact:
         Raises:
             DamagedStore: one is not.
         """
-        for name, entry in self._made("files").items():
-            path = self.path(name)
-            if not path.exists() or file_sha256(path) != entry["sha256"]:
-                raise DamagedStore(
-                    f"{path} is not the file that was written (its SHA-256 differs). Run the pipeline that makes it "
-                    "again: damaged artifacts are rebuilt."
-                )
+        if self.folder is None:
+            raise self._planned()
+        if (path := _changed(self.folder, self.ledger["files"])) is not None:
+            raise DamagedStore(
+                f"{path} is not the file that was written (its SHA-256 differs). Run the pipeline that makes it "
+                "again: damaged artifacts are rebuilt."
+            )
 
     @property
     def root_digest(self) -> str:
@@ -122,8 +123,19 @@ def plan_artifact(function: Callable[..., Built], **inputs: Any) -> Artifact:
     return Artifact(Recipe(function, inputs))
 
 
-def _file_entry(path: Path, sha256: str | None) -> dict[str, Any]:
-    entry = {"bytes": path.stat().st_size, "sha256": sha256 or file_sha256(path)}
+def _changed(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> Path | None:
+    """Return the first file that is not what was written, by size and SHA-256; None when all are."""
+
+    def is_same(name: str) -> bool:
+        path, entry = folder / name, files[name]
+        return path.exists() and path.stat().st_size == entry["bytes"] and file_sha256(path) == entry["sha256"]
+
+    with closing(in_threads(is_same, files)) as same:
+        return next((folder / name for name, holds in zip(files, same, strict=False) if not holds), None)
+
+
+def _file_entry(path: Path, sha256: str) -> dict[str, Any]:
+    entry = {"bytes": path.stat().st_size, "sha256": sha256}
     if path.suffix == ".parquet":
         # loaded here: what makes no tables does without
         from everytoken.shards.table_digests import stored_content
@@ -140,7 +152,10 @@ def _entries(folder: Path, function: str, sha256: Mapping[str, str]) -> dict[str
                 f"{function} wrote {path.name}: an artifact may hold no link and no {LEDGER_FILE} of its own"
             )
     files = {path.relative_to(folder).as_posix(): path for path in paths if path.is_file()}
-    return {name: _file_entry(path, sha256.get(name)) for name, path in files.items()}
+    left = [name for name in files if name not in sha256]
+    hashed = zip(left, in_threads(file_sha256, [files[name] for name in left]), strict=True)
+    known = {**sha256, **dict(hashed)}
+    return {name: _file_entry(path, known[name]) for name, path in files.items()}
 
 
 def artifact_checksum(ledger: Mapping[str, Any]) -> str:
@@ -363,8 +378,6 @@ class ArtifactStore:
             return False
         if ledger["fingerprint"] != fingerprint:
             return False
-        for name, entry in ledger["files"].items():
-            if self._size(name) != entry["bytes"] or file_sha256(self.root / name) != entry["sha256"]:
-                logger.warning("%s is not what was written; the artifact is made again", self.root / name)
-                return False
-        return True
+        if (path := _changed(self.root, ledger["files"])) is not None:
+            logger.warning("%s is not what was written; the artifact is made again", path)
+        return path is None

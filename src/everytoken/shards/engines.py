@@ -23,7 +23,7 @@ import sys
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -244,11 +244,14 @@ class Range(Protocol):
         """How messages call it."""
 
 
+_Item = TypeVar("_Item")
 _Range = TypeVar("_Range", bound=Range)
 _Result = TypeVar("_Result")
 
 # A pool costs each worker half a second to one second of its core, for imports. A core does less than this in 4 to 7 s.
 POOL_BYTES = 256 << 20
+
+THREADS = min(8, os.cpu_count() or 1)
 
 
 @dataclass(frozen=True)
@@ -270,7 +273,9 @@ class RangeMap:
         """Return this map; for less than `POOL_BYTES` of work one that runs in this process."""
         return self if size >= POOL_BYTES else RangeMap()
 
-    def __call__(self, function: Callable[[_Range], _Result], ranges: Sequence[_Range]) -> Iterator[_Result]:
+    def __call__(
+        self, function: Callable[[_Range], _Result], ranges: Sequence[_Range]
+    ) -> Generator[_Result, None, None]:
         """Yield ``function(range)`` of each range.
 
         Args:
@@ -294,6 +299,20 @@ class RangeMap:
                 while wanted in done:
                     yield done.pop(wanted)
                     wanted += 1
+
+
+def in_threads(function: Callable[[_Item], _Result], items: Iterable[_Item]) -> Generator[_Result, None, None]:
+    """Yield the result for each item, in their order; for what releases the GIL, as hashing does.
+
+    What has not begun when the iterator is left never does.
+    """
+    from concurrent.futures import ThreadPoolExecutor
+
+    pool = ThreadPoolExecutor(THREADS)
+    try:
+        yield from pool.map(function, items)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 IN_THIS_PROCESS = RangeMap()

@@ -7,12 +7,12 @@ before.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from everytoken.shards.atomic import lock_folder, readers
+from everytoken.shards.engines import in_threads
 from everytoken.shards.recipe import by_field
 
 
@@ -46,8 +46,8 @@ def unchanging(values: Iterable[Any]) -> Iterator[None]:
         DamagedStore: one is not what its ledger says.
     """
     stored = list(stored_in(values))
-    with reading(stored), ThreadPoolExecutor(4) as threads:  # hashing releases the GIL
-        for _ in threads.map(lambda data: data.verify(), stored):
+    with reading(stored):
+        for _ in in_threads(lambda data: data.verify(), stored):
             pass
         yield
 

@@ -22,7 +22,6 @@ import json
 import logging
 import shutil
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,7 +30,7 @@ from typing import Any
 from everytoken.redaction import redacted
 from everytoken.shards.atomic import remove_temporaries, sole_writer, write_text
 from everytoken.shards.digests import file_sha256, plain_json, value_digest
-from everytoken.shards.engines import Engine
+from everytoken.shards.engines import Engine, in_threads
 from everytoken.shards.errors import DamagedStore, Failure, IncompleteStore, PartsFailed, ShardsError
 from everytoken.shards.ledger import LEDGER_FILE, FileRecord, Ledger, PartRecord
 from everytoken.shards.locked_inputs import reading, stored_in, unchanging
@@ -292,9 +291,8 @@ class Store:
             for record in self._records()
             if wanted.get(record.name) == record.fingerprint and (record.sha256 == "") == (holds == "values")
         }
-        with ThreadPoolExecutor(4) as threads:  # hashing releases the GIL
-            right = threads.map(lambda record: self._is_right(record, inputs[record.name]), candidates.values())
-            return {name: record for (name, record), ok in zip(candidates.items(), right, strict=True) if ok}
+        right = in_threads(lambda record: self._is_right(record, inputs[record.name]), candidates.values())
+        return {name: record for (name, record), ok in zip(candidates.items(), right, strict=True) if ok}
 
     def _is_right(self, record: PartRecord, inputs: tuple[Any, ...]) -> bool:
         if record.sha256 == "":

@@ -22,12 +22,12 @@ from hypothesis import strategies as st
 
 from everytoken.parameters import PackingParameters
 from everytoken.seeds import numpy_generator
-from everytoken.shards import ArtifactStore
+from everytoken.shards import ArtifactStore, RangeMap
 from everytoken.tokens import StreamError, WindowWriter, write_annotated_stream
 from everytoken.tokens.checks.integrity import require, verify
 from everytoken.tokens.streams import raw_shards as module
 from everytoken.tokens.streams.flat_tokens import FlatTokens, open_tokens
-from everytoken.tokens.streams.raw_shard_order import places
+from everytoken.tokens.streams.raw_shard_order import count_strands, interleaved, places
 from everytoken.tokens.streams.raw_shards import write_raw_shards
 from tests.memory import traced_peak
 from tests.shards.folders import content
@@ -158,6 +158,24 @@ def test_a_second_run_makes_the_same_bytes_and_the_seed_changes_them(tmp_path: P
     first = pack(tmp_path / "a")
     assert pack(tmp_path / "b", shuffle_memory=1 << 28).root_digest == first.root_digest
     assert pack(tmp_path / "c", seed=4).root_digest != first.root_digest
+
+
+def test_a_part_is_put_in_order_when_the_merge_comes_to_it_so_few_are_on_disk(tmp_path: Path) -> None:
+    files: list[int] = []
+
+    class Watched(RangeMap):
+        def __call__(self, function: Any, ranges: Any) -> Any:
+            for one in ranges:
+                files.append(len([*tmp_path.rglob("*.arrow")]))
+                yield function(one)
+
+    sources = ("code", "web", "web")
+    parts = [[(sources[i % 3], 7 * i % 20) for i in range(60 - 2 * part)] for part in range(9)]
+    tokens = datasets(tmp_path / "in", tables([parts, parts[:4]]))
+    for _ in interleaved(tokens, count_strands(tokens), 3, 1 << 20, tmp_path, Watched()):
+        pass
+    assert len(files) == 13
+    assert max(files) <= 5, "of 26 in all: one of each other strand, and what a part has for a source that lags"
 
 
 # ---- errors ----

@@ -1,4 +1,4 @@
-"""Streams have the same bytes for any number of workers, and after kills at any moment."""
+"""Streams and raw shards have the same bytes for any number of workers, and after kills at any moment."""
 
 from __future__ import annotations
 
@@ -27,8 +27,15 @@ from everytoken.shards import (
     plan_artifact,
 )
 from everytoken.tokens import write_annotated_stream, write_compact_stream
+from everytoken.tokens.streams import write_raw_shards
 from tests.shards.folders import content
 from tests.tokens.corpora import encoded, stored, tokenizer_of
+
+WRITERS = {
+    write_compact_stream: "compact.bin",
+    write_annotated_stream: "annotated.bin",
+    write_raw_shards: "shard_00000.bin",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -41,9 +48,12 @@ def planned(folder: Path, write: Callable[..., Any], memory: int, kind: pa.DataT
     rows = [200, 0, 1, 150, 2, 0]
     tables = [encoded([(7 * i + part) % 30 for i in range(count)], part, kind) for part, count in enumerate(rows)]
     tokens = stored(folder / "in", tables, 17)
+    common = {"tokenizer": tokenizer_of(kind), "seed": 3, "shuffle_memory": memory}
+    if write is write_raw_shards:
+        dtype = "uint32" if kind == pa.uint32() else "uint16"
+        return plan_artifact(write, tokens=[tokens, tokens], shard_size_tokens=6000, dtype=dtype, **common)
     block = {"shuffle_block": 50} if write is write_compact_stream else {}
-    common = {"tokens": tokens, "tokenizer": tokenizer_of(kind), "seq_length": 31, "seed": 3, "shuffle_memory": memory}
-    return plan_artifact(write, **common, **block)
+    return plan_artifact(write, tokens=tokens, seq_length=31, **common, **block)
 
 
 def made(root: Path, artifact: Artifact, engine: Engine) -> dict[str, bytes]:
@@ -51,13 +61,13 @@ def made(root: Path, artifact: Artifact, engine: Engine) -> dict[str, bytes]:
     return content(root)
 
 
-@pytest.mark.parametrize("write", [write_compact_stream, write_annotated_stream])
+@pytest.mark.parametrize("write", WRITERS)
 @pytest.mark.parametrize("kind", [pa.uint16(), pa.uint32()])
 def test_all_files_have_the_same_bytes_for_any_number_of_workers(
     tmp_path: Path, write: Callable[..., Any], kind: pa.DataType
 ) -> None:
     expected = made(tmp_path / "inline", planned(tmp_path, write, 1 << 30, kind), Inline())
-    assert len(expected["compact.bin" if write is write_compact_stream else "annotated.bin"]) > 10_000
+    assert len(expected[WRITERS[write]]) > 10_000
     for memory, workers in ((1000, 1), (1000, 2), (30_000, 5), (1 << 30, 2)):
         root = tmp_path / f"{memory}_{workers}"
         assert made(root, planned(tmp_path, write, memory, kind), WorkerProcesses(workers)) == expected
@@ -74,6 +84,18 @@ def test_an_error_in_a_part_names_it_and_leaves_nothing(tmp_path: Path, write: C
     assert list(content(tmp_path / "out")) == [".stream.lock/"]
 
 
+def test_an_error_in_a_part_of_raw_shards_names_it_and_leaves_nothing(tmp_path: Path) -> None:
+    lies = encoded([2, 9], 1)
+    column = lies.column_names.index("token_length")
+    lies = lies.set_column(column, "token_length", pa.array([2, 8], pa.int32()))
+    tokens = [stored(tmp_path / "in", [encoded([3, 4]), lies, encoded([1], 2)])]
+    common = {"tokenizer": tokenizer_of(), "dtype": "uint16", "seed": 3, "shuffle_memory": 1 << 20}
+    shards = plan_artifact(write_raw_shards, tokens=tokens, shard_size_tokens=10, **common)
+    with pytest.raises(RangeFailed, match=r"part_00001 failed: .*StreamError: part_00001 row 1: 10 tokens, expected"):
+        ArtifactStore(tmp_path / "out" / "raw_shards").save(shards, WorkerProcesses(2))
+    assert list(content(tmp_path / "out")) == [".raw_shards.lock/"]
+
+
 def kill_a_worker(after: float) -> None:
     time.sleep(after)
     server = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
@@ -86,7 +108,7 @@ def kill_a_worker(after: float) -> None:
 
 @pytest.mark.sensitive
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds workers by the files of Linux")
-@pytest.mark.parametrize("write", [write_compact_stream, write_annotated_stream])
+@pytest.mark.parametrize("write", WRITERS)
 def test_a_killed_worker_costs_no_byte(tmp_path: Path, write: Callable[..., Any]) -> None:
     stream = planned(tmp_path, write, 1000)
     start = time.monotonic()
@@ -100,7 +122,7 @@ def test_a_killed_worker_costs_no_byte(tmp_path: Path, write: Callable[..., Any]
 
 
 @pytest.mark.sensitive
-@pytest.mark.parametrize("write", [write_compact_stream, write_annotated_stream])
+@pytest.mark.parametrize("write", WRITERS)
 def test_killed_at_random_moments_a_stream_comes_whole_or_not_at_all(tmp_path: Path, write: Callable[..., Any]) -> None:
     stream, root = planned(tmp_path, write, 1000), tmp_path / "out" / "stream"
     start = time.monotonic()

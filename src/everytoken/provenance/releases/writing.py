@@ -64,6 +64,7 @@ from everytoken.shards import (
     StoredPart,
     canonical_json,
     file_sha256,
+    in_threads,
     link_file,
     statistics_as,
     versioned,
@@ -179,16 +180,19 @@ def write_release(
         streams=described,
     )
     write_text(folder / CARD_FILE, card)
-    sums = "".join(f"{file_sha256(folder / name)}  {name}\n" for name in _files(folder))
-    write_text(folder / SUMS_FILE, sums)
+    names = [*_files(folder)]
+    sha256 = dict(zip(names, in_threads(file_sha256, [folder / name for name in names]), strict=True))
+    write_text(folder / SUMS_FILE, "".join(f"{digest}  {name}\n" for name, digest in sha256.items()))
+    sha256[SUMS_FILE] = file_sha256(folder / SUMS_FILE)
     return Built(
         ReleaseStatistics(
             rows=sum(counts["rows"] for counts in by_split.values()),
             by_split=by_split,
             rescued=rescued,
             classifications=scores,
-            sums_sha256=file_sha256(folder / SUMS_FILE),
-        )
+            sums_sha256=sha256[SUMS_FILE],
+        ),
+        sha256=sha256,
     )
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, TypedDict
 
@@ -31,7 +30,7 @@ from everytoken.provenance.releases import (
     parse_object,
     read_bounded,
 )
-from everytoken.shards import BATCH_ROWS, Shards, file_sha256, value_digest
+from everytoken.shards import BATCH_ROWS, Shards, file_sha256, in_threads, value_digest
 
 logger = logging.getLogger(__name__)
 
@@ -212,10 +211,9 @@ def _published(folder: Path) -> dict[str, dict[str, ManifestFile]]:
     found: dict[str, dict[str, ManifestFile]] = {split: {} for split in SPLITS}
     for split in PUBLISHED_SPLITS:
         paths, first = _published_paths(folder, split), 0
-        with ThreadPoolExecutor(4) as threads:  # hashing releases the GIL
-            for path, (rows, sha256) in zip(paths, threads.map(_facts, paths), strict=True):
-                found[split][path.stem] = ManifestFile(path=str(path), rows=rows, first_row=first, sha256=sha256)
-                first += rows
+        for path, (rows, sha256) in zip(paths, in_threads(_facts, paths), strict=True):
+            found[split][path.stem] = ManifestFile(path=str(path), rows=rows, first_row=first, sha256=sha256)
+            first += rows
     _check_boundaries(folder, found)
     return found
 

@@ -21,7 +21,6 @@ from everytoken.checks import (
     NotMadeError,
     fault_text,
     first_difference,
-    in_threads,
     require_equal,
     require_none,
 )
@@ -39,7 +38,7 @@ from everytoken.provenance.verification.documents import (
     shown_row,
 )
 from everytoken.seeds import numpy_generator
-from everytoken.shards import StoredPart, TableDigest
+from everytoken.shards import StoredPart, TableDigest, in_threads
 from everytoken.tokens.checks import open_array
 from everytoken.tokens.streams import TOKEN_LENGTHS_FILE, StreamKind
 

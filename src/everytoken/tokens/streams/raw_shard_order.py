@@ -7,14 +7,15 @@ always comes from the strand of which the smallest share is written. Wherever th
 than one document ahead of the share that all have reached, and never behind it: that is the round robin in proportion.
 
 Memory is bounded by ``shuffle_memory``. A part is read once: it is put in order (`everytoken.outofcore.shuffle`), one
-source after the other, into a temporary file a source, from which the strands are merged batch by batch. A file is
-gone when its strand has read it, so on disk are the parts that some strand has begun and another has not ended: few,
-where sources lie mixed in all parts; at worst all tokens.
+source after the other, into a temporary file a source, from which the strands are merged batch by batch. When the
+merge comes to a part follows from lengths alone, so workers put parts in order ahead of it, two a worker. A file is
+gone when its strand has read it, so on disk are these and the parts that some strand has begun and another has not
+ended: few, where sources lie mixed in all parts; at worst all tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +27,7 @@ import pyarrow as pa
 
 from everytoken.outofcore import destinations, in_order
 from everytoken.seeds import numpy_generator
-from everytoken.shards import Part, Shards
+from everytoken.shards import Part, RangeMap, Shards
 from everytoken.tokens.errors import StreamError
 
 ORDER_RULE = (
@@ -49,11 +50,11 @@ def places(starts: np.ndarray, total: int) -> np.ndarray:
 
 @dataclass
 class StrandCount:
-    """Documents and tokens (EOS included) of a strand, and the parts that hold any."""
+    """Documents and tokens (EOS included) of a strand, and its tokens before each part that holds any, by name."""
 
     documents: int = 0
     tokens: int = 0
-    parts: set[str] = field(default_factory=set)
+    parts: dict[str, int] = field(default_factory=dict)
 
 
 def count_strands(tokens: Sequence[Shards]) -> dict[tuple[str, int], StrandCount]:
@@ -74,66 +75,91 @@ def count_strands(tokens: Sequence[Shards]) -> dict[tuple[str, int], StrandCount
                 np.add.at(sums[1], codes, batch.column("token_length").to_numpy().astype(np.int64) + 1)
                 for source, documents, total in zip(coded.dictionary.to_pylist(), *sums.tolist(), strict=True):
                     count = counts.setdefault((source, dataset), StrandCount())
+                    count.parts.setdefault(part.name, count.tokens)
                     count.documents += documents
                     count.tokens += total
-                    count.parts.add(part.name)
     for (source, _), count in counts.items():
         if count.tokens >= _MOST_TOKENS:
             raise StreamError(f"source {source!r} has {count.tokens:,} tokens, expected fewer than {_MOST_TOKENS:,}")
     return dict(sorted(counts.items()))
 
 
-class _StrandFiles:
-    """The documents of each part in order, in one file a source, written when the first of its strands gets there."""
+@dataclass(frozen=True)
+class _PartOfStrands:
+    """A part of a dataset, and the file of each source that it holds, by name."""
 
-    def __init__(
-        self,
-        tokens: Sequence[Shards],
-        counts: Mapping[tuple[str, int], StrandCount],
-        seed: int,
-        memory: int,
-        scratch: Path,
-    ) -> None:
-        self._tokens, self._counts, self._seed, self._memory, self._scratch = tokens, counts, seed, memory, scratch
-        self._written: set[tuple[int, str]] = set()
+    dataset: int
+    part: Part
+    files: Mapping[str, Path]
 
-    def documents(self, source: str, dataset: int) -> Generator[pa.Array, None, None]:
-        """Yield the ids of the documents of a strand in its order, as arrays of lists."""
-        for part in self._tokens[dataset]:
-            if part.name not in self._counts[source, dataset].parts:
-                continue
-            if (dataset, part.name) not in self._written:
-                self._write(dataset, part)
-                self._written.add((dataset, part.name))
-            path = self._path(dataset, part, source)
-            with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as batches:
-                for batch in batches:
-                    yield batch.column(0)
-            path.unlink()
+    @property
+    def name(self) -> str:
+        return self.part.name
 
-    def _path(self, dataset: int, part: Part, source: str) -> Path:
-        number = [name for name, _ in self._counts].index(source)
-        return self._scratch / f"{dataset}-{part.name}-{number}.arrow"
 
-    def _write(self, dataset: int, part: Part) -> None:
-        """Order the rows of a part by (source, place in the permutation), and write them source by source."""
+def _in_turn(
+    tokens: Sequence[Shards], counts: Mapping[tuple[str, int], StrandCount], scratch: Path
+) -> list[_PartOfStrands]:
+    """Return the parts that hold documents, in the order in which `_merged` comes to them."""
+    found = []
+    for dataset, shards in enumerate(tokens):
+        for part in shards:
+            strands = [
+                ((count.parts[part.name] << 60) // max(1, count.tokens), number, source)
+                for number, ((source, of), count) in enumerate(counts.items())
+                if of == dataset and part.name in count.parts
+            ]
+            if strands:
+                files = {source: scratch / f"{dataset}-{part.name}-{number}.arrow" for _, number, source in strands}
+                found.append((min(strands), _PartOfStrands(dataset, part, files)))
+    return [of for _, of in sorted(found, key=lambda turn: turn[0])]
+
+
+@dataclass(frozen=True)
+class _OrderPart:
+    """Orders the rows of a part by (source, place in the permutation), and writes them source by source."""
+
+    seed: int
+    memory: int
+    scratch: Path
+
+    def __call__(self, of: _PartOfStrands) -> _PartOfStrands:
         import pyarrow.compute as pc  # here and below: it costs 0.07 s, and who reads an index needs none of it
 
-        sources = [name for (name, of), count in self._counts.items() if of == dataset and part.name in count.parts]
-        value_set = pa.array(sources, pa.string())
+        part, value_set = of.part, pa.array(of.files, pa.string())
         codes = np.concatenate(
             [
                 pc.index_in(batch.column("source").cast(pa.string()), value_set=value_set).to_numpy()
                 for batch in part.batches(["source"])
             ]
         )
-        position = destinations(numpy_generator(self._seed, dataset, part.index).permutation(part.rows))
+        position = destinations(numpy_generator(self.seed, of.dataset, part.index).permutation(part.rows))
         ranks = destinations(np.lexsort((position, codes)))
-        ends = np.cumsum(np.bincount(codes, minlength=len(sources))).tolist()
-        with closing(in_order(_ids(part), ranks, memory=self._memory, scratch=self._scratch)) as ordered:
+        with closing(in_order(_ids(part), ranks, memory=self.memory, scratch=self.scratch)) as ordered:
             rows = _Rows(ordered)
-            for source, start, end in zip(sources, [0, *ends], ends, strict=False):
-                rows.write(end - start, self._path(dataset, part, source))
+            for count, path in zip(np.bincount(codes).tolist(), of.files.values(), strict=True):
+                rows.write(count, path)
+        return of
+
+
+class _StrandFiles:
+    """The documents of each part in order, in one file a source, written before the first of its strands gets there."""
+
+    def __init__(self, ordered: Iterator[_PartOfStrands]) -> None:
+        self._ordered = ordered
+        self._written: dict[tuple[int, str], _PartOfStrands] = {}
+
+    def documents(self, source: str, dataset: int, parts: Iterable[str]) -> Generator[pa.Array, None, None]:
+        """Yield the ids of the documents of a strand in its order, as arrays of lists."""
+        for name in parts:
+            while (dataset, name) not in self._written:
+                of = next(self._ordered)
+                self._written[of.dataset, of.name] = of
+            path = self._written[dataset, name].files[source]
+            with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as batches:
+                for batch in batches:
+                    yield batch.column(0)
+            path.unlink()
 
 
 class _Rows:
@@ -205,7 +231,12 @@ class _Strand:
 
 
 def interleaved(
-    tokens: Sequence[Shards], counts: Mapping[tuple[str, int], StrandCount], seed: int, memory: int, folder: Path
+    tokens: Sequence[Shards],
+    counts: Mapping[tuple[str, int], StrandCount],
+    seed: int,
+    memory: int,
+    folder: Path,
+    ranges: RangeMap,
 ) -> Generator[tuple[np.ndarray, np.ndarray, np.ndarray], None, None]:
     """Yield all documents in order, some at a time: their ids one after the other, where each ends in them, and the
     number of the strand of each.
@@ -213,16 +244,18 @@ def interleaved(
     Args:
         counts: what `count_strands` gave; strands are numbered in this order.
         seed: of the order of documents in parts.
-        memory: bytes for rows in memory.
+        memory: bytes for rows in memory, in all processes together.
+        ranges: where parts are read and put in order.
 
     Raises:
         StreamError: a document is not what its ``token_length`` says.
     """
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(TemporaryDirectory(prefix="strands-", dir=folder)))
-        files = _StrandFiles(tokens, counts, seed, memory, scratch)
+        order = _OrderPart(seed, memory // ranges.workers, scratch)
+        files = _StrandFiles(stack.enter_context(closing(ranges(order, _in_turn(tokens, counts, scratch)))))
         strands = [
-            _Strand(stack.enter_context(closing(files.documents(source, dataset))), count.tokens)
+            _Strand(stack.enter_context(closing(files.documents(source, dataset, count.parts))), count.tokens)
             for (source, dataset), count in counts.items()
         ]
         for documents, strand_of in _merged(strands):

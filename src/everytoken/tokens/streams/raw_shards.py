@@ -22,7 +22,17 @@ from typing import Any, BinaryIO, Literal, Self, TypedDict
 
 import numpy as np
 
-from everytoken.shards import Artifact, Built, Shards, atomic_file, file_sha256, versioned, write_text
+from everytoken.shards import (
+    IN_THIS_PROCESS,
+    Artifact,
+    Built,
+    RangeMap,
+    Shards,
+    atomic_file,
+    file_sha256,
+    versioned,
+    write_text,
+)
 from everytoken.tokens.errors import StreamError
 from everytoken.tokens.streams.raw_shard_order import ORDER_RULE, StrandCount, count_strands, interleaved
 from everytoken.tokens.tokenizer import TokenizerIds
@@ -46,7 +56,7 @@ class RawShardStatistics(TypedDict):
     most_tokens_off_share: int
 
 
-@versioned("write_raw_shards", 1, unrecorded=["shuffle_memory"])
+@versioned("write_raw_shards", 1, unrecorded=["shuffle_memory"], in_ranges=True)
 def write_raw_shards(
     folder: Path,
     *,
@@ -57,6 +67,7 @@ def write_raw_shards(
     seed: int,
     shuffle_memory: int,
     names: Sequence[str] | None = None,
+    ranges: RangeMap = IN_THIS_PROCESS,
 ) -> Built:
     """Write ``shard_00000.bin`` and following, and ``manifest.json``.
 
@@ -67,9 +78,10 @@ def write_raw_shards(
         shard_size_tokens: tokens in each shard but the last.
         dtype: of the ids in the files.
         seed: of the order of documents in parts.
-        shuffle_memory: bytes for rows in memory; positions come on top (about 40 bytes a document of one part), and a
-            batch of each strand, at most 16 MiB, while it is merged.
+        shuffle_memory: bytes for rows in memory, in all processes together; positions come on top (about 40 bytes a
+            document of the parts that are read), and a batch of each strand, at most 16 MiB, while it is merged.
         names: of the datasets, for the manifest; the rule of the order knows them by number. None: it names none.
+        ranges: where parts are read and put in order; shards are written in this process.
 
     Returns:
         Statistics: shards, tokens, documents, dtype, eos_id, tokenizer_sha256, vocab_size, by_source (tokens,
@@ -93,8 +105,9 @@ def write_raw_shards(
         raise StreamError(f"shard_size_tokens is {shard_size_tokens}; expected at least 1 token")
     counts = count_strands(tokens)
     sources = [source for source, _ in counts]
+    ranges = ranges.unless_small(sum(count.tokens for count in counts.values()) * DTYPES[dtype].itemsize)
     with (
-        closing(interleaved(tokens, counts, seed, shuffle_memory, folder)) as documents,
+        closing(interleaved(tokens, counts, seed, shuffle_memory, folder, ranges)) as documents,
         _ShardWriter(folder, shard_size_tokens, DTYPES[dtype], sources, eos_id) as writer,
     ):
         for ids, ends, strand_of in documents:
@@ -144,7 +157,7 @@ def write_raw_shards(
         by_source=by_source,
         most_tokens_off_share=most_tokens_off_share(manifest),
     )
-    return Built(statistics)
+    return Built(statistics, sha256={shard["name"]: shard["sha256"] for shard in writer.shards})
 
 
 def _described(

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from everytoken.checks import Mismatch, in_threads
-from everytoken.shards import ShardsError, canonical_json, file_sha256, plain_json
+from everytoken.checks import Mismatch
+from everytoken.shards import ShardsError, canonical_json, file_sha256, in_threads, plain_json
 from everytoken.training.errors import CheckpointError
 
 STATE_FILE = "state.json"
