@@ -176,7 +176,7 @@ def test_what_version_0_1_0_made_counts_as_made(project: Project) -> None:
     ledgers = project.ledgers()
     wanted = {name: ledgers[name].get("fingerprint") or ledgers[name]["parts"][0]["fingerprint"] for name in made}
     tokenizer = open_tokenizer(project.folder / "data/test/05_model_input/tokenizer/tokenizer.json", "<|endoftext|>")
-    compared = {"special_tokens_in_text": "literal", "documents": [], "cases": 2000, "seed": 42}
+    compared: dict[str, Any] = {"special_tokens_in_text": "literal", "documents": [], "cases": 2000, "seed": 42}
     said = compare_engines(tokenizer, engines=installed_engines(), **compared)[0]
     proof = {key: value for key, value in said.items() if not key.startswith("documents")}
     for name in ("annotated_tokens", "unannotated_tokens"):  # recorded the proof of their engine then
