@@ -22,8 +22,10 @@ import pyarrow.parquet as pq
 import pytest
 from backports import zstd
 
-from everytoken.shards import ArtifactStore, Store
+from everytoken.shards import Store
 from everytoken.shards.recipe import fingerprint_of, fingerprint_today
+from everytoken.tokens import open_tokenizer
+from everytoken.tokens.engines import compare_engines, installed_engines
 from tests.shards.children import wait_until
 from tests.shards.folders import copy_columns
 from tests.warm_kedro import HASH_SEED, Started, run_everytoken, run_kedro
@@ -173,8 +175,10 @@ def test_what_version_0_1_0_made_counts_as_made(project: Project) -> None:
     made = json.loads((ROOT / "tests/vectors/fingerprints_0_1_0.json").read_text())
     ledgers = project.ledgers()
     wanted = {name: ledgers[name].get("fingerprint") or ledgers[name]["parts"][0]["fingerprint"] for name in made}
-    certificate = ArtifactStore(project.folder / "data/test/05_model_input/engine_certificate").load()
-    proof = {key: said for key, said in certificate.statistics.items() if not key.startswith("documents")}
+    tokenizer = open_tokenizer(project.folder / "data/test/05_model_input/tokenizer/tokenizer.json", "<|endoftext|>")
+    compared: dict[str, Any] = {"special_tokens_in_text": "literal", "documents": [], "cases": 2000, "seed": 42}
+    said = compare_engines(tokenizer, engines=installed_engines(), **compared)[0]
+    proof = {key: value for key, value in said.items() if not key.startswith("documents")}
     for name in ("annotated_tokens", "unannotated_tokens"):  # recorded the proof of their engine then
         recipe, inputs = ledgers[name]["recipe"], ledgers[name]["parts"][0]["inputs"]
         described = {**recipe, "parameters": {**recipe["parameters"], "proof": proof}}
@@ -420,13 +424,24 @@ def test_an_environment_can_give_a_tokenizer_file(project: Project, files: dict[
         assert (project.folder / "data/given/05_model_input" / stream).read_bytes() == files[f"05_model_input/{stream}"]
 
 
+def test_of_a_corpus_that_is_too_small_to_pay_for_it_no_engine_is_proven(project: Project) -> None:
+    certificate = project.ledgers()["engine_certificate"]
+    assert (certificate["statistics"]["engines"], certificate["measured"]["fastest"]) == ({}, "tokenizers")
+
+
 @pytest.mark.slow
 def test_the_engine_changes_no_digest(project: Project, files: dict[str, bytes]) -> None:
     before = project.ledgers()
-    assert before["engine_certificate"]["statistics"]["engines"], "the test environment has the extra 'fast'"
-    fastest = before["engine_certificate"]["measured"]["fastest"]
-    assert fastest != "tokenizers"
     run = ["run", "--env", "test", "--pipelines", "tokenization"]
+    tokens = [project.folder / "data/test/05_model_input" / name for name in ("annotated_tokens", "unannotated_tokens")]
+    for folder in tokens:
+        shutil.rmtree(folder)
+    output = project.kedro(*run, "--params", "tokenization.engine=splintr-rs")
+    remade = {line.split()[0] for line in made(output)}
+    assert remade & before.keys() == {"engine_certificate", "annotated_tokens", "unannotated_tokens"}
+    proven = project.ledgers()["engine_certificate"]
+    assert proven["statistics"]["engines"]["splintr-rs"]["equal"], "the test environment has the extra 'fast'"
+    assert proven["measured"]["fastest"] != "tokenizers"
     output = project.kedro(*run, "--params", "tokenization.engine=tokenizers")
     remade = {line.split()[0] for line in made(output)}
     assert remade == {"engine_certificate"}, "tokens do not depend on the engine"
@@ -436,6 +451,8 @@ def test_the_engine_changes_no_digest(project: Project, files: dict[str, bytes])
         assert after[name]["root_digest"] == before[name]["root_digest"], name
     refused = project.kedro(*run, "--params", "tokenization.engine=fasttokens", expect=1)
     assert "fasttokens" in refused and "splintr-rs" in refused
+    for folder in tokens:  # their ledgers count documents that the reference encoded again
+        shutil.rmtree(folder)
     project.kedro("run", "--env", "test")
     assert project.files() == files
 

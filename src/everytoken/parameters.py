@@ -327,8 +327,8 @@ class TokenizationParameters(_Parameters):
     ``special_tokens_in_text``: a special token that a text spells is encoded as plain text (``literal``), becomes the
     token (``control``), or stops the run (``error``). ``max_lossy_share``: share of a part's documents that may lose
     text. ``engine``: ``fastest`` of those that are proven equal, or the name of one; changes time, never a byte.
-    ``certificate``: the proof. ``shuffle_block``: windows shuffled together, or null for what 100 GiB hold.
-    ``shuffle_memory``: bytes; changes time, never a byte of the streams.
+    ``certificate``: the proof; for ``fastest`` of a small corpus none is made. ``shuffle_block``: windows shuffled
+    together, or null for what 100 GiB hold. ``shuffle_memory``: bytes; changes time, never a byte of the streams.
     """
 
     seed: NonNegativeInt

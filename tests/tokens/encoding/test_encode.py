@@ -73,6 +73,7 @@ def certificate_of(
         cases=200,
         documents=5,
         seed=42,
+        always=True,
     )
     certificate = ArtifactStore(folder).save(planned)
     return {"certificate": certificate}

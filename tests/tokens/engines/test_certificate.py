@@ -20,6 +20,7 @@ from everytoken.tokens.engines import comparison, registry
 from everytoken.tokens.engines.adversarial import adversarial_cases, family_sizes
 from everytoken.tokens.engines.certificate import certify_engines, chosen_engine, compare_engines, sample_documents
 from everytoken.tokens.engines.guard import open_guarded
+from everytoken.tokens.engines.kept_verdicts import FASTEST, corpus_bytes_of_proof
 from everytoken.tokens.engines.registry import REFERENCE, installed_engines, reference_version
 from everytoken.tokens.tokenizer.document_tokenizer import DocumentTokenizer, open_tokenizer
 from tests.shared_assets import shared_folder
@@ -58,6 +59,7 @@ def parameters(tokenizer: Artifact, **changes: Any) -> dict[str, Any]:
         "cases": CASES,
         "documents": 0,
         "seed": 42,
+        "always": True,
         **changes,
     }
 
@@ -353,6 +355,25 @@ def test_without_engines_nothing_is_compared(trained: Artifact, tmp_path: Path) 
         chosen_engine(proof, "splintr-rs")
 
 
+def test_a_corpus_that_is_too_small_to_pay_for_the_comparison_is_encoded_by_the_reference(
+    trained: Artifact, tmp_path: Path, install: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine, cases = install(same), 3
+    enough = corpus_bytes_of_proof(cases, 1)
+    texts = ["é" * 10, "x" * (enough - 20)]  # bytes of UTF-8 count
+    samples = [stored(tmp_path / "a", [documents(texts[:1])]), stored(tmp_path / "b", [documents(texts[1:])])]
+    wanted = {"engines": engine, "cases": cases, "documents": 10, "always": False}
+    assert certified(tmp_path / "pays", trained, samples=samples, **wanted).statistics["engines"][WRONG]["equal"]
+    less = [samples[0], stored(tmp_path / "c", [documents([texts[1][1:]])])]
+    with caplog.at_level("INFO"):
+        small = certified(tmp_path / "small", trained, samples=less, **wanted)
+    assert f"{REFERENCE} encodes: to prove {WRONG} equal costs more than it saves here" in caplog.text
+    assert (small.statistics["cases"], small.statistics["documents"], small.statistics["engines"]) == (0, 0, {})
+    assert chosen_engine(small, FASTEST) == REFERENCE
+    named = certified(tmp_path / "named", trained, samples=less, **{**wanted, "always": True})
+    assert chosen_engine(named, WRONG) == WRONG
+
+
 def test_what_is_installed_must_be_what_is_certified(trained: Artifact, tmp_path: Path, install: Any) -> None:
     engine = install(same)
     for changes, message in (
@@ -393,7 +414,7 @@ folder.mkdir()
 from everytoken.tokens.tokenizer import EncodingRules
 rules = EncodingRules(ArtifactStore(Path(sys.argv[1])).load(), "<|endoftext|>", "literal")
 certify_engines(folder, rules=rules, engines=installed_engines(), reference=reference_version(), samples=[],
-    cases=300, documents=0, seed=42)
+    cases=300, documents=0, seed=42, always=True)
 """
 
 

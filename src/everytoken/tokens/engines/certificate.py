@@ -15,13 +15,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import pyarrow.compute as pc
 
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Artifact, Built, Shards, versioned
 from everytoken.tokens.engines import registry
 from everytoken.tokens.engines.adversarial import family_sizes
 from everytoken.tokens.engines.comparison import EngineProof, compare_engines
-from everytoken.tokens.engines.kept_verdicts import FASTEST, proven_engine
+from everytoken.tokens.engines.kept_verdicts import FASTEST, corpus_bytes_of_proof, proven_engine
 from everytoken.tokens.engines.registry import REFERENCE
 from everytoken.tokens.errors import TokenizerError
 from everytoken.tokens.tokenizer import EncodingRules, SpecialTokens, open_tokenizer
@@ -43,10 +44,12 @@ def certify_engines(
     documents: int,
     seed: int,
     kept_in: Path | None = None,
+    always: bool = False,
 ) -> Built:
     """Compare engines with the reference and write ``certificate.json``.
 
-    Statistics and measurements: see `compare_engines`. Without engines nothing is compared.
+    Statistics and measurements: see `compare_engines`. Without engines nothing is compared, and neither where the
+    samples are too small to pay for it: then the reference is the only engine of the certificate.
 
     Args:
         rules: with which texts are encoded; the tokenizer is an artifact.
@@ -55,6 +58,7 @@ def certify_engines(
         samples: datasets from whose ``text`` documents are drawn.
         documents: how many documents to draw; all, if the samples have fewer.
         kept_in: folder of verdicts of earlier runs (`everytoken.tokens.engines.kept_verdicts`); None: none.
+        always: compare also where the samples are too small: an engine is wanted by its name.
 
     Raises:
         TokenizerError: other versions are installed, a drawn document has no text, or the tokenizer cannot be used.
@@ -67,6 +71,10 @@ def certify_engines(
                 f"{name} {version} is to be certified, installed is {installed or 'none'}. Run the pipeline again: it "
                 "certifies what is installed"
             )
+    needed = 0 if always else corpus_bytes_of_proof(cases, len(engines))
+    if not _has_text_of(samples, needed):
+        logger.info("%s encodes: to prove %s equal costs more than it saves here", REFERENCE, ", ".join(engines))
+        engines = {}
     statistics, measured = compare_engines(
         open_tokenizer(rules.place, rules.eos_token),
         engines=engines,
@@ -82,6 +90,14 @@ def certify_engines(
     text = json.dumps({**statistics, "cases_by_family": families}, ensure_ascii=True, indent=2) + "\n"
     (folder / CERTIFICATE_FILE).write_text(text, encoding="utf-8")
     return Built(statistics, measured)
+
+
+def _has_text_of(samples: Sequence[Shards], size: int) -> bool:
+    """Return whether the samples have at least ``size`` bytes of text; no more than that is read."""
+    batches = (batch for sample in samples for part in sample for batch in part.batches(["text"]))
+    while size > 0 and (batch := next(batches, None)) is not None:
+        size -= pc.sum(pc.binary_length(batch.column("text")), min_count=0).as_py()
+    return size <= 0
 
 
 def sample_documents(samples: Sequence[Shards], documents: int, seed: int) -> Iterator[tuple[str, str]]:

@@ -24,8 +24,8 @@ from everytoken.tokens.tokenizer.text_pieces import may_be_cut
 
 TOKENIZER_FILE = "tokenizer.json"
 
-_MEASURED_IDS = 1 << 20  # at a time
-_BYTES = (1 << 30) - 1  # more than a token has
+_MEASURED_IDS = 1 << 18  # at a time
+_SPECIAL_BIT = 44  # more bytes than so many ids stand for, and so many special tokens are no 64 bits
 
 # Pre-tokenizers that cut text and keep all of it (those with a behavior lose text when it is "Removed").
 _KEEPS_TEXT = {"ByteLevel", "Digits", "Split", "Punctuation", "UnicodeScripts"}
@@ -78,17 +78,17 @@ class DocumentTokenizer:
         for start in range(0, len(ids), _MEASURED_IDS):
             stop = min(start + _MEASURED_IDS, len(ids))
             here = np.flatnonzero((starts < stop) & (ends > start) & (ends > starts))
-            cuts, measures = np.maximum(starts[here], start) - start, self._measures.take(ids[start:stop])
-            covered[here] += np.add.reduceat(measures & _BYTES, cuts, dtype=np.int64)
-            if len(measures) and measures.max() > _BYTES:  # rare: texts spell none, or they stay plain text
-                special[here] += np.add.reduceat(measures > _BYTES, cuts, dtype=np.int64)
+            cuts = np.maximum(starts[here], start) - start
+            sums = np.add.reduceat(self._measures.take(ids[start:stop]), cuts)
+            special[here] += sums >> _SPECIAL_BIT
+            covered[here] += sums & ((1 << _SPECIAL_BIT) - 1)
         return covered, special
 
     @cached_property
     def _measures(self) -> np.ndarray:
-        """Bytes of text of each id, and `_BYTES` + 1 more for special tokens: one pass over ids sums up both, int32."""
-        measures = self.token_bytes.copy()
-        measures[list(self.special_tokens.values())] += _BYTES + 1
+        """Bytes of text of each id, and the bit above them for special tokens: one pass sums up both, int64."""
+        measures = self.token_bytes.astype(np.int64)
+        measures[list(self.special_tokens.values())] += 1 << _SPECIAL_BIT
         return measures
 
     @property
@@ -150,13 +150,15 @@ def _open(content: bytes, where: str, eos_token: str) -> DocumentTokenizer:
             "Its special tokens are "
             f"{[str(token.content) for token in _added(tokenizer).values() if token.special][:20]}."
         )
-    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
-    vocab_size = max(vocabulary.values()) + 1
     added = _added(tokenizer)
+    vocabulary = {**description["model"]["vocab"], **{token.content: token_id for token_id, token in added.items()}}
+    ids = np.fromiter(vocabulary.values(), np.int64, len(vocabulary))
+    vocab_size = int(ids.max()) + 1
     token_bytes = np.zeros(vocab_size, np.int32)
-    for token, token_id in vocabulary.items():
-        # A character of a byte-level token is a byte; an added token is plain text.
-        token_bytes[token_id] = len(token.encode()) if token_id in added else len(token)
+    # A character of a byte-level token is a byte; an added token is plain text.
+    token_bytes[ids] = np.fromiter(map(len, vocabulary), np.int32, len(vocabulary))
+    for token_id, token in added.items():
+        token_bytes[token_id] = len(token.content.encode())
     unknown = description["model"].get("unk_token")
     if unknown is not None and (unknown_id := tokenizer.token_to_id(unknown)) is not None and unknown_id not in added:
         token_bytes[unknown_id] = 0
