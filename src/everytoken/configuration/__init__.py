@@ -16,14 +16,3 @@ if TYPE_CHECKING:
     )
 
 __getattr__, __dir__ = exports(__name__, __file__)
-
-__all__ = [
-    "CONFIG_LOADER_ARGS",
-    "ConfigurationError",
-    "ConfigurationHook",
-    "JobConfigLoader",
-    "JobContext",
-    "ReplayHook",
-    "SystemErrorHook",
-    "read_plainly",
-]

@@ -13,18 +13,3 @@ if TYPE_CHECKING:
     from everytoken.tracking.store import prompt_answers
 
 __getattr__, __dir__ = exports(__name__, __file__)
-
-__all__ = [
-    "FOLDER",
-    "TrackingError",
-    "TrackingHook",
-    "TrackingSettings",
-    "close_dead_runs",
-    "compare_lines",
-    "deliver",
-    "open_store",
-    "prompt_answers",
-    "read_recorded",
-    "tracking_settings",
-    "waiting",
-]

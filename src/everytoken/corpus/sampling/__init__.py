@@ -30,30 +30,3 @@ if TYPE_CHECKING:
     )
 
 __getattr__, __dir__ = exports(__name__, __file__)
-
-__all__ = [
-    "DrawnCounts",
-    "DrawnParts",
-    "DrawnSums",
-    "EstimatedTokens",
-    "HeldOutParameters",
-    "HeldOutStatistics",
-    "SPLIT_FILE",
-    "SplitFileStatistics",
-    "SplitStatistics",
-    "SubsamplingParameters",
-    "amounts_by_score",
-    "amounts_by_stratum",
-    "check_draw_conservation",
-    "estimate_part_tokens",
-    "estimated_tokens",
-    "limit",
-    "metadata",
-    "rows_by_score",
-    "select_held_out",
-    "select_split",
-    "split_file_part",
-    "strata_table",
-    "sum_tokens",
-    "totals_of",
-]

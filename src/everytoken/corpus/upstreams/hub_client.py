@@ -36,7 +36,7 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 from huggingface_hub.hf_api import RepoFile
-from huggingface_hub.utils import (  # type: ignore[attr-defined]  # exported, but not in the way mypy asks for
+from huggingface_hub.utils import (
     build_hf_headers,
     get_session,
     hf_raise_for_status,

@@ -10,9 +10,3 @@ if TYPE_CHECKING:
     from everytoken.provenance.diff.lines import difference_lines
 
 __getattr__, __dir__ = exports(__name__, __file__)
-
-__all__ = [
-    "compare_documents",
-    "diff_builds",
-    "difference_lines",
-]

@@ -12,15 +12,3 @@ if TYPE_CHECKING:
     from everytoken.provenance.exposure.unused_documents import Unused, unused_at, unused_with_id
 
 __getattr__, __dir__ = exports(__name__, __file__)
-
-__all__ = [
-    "Held",
-    "Questions",
-    "Unused",
-    "answer_lines",
-    "document_exposure",
-    "exposures_of",
-    "unused_at",
-    "unused_with_id",
-    "windows_holding",
-]

@@ -12,23 +12,3 @@ if TYPE_CHECKING:
     from everytoken.provenance.trace.windows import is_only, require_cut, require_same_ids, require_same_length
 
 __getattr__, __dir__ = exports(__name__, __file__)
-
-__all__ = [
-    "NumberedSpan",
-    "TextSpan",
-    "TracedSequence",
-    "file_lines",
-    "is_only",
-    "printable",
-    "quoted",
-    "record_line",
-    "require_cut",
-    "require_same_ids",
-    "require_same_length",
-    "sequence_lines",
-    "shortened",
-    "token_at",
-    "trace_step",
-    "trace_window",
-    "write_batch_page",
-]
