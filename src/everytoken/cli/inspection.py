@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from everytoken.cli.differences import comparison_lines, difference_lines
 from everytoken.cli.project import project
 from everytoken.measurements import rate
 
@@ -214,11 +215,12 @@ def compare(first: str, second: str, env: str | None) -> None:
 
     FIRST and SECOND are run ids or their beginnings, `last`, or `last~N`; without them, the last two runs.
     """
-    from everytoken.tracking import TrackingError, compare_lines, tracking_settings
+    from everytoken.tracking import TrackingError, compare_runs, tracking_settings
 
     with project(env) as (context, _):
         try:
-            click.echo("\n".join(compare_lines(context.project_path, tracking_settings(context), first, second)))
+            compared = compare_runs(context.project_path, tracking_settings(context), first, second)
+            click.echo("\n".join(comparison_lines(compared)))
         except TrackingError as error:
             raise click.ClickException(str(error)) from error
 
@@ -244,7 +246,7 @@ def diff(a: Path, b: Path, limit: int, memory: int, show_all: bool, as_json: boo
     split, order or tokens; else 1; 2 when the builds cannot be compared.
     """
     from everytoken.provenance import ProvenanceError
-    from everytoken.provenance.diff import diff_builds, difference_lines
+    from everytoken.provenance.diff import diff_builds
     from everytoken.shards import ShardsError
 
     try:
@@ -255,7 +257,7 @@ def diff(a: Path, b: Path, limit: int, memory: int, show_all: bool, as_json: boo
     if as_json:
         click.echo(json.dumps(found.plain(), ensure_ascii=False, indent=1))
     else:
-        click.echo("\n".join(difference_lines(found, show_all=show_all)))
+        click.echo("\n".join(difference_lines(found.plain(), show_all=show_all)))
     if not found.is_same:
         sys.exit(1)
 

@@ -13,6 +13,7 @@ import click
 
 from everytoken.address import Address
 from everytoken.cli.project import known_errors, project_folder
+from everytoken.cli.rendering import batch_lines, exposure_lines
 
 if TYPE_CHECKING:
     from everytoken.provenance.lookup import Places, Run, UpstreamDocument
@@ -97,7 +98,7 @@ def trace(
     html = None if html is None else html.resolve()
     with _project(env) as project:
         from everytoken.provenance.lookup import DocumentRecords
-        from everytoken.provenance.trace import NumberedSpan, file_lines, sequence_lines, token_at, trace_window
+        from everytoken.provenance.trace import token_at, trace_window
 
         records = DocumentRecords(project.places)
         keep = with_text or position is not None
@@ -120,28 +121,18 @@ def trace(
             size = write_batch_page(html, traced, title, options)
             click.echo(f"{html}: {len(traced):,} sequences, {size:,} bytes")
             return
+        shown = [
+            {
+                **one.to_json(),
+                **({} if token is None else {"token": token.to_json()}),
+                **({} if texts is None else {"texts": _texts_json(one, texts)}),
+            }
+            for one, token in zip(traced, tokens, strict=True)
+        ]
         if as_json:
-            shown = [
-                {
-                    **one.to_json(),
-                    **({} if token is None else {"token": token.to_json()}),
-                    **({} if texts is None else {"texts": _texts_json(one, texts)}),
-                }
-                for one, token in zip(traced, tokens, strict=True)
-            ]
             click.echo(json.dumps({"run": name, "sequences": shown}, ensure_ascii=False, indent=1))
             return
-        for number, (one, token) in enumerate(zip(traced, tokens, strict=True)):
-            lines = sequence_lines(one, name, position=token, texts=texts)
-            click.echo(("\n" if number else "") + "\n".join(lines))
-        told = [
-            span.record
-            for one in traced
-            for span in one.window.spans
-            if not isinstance(span, NumberedSpan) and (position is None or span.at <= position < span.end)
-        ]
-        if files := list(file_lines(told)):
-            click.echo("\n".join(files))
+        click.echo("\n".join(batch_lines(shown, name)))
         if more:
             click.echo(f"\nand {more:,} more sequences (--limit, --sequence, --json, --html)")
 
@@ -190,7 +181,7 @@ def exposure(
     if sum(one is not None for one in (document_id, address, text_contains)) != 1:
         raise click.UsageError("give one of --id, --address and --text-contains")
     with _project(env) as project:
-        from everytoken.provenance.exposure import Questions, answer_lines
+        from everytoken.provenance.exposure import Questions
         from everytoken.provenance.lookup import DocumentRecords
 
         records, folders = DocumentRecords(project.places), project.checkpoint_folders
@@ -204,7 +195,7 @@ def exposure(
         if as_json:
             click.echo(json.dumps(answer.to_json(), ensure_ascii=False, indent=1))
         else:
-            click.echo("\n".join(answer_lines(answer, limit, at_step)))
+            click.echo("\n".join(exposure_lines(answer.to_json(), limit, at_step)))
 
 
 def _traced_step(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
-    from everytoken.tracking.compare import compare_lines, read_recorded
+    from everytoken.tracking.compare import compare_runs, read_recorded
     from everytoken.tracking.delivery import FOLDER, close_dead_runs, deliver, waiting
     from everytoken.tracking.errors import TrackingError
     from everytoken.tracking.hook import TrackingHook, tracking_settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,8 +18,6 @@ from everytoken.tracking.store import TrackingStore
 if TYPE_CHECKING:
     from mlflow.entities import Run
 
-_ABSENT = "-"
-_SHOWN = 60  # characters of a value
 _DIGEST = "digest"
 _PARAMETERS = "parameters.json"
 _ALWAYS_OTHER = ("kedro.run_id", "process.", "mlflow.", "kedro.command", "working_folder", "error")
@@ -32,17 +30,16 @@ class RecordedRun:
     id: str
     name: str
     status: str
-    parameters: Mapping[str, str] = field(repr=False)
-    digests: Mapping[str, str] = field(repr=False)
-    metrics: Mapping[str, str] = field(repr=False)
-    surroundings: Mapping[str, str] = field(repr=False)
+    parameters: Mapping[str, str]
+    digests: Mapping[str, str]
+    metrics: Mapping[str, str]
+    surroundings: Mapping[str, str]
 
 
-def compare_lines(project: Path, settings: TrackingSettings, first: str, second: str) -> Iterator[str]:
-    """Yield the lines of ``everytoken compare``.
+def compare_runs(project: Path, settings: TrackingSettings, first: str, second: str) -> dict[str, Any]:
+    """Return runs ``A`` and ``B`` (id, name, status), and what they have of each of the ``kinds``, by name.
 
     Args:
-        settings: where its runs are kept.
         first: a run: its id or the beginning of it, ``last``, or ``last~N`` for the N-th before the last.
 
     Raises:
@@ -50,7 +47,6 @@ def compare_lines(project: Path, settings: TrackingSettings, first: str, second:
     """
     store = open_store(project, settings)
     a, b = (_described(store, _find(store, which)) for which in (first, second))
-    yield from (f"{letter}  {run.id}  {run.name}  {run.status}" for letter, run in (("A", a), ("B", b)))
     seeds, others = zip(*(_seeds_and_others(run.parameters) for run in (a, b)), strict=True)
     kinds = {
         "seeds": seeds,
@@ -59,15 +55,7 @@ def compare_lines(project: Path, settings: TrackingSettings, first: str, second:
         "metrics": (a.metrics, b.metrics),
         "machine and versions": (a.surroundings, b.surroundings),
     }
-    for kind, (left, right) in kinds.items():
-        names = sorted(left.keys() | right.keys())
-        rows = {name: (left.get(name, _ABSENT), right.get(name, _ABSENT)) for name in names}
-        rows = {name: values for name, values in rows.items() if values[0] != values[1]}
-        equal = len(names) - len(rows)
-        yield ""
-        yield f"{kind}: {len(rows)} differ, {equal} are equal" if rows else f"{kind}: all {equal} are equal"
-        width = max(map(len, rows), default=0)
-        yield from (f"  {name:<{width}}  {_short(values[0])}  |  {_short(values[1])}" for name, values in rows.items())
+    return {"A": (a.id, a.name, a.status), "B": (b.id, b.name, b.status), "kinds": kinds}
 
 
 def read_recorded(
@@ -164,8 +152,3 @@ def _inputs(run: Run) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield name and tags of each dataset that a run read or made."""
     for entry in [] if run.inputs is None else run.inputs.dataset_inputs:
         yield entry.dataset.name, {tag.key: tag.value for tag in entry.tags}
-
-
-def _short(text: str) -> str:
-    text = text.replace("\n", "\\n")  # a value is one line
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"

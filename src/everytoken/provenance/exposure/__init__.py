@@ -6,7 +6,6 @@ from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
     from everytoken.provenance.exposure.counts import Held, exposures_of, windows_holding
-    from everytoken.provenance.exposure.lines import answer_lines
     from everytoken.provenance.exposure.phrases import document_exposure
     from everytoken.provenance.exposure.questions import Questions
     from everytoken.provenance.exposure.unused_documents import Unused, unused_at, unused_with_id

@@ -56,7 +56,9 @@ class _Span(ABC):
     def document_json(self) -> dict[str, object]:
         """Return what is known of the document, as plain JSON."""
 
-    def json(self, counted: int | None, document_characters: int | None = None) -> dict[str, object]:
+    def json(
+        self, counted: int | None, document_characters: int | None = None, uncut_tokens: int | None = None
+    ) -> dict[str, object]:
         """Return the span as plain JSON; what is not known is null."""
         return {
             "positions": [self.at, self.end],
@@ -64,6 +66,7 @@ class _Span(ABC):
             "document_tokens": self.length,
             "characters": None if self.characters is None else list(self.characters),
             "document_characters": document_characters,
+            "uncut_tokens": uncut_tokens,
             "cut_to_cap": self.is_cut,
             "has_eos": self.has_eos,
             "counted_in_loss": counted,
@@ -113,7 +116,7 @@ class TextSpan(_Span):
 
     def to_json(self) -> dict[str, object]:
         """Return it as plain JSON."""
-        return self.json(self.counted, self.located.characters)
+        return self.json(self.counted, self.located.characters, self.located.whole_length)
 
 
 @dataclass(frozen=True, eq=False)

@@ -80,6 +80,7 @@ class TracedWindow:
             "counted_in_loss": int(self.counted.sum()) if self.counts_known else None,
             "padding": list(self.padding),
             "documents_known": self.documents_known,
+            "ids_known": self.ids_known,
             "ids_compared": any(isinstance(span, TextSpan) for span in self.spans),
             "documents": [span.to_json() for span in self.spans],
         }
