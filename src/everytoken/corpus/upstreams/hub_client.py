@@ -182,7 +182,6 @@ def _explained(
     Messages name no URL that was redirected to: those carry signatures.
 
     Args:
-        path: of a file in it, or None for all of it.
         retried: the client has tried again already.
     """
     what = f"{kind} {name} at {revision}" if path is None else f"the file at {revision} of {kind} {name}"

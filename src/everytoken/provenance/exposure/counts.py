@@ -148,7 +148,6 @@ def windows_holding(
     """Yield the windows of a stream that hold tokens of a document, in the order of its tokens; maybe none.
 
     Args:
-        name: that the run has for it.
         tokens: first and end of those of its tokens that are meant; None: all.
     """
     if place.split not in index.splits:
@@ -168,7 +167,6 @@ def exposures_of(opened: OpenRun, held: Held, steps: int | None = None) -> Itera
     """Yield every time that a run read a window, by epoch.
 
     Args:
-        held: a window of one of its streams.
         steps: steps that were done; None: all that the run did. More are those that it would have done.
 
     Raises:

@@ -99,9 +99,6 @@ def trace_windows(
     Each document's text is read and encoded once, however many of the windows have tokens of it.
 
     Args:
-        documents: what is known of its documents.
-        records: of the environment that made it.
-        numbers: of the windows.
         keep_texts: whether the spans keep the text of their document.
 
     Raises:
@@ -291,11 +288,6 @@ def require_same_ids(
     stream: str, window: int, found: np.ndarray, span: Span, record: DocumentRecord, located: LocatedTokens
 ) -> None:
     """Check that the ids of a span in a window are those that the document's text gives.
-
-    Args:
-        found: ids of the span, int64 (n,).
-        span: which tokens of the document they are.
-        located: the tokens of its text.
 
     Raises:
         ProvenanceError: they are not.
