@@ -39,6 +39,16 @@ class Held:
         """Behind the position of its last token in the window."""
         return self.at + self.end - self.first
 
+    def to_json(self) -> dict[str, object]:
+        """Return it as plain JSON."""
+        return {
+            "stream": self.stream,
+            "window": self.window,
+            "positions": [self.at, self.until],
+            "tokens": [self.first, self.end],
+            "counted_in_loss": self.counted,
+        }
+
 
 @dataclass(frozen=True)
 class Exposure:
@@ -68,20 +78,8 @@ class Exposure:
 
     def to_json(self) -> dict[str, object]:
         """Return it as plain JSON."""
-        held = self.held
-        return {
-            "run": self.run,
-            "step": self.step,
-            "sequence": self.sequence,
-            "sample": self.sample,
-            "epoch": self.epoch,
-            "stream": held.stream,
-            "window": held.window,
-            "positions": [held.at, held.at + self.tokens],
-            "tokens": [held.first, held.end],
-            "counted_in_loss": held.counted,
-            "skipped_step": self.skipped,
-        }
+        when = {name: getattr(self, name) for name in ("run", "step", "sequence", "sample", "epoch")}
+        return {**when, **self.held.to_json(), "skipped_step": self.skipped}
 
 
 @dataclass(frozen=True)
@@ -117,16 +115,7 @@ class Reads:
         """Return it as plain JSON."""
         seen = self.exposures
         return {
-            "windows": [
-                {
-                    "stream": one.stream,
-                    "window": one.window,
-                    "positions": [one.at, one.until],
-                    "tokens": [one.first, one.end],
-                    "counted_in_loss": one.counted,
-                }
-                for one in self.held
-            ],
+            "windows": [one.to_json() for one in self.held],
             "times": len(seen),
             "tokens_seen": sum(one.tokens for one in seen),
             "tokens_counted_in_loss": self.counted,

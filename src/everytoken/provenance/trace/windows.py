@@ -213,7 +213,7 @@ def _spans_of_texts(
         for row, place in uses[number]:
             span, ids, counted = held[row][place], read.tokens[row], _count(read.counted[row], held[row][place])
             if record.excluded is not None and is_only(ids, span, documents.tokenizer.eos_id):
-                made[row, place] = TakenDownSpan(*_place(span), record, counted)
+                made[row, place] = TakenDownSpan(*_place(span), counted, record)
                 continue
             if located is None:
                 located = locate(document)
@@ -221,7 +221,7 @@ def _spans_of_texts(
             if documents.chats is not None:
                 require_cut(index, record, [(span.first, span.end)], located, documents.chats)
             require_same_ids(name, read.numbers[row], ids[span.at : span.until], span, record, located)
-            made[row, place] = TextSpan(*_place(span), record, located, counted, document.text if keep_texts else None)
+            made[row, place] = TextSpan(*_place(span), counted, record, located, document.text if keep_texts else None)
     return [[made[row, place] for place in range(len(spans))] for row, spans in enumerate(held)]
 
 
