@@ -215,14 +215,11 @@ def compare(first: str, second: str, env: str | None) -> None:
 
     FIRST and SECOND are run ids or their beginnings, `last`, or `last~N`; without them, the last two runs.
     """
-    from everytoken.tracking import TrackingError, compare_runs, tracking_settings
+    from everytoken.tracking import compare_runs, tracking_settings
 
     with project(env) as (context, _):
-        try:
-            compared = compare_runs(context.project_path, tracking_settings(context), first, second)
-            click.echo("\n".join(comparison_lines(compared)))
-        except TrackingError as error:
-            raise click.ClickException(str(error)) from error
+        compared = compare_runs(context.project_path, tracking_settings(context), first, second)
+        click.echo("\n".join(comparison_lines(compared)))
 
 
 @click.command()

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from everytoken.cli.project import cause_of, given_parameters, known_errors, project, session_of
+from everytoken.cli.project import given_parameters, project, session_of
 
 _CHECKPOINT_OF = {
     "training": "checkpoint",
@@ -49,14 +49,11 @@ def train_command(
         group = "finetuning" if pipeline == "finetuning" else "training"
         for name, value in chosen.items():
             _set(params, (group, "distribution", name), value)
-    try:
-        if write_job is None:
-            with session_of(env, params) as session:
-                session.run(pipeline_names=[pipeline], runner=SequentialRunner())
-        else:
-            click.echo(_write_job(env, params, pipeline, write_job))
-    except known_errors() as error:
-        raise click.ClickException(str(cause_of(error))) from error
+    if write_job is None:
+        with session_of(env, params) as session:
+            session.run(pipeline_names=[pipeline], runner=SequentialRunner())
+    else:
+        click.echo(_write_job(env, params, pipeline, write_job))
 
 
 def _set(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
@@ -103,27 +100,24 @@ def plan(env: str | None, vocab_size: int | None, streams: str, params: dict[str
     from everytoken.tokens.streams import WindowCounts, chosen_kinds
     from everytoken.training.run import plan_lines
 
-    try:
-        with project(env, params) as (context, catalog):
-            training, tokenization = context.params["training"], context.params["tokenization"]
-            sizes = _stream_sizes(streams) or {
-                kind.name: catalog.load(kind.dataset).statistics_as(WindowCounts)["windows"]
-                for kind in chosen_kinds(training.streams)
-                if catalog.exists(kind.dataset)
-            }
-            lines = plan_lines(
-                training.model,
-                training.optimisation,
-                training.data,
-                training.checkpoints,
-                training.distribution,
-                vocab_size=vocab_size or _vocab_size(catalog),
-                seq_length=tokenization.seq_length,
-                stream_sizes=sizes or None,
-            )
-            click.echo("\n".join(lines))
-    except known_errors() as error:
-        raise click.ClickException(str(cause_of(error))) from error
+    with project(env, params) as (context, catalog):
+        training, tokenization = context.params["training"], context.params["tokenization"]
+        sizes = _stream_sizes(streams) or {
+            kind.name: catalog.load(kind.dataset).statistics_as(WindowCounts)["windows"]
+            for kind in chosen_kinds(training.streams)
+            if catalog.exists(kind.dataset)
+        }
+        lines = plan_lines(
+            training.model,
+            training.optimisation,
+            training.data,
+            training.checkpoints,
+            training.distribution,
+            vocab_size=vocab_size or _vocab_size(catalog),
+            seq_length=tokenization.seq_length,
+            stream_sizes=sizes or None,
+        )
+        click.echo("\n".join(lines))
 
 
 def _stream_sizes(streams: str) -> dict[str, int]:
@@ -155,10 +149,7 @@ def export(checkpoint: Path, out: Path, tokenizer: Path | None) -> None:
     """
     from everytoken.training.checkpoints import export_checkpoint
 
-    try:
-        click.echo("\n".join(export_checkpoint(checkpoint, out, tokenizer=_tokenizer_of(checkpoint, tokenizer))))
-    except known_errors() as error:
-        raise click.ClickException(str(cause_of(error))) from error
+    click.echo("\n".join(export_checkpoint(checkpoint, out, tokenizer=_tokenizer_of(checkpoint, tokenizer))))
 
 
 @click.command("import")
@@ -173,10 +164,7 @@ def import_model(source: Path, out: Path, tokenizer: Path | None, eos: str | Non
     """
     from everytoken.training.checkpoints import import_checkpoint
 
-    try:
-        click.echo("\n".join(import_checkpoint(source, out, tokenizer=tokenizer, eos_token=eos)))
-    except known_errors() as error:
-        raise click.ClickException(str(cause_of(error))) from error
+    click.echo("\n".join(import_checkpoint(source, out, tokenizer=tokenizer, eos_token=eos)))
 
 
 @click.command("generate")
@@ -216,8 +204,6 @@ def generate_command(
             click.echo(f"[{len(text.tokens)} tokens, ended by {text.finish}]", err=True)
     except ValueError as error:  # of parameters
         raise click.ClickException(str(error)) from error
-    except known_errors() as error:
-        raise click.ClickException(str(cause_of(error))) from error
 
 
 def _tokenizer_of(checkpoint: Path, given: Path | None) -> Path:
