@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from everytoken.cli.differences import comparison_lines, difference_lines
-from everytoken.cli.project import project
+from everytoken.cli.project import named_values, project
 from everytoken.measurements import rate
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def verify_command(
     if paths and env is not None:
         raise click.UsageError("--env chooses what is checked when no PATH is given: give one of them")
     if paths and is_meant_as_release(paths[0]):
-        given = {"upstream": files if upstream else None, "roots": _by_source(roots)}
+        given = {"upstream": files if upstream else None, "roots": named_values(roots, "--root", "SOURCE=PLACE")}
         _verify_release(paths[0], list(paths[1:]), full=full, documents=count, seed=seed, **given)
         return
     if upstream:
@@ -198,12 +198,6 @@ def _wrapped(fault: str, columns: int) -> Iterator[str]:
         first, then = (indent, f"{indent}  ") if number else ("FAIL  ", indent)
         wrapper = textwrap.TextWrapper(columns, first, then, break_long_words=False, break_on_hyphens=False)
         yield from wrapper.wrap(line.strip())
-
-
-def _by_source(roots: tuple[str, ...]) -> dict[str, str]:
-    if wrong := [one for one in roots if not all(one.partition("=")[::2])]:
-        raise click.BadParameter(f"{wrong[0]!r}: expected SOURCE=PLACE", param_hint="--root")
-    return {name: place for name, _, place in (one.partition("=") for one in roots)}
 
 
 @click.command()

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from everytoken.cli.project import given_parameters, project, session_of
+from everytoken.cli.project import given_parameters, named_values, project, session_of
 
 _CHECKPOINT_OF = {
     "training": "checkpoint",
@@ -121,13 +121,10 @@ def plan(env: str | None, vocab_size: int | None, streams: str, params: dict[str
 
 
 def _stream_sizes(streams: str) -> dict[str, int]:
-    sizes = {}
-    for item in filter(None, streams.split(",")):
-        name, _, size = item.partition("=")
-        if not name or not size.isdecimal():
-            raise click.BadParameter(f"{item!r}: expected NAME=WINDOWS", param_hint="--streams")
-        sizes[name] = int(size)
-    return sizes
+    sizes = named_values(filter(None, streams.split(",")), "--streams", "NAME=WINDOWS")
+    if wrong := [f"{name}={size}" for name, size in sizes.items() if not size.isdecimal()]:
+        raise click.BadParameter(f"{wrong[0]!r}: expected NAME=WINDOWS", param_hint="--streams")
+    return {name: int(size) for name, size in sizes.items()}
 
 
 def _vocab_size(catalog: Any) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from everytoken.address import Address
-from everytoken.cli.project import project_folder
+from everytoken.cli.project import named_values, project_folder
 from everytoken.cli.rendering import batch_lines, exposure_lines
 
 if TYPE_CHECKING:
@@ -303,13 +303,7 @@ def _texts_json(one: TracedSequence, texts: Mapping[Address, UpstreamDocument]) 
 
 
 def _given(streams: tuple[str, ...]) -> dict[str, Path]:
-    given = {}
-    for item in streams:
-        name, _, path = item.partition("=")
-        if not name or not path:
-            raise click.BadParameter(f"{item!r}: expected NAME=PATH", param_hint="--streams")
-        given[name] = Path(path)
-    return given
+    return {name: Path(path) for name, path in named_values(streams, "--streams", "NAME=PATH").items()}
 
 
 def _address(value: str) -> Address:
