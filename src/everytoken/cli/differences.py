@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from everytoken.address import Address
-
-Record = Mapping[str, Any]
+from everytoken.cli.rendering import Record
 
 _COLUMNS = 120
 _VALUE = 60  # characters of a value that differs
