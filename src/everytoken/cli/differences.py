@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from everytoken.address import Address
-from everytoken.cli.rendering import Record
+from everytoken.cli.rendering import JsonRecord
 
 _COLUMNS = 120
 _VALUE = 60  # characters of a value that differs
@@ -26,7 +26,7 @@ _DIFFERENCES = {
 }
 
 
-def difference_lines(found: Record, *, show_all: bool) -> Iterator[str]:
+def difference_lines(found: JsonRecord, *, show_all: bool) -> Iterator[str]:
     """Yield what differs between two builds; ``show_all`` names what one of them has, which else is counted."""
     if found["has_same_streams"] and found["has_same_documents"]:
         yield "the streams are the same; every document is the same"
@@ -55,7 +55,7 @@ def difference_lines(found: Record, *, show_all: bool) -> Iterator[str]:
         )
 
 
-def _parameter_lines(found: Record, show_all: bool) -> Iterator[str]:
+def _parameter_lines(found: JsonRecord, show_all: bool) -> Iterator[str]:
     if found["parameters"] or found["functions"]:
         yield ""
         yield "parameters that differ (A, B)"
@@ -74,7 +74,7 @@ def _value(value: Any) -> str:
     return text if len(text) <= _VALUE else f"{text[: _VALUE - 3]}..."
 
 
-def _stage_lines(found: Record) -> Iterator[str]:
+def _stage_lines(found: JsonRecord) -> Iterator[str]:
     different, equal = found["different"], found["equal"]
     if not different:
         yield f"equal: all {len(equal)} stages that both have hold the same"
@@ -97,7 +97,11 @@ def _stage_lines(found: Record) -> Iterator[str]:
 
 
 def _differing_lines(
-    datasets: Sequence[str], rows_a: int, rows_b: int, counts: Mapping[str, int], first: Mapping[str, Sequence[Record]]
+    datasets: Sequence[str],
+    rows_a: int,
+    rows_b: int,
+    counts: Mapping[str, int],
+    first: Mapping[str, Sequence[JsonRecord]],
 ) -> Iterator[str]:
     yield f"documents of {', '.join(datasets)}: {rows_a:,} in A, {rows_b:,} in B"
     for kind, count in counts.items():
@@ -109,7 +113,7 @@ def _differing_lines(
         yield "  none differs"
 
 
-def _differing_line(one: Record, kind: str) -> str:
+def _differing_line(one: JsonRecord, kind: str) -> str:
     name = "" if one["id"] is None else f" id {one['id'][:60]!r}"
     held = [(where, place) for where, place in (("A", one["in_a"]), ("B", one["in_b"])) if place is not None]
     places = [f"{where} {dataset} {number:,}" for where, (dataset, number) in held]
@@ -117,7 +121,7 @@ def _differing_line(one: Record, kind: str) -> str:
     return f"{Address.of(one)}{name}: {', '.join(places)}{reason}"
 
 
-def comparison_lines(compared: Record) -> Iterator[str]:
+def comparison_lines(compared: JsonRecord) -> Iterator[str]:
     """Yield what differs between two MLflow runs, by kind."""
     for letter in ("A", "B"):
         yield "  ".join((letter, *compared[letter]))

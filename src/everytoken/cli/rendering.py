@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-Record = Mapping[str, Any]
+JsonRecord = Mapping[str, Any]
 
 _COLUMNS = 120
 _SHORTEST = 16  # characters of an id are shown at least
@@ -71,7 +71,7 @@ def _first(things: Sequence[Any], limit: int, line: Callable[[Any], str], more: 
         yield more.format(f"and {len(things) - limit:,} more")
 
 
-def document_line(document: Record, width: int = _COLUMNS, more: str = "") -> str:
+def document_line(document: JsonRecord, width: int = _COLUMNS, more: str = "") -> str:
     """Return what tells a document: its address, id, score, split, and more; long ids are shortened to fit."""
     if document["canary"] is not None:
         told = [f"{name} {quoted(str(value))}" for name, value in document["canary"].items() if value is not None]
@@ -88,7 +88,7 @@ def document_line(document: Record, width: int = _COLUMNS, more: str = "") -> st
     return before + name + after
 
 
-def file_lines(documents: Iterable[Record]) -> Iterator[str]:
+def file_lines(documents: Iterable[JsonRecord]) -> Iterator[str]:
     """Yield which file of its upstream each number in the addresses of documents is, each once."""
     told = {(one["source"], one["shard_index"]): one["path"] for one in documents if one.get("path") is not None}
     if told:
@@ -97,7 +97,7 @@ def file_lines(documents: Iterable[Record]) -> Iterator[str]:
         yield f"{printable(str(source))} file {shard_index}: {printable(str(path))}"
 
 
-def batch_lines(sequences: Sequence[Record], run: str | None) -> Iterator[str]:
+def batch_lines(sequences: Sequence[JsonRecord], run: str | None) -> Iterator[str]:
     """Yield what traced windows are made of, and the files of their documents; of a ``token`` its document alone."""
     for number, sequence in enumerate(sequences):
         yield from [""] if number else []
@@ -105,7 +105,7 @@ def batch_lines(sequences: Sequence[Record], run: str | None) -> Iterator[str]:
     yield from file_lines(span["document"] for one in sequences for span in one["documents"] if _is_asked(one, span))
 
 
-def sequence_lines(sequence: Record, run: str | None) -> Iterator[str]:
+def sequence_lines(sequence: JsonRecord, run: str | None) -> Iterator[str]:
     """Yield what a window is made of: ``run`` read it, None of a window alone."""
     token, window = sequence.get("token"), f"window {sequence['window']:,} of the stream {sequence['stream']}"
     if "step" in sequence:
@@ -135,11 +135,11 @@ def sequence_lines(sequence: Record, run: str | None) -> Iterator[str]:
         yield f"[{begin}, {end})  padding: {end - begin} times EOS, none counts in the loss"
 
 
-def _is_asked(sequence: Record, span: Record) -> bool:
+def _is_asked(sequence: JsonRecord, span: JsonRecord) -> bool:
     return "token" not in sequence or span["positions"][0] <= sequence["token"]["position"] < span["positions"][1]
 
 
-def _token_lines(token: Record) -> Iterator[str]:
+def _token_lines(token: JsonRecord) -> Iterator[str]:
     spelled = "" if token["bytes"] is None else f", bytes {bytes.fromhex(token['bytes']).hex(' ')}"
     text = "" if token["text"] is None else f" {quoted(token['text'])}"
     yield f"position {token['position']}: token {token['id']}{text}{spelled}{_TOKEN_KINDS[token['kind']]}"
@@ -153,7 +153,7 @@ def _token_lines(token: Record) -> Iterator[str]:
         yield f"it is made from the characters [{first}, {last}){part} of the document"
 
 
-def _span_lines(span: Record, token: Record | None, text: Record | None) -> Iterator[str]:
+def _span_lines(span: JsonRecord, token: JsonRecord | None, text: JsonRecord | None) -> Iterator[str]:
     begin, document, characters = f"[{span['positions'][0]}, {span['positions'][1]})", span["document"], ""
     length = "" if span["document_tokens"] is None else f" of {span['document_tokens']:,}"
     if span["characters"] is not None:
@@ -187,7 +187,7 @@ def _ordinal(number: int) -> str:
     return f"{number:,}{ending}"
 
 
-def exposure_lines(answer: Record, limit: int, at_step: int | None) -> Iterator[str]:
+def exposure_lines(answer: JsonRecord, limit: int, at_step: int | None) -> Iterator[str]:
     """Yield what a run read of documents; of each at most ``limit`` times that it did."""
     run, several = answer["run"], bool(answer["began_from"])
     steps = run["steps"] if at_step is None else at_step
@@ -219,7 +219,7 @@ def _searched_line(what: str, documents: Mapping[str, int]) -> str:
     return f"searched: the {what} of {sum(counts.values()):,} documents ({splits}){also}; exact, and case counts"
 
 
-def _exposed_lines(document: Record, limit: int, several: bool) -> Iterator[str]:
+def _exposed_lines(document: JsonRecord, limit: int, several: bool) -> Iterator[str]:
     is_held_out, characters = document["document"]["split"] == "held_out", document["document_characters"]
     yield document_line(document["document"])
     if is_held_out:
@@ -237,7 +237,7 @@ def _exposed_lines(document: Record, limit: int, several: bool) -> Iterator[str]
         yield f"  and at {document['more_occurrences']:,} more places (--limit)"
 
 
-def _stream_line(one: Record, characters: int) -> str:
+def _stream_line(one: JsonRecord, characters: int) -> str:
     """Return how much of a document a stream has."""
     if one["tokens"] is None or one["characters"] is None:
         return f"{one['stream']}: {_NO_TOKENS[one['reason']]}"
@@ -249,7 +249,7 @@ def _stream_line(one: Record, characters: int) -> str:
     )
 
 
-def _occurrence_lines(occurrence: Record, limit: int, several: bool) -> Iterator[str]:
+def _occurrence_lines(occurrence: JsonRecord, limit: int, several: bool) -> Iterator[str]:
     for one in occurrence["streams"]:
         if one["tokens"] is None or one["characters"] is None:
             beyond = "beyond the cap: in no stream" if len(occurrence["streams"]) == 1 else "beyond the cap"
@@ -269,7 +269,7 @@ def _occurrence_lines(occurrence: Record, limit: int, several: bool) -> Iterator
     yield from _reads_lines(occurrence, limit, several, "    ", meant)
 
 
-def _missing(tokens: Sequence[int], windows: Sequence[Record]) -> int:
+def _missing(tokens: Sequence[int], windows: Sequence[JsonRecord]) -> int:
     """Return how many of the tokens [first, end) are in no window."""
     missing, place = 0, tokens[0]
     for first, end in sorted(window["tokens"] for window in windows):
@@ -279,22 +279,22 @@ def _missing(tokens: Sequence[int], windows: Sequence[Record]) -> int:
 
 
 def _reads_lines(
-    reads: Record, limit: int, several: bool, indent: str, meant: Mapping[str, Sequence[int] | None]
+    reads: JsonRecord, limit: int, several: bool, indent: str, meant: Mapping[str, Sequence[int] | None]
 ) -> Iterator[str]:
     """Yield the windows that hold tokens, and when they were read; ``meant`` are the tokens of a phrase, by stream."""
 
-    def in_part(one: Record) -> str:
+    def in_part(one: JsonRecord) -> str:
         tokens = meant.get(one["stream"])
         return "" if tokens is None or list(one["tokens"]) == list(tokens) else ", a part of it"
 
-    def held(one: Record) -> str:
+    def held(one: JsonRecord) -> str:
         place = f"its tokens {_range(one['tokens'])} at {_range(one['positions'])}{in_part(one)}"
         return f"{indent}window {one['window']:,} of {one['stream']}: {place}"
 
-    def step(one: Record) -> str:
+    def step(one: JsonRecord) -> str:
         return f"{one['step']:,}" + (f" of {one['run']}" if several else "")
 
-    def seen(one: Record) -> str:
+    def seen(one: JsonRecord) -> str:
         skipped = "; the step was skipped and updated nothing" if one["skipped_step"] else ""
         return (
             f"{indent}  step {step(one)}, sequence {one['sequence']} (sample {one['sample']:,}, epoch {one['epoch']}): "
@@ -316,7 +316,7 @@ def _reads_lines(
     yield f"{indent}read before the checkpoints {', '.join(past)}" if past else f"{indent}no checkpoint is kept"
 
 
-def _unused_line(unused: Record) -> str:
+def _unused_line(unused: JsonRecord) -> str:
     reason = _UNUSED.get(unused["reason"], f"set aside as {unused['reason']}")
     known = f" ({printable(unused['told'])})" if unused["told"] else ""
     name = "none" if unused["id"] is None else quoted(shortened(unused["id"], 60))

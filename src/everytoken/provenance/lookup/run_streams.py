@@ -12,10 +12,12 @@ from everytoken.tokens.streams import dataset_of_stream, files_read, given_files
 MOST_READ = 1 << 30  # bytes of a stream without a ledger that are read to compare its digest: a second or two
 
 
-def stream_of_run(places: Places, run: str, name: str, digest: str, given: Path | None) -> tuple[Path, bool]:
+def stream_of_run(
+    places: Places, run: str, name: str, digest: str, given: Path | None, most_read: int = MOST_READ
+) -> tuple[Path, bool]:
     """Return where the stream of a run lies, and whether its digest was compared with the run's.
 
-    A stream of this project is told by its ledger. Files of another program have none: up to `MOST_READ` bytes of
+    A stream of this project is told by its ledger. Files of another program have none: up to ``most_read`` bytes of
     them are read for their digest; more are taken by their name in the parameters, and the second value is False.
 
     Args:
@@ -32,7 +34,7 @@ def stream_of_run(places: Places, run: str, name: str, digest: str, given: Path 
         return folder, True
     path = given or places.streams.get(name)
     if path is not None and files_read(path):
-        there, compared = _digest_of(name, path)
+        there, compared = _digest_of(name, path, most_read)
         if not compared or there.startswith(digest):
             return path, compared
         raise _other(run, name, digest, f"{path} has {there}", places)
@@ -42,10 +44,10 @@ def stream_of_run(places: Places, run: str, name: str, digest: str, given: Path 
     raise _other(run, name, digest, what, places)
 
 
-def _digest_of(name: str, path: Path) -> tuple[str, bool]:
+def _digest_of(name: str, path: Path, most_read: int) -> tuple[str, bool]:
     if (path / LEDGER_FILE).is_file():
         return ArtifactStore(path).load().root_digest, True
-    if sum(file.stat().st_size for file in files_read(path)) > MOST_READ:
+    if sum(file.stat().st_size for file in files_read(path)) > most_read:
         return "", False
     return given_files(name, path, None).root_digest, True
 
