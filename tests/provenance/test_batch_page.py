@@ -75,7 +75,7 @@ def window(tokenizer: DocumentTokenizer, number: int, texts: list[str], size: in
         first = skip if k == 0 else 0
         last = min(len(located.ids), first + size - place)
         told = record(10 * number + k, text[:60])
-        spans.append(TextSpan(place, place + last - first, first, k, told, located, last - first, None))
+        spans.append(TextSpan(place, place + last - first, first, k, last - first, told, located, None))
         ids += located.ids[first:last].tolist()
         place += last - first
     counted = np.arange(size) < place

@@ -19,9 +19,9 @@ from click.testing import CliRunner
 
 from everytoken.address import Address
 from everytoken.cli import cli
+from everytoken.cli.rendering import exposure_lines, sequence_lines
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.exposure.counts import reads_of
-from everytoken.provenance.exposure.lines import answer_lines
 from everytoken.provenance.exposure.phrases import RunDocuments, document_exposure
 from everytoken.provenance.exposure.questions import Answer, Questions
 from everytoken.provenance.exposure.unused_documents import unused_at
@@ -34,7 +34,6 @@ from everytoken.provenance.lookup.runs import OpenRun, Run, describe_run, find_r
 from everytoken.provenance.lookup.stream_documents import documents_of, index_of_stream
 from everytoken.provenance.lookup.token_texts import bytes_of_token
 from everytoken.provenance.trace.batch_page import batch_page
-from everytoken.provenance.trace.lines import sequence_lines
 from everytoken.provenance.trace.steps import token_at, trace_step
 from everytoken.seeds import numpy_generator
 from everytoken.shards import ArtifactStore, plan_artifact
@@ -183,7 +182,7 @@ def test_every_document_with_an_id_is_found_and_every_row_that_became_none(made:
     assert sorted(found + [one.row for one in twice.unused]) == [12, 13]
     repeated = asked.at_address(Address("articles", 0, 10), most=5)
     assert repeated.unused[0].same_text_as == ("articles", 0, 4)
-    told = "\n".join(answer_lines(repeated, 5, None))
+    told = "\n".join(exposure_lines(repeated.to_json(), 5, None))
     assert "articles/0/10, id" in told and "(of articles/0/4)" in told
     original = asked.at_address(Address("articles", 0, 4), most=5)
     assert addresses(repeated) == addresses(original) and repeated.documents == original.documents
@@ -195,7 +194,7 @@ def test_every_document_with_an_id_is_found_and_every_row_that_became_none(made:
     assert {one.reason for one in nothing} == {"not_planned"} or nothing[0].reason == "no_such_row"
     nobody = asked.with_id("nobody", most=5)
     assert (nobody.documents, nobody.unused) == ((), ())
-    told = "\n".join(answer_lines(nobody, 5, None))
+    told = "\n".join(exposure_lines(nobody.to_json(), 5, None))
     splits = {
         split: len(made.table(f"{split}_documents", ["row"])) for split in ("annotated", "unannotated", "held_out")
     }
@@ -292,7 +291,7 @@ def test_what_was_read_of_a_phrase_are_the_reads_of_the_windows_with_its_tokens(
             (part,) = occurrence.streams
             first, last = (len(text[:k].encode()) for k in occurrence.characters)
             touched = [k for k, end in enumerate(ends) if end > first and (ends[k - 1] if k else 0) < last]
-            told = "\n".join(answer_lines(replace(answer, documents=(found,)), 1000, None))
+            told = "\n".join(exposure_lines(replace(answer, documents=(found,)).to_json(), 1000, None))
             if not touched:
                 assert (part.tokens, part.reason) == (None, "not_in_stream")
                 assert (occurrence.held, occurrence.exposures) == ((), ())
@@ -351,7 +350,7 @@ def test_what_was_read_of_a_stream_that_is_gone_is_told_by_its_index(made: Trace
             for first, second in zip(then.documents, now.documents, strict=True):
                 if first.record.excluded is None:
                     assert (first.held, first.exposures) == (second.held, second.exposures)
-    assert "was made again since" in "\n".join(answer_lines(now, 5, None))
+    assert "was made again since" in "\n".join(exposure_lines(now.to_json(), 5, None))
     there, gone = (trace_step(open_run(one, opened.run, {}), DocumentRecords(one), 3) for one in (made.places, places))
     assert not all(one.window.ids_known for one in gone)
     for one, other in zip(there, gone, strict=True):
@@ -360,7 +359,7 @@ def test_what_was_read_of_a_stream_that_is_gone_is_told_by_its_index(made: Trace
             (span.at, span.end, span.first, span.record) for span in other.window.spans
         ]
         if not other.window.ids_known:
-            assert "no id was compared" in "\n".join(sequence_lines(other, "it"))
+            assert "no id was compared" in "\n".join(sequence_lines(other.to_json(), "it"))
             assert other.to_json()["ids_compared"] is False
             with pytest.raises(ProvenanceError, match="which token stood at a position is not known"):
                 token_at(other, 3)
@@ -426,7 +425,7 @@ def test_a_finetuned_checkpoint_has_the_past_of_the_one_that_it_began_from(made:
             both += bool(earlier) and len(second.exposures) > len(earlier)
     assert both, "some documents were read in both"
     assert [one.name for one in after.runs] == ["checkpoint", "finetuned_checkpoint"]
-    assert "begun from checkpoint (7 steps)" in "\n".join(answer_lines(after, 5, None))
+    assert "begun from checkpoint (7 steps)" in "\n".join(exposure_lines(after.to_json(), 5, None))
 
 
 def test_a_past_of_which_the_streams_are_gone_is_said_and_not_counted(made: TracedJob) -> None:

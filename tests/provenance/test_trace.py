@@ -14,6 +14,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, normalizers
 
+from everytoken.cli.provenance import _texts_json
+from everytoken.cli.rendering import document_line, file_lines, sequence_lines
 from everytoken.corpus.ingestion.source import UpstreamFile
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.lookup.character_spans import locate_chat, locate_document
@@ -24,7 +26,6 @@ from everytoken.provenance.lookup.runs import open_run
 from everytoken.provenance.lookup.stream_documents import documents_of
 from everytoken.provenance.lookup.token_texts import bytes_of_token
 from everytoken.provenance.lookup.upstream_text import UpstreamDocument, read_documents_at
-from everytoken.provenance.trace.lines import file_lines, record_line, sequence_lines
 from everytoken.provenance.trace.spans import NumberedSpan, TakenDownSpan, TextSpan
 from everytoken.provenance.trace.steps import TracedSequence, open_stream, token_at, trace_step, trace_window
 from everytoken.provenance.trace.windows import TracedWindow, trace_windows
@@ -185,7 +186,7 @@ def test_of_a_document_that_was_taken_down_only_its_place_is_told(
     for window, span in down.values():
         assert span.taken_down and span.record.excluded == "asked for"
         assert span.characters is None and not hasattr(span, "text") and not hasattr(span, "located")
-        assert "taken down" in "\n".join(sequence_lines(TracedSequence(window, None), None))
+        assert "taken down" in "\n".join(sequence_lines(TracedSequence(window, None).to_json(), None))
     chats = {span.record.address for window in traced["chats"] for span in window.spans if isinstance(span, TextSpan)}
     assert not chats & expected
 
@@ -226,7 +227,8 @@ def test_lines_spell_out_what_a_terminal_would_act_on(traced: dict[str, list[Tra
     record = window.spans[0].record
     assert record is not None and record.address is not None
     texts = {record.address: UpstreamDocument(None, str(window.spans[0].text))}
-    lines = list(sequence_lines(TracedSequence(window, None), None, texts=texts))
+    sequence = TracedSequence(window, None)
+    lines = list(sequence_lines({**sequence.to_json(), "texts": _texts_json(sequence, texts)}, None))
     assert not [character for line in lines for character in line if ord(character) < 32 and character not in "\n\t"]
     assert "\\u{202e}" in "".join(lines) and "\u202e" not in "".join(lines)
 
@@ -288,7 +290,7 @@ def test_a_stream_of_another_program_is_known_by_its_sequences(made: TracedJob, 
         writer.write(np.arange(10).reshape(2, 5))
     bare = trace_window(made.records, str(tmp_path / "windows"), 1, None)
     assert (bare.window.documents_known, bare.window.spans) == (False, ())
-    assert "nothing says which documents" in "\n".join(sequence_lines(bare, None))
+    assert "nothing says which documents" in "\n".join(sequence_lines(bare.to_json(), None))
 
 
 def test_the_text_of_an_address_is_read_again_from_its_upstream(
@@ -407,10 +409,10 @@ def test_lines_about_documents_fit_a_terminal_and_files_are_named_once(
     records = [span.record for span in spans if not isinstance(span, NumberedSpan)]
     for window in traced["compact"]:
         long = replace(window, spans=tuple(replace(span, record=named(records[0], "x" * 400)) for span in window.spans))
-        lines = list(sequence_lines(TracedSequence(long, None), None))
+        lines = list(sequence_lines(TracedSequence(long, None).to_json(), None))
         assert [line for line in lines if len(line) > 120] == []
         assert sum("…" in line for line in lines) == len(window.spans) and not any(".jsonl" in one for one in lines)
-    assert "id none" in record_line(replace(records[0], id=None))
-    assert f'id "{"ab" * 9}"' in record_line(named(records[0], "ab" * 9))
-    files = list(file_lines(records))
+    assert "id none" in document_line(replace(records[0], id=None).to_json())
+    assert f'id "{"ab" * 9}"' in document_line(named(records[0], "ab" * 9).to_json())
+    files = list(file_lines(record.to_json() for record in records))
     assert files[0] == "" and files[1:] == sorted({f"{one.source} file 0: {one.source}.jsonl" for one in records})

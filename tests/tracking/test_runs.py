@@ -12,7 +12,8 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, Run
 
-from everytoken.tracking.compare import compare_lines, read_recorded
+from everytoken.cli.differences import comparison_lines
+from everytoken.tracking.compare import compare_runs, read_recorded
 from everytoken.tracking.errors import TrackingError
 from everytoken.tracking.opening import TrackingSettings, open_store
 from tests.tracking.toy_project import ToyProject
@@ -140,16 +141,16 @@ def test_a_changed_seed_changes_that_parameter_and_the_digests_that_depend_on_it
 
 def test_compare_prints_what_differs_between_two_runs(toy: ToyProject, finished: Run, reseeded: Run) -> None:
     settings = TrackingSettings(experiment="toy", tracking_uri="sqlite:///mlflow.db", artifacts="mlartifacts")
-    lines = list(compare_lines(toy.folder, settings, finished.info.run_id, reseeded.info.run_id[:12]))
+    lines = list(comparison_lines(compare_runs(toy.folder, settings, finished.info.run_id, reseeded.info.run_id[:12])))
     assert [line for line in lines if line.startswith("seeds:")] == ["seeds: 1 differ, 2 are equal"]
     assert "  sampling.seed  7  |  8" in lines
     assert "parameters: all 4 are equal" in lines
     assert any(re.match(r"  sample +[0-9a-f]{16}  \|  [0-9a-f]{16}$", line) for line in lines)
     assert "metrics: all 4 are equal" in lines
     with pytest.raises(TrackingError, match="no run begins with 'zzz'"):
-        list(compare_lines(toy.folder, settings, "zzz", "last"))
+        compare_runs(toy.folder, settings, "zzz", "last")
     with pytest.raises(TrackingError, match="there are only"):
-        list(compare_lines(toy.folder, settings, "last", "last~999"))
+        compare_runs(toy.folder, settings, "last", "last~999")
 
 
 def test_compare_reads_a_run_that_died_before_its_parameters_were_written(toy: ToyProject, finished: Run) -> None:
@@ -157,7 +158,7 @@ def test_compare_reads_a_run_that_died_before_its_parameters_were_written(toy: T
     store = open_store(toy.folder, settings)
     half = store.client.create_run(store.experiment_id, run_name="half").info.run_id
     store.client.set_terminated(half, "KILLED")
-    lines = list(compare_lines(toy.folder, settings, half, finished.info.run_id))
+    lines = list(comparison_lines(compare_runs(toy.folder, settings, half, finished.info.run_id)))
     assert lines[0].endswith("half  KILLED") and any(re.match(r"  sampling.rate +-  \|  0.25$", line) for line in lines)
     store.client.delete_run(half)
 

@@ -23,22 +23,3 @@ if TYPE_CHECKING:
     from everytoken.checks.files import Hashing, require_files, wrong_sizes
 
 __getattr__, __dir__ = exports(__name__, __file__)
-
-__all__ = [
-    "Check",
-    "Checks",
-    "READ_FAULTS",
-    "Faults",
-    "Found",
-    "Hashing",
-    "Mismatch",
-    "NotMadeError",
-    "fault_text",
-    "first_difference",
-    "made_by",
-    "require_equal",
-    "require_files",
-    "require_none",
-    "run_checks",
-    "wrong_sizes",
-]

@@ -34,7 +34,6 @@ def audit_scores(
     from kedro.io.core import DatasetError
 
     from everytoken.cli.summary import reason_of
-    from everytoken.corpus import CorpusError
     from everytoken.corpus.scoring import (
         PAGE_FILE,
         REPORT_FILE,
@@ -45,7 +44,6 @@ def audit_scores(
         report_lines,
         write_audit,
     )
-    from everytoken.shards import ShardsError
 
     if labels is not None and (per_class is not None or seed is not None):
         raise click.UsageError("--labels reports on an audit that is drawn already: --seed and --per-class do nothing")
@@ -63,8 +61,6 @@ def audit_scores(
             drawn = write_audit(draw_audit(catalog.load("scored_documents"), parameters), folder)
         except DatasetError as error:
             raise click.ClickException(reason_of(error)) from error
-        except (CorpusError, ShardsError) as error:
-            raise click.ClickException(str(error)) from error
         options = ("" if env is None else f" --env {env}") + ("" if out is None else f" --out {out}")
         click.echo("\n".join(audit_lines(drawn)))
         click.echo(f"\nlabel in a browser: {folder / PAGE_FILE}")

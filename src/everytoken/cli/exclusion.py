@@ -22,7 +22,7 @@ from everytoken.cli.exclusion_lines import (
     say_stopped,
     say_what_has_text,
 )
-from everytoken.cli.project import cause_of, given_parameters, known_errors, project_folder, session_of
+from everytoken.cli.project import given_parameters, project_folder, session_of
 
 if TYPE_CHECKING:
     from everytoken.corpus import Entry, ExclusionParameters
@@ -101,20 +101,17 @@ def exclude(
     if ids is None and addresses is None and not revoke_all:
         raise click.UsageError("give --ids or --addresses")
     ids, addresses = (None if path is None else path.resolve() for path in (ids, addresses))  # of the folder one is in
-    try:
-        from everytoken.provenance.takedown import read_wanted, sole_take_down
+    from everytoken.provenance.takedown import read_wanted, sole_take_down
 
-        wanted = None if revoke_all else read_wanted(ids, addresses, id_type)
-        environment = _environment(env, params)
-        environment.places().store("scored_documents")  # the error where nothing was drawn: in a replay, or at first
-        with sole_take_down(environment.lists):
-            is_done = _go_on(environment, dry_run)
-            if wanted is None or revoke:
-                _revoke(environment, wanted, dry_run, is_done)
-            else:
-                _exclude(environment, wanted, reason, allow_missing, dry_run)
-    except known_errors() as error:
-        raise click.ClickException(str(cause_of(error))) from error
+    wanted = None if revoke_all else read_wanted(ids, addresses, id_type)
+    environment = _environment(env, params)
+    environment.places().store("scored_documents")  # the error where nothing was drawn: in a replay, or at first
+    with sole_take_down(environment.lists):
+        is_done = _go_on(environment, dry_run)
+        if wanted is None or revoke:
+            _revoke(environment, wanted, dry_run, is_done)
+        else:
+            _exclude(environment, wanted, reason, allow_missing, dry_run)
 
 
 def _go_on(environment: _Environment, dry_run: bool) -> bool:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from everytoken.cli.project import project
+from everytoken.cli.differences import comparison_lines, difference_lines
+from everytoken.cli.project import named_values, project
 from everytoken.measurements import rate
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def verify_command(
     if paths and env is not None:
         raise click.UsageError("--env chooses what is checked when no PATH is given: give one of them")
     if paths and is_meant_as_release(paths[0]):
-        given = {"upstream": files if upstream else None, "roots": _by_source(roots)}
+        given = {"upstream": files if upstream else None, "roots": named_values(roots, "--root", "SOURCE=PLACE")}
         _verify_release(paths[0], list(paths[1:]), full=full, documents=count, seed=seed, **given)
         return
     if upstream:
@@ -199,12 +200,6 @@ def _wrapped(fault: str, columns: int) -> Iterator[str]:
         yield from wrapper.wrap(line.strip())
 
 
-def _by_source(roots: tuple[str, ...]) -> dict[str, str]:
-    if wrong := [one for one in roots if not all(one.partition("=")[::2])]:
-        raise click.BadParameter(f"{wrong[0]!r}: expected SOURCE=PLACE", param_hint="--root")
-    return {name: place for name, _, place in (one.partition("=") for one in roots)}
-
-
 @click.command()
 @click.argument("first", default="last~1")
 @click.argument("second", default="last")
@@ -214,13 +209,11 @@ def compare(first: str, second: str, env: str | None) -> None:
 
     FIRST and SECOND are run ids or their beginnings, `last`, or `last~N`; without them, the last two runs.
     """
-    from everytoken.tracking import TrackingError, compare_lines, tracking_settings
+    from everytoken.tracking import compare_runs, tracking_settings
 
     with project(env) as (context, _):
-        try:
-            click.echo("\n".join(compare_lines(context.project_path, tracking_settings(context), first, second)))
-        except TrackingError as error:
-            raise click.ClickException(str(error)) from error
+        compared = compare_runs(context.project_path, tracking_settings(context), first, second)
+        click.echo("\n".join(comparison_lines(compared)))
 
 
 @click.command()
@@ -244,7 +237,7 @@ def diff(a: Path, b: Path, limit: int, memory: int, show_all: bool, as_json: boo
     split, order or tokens; else 1; 2 when the builds cannot be compared.
     """
     from everytoken.provenance import ProvenanceError
-    from everytoken.provenance.diff import diff_builds, difference_lines
+    from everytoken.provenance.diff import diff_builds
     from everytoken.shards import ShardsError
 
     try:
@@ -255,7 +248,7 @@ def diff(a: Path, b: Path, limit: int, memory: int, show_all: bool, as_json: boo
     if as_json:
         click.echo(json.dumps(found.plain(), ensure_ascii=False, indent=1))
     else:
-        click.echo("\n".join(difference_lines(found, show_all=show_all)))
+        click.echo("\n".join(difference_lines(found.plain(), show_all=show_all)))
     if not found.is_same:
         sys.exit(1)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from everytoken.cli.project import cause_of, given_parameters, known_errors, project, session_of
+from everytoken.cli.project import given_parameters, named_values, project, session_of
 
 _CHECKPOINT_OF = {
     "training": "checkpoint",
@@ -49,14 +49,11 @@ def train_command(
         group = "finetuning" if pipeline == "finetuning" else "training"
         for name, value in chosen.items():
             _set(params, (group, "distribution", name), value)
-    try:
-        if write_job is None:
-            with session_of(env, params) as session:
-                session.run(pipeline_names=[pipeline], runner=SequentialRunner())
-        else:
-            click.echo(_write_job(env, params, pipeline, write_job))
-    except known_errors() as error:
-        raise click.ClickException(str(cause_of(error))) from error
+    if write_job is None:
+        with session_of(env, params) as session:
+            session.run(pipeline_names=[pipeline], runner=SequentialRunner())
+    else:
+        click.echo(_write_job(env, params, pipeline, write_job))
 
 
 def _set(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
@@ -106,40 +103,34 @@ def plan(env: str | None, vocab_size: int | None, streams: str, params: dict[str
     from everytoken.contract import contract_lines, contradictions, not_looked_up
     from everytoken.training.run import plan_lines
 
-    try:
-        with project(env, params) as (context, catalog):
-            job = pipelines["__default__"]
-            groups = groups_of(job, catalog)
-            click.echo("\n".join([*contract_lines(groups), *(f"to look up   {one}" for one in not_looked_up(groups))]))
-            if found := list(contradictions(groups, streams_of(job))):
-                raise click.ClickException("a run would be refused:\n" + "\n".join(f"- {one}" for one in found))
-            if "training" not in groups:
-                return
-            training, tokenization = context.params["training"], context.params["tokenization"]
-            sizes = _stream_sizes(streams) or _made_streams(catalog, training.streams, tokenization.seq_length)
-            lines = plan_lines(
-                training.model,
-                training.optimisation,
-                training.data,
-                training.checkpoints,
-                training.distribution,
-                vocab_size=vocab_size or tokenization.known_vocab_size or _vocab_size(catalog),
-                seq_length=tokenization.seq_length,
-                stream_sizes=sizes or None,
-            )
-            click.echo("\n" + "\n".join(lines))
-    except known_errors() as error:
-        raise click.ClickException(str(cause_of(error))) from error
+    with project(env, params) as (context, catalog):
+        job = pipelines["__default__"]
+        groups = groups_of(job, catalog)
+        click.echo("\n".join([*contract_lines(groups), *(f"to look up   {one}" for one in not_looked_up(groups))]))
+        if found := list(contradictions(groups, streams_of(job))):
+            raise click.ClickException("a run would be refused:\n" + "\n".join(f"- {one}" for one in found))
+        if "training" not in groups:
+            return
+        training, tokenization = context.params["training"], context.params["tokenization"]
+        sizes = _stream_sizes(streams) or _made_streams(catalog, training.streams, tokenization.seq_length)
+        lines = plan_lines(
+            training.model,
+            training.optimisation,
+            training.data,
+            training.checkpoints,
+            training.distribution,
+            vocab_size=vocab_size or tokenization.known_vocab_size or _vocab_size(catalog),
+            seq_length=tokenization.seq_length,
+            stream_sizes=sizes or None,
+        )
+        click.echo("\n" + "\n".join(lines))
 
 
 def _stream_sizes(streams: str) -> dict[str, int]:
-    sizes = {}
-    for item in filter(None, streams.split(",")):
-        name, _, size = item.partition("=")
-        if not name or not size.isdecimal():
-            raise click.BadParameter(f"{item!r}: expected NAME=WINDOWS", param_hint="--streams")
-        sizes[name] = int(size)
-    return sizes
+    sizes = named_values(filter(None, streams.split(",")), "--streams", "NAME=WINDOWS")
+    if wrong := [f"{name}={size}" for name, size in sizes.items() if not size.isdecimal()]:
+        raise click.BadParameter(f"{wrong[0]!r}: expected NAME=WINDOWS", param_hint="--streams")
+    return {name: int(size) for name, size in sizes.items()}
 
 
 def _made_streams(catalog: Any, names: tuple[str, ...], seq_length: int) -> dict[str, int]:
@@ -176,10 +167,7 @@ def export(checkpoint: Path, out: Path, tokenizer: Path | None) -> None:
     """
     from everytoken.training.checkpoints import export_checkpoint
 
-    try:
-        click.echo("\n".join(export_checkpoint(checkpoint, out, tokenizer=_tokenizer_of(checkpoint, tokenizer))))
-    except known_errors() as error:
-        raise click.ClickException(str(cause_of(error))) from error
+    click.echo("\n".join(export_checkpoint(checkpoint, out, tokenizer=_tokenizer_of(checkpoint, tokenizer))))
 
 
 @click.command("import")
@@ -194,10 +182,7 @@ def import_model(source: Path, out: Path, tokenizer: Path | None, eos: str | Non
     """
     from everytoken.training.checkpoints import import_checkpoint
 
-    try:
-        click.echo("\n".join(import_checkpoint(source, out, tokenizer=tokenizer, eos_token=eos)))
-    except known_errors() as error:
-        raise click.ClickException(str(cause_of(error))) from error
+    click.echo("\n".join(import_checkpoint(source, out, tokenizer=tokenizer, eos_token=eos)))
 
 
 @click.command("generate")
@@ -237,8 +222,6 @@ def generate_command(
             click.echo(f"[{len(text.tokens)} tokens, ended by {text.finish}]", err=True)
     except ValueError as error:  # of parameters
         raise click.ClickException(str(error)) from error
-    except known_errors() as error:
-        raise click.ClickException(str(cause_of(error))) from error
 
 
 def _tokenizer_of(checkpoint: Path, given: Path | None) -> Path:

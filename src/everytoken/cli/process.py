@@ -34,7 +34,7 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
         redact_output()
-        with _logging_of_the_project(), _interruptible(), _without_secrets(), _system_errors_in_words():
+        with _logging_of_the_project(), _interruptible(), _without_secrets(), _errors_in_words():
             return super().invoke(ctx)
 
 
@@ -85,13 +85,23 @@ def _without_secrets() -> Iterator[None]:
 
 
 @contextmanager
-def _system_errors_in_words() -> Iterator[None]:
+def _errors_in_words() -> Iterator[None]:
+    """Turn errors whose message says all that there is to say into one line: ours, and those of the system."""
     try:
         yield
-    except Exception as error:
-        cause = error.__cause__ if isinstance(error, click.ClickException) else error
-        if cause is None or (told := explained(cause)) is None:
+    except (click.Abort, click.exceptions.Exit):
+        raise
+    except click.ClickException as error:
+        if error.__cause__ is None or (told := explained(error.__cause__)) is None:
             raise
+        raise click.ClickException(told) from error
+    except Exception as error:
+        from everytoken.cli.project import cause_of, known_errors  # late: it imports all that has errors of its own
+
+        if (told := explained(error)) is None:
+            if not isinstance(error, known_errors()):
+                raise
+            told = str(cause_of(error))
         raise click.ClickException(told) from error
 
 

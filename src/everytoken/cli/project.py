@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -99,6 +99,17 @@ def given_parameters(context: click.Context, option: click.Parameter, value: str
     assert read is not None, "it turns the option into a dict"
     given: dict[str, Any] = read(context, option, value) or {}
     return given
+
+
+def named_values(items: Iterable[str], option: str, form: str) -> dict[str, str]:
+    """Return what an option that is given as NAME=VALUE says, by name; ``form`` is how its help spells that."""
+    named = {}
+    for item in items:
+        name, _, value = item.partition("=")
+        if not name or not value:
+            raise click.BadParameter(f"{item!r}: expected {form}", param_hint=option)
+        named[name] = value
+    return named
 
 
 def project_folder() -> Path:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from everytoken.address import Address
-from everytoken.cli.project import known_errors, project_folder
+from everytoken.cli.project import named_values, project_folder
+from everytoken.cli.rendering import batch_lines, exposure_lines
 
 if TYPE_CHECKING:
     from everytoken.provenance.lookup import Places, Run, UpstreamDocument
@@ -95,55 +95,45 @@ def trace(
     if position is not None and step is not None and sequence is None:
         raise click.UsageError("--position is of one sequence of the step: give --sequence")
     html = None if html is None else html.resolve()
-    with _project(env) as project:
-        from everytoken.provenance.lookup import DocumentRecords
-        from everytoken.provenance.trace import NumberedSpan, file_lines, sequence_lines, token_at, trace_window
+    project = _project(env)
+    from everytoken.provenance.lookup import DocumentRecords
+    from everytoken.provenance.trace import token_at, trace_window
 
-        records = DocumentRecords(project.places)
-        keep = with_text or position is not None
-        name, more = None, 0
-        if stream is not None:
-            assert window is not None
-            length = seq_length or (project.parameters.get("tokenization") or {}).get("seq_length")
-            traced = [trace_window(records, stream, window, length, keep_texts=keep)]
-        else:
-            assert step is not None
-            every = as_json or html is not None
-            name, traced, more = _traced_step(project, run, step, sequence, None if every else limit, streams, keep)
-        tokens = [None if position is None else token_at(one, position) for one in traced]
-        texts = _upstream_texts(project, traced, position) if with_text else None
-        if html is not None:
-            from everytoken.provenance.trace import write_batch_page
+    records = DocumentRecords(project.places)
+    keep = with_text or position is not None
+    name, more = None, 0
+    if stream is not None:
+        assert window is not None
+        length = seq_length or (project.parameters.get("tokenization") or {}).get("seq_length")
+        traced = [trace_window(records, stream, window, length, keep_texts=keep)]
+    else:
+        assert step is not None
+        every = as_json or html is not None
+        name, traced, more = _traced_step(project, run, step, sequence, None if every else limit, streams, keep)
+    tokens = [None if position is None else token_at(one, position) for one in traced]
+    texts = _upstream_texts(project, traced, position) if with_text else None
+    if html is not None:
+        from everytoken.provenance.trace import write_batch_page
 
-            title = f"step {step:,} of {name}" if step is not None else f"window {window:,} of {stream}"
-            options = ("" if step is None else f" --run {run}") + ("" if env is None else f" --env {env}")
-            size = write_batch_page(html, traced, title, options)
-            click.echo(f"{html}: {len(traced):,} sequences, {size:,} bytes")
-            return
-        if as_json:
-            shown = [
-                {
-                    **one.to_json(),
-                    **({} if token is None else {"token": token.to_json()}),
-                    **({} if texts is None else {"texts": _texts_json(one, texts)}),
-                }
-                for one, token in zip(traced, tokens, strict=True)
-            ]
-            click.echo(json.dumps({"run": name, "sequences": shown}, ensure_ascii=False, indent=1))
-            return
-        for number, (one, token) in enumerate(zip(traced, tokens, strict=True)):
-            lines = sequence_lines(one, name, position=token, texts=texts)
-            click.echo(("\n" if number else "") + "\n".join(lines))
-        told = [
-            span.record
-            for one in traced
-            for span in one.window.spans
-            if not isinstance(span, NumberedSpan) and (position is None or span.at <= position < span.end)
-        ]
-        if files := list(file_lines(told)):
-            click.echo("\n".join(files))
-        if more:
-            click.echo(f"\nand {more:,} more sequences (--limit, --sequence, --json, --html)")
+        title = f"step {step:,} of {name}" if step is not None else f"window {window:,} of {stream}"
+        options = ("" if step is None else f" --run {run}") + ("" if env is None else f" --env {env}")
+        size = write_batch_page(html, traced, title, options)
+        click.echo(f"{html}: {len(traced):,} sequences, {size:,} bytes")
+        return
+    shown = [
+        {
+            **one.to_json(),
+            **({} if token is None else {"token": token.to_json()}),
+            **({} if texts is None else {"texts": _texts_json(one, texts)}),
+        }
+        for one, token in zip(traced, tokens, strict=True)
+    ]
+    if as_json:
+        click.echo(json.dumps({"run": name, "sequences": shown}, ensure_ascii=False, indent=1))
+        return
+    click.echo("\n".join(batch_lines(shown, name)))
+    if more:
+        click.echo(f"\nand {more:,} more sequences (--limit, --sequence, --json, --html)")
 
 
 @click.command()
@@ -189,22 +179,22 @@ def exposure(
     """
     if sum(one is not None for one in (document_id, address, text_contains)) != 1:
         raise click.UsageError("give one of --id, --address and --text-contains")
-    with _project(env) as project:
-        from everytoken.provenance.exposure import Questions, answer_lines
-        from everytoken.provenance.lookup import DocumentRecords
+    project = _project(env)
+    from everytoken.provenance.exposure import Questions
+    from everytoken.provenance.lookup import DocumentRecords
 
-        records, folders = DocumentRecords(project.places), project.checkpoint_folders
-        asked = Questions(records, _run(project, run), _given(streams), folders)
-        if document_id is not None:
-            answer = asked.with_id(document_id, most=limit, at_step=at_step, everywhere=everywhere)
-        elif address is not None:
-            answer = asked.at_address(_address(address), most=limit, at_step=at_step)
-        else:
-            answer = asked.containing(str(text_contains), most=limit, at_step=at_step)
-        if as_json:
-            click.echo(json.dumps(answer.to_json(), ensure_ascii=False, indent=1))
-        else:
-            click.echo("\n".join(answer_lines(answer, limit, at_step)))
+    records, folders = DocumentRecords(project.places), project.checkpoint_folders
+    asked = Questions(records, _run(project, run), _given(streams), folders)
+    if document_id is not None:
+        answer = asked.with_id(document_id, most=limit, at_step=at_step, everywhere=everywhere)
+    elif address is not None:
+        answer = asked.at_address(_address(address), most=limit, at_step=at_step)
+    else:
+        answer = asked.containing(str(text_contains), most=limit, at_step=at_step)
+    if as_json:
+        click.echo(json.dumps(answer.to_json(), ensure_ascii=False, indent=1))
+    else:
+        click.echo("\n".join(exposure_lines(answer.to_json(), limit, at_step)))
 
 
 def _traced_step(
@@ -313,13 +303,7 @@ def _texts_json(one: TracedSequence, texts: Mapping[Address, UpstreamDocument]) 
 
 
 def _given(streams: tuple[str, ...]) -> dict[str, Path]:
-    given = {}
-    for item in streams:
-        name, _, path = item.partition("=")
-        if not name or not path:
-            raise click.BadParameter(f"{item!r}: expected NAME=PATH", param_hint="--streams")
-        given[name] = Path(path)
-    return given
+    return {name: Path(path) for name, path in named_values(streams, "--streams", "NAME=PATH").items()}
 
 
 def _address(value: str) -> Address:
@@ -328,9 +312,8 @@ def _address(value: str) -> Address:
     return found
 
 
-@contextmanager
-def _project(env: str | None) -> Iterator[_Project]:
-    """Give an environment, read without a Kedro session: that takes longer than an answer."""
+def _project(env: str | None) -> _Project:
+    """Return an environment, read without a Kedro session: that takes longer than an answer."""
     from everytoken.datasets import DatasetPaths
     from everytoken.provenance.lookup import Places
 
@@ -338,12 +321,7 @@ def _project(env: str | None) -> Iterator[_Project]:
     catalog, parameters, mlflow = (_configuration(folder, env, key) for key in ("catalog", "parameters", "mlflow"))
     named = ((parameters.get("pretraining") or {}).get("streams") or {}).items()
     given = {name: folder / entry["path"] for name, entry in named if entry is not None}
-    try:
-        yield _Project(Places(DatasetPaths(catalog, folder), env or "local", given), parameters, mlflow, folder)
-    except Exception as error:
-        if isinstance(error, known_errors()):  # asked for late: it imports all that has errors of its own
-            raise click.ClickException(str(error)) from error
-        raise
+    return _Project(Places(DatasetPaths(catalog, folder), env or "local", given), parameters, mlflow, folder)
 
 
 def _configuration(folder: Path, env: str | None, key: str) -> dict[str, Any]:

@@ -21,7 +21,6 @@ def deliver_command(env: str | None) -> None:
     """
     from everytoken.tracking import (
         FOLDER,
-        TrackingError,
         close_dead_runs,
         deliver,
         open_store,
@@ -34,10 +33,7 @@ def deliver_command(env: str | None) -> None:
         if not waiting(context.project_path / FOLDER):
             click.echo("nothing to deliver: MLflow has all records of all runs")
             return
-        try:
-            store = open_store(context.project_path, tracking_settings(context))
-        except TrackingError as error:
-            raise click.ClickException(str(error)) from error
+        store = open_store(context.project_path, tracking_settings(context))
         is_left = False
         for delivery in deliver(store):
             click.echo(str(delivery))

@@ -18,19 +18,3 @@ if TYPE_CHECKING:
     from everytoken.configuration.missing import MissingConfigurationError, MissingParametersHook
 
 __getattr__, __dir__ = exports(__name__, __file__)
-
-__all__ = [
-    "CONFIG_LOADER_ARGS",
-    "ConfigurationError",
-    "ConfigurationHook",
-    "ContractHook",
-    "JobConfigLoader",
-    "JobContext",
-    "MissingConfigurationError",
-    "MissingParametersHook",
-    "ReplayHook",
-    "SystemErrorHook",
-    "groups_of",
-    "read_plainly",
-    "streams_of",
-]

@@ -15,12 +15,3 @@ if TYPE_CHECKING:
     from everytoken.contract.shards_configuration import data_configuration
 
 __getattr__, __dir__ = exports(__name__, __file__)
-
-__all__ = [
-    "ContractError",
-    "contract_lines",
-    "contradictions",
-    "data_configuration",
-    "not_looked_up",
-    "require_consistent",
-]

@@ -60,11 +60,8 @@ class RowError(CorpusError):
     """A row of an upstream file cannot become a document.
 
     Args:
-        source: name of the source in the parameters.
         path: path of the file inside its upstream.
         row: row number in the file, or None when no row can be named (the file as a whole is bad).
-        reason: what is wrong with it.
-        remedy: what to do about it.
     """
 
     def __init__(self, source: str, path: str, row: int | None, reason: str, remedy: str) -> None:

@@ -95,7 +95,6 @@ def find_excluded(part: Part, *, path: str | None, sha256: str | None) -> Exclus
     """Return the exclusions of one part of the scored documents.
 
     Args:
-        part: rows with ``id``, ``id_type``, ``source``, ``shard_index`` and ``row``.
         path: of the list; None: there is none, and nothing is read.
 
     Raises:
@@ -114,11 +113,7 @@ def find_excluded(part: Part, *, path: str | None, sha256: str | None) -> Exclus
 
 
 def excluded_addresses(exclusions: Part | None) -> dict[Address, int | None]:
-    """Return the addresses in the exclusions of a part, each with its ``token_length`` where the entry has one.
-
-    Args:
-        exclusions: the value part; None: nothing is excluded.
-    """
+    """Return the addresses in the exclusions of a part, each with its ``token_length`` where the entry has one."""
     if exclusions is None:
         return {}
     found = exclusions.value["addresses"]

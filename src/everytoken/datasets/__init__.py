@@ -19,19 +19,3 @@ if TYPE_CHECKING:
     from everytoken.datasets.when_made import WhenMade
 
 __getattr__, __dir__ = exports(__name__, __file__)
-
-__all__ = [
-    "ArtifactFolder",
-    "Checkpoint",
-    "CsvFile",
-    "DatasetPaths",
-    "FigureFile",
-    "JsonFile",
-    "ReleaseFolder",
-    "ShardStore",
-    "TokenStream",
-    "TokenizerFile",
-    "UpstreamFiles",
-    "WhenMade",
-    "verify_content",
-]

@@ -13,17 +13,3 @@ if TYPE_CHECKING:
     from everytoken.outofcore.shuffle import destinations, in_order
 
 __getattr__, __dir__ = exports(__name__, __file__)
-
-__all__ = [
-    "Bucket",
-    "ExternalSort",
-    "RowPlaces",
-    "ShuffleError",
-    "begins",
-    "destinations",
-    "distinct",
-    "find_repeats",
-    "in_order",
-    "open_database",
-    "plan_places",
-]

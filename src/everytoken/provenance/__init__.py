@@ -16,10 +16,3 @@ if TYPE_CHECKING:
     from everytoken.provenance.hashed_texts import text_digests, text_hash, text_hashes
 
 __getattr__, __dir__ = exports(__name__, __file__)
-
-__all__ = [
-    "ProvenanceError",
-    "text_digests",
-    "text_hash",
-    "text_hashes",
-]

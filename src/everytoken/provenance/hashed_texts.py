@@ -28,7 +28,6 @@ def text_hashes(digests: pa.BinaryArray, where: str) -> npt.NDArray[np.uint64]:
 
     Args:
         digests: 32 bytes each, none null.
-        where: what they are of, for the message.
 
     Raises:
         ProvenanceError: one has another length.

@@ -27,24 +27,3 @@ if TYPE_CHECKING:
     from everytoken.redaction.validation import without_secrets
 
 __getattr__, __dir__ = exports(__name__, __file__)
-
-__all__ = [
-    "GIVE_IT_BY",
-    "Redaction",
-    "SecretError",
-    "address_of",
-    "hide_secrets_of",
-    "is_named_by",
-    "is_public_address",
-    "is_url",
-    "is_web_link",
-    "names_public_place",
-    "redact_output",
-    "redacted",
-    "require_bare_folder",
-    "require_no_secret",
-    "require_no_secrets",
-    "secrets_in",
-    "shown_url",
-    "without_secrets",
-]

@@ -9,10 +9,3 @@ if TYPE_CHECKING:
     from everytoken.text_to_stream.texts import TextRange, read_texts
 
 __getattr__, __dir__ = exports(__name__, __file__)
-
-__all__ = [
-    "EXPECTED_ERRORS",
-    "TextRange",
-    "read_texts",
-    "tokenize_files",
-]

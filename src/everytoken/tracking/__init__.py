@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
-    from everytoken.tracking.compare import compare_lines, read_recorded
+    from everytoken.tracking.compare import compare_runs, read_recorded
     from everytoken.tracking.delivery import FOLDER, close_dead_runs, deliver, waiting
     from everytoken.tracking.errors import TrackingError
     from everytoken.tracking.hook import TrackingHook, tracking_settings
@@ -13,18 +13,3 @@ if TYPE_CHECKING:
     from everytoken.tracking.store import prompt_answers
 
 __getattr__, __dir__ = exports(__name__, __file__)
-
-__all__ = [
-    "FOLDER",
-    "TrackingError",
-    "TrackingHook",
-    "TrackingSettings",
-    "close_dead_runs",
-    "compare_lines",
-    "deliver",
-    "open_store",
-    "prompt_answers",
-    "read_recorded",
-    "tracking_settings",
-    "waiting",
-]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,8 +18,6 @@ from everytoken.tracking.store import TrackingStore
 if TYPE_CHECKING:
     from mlflow.entities import Run
 
-_ABSENT = "-"
-_SHOWN = 60  # characters of a value
 _DIGEST = "digest"
 _PARAMETERS = "parameters.json"
 _ALWAYS_OTHER = ("kedro.run_id", "process.", "mlflow.", "kedro.command", "working_folder", "error")
@@ -27,22 +25,29 @@ _ALWAYS_OTHER = ("kedro.run_id", "process.", "mlflow.", "kedro.command", "workin
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """What MLflow knows of a run, by kind: each a mapping from name to text."""
+    """What MLflow knows of a run.
+
+    Attributes:
+        kinds: seeds, parameters, digests of datasets, metrics and surroundings: of each a mapping from name to text.
+        tree: all parameters by pipeline, at full length; None: it died before they were written.
+    """
 
     id: str
     name: str
     status: str
-    parameters: Mapping[str, str] = field(repr=False)
-    digests: Mapping[str, str] = field(repr=False)
-    metrics: Mapping[str, str] = field(repr=False)
-    surroundings: Mapping[str, str] = field(repr=False)
+    kinds: Mapping[str, Mapping[str, str]]
+    tree: dict[str, Any] | None
+
+    @property
+    def digests(self) -> Mapping[str, str]:
+        """The beginning of the digest of each dataset that it read or made."""
+        return self.kinds["datasets"]
 
 
-def compare_lines(project: Path, settings: TrackingSettings, first: str, second: str) -> Iterator[str]:
-    """Yield the lines of ``everytoken compare``.
+def compare_runs(project: Path, settings: TrackingSettings, first: str, second: str) -> dict[str, Any]:
+    """Return runs ``A`` and ``B`` (id, name, status), and what they have of each of the ``kinds``, by name.
 
     Args:
-        settings: where its runs are kept.
         first: a run: its id or the beginning of it, ``last``, or ``last~N`` for the N-th before the last.
 
     Raises:
@@ -50,69 +55,44 @@ def compare_lines(project: Path, settings: TrackingSettings, first: str, second:
     """
     store = open_store(project, settings)
     a, b = (_described(store, _find(store, which)) for which in (first, second))
-    yield from (f"{letter}  {run.id}  {run.name}  {run.status}" for letter, run in (("A", a), ("B", b)))
-    seeds, others = zip(*(_seeds_and_others(run.parameters) for run in (a, b)), strict=True)
-    kinds = {
-        "seeds": seeds,
-        "parameters": others,
-        "datasets": (a.digests, b.digests),
-        "metrics": (a.metrics, b.metrics),
-        "machine and versions": (a.surroundings, b.surroundings),
-    }
-    for kind, (left, right) in kinds.items():
-        names = sorted(left.keys() | right.keys())
-        rows = {name: (left.get(name, _ABSENT), right.get(name, _ABSENT)) for name in names}
-        rows = {name: values for name, values in rows.items() if values[0] != values[1]}
-        equal = len(names) - len(rows)
-        yield ""
-        yield f"{kind}: {len(rows)} differ, {equal} are equal" if rows else f"{kind}: all {equal} are equal"
-        width = max(map(len, rows), default=0)
-        yield from (f"  {name:<{width}}  {_short(values[0])}  |  {_short(values[1])}" for name, values in rows.items())
+    kinds = {kind: (names, b.kinds[kind]) for kind, names in a.kinds.items()}
+    return {"A": (a.id, a.name, a.status), "B": (b.id, b.name, b.status), "kinds": kinds}
 
 
 def read_recorded(
     project: Path, settings: TrackingSettings, which: str, made: Collection[str]
 ) -> tuple[RecordedRun, dict[str, Any]]:
-    """Return a run, and its parameters by pipeline.
-
-    Args:
-        settings: where its runs are kept.
-        which: the id or its beginning; ``last`` and ``last~N`` count only runs that made one of ``made``.
+    """Return a run, and its parameters by pipeline; ``last`` and ``last~N`` count only runs that made one of ``made``.
 
     Raises:
         TrackingError: there is no such run, or several, or it died before its parameters were written.
     """
     store = open_store(project, settings)
     run = _described(store, _find(store, which, made))
-    tree = _parameter_tree(store, run.id)
-    if tree is None:
+    if run.tree is None:
         raise TrackingError(f"the run {run.id} ({run.name}, {run.status}) has no {_PARAMETERS}: it died before it")
-    return run, tree
-
-
-def _seeds_and_others(parameters: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    seeds = {name for name in parameters if any(part.endswith(("seed", "seeds")) for part in name.split("."))}
-    kept: tuple[dict[str, str], dict[str, str]] = ({}, {})
-    for name, value in parameters.items():
-        kept[name not in seeds][name] = value
-    return kept
+    return run, run.tree
 
 
 def _described(store: TrackingStore, run: Run) -> RecordedRun:
     data, prefix = run.data, f"{_DIGEST}."
     shown = {key.removeprefix(prefix): value for key, value in data.params.items() if key.startswith(prefix)}
-    whole = {name: tags[_DIGEST] for name, tags in _inputs(run) if _DIGEST in tags}
+    whole = {name: tags[_DIGEST][:16] for name, tags in _inputs(run) if _DIGEST in tags}
     tree = _parameter_tree(store, run.info.run_id)
     own = {key: value for key, value in data.params.items() if not key.startswith(prefix)}  # which MLflow may have cut
-    return RecordedRun(
-        id=run.info.run_id,
-        name=run.info.run_name or "",
-        status=run.info.status,
-        parameters=own if tree is None else {name: parameter_text(value) for name, value in flatten(tree).items()},
-        digests={**shown, **{name: digest[:16] for name, digest in whole.items()}},
-        metrics={key: f"{value:.6g}" for key, value in data.metrics.items()},
-        surroundings={key: value for key, value in data.tags.items() if not key.startswith(_ALWAYS_OTHER)},
-    )
+    values = own if tree is None else {name: parameter_text(value) for name, value in flatten(tree).items()}
+    kinds = {
+        "seeds": {name: value for name, value in values.items() if _is_seed(name)},
+        "parameters": {name: value for name, value in values.items() if not _is_seed(name)},
+        "datasets": {**shown, **whole},
+        "metrics": {key: f"{value:.6g}" for key, value in data.metrics.items()},
+        "machine and versions": {key: value for key, value in data.tags.items() if not key.startswith(_ALWAYS_OTHER)},
+    }
+    return RecordedRun(run.info.run_id, run.info.run_name or "", run.info.status, kinds, tree)
+
+
+def _is_seed(name: str) -> bool:
+    return any(part.endswith(("seed", "seeds")) for part in name.split("."))
 
 
 def _parameter_tree(store: TrackingStore, run_id: str) -> dict[str, Any] | None:
@@ -131,27 +111,16 @@ def _find(store: TrackingStore, which: str, made: Collection[str] = ()) -> Run:
         back = which.removeprefix("last").removeprefix("~") or "0"
         if not back.isdecimal():
             raise TrackingError(f"run {which!r}: expected last, last~1, last~2, and so on")
-        counted = [run for run in islice((run for run in _newest_first(store) if _made(run, made)), int(back) + 1)]
+        counted = list(islice((run for run in store.runs() if _made(run, made)), int(back) + 1))
         if len(counted) <= int(back):
             of = f" that made one of {sorted(made)}" if made else ""
             raise TrackingError(f"run {which!r}: there are only {len(counted)} runs{of}")
         return counted[-1]
-    found = [run for run in _newest_first(store) if run.info.run_id.startswith(which)]
+    found = [run for run in store.runs() if run.info.run_id.startswith(which)]
     if len(found) != 1:
         what = f"{len(found)} runs begin" if found else "no run begins"
         raise TrackingError(f"{what} with {which!r}; give an id as MLflow shows it, or last~1")
     return found[0]
-
-
-def _newest_first(store: TrackingStore) -> Iterator[Run]:
-    token = None
-    while True:
-        order = ["attributes.start_time DESC"]
-        page = store.client.search_runs([store.experiment_id], order_by=order, page_token=token)
-        yield from page
-        token = page.token
-        if not token:
-            return
 
 
 def _made(run: Run, names: Collection[str]) -> bool:
@@ -164,8 +133,3 @@ def _inputs(run: Run) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield name and tags of each dataset that a run read or made."""
     for entry in [] if run.inputs is None else run.inputs.dataset_inputs:
         yield entry.dataset.name, {tag.key: tag.value for tag in entry.tags}
-
-
-def _short(text: str) -> str:
-    text = text.replace("\n", "\\n")  # a value is one line
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"

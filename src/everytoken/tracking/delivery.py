@@ -49,6 +49,7 @@ _PAUSE_SECONDS = 5.0  # between tries of a lost store
 _STALLED_SECONDS = 15.0  # at the end of a run: nothing was sent for so long
 _END_SECONDS = 300.0
 _LAST_TRY_SECONDS = 2.0  # at the end of a run whose store is lost
+_BEGIN = b'{"store": "'
 _AWAY = "Move the file out of the folder, or delete it, to give its records up"
 
 BacklogRecord = dict[str, Any]
@@ -129,7 +130,7 @@ class Backlog:
         Raises:
             DamagedBacklog: the next line is no record.
         """
-        lines = self._lines(self._sent, self._size)
+        lines = self._unsent()
         line = next(lines)
         record = self._record(line)
         if record is None:
@@ -158,11 +159,14 @@ class Backlog:
     @property
     def line(self) -> int:
         """The number of the line that is sent next."""
-        return sum(1 for _ in self._lines(0, self._sent)) + 1
+        return sum(1 for _ in _lines(self._descriptor, 0, self._sent)) + 1
 
     def records_left(self) -> int:
         """Return how many records the store does not have."""
-        return sum(1 for _ in self._lines(self._sent, self._size))
+        return sum(1 for _ in self._unsent())
+
+    def _unsent(self) -> Iterator[bytes]:
+        return _lines(self._descriptor, self._sent, self._size)
 
     def cut(self) -> None:
         """Cut off what was sent; write the rest again if the file was removed.
@@ -206,16 +210,6 @@ class Backlog:
                 return record if own in (self.files / name).resolve().parents else None
         return None
 
-    def _lines(self, start: int, end: int) -> Iterator[bytes]:
-        """Yield the complete lines from one offset to another."""
-        rest = b""
-        while start < end:
-            block = os.pread(self._descriptor, min(_BLOCK, end - start), start)
-            start += len(block)
-            *lines, rest = (rest + block).split(b"\n")
-            for line in lines:
-                yield line + b"\n"
-
     def _room(self) -> int:
         """Return how many bytes this run may keep."""
         mine = self._size + self._file_bytes
@@ -237,7 +231,7 @@ class Backlog:
         lock, descriptor = _hold(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         try:
             size, seen = _write(descriptor, _line(asdict(self.header)), 0), Counter[str]()
-            for line in self._lines(self._sent, self._size):
+            for line in self._unsent():
                 size += _write(descriptor, self._thinned(line, seen) if thin else line, size)
             if thin:
                 size += _write(descriptor, _line(self.told()), size)
@@ -303,28 +297,27 @@ def claimed(path: Path) -> Backlog | None:
         lock, descriptor = _hold(path, os.O_RDWR, wait=False)
     except (FileNotFoundError, BlockingIOError):
         return None
-    header = None
-    try:
-        header, start = _opened(path, descriptor)
-    finally:
+    with contextlib.ExitStack() as on_error:
+        on_error.callback(lock.close)
+        first, newline, _ = os.pread(descriptor, _BLOCK, 0).partition(b"\n")
+        if not newline and (first.startswith(_BEGIN) or _BEGIN.startswith(first)):  # a kill came before its header
+            path.unlink()
+            return None
+        header = _header(first) if newline else None
         if header is None:
-            lock.close()
-    return None if header is None else Backlog(path, lock, descriptor, header, start)
+            raise DamagedBacklog(f"line 1 does not name a store and a run: {first[:40]!r}")
+        path.with_suffix(".tmp").unlink(missing_ok=True)  # of a rewriting that was killed
+        whole = sum(map(len, _lines(descriptor, 0, os.fstat(descriptor).st_size)))
+        os.ftruncate(descriptor, whole)  # a run that was killed may leave half a line
+        on_error.pop_all()
+    return Backlog(path, lock, descriptor, header, len(first) + 1)
 
 
-def _opened(path: Path, descriptor: int) -> tuple[Header | None, int]:
-    """Return the header and its length, and cut off half a line; None if a kill came first: then it is removed."""
-    first, newline, _ = os.pread(descriptor, _BLOCK, 0).partition(b"\n")
-    begin = b'{"store": "'
-    if not newline and (first.startswith(begin) or begin.startswith(first)):
-        path.unlink()
-        return None, 0
-    match _parsed(first):
-        case {"store": str(store), "run": str(run)} if newline:  # a newer version may say more
-            path.with_suffix(".tmp").unlink(missing_ok=True)  # of a rewriting that was killed
-            os.ftruncate(descriptor, _whole_lines(descriptor))  # a run that was killed may leave half a line
-            return Header(store, run), len(first) + 1
-    raise DamagedBacklog(f"line 1 does not name a store and a run: {first[:40]!r}")
+def _header(line: bytes) -> Header | None:
+    match _parsed(line):
+        case {"store": str(store), "run": str(run)}:  # a newer version may say more
+            return Header(store, run)
+    return None
 
 
 def _parsed(line: bytes) -> Any:
@@ -341,16 +334,14 @@ def _is_point(value: Any) -> bool:
     return False
 
 
-def _whole_lines(descriptor: int) -> int:
-    """Return the size of a file without an incomplete last line."""
-    end = os.fstat(descriptor).st_size
-    while end > 0:
-        start = max(0, end - _BLOCK)
-        last = os.pread(descriptor, end - start, start).rfind(b"\n")
-        if last >= 0:
-            return start + last + 1
-        end = start
-    return 0
+def _lines(descriptor: int, start: int, end: int) -> Iterator[bytes]:
+    """Yield the complete lines of a file from one offset to another."""
+    rest = b""
+    while start < end:
+        block = os.pread(descriptor, min(_BLOCK, end - start), start)
+        start += len(block)
+        *lines, rest = (rest + block).split(b"\n")
+        yield from (line + b"\n" for line in lines)
 
 
 def _line(record: BacklogRecord) -> bytes:

@@ -14,29 +14,19 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib.metadata import distributions
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
-KEY_PACKAGES = (
-    "everytoken",
-    "kedro",
-    "mlflow",
-    "numpy",
-    "pyarrow",
-    "pydantic",
-    "scikit-learn",
-    "tokenizers",
-    "torch",
-)
+from everytoken.measurements import processor_name
+
+KEY_PACKAGES = ("everytoken", "kedro", "mlflow", "numpy", "pyarrow", "pydantic", "scikit-learn", "tokenizers", "torch")
 _UNKNOWN = "unknown"
 _TERMINATING = (signal.SIGTERM, signal.SIGHUP)
 
 
-@dataclass(frozen=True)
-class GitState:
+class GitState(NamedTuple):
     """Commit, branch and dirty flag of a checkout; each "unknown" with a ``reason`` where git cannot tell."""
 
     commit: str
@@ -98,7 +88,7 @@ def machine() -> dict[str, str]:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return {
         "host.name": platform.node(),
-        "host.cpu": _cpu_model(),
+        "host.cpu": processor_name(),
         "host.cores": str(os.cpu_count()),
         "host.cores_usable": str(usable),
         "host.memory_gib": f"{memory:.1f}",
@@ -106,22 +96,13 @@ def machine() -> dict[str, str]:
     }
 
 
-def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
-    return model or platform.processor() or f"{platform.machine()}, model {_UNKNOWN}"  # aarch64 kernels name no model
-
-
 def process() -> dict[str, str]:
     """Return what tells this process from any other one, past or present: pid, start time, boot and pid namespace."""
     return {
         "process.pid": str(os.getpid()),
         "process.start": process_start(os.getpid()) or _UNKNOWN,
-        "process.boot": _read("/proc/sys/kernel/random/boot_id"),
-        "process.namespace": _link("/proc/self/ns/pid"),
+        "process.boot": _linux(Path("/proc/sys/kernel/random/boot_id").read_text),
+        "process.namespace": _linux(Path("/proc/self/ns/pid").readlink),
     }
 
 
@@ -153,17 +134,10 @@ def process_start(pid: int) -> str | None:
     return listed.stdout.strip() or None
 
 
-def _read(path: str) -> str:
+def _linux(read: Callable[[], object]) -> str:
     try:
-        return Path(path).read_text(encoding="utf-8").strip()
-    except OSError:
-        return _UNKNOWN  # not Linux: equal on every boot, so is_dead asks for the process itself
-
-
-def _link(path: str) -> str:
-    try:
-        return str(Path(path).readlink())
-    except OSError:
+        return str(read()).strip()
+    except OSError:  # not Linux: equal on every boot, so is_dead asks for the process itself
         return _UNKNOWN
 
 

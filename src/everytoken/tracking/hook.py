@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 import logging
 import platform
-from collections.abc import Collection, Generator, Iterator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ from everytoken.redaction import redact_output, without_secrets
 from everytoken.tracking import environment
 from everytoken.tracking.delivery import close_dead_runs, deliver
 from everytoken.tracking.errors import TrackingError
-from everytoken.tracking.mlflow_keys import flat_metrics, metric_points, plain
+from everytoken.tracking.mlflow_keys import flat_metrics, leaves, metric_points, plain
 from everytoken.tracking.opening import TrackingSettings, open_store, require_reachable
 from everytoken.tracking.run import NOTHING, TrackedRun, contents, is_figure, local_path
 from everytoken.tracking.store import prompt_answers
@@ -53,14 +53,8 @@ _REFUSED_RUNNERS = {
 }
 _FOLDERS = {"_report": "reports", "_samples": "samples", "_metadata": "metadata"}
 _SELECTION = (
-    "tags",
-    "from_nodes",
-    "to_nodes",
-    "node_names",
-    "from_inputs",
-    "to_outputs",
-    "load_versions",
-    "namespaces",
+    *("tags", "from_nodes", "to_nodes", "node_names"),
+    *("from_inputs", "to_outputs", "load_versions", "namespaces"),
 )
 
 
@@ -81,16 +75,20 @@ class TrackingHook:
         """Remember the project; nothing is opened, as most Kedro commands run nothing."""
         self._context = context
 
+    @property
+    def _project(self) -> KedroContext:
+        assert self._context is not None, "Kedro creates the context before it runs"
+        return self._context
+
     @hook_impl(wrapper=True)
     def before_pipeline_run(
         self, run_params: dict[str, Any], pipeline: Pipeline, catalog: DataCatalog
     ) -> Generator[None, Any, Any]:
         """Refuse what cannot be recorded, or where, before anything happens; open the run when other hooks agreed."""
-        assert self._context is not None, "Kedro creates the context before it runs"
-        always = getattr(self._context.config_loader, "read_by_every_run", ())
-        refuse_unread(run_params["runtime_params"], pipeline, always)
+        context = self._project
+        refuse_unread(run_params["runtime_params"], pipeline, getattr(context.config_loader, "read_by_every_run", ()))
         _refuse_options(run_params, pipeline, catalog)
-        require_reachable(self._context.project_path, tracking_settings(self._context))
+        require_reachable(context.project_path, tracking_settings(context))
         result = yield
         self._close("KILLED", "interrupted; the process went on to another run")  # Ctrl-C in a notebook
         self._catalog = catalog
@@ -143,9 +141,7 @@ class TrackingHook:
         self._fail(error)
 
     def _open(self, run_params: dict[str, Any], pipeline: Pipeline, catalog: DataCatalog) -> None:
-        context = self._context
-        assert context is not None, "Kedro creates the context before it runs"
-        tree = parameters_read(pipeline, catalog)
+        context, tree = self._project, parameters_read(pipeline, catalog)
         names = sorted(run_params["pipeline_names"] or ["__default__"])
         self._watch = environment.ExitWatch(self._killed)
         self._watch.start()
@@ -155,11 +151,13 @@ class TrackingHook:
             for delivery in deliver(store, _SECONDS_FOR_EARLIER_RUNS):
                 logger.warning("Tracking: %s", delivery)
             close_dead_runs(store)
-            name = "+".join(names) if run_params["pipeline_names"] else _job(context)
+            job = getattr(context.config_loader, "job", "__default__")
+            name = "+".join(names) if run_params["pipeline_names"] else str(job)
             self._run = TrackedRun(store, name, _tags(context, run_params, names))
             logger.info("Run %s is recorded in %s", self._run.id, store.shown)
             self._run.log_parameters(tree)
-            self._run.log_text(_requirements(), "requirements.txt")
+            installed = "".join(f"{package}=={version}\n" for package, version in environment.packages().items())
+            self._run.log_text(installed, "requirements.txt")
             self._run.require_recorded()
             self._while_open.enter_context(listening(self._announced))
         except Exception as error:  # Kedro calls on_pipeline_error only for what its runner raises
@@ -186,9 +184,8 @@ class TrackingHook:
 
     def _source(self, dataset: Any) -> str:
         """Return where the dataset lies, within the project as a relative path, as the project may be moved."""
-        assert self._context is not None
         path = local_path(dataset) or Path(str(dataset._describe().get("filepath", type(dataset).__name__)))
-        project = self._context.project_path
+        project = self._project.project_path
         return str(path.relative_to(project) if path.is_relative_to(project) else path)
 
     def _fail(self, error: Exception) -> None:
@@ -237,11 +234,6 @@ def tracking_settings(context: KedroContext) -> TrackingSettings:
         raise TrackingError(f"mlflow.yml: {without_secrets(error)}") from None
 
 
-def _job(context: KedroContext) -> str:
-    """Return the name of a run without ``--pipelines``: the job of the environment, where it names one."""
-    return str(getattr(context.config_loader, "job", "__default__"))
-
-
 def _refuse_options(run_params: Mapping[str, Any], pipeline: Pipeline, catalog: DataCatalog) -> None:
     """Refuse options of Kedro with which a run would not be what it is recorded as."""
     for runner, why in _REFUSED_RUNNERS.items():
@@ -261,10 +253,6 @@ def _refuse_options(run_params: Mapping[str, Any], pipeline: Pipeline, catalog: 
                 f"--load-versions names {name}, which this run does not read or which has no versions: it would change "
                 f"nothing. Leave it out."
             )
-
-
-def _requirements() -> str:
-    return "".join(f"{name}=={version}\n" for name, version in environment.packages().items())
 
 
 def _tags(context: KedroContext, run_params: Mapping[str, Any], names: list[str]) -> dict[str, str]:
@@ -316,7 +304,8 @@ def refuse_unread(
     if not runtime_params or _reads_all(pipeline):
         return
     read = sorted({*_names(pipeline), *read_by_every_run})
-    unread = [path for path in _paths(runtime_params) if not any(f"{path}.".startswith(f"{name}.") for name in read)]
+    given = [".".join(path) for path, _ in leaves(runtime_params)]
+    unread = [path for path in given if not any(f"{path}.".startswith(f"{name}.") for name in read)]
     if unread:
         raise TrackingError(
             f"--params sets {', '.join(unread)}, which no node of this run reads. "
@@ -344,11 +333,3 @@ def _names(pipeline: Pipeline) -> list[str]:
 
 def _reads_all(pipeline: Pipeline) -> bool:
     return "parameters" in pipeline.inputs()
-
-
-def _paths(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    for key, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from _paths(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}"

@@ -26,10 +26,7 @@ from everytoken.tracking.errors import TrackingError
 KEY_LIMIT = 250  # mlflow.utils.validation.MAX_ENTITY_KEY_LENGTH
 VALUE_LIMIT = 6000  # MAX_PARAM_VAL_LENGTH: MLflow itself would cut without a mark
 
-_FORBIDDEN = re.compile(
-    r"[^\w.\- ]"
-)  # MLflow also takes "/" and ":", but "/" only in clean paths and ":" not on Windows
-
+_FORBIDDEN = re.compile(r"[^\w.\- ]")  # MLflow takes "/" in clean paths alone, and ":" not on Windows
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 KeyPath = tuple[str, ...]
@@ -111,14 +108,14 @@ def flat_key(*path: str) -> str:
 
 
 def flatten(tree: Mapping[str, Any], *prefix: str) -> dict[str, object]:
-    """Return ``{flat key: leaf}`` of a nested mapping; an empty mapping is a leaf.
+    """Return ``{flat key: leaf}`` of a nested mapping.
 
     Raises:
         TrackingError: if two paths give one key.
     """
     result: dict[str, object] = {}
     origin: dict[str, KeyPath] = {}
-    for path, leaf in _leaves(tree, prefix):
+    for path, leaf in leaves(tree, prefix):
         key = flat_key(*path)
         if key in result:
             raise TrackingError(
@@ -128,10 +125,11 @@ def flatten(tree: Mapping[str, Any], *prefix: str) -> dict[str, object]:
     return result
 
 
-def _leaves(tree: Mapping[str, Any], path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
+def leaves(tree: Mapping[str, Any], path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
+    """Yield path and value of each leaf of a nested mapping; an empty mapping is a leaf."""
     for key, value in tree.items():
         if isinstance(value, Mapping) and value:
-            yield from _leaves(value, (*path, str(key)))
+            yield from leaves(value, (*path, str(key)))
         else:
             yield (*path, str(key)), value
 
@@ -177,8 +175,8 @@ def flat_metrics(prefix: str, data: Any, dataset: str) -> dict[str, float]:
     """
     if not isinstance(data, Mapping):
         raise TrackingError(f"dataset {dataset}: expected a (nested) dict of numbers, found {type(data).__name__}.")
-    leaves = flatten(data, prefix)
-    return {key: number(leaf, f"dataset {dataset}, key {key}") for key, leaf in leaves.items() if leaf != {}}
+    flat = flatten(data, prefix)
+    return {key: number(leaf, f"dataset {dataset}, key {key}") for key, leaf in flat.items() if leaf != {}}
 
 
 def metric_points(prefix: str, data: Any, dataset: str) -> list[Point]:

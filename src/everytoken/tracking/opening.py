@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -154,13 +153,10 @@ def _shown(project: Path, uri: str) -> str:
     return redacted(uri)
 
 
-@contextlib.contextmanager
-def _locked(database: Path | None) -> Iterator[None]:
+def _locked(database: Path | None) -> contextlib.AbstractContextManager[int | None]:
     """Hold ``<database>.lock``: two processes that both find no database would both create its tables."""
     if database is None:
-        yield
-        return
+        return contextlib.nullcontext()
     database.parent.mkdir(parents=True, exist_ok=True)
     lock = database.with_name(database.name + ".lock")
-    with locked(lock, lambda: os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)):
-        yield
+    return locked(lock, lambda: os.open(lock, os.O_RDWR | os.O_CREAT, 0o666))

@@ -247,20 +247,19 @@ class TrackedRun:
             path.write_text(text, encoding="utf-8")
             self._sender.put_file(path, file)
 
-    def set_tag(self, key: str, value: str) -> None:
-        """Set one tag."""
-        self._sender.put({"tags": {key: shorten(redacted(value), _TAG_LIMIT, "no artifact")}})
+    def set_tag(self, key: str, value: str, complete_in: str = "no artifact") -> None:
+        """Set one tag; a long value is cut, with a mark that names the artifact that has all of it."""
+        self._sender.put({"tags": {key: shorten(redacted(value), _TAG_LIMIT, complete_in)}})
 
     def log_error(self, error: BaseException) -> None:
         """Record why the run failed: the tag ``error`` and ``traceback.txt`` with all causes."""
-        text = redacted(f"{type(error).__name__}: {error}")
-        self._sender.put({"tags": {"error": shorten(text, _TAG_LIMIT, "traceback.txt")}})
+        self.set_tag("error", f"{type(error).__name__}: {error}", complete_in="traceback.txt")
         self.log_text(redacted("".join(traceback.format_exception(error))), "traceback.txt")
 
     def end(self, status: str) -> None:
         """End the run as FINISHED, FAILED or KILLED; what the store does not have by now is left to a later process."""
         if self._figures:
-            self.log_text(_page("Figures", self._figures), "figures.html")
+            self.log_text(_page(self._figures), "figures.html")
         self._sender.put({"end": status, "time": int(time.time() * 1000)})
         self._sender.close()
 
@@ -281,7 +280,7 @@ def _fragment(name: str, figure: Any) -> str:
     return f"<h2>{html.escape(name)}</h2>\n{body}\n"
 
 
-def _page(title: str, fragments: Mapping[str, str]) -> str:
+def _page(figures: Mapping[str, str]) -> str:
     """Return one page for all figures, in the order of their names, that works without a network.
 
     MLflow shows an HTML artifact in a sandboxed frame that can load nothing beside it, so plotly.js (4.8 MB) is in the
@@ -290,9 +289,9 @@ def _page(title: str, fragments: Mapping[str, str]) -> str:
     from plotly.offline import get_plotlyjs
 
     return (
-        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>\n'
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>Figures</title>\n'
         "<style>body { font-family: sans-serif; margin: 2em; } h2 { font-weight: normal; }</style>\n"
         f"<script>{get_plotlyjs()}</script></head>\n<body>\n"
-        + "".join(fragments[name] for name in sorted(fragments))
+        + "".join(figures[name] for name in sorted(figures))
         + "</body></html>\n"
     )

@@ -21,6 +21,7 @@ from everytoken.tracking.errors import TrackingError
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import Run
 
 logger = logging.getLogger(__name__)
 
@@ -97,10 +98,15 @@ class TrackingStore:
 
     def running(self, host: str) -> Iterator[tuple[str, dict[str, str]]]:
         """Yield id and tags of every RUNNING run of a host."""
-        query, token = f"attributes.status = 'RUNNING' and tags.`host.name` = '{host}'", None
+        query = f"attributes.status = 'RUNNING' and tags.`host.name` = '{host}'"
+        yield from ((run.info.run_id, run.data.tags) for run in self.runs(query))
+
+    def runs(self, query: str = "") -> Iterator[Run]:
+        """Yield the runs that a query of MLflow finds, the newest first."""
+        token, order = None, ["attributes.start_time DESC"]
         while True:
-            page = self.client.search_runs([self.experiment_id], query, page_token=token)
-            yield from ((run.info.run_id, run.data.tags) for run in page)
+            page = self.client.search_runs([self.experiment_id], query, order_by=order, page_token=token)
+            yield from page
             token = page.token
             if not token:
                 return

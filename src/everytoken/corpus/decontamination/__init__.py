@@ -20,17 +20,3 @@ if TYPE_CHECKING:
     )
 
 __getattr__, __dir__ = exports(__name__, __file__)
-
-__all__ = [
-    "ContaminationReport",
-    "Decontamination",
-    "EvaluationFile",
-    "contaminated_rows",
-    "contamination_metrics",
-    "contamination_report",
-    "count_documents",
-    "find_matches",
-    "index_evaluation",
-    "index_nothing",
-    "judge_part",
-]

@@ -115,8 +115,6 @@ def count_documents(
 
     Args:
         matches: stored parts of `find_matches`; None without decontamination: then nothing is written.
-        duplicates: of these documents, or None where there are none.
-        evaluation: that the matches were found with.
         max_documents: see `Decontamination`.
 
     Returns:
@@ -181,10 +179,7 @@ def judge_part(
     """Return the documents of a part that match, and whether they are contaminated, of schema `CONTAMINATION`.
 
     Args:
-        part: matches that the counts were made from.
-        counts: from `count_documents`.
         duplicates: that they were counted with; these documents are no rows here.
-        evaluation: that the matches were found with.
         rules: what is ignored, and from when on a document is contaminated.
 
     Returns:

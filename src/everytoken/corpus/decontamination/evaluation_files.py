@@ -130,8 +130,6 @@ def read_examples(name: str, given: EvaluationFile, limits: ReadingLimits) -> It
     """Yield the examples of a file, in order; memory holds one of them.
 
     Args:
-        name: of the file in the parameters.
-        given: which file, and how it is read.
         limits: bounds of memory; a row that is larger is an error here.
 
     Raises:

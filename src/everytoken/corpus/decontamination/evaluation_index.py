@@ -55,7 +55,6 @@ def index_evaluation(
 
     Args:
         kinds: format of each file: what the recipe knows of its name.
-        limits: bounds of memory for reading.
         max_ngrams: most n-grams of all files.
 
     Returns:

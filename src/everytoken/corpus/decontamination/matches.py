@@ -54,7 +54,6 @@ def find_matches(part: Part, *, evaluation: Artifact) -> Rows:
 
     Args:
         part: documents, with columns text, source, shard_index, row, id.
-        evaluation: from `everytoken.corpus.decontamination.evaluation_index.index_evaluation`.
 
     Returns:
         Statistics: ``rows`` of the part, ``ngrams`` of all its documents, ``matching`` documents.

@@ -40,12 +40,7 @@ class ContaminationReport(ContaminationMetrics, total=False):
 
 
 def contamination_report(contamination: Shards, counts: Artifact) -> ContaminationReport:
-    """Return the report, or {} where nothing was looked for.
-
-    Args:
-        contamination: stored parts of `everytoken.corpus.decontamination.contamination.judge_part`.
-        counts: that they were made with.
-    """
+    """Return the report, or {} where nothing was looked for."""
     counted = counts.statistics_as(NgramStatistics)
     files = counted["files"]
     if not files:

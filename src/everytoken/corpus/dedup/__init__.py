@@ -9,13 +9,3 @@ if TYPE_CHECKING:
     from everytoken.corpus.dedup.near_duplicates import NearRules, find_buckets
 
 __getattr__, __dir__ = exports(__name__, __file__)
-
-__all__ = [
-    "DedupRules",
-    "Duplicates",
-    "NearRules",
-    "between",
-    "find_buckets",
-    "find_duplicates",
-    "load_mapped",
-]

@@ -82,11 +82,7 @@ class SketchCounts(TypedDict):
 
 @versioned("find_buckets", 1)
 def find_buckets(part: Part, *, near: NearRules | None) -> Rows:
-    """Return the buckets of each document of a part, in order; null for a text without words, which is never near.
-
-    Args:
-        near: the rules; without any, nothing is read and there are no rows.
-    """
+    """Return the buckets of each document of a part, in order; null for a text without words, which is never near."""
     return Rows(BUCKETS, _batches(part, near))
 
 

@@ -19,25 +19,3 @@ if TYPE_CHECKING:
     from everytoken.corpus.ingestion.source import Guarded, MayBeGone, Source, Upstream, find_files
 
 __getattr__, __dir__ = exports(__name__, __file__)
-
-__all__ = [
-    "Guarded",
-    "MayBeGone",
-    "PlanParameters",
-    "PlannedShard",
-    "QualityRules",
-    "ShardPlan",
-    "Source",
-    "Upstream",
-    "check_bad_shares",
-    "check_keep_rates",
-    "count_characters",
-    "find_files",
-    "list_all_shards",
-    "make_shard_plan",
-    "part_values",
-    "read_part",
-    "read_shards",
-    "rejection",
-    "shard_order",
-]

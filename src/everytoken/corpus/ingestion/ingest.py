@@ -50,9 +50,7 @@ def read_part(
     Args:
         part: its ``value`` is one of `everytoken.corpus.ingestion.plan.part_values`.
         min_chars: documents with fewer code points are set aside.
-        max_row_bytes: see `ReadingLimits`.
         max_bad_share: the part fails when more than this share of its rows is bad.
-        zstd_window_log_max: see `ReadingLimits`.
         keep_fetched: whether a fetched file stays when its rows are read (one that several parts read always does).
 
     Returns:
@@ -82,7 +80,6 @@ def read_shards(
     """Plan the documents of every shard of the plan, a part each.
 
     Args:
-        plan: which shards.
         min_chars: see `read_part`, as all that follows.
         max_bad_share: of the rows of a part.
     """
@@ -99,9 +96,6 @@ def read_shards(
 
 def check_bad_shares(statistics: Mapping[str, DocumentCounts], max_bad_share: float) -> None:
     """Check the parts that were made before under another ``max_bad_share``: none may have more bad rows than now.
-
-    Args:
-        statistics: of `read_part`, by the name of the part.
 
     Raises:
         SelectionError: some have; their names and numbers.

@@ -135,7 +135,6 @@ def make_shard_plan(
     A file is read for that, once, only when its upstream tells no digest of it (see `UpstreamFile.planned_digest`).
 
     Args:
-        files: of each source, from `find_files`.
         limits: for counting the rows of files that are cut into several shards.
 
     Raises:

@@ -18,29 +18,3 @@ if TYPE_CHECKING:
     from everytoken.corpus.reading.rows import Reading, ReadingLimits
 
 __getattr__, __dir__ = exports(__name__, __file__)
-
-__all__ = [
-    "BLOCK_BYTES",
-    "DamagedFile",
-    "FORMAT_NAMES",
-    "FileKind",
-    "Format",
-    "Oversized",
-    "Reading",
-    "ReadingLimits",
-    "Row",
-    "UnreadableRow",
-    "count_rows",
-    "decompressed",
-    "format_by_name",
-    "format_of",
-    "iterate_line_records",
-    "iterate_rows",
-    "iterate_runs",
-    "json_name",
-    "parse_record",
-    "parse_row",
-    "parse_rows",
-    "shown_name",
-    "text_blocks",
-]

@@ -49,7 +49,6 @@ class DamagedFile(CorpusError):
 
     Args:
         reason: what is wrong, with the byte.
-        remedy: what to do about it.
     """
 
     def __init__(self, reason: str, remedy: str) -> None:
@@ -66,7 +65,6 @@ def decompressed(stream: io.BufferedReader, compression: str | None, window_log_
     """Yield what a file holds in blocks of at most `BLOCK_BYTES` bytes, none of them empty.
 
     Args:
-        stream: at the first byte of the file.
         compression: ``gz``, ``zst`` or None for a file as it is.
         window_log_max: see `everytoken.corpus.reading.rows.ReadingLimits`.
 

@@ -70,8 +70,6 @@ def iterate_line_records(
     It is faster than `iterate_rows` where rows are small.
 
     Args:
-        stream: at the first byte of the file.
-        compression: see `Format`.
         max_row_bytes: see `ReadingLimits`, as ``zstd_window_log_max``.
         begin: first byte of a range of a file without compression; rows are numbered from the range's first.
         end: byte after the range, which has the lines that begin in it; None for the whole file.
@@ -95,7 +93,6 @@ def line_runs(
 
     Args:
         blocks: of the text, see `everytoken.corpus.reading.records.text_blocks`.
-        start: offset of the first block.
         max_row_bytes: a row with more bytes is unreadable.
     """
     number = first_row

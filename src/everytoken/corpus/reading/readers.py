@@ -74,11 +74,6 @@ def iterate_rows(
     The reader of the last rows reads on to the end of the file, so that what stands at its end (the checksum of an
     archive, a bracket) is checked by somebody.
 
-    Args:
-        file: from `find_files`.
-        reading: how the file is read.
-        first_row: number of the first row.
-
     Raises:
         RowError: the file is missing or damaged, or it has fewer rows than asked for.
         UpstreamError: see `format_of`.

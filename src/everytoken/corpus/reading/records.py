@@ -51,9 +51,6 @@ class Oversized(NamedTuple):
 def text_blocks(blocks: Iterator[bytes], expected: str = "JSON text") -> tuple[int, Iterator[bytes]]:
     """Return the offset of the first byte after a BOM, and the blocks from there on.
 
-    Args:
-        expected: what it should be, for messages.
-
     Raises:
         DamagedFile: the text is UTF-16 or UTF-32, or these are the bytes of a binary format.
     """
@@ -86,7 +83,6 @@ def iterate_runs(
     A run has at most ``max_row_bytes`` bytes, or is one line that has more; the last line needs no ``\n``.
 
     Args:
-        start: offset of the first block.
         max_row_bytes: larger lines are `Oversized`.
         skip: this many lines are passed over.
     """
@@ -164,7 +160,6 @@ def iterate_elements(
     """Yield the records of an array or object, each with its offset and the bytes of its key (None in an array).
 
     Args:
-        start: offset of the first block.
         max_row_bytes: larger records are `Oversized`.
         records: the key at the top whose value holds the records, or None when the whole file does. It may stand
             anywhere; the other values are passed over without being held.

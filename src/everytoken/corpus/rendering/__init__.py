@@ -17,14 +17,3 @@ if TYPE_CHECKING:
     )
 
 __getattr__, __dir__ = exports(__name__, __file__)
-
-__all__ = [
-    "CUTS",
-    "DocumentRenderer",
-    "JoinedRenderer",
-    "NamedRenderer",
-    "RENDERERS",
-    "RenderedDocument",
-    "Renderer",
-    "first_identifier",
-]

@@ -31,34 +31,3 @@ if TYPE_CHECKING:
     from everytoken.corpus.sampling.unscored_splits import UnscoredCounts, check_split_conservation, split_unscored
 
 __getattr__, __dir__ = exports(__name__, __file__)
-
-__all__ = [
-    "DrawnCounts",
-    "DrawnParts",
-    "DrawnSums",
-    "EstimatedTokens",
-    "HeldOutParameters",
-    "HeldOutRule",
-    "HeldOutStatistics",
-    "SPLIT_FILE",
-    "SplitFileStatistics",
-    "SplitStatistics",
-    "SubsamplingParameters",
-    "UnscoredCounts",
-    "amounts_by_score",
-    "amounts_by_stratum",
-    "check_draw_conservation",
-    "check_split_conservation",
-    "estimate_part_tokens",
-    "estimated_tokens",
-    "limit",
-    "metadata",
-    "rows_by_score",
-    "select_held_out",
-    "select_split",
-    "split_file_part",
-    "split_unscored",
-    "strata_table",
-    "sum_tokens",
-    "totals_of",
-]

@@ -190,9 +190,6 @@ def totals_of(estimates: Sequence[PartEstimate], parameters: SubsamplingParamete
 
     An empty corpus (T = 0) has annotation_ratio 0 and scale 1.
 
-    Args:
-        estimates: of the parts, in part order.
-
     Raises:
         SamplingError: the shares of the strata are not those of the corpus.
     """
@@ -239,7 +236,6 @@ def draw_rows(
     the published draws use numpy's pairwise sum, and the last bit of it can decide a row where lengths tie.
 
     Args:
-        budgets: by stratum, from `part_budgets`.
         part_index: number of the part, the generator's key.
     """
     generator = numpy_generator(seed, part_index)

@@ -48,9 +48,6 @@ class DrawnSums(TypedDict):
 def amounts_by_score(sums: DrawnSums) -> dict[str, dict[tuple[str, str], Amounts]]:
     """Return the amounts of each of `DRAW_OUTCOMES` by (source, safety score), as they were drawn: with what is
     excluded.
-
-    Args:
-        sums: of the parts of the splits.
     """
     held_out = sums["held_out"]
     nested = {
@@ -73,7 +70,6 @@ def amounts_by_stratum(
     """Return the amounts of each of `DRAW_OUTCOMES` by stratum; without strata there are none.
 
     Args:
-        sums: as for `amounts_by_score`.
         totals: from `everytoken.corpus.sampling.formulas.totals_of`; the held-out split itself knows no strata.
     """
     if parameters.strata is None:
@@ -117,7 +113,6 @@ def strata_table(
     Before are all scored documents; shares are of estimated tokens, *after* of both drawn splits together.
 
     Args:
-        amounts: from `amounts_by_score`.
         by_stratum: amounts of each split by stratum; empty without strata.
 
     Returns:
@@ -149,8 +144,6 @@ def metadata(
     """Return what a reader needs to check the draw: every parameter and global, counts of each split, versions.
 
     Args:
-        totals: from `everytoken.corpus.sampling.formulas.totals_of`.
-        estimates: of the parts, in part order.
         splits: for each split the statistics of its parts, in part order (see `everytoken.corpus.sampling.splits`).
     """
     annotated, unannotated = _split_counts(splits["annotated"]), _split_counts(splits["unannotated"])

@@ -32,11 +32,7 @@ class SplitFileStatistics(TypedDict):
 
 @versioned("split_file_part", 1)
 def split_file_part(part: Part, exclusions: Part) -> Rows:
-    """Return the documents of a part of a split with their texts, of schema `SPLIT_FILE`.
-
-    Args:
-        exclusions: of the part, from `everytoken.corpus.exclusion.find_excluded`.
-    """
+    """Return the documents of a part of a split with their texts, of schema `SPLIT_FILE`."""
     return Rows(SPLIT_FILE, _with_texts(part, excluded_addresses(exclusions)))
 
 

@@ -126,9 +126,7 @@ def select_split(
     """Return the rows of one split of one scored part, in input order (second pass).
 
     Args:
-        estimates_part: its `estimate_part_tokens`.
         split: which rows: annotated or unannotated. What is neither drawn nor held out is ``not_drawn``.
-        totals: of all parts, from `totals_of`.
 
     Returns:
         Every input column, then ``has_annotation`` (true in annotated) and ``is_bad`` (``safety_score >= threshold``).

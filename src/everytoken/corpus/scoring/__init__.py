@@ -27,35 +27,3 @@ if TYPE_CHECKING:
     from everytoken.corpus.scoring.transformer import TransformersScorer, require_fit, transformers_scorer
 
 __getattr__, __dir__ = exports(__name__, __file__)
-
-__all__ = [
-    "ALL_SOURCES",
-    "AuditParameters",
-    "ClassificationStatistics",
-    "EmbeddedScorer",
-    "ModelFolder",
-    "PAGE_FILE",
-    "PublishedScorer",
-    "REPORT_FILE",
-    "SCORES_BY_ADDRESS",
-    "SCORES_BY_ID",
-    "SCORES_BY_USE",
-    "ScorerCounts",
-    "TransformersScorer",
-    "audit_lines",
-    "collect_classifications",
-    "draw_audit",
-    "fetch_model",
-    "identify_model",
-    "join_part",
-    "join_published",
-    "model_identity",
-    "report_labels",
-    "report_lines",
-    "require_fit",
-    "require_scores_known",
-    "score_part",
-    "score_table",
-    "transformers_scorer",
-    "write_audit",
-]

@@ -86,9 +86,6 @@ class _Place:
 def draw_audit(scored: Shards, parameters: AuditParameters) -> Audit:
     """Draw the sample.
 
-    Args:
-        scored: the stored ``scored_documents``.
-
     Raises:
         ScoringError: there is no document with a score; or a part holds other classes than its statistics say.
         DamagedStore: a part that is read is not the one that was written.

@@ -23,7 +23,6 @@ def label_page(sample: Sequence[Mapping[str, Any]], digest: str, class_names: Se
         sample: the items; of long texts the page holds the first `MAX_CHARACTERS`, of many the first characters that
             make `MAX_PAGE_CHARACTERS` together, and says how many more there are.
         digest: SHA-256 of the sample: labels that a browser keeps belong to it, and saved labels name it.
-        class_names: of classes 0, 1, ...
     """
     most = min(MAX_CHARACTERS, MAX_PAGE_CHARACTERS // max(1, len(sample)))
     data = {"sample": digest, "classes": list(class_names), "items": [_shown(row, most) for row in sample]}

@@ -164,7 +164,6 @@ def read_labels(path: Path, items: int, sample: str) -> dict[int, int | None]:
 
     Args:
         items: of the sample; they are numbered from 1.
-        sample: SHA-256 of ``sample.jsonl``.
 
     Raises:
         ScoringError: naming file and line: no such item, no such label, an item twice, or labels of another sample;

@@ -54,7 +54,6 @@ def collect_classifications(folder: Path, *, documents: Shards, near: Sequence[f
 
     Args:
         near: the eps for which documents near a threshold are counted.
-        memory: bound for the grouping of ids, in bytes; the process itself needs about 200 MB more.
 
     Returns:
         Statistics: ``rows``; ``classifications``, the distinct ids; ``by_address`` and ``by_use``, the rows

@@ -63,7 +63,6 @@ def load_classifier(folder: Path, name: str, dtype: str, code: str | None) -> tu
     """Return the model, on the CPU, and its tokenizer.
 
     Args:
-        name: of the model, for messages.
         code: a digest of the files when the model is loaded by its own code; None for one of transformers.
 
     Raises:

@@ -70,9 +70,7 @@ def join_published(
     (documents, 6); ``starts.npy`` int64 (parts + 1,), where each part begins. All can be mapped into memory.
 
     Args:
-        documents: of schema `DOCUMENTS`.
         files: of the tables, sorted by path.
-        digests: planned digest of each file; what the recipe knows of them.
         memory: bytes for DuckDB; the process itself needs about 350 MB more.
 
     Returns:
@@ -151,10 +149,6 @@ class JoinedStatistics(ClassesBySource):
 @versioned("join_part", 2)
 def join_part(part: Part, *, published: Artifact) -> Rows:
     """Append the published scores to the documents of a part; no entry: score 0 and null probabilities.
-
-    Args:
-        part: documents that the join was made from.
-        published: from `join_published`.
 
     Returns:
         Statistics: ``rows``; ``null_ids``; ``missing``, the rows without a score by reason (``no_id``, ``no_entry``);

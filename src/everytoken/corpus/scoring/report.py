@@ -26,7 +26,6 @@ def score_table(
     Args:
         scored: ``by_source`` of the statistics of all scored parts.
         classified: ``by_source`` of the statistics of the classifications.
-        threshold: lowest class that is annotated.
     """
     sources = {source: (scored[source], classified[source]) for source in sorted(scored)}
     total = (

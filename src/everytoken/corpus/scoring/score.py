@@ -42,7 +42,6 @@ def score_part(part: Part, *, scorer: EmbeddedScorer | TransformersScorer, model
 
     Args:
         part: documents of schema `DOCUMENTS`.
-        scorer: which scorer, with its parameters.
         model: the files of a transformer, from `everytoken.corpus.scoring.model_files`; None for other scorers.
 
     Returns:

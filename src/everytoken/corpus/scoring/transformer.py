@@ -91,9 +91,6 @@ def transformers_scorer(scorer: TransformersScorer, model: Artifact) -> TextScor
 
     It counts ``truncated`` (texts that were not read to their end), ``tokens`` (read) and ``padded_tokens`` (that went
     through the model), and ``scored_with`` (texts by library versions, device and threads).
-
-    Args:
-        model: made by `everytoken.corpus.scoring.model_files.fetch_model`.
     """
     return _Transformers(scorer, model)
 

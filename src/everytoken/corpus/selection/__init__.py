@@ -17,21 +17,3 @@ if TYPE_CHECKING:
     )
 
 __getattr__, __dir__ = exports(__name__, __file__)
-
-__all__ = [
-    "MixtureParameters",
-    "MixtureRow",
-    "SelectionStatistics",
-    "TakenCounts",
-    "budgets",
-    "check_selection_conservation",
-    "dropped_part",
-    "interleave",
-    "mix_part",
-    "mixture_parts",
-    "read_counts",
-    "require_documents",
-    "select",
-    "select_part",
-    "selection_table",
-]

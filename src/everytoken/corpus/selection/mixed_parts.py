@@ -44,8 +44,6 @@ def mix_part(part: Part, *, documents: Shards, selection: Artifact) -> Rows:
 
     Args:
         part: its ``value`` is one of `mixture_parts`.
-        documents: those that the selection was made from.
-        selection: from `everytoken.corpus.selection.decisions`, with a mixture.
 
     Returns:
         Statistics as those of `everytoken.corpus.ingestion.ingest.read_part`, nothing set aside, and ``first_uses``:

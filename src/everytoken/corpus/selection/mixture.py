@@ -161,7 +161,6 @@ def passes(source: str, there: int, needed: int, parameters: MixtureParameters) 
     """Return how often all documents of a source are used, and how many characters the use after that must reach.
 
     Args:
-        source: name of the source, for the message.
         there: characters of all its documents.
         needed: characters of its budget.
 

@@ -35,11 +35,6 @@ def selection_table(
 
     ``rows_read = kept + (set aside by each reason)`` in every entry; a reason is a column when any row has it. With a
     mixture the columns of `mixture_table` follow, intended beside realised.
-
-    Args:
-        read: from `read_counts`.
-        selected: ``statistics["by_source"]`` of `everytoken.corpus.selection.decisions`.
-        mixture: ``statistics["mixture"]`` of it.
     """
     mixed = {row["source"]: {name: dict(row)[name] for name in _MIXTURE} for row in mixture or ()}
     entries: dict[str, dict[str, Any]] = {}
@@ -69,10 +64,6 @@ def selection_table(
 
 def require_documents(read: Mapping[str, RowCounts], selected: Mapping[str, RowsChosen]) -> None:
     """Stop when no document is left: an empty corpus is a mistake in the parameters or the files.
-
-    Args:
-        read: from `read_counts`.
-        selected: ``statistics["by_source"]`` of `everytoken.corpus.selection.decisions`.
 
     Raises:
         SelectionError: none is left, with the rows that were read and why they went.

@@ -27,10 +27,6 @@ TALLIED = ["source", "stratum", "characters", "utf8_bytes"]
 def select_part(part: Part, *, selection: Artifact) -> Rows | Unchanged:
     """Return the documents of a part that stay.
 
-    Args:
-        part: documents that the selection was made from.
-        selection: from `select`.
-
     Returns:
         The part itself where all stay. Statistics as those of `everytoken.corpus.ingestion.ingest.read_part`.
     """
@@ -60,12 +56,6 @@ def dropped_part(
 
     Duplicates name the one they repeat, contaminated ones the evaluation example of their first match.
 
-    Args:
-        part: documents that the selection was made from.
-        selection: from `select`.
-        duplicates: those that it was made with.
-        contamination: that it was made with.
-
     Returns:
         Statistics: ``rows_in = kept + set_aside`` by reason.
     """
@@ -79,11 +69,6 @@ def check_selection_conservation(
     selection: Artifact, taken: Sequence[TakenCounts], dropped: Sequence[RowCounts]
 ) -> None:
     """Check that every document that was read was taken or is among the dropped, by source and reason.
-
-    Args:
-        selection: from `everytoken.corpus.selection.decisions`.
-        taken: statistics of the parts of `select_part`, or of `everytoken.corpus.selection.mixed_parts.mix_part`.
-        dropped: statistics of the parts of `dropped_part`.
 
     Raises:
         SelectionError: the sums differ from what the selection decided.

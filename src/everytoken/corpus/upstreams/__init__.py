@@ -22,25 +22,3 @@ if TYPE_CHECKING:
     from everytoken.corpus.upstreams.wheels import WheelUpstream, fetch_wheel
 
 __getattr__, __dir__ = exports(__name__, __file__)
-
-__all__ = [
-    "FetchError",
-    "FileStatus",
-    "HubRepository",
-    "HubUpstream",
-    "NOT_PUBLISHED",
-    "PathUpstream",
-    "PinnedArchive",
-    "UNKNOWN_REVISION",
-    "UpstreamFile",
-    "WheelUpstream",
-    "algorithm_of",
-    "commit",
-    "damage_named",
-    "fetch_wheel",
-    "find_commit",
-    "find_hub_files",
-    "find_path_files",
-    "is_safe",
-    "repository_id",
-]

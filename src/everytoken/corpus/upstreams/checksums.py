@@ -22,8 +22,6 @@ def content_digest(stream: BinaryIO, algorithm: str, size: int) -> str:
     """Return the digest, as ``<algorithm>:<hex>``, of what ``stream`` gives from where it stands.
 
     Args:
-        stream: gives bytes.
-        algorithm: ``sha256`` or ``git-sha1``.
         size: how many bytes there are; git names a blob by it too.
     """
     if algorithm == "git-sha1":
@@ -47,9 +45,6 @@ def parse_checksums(content: bytes, where: str) -> dict[str, str]:
 
     A line that begins with a backslash has ``\\``, ``\n`` and ``\r`` in its path for the characters they mean. A
     leading ``./`` is no part of a path. Lines that begin with ``#`` are comments.
-
-    Args:
-        content: the bytes of the file that lists checksums.
 
     Raises:
         UpstreamError: a line of another form, a path that is absolute or has ``..``, or a path with two digests.

@@ -36,7 +36,7 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 from huggingface_hub.hf_api import RepoFile
-from huggingface_hub.utils import (  # type: ignore[attr-defined]  # exported, but not in the way mypy asks for
+from huggingface_hub.utils import (
     build_hf_headers,
     get_session,
     hf_raise_for_status,
@@ -182,7 +182,6 @@ def _explained(
     Messages name no URL that was redirected to: those carry signatures.
 
     Args:
-        path: of a file in it, or None for all of it.
         retried: the client has tried again already.
     """
     what = f"{kind} {name} at {revision}" if path is None else f"the file at {revision} of {kind} {name}"

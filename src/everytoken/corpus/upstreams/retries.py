@@ -47,7 +47,6 @@ def retrying(attempt: Callable[[], _T], progress: Callable[[], int] = lambda: 0)
 
     Args:
         attempt: called again as long as it brings something, and up to `ATTEMPTS` times in a row when it does not.
-        progress: tells how many bytes there are.
 
     Raises:
         FetchError: the last attempt failed too, or the server asks to wait for longer than `LONGEST_WAIT`.

@@ -7,12 +7,5 @@ from everytoken.lazy_imports import exports
 if TYPE_CHECKING:
     from everytoken.provenance.diff.builds import diff_builds
     from everytoken.provenance.diff.document_differences import compare_documents
-    from everytoken.provenance.diff.lines import difference_lines
 
 __getattr__, __dir__ = exports(__name__, __file__)
-
-__all__ = [
-    "compare_documents",
-    "diff_builds",
-    "difference_lines",
-]

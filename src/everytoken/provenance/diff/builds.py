@@ -93,7 +93,8 @@ class BuildDifferences:
 
     def plain(self) -> dict[str, object]:
         """Return all that is known, as plain JSON."""
-        return {"is_same": self.is_same, **asdict(self)}
+        same = {name: getattr(self, name) for name in ("is_same", "has_same_streams", "has_same_documents")}
+        return {**same, **asdict(self)}
 
 
 def diff_builds(a: Path, b: Path, *, stages: Sequence[str], limit: int, memory: int) -> BuildDifferences:

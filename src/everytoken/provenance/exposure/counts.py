@@ -39,6 +39,16 @@ class Held:
         """Behind the position of its last token in the window."""
         return self.at + self.end - self.first
 
+    def to_json(self) -> dict[str, object]:
+        """Return it as plain JSON."""
+        return {
+            "stream": self.stream,
+            "window": self.window,
+            "positions": [self.at, self.until],
+            "tokens": [self.first, self.end],
+            "counted_in_loss": self.counted,
+        }
+
 
 @dataclass(frozen=True)
 class Exposure:
@@ -68,20 +78,8 @@ class Exposure:
 
     def to_json(self) -> dict[str, object]:
         """Return it as plain JSON."""
-        held = self.held
-        return {
-            "run": self.run,
-            "step": self.step,
-            "sequence": self.sequence,
-            "sample": self.sample,
-            "epoch": self.epoch,
-            "stream": held.stream,
-            "window": held.window,
-            "positions": [held.at, held.at + self.tokens],
-            "tokens": [held.first, held.end],
-            "counted_in_loss": held.counted,
-            "skipped_step": self.skipped,
-        }
+        when = {name: getattr(self, name) for name in ("run", "step", "sequence", "sample", "epoch")}
+        return {**when, **self.held.to_json(), "skipped_step": self.skipped}
 
 
 @dataclass(frozen=True)
@@ -117,16 +115,7 @@ class Reads:
         """Return it as plain JSON."""
         seen = self.exposures
         return {
-            "windows": [
-                {
-                    "stream": one.stream,
-                    "window": one.window,
-                    "positions": [one.at, one.until],
-                    "tokens": [one.first, one.end],
-                    "counted_in_loss": one.counted,
-                }
-                for one in self.held
-            ],
+            "windows": [one.to_json() for one in self.held],
             "times": len(seen),
             "tokens_seen": sum(one.tokens for one in seen),
             "tokens_counted_in_loss": self.counted,
@@ -148,7 +137,6 @@ def windows_holding(
     """Yield the windows of a stream that hold tokens of a document, in the order of its tokens; maybe none.
 
     Args:
-        name: that the run has for it.
         tokens: first and end of those of its tokens that are meant; None: all.
     """
     if place.split not in index.splits:
@@ -168,7 +156,6 @@ def exposures_of(opened: OpenRun, held: Held, steps: int | None = None) -> Itera
     """Yield every time that a run read a window, by epoch.
 
     Args:
-        held: a window of one of its streams.
         steps: steps that were done; None: all that the run did. More are those that it would have done.
 
     Raises:

@@ -87,7 +87,6 @@ class Questions:
     """Questions about what a run read.
 
     Args:
-        records: of the environment that made its streams.
         given: where streams of the run lie that are not in the environment, by name.
         checkpoint_folders: where checkpoints of runs are kept.
     """

@@ -56,7 +56,7 @@ class Unused(Addressed):
 
     def to_json(self) -> dict[str, object]:
         """Return it as plain JSON."""
-        return {**vars(self), "address": str(self.address)}
+        return {**vars(self), "address": str(self.address), "told": self.told}
 
 
 def unused_at(records: DocumentRecords, address: Address) -> Unused:

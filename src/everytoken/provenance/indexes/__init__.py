@@ -31,34 +31,3 @@ if TYPE_CHECKING:
     from everytoken.provenance.indexes.stream_index import WINDOW_INDEXES, open_flat_index, open_stream_index
 
 __getattr__, __dir__ = exports(__name__, __file__)
-
-__all__ = [
-    "CHATS",
-    "DESCRIPTION_FILE",
-    "DOCUMENT_INDEX_FORMAT",
-    "DocumentIndex",
-    "DocumentPlace",
-    "FlatWindowIndex",
-    "MadeStream",
-    "PADDED",
-    "PaddedIndex",
-    "Span",
-    "StreamIndex",
-    "WINDOW_INDEXES",
-    "WindowsDescription",
-    "flat_index_of_documents",
-    "index_chat_windows",
-    "index_compact_stream",
-    "index_documents",
-    "index_padded_stream",
-    "index_raw_shards",
-    "made_stream",
-    "map_array",
-    "open_document_index",
-    "open_flat_index",
-    "open_stream_index",
-    "read_description",
-    "read_index",
-    "require_rows",
-    "stream_of",
-]

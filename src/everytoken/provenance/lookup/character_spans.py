@@ -63,7 +63,6 @@ def locate_document(
     """Return content and EOS of a document as `everytoken.tokens.encoding.encoder` gives them, with their characters.
 
     Args:
-        tokenizer: the one that encoded it.
         special_tokens_in_text: what a special token became that the text spells.
         max_tokens: cap of a document, EOS included; None: no cap.
     """
@@ -87,7 +86,6 @@ def locate_chat(
     characters.
 
     Args:
-        tokenizer: the one that encoded it.
         marks: ids of the special tokens that the text may name.
         ends_with_eos: whether EOS follows each turn of the assistant.
     """

@@ -113,12 +113,7 @@ class DocumentRecords:
         self.places = places
 
     def at(self, rows: Mapping[int, StoreRow], numbers: Mapping[int, int]) -> dict[int, DocumentRecord]:
-        """Return the records of documents.
-
-        Args:
-            rows: where each is, by any key.
-            numbers: the number of each in its split, by the same keys.
-        """
+        """Return the records of documents."""
         return {key: found for key, (found, _) in self._read(rows, numbers, texts=False)}
 
     def texts_at(self, rows: Mapping[int, StoreRow], numbers: Mapping[int, int]) -> Iterator[tuple[int, RecordText]]:

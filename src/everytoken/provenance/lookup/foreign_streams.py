@@ -25,9 +25,6 @@ class _JoinedFiles(TypedDict, total=False):
 def sequences_of(path: Path, seq_length: int) -> FlatWindowIndex | None:
     """Return the index of the documents of a stream at a path; None when it tells nothing of them.
 
-    Args:
-        path: folder or prefix of a Megatron stream, or anything else.
-
     Raises:
         ProvenanceError: the index is damaged.
     """

@@ -41,11 +41,7 @@ class UnreadSplit:
 
 
 def unread_splits(places: Places, stores: Mapping[str, str]) -> Mapping[str, Shards]:
-    """Return the splits that are there, for `everytoken.provenance.indexes.document_index.open_document_index`.
-
-    Args:
-        stores: the dataset of each split.
-    """
+    """Return the splits that are there, for `everytoken.provenance.indexes.document_index.open_document_index`."""
     heads = {split: store_head(places.path(dataset)) for split, dataset in stores.items() if places.has(dataset)}
     found = {
         split: UnreadSplit(head["root_digest"], head["part_rows"], UnreadParts(places.path(stores[split])))

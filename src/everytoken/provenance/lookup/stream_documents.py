@@ -52,7 +52,6 @@ def documents_of(places: Places, name: str, path: Path, seq_length: int) -> Stre
 
     Args:
         places: where its index, its documents and its tokenizer are looked for.
-        name: of the stream, for messages.
         path: folder, prefix or file of the stream.
 
     Raises:

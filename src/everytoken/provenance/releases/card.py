@@ -68,14 +68,10 @@ def dataset_card(
 
     Args:
         languages: of the documents, as the hub knows them.
-        homepage: URL of the project, or None.
-        recipe: ``recipe.json``.
-        upstream: ``upstream.json``.
         by_split: counts of each split, and of its sources under ``by_source``, see
             `everytoken.provenance.releases.manifest`.
         rescued: by split and source the documents whose text is in ``text_rescue``.
         classifications: rows of each table, and ``withheld``.
-        streams: ``verification/streams.json``.
     """
     sections = [
         yaml_head(

@@ -162,7 +162,6 @@ def manifest_part(documents: Part, tokens: Part, exclusions: Part, *, withheld: 
 
     Args:
         exclusions: the value of this part, see `everytoken.corpus.exclusion`.
-        withheld: ids that are not shown.
 
     Raises:
         ProvenanceError: the tokens are not of these documents; names the first row.

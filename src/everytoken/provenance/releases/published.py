@@ -6,7 +6,7 @@ replays the release gives their own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
@@ -92,8 +92,3 @@ def not_public(described: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 def _is_not_public(described: Mapping[str, Any]) -> bool:
     return described.get("public") is False or described["upstream"].get("root") == NOT_PUBLISHED
-
-
-def withheld_sources(described: Mapping[str, Mapping[str, Any]]) -> Iterable[str]:
-    """Return the sources in ``upstream.json`` whose root whoever replays it has to give."""
-    return [name for name, one in sorted(described.items()) if one["upstream"].get("root") == NOT_PUBLISHED]

@@ -129,7 +129,6 @@ def rescued_rows(documents: Part, manifest: Part, first_row: int, rescue: Rescue
     """Return the texts of a part that a release holds, as `TEXT_RESCUE`; None for none.
 
     Args:
-        documents: a part of a split.
         manifest: the same part of its manifest.
         first_row: number of its first document in the split.
     """

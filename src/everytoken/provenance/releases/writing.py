@@ -133,13 +133,10 @@ def write_release(
     Args:
         folder: of the artifact; also holds temporary files while ids are grouped.
         languages: of the documents, codes of ISO 639 or what else the hub knows.
-        homepage: URL of the project, or None.
         recipe: ``recipe.json``, canonical.
         upstream: ``upstream.json``, canonical.
         texts: of each split the parts whose text may be given (`parts_with_text`).
         upstream_documents: the parts of sources of which texts are rescued, as upstream has them.
-        withheld: ids that are not shown.
-        classifications: of `everytoken.corpus.scoring.classifications`.
         memory: bytes for grouping ids; changes time, never a byte.
         ranges: where the texts of parts are read and written.
 

@@ -41,37 +41,3 @@ if TYPE_CHECKING:
     from everytoken.provenance.replay.whole import require_whole
 
 __getattr__, __dir__ = exports(__name__, __file__)
-
-__all__ = [
-    "CONTRADICTORY",
-    "MOVED",
-    "ReplayMetrics",
-    "ReplayReport",
-    "StreamCheck",
-    "UpstreamChange",
-    "allowing",
-    "compare_streams",
-    "cover_moved_files",
-    "find_contradictions",
-    "find_tombstones",
-    "is_release",
-    "keep_to_release",
-    "listed_roots",
-    "locate_part",
-    "manifest_parts",
-    "match_rows",
-    "named_release",
-    "rebuilding_pipelines",
-    "released_plan",
-    "replay_report",
-    "require_allowed",
-    "require_checks_hold",
-    "require_manifest",
-    "require_no_contradictions",
-    "require_released",
-    "require_unmoved",
-    "require_whole",
-    "rescue_files",
-    "restore_part",
-    "with_released_parameters",
-]

@@ -74,8 +74,6 @@ def find_contradictions(
 
     Args:
         folder: of the artifact; also holds what does not fit into the memory.
-        values: of `everytoken.provenance.replay.manifest_files.manifest_parts`.
-        digests: of them, what the recipe knows.
         threshold: least score of a bad document.
         is_used_once: whether no document is used twice, so that an address is in one row at most.
         memory: bytes for grouping addresses; changes time, never a byte.
@@ -192,7 +190,6 @@ def require_no_contradictions(found: Artifact, allowed: Collection[str], how_to_
     """Check that no row contradicts itself, its file or another row, unless that is allowed.
 
     Args:
-        found: of `find_contradictions`.
         how_to_allow: what allows it, for the message.
 
     Raises:

@@ -57,8 +57,6 @@ def locate_part(part: Part, *, documents: Shards, shards: Sequence[Address]) -> 
     Statistics: `LocatedCounts` by split.
 
     Args:
-        part: its ``value`` is one of `everytoken.provenance.replay.manifest_files.manifest_parts`.
-        documents: that were read, in plan order.
         shards: the address of the first row of each planned shard, one for each part of ``documents``.
 
     Raises:

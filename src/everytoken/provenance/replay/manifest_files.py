@@ -127,9 +127,6 @@ def rescue_files(folder: Path) -> list[RescueFile]:
 def read_released_manifest(value: ManifestPart) -> Iterator[tuple[str, int, pa.RecordBatch]]:
     """Yield split, number of the first document, and rows (`ROWS`) of the files of one part, in the order of `SPLITS`.
 
-    Args:
-        value: of `manifest_parts`.
-
     Raises:
         ProvenanceError: a file is not the one that was listed, or is no manifest; with file and row.
     """

@@ -98,7 +98,6 @@ def match_rows(
 
     Args:
         folder: of the artifact; also holds what does not fit into the memory.
-        located: of `everytoken.provenance.replay.locate.locate_part`.
         rescue_digests: split and SHA-256 of each, what the recipe knows of them.
         memory: bytes for DuckDB; the process itself needs about 350 MB more.
 

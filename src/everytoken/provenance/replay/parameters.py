@@ -29,9 +29,6 @@ def released_groups() -> list[str]:
 def named_release(parameters: Mapping[str, Any]) -> Release:
     """Open the release that ``replay.release`` names.
 
-    Args:
-        parameters: of an environment, plain data by pipeline.
-
     Raises:
         ProvenanceError: the folder is no release, or one that is not whole.
     """
@@ -62,9 +59,6 @@ def with_released_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
     no byte (`_OF_THE_MACHINE`). The tokenizer is the file in the release. Places that are not read unasked are those
     of ``parameters`` (`everytoken.provenance.releases.roots`).
 
-    Args:
-        parameters: of an environment, plain data by pipeline.
-
     Raises:
         ProvenanceError: see `named_release`.
     """
@@ -91,9 +85,6 @@ def _released(release: Release, name: str, own: Mapping[str, Any], allowed: Coll
 
 def require_released(release: Release, name: str, found: Mapping[str, Any]) -> None:
     """Check that the parameters of a run are those of the release, but for those that change no byte.
-
-    Args:
-        found: its parameters, as plain data.
 
     Raises:
         ProvenanceError: one differs.

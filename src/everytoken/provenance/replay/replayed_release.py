@@ -17,9 +17,6 @@ def keep_to_release(data: Path, release: Release) -> None:
 
     The note is ``replayed_release.json``, ``{"digest", "path"}``. Only the digest counts: a release may be copied.
 
-    Args:
-        data: the folder of the results.
-
     Raises:
         ProvenanceError: the folder is of another release, or its note cannot be read.
     """

@@ -99,7 +99,6 @@ def require_unmoved(moved: Sequence[UpstreamChange], allowed: Collection[str], w
     """Check that no file or pin of the upstream is another one, unless that is allowed.
 
     Args:
-        moved: of `everytoken.provenance.replay.upstream_drift.released_plan`.
         where: the file that lists all, for the message.
 
     Raises:
@@ -138,13 +137,6 @@ def replay_report(
     folder: Path,
 ) -> tuple[ReplayMetrics, ReplayReport]:
     """Check that every row of the manifest has an outcome; return counts, and the report with the first faults.
-
-    Args:
-        located: of `everytoken.provenance.replay.locate.locate_part`.
-        matches: of `everytoken.provenance.replay.match.match_rows`.
-        moved: of `everytoken.provenance.replay.upstream_drift.released_plan`.
-        contradictions: of `everytoken.provenance.replay.contradictions.find_contradictions`.
-        folder: of the release or manifest.
 
     Raises:
         ProvenanceError: rows are neither found, excluded nor missing: the datasets are not of one replay.
@@ -218,9 +210,6 @@ def _hash(value: int | None) -> str | None:
 
 def require_allowed(report: ReplayReport, allowed: Collection[str]) -> None:
     """Check that no kind of row is missing but those that are allowed.
-
-    Args:
-        report: of `replay_report`.
 
     Raises:
         ProvenanceError: some are; with counts, the first of them, and what to do.

@@ -94,10 +94,6 @@ def restore_part(
     Memory holds a batch of texts and the row group of each file that was read last, of at most 8 files.
 
     Args:
-        part: of `everytoken.provenance.replay.locate.locate_part`.
-        split: one of `SPLITS`.
-        matches: of `everytoken.provenance.replay.match.match_rows`.
-        rescue: the files that it was made with.
         estimate: how tokens are estimated.
 
     Raises:

@@ -45,7 +45,6 @@ def released_plan(
     A shard whose file is gone is not in the plan that is returned. One whose file has another path now has that path.
 
     Args:
-        upstreams: where each source is read now.
         follow_renamed: whether a file that is gone may be another one of the same digest, which the plan does not have.
             Digests of such files are taken where they are on this machine; none is fetched for it.
 
@@ -101,8 +100,6 @@ def cover_moved_files(
     next planned one begins, the last at the end of the file; those behind its end are left out.
 
     Args:
-        plan: of `released_plan`.
-        moved: of `released_plan`.
         files: of each source; the rows of the moved ones that are cut into ranges are counted.
 
     Raises:

@@ -71,9 +71,6 @@ def require_checks_hold(checks: Sequence[StreamCheck], replayed: ReplayMetrics, 
 
     What came out is logged in one line, as a warning where a check fails, a stream is not rebuilt or nothing is told.
 
-    Args:
-        checks: of `compare_streams`.
-
     Returns:
         ``checks``, ``failed``, ``not_rebuilt`` (streams) and ``missing_documents``, how many.
 

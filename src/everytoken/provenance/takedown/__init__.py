@@ -41,34 +41,3 @@ if TYPE_CHECKING:
     from everytoken.provenance.takedown.former_indexes import keep_indexes
 
 __getattr__, __dir__ = exports(__name__, __file__)
-
-__all__ = [
-    "Before",
-    "ExcludedDocument",
-    "InForce",
-    "LISTS_FOLDER",
-    "Request",
-    "Revocation",
-    "Wanted",
-    "as_yaml",
-    "compare_after",
-    "document_index",
-    "find_documents",
-    "find_revoked",
-    "finish",
-    "is_told",
-    "keep_indexes",
-    "list_in_force",
-    "list_of_run",
-    "list_path",
-    "list_told",
-    "note_before",
-    "noted_before",
-    "put_in_force",
-    "read_wanted",
-    "rebuilt_kinds",
-    "remember",
-    "require_in_force",
-    "sole_take_down",
-    "stream_indexes",
-]

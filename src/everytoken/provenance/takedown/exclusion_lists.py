@@ -33,7 +33,6 @@ def put_in_force(folder: Path, sha256: str | None) -> None:
     """Say which list is in force from now on.
 
     Args:
-        folder: of the lists; this one is there.
         sha256: of the list; None: nothing is excluded any more.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -70,10 +69,7 @@ def list_of_run(
     """Return the list that a run takes: that of its parameters, or the one in force.
 
     Args:
-        configured: of the parameters; None: they name none.
         is_null_given: whether the command line says that there is none.
-        data: the data folder, as the configuration names it.
-        environment: whose parameters these are, for the message.
 
     Raises:
         ProvenanceError: the run would bring a document back.
@@ -110,9 +106,6 @@ def as_yaml(listed: ExclusionParameters) -> str:
 
 def remember(folder: Path, listed: ExclusionParameters, root: Path) -> None:
     """Keep a list that a run is given, and put it in force, unless it is.
-
-    Args:
-        listed: what the run was given.
 
     Raises:
         ProvenanceError: a take-down is running, or one put entries in force that the list lacks.

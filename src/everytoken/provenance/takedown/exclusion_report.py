@@ -151,7 +151,6 @@ def note_before(
     Args:
         documents: that will be excluded, or come back.
         indexes: of the streams, by name.
-        checkpoint_folders: where checkpoints of runs are kept.
         sha256: of the list that will be in force.
         revoked: whether they come back; what was trained on the streams before is not asked for then.
     """
@@ -250,11 +249,7 @@ def _seen(
 
 
 def compare_after(before: Before, places: Places) -> dict[str, object]:
-    """Return the report: what was noted before, and what is now. Nothing is raised: see ``faults`` in it.
-
-    Args:
-        places: of the environment, opened after the run.
-    """
+    """Return the report: what was noted before, and what is now. Nothing is raised: see ``faults`` in it."""
     facts, faults = before.facts, []
     streams, stores = {}, {}
     for name in kinds_with_tombstones():

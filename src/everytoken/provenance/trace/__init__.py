@@ -6,29 +6,8 @@ from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
     from everytoken.provenance.trace.batch_page import write_batch_page
-    from everytoken.provenance.trace.lines import file_lines, printable, quoted, record_line, sequence_lines, shortened
     from everytoken.provenance.trace.spans import NumberedSpan, TextSpan
     from everytoken.provenance.trace.steps import TracedSequence, token_at, trace_step, trace_window
     from everytoken.provenance.trace.windows import is_only, require_cut, require_same_ids, require_same_length
 
 __getattr__, __dir__ = exports(__name__, __file__)
-
-__all__ = [
-    "NumberedSpan",
-    "TextSpan",
-    "TracedSequence",
-    "file_lines",
-    "is_only",
-    "printable",
-    "quoted",
-    "record_line",
-    "require_cut",
-    "require_same_ids",
-    "require_same_length",
-    "sequence_lines",
-    "shortened",
-    "token_at",
-    "trace_step",
-    "trace_window",
-    "write_batch_page",
-]

@@ -38,7 +38,6 @@ def batch_page(sequences: Sequence[TracedSequence], title: str, options: str = "
     """Return the page of traced sequences.
 
     Args:
-        sequences: of one step, or a window.
         options: of the command that traced them, which the page names for each token.
 
     Raises:

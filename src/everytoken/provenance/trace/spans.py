@@ -17,6 +17,8 @@ class _Span(ABC):
         at, end: positions [at, end) in the window.
         first: number of the first in the document; its EOS is the last token of a document.
         document: its number in the index.
+        counted: how many of the tokens count in the loss, as targets; None where the index of a stream that is gone
+            does not tell.
         taken_down: whether EOS stands where the document's tokens were.
     """
 
@@ -26,6 +28,7 @@ class _Span(ABC):
     end: int
     first: int
     document: int
+    counted: int | None
 
     @property
     def last(self) -> int:
@@ -43,6 +46,16 @@ class _Span(ABC):
         return None
 
     @property
+    def document_characters(self) -> int | None:
+        """Characters of the document's text, where there is one."""
+        return None
+
+    @property
+    def uncut_tokens(self) -> int | None:
+        """Tokens of the document before it was cut to the cap, where that is known."""
+        return None
+
+    @property
     def has_eos(self) -> bool:
         """Whether the document's end is known to be in the window."""
         return False
@@ -56,35 +69,44 @@ class _Span(ABC):
     def document_json(self) -> dict[str, object]:
         """Return what is known of the document, as plain JSON."""
 
-    def json(self, counted: int | None, document_characters: int | None = None) -> dict[str, object]:
-        """Return the span as plain JSON; what is not known is null."""
+    def to_json(self) -> dict[str, object]:
+        """Return it as plain JSON; what is not known is null."""
         return {
             "positions": [self.at, self.end],
             "tokens": [self.first, self.last],
             "document_tokens": self.length,
             "characters": None if self.characters is None else list(self.characters),
-            "document_characters": document_characters,
+            "document_characters": self.document_characters,
+            "uncut_tokens": self.uncut_tokens,
             "cut_to_cap": self.is_cut,
             "has_eos": self.has_eos,
-            "counted_in_loss": counted,
+            "counted_in_loss": self.counted,
             "taken_down": self.taken_down,
             "document": self.document_json(),
         }
 
 
 @dataclass(frozen=True, eq=False)
-class TextSpan(_Span):
+class _RecordedSpan(_Span):
+    """Tokens of a document whose record is known."""
+
+    record: DocumentRecord
+
+    def document_json(self) -> dict[str, object]:
+        """Return the record of the document."""
+        return self.record.to_json()
+
+
+@dataclass(frozen=True, eq=False)
+class TextSpan(_RecordedSpan):
     """Tokens of a document whose text was read, encoded and compared.
 
     Attributes:
         located: all its tokens with their characters.
-        counted: how many of the tokens count in the loss, as targets.
         text: of the document; None where it was not asked for.
     """
 
-    record: DocumentRecord
     located: LocatedTokens
-    counted: int
     text: str | None
 
     @property
@@ -98,6 +120,16 @@ class TextSpan(_Span):
         return self.located.range(self.first, self.last)
 
     @property
+    def document_characters(self) -> int:
+        """Characters of the document's text."""
+        return self.located.characters
+
+    @property
+    def uncut_tokens(self) -> int:
+        """Tokens of the document before it was cut to the cap."""
+        return self.located.whole_length
+
+    @property
     def has_eos(self) -> bool:
         """Whether the document's end is in the window."""
         return self.last == self.length
@@ -107,35 +139,12 @@ class TextSpan(_Span):
         """Whether the text goes on behind the document's last token: it was longer than the cap."""
         return self.located.whole_length > self.length and not self.located.ends_at_turn
 
-    def document_json(self) -> dict[str, object]:
-        """Return the record of the document."""
-        return self.record.to_json()
-
-    def to_json(self) -> dict[str, object]:
-        """Return it as plain JSON."""
-        return self.json(self.counted, self.located.characters)
-
 
 @dataclass(frozen=True, eq=False)
-class TakenDownSpan(_Span):
-    """The place of a document that was taken down: EOS in every position.
-
-    Attributes:
-        counted: how many of the positions count in the loss, as targets.
-    """
+class TakenDownSpan(_RecordedSpan):
+    """The place of a document that was taken down: EOS in every position."""
 
     taken_down: ClassVar[bool] = True
-
-    record: DocumentRecord
-    counted: int
-
-    def document_json(self) -> dict[str, object]:
-        """Return the record of the document."""
-        return self.record.to_json()
-
-    def to_json(self) -> dict[str, object]:
-        """Return it as plain JSON."""
-        return self.json(self.counted)
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,12 +153,10 @@ class NumberedSpan(_Span):
 
     Attributes:
         file: input file and the number in it, where that is known.
-        counted: how many of the tokens count in the loss, as targets.
         tokens: of the document, in all windows.
     """
 
     file: tuple[str, int] | None
-    counted: int
     tokens: int
 
     @property
@@ -161,29 +168,10 @@ class NumberedSpan(_Span):
         """Return the number of the document, and its file."""
         return {"number": self.document, "file": None if self.file is None else list(self.file)}
 
-    def to_json(self) -> dict[str, object]:
-        """Return it as plain JSON."""
-        return self.json(self.counted)
-
 
 @dataclass(frozen=True, eq=False)
-class IndexSpan(_Span):
-    """Where the tokens of a document were in a stream that is gone; no id was compared.
-
-    Attributes:
-        counted: how many of the tokens counted in the loss, as targets; None where the index does not tell.
-    """
-
-    record: DocumentRecord
-    counted: int | None
-
-    def document_json(self) -> dict[str, object]:
-        """Return the record of the document."""
-        return self.record.to_json()
-
-    def to_json(self) -> dict[str, object]:
-        """Return it as plain JSON."""
-        return self.json(self.counted)
+class IndexSpan(_RecordedSpan):
+    """Where the tokens of a document were in a stream that is gone; no id was compared."""
 
 
 TracedSpan = TextSpan | TakenDownSpan | NumberedSpan | IndexSpan

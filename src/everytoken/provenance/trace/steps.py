@@ -88,7 +88,6 @@ def trace_step(
     """Return the sequences of the batch of a step, traced.
 
     Args:
-        records: of the environment that made its streams.
         step: number of the step, from 0; also one that the run did not come to.
         sequences: their places in the batch; None: all.
         keep_texts: whether documents keep their text.
@@ -126,8 +125,6 @@ def trace_window(
     """Return a window of a stream, traced.
 
     Args:
-        records: of the environment that made the stream.
-        name: of the stream, of its dataset, or its path.
         seq_length: predictions of a window, where the stream is flat tokens; else not looked at.
         keep_texts: whether documents keep their text.
 

@@ -80,6 +80,7 @@ class TracedWindow:
             "counted_in_loss": int(self.counted.sum()) if self.counts_known else None,
             "padding": list(self.padding),
             "documents_known": self.documents_known,
+            "ids_known": self.ids_known,
             "ids_compared": any(isinstance(span, TextSpan) for span in self.spans),
             "documents": [span.to_json() for span in self.spans],
         }
@@ -98,9 +99,6 @@ def trace_windows(
     Each document's text is read and encoded once, however many of the windows have tokens of it.
 
     Args:
-        documents: what is known of its documents.
-        records: of the environment that made it.
-        numbers: of the windows.
         keep_texts: whether the spans keep the text of their document.
 
     Raises:
@@ -215,7 +213,7 @@ def _spans_of_texts(
         for row, place in uses[number]:
             span, ids, counted = held[row][place], read.tokens[row], _count(read.counted[row], held[row][place])
             if record.excluded is not None and is_only(ids, span, documents.tokenizer.eos_id):
-                made[row, place] = TakenDownSpan(*_place(span), record, counted)
+                made[row, place] = TakenDownSpan(*_place(span), counted, record)
                 continue
             if located is None:
                 located = locate(document)
@@ -223,7 +221,7 @@ def _spans_of_texts(
             if documents.chats is not None:
                 require_cut(index, record, [(span.first, span.end)], located, documents.chats)
             require_same_ids(name, read.numbers[row], ids[span.at : span.until], span, record, located)
-            made[row, place] = TextSpan(*_place(span), record, located, counted, document.text if keep_texts else None)
+            made[row, place] = TextSpan(*_place(span), counted, record, located, document.text if keep_texts else None)
     return [[made[row, place] for place in range(len(spans))] for row, spans in enumerate(held)]
 
 
@@ -290,11 +288,6 @@ def require_same_ids(
     stream: str, window: int, found: np.ndarray, span: Span, record: DocumentRecord, located: LocatedTokens
 ) -> None:
     """Check that the ids of a span in a window are those that the document's text gives.
-
-    Args:
-        found: ids of the span, int64 (n,).
-        span: which tokens of the document they are.
-        located: the tokens of its text.
 
     Raises:
         ProvenanceError: they are not.

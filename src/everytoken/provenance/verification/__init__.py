@@ -14,13 +14,3 @@ if TYPE_CHECKING:
     )
 
 __getattr__, __dir__ = exports(__name__, __file__)
-
-__all__ = [
-    "each_release_check",
-    "find_streams",
-    "index_checks",
-    "is_index",
-    "is_meant_as_release",
-    "release_checks",
-    "stored_around",
-]

@@ -17,19 +17,3 @@ if TYPE_CHECKING:
     from everytoken.tokens.canary.triggers import Trigger, TriggerRecord, TriggerRule, draw_trigger
 
 __getattr__, __dir__ = exports(__name__, __file__)
-
-__all__ = [
-    "CanaryCounts",
-    "CanaryEncodedCounts",
-    "CanaryError",
-    "CanaryFile",
-    "CanaryParameters",
-    "Trigger",
-    "TriggerRecord",
-    "TriggerRule",
-    "canary_files",
-    "draw_trigger",
-    "encode_canary_part",
-    "read_canary_file",
-    "write_canary_stream",
-]

@@ -11,13 +11,3 @@ if TYPE_CHECKING:
     from everytoken.tokens.chat.windows import ChatStatistics, cut_chat, write_chat_windows
 
 __getattr__, __dir__ = exports(__name__, __file__)
-
-__all__ = [
-    "ChatParameters",
-    "ChatStatistics",
-    "Spans",
-    "chats_of",
-    "cut_chat",
-    "said_in",
-    "write_chat_windows",
-]

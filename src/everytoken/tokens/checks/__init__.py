@@ -12,21 +12,3 @@ if TYPE_CHECKING:
     from everytoken.tokens.checks.windows import Seen, check_ids
 
 __getattr__, __dir__ = exports(__name__, __file__)
-
-__all__ = [
-    "Level",
-    "STORED_FAULTS",
-    "Seen",
-    "check_ids",
-    "check_sample",
-    "find_stored",
-    "open_array",
-    "map_stream",
-    "recorded_statistics",
-    "require",
-    "sample_tokens",
-    "stored_bytes",
-    "tokenizers_of",
-    "verify",
-    "whole_ledger",
-]

@@ -18,26 +18,3 @@ if TYPE_CHECKING:
     from everytoken.tokens.encoding.tombstones import TOMBSTONES, EncodedStatistics, tombstones_of
 
 __getattr__, __dir__ = exports(__name__, __file__)
-
-__all__ = [
-    "COUNTED",
-    "DocumentEncoder",
-    "Encoded",
-    "EncodedCounts",
-    "EncodedStatistics",
-    "EngineDiffers",
-    "Recheck",
-    "Rechecker",
-    "SpelledSpecialToken",
-    "TOMBSTONES",
-    "counts_in",
-    "document_counts",
-    "encode_part",
-    "length_histograms",
-    "open_encoder",
-    "sum_counts",
-    "tokenization_figure",
-    "tokenization_summary",
-    "tokenization_table",
-    "tombstones_of",
-]

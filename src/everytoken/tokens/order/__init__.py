@@ -12,19 +12,3 @@ if TYPE_CHECKING:
     from everytoken.tokens.order.spp_schedule import SppSchedule, later_shares, window_of_sample
 
 __getattr__, __dir__ = exports(__name__, __file__)
-
-__all__ = [
-    "DataParameters",
-    "IntegerSchedule",
-    "SampleOrder",
-    "SppSchedule",
-    "StreamRange",
-    "TrainingWindows",
-    "WeightsFrom",
-    "WindowStream",
-    "integer_schedule",
-    "later_shares",
-    "open_training_windows",
-    "open_window_stream",
-    "window_of_sample",
-]

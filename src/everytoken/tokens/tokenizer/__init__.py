@@ -31,29 +31,3 @@ if TYPE_CHECKING:
     from everytoken.tokens.tokenizer.text_pieces import PIECE_CHARACTERS, cut_text
 
 __getattr__, __dir__ = exports(__name__, __file__)
-
-__all__ = [
-    "BpeFiles",
-    "DocumentTokenizer",
-    "EncodingRules",
-    "PIECE_CHARACTERS",
-    "ProbeRecord",
-    "SpecialTokens",
-    "StoredTokenizer",
-    "TOKENIZER_FILE",
-    "TokenizerIdentity",
-    "TokenizerIds",
-    "TokenizerStatistics",
-    "byte_symbols",
-    "cut_text",
-    "library_record",
-    "library_tokenizer",
-    "load_archive_tokenizer",
-    "load_hub_tokenizer",
-    "load_tokenizer_file",
-    "open_tokenizer",
-    "probe_record",
-    "token_dtype",
-    "require_claims",
-    "train_tokenizer",
-]
