@@ -1,4 +1,4 @@
-"""Compiled training: killed and resumed in a process that compiles again, it has the bytes of a run that was not cut."""
+"""Compiled training, killed and resumed in a process that compiles again, has the bytes of a run that was not cut."""
 
 import os
 import shutil

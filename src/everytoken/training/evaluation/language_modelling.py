@@ -10,9 +10,9 @@ The first predictions of a chunk see less context than the model could use, so t
 what a sliding window would give. It does not depend on the tokenizer's granularity; where the tokenizer loses
 bytes (``lossy_documents``) it is too low, because lost bytes cost nothing and are divided by.
 
-Chunks of about equal length are computed in one batch, padded to the same width. Padding follows the tokens of a causal model, so a
-document's figure does not depend on its neighbours beyond float noise (a matrix product may round differently
-in another shape). Sums are float64, over chunks and documents in their order.
+Chunks of about equal length are computed in one batch, padded to the same width. Padding follows the tokens
+of a causal model, so a document's figure does not depend on its neighbours beyond float noise (a matrix product
+may round differently in another shape). Sums are float64, over chunks and documents in their order.
 """
 
 from __future__ import annotations

@@ -41,9 +41,7 @@ def token_losses(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     dtype = _product_dtype(hidden, weight)
     with torch.autocast(hidden.device.type, enabled=False):
         narrow_weight = weight.to(dtype)
-        losses = [
-            _losses_alone(logits, targets[rows]) for rows, _, logits in _chunks(hidden.to(dtype), narrow_weight)
-        ]
+        losses = [_losses_alone(logits, targets[rows]) for rows, _, logits in _chunks(hidden.to(dtype), narrow_weight)]
         return torch.cat(losses) if losses else hidden.new_zeros(0, dtype=_wide(dtype))
 
 
@@ -119,7 +117,7 @@ def _losses_alone(logits: Tensor, targets: Tensor) -> Tensor:
 def _wide_blocks(logits: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Yield (logits (block, vocab), targets, a place of the same shape for float32 or wider results).
 
-    The place of wide logits is their own. Narrow ones share one of ``_WIDE_ROWS`` rows. Rows without a target come last.
+    The place of wide logits is their own; narrow ones share one of ``_WIDE_ROWS`` rows. Rows without target come last.
     """
     wide = _wide(logits.dtype)
     in_place = wide == logits.dtype
