@@ -14,6 +14,7 @@ from everytoken.models.sizes import CPU_BLOCK, layer_activation_bytes, layer_par
 SIZES = yaml.safe_load((Path(__file__).parents[2] / "conf" / "base" / "parameters_sizes.yml").read_text())["_sizes"]
 SMOLLM2_TOKENS = 49_152
 EXPECTED = {  # parameters with the tokens of SmolLM2
+    "mini": 4_915_680,
     "demo": 11_011_776,
     "135m": 134_515_008,  # as published
     "1.7b": 1_711_376_384,  # as published

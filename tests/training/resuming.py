@@ -1,10 +1,12 @@
 """Processes of the tests of resuming: ``stop FOLDER`` does half of two runs and is killed in a third, ``go-on FOLDER``
-does the rest of all three.
+does the rest of all three. ``compiled FOLDER NAME PRECISION [STEP]`` does a compiled run, or goes on with it, and is
+killed in a step.
 """
 
 import os
 import signal
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from unittest.mock import patch
 
@@ -15,10 +17,10 @@ from everytoken.training.run.launch import run_job
 from tests.training.tiny import EXECUTION, LOOKS, stop_after, tiny_job
 
 
-def job(folder, name, precision):
+def job(folder, name, precision, **changes):
     """Return a job of 20 steps whose checkpoints lie in their own place."""
     execution = EXECUTION.model_copy(update={"precision": precision})
-    return tiny_job(folder, folder / name / precision, execution=execution, micro_batch_size=4, **LOOKS)
+    return tiny_job(folder, folder / name / precision, execution=execution, micro_batch_size=4, **LOOKS, **changes)
 
 
 def ignore(records):
@@ -40,6 +42,11 @@ def kill_in_step(step):
 def main():
     what, folder = sys.argv[1], Path(sys.argv[2])
     torch.set_num_threads(1)
+    if what == "compiled":
+        name, precision, *steps = sys.argv[3:]
+        with kill_in_step(int(steps[0])) if steps else nullcontext():
+            run_job(job(folder, name, precision, compile=True), ignore)
+        return
     if what == "go-on":
         for name, precision in (("stopped", "float32"), ("stopped", "bfloat16"), ("killed", "float32")):
             run_job(job(folder, name, precision), ignore)

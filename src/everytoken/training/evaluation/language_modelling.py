@@ -10,9 +10,9 @@ The first predictions of a chunk see less context than the model could use, so t
 what a sliding window would give. It does not depend on the tokenizer's granularity; where the tokenizer loses
 bytes (``lossy_documents``) it is too low, because lost bytes cost nothing and are divided by.
 
-Chunks are computed in padded batches sorted by length. Padding follows the tokens of a causal model, so a
-document's figure does not depend on its neighbours beyond float noise (a matrix product may round differently
-in another shape). Sums are float64, over chunks and documents in their order.
+Chunks of about equal length are computed in one batch, padded to the same width. Padding follows the tokens
+of a causal model, so a document's figure does not depend on its neighbours beyond float noise (a matrix product
+may round differently in another shape). Sums are float64, over chunks and documents in their order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import numpy as np
 import torch
@@ -189,11 +189,10 @@ def document_nats(
         for number, ids in enumerate(documents)
         for start in range(0, len(ids) - 1, length)
     ]
-    by_length = sorted(range(len(chunks)), key=lambda i: len(chunks[i][1]))  # stable
     chunk_nats = [0.0] * len(chunks)
-    for start in range(0, len(by_length), parameters.batch_size):
-        selected = by_length[start : start + parameters.batch_size]
-        for i, nats in zip(selected, _chunk_nats(model, [chunks[i][1] for i in selected], parameters), strict=True):
+    for width, selected in _batches([len(ids) - 1 for _, ids in chunks], parameters.batch_size):
+        together = [chunks[i][1] for i in selected]
+        for i, nats in zip(selected, _chunk_nats(model, together, min(length, width), parameters), strict=True):
             chunk_nats[i] = nats
     sums = [0.0] * len(documents)
     for (number, _), nats in zip(chunks, chunk_nats, strict=True):
@@ -201,12 +200,25 @@ def document_nats(
     return sums
 
 
+def _batches(predictions: list[int], batch_size: int) -> Iterator[tuple[int, list[int]]]:
+    """Yield (width, numbers of the chunks) of batches of chunks with so many predictions, the narrowest first.
+
+    Chunks of different widths are never in one batch, so padding adds less than ``_PAD_TO`` positions to each.
+    """
+
+    def width(number: int) -> int:
+        return -(-predictions[number] // _PAD_TO) * _PAD_TO
+
+    for wide, group in groupby(sorted(range(len(predictions)), key=width), key=width):  # stable
+        numbers = list(group)
+        for start in range(0, len(numbers), batch_size):
+            yield wide, numbers[start : start + batch_size]
+
+
 def _chunk_nats(
-    model: LanguageModel, chunks: list[NDArray[np.int64]], parameters: BitsPerByteParameters
+    model: LanguageModel, chunks: list[NDArray[np.int64]], width: int, parameters: BitsPerByteParameters
 ) -> list[float]:
-    """Return the sum of the losses of each chunk (its tokens 1 onward, given those before)."""
-    longest = max(len(ids) for ids in chunks) - 1
-    width = min(model.max_seq_len, -(-longest // _PAD_TO) * _PAD_TO)
+    """Return the sum of the losses of each chunk (its tokens 1 onward, given those before), padded to ``width``."""
     inputs = torch.zeros(len(chunks), width, dtype=torch.int64)  # (chunks, width)
     targets = torch.zeros_like(inputs)
     counted = torch.zeros(inputs.shape, dtype=torch.bool)

@@ -41,10 +41,7 @@ def token_losses(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     dtype = _product_dtype(hidden, weight)
     with torch.autocast(hidden.device.type, enabled=False):
         narrow_weight = weight.to(dtype)
-        losses = [
-            _losses_and_gradient(logits, targets[rows])[0]
-            for rows, _, logits in _chunks(hidden.to(dtype), narrow_weight)
-        ]
+        losses = [_losses_alone(logits, targets[rows]) for rows, _, logits in _chunks(hidden.to(dtype), narrow_weight)]
         return torch.cat(losses) if losses else hidden.new_zeros(0, dtype=_wide(dtype))
 
 
@@ -95,22 +92,40 @@ def _losses_and_gradient(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tenso
     The gradient is softmax - one-hot. Narrow logits go some rows at a time through a float32 softmax: rounded before
     the one is subtracted, the probability of a nearly certain target would have no digit left.
     """
+    losses = []
+    for block, block_targets, place in _wide_blocks(logits, targets):
+        # the largest and the target's logit are read before the softmax may take their place
+        largest, target = _read(block, block_targets)
+        probabilities = torch.softmax(block, dim=-1, dtype=place.dtype, out=place)
+        losses.append(_losses(largest, target, probabilities))
+        # by index: scatter_add_ copies the whole of a tensor
+        probabilities[torch.arange(len(target), device=target.device), block_targets] -= 1
+        if place.dtype != block.dtype:
+            block.copy_(probabilities)
+    return torch.cat(losses), logits
+
+
+def _losses_alone(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return losses (rows,) where no gradient is needed: one pass over the logits fewer, and no search in softmaxes."""
+    losses = []
+    for block, block_targets, place in _wide_blocks(logits, targets):
+        logarithms = torch.log_softmax(block, dim=-1, dtype=place.dtype, out=place)
+        losses.append(-logarithms[: len(block_targets)].gather(1, block_targets[:, None]).squeeze(1))
+    return torch.cat(losses)
+
+
+def _wide_blocks(logits: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Yield (logits (block, vocab), targets, a place of the same shape for float32 or wider results).
+
+    The place of wide logits is their own; narrow ones share one of ``_WIDE_ROWS`` rows. Rows without target come last.
+    """
     wide = _wide(logits.dtype)
     in_place = wide == logits.dtype
     height = len(logits) if in_place else _WIDE_ROWS
     buffer = logits if in_place else logits.new_empty(min(height, len(logits)), logits.shape[1], dtype=wide)
-    losses = []
     for start in range(0, len(logits), height):
-        block, block_targets = logits[start : start + height], targets[start : start + height]
-        # the largest and the target's logit are read before the softmax may take their place
-        largest, target = _read(block, block_targets)
-        probabilities = torch.softmax(block, dim=-1, dtype=wide, out=buffer[: len(block)])
-        losses.append(_losses(largest, target, probabilities))
-        # by index: scatter_add_ copies the whole of a tensor
-        probabilities[torch.arange(len(target), device=target.device), block_targets] -= 1
-        if not in_place:
-            block.copy_(probabilities)
-    return torch.cat(losses), logits
+        block = logits[start : start + height]
+        yield block, targets[start : start + height], buffer[: len(block)]
 
 
 class _CrossEntropySum(torch.autograd.Function):
