@@ -575,6 +575,7 @@ def test_the_recipe_of_the_trillion_token_corpus_reads_a_local_tree(tmp_path: Pa
     place = {"kind": "path", "root": tmp_path / "dolma", "checksums": "null"}
     upstream = [f"ingestion.sources.dolma3.upstream.{key}={value}" for key, value in place.items()]
     run = ["run", "--env", "spp", "--pipelines", "ingestion", "--params"]
+    upstream.append("expect.fatal=null")
     output = other.kedro(*run, ",".join([*upstream, "ingestion.plan.n_shards=4"]), expect=1)
     assert "the upstreams have 5 shards, expect_shards pins 63,911" in output
     given = [*upstream, "ingestion.plan.n_shards=4", "ingestion.plan.expect_shards=5"]

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         BadRow,
         CorpusError,
         ExclusionError,
+        ExpectationError,
         NoFilesError,
         PlanError,
         RowError,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
         read_list,
         write_list,
     )
+    from everytoken.corpus.expectations import NOTHING_EXPECTED, ExpectedValues, ExpectParameters
     from everytoken.corpus.statistics import (
         ClassesBySource,
         DocumentCounts,
@@ -75,9 +77,13 @@ __all__ = [
     "ExclusionError",
     "ExclusionParameters",
     "Exclusions",
+    "ExpectParameters",
+    "ExpectationError",
+    "ExpectedValues",
     "MAX_BATCH_BYTES",
     "MAX_BATCH_ROWS",
     "N_CLASSES",
+    "NOTHING_EXPECTED",
     "NoFilesError",
     "PlanError",
     "RowCounts",

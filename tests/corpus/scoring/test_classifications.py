@@ -198,8 +198,11 @@ def test_the_report_keeps_the_two_distributions_apart() -> None:
     assert rows[3] == {
         "source": "s",
         "class": 3,
+        "class_name": "3_moderate",
         "rows": 3,
         "once_a_part": 2,
+        "scored_by_id": 1,
+        "without_score": 0,
         "once": 1,
         "share_once_a_part": 0.25,
         "share_once": 0.2,

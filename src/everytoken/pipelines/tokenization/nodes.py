@@ -6,7 +6,7 @@ import pandas as pd
 from plotly.graph_objects import Figure
 
 from everytoken.address import ADDRESS_COLUMNS
-from everytoken.corpus import add_statistics
+from everytoken.corpus import NOTHING_EXPECTED, ExpectParameters, add_statistics
 from everytoken.corpus.sampling import EstimatedTokens, SubsamplingParameters
 from everytoken.parameters import GivenTokenizer, HubTokenizer, TokenizationParameters
 from everytoken.shards import Artifact, Shards, plan_artifact
@@ -14,6 +14,7 @@ from everytoken.tokens.encoding import (
     Recheck,
     encode_part,
     length_histograms,
+    share_at_cap,
     tokenization_figure,
     tokenization_summary,
     tokenization_table,
@@ -30,6 +31,7 @@ from everytoken.tokens.streams import (
     SIDECAR,
     CompactStatistics,
     PaddedStatistics,
+    longest_document,
     write_annotated_stream,
     write_compact_stream,
 )
@@ -66,9 +68,16 @@ def make_tokenizer(annotated: Shards, unannotated: Shards, parameters: Tokenizat
 
 
 def prove_engines(
-    tokenizer: Artifact, annotated: Shards, unannotated: Shards, parameters: TokenizationParameters
+    tokenizer: Artifact,
+    annotated: Shards,
+    unannotated: Shards,
+    parameters: TokenizationParameters,
+    expect: ExpectParameters = NOTHING_EXPECTED,
 ) -> Artifact:
-    """Compare the fast engines that are installed with the reference, on generated texts and on documents."""
+    """Check that the tokenizer is the expected one before anything is encoded with it; compare the fast engines that
+    are installed with the reference, on generated texts and on documents.
+    """
+    expect.check(tokenizer_sha256=tokenizer.statistics_as(TokenizerIds)["sha256"])
     proof = parameters.certificate
     return plan_artifact(
         certify_engines,
@@ -155,8 +164,11 @@ def report_tokenization(
     annotated_stream: Artifact,
     compact_stream: Artifact,
     subsampling: SubsamplingParameters,
+    expect: ExpectParameters = NOTHING_EXPECTED,
 ) -> tuple[dict[str, object], pd.DataFrame, Figure]:
-    """Check that no document was lost; return counts beside what was estimated, the table of them, and the figure."""
+    """Check that no document was lost and that lengths are as expected; return counts beside what was estimated, the
+    table of them, and the figure.
+    """
     tokens = {"annotated": annotated_tokens, "unannotated": unannotated_tokens}
     drawn = {"annotated": annotated, "unannotated": unannotated}
     summary = tokenization_summary(
@@ -170,6 +182,9 @@ def report_tokenization(
         },
     )
     table = tokenization_table(tokens)
+    if expect.expects("longest_document"):  # for which all lengths are read
+        expect.check(longest_document=longest_document(annotated_stream))
+    expect.check(share_at_cap=share_at_cap(table, "annotated"))
     figure = tokenization_figure(table, length_histograms(tokens))
     return {"vocab_size": tokenizer.statistics_as(TokenizerIds)["vocab_size"], **summary}, table, figure
 

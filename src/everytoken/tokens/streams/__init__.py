@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         SIDECAR_FILE,
         TOKEN_LENGTHS_FILE,
         PaddedStatistics,
+        longest_document,
         write_padded_stream,
     )
     from everytoken.tokens.streams.packed import (
@@ -93,6 +94,7 @@ __all__ = [
     "index_header",
     "kind_of_dataset",
     "kinds_by_name",
+    "longest_document",
     "mask_bytes",
     "open_indexed",
     "open_loss_mask",
