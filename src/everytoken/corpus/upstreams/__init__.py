@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
-    from everytoken.corpus.upstreams.checksums import algorithm_of
+    from everytoken.corpus.upstreams.checksums import algorithm_of, parse_checksums
     from everytoken.corpus.upstreams.file import FileStatus, UpstreamFile, damage_named
     from everytoken.corpus.upstreams.hub import HubUpstream, find_hub_files
     from everytoken.corpus.upstreams.hub_model import HubRepository
@@ -38,5 +38,6 @@ __all__ = [
     "find_commit",
     "find_hub_files",
     "find_path_files",
+    "parse_checksums",
     "repository_id",
 ]

@@ -6,6 +6,8 @@ from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
     from everytoken.provenance.verification.indexes import index_checks, is_index, stored_around
+    from everytoken.provenance.verification.published_files import PublishedStreams
+    from everytoken.provenance.verification.published_streams import published_checks
     from everytoken.provenance.verification.releases import (
         each_release_check,
         find_streams,
@@ -16,11 +18,13 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = exports(__name__, __file__)
 
 __all__ = [
+    "PublishedStreams",
     "each_release_check",
     "find_streams",
     "index_checks",
     "is_index",
     "is_meant_as_release",
+    "published_checks",
     "release_checks",
     "stored_around",
 ]
