@@ -63,6 +63,8 @@ def test_a_value_to_compare_is_printed_with_the_reason_where_it_differs(caplog: 
         f"annotated rows: found 7, expected 102,772,028. {REASON}",
         "share at cap: 0.25410, as expected",
     ]
+    differs = printed(caplog, expect(compare={"share_at_cap": 0.254}, because=None), share_at_cap=2 / 3)
+    assert differs == ["share at cap: found 0.66667, expected 0.254"]
 
 
 def test_a_replay_leaves_no_room_for_values_that_are_compared_elsewhere() -> None:

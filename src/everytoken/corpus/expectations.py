@@ -111,9 +111,12 @@ class _Compared(NamedTuple):
     def text(self) -> str:
         """Both values in words."""
         name = self.place.rpartition(".")[2].replace("_", " ")
-        if self.agrees:
-            return f"{name}: {_shown(self.found, self.expected)}, as expected"
-        return f"{name}: found {_shown(self.found, self.expected)}, expected {_shown(self.expected, self.expected)}"
+        found = _shown(self.found, self.expected, 2)
+        return f"{name}: {found}, as expected" if self.agrees else f"{name}: found {found}, expected {self._wanted}"
+
+    @property
+    def _wanted(self) -> str:
+        return _shown(self.expected, self.expected, 0)
 
 
 def _given(values: ExpectedValues | None) -> dict[str, Any]:
@@ -139,12 +142,13 @@ def _places(share: float) -> int:
     return max(0, -exponent)
 
 
-def _shown(value: Any, expected: Any) -> str:
+def _shown(value: Any, expected: Any, more_places: int) -> str:
+    """Return a value in words: a share with more places than the expected one, of an order as many as are expected."""
     match value:
         case None:
             return "none"
         case float():
-            return f"{value:.{_places(expected) + 2}f}"
+            return f"{value:.{_places(expected) + more_places}f}"
         case int():
             return f"{value:,}"
         case list() | tuple():
