@@ -29,7 +29,7 @@ from everytoken.corpus.upstreams import (
 )
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.verification.releases import streams_in
-from everytoken.tokens.streams import STREAM_KINDS, TOKEN_LENGTHS_FILE, MegatronIndex, open_index
+from everytoken.tokens.streams import STREAM_KINDS, TOKEN_LENGTHS_FILE, MegatronIndex, open_megatron_index
 
 _LISTS = re.compile(r"sha-?256|checksum", re.IGNORECASE)
 _DIGEST = re.compile(r"[0-9a-fA-F]{64}")
@@ -75,7 +75,7 @@ class PublishedStreams:
 
     def index(self, name: str) -> MegatronIndex:
         """Return the index of a stream."""
-        return open_index(self.bring(self.indexes[name]))
+        return open_megatron_index(self.bring(self.indexes[name]))
 
     def lengths_file(self, name: str) -> str | None:
         """Return the path of the lengths of a stream with a document a window; None: they are not published."""

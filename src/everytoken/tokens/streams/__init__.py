@@ -40,8 +40,8 @@ if TYPE_CHECKING:
         MegatronIndex,
         WindowWriter,
         index_header,
-        open_index,
         open_indexed,
+        open_megatron_index,
         stored_dtype,
         with_name,
     )
@@ -99,7 +99,7 @@ __all__ = [
     "kinds_by_name",
     "longest_document",
     "mask_bytes",
-    "open_index",
+    "open_megatron_index",
     "open_indexed",
     "open_loss_mask",
     "open_placed_windows",

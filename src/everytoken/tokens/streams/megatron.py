@@ -232,7 +232,7 @@ class MegatronIndex:
         return int(self.pointers[-1]) + int(self.lengths[-1]) * self.dtype.itemsize if len(self.lengths) else 0
 
 
-def open_index(path: Path) -> MegatronIndex:
+def open_megatron_index(path: Path) -> MegatronIndex:
     """Open an ``.idx`` file; sizes and the ends of the document index are checked.
 
     Raises:
@@ -279,7 +279,7 @@ def open_indexed(prefix: Path) -> IndexedTokens:
     for path in (index_path, bin_path):
         if not path.is_file():
             raise StreamError(f"{path} is missing; a stream is a .bin and an .idx file of one name")
-    index = open_index(index_path)
+    index = open_megatron_index(index_path)
     found, end = bin_path.stat().st_size, index.end
     if found != end:
         what = "truncated" if found < end else "too long"

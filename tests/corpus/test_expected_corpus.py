@@ -26,7 +26,7 @@ from everytoken.pipelines import annotation, ingestion, subsampling, tokenizatio
 from everytoken.pipelines.replay.pipeline import restore_pipeline
 from everytoken.settings import CONFIG_LOADER_ARGS
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 FILES, IDS = 40, 6  # of a file, each twice; one id is in two files
 CAP = 47  # content tokens
 SCORED = FILES * IDS - FILES // 2  # of every second file one id is not in the published scores
