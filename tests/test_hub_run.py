@@ -39,7 +39,7 @@ def hub() -> Iterator[Hub]:
 
 
 def ingest(project: Project, hub: Hub, expect_shards: int = FILES, expect: int = 0, **environment: str) -> str:
-    parameters = f"ingestion.plan.n_shards=5,ingestion.plan.expect_shards={expect_shards}"
+    parameters = f"ingestion.plan.n_shards=5,ingestion.plan.expect_shards={expect_shards},expect.fatal=null"
     environment = {"HF_ENDPOINT": hub.url, "HF_TOKEN": TOKEN, **environment}
     return project.kedro(*RECIPE, parameters, expect=expect, **environment)
 
@@ -58,7 +58,7 @@ def test_the_recipe_is_read_from_the_hub_and_a_killed_run_fetches_only_the_rest(
     hub.requests.clear()
     hub.faults["storage"] = [Fault(), Fault(), *[Fault(cut_after=150_000, stalls=True)] * 2]
     project = Project(tmp_path / "killed")
-    parameters = f"ingestion.plan.n_shards=5,ingestion.plan.expect_shards={FILES}"
+    parameters = f"ingestion.plan.n_shards=5,ingestion.plan.expect_shards={FILES},expect.fatal=null"
     process = project.start(*RECIPE, parameters, HF_ENDPOINT=hub.url, HF_TOKEN=TOKEN)
     making = project.folder / "data/spp/02_intermediate/upstream_documents/.making"
 

@@ -592,6 +592,13 @@ def test_the_recipe_of_the_trillion_token_corpus_reads_a_local_tree(tmp_path: Pa
     place = {"kind": "path", "root": tmp_path / "dolma", "checksums": "null"}
     upstream = [f"ingestion.sources.dolma3.upstream.{key}={value}" for key, value in place.items()]
     run = ["run", "--env", "spp", "--pipelines", "ingestion", "--params"]
+    read_all = ",".join([*upstream, "ingestion.plan.n_shards=4", "ingestion.plan.expect_shards=5"])
+    published = "expected [1502, 22656, 56218, 17774, 7487]"
+    assert "shards: found 5, expected 63,911; first shards: found [" in (
+        stopped := other.kedro(*run, read_all, expect=1)
+    )
+    assert published in stopped and not (other.folder / "data/spp/02_intermediate/upstream_documents").exists()
+    upstream.append("expect.fatal=null")
     output = other.kedro(*run, ",".join([*upstream, "ingestion.plan.n_shards=4"]), expect=1)
     assert "the upstreams have 5 shards, expect_shards pins 63,911" in output
     given = [*upstream, "ingestion.plan.n_shards=4", "ingestion.plan.expect_shards=5"]

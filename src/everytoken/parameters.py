@@ -20,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 
+from everytoken.corpus import ExpectParameters
 from everytoken.corpus.decontamination import Decontamination
 from everytoken.corpus.dedup import DedupRules
 from everytoken.corpus.ingestion import PlanParameters, Source, Upstream
@@ -54,6 +55,7 @@ __all__ = [
     "AnnotationParameters",
     "CanaryParameters",
     "EvaluationParameters",
+    "ExpectParameters",
     "FinetuningParameters",
     "IngestionParameters",
     "PackingParameters",

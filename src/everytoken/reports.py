@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from everytoken.corpus import TextAmounts
-from everytoken.corpus.scoring import ALL_SOURCES
+from everytoken.corpus.scoring import ALL_SOURCES, class_name
 from everytoken.corpus.selection import MixtureRow
 
 Counts = Mapping[str, float]
@@ -65,7 +65,7 @@ def score_figure(table: Sequence[Mapping[str, Any]]) -> go.Figure:
             by_class = {line["class"]: line[counted] for line in table if line["source"] == source}
             total = sum(by_class.values())
             figure.add_bar(
-                x=[f"class {k}" for k in by_class],
+                x=[class_name(k) for k in by_class],
                 y=[count / total if total else 0.0 for count in by_class.values()],
                 customdata=list(by_class.values()),
                 hovertemplate=f"%{{y:.2%}} (%{{customdata:,}} documents)<extra>{_shown(source)}, {which}</extra>",

@@ -10,7 +10,9 @@ import pytest
 from kedro.config import OmegaConfigLoader
 from pydantic import ValidationError
 
+from everytoken.corpus import ExpectParameters
 from everytoken.corpus.errors import UpstreamError
+from everytoken.corpus.ingestion import PlanParameters, shard_order
 from everytoken.corpus.ingestion.source import find_files
 from everytoken.parameters import IngestionParameters
 from everytoken.settings import CONFIG_LOADER_ARGS
@@ -108,3 +110,16 @@ def test_only_what_there_is_can_be_read() -> None:
     ):
         with pytest.raises(ValidationError, match=said):
             IngestionParameters.model_validate({**parameters, **changed})
+
+
+def test_what_spp_expects_is_what_its_parameters_pin() -> None:
+    loader = OmegaConfigLoader(str(ROOT / "conf"), env="spp", **CONFIG_LOADER_ARGS)
+    given = loader["parameters"]
+    expect = ExpectParameters.model_validate(given["expect"])
+    fatal, tokenization, plan = expect.fatal, given["tokenization"], given["ingestion"]["plan"]
+    assert fatal is not None and expect.compare is not None and expect.because
+    assert fatal.revisions == {name: one["upstream"]["revision"] for name, one in sources(given["ingestion"]).items()}
+    assert fatal.shards == plan["expect_shards"]
+    assert fatal.first_shards == tuple(shard_order(63_911, PlanParameters.model_validate(plan))[:5])
+    assert fatal.longest_document == tokenization["seq_length"] - tokenization["reflection_budget"] - 1
+    assert fatal.tokenizer_sha256 == tokenization["tokenizer"]["sha256"]

@@ -119,6 +119,7 @@ def parameters_of(texts: Path, **seeds: Any) -> dict[str, Any]:
         "ingestion": models.IngestionParameters.model_validate(chosen["ingestion"]),
         "subsampling": models.SubsamplingParameters.model_validate(chosen["subsampling"]),
         "tokenization": models.TokenizationParameters.model_validate(chosen["tokenization"]),
+        "expect": models.ExpectParameters(),
     }
 
 
@@ -196,7 +197,7 @@ def release_of(made: Build) -> Release:
     plain = {
         name.removeprefix("params:"): one.model_dump(mode="json")
         for name, one in made.held.items()
-        if name.startswith("params:")
+        if name.startswith("params:") and name != "params:expect"
     }
     rows = {name: one for name, one in stages.items() if isinstance(one, Artifact) or one.ledger is not None}
     plain["annotation"] = _configured()["annotation"]  # the card names a scorer

@@ -30,6 +30,7 @@ from everytoken.corpus.errors import UpstreamError
 from everytoken.corpus.exclusion import ExcludedId, write_list
 from everytoken.corpus.ingestion.source import HubUpstream
 from everytoken.parameters import (
+    ExpectParameters,
     IngestionParameters,
     PackingParameters,
     ReplayParameters,
@@ -137,6 +138,7 @@ def replay(folder: Path, release: Path, own: Mapping[str, Any], *, upto: str = "
         "ingestion": IngestionParameters.model_validate(taken["ingestion"]),
         "subsampling": SubsamplingParameters.model_validate(taken["subsampling"]),
         "tokenization": TokenizationParameters.model_validate(taken["tokenization"]),
+        "expect": ExpectParameters.model_validate(environment["expect"]),
     }
     folder.mkdir(parents=True, exist_ok=True)
     replayed = Replay(folder, parameters, workers)

@@ -54,11 +54,17 @@ def summary(env: str | None) -> None:
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of a release: which these are.")
 @click.option("--upstream", is_flag=True, help="Of a release: read documents again from upstream, and encode them.")
 @click.option(
+    "--against",
+    metavar="PUBLISHED",
+    help="Compare the streams in PATHS with what is published of them, without tokens: indexes, lengths, SHA-256. "
+    "A folder, or ORGANISATION/NAME@COMMIT of the hub.",
+)
+@click.option(
     "--files",
     type=click.Path(path_type=Path),
     default=Path("data/01_raw"),
     show_default=True,
-    help="With --upstream: folder for files that are fetched.",
+    help="With --upstream or --against: folder for files that are fetched.",
 )
 @click.option(
     "--root",
@@ -74,6 +80,7 @@ def verify_command(
     count: int,
     seed: int,
     upstream: bool,
+    against: str | None,
     files: Path,
     roots: tuple[str, ...],
 ) -> None:
@@ -83,12 +90,18 @@ def verify_command(
     environment has made. With --full an index is made again and compared. One line a check; the exit code is 1 when one
     does not hold.
 
-    Where the first path is a release, it is checked itself, and the streams in the other paths against it.
+    Where the first path is a release, it is checked itself, and the streams in the other paths against it. With
+    --against the streams in all paths are compared with published files; the first document that differs is named.
     """
     from everytoken.provenance.verification import is_meant_as_release
 
     if paths and env is not None:
         raise click.UsageError("--env chooses what is checked when no PATH is given: give one of them")
+    if against is not None:
+        if not paths or upstream:
+            raise click.UsageError("--against compares the streams in PATHS with PUBLISHED, without --upstream")
+        _verify_published(list(paths), against, files, full)
+        return
     if paths and is_meant_as_release(paths[0]):
         given = {"upstream": files if upstream else None, "roots": named_values(roots, "--root", "SOURCE=PLACE")}
         _verify_release(paths[0], list(paths[1:]), full=full, documents=count, seed=seed, **given)
@@ -112,6 +125,26 @@ def _verify_release(release: Path, paths: list[Path], **how: Any) -> None:
     read = (file for path in (release, *streams.values()) for file in path.rglob("*") if file.is_file())
     size = sum(file.stat().st_size for file in read) if how["full"] else None
     printed.end(size, f"sizes and a sample of seed {how['seed']} only")
+
+
+def _verify_published(paths: list[Path], against: str, fetched: Path, full: bool) -> None:
+    from everytoken.checks import Check
+    from everytoken.corpus import CorpusError
+    from everytoken.provenance import ProvenanceError
+    from everytoken.provenance.verification import PublishedStreams, published_checks
+
+    try:
+        published = PublishedStreams(against, fetched)
+    except (ProvenanceError, CorpusError) as error:
+        raise click.ClickException(str(error)) from error
+    streams, faults = published.find(paths)
+    printed = _Printed(columns=120)
+    printed.add(Check("", "failed", fault) for fault in faults)
+    printed.add(published_checks(published, streams, full=full))
+    for name in sorted(published.indexes.keys() - streams) if streams else []:
+        click.echo(f"--    {name}: not compared, as none of the paths holds this stream")
+    read = [path for folder in streams.values() for path in folder.iterdir() if path.suffix in (".bin", ".idx", ".npy")]
+    printed.end(sum(path.stat().st_size for path in read) if full else None, "indexes and lengths only")
 
 
 def _verify_stored(paths: tuple[Path, ...], env: str | None, full: bool) -> None:

@@ -75,7 +75,7 @@ def _streams(training: TrainingParameters, streams: frozenset[str]) -> Iterator[
 
 
 def _targets(ingestion: IngestionParameters, subsampling: SubsamplingParameters) -> Iterator[str]:
-    mixture, target = ingestion.mixture, subsampling.target_tokens
+    mixture, target = ingestion.active_mixture, subsampling.target_tokens
     if mixture is not None and target is not None and target > mixture.target_total_tokens:
         yield (
             f"subsampling.target_tokens is {target:,.0f}, and the mixture has {mixture.target_total_tokens:,} "
@@ -84,7 +84,7 @@ def _targets(ingestion: IngestionParameters, subsampling: SubsamplingParameters)
 
 
 def _shards(ingestion: IngestionParameters, packing: PackingParameters) -> Iterator[str]:
-    mixture = ingestion.mixture
+    mixture = ingestion.active_mixture
     if mixture is not None and mixture.target_total_tokens < packing.shard_size_tokens:
         yield (
             f"packing.shard_size_tokens is {packing.shard_size_tokens:,}, and the mixture has "

@@ -44,7 +44,7 @@ def contract_lines(groups: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _sources(ingestion: IngestionParameters, groups: Mapping[str, Any]) -> _Lines:
-    mixture = ingestion.mixture
+    mixture = ingestion.active_mixture
     shares = {} if mixture is None else budgets(mixture)
     for name, source in ingestion.active_sources.items():
         share = "" if mixture is None else f", {mixture.weights[name]:g} of the mixture: {shares[name].tokens:,} tokens"
@@ -101,7 +101,7 @@ def _tokenizer(chosen: TokenizerParameters, eos_token: str) -> str:
 
 
 def _shards(packing: PackingParameters, groups: Mapping[str, Any]) -> _Lines:
-    mixture = groups["ingestion"].mixture if "ingestion" in groups else None
+    mixture = groups["ingestion"].active_mixture if "ingestion" in groups else None
     number = "" if mixture is None else f"{-(-mixture.target_total_tokens // packing.shard_size_tokens):,} shards of "
     yield "shard size", f"{number}{packing.shard_size_tokens:,} tokens ({packing.dtype})"
 

@@ -23,7 +23,7 @@ def data_configuration(
     (``_mixture_hash``: sources and weights, as canonical JSON) and of everything under ``pipeline``
     (``_config_hash``), and the root digest of the shards.
     """
-    chosen, mixture = tokenization.tokenizer, ingestion.mixture
+    chosen, mixture = tokenization.tokenizer, ingestion.active_mixture
     sources = {name: source.model_dump(mode="json") for name, source in ingestion.active_sources.items()}
     mixed = {"sources": sources, "mixture": None if mixture is None else mixture.model_dump(mode="json")}
     family = "everytoken-bpe" if isinstance(chosen, TrainedTokenizer) else chosen.known_as or chosen.label

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         BadRow,
         CorpusError,
         ExclusionError,
+        ExpectationError,
         NoFilesError,
         PlanError,
         RowError,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
         read_list,
         write_list,
     )
+    from everytoken.corpus.expectations import NOTHING_EXPECTED, ExpectedValues, ExpectParameters
     from everytoken.corpus.statistics import (
         ClassesBySource,
         DocumentCounts,

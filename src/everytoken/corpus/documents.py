@@ -17,6 +17,7 @@ import pyarrow as pa
 from everytoken.address import address_fields
 
 N_CLASSES = 6
+CLASS_NAMES = ("safe", "minimal", "mild", "moderate", "significant", "severe")  # of the published classifier
 MAX_BATCH_ROWS = 1_024
 MAX_BATCH_BYTES = 4 << 20
 

@@ -74,6 +74,10 @@ class RowError(CorpusError):
         return RowError, (self.source, self.path, self.row, self.reason, self.remedy)
 
 
+class ExpectationError(CorpusError):
+    """The corpus is not the one that the parameters expect."""
+
+
 class SelectionError(CorpusError):
     """Documents cannot be selected as the parameters say."""
 

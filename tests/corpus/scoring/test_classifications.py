@@ -19,7 +19,7 @@ from everytoken.corpus.scoring.classifications import (
     score_margins,
 )
 from everytoken.corpus.scoring.published import join_part, join_published
-from everytoken.corpus.scoring.report import score_table
+from everytoken.corpus.scoring.report import row_counts, score_table
 from everytoken.shards import Artifact, ArtifactStore, Inline, Shards, Store, plan_artifact
 from tests.corpus.scoring.tables import Document, digests, files, one_hot, stored, write_scores
 
@@ -198,8 +198,11 @@ def test_the_report_keeps_the_two_distributions_apart() -> None:
     assert rows[3] == {
         "source": "s",
         "class": 3,
+        "class_name": "3_moderate",
         "rows": 3,
         "once_a_part": 2,
+        "scored_by_id": 1,
+        "without_score": 0,
         "once": 1,
         "share_once_a_part": 0.25,
         "share_once": 0.2,
@@ -209,3 +212,31 @@ def test_the_report_keeps_the_two_distributions_apart() -> None:
     }
     assert {**rows[9], "source": "s"} == rows[3]
     assert "within_0.05_of_threshold_0" not in score_table(scored, classified, 0)[0]
+
+
+def test_a_row_is_scored_or_has_a_score_by_its_id_or_has_none() -> None:
+    def counts(*of: int) -> dict[str, int]:
+        return {str(k): n for k, n in enumerate(of)}
+
+    scored = {
+        "a": {"rows_by_class": counts(9, 0, 0, 3, 0, 0), "distinct_by_class": counts(5, 0, 0, 2, 0, 0)},
+        "b": {"rows_by_class": counts(4, 0, 0, 0, 0, 0), "distinct_by_class": counts(4, 0, 0, 0, 0, 0)},
+    }
+    classified = {name: {"unique_by_class": counts(1, 0, 0, 1, 0, 0), "near": {}} for name in scored}
+    assert row_counts(scored, 2) == {
+        "rows_in": 16,
+        "rows_scored": 11,
+        "rows_scored_by_id": 3,
+        "rows_without_score": 2,
+    }
+    assert set(row_counts({}, 0).values()) == {0}
+
+    def of(source: str, known: dict[str, Any], without: int) -> list[tuple[Any, Any]]:
+        lines = score_table(scored if len(known) > 1 else {"a": scored["a"]}, known, 3, without)
+        return [(line["scored_by_id"], line["without_score"]) for line in lines if line["source"] == source]
+
+    none = [(0, 0)] * 2
+    assert of("all sources", classified, 2) == [(2, 2), *none, (1, 0), *none]
+    assert of("a", classified, 2) == [(None, None), *none, (1, 0), *none], "which source they are of is not counted"
+    assert of("a", classified, 0) == [(4, 0), *none, (1, 0), *none]
+    assert of("a", {"a": classified["a"]}, 2) == [(2, 2), *none, (1, 0), *none]

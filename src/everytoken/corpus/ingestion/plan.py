@@ -19,9 +19,10 @@ from typing import Any, TypedDict
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt
 
 from everytoken.corpus.errors import PlanError
+from everytoken.corpus.expectations import NOTHING_EXPECTED, ExpectParameters
 from everytoken.corpus.ingestion.source import Source
 from everytoken.corpus.reading import ReadingLimits, count_rows, format_of
-from everytoken.corpus.upstreams import UpstreamFile
+from everytoken.corpus.upstreams import HubUpstream, UpstreamFile
 from everytoken.seeds import python_random
 from everytoken.shards import value_digest
 
@@ -119,9 +120,13 @@ def shard_order(n_total: int, parameters: PlanParameters) -> list[int]:
             f"the slice [{offset:,}, {end:,}) reaches past the {n_total:,} shards there are. "
             f"Lower offset or n_shards (null reads all from offset on)."
         )
+    return _shuffled(n_total, parameters.seed)[offset:end]
+
+
+def _shuffled(n_total: int, seed: int) -> list[int]:
     order = list(range(n_total))
-    python_random(parameters.seed).shuffle(order)
-    return order[offset:end]
+    python_random(seed).shuffle(order)
+    return order
 
 
 def make_shard_plan(
@@ -129,6 +134,7 @@ def make_shard_plan(
     files: Mapping[str, Sequence[UpstreamFile]],
     parameters: PlanParameters,
     limits: ReadingLimits,
+    expect: ExpectParameters = NOTHING_EXPECTED,
 ) -> ShardPlan:
     """List all shards, choose and order them, and take the digests of the chosen files.
 
@@ -136,13 +142,18 @@ def make_shard_plan(
 
     Args:
         limits: for counting the rows of files that are cut into several shards.
+        expect: which revisions, how many shards and which order are expected.
 
     Raises:
-        PlanError: see `shard_order`; raised before any chosen file is read or fetched.
+        PlanError: see `shard_order`; raised before any chosen file is read or fetched, as the next one.
+        ExpectationError: a value that is expected differs.
     """
     _require_enough_shards(sum(map(len, files.values())), parameters)
     listed = list_all_shards(sources, files, limits)
     order = shard_order(len(listed), parameters)
+    revisions = {name: one.upstream.revision for name, one in sources.items() if isinstance(one.upstream, HubUpstream)}
+    shuffled = _shuffled(len(listed), parameters.seed)
+    expect.check(revisions=revisions, shards=len(listed), first_shards=shuffled)
     by_path = {(file.source, file.path): file for of_source in files.values() for file in of_source}
     chosen = [listed[index] for index in order]
     digests = {place: by_path[place].planned_digest() for place in sorted({(s["source"], s["path"]) for s in chosen})}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from everytoken.corpus.scoring.model_files import ModelFolder, fetch_model, model_identity
     from everytoken.corpus.scoring.one_score_per_id import ScorerCounts
     from everytoken.corpus.scoring.published import PublishedScorer, join_part, join_published, require_scores_known
-    from everytoken.corpus.scoring.report import ALL_SOURCES, score_table
+    from everytoken.corpus.scoring.report import ALL_SOURCES, class_name, row_counts, score_table
     from everytoken.corpus.scoring.score import score_part
     from everytoken.corpus.scoring.transformer import TransformersScorer, require_fit, transformers_scorer
 

@@ -34,7 +34,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt
 from everytoken import __version__
 from everytoken.address import ADDRESS_COLUMNS
 from everytoken.arrays import Flags, Integers
-from everytoken.corpus.documents import N_CLASSES
+from everytoken.corpus.documents import CLASS_NAMES, N_CLASSES
 from everytoken.corpus.errors import ScoringError
 from everytoken.corpus.scoring.audit_page import label_page
 from everytoken.corpus.scoring.one_score_per_id import distinct_rows, first_of_ids
@@ -43,7 +43,6 @@ from everytoken.seeds import numpy_generator
 from everytoken.shards import Part, Shards, reading, stored_in, unchanging, write_text
 
 AUDIT_FORMAT = "everytoken-audit/1"
-CLASS_NAMES = ("safe", "minimal", "mild", "moderate", "significant", "severe")  # of the published classifier
 SAMPLE_FILE, KEY_FILE, PAGE_FILE, AUDIT_FILE = "sample.jsonl", "key.jsonl", "label.html", "audit.json"
 
 _SAMPLE_COLUMNS = ("id", "id_type", "source", "stratum", *ADDRESS_COLUMNS[1:], "text")

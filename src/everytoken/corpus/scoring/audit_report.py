@@ -18,10 +18,10 @@ import numpy as np
 
 from everytoken import __version__
 from everytoken.arrays import Integers
-from everytoken.corpus.documents import N_CLASSES
+from everytoken.corpus.documents import CLASS_NAMES, N_CLASSES
 from everytoken.corpus.errors import BadRow, ScoringError
 from everytoken.corpus.reading import parse_record
-from everytoken.corpus.scoring.audit import AUDIT_FILE, AUDIT_FORMAT, CLASS_NAMES, KEY_FILE, SAMPLE_FILE
+from everytoken.corpus.scoring.audit import AUDIT_FILE, AUDIT_FORMAT, KEY_FILE, SAMPLE_FILE
 from everytoken.shards import file_sha256, write_text
 
 REPORT_FILE = "report.json"

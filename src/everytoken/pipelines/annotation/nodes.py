@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 from plotly.graph_objects import Figure
 
-from everytoken.corpus import ClassesBySource, add_statistics
+from everytoken.corpus import NOTHING_EXPECTED, ClassesBySource, ExpectParameters, add_statistics
 from everytoken.corpus.ingestion import Upstream
 from everytoken.corpus.sampling import SubsamplingParameters
 from everytoken.corpus.scoring import (
@@ -25,6 +25,7 @@ from everytoken.corpus.scoring import (
     model_identity,
     require_fit,
     require_scores_known,
+    row_counts,
     score_part,
     score_table,
 )
@@ -80,9 +81,10 @@ def report_scores(
     classifications: Artifact,
     parameters: AnnotationParameters,
     subsampling: SubsamplingParameters,
+    expect: ExpectParameters = NOTHING_EXPECTED,
 ) -> tuple[dict[str, object], dict[str, object], pd.DataFrame]:
-    """Return counts and the work that deduplication saved, what scored, and both distributions with those near a
-    threshold.
+    """Check that as many were scored as expected; return counts and the work that deduplication saved, what scored, and
+    both distributions with those near a threshold.
     """
     counted = add_statistics(scored_documents.statistics_as(ClassesBySource))
     by_source, of_ids = counted["by_source"], classifications.statistics_as(ClassificationStatistics)
@@ -93,18 +95,27 @@ def report_scores(
         "scorer_files": dict(scorer.statistics),
         "texts_scored_with": of_scorer.get("scored_with", {}),
     }
-    table = score_table(by_source, of_ids["by_source"], subsampling.annotation_threshold)
+    without_score = of_ids["without_score"]
+    counts = row_counts(by_source, without_score)
+    expect.check(scored_rows=counts["rows_scored"], scored_ids=of_ids["classifications"])
+    table = score_table(by_source, of_ids["by_source"], subsampling.annotation_threshold, without_score)
     rows = {source: counts["rows_by_class"] for source, counts in by_source.items()}
     once = {source: counts["distinct_by_class"] for source, counts in by_source.items()}
     metrics: dict[str, object] = {
         **total,
+        "counts": counts,
         "rows_by_class": add_statistics(rows.values()),
         "distinct_by_class": add_statistics(once.values()),
         "classifications": {name: value for name, value in of_ids.items() if name != "by_source"},
     }
     if "scored" in total:
         metrics["saved_share"] = 1 - total["scored"] / max(1, total["rows"])
-    return metrics, metadata, pd.DataFrame(table)
+    return metrics, metadata, _with_whole_counts(pd.DataFrame(table))
+
+
+def _with_whole_counts(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table whose counts stay whole numbers beside cells that are empty."""
+    return table.astype({name: "Int64" for name in ("scored_by_id", "without_score") if name in table})
 
 
 def plot_scores(score_report: pd.DataFrame) -> Figure:

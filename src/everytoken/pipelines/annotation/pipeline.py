@@ -32,7 +32,14 @@ def create_pipeline() -> Pipeline:
             ),
             Node(
                 report_scores,
-                ["scored_documents", "scorer", "classifications", "params:annotation", "params:subsampling"],
+                [
+                    "scored_documents",
+                    "scorer",
+                    "classifications",
+                    "params:annotation",
+                    "params:subsampling",
+                    "params:expect",
+                ],
                 ["annotation_metrics", "scorer_metadata", "score_report"],
                 name="report_scores",
                 tags=["report"],

@@ -5,7 +5,7 @@ import logging
 import pandas as pd
 from plotly.graph_objects import Figure
 
-from everytoken.corpus import DocumentCounts, RowCounts, TextAmounts, add_statistics
+from everytoken.corpus import NOTHING_EXPECTED, DocumentCounts, ExpectParameters, RowCounts, TextAmounts, add_statistics
 from everytoken.corpus.decontamination import (
     ContaminationReport,
     contamination_metrics,
@@ -64,9 +64,13 @@ def _read_alone(parameters: IngestionParameters) -> str:
     return f"{read}; mixture.weights over their sum: {', '.join(f'{n} {w:.6g}' for n, w in mixture.weights.items())}"
 
 
-def plan_shards(files: dict[str, list[UpstreamFile]], parameters: IngestionParameters) -> ShardPlan:
+def plan_shards(
+    files: dict[str, list[UpstreamFile]],
+    parameters: IngestionParameters,
+    expect: ExpectParameters = NOTHING_EXPECTED,
+) -> ShardPlan:
     """Order the shards of all sources by the seed and take a slice: part_00000 is the first of the slice."""
-    return make_shard_plan(parameters.active_sources, files, parameters.plan, parameters.reading)
+    return make_shard_plan(parameters.active_sources, files, parameters.plan, parameters.reading, expect)
 
 
 def read_documents(plan: ShardPlan, files: dict[str, list[UpstreamFile]], parameters: IngestionParameters) -> Shards:

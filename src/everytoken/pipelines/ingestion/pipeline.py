@@ -28,7 +28,11 @@ def create_pipeline() -> Pipeline:
                 find_upstream_files, "params:ingestion", "upstream_files", name="find_upstream_files", tags=["listing"]
             ),
             Node(
-                plan_shards, ["upstream_files", "params:ingestion"], "shard_plan", name="plan_shards", tags=["listing"]
+                plan_shards,
+                ["upstream_files", "params:ingestion", "params:expect"],
+                "shard_plan",
+                name="plan_shards",
+                tags=["listing"],
             ),
             Node(
                 read_documents,

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from everytoken.address import Address, file_of
+from everytoken.corpus import NOTHING_EXPECTED, ExpectParameters
 from everytoken.corpus.ingestion import Guarded, MayBeGone, ShardPlan, Upstream, make_shard_plan, read_shards
 from everytoken.corpus.sampling import SubsamplingParameters
 from everytoken.corpus.upstreams import UpstreamFile
@@ -32,6 +33,7 @@ from everytoken.provenance.replay import (
     require_unmoved,
     rescue_files,
     restore_part,
+    split_rows,
 )
 from everytoken.shards import Artifact, Shards, plan_artifact
 
@@ -69,10 +71,19 @@ def _upstreams(replay: ReplayParameters, ingestion: IngestionParameters) -> dict
 
 
 def check_contradictions(
-    replay: ReplayParameters, ingestion: IngestionParameters, subsampling: SubsamplingParameters
+    replay: ReplayParameters,
+    ingestion: IngestionParameters,
+    subsampling: SubsamplingParameters,
+    expect: ExpectParameters = NOTHING_EXPECTED,
 ) -> Artifact:
-    """Find the rows of the manifest that contradict themselves, the file that they are in, or each other."""
+    """Find the rows of the manifest that contradict themselves, the file that they are in, or each other.
+
+    A published manifest has as many rows as are expected, or nothing is read.
+    """
     parts = manifest_parts(Path(replay.release))
+    if not is_release(Path(replay.release)):
+        rows = split_rows(parts)
+        expect.require(annotated_rows=rows["annotated"], unannotated_rows=rows["unannotated"])
     mixture = ingestion.active_mixture
     return plan_artifact(
         find_contradictions,
@@ -85,12 +96,15 @@ def check_contradictions(
 
 
 def take_plan(
-    files: dict[str, list[UpstreamFile]], replay: ReplayParameters, ingestion: IngestionParameters
+    files: dict[str, list[UpstreamFile]],
+    replay: ReplayParameters,
+    ingestion: IngestionParameters,
+    expect: ExpectParameters = NOTHING_EXPECTED,
 ) -> tuple[ShardPlan, list[UpstreamChange]]:
     """Take the shard plan of the release, with what has moved since; without one (published format) make it."""
     folder = Path(replay.release)
     if not is_release(folder):
-        return make_shard_plan(ingestion.active_sources, files, ingestion.plan, ingestion.reading), []
+        return make_shard_plan(ingestion.active_sources, files, ingestion.plan, ingestion.reading, expect), []
     may_move = MOVED in replay.allow
     upstreams = _upstreams(replay, ingestion)
     plan, moved = released_plan(open_release(folder), upstreams, files, follow_renamed=may_move)

@@ -36,11 +36,16 @@ def restore_pipeline() -> Pipeline:
             Node(find_upstreams, _PARAMETERS, "upstream_files", name="find_upstreams"),
             Node(
                 check_contradictions,
-                [*_PARAMETERS, "params:subsampling"],
+                [*_PARAMETERS, "params:subsampling", "params:expect"],
                 "manifest_contradictions",
                 name="check_manifest",
             ),
-            Node(take_plan, ["upstream_files", *_PARAMETERS], ["shard_plan", "upstream_changes"], name="take_plan"),
+            Node(
+                take_plan,
+                ["upstream_files", *_PARAMETERS, "params:expect"],
+                ["shard_plan", "upstream_changes"],
+                name="take_plan",
+            ),
             Node(
                 read_released_documents,
                 ["shard_plan", "upstream_files", "upstream_changes", "manifest_contradictions", *_PARAMETERS],

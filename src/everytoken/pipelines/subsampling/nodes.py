@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 from plotly.graph_objects import Figure
 
-from everytoken.corpus import ClassesBySource, add_statistics, find_excluded
+from everytoken.corpus import NOTHING_EXPECTED, ClassesBySource, ExpectParameters, add_statistics, find_excluded
 from everytoken.corpus.sampling import (
     DrawnCounts,
     DrawnParts,
@@ -74,8 +74,11 @@ def report_subsampling(
     held_out: Shards,
     exclusions: Shards,
     parameters: SubsamplingParameters,
+    expect: ExpectParameters = NOTHING_EXPECTED,
 ) -> tuple[dict[str, object], dict[str, object], pd.DataFrame]:
-    """Check that no row was lost; return counts, the full metadata of the draw, and the strata before and after."""
+    """Check that no row was lost and that the splits are as expected; return counts, the full metadata of the draw, and
+    the strata before and after.
+    """
     totals = totals_of(token_estimates.values, parameters)
     splits = DrawnParts(
         annotated=annotated.statistics_as(SplitStatistics),
@@ -89,6 +92,7 @@ def report_subsampling(
     )
     amounts = amounts_by_score(sums)
     check_draw_conservation(rows_by_score(scored_documents.statistics_as(ClassesBySource)), amounts)
+    expect.check(annotated_rows=annotated.rows, unannotated_rows=unannotated.rows)
     made = metadata(parameters, totals, token_estimates.values, splits)
     by_split: dict[str, DrawnCounts] = {
         "annotated": sums["annotated"],

@@ -41,6 +41,7 @@ def create_pipeline() -> Pipeline:
                     "held_out_documents",
                     "exclusions",
                     "params:subsampling",
+                    "params:expect",
                 ],
                 ["subsampling_metrics", "subsampling_metadata", "strata_report"],
                 name="report_subsampling",

@@ -6,7 +6,7 @@ import pandas as pd
 from plotly.graph_objects import Figure
 
 from everytoken.address import ADDRESS_COLUMNS
-from everytoken.corpus import add_statistics
+from everytoken.corpus import NOTHING_EXPECTED, ExpectParameters, add_statistics
 from everytoken.corpus.sampling import EstimatedTokens, SubsamplingParameters
 from everytoken.parameters import (
     ArchiveTokenizer,
@@ -19,6 +19,7 @@ from everytoken.shards import Artifact, Shards, plan_artifact
 from everytoken.tokens.encoding import (
     encode_part,
     length_histograms,
+    share_at_cap,
     tokenization_figure,
     tokenization_summary,
     tokenization_table,
@@ -36,6 +37,7 @@ from everytoken.tokens.streams import (
     SIDECAR,
     CompactStatistics,
     PaddedStatistics,
+    longest_document,
     write_annotated_stream,
     write_compact_stream,
 )
@@ -88,15 +90,20 @@ def make_tokenizer(annotated: Shards, unannotated: Shards, parameters: Tokenizat
 
 
 def prove_engines(
-    tokenizer: Artifact, annotated: Shards, unannotated: Shards, parameters: TokenizationParameters
+    tokenizer: Artifact,
+    annotated: Shards,
+    unannotated: Shards,
+    parameters: TokenizationParameters,
+    expect: ExpectParameters = NOTHING_EXPECTED,
 ) -> Artifact:
-    """Compare the fast engines that are installed with the reference, on generated texts and on documents.
+    """Check that the tokenizer is the expected one; compare the fast engines that are installed with the reference.
 
     For the fastest one of a small corpus nothing is compared: that would cost more than it saves.
     """
+    found = tokenizer.statistics_as(TokenizerIds)
+    expect.check(tokenizer_sha256=found["sha256"])
     chosen, proof = parameters.tokenizer, parameters.certificate
     if not isinstance(chosen, TrainedTokenizer):
-        found = tokenizer.statistics_as(TokenizerIds)
         require_claims(found, vocab_size=chosen.expect_vocab_size, eos_id=chosen.expect_eos_id)
     return plan_artifact(
         certify_engines,
@@ -184,8 +191,11 @@ def report_tokenization(
     annotated_stream: Artifact,
     compact_stream: Artifact,
     subsampling: SubsamplingParameters,
+    expect: ExpectParameters = NOTHING_EXPECTED,
 ) -> tuple[dict[str, object], pd.DataFrame, Figure]:
-    """Check that no document was lost; return counts beside what was estimated, the table of them, and the figure."""
+    """Check that no document was lost and that lengths are as expected; return counts beside what was estimated, the
+    table of them, and the figure.
+    """
     tokens = {"annotated": annotated_tokens, "unannotated": unannotated_tokens}
     drawn = {"annotated": annotated, "unannotated": unannotated}
     summary = tokenization_summary(
@@ -199,5 +209,8 @@ def report_tokenization(
         },
     )
     table = tokenization_table(tokens)
+    if expect.expects("longest_document"):  # for which all lengths are read
+        expect.check(longest_document=longest_document(annotated_stream))
+    expect.check(share_at_cap=share_at_cap(table, "annotated"))
     figure = tokenization_figure(table, length_histograms(tokens))
     return {"vocab_size": tokenizer.statistics_as(TokenizerIds)["vocab_size"], **summary}, table, figure

@@ -25,7 +25,7 @@ def create_pipeline() -> Pipeline:
             ),
             Node(
                 prove_engines,
-                ["tokenizer", "annotated_documents", "unannotated_documents", "params:tokenization"],
+                ["tokenizer", "annotated_documents", "unannotated_documents", "params:tokenization", "params:expect"],
                 "engine_certificate",
                 name="prove_engines",
             ),
@@ -64,6 +64,7 @@ def create_pipeline() -> Pipeline:
                     "annotated_stream",
                     "compact_stream",
                     "params:subsampling",
+                    "params:expect",
                 ],
                 ["tokenization_metrics", "tokenization_report", "tokens_by_source"],
                 name="report_tokenization",

@@ -16,7 +16,13 @@ if TYPE_CHECKING:
         require_no_contradictions,
     )
     from everytoken.provenance.replay.locate import locate_part
-    from everytoken.provenance.replay.manifest_files import is_release, manifest_parts, require_manifest, rescue_files
+    from everytoken.provenance.replay.manifest_files import (
+        is_release,
+        manifest_parts,
+        require_manifest,
+        rescue_files,
+        split_rows,
+    )
     from everytoken.provenance.replay.match import match_rows
     from everytoken.provenance.replay.parameters import (
         listed_roots,

@@ -103,6 +103,12 @@ def manifest_parts(folder: Path) -> Shards:
     )
 
 
+def split_rows(parts: Shards) -> dict[str, int]:
+    """Return the rows of each split, of the parts that `manifest_parts` returns."""
+    files = {split: [value[split] for value in parts.values if value[split] is not None] for split in SPLITS}
+    return {split: sum(file["rows"] for file in of_split) for split, of_split in files.items()}
+
+
 def _known(file: ManifestFile | None) -> list[object] | None:
     return None if file is None else [file["first_row"], file["rows"], file["sha256"]]
 

@@ -151,19 +151,31 @@ def find_streams(release: Path, paths: list[Path]) -> tuple[dict[str, Path], lis
         described = open_release(release).streams
     except ProvenanceError:
         return {}, []
-    found: dict[str, dict[int, list[Path]]] = {name: {} for name in described}
+    files = {
+        name: {file for file in stream["files"] if file.endswith((".bin", ".idx"))}
+        for name, stream in described.items()
+    }
+    return streams_in(paths, files, "the release's streams")
+
+
+def streams_in(paths: list[Path], files_of: Mapping[str, set[str]], what: str) -> tuple[dict[str, Path], list[str]]:
+    """Find streams by the names of their files, as `find_streams` does.
+
+    Args:
+        files_of: names of which a folder of the stream has one, by stream.
+        what: which streams these are, in words.
+    """
+    found: dict[str, dict[int, list[Path]]] = {name: {} for name in files_of}
     faults = []
     for path in paths:
         here = 0
         for folder in _folders(path):
             files = {file.name for file in folder.iterdir() if file.is_file()}
-            for name, stream in described.items():
-                if files & {file for file in stream["files"] if file.endswith((".bin", ".idx"))}:
-                    depth = len(folder.relative_to(path).parts)
-                    found[name].setdefault(depth, []).append(folder)
-                    here += 1
+            for name in (name for name, wanted in files_of.items() if files & wanted):
+                found[name].setdefault(len(folder.relative_to(path).parts), []).append(folder)
+                here += 1
         if not here:
-            faults.append(f"{path} holds none of the release's streams: {', '.join(described)}")
+            faults.append(f"{path} holds none of {what}: {', '.join(files_of)}")
     chosen = {}
     for name, by_depth in found.items():
         nearest = by_depth[min(by_depth)] if by_depth else []

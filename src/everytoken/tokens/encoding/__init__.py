@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from everytoken.tokens.encoding.recheck import EngineDiffers, Recheck, Rechecker
     from everytoken.tokens.encoding.report import (
         length_histograms,
+        share_at_cap,
         tokenization_figure,
         tokenization_summary,
         tokenization_table,

@@ -146,6 +146,16 @@ def length_histograms(tokens: Mapping[str, Shards]) -> dict[str, list[int]]:
     }
 
 
+def share_at_cap(table: pd.DataFrame, split: str) -> float | None:
+    """Return the share of a split's documents that are as long as the cap allows; None where it has none.
+
+    Args:
+        table: of `tokenization_table`.
+    """
+    (line,) = table[(table["split"] == split) & (table["group"] == "all")].to_dict("records")
+    return float(line["share_at_cap"]) if line["documents"] else None
+
+
 def tokenization_figure(table: pd.DataFrame, histograms: Mapping[str, Sequence[int]]) -> go.Figure:
     """Tokens per byte by source and by language band, and the lengths of documents; every split beside the other.
 

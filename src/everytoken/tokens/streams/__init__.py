@@ -38,9 +38,11 @@ if TYPE_CHECKING:
     from everytoken.tokens.streams.megatron import (
         HEADER_BYTES,
         IndexedTokens,
+        MegatronIndex,
         WindowWriter,
         index_header,
         open_indexed,
+        open_megatron_index,
         stored_dtype,
         with_name,
     )
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
         SIDECAR_FILE,
         TOKEN_LENGTHS_FILE,
         PaddedStatistics,
+        longest_document,
         write_padded_stream,
     )
     from everytoken.tokens.streams.packed import (
@@ -73,6 +76,7 @@ __all__ = [
     "IndexedTokens",
     "LOSS_MASK_FILE",
     "MANIFEST_FILE",
+    "MegatronIndex",
     "PaddedStatistics",
     "RawShardStatistics",
     "SIDECAR",
@@ -94,7 +98,9 @@ __all__ = [
     "index_header",
     "kind_of_dataset",
     "kinds_by_name",
+    "longest_document",
     "mask_bytes",
+    "open_megatron_index",
     "open_indexed",
     "open_loss_mask",
     "open_placed_windows",

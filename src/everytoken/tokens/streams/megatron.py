@@ -213,6 +213,62 @@ class IndexedTokens:
                 raise StreamError(f"{self.prefix}.idx: document boundary {start + int(wrong[0]) + 1} goes backwards")
 
 
+@dataclass(frozen=True, eq=False)
+class MegatronIndex:
+    """An ``.idx`` file, memory-mapped, of a stream that may be elsewhere; arrays are those of `IndexedTokens`.
+
+    ``dtype`` is the type of the tokens.
+    """
+
+    path: Path
+    dtype: np.dtype[Any]
+    lengths: np.ndarray
+    pointers: np.ndarray
+    document_index: np.ndarray
+
+    @property
+    def end(self) -> int:
+        """Bytes of the ``.bin``."""
+        return int(self.pointers[-1]) + int(self.lengths[-1]) * self.dtype.itemsize if len(self.lengths) else 0
+
+
+def open_megatron_index(path: Path) -> MegatronIndex:
+    """Open an ``.idx`` file; sizes and the ends of the document index are checked.
+
+    Raises:
+        StreamError: it is truncated, or no index of a stream.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        header = file.read(_HEADER.size)
+    if not header.startswith(_MAGIC):
+        raise StreamError(f"{path} does not start with {_MAGIC!r} but with {header[:9]!r}: it is no Megatron index")
+    if len(header) < _HEADER.size:
+        raise StreamError(f"{path} is truncated: {size} bytes, the header alone has {_HEADER.size}; write it again")
+    _, version, code, count, boundaries = _HEADER.unpack(header)
+    if version != _VERSION:
+        raise StreamError(f"{path} has version {version}, expected {_VERSION}")
+    if code not in _DTYPES:
+        raise StreamError(f"{path} has dtype code {code}, expected one of {sorted(_DTYPES)} (8 is uint16, 4 is int32)")
+    wanted = _HEADER.size + 12 * count + 8 * boundaries
+    if size != wanted:
+        what = "truncated" if size < wanted else "too long"
+        raise StreamError(
+            f"{path} is {what}: {size} bytes, {count} sequences and {boundaries} boundaries need {wanted}; write it "
+            "again"
+        )
+    documents = _mapped(path, np.dtype("<i8"), _HEADER.size + 12 * count, boundaries)
+    if not boundaries or int(documents[0]) != 0 or int(documents[-1]) != count:
+        raise StreamError(f"{path}: the document index does not run from 0 to {count}; write the stream again")
+    return MegatronIndex(
+        path,
+        np.dtype(_DTYPES[code]).newbyteorder("<"),
+        _mapped(path, np.dtype("<i4"), _HEADER.size, count),
+        _mapped(path, np.dtype("<i8"), _HEADER.size + 4 * count, count),
+        documents,
+    )
+
+
 def open_indexed(prefix: Path) -> IndexedTokens:
     """Open ``prefix.bin`` and ``prefix.idx`` and check that they belong together.
 
@@ -223,43 +279,13 @@ def open_indexed(prefix: Path) -> IndexedTokens:
     for path in (index_path, bin_path):
         if not path.is_file():
             raise StreamError(f"{path} is missing; a stream is a .bin and an .idx file of one name")
-    size = index_path.stat().st_size
-    with index_path.open("rb") as file:
-        header = file.read(_HEADER.size)
-    if not header.startswith(_MAGIC):
-        raise StreamError(
-            f"{index_path} does not start with {_MAGIC!r} but with {header[:9]!r}: it is no Megatron index"
-        )
-    if len(header) < _HEADER.size:
-        raise StreamError(
-            f"{index_path} is truncated: {size} bytes, the header alone has {_HEADER.size}; write it again"
-        )
-    _, version, code, count, boundaries = _HEADER.unpack(header)
-    if version != _VERSION:
-        raise StreamError(f"{index_path} has version {version}, expected {_VERSION}")
-    if code not in _DTYPES:
-        raise StreamError(
-            f"{index_path} has dtype code {code}, expected one of {sorted(_DTYPES)} (8 is uint16, 4 is int32)"
-        )
-    wanted = _HEADER.size + 12 * count + 8 * boundaries
-    if size != wanted:
-        what = "truncated" if size < wanted else "too long"
-        raise StreamError(
-            f"{index_path} is {what}: {size} bytes, {count} sequences and {boundaries} boundaries need "
-            f"{wanted}; write it again"
-        )
-    dtype = np.dtype(_DTYPES[code]).newbyteorder("<")
-    lengths = _mapped(index_path, np.dtype("<i4"), _HEADER.size, count)
-    pointers = _mapped(index_path, np.dtype("<i8"), _HEADER.size + 4 * count, count)
-    documents = _mapped(index_path, np.dtype("<i8"), _HEADER.size + 12 * count, boundaries)
-    end = int(pointers[-1]) + int(lengths[-1]) * dtype.itemsize if count else 0
-    found = bin_path.stat().st_size
+    index = open_megatron_index(index_path)
+    found, end = bin_path.stat().st_size, index.end
     if found != end:
         what = "truncated" if found < end else "too long"
         raise StreamError(f"{bin_path} is {what}: {found} bytes, its index ends at byte {end}; write the stream again")
-    if not boundaries or int(documents[0]) != 0 or int(documents[-1]) != count:
-        raise StreamError(f"{index_path}: the document index does not run from 0 to {count}; write the stream again")
-    return IndexedTokens(prefix, _mapped(bin_path, dtype, 0, end // dtype.itemsize), lengths, pointers, documents)
+    tokens = _mapped(bin_path, index.dtype, 0, end // index.dtype.itemsize)
+    return IndexedTokens(prefix, tokens, index.lengths, index.pointers, index.document_index)
 
 
 def _mapped(path: Path, dtype: np.dtype[Any], offset: int, count: int) -> np.ndarray:

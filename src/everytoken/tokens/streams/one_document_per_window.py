@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from everytoken.outofcore import destinations, in_order
 from everytoken.seeds import numpy_generator
-from everytoken.shards import Part, RangeMap, Rows, Shards, fsync_file, write_rows
+from everytoken.shards import Artifact, Part, RangeMap, Rows, Shards, fsync_file, write_rows
 from everytoken.tokens.streams.documents import (
     TokenizerFacts,
     WindowCounts,
@@ -34,6 +34,12 @@ TOKEN_LENGTHS_FILE = "token_lengths.npy"
 SIDECAR_FILE = "sidecar.parquet"
 
 _PADDED_BYTES = 4 << 20  # windows that are built at a time
+
+
+def longest_document(stream: Artifact) -> int:
+    """Return the content tokens of the longest document of a stream; 0 where it has none."""
+    lengths = np.load(stream.path(TOKEN_LENGTHS_FILE), mmap_mode="r" if stream.statistics["windows"] else None)
+    return int(lengths.max(initial=0))
 
 
 class PaddedStatistics(WindowCounts):
