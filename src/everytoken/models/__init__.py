@@ -24,22 +24,3 @@ if TYPE_CHECKING:
     )
 
 __getattr__, __dir__ = exports(__name__, __file__)
-
-__all__ = [
-    "GgufFile",
-    "LanguageModel",
-    "LlamaFacts",
-    "LlamaParameters",
-    "ModelParameters",
-    "ModelsError",
-    "ParameterCounts",
-    "build_model",
-    "empty_model",
-    "layer_activation_bytes",
-    "layer_input_bytes",
-    "layer_parameter_count",
-    "parameter_counts",
-    "read_facts",
-    "read_model",
-    "write_hugging_face",
-]

@@ -20,16 +20,3 @@ if TYPE_CHECKING:
     )
 
 __getattr__, __dir__ = exports(__name__, __file__)
-
-__all__ = [
-    "BitsPerByteParameters",
-    "CheckpointError",
-    "CheckpointParameters",
-    "DistributionParameters",
-    "ExecutionParameters",
-    "GenerationParameters",
-    "LOWER_RATE",
-    "NonFiniteError",
-    "OptimisationParameters",
-    "TrainingError",
-]

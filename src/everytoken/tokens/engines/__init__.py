@@ -29,29 +29,3 @@ if TYPE_CHECKING:
     )
 
 __getattr__, __dir__ = exports(__name__, __file__)
-
-__all__ = [
-    "ComparedOn",
-    "EngineName",
-    "EngineProof",
-    "EngineVerdict",
-    "FASTEST",
-    "KeptVerdicts",
-    "Measured",
-    "REFERENCE",
-    "TokenizerEngine",
-    "adversarial_cases",
-    "certificates_folder",
-    "certify_engines",
-    "check_cut",
-    "chosen_engine",
-    "compare_engines",
-    "corpus_bytes_of_proof",
-    "encode_measured",
-    "fastest_of",
-    "installed_engines",
-    "open_engine",
-    "open_guarded",
-    "proven_engine",
-    "reference_version",
-]

@@ -24,25 +24,3 @@ if TYPE_CHECKING:
     from everytoken.training.checkpoints.verify import find_step_folders, require_intact, step_checks
 
 __getattr__, __dir__ = exports(__name__, __file__)
-
-__all__ = [
-    "CONFIG_FILE",
-    "CheckpointConfig",
-    "CheckpointStore",
-    "MODEL_FILE",
-    "ValidCheckpoint",
-    "check_tensors",
-    "export_checkpoint",
-    "find_step_folders",
-    "import_checkpoint",
-    "load_config",
-    "load_model",
-    "load_model_tensors",
-    "model_tensors",
-    "parameters_sha256",
-    "read_tensors",
-    "require_intact",
-    "step_checks",
-    "write_config",
-    "write_tensors",
-]

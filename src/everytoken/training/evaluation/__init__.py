@@ -17,16 +17,3 @@ if TYPE_CHECKING:
     from everytoken.training.evaluation.statistics import BitsPerByte
 
 __getattr__, __dir__ = exports(__name__, __file__)
-
-__all__ = [
-    "BitsPerByte",
-    "HeldOutChunks",
-    "bits_per_byte",
-    "count_targets",
-    "evaluate_held_out",
-    "generate",
-    "prepare_held_out",
-    "read_held_out",
-    "unigram_bits",
-    "write_held_out",
-]

@@ -13,19 +13,3 @@ if TYPE_CHECKING:
     from everytoken.training.run.statistics import GeneratedStatistics, TrainedStatistics
 
 __getattr__, __dir__ = exports(__name__, __file__)
-
-__all__ = [
-    "CheckpointDescription",
-    "GENERATIONS_FILE",
-    "GeneratedStatistics",
-    "TrainedStatistics",
-    "describe_checkpoint",
-    "evaluate",
-    "generate_texts",
-    "make_training_plan",
-    "nodes_command",
-    "plan_lines",
-    "prepare_job",
-    "train",
-    "write_job",
-]

@@ -28,35 +28,3 @@ if TYPE_CHECKING:
     from everytoken.training.step.optimizer_state import OPTIMIZER_FILE
 
 __getattr__, __dir__ = exports(__name__, __file__)
-
-__all__ = [
-    "ALONE",
-    "HELD_OUT",
-    "HELD_OUT_FILE",
-    "HISTORY_FILE",
-    "HeldOutRecord",
-    "OPTIMIZER_FILE",
-    "Objective",
-    "Ranks",
-    "ReadBatch",
-    "SAMPLES",
-    "SAMPLES_FILE",
-    "SampleRecord",
-    "StepHistory",
-    "StepRecord",
-    "TrainingRecord",
-    "autocast",
-    "describe_machine",
-    "document_numbers",
-    "execution",
-    "join",
-    "make_optimizer",
-    "matrix_peak",
-    "prepare",
-    "read_records",
-    "record_values",
-    "these_processes",
-    "token_losses",
-    "train_steps",
-    "write_records",
-]
