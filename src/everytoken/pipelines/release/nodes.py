@@ -154,8 +154,8 @@ def report_release(
     for name, entry in release.ledger["files"].items():
         sizes[name.split("/")[0]] += entry["bytes"]
     held = release.statistics_as(ReleaseStatistics)
-    sources = job["recipe"]["parameters"]["ingestion"]["sources"]
-    licences = licences_of([name for name, source in sources.items() if source is not None], parameters.licences)
+    ingestion = IngestionParameters.model_validate(job["recipe"]["parameters"]["ingestion"])
+    licences = licences_of(list(ingestion.active_sources), parameters.licences)
     report = {
         "digest": held["sums_sha256"],
         "documents": held["rows"],

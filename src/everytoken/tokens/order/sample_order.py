@@ -171,11 +171,13 @@ class SampleOrder:
         streams, ordinals = self.ordinals(samples)
         sizes = self._sizes[streams]
         windows = ordinals % sizes
-        if self._permutations is not None:
-            rows = np.flatnonzero(np.where(ordinals < sizes, *self._is_permuted))
+        if self._permutations is not None and len(rows := self._permuted_rows(ordinals, sizes)):
             epochs = ordinals[rows] // sizes[rows]
             windows[rows] = self._permutations.permuted(streams[rows], epochs, windows[rows])
         return streams, windows
+
+    def _permuted_rows(self, ordinals: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        return np.flatnonzero(np.where(ordinals < sizes, *self._is_permuted))
 
     def ordinal(self, name: str, window: int, epoch: int) -> int:
         """Return the ordinal at which an epoch of a stream reads a window."""
