@@ -100,12 +100,12 @@ class JobConfigLoader(OmegaConfigLoader):
         A replay makes what its release asks; where there is no release to see, that is nothing. The job ``corpus``
         makes the streams on request that its training names, such as ``canary``.
         """
-        if self.job == DEFAULT_JOB:
-            return (self.job, *self._pipelines_of_streams())
         from everytoken.provenance import ProvenanceError
         from everytoken.provenance.replay import rebuilding_pipelines
 
         try:
+            if self.job == DEFAULT_JOB:
+                return (self.job, *self._pipelines_of_streams())
             release = self.replayed_release()
             return (self.job,) if release is None else (self.job, *rebuilding_pipelines(release))
         except (ProvenanceError, InterpolationKeyError):  # told with the parameters, before anything runs
@@ -367,7 +367,10 @@ def _namespace(node: Node) -> str:
 
 def _holds_none(loader: JobConfigLoader) -> bool:
     """Return whether the parameters hold no document out; where they cannot be read, they are refused later."""
-    subsampling = loader["parameters"].get("subsampling")
+    try:
+        subsampling = loader["parameters"].get("subsampling")
+    except InterpolationKeyError:
+        return False
     return isinstance(subsampling, Mapping) and subsampling.get("held_out_share") == 0
 
 
