@@ -291,8 +291,10 @@ def _stages_in_order() -> list[str]:
     from kedro.pipeline import Pipeline
 
     from everytoken import pipelines
+    from everytoken.pipeline_registry import JOBS
 
-    names = [module.name for module in pkgutil.iter_modules(pipelines.__path__) if module.name != "replay"]
+    apart = {"splitting", *JOBS} - {"pretraining"}  # what they make is made by the steps of `corpus` too
+    names = [module.name for module in pkgutil.iter_modules(pipelines.__path__) if module.name not in apart]
     made = [importlib.import_module(f"everytoken.pipelines.{name}").create_pipeline() for name in names]
     return [output for node in sum(made, Pipeline([])).nodes for output in node.outputs]
 

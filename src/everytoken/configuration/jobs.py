@@ -46,6 +46,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_REGISTERED: dict[str, Pipeline] = {}
+"""Pipelines in whose place a context of this process put their part of its job; the next context puts them back."""
+
 _SUBSAMPLING = "params:subsampling"
 _EVALUATION = "evaluation"
 
@@ -230,10 +233,12 @@ class JobContext(KedroContext):
         if not isinstance(loader, JobConfigLoader):
             return
         loader.project_path = self.project_path
+        pipelines.update({name: whole for name, whole in _REGISTERED.items() if name in pipelines})
         if "__default__" in pipelines:  # not for `kedro run --pipelines NAME`
             pipelines["__default__"] = reduce(add, (pipelines[name] for name in loader.default_pipelines()))
         for name, part in _parts_of(loader.job).items():
             if name in pipelines:
+                _REGISTERED.setdefault(name, pipelines[name])
                 pipelines[name] = part
         if "__default__" in pipelines and _EVALUATION in _namespaces(pipelines["__default__"]) and _holds_none(loader):
             loader.tell("subsampling.held_out_share is 0: nothing is held out, and the evaluation is left out")
