@@ -1,0 +1,80 @@
+"""The stand-ins of the published systems run whole, on text from PyPI, each to its end and once only."""
+
+from __future__ import annotations
+
+import json
+import resource
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.test_run import Project, made
+
+pytestmark = pytest.mark.slow
+_CPU_SECONDS = 300
+
+
+def of_shards(data: Path) -> None:
+    manifest = read(data / "05_model_input/raw_shards/manifest.json")
+    sizes = [shard["tokens"] for shard in manifest["shards"]]
+    assert len(sizes) == 16 and set(sizes[:-1]) == {50_000} and 0 < sizes[-1] <= 50_000
+    assert (manifest["vocab_size"], manifest["eos_id"], manifest["dtype"]) == (50_257, 50_256, "uint32")
+    statistics = [
+        part["statistics"] for part in read(data / "05_model_input/whole_unannotated_tokens/ledger.json")["parts"]
+    ]
+    assert sum(one["cut_tokens"] for one in statistics) == 0
+    assert max(len(one["length_histogram"]) for one in statistics) > 8  # and some are longer than a window of 256
+    configuration = read(data / "05_model_input/raw_shards_configuration.json")
+    assert (configuration["_tokenizer_family"], configuration["pipeline"]["tokenizer"]["vocab_size"]) == (
+        "gpt2",
+        50_257,
+    )
+    assert read(data / "08_reporting/packing_metrics.json")["checks"] > 3
+    assert read(data / "08_reporting/training_report.json")["streams"]["raw_shards"]
+    assert not (data / "03_primary").exists(), "nothing is scored"
+
+
+def of_chat(data: Path) -> None:
+    assert [set(one) for one in read(data / "08_reporting/finetuned_samples.json")] == [
+        {"prompt", "before", "before_finish", "after", "after_finish"}
+    ]
+    assert read(data / "08_reporting/evaluation_metrics.json")["total"]["documents"] > 50
+    split = read(data / "08_reporting/splitting_metrics.json")
+    assert split["rows"]["annotated"] == 0
+    assert sum(split["rows"].values()) == split["rows_in"]
+    assert read(data / "08_reporting/training_report.json")["streams"].keys() == {"compact"}
+    assert not (data / "03_primary").exists(), "nothing is scored"
+
+
+def of_corpus(data: Path) -> None:
+    assert read(data / "08_reporting/training_report.json")["streams"].keys() == {"compact", "annotated", "canary"}
+    assert read(data / "08_reporting/subsampling_metrics.json")["rows"]["held_out"] == 0
+    assert not (data / "07_model_output").exists(), "nothing is held out, so nothing is evaluated"
+
+
+@pytest.mark.parametrize(
+    ("env", "check"), [("mamba_small", of_shards), ("mythos_small", of_chat), ("spp_small", of_corpus)]
+)
+def test_a_stand_in_runs_to_its_end_and_makes_nothing_again(
+    env: str, check: Callable[[Path], None], tmp_path: Path
+) -> None:
+    project = Project(tmp_path / "project")
+    before = cpu_seconds()
+    output = project.kedro("run", "--env", env, PYTHONHASHSEED="1")
+    assert cpu_seconds() - before < _CPU_SECONDS
+    assert "model        llama" in output, "the contract comes first"
+    check(tmp_path / "project/data" / env)
+    assert made(project.kedro("run", "--env", env)) == []
+    traced = json.loads(project.everytoken("trace", "--env", env, "--step", "0", "--json"))
+    assert traced["samples"]
+
+
+def cpu_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
