@@ -2,7 +2,7 @@
 
 from kedro.pipeline import Pipeline
 
-from everytoken.pipelines import ingestion, packing, splitting, tokenization, training
+from everytoken.pipelines import ingestion, packing, provenance, splitting, tokenization, training
 from everytoken.tokens.streams import trainable_kinds
 
 
@@ -14,6 +14,7 @@ def create_pipeline() -> Pipeline:
         splitting.create_pipeline(),
         tokenization.create_pipeline().to_outputs("engine_certificate"),
         packing.create_pipeline(),
+        provenance.create_pipeline().to_outputs("document_index"),
         training.create_pipeline(shards),
     ]
     return sum(steps, Pipeline([]))

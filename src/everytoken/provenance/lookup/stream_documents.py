@@ -171,8 +171,9 @@ def _tokenizer(places: Places, name: str, stream: Artifact) -> DocumentTokenizer
 def _locate(places: Places, name: str, stream: Artifact, index: StreamIndex, tokenizer: DocumentTokenizer) -> Locate:
     given = stream.ledger["recipe"]["parameters"]
     tokens = given["tokens"] if isinstance(given["tokens"], list) else [given["tokens"]]
+    (kind, *_) = written_by(stream.ledger["recipe"]["function"])
     rules = {
-        split: _encoding_of(places, name, split, made_from["digest"])
+        split: _encoding_of(places, name, kind.tokens_of(split), made_from["digest"])
         for split, made_from in zip(index.splits, tokens, strict=True)
     }
 
@@ -183,9 +184,8 @@ def _locate(places: Places, name: str, stream: Artifact, index: StreamIndex, tok
     return locate
 
 
-def _encoding_of(places: Places, name: str, split: str, digest: str) -> tuple[SpecialTokens, int | None]:
-    """Return how the documents of a split were encoded: special tokens in text, and the cap."""
-    dataset = f"{split}_tokens"
+def _encoding_of(places: Places, name: str, dataset: str, digest: str) -> tuple[SpecialTokens, int | None]:
+    """Return how the documents of a dataset were encoded: special tokens in text, and the cap."""
     head = store_head(places.store(dataset))
     if head["root_digest"] != digest:
         raise ProvenanceError(

@@ -29,7 +29,7 @@ class StreamKind:
         name: in parameters, runs and releases; windows are in ``<name>.bin`` and ``<name>.idx``.
         dataset: its name in the catalog.
         layout: how documents lie in it.
-        documents: what it is made of, in order: splits, or ``canary``. ``<documents>_tokens`` has their tokens.
+        documents: what it is made of, in order: splits, or ``canary``. `tokens_of` names the dataset of their tokens.
         writer: declared name of the function that writes it.
         pipeline: makes it; the parameters of that name have its seed.
         is_on_request: whether only some jobs have it: ``pipeline`` is no part of the default one.
@@ -58,6 +58,10 @@ class StreamKind:
     def is_of_windows(self) -> bool:
         """Whether each window is made of documents of one split."""
         return self.layout in ("packed", "padded")
+
+    def tokens_of(self, documents: str) -> str:
+        """Return the dataset that has the tokens of ``documents`` as this kind takes them; raw shards cut none."""
+        return f"whole_{documents}_tokens" if self.layout == "flat" else f"{documents}_tokens"
 
     @property
     def split(self) -> str:
