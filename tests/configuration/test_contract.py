@@ -10,12 +10,23 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from kedro.framework.project import pipelines
+from kedro.framework.session import KedroSession
 from kedro.framework.startup import bootstrap_project
 
 from everytoken import settings
 from everytoken.cli import cli
-from everytoken.contract import ContractError, contract_lines, contradictions, not_looked_up, require_consistent
+from everytoken.contract import (
+    ContractError,
+    contract_lines,
+    contradictions,
+    data_configuration,
+    not_looked_up,
+    require_consistent,
+)
 from everytoken.parameters import FinetuningParameters, TrainingParameters
+from everytoken.tokens import TokenizerError
+from everytoken.tokens.tokenizer import TokenizerIds, require_claims
 from tests.configuration.environments import RECIPES, ROOT, groups_of_job, inherited
 
 CONTRACTS = Path(__file__).parent / "contracts"
@@ -146,3 +157,47 @@ def test_without_held_out_documents_the_evaluation_is_left_out_with_a_line() -> 
     groups, _ = groups_of_job("mythos_small")
     assert isinstance(groups["finetuning"], FinetuningParameters) and "evaluation" in groups
     assert isinstance(groups["training"], TrainingParameters)
+
+
+def test_the_configuration_of_raw_shards_has_hashes_of_what_made_them() -> None:
+    groups, _ = groups_of_job("mamba")
+    ids = TokenizerIds(sha256="ab" * 32, vocab_size=50_257, eos_id=50_256)
+
+    def configuration(**changes: Any) -> dict[str, Any]:
+        given = {**groups, **changes}
+        return data_configuration(given["ingestion"], given["tokenization"], given["packing"], ids, "cd" * 32)
+
+    one = configuration()
+    assert one["_tokenizer_family"] == one["pipeline"]["tokenizer"]["name"] == "gpt2"
+    tokenizer, sharding = one["pipeline"]["tokenizer"], one["pipeline"]["sharding"]
+    assert (tokenizer["vocab_size"], tokenizer["eos_token_id"], tokenizer["pad_token_id"]) == (50_257, 50_256, 50_256)
+    assert sharding == {"shard_size_tokens": 50_000_000, "dtype": "uint32", "target_total_tokens": 8_000_000_000}
+    assert one["_raw_shards"] == "cd" * 32 and one["_generator"].startswith("everytoken ")
+    smaller = configuration(**changed(groups, "packing", shard_size_tokens=1_000_000))
+    assert (smaller["_mixture_hash"], smaller["_config_hash"] == one["_config_hash"]) == (one["_mixture_hash"], False)
+    alone = configuration(**changed(groups, "ingestion", only=("openmath",)))
+    assert (alone["_config_hash"], alone["_mixture_hash"] == one["_mixture_hash"]) == (one["_config_hash"], False)
+
+
+def test_what_is_said_of_a_tokenizer_is_compared_with_its_file() -> None:
+    found = TokenizerIds(sha256="ab" * 32, vocab_size=50_257, eos_id=50_256)
+    require_claims(found, vocab_size=None, eos_id=None)
+    require_claims(found, vocab_size=50_257, eos_id=50_256)
+    with pytest.raises(TokenizerError, match=r"expect_vocab_size is 50,000, and the file abab.* has 50,257"):
+        require_claims(found, vocab_size=50_000, eos_id=None)
+    with pytest.raises(TokenizerError, match=r"expect_eos_id is 0, and the file abab.* has 50,256"):
+        require_claims(found, vocab_size=50_257, eos_id=0)
+
+
+def test_a_pipeline_by_name_is_its_part_of_the_job_and_the_next_context_forgets_it() -> None:
+    def trained_on(env: str) -> set[str]:
+        with KedroSession.create(project_path=ROOT, env=env) as session:
+            session.load_context()
+            (node,) = [node for node in pipelines["training"].nodes if node.name == "training.train_model"]
+            return {name for name in node.inputs if "stream" in name or "shards" in name}
+
+    windows = {"compact_stream", "annotated_stream", "canary_stream_when_made"}
+    assert trained_on("test") == windows
+    assert trained_on("mamba_small") == {"raw_shards"}
+    assert trained_on("mythos_small") == {"compact_stream"}
+    assert trained_on("test") == windows
