@@ -138,7 +138,9 @@ def test_a_stream_that_is_in_the_catalog_alone_cannot_be_chosen(job: SmallJob) -
         with pytest.raises(StreamError, match=f"at least one stream, each once, found {found}"):
             chosen_kinds(names)
     with pytest.raises(StreamError, match=r"there is no canary_stream yet: .*\(kedro run --pipelines canary\)"):
-        chosen_streams(["second", "canary"], [1, 2, None, 3])
+        chosen_streams(["second", "canary"], {"compact": 1, "annotated": 2, "canary": None, "second": 3})
+    with pytest.raises(StreamError, match="names second, and the job of this environment trains on compact: name"):
+        chosen_streams(["second"], {"compact": 1})
 
 
 def test_every_token_is_traced(job: SmallJob, places: Places) -> None:

@@ -32,6 +32,7 @@ from everytoken.provenance.trace.windows import TracedWindow, trace_windows
 from everytoken.tokens import DocumentEncoder, open_tokenizer
 from everytoken.tokens.chat.conversations import encode_chats
 from everytoken.tokens.engines.registry import open_engine
+from everytoken.tokens.streams import STREAM_KINDS
 from everytoken.tokens.streams.megatron import WindowWriter, index_header
 from everytoken.tokens.streams.streams_by_path import given_files
 from everytoken.tokens.tokenizer.document_tokenizer import DocumentTokenizer
@@ -39,7 +40,7 @@ from tests.provenance.small_job import EXCLUDED_ROWS
 from tests.provenance.traced_job import HOSTILE, STREAMS, TracedJob, make, windows_of
 
 ALL = {**STREAMS, "chats": "chat_windows", "raw_shards": "raw_shards"}
-TOKENS = {"unannotated": "unannotated_tokens", "annotated": "annotated_tokens"}
+SPLITS = ("unannotated", "annotated")
 SEQ = 64
 EOS = "<|endoftext|>"
 
@@ -73,8 +74,10 @@ def test_spans_are_of_the_documents_that_a_scan_finds(
     columns = ["source", "shard_index", "row", "tokens"]
     encoded: dict[Any, list[int]] = {
         (split, (row["source"], row["shard_index"], row["row"])): row["tokens"]
-        for split, dataset in TOKENS.items()
-        for row in made.table(dataset, columns)
+        for split in SPLITS
+        for row in made.table(
+            STREAM_KINDS["raw_shards" if name == "raw_shards" else "compact"].tokens_of(split), columns
+        )
     }
     canaries = made.table("canary_tokens", ["doc_id", "universe", "effect", "tokens"])
     encoded |= {("canary", (row["doc_id"], row["universe"], row["effect"])): row["tokens"] for row in canaries}
@@ -138,7 +141,7 @@ def test_what_is_told_of_a_document_is_what_its_store_has(
 ) -> None:
     stores = {
         (row["source"], row["shard_index"], row["row"]): (split, row)
-        for split in TOKENS
+        for split in SPLITS
         for row in made.table(
             f"{split}_documents", ["source", "shard_index", "row", "id", "id_type", "safety_score", "is_bad", "text"]
         )
@@ -179,7 +182,7 @@ def test_of_a_document_that_was_taken_down_only_its_place_is_told(
         if isinstance(span, TakenDownSpan)
     }
     drawn = {
-        (row["source"], row["row"]) for split in TOKENS for row in made.table(f"{split}_documents", ["source", "row"])
+        (row["source"], row["row"]) for split in SPLITS for row in made.table(f"{split}_documents", ["source", "row"])
     }
     expected = {(source, 0, row) for source, row in EXCLUDED_ROWS & drawn}
     assert set(down) == expected != set()
