@@ -75,9 +75,7 @@ def test_spans_are_of_the_documents_that_a_scan_finds(
     encoded: dict[Any, list[int]] = {
         (split, (row["source"], row["shard_index"], row["row"])): row["tokens"]
         for split in SPLITS
-        for row in made.table(
-            STREAM_KINDS["raw_shards" if name == "raw_shards" else "compact"].tokens_of(split), columns
-        )
+        for row in made.table(STREAM_KINDS[name].tokens_of(split), columns)
     }
     canaries = made.table("canary_tokens", ["doc_id", "universe", "effect", "tokens"])
     encoded |= {("canary", (row["doc_id"], row["universe"], row["effect"])): row["tokens"] for row in canaries}
