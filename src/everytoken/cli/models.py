@@ -75,7 +75,7 @@ def _write_job(env: str | None, given: dict[str, Any], pipeline: str, path: Path
         raise click.BadParameter(f"there is no folder {path.parent}", param_hint="--write-job")
     with project(env, given) as (_, catalog):
         (node,) = pipelines[pipeline].only_nodes_with_outputs(_CHECKPOINT_OF[pipeline]).nodes
-        planned = node.func(*(catalog.load(name) for name in node.inputs))
+        planned = node.run({name: catalog.load(name) for name in node.inputs})[_CHECKPOINT_OF[pipeline]]
         job = prepare_job(**planned.recipe.parameters)
         write_job(path, job)
     return (
