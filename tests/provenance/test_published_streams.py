@@ -1,4 +1,4 @@
-"""``everytoken verify STREAMS --against PUBLISHED``: real streams beside their indexes, lengths and SHA-256 alone."""
+"""``everytoken verify STREAMS --against PUBLISHED``: real streams against their indexes, lengths and SHA-256 alone."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_streams_are_what_is_published_of_them(streams: Path, published: Path, f
 @pytest.mark.parametrize("name", ["annotated", "canary"])
 def test_the_first_document_of_another_length_is_named(streams: Path, published: Path, made: Path, name: str) -> None:
     (published / "token_lengths.npy").unlink()
-    for own in ("annotated", "canary"):  # each beside its index
+    for own in ("annotated", "canary"):  # each next to its index
         (published / own).mkdir()
         (published / f"{own}.idx").rename(published / own / f"{own}.idx")
         shutil.copy(made / f"{own}_stream/token_lengths.npy", published / own)

@@ -1,5 +1,5 @@
 """Processes of the tests of resuming: ``stop FOLDER`` does half of two runs and is killed in a third, ``go-on FOLDER``
-does the rest of all three. ``compiled FOLDER NAME PRECISION [STEP]`` does a compiled run, or goes on with it, and is
+does the rest of all three. ``compiled FOLDER NAME PRECISION [STEP]`` does a compiled run, or resumes it, and is
 killed in a step.
 """
 

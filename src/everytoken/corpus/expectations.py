@@ -1,7 +1,7 @@
 """What a published account says of a corpus, compared with what a run finds.
 
 Each value is compared at the first node that knows it. One of the level ``fatal`` stops the run where it differs. One
-of the level ``compare`` is printed beside what was found, as a corpus that is built again may differ there. No value
+of the level ``compare`` is printed next to what was found, as a corpus that is built again may differ there. No value
 decides a byte of any dataset, so none is recorded with one.
 """
 
@@ -91,7 +91,7 @@ class ExpectParameters(BaseModel):
 
 
 class _Compared(NamedTuple):
-    """A value that was found, beside the one that ``expect`` names at ``place``."""
+    """A value that was found, and the one that ``expect`` names at ``place``."""
 
     place: str
     found: Any

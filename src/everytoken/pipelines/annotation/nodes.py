@@ -114,7 +114,7 @@ def report_scores(
 
 
 def _with_whole_counts(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table whose counts stay whole numbers beside cells that are empty."""
+    """Return a table whose counts stay whole numbers although some cells are empty."""
     return table.astype({name: "Int64" for name in ("scored_by_id", "without_score") if name in table})
 
 

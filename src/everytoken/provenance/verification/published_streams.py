@@ -45,7 +45,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class ComparedStream:
-    """A stream in a folder, beside what is published of the stream of its name.
+    """A stream in a folder, and what is published of the stream of its name.
 
     ``full``: whether its ``.bin`` is read; else its SHA-256 is that of its ledger.
     """
