@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from everytoken.corpus.errors import PlanError, RowError, UpstreamError
 from everytoken.corpus.ingestion.plan import PlanParameters, ShardPlan, make_shard_plan, part_values, shard_order
+from everytoken.corpus.ingestion.quality import QualityRules
 from everytoken.corpus.ingestion.source import Source, UpstreamFile, find_files
 from everytoken.corpus.reading.rows import ReadingLimits
 from tests.corpus.upstreams.test_source import path_source
@@ -126,6 +127,15 @@ def test_a_part_knows_whether_others_read_its_file(planned: tuple[Path, ShardPla
     values, _ = part_values(plan, *sources_and_files(root, a=None, b=2))
     found = {(value["shard"]["path"], value["shared"]) for value in values}
     assert found == {("y.jsonl", False), ("w.jsonl", True), ("x.jsonl", True)}
+
+
+def test_a_part_knows_the_classes_of_characters_that_its_rules_ask_for(planned: tuple[Path, ShardPlan]) -> None:
+    root, plan = planned
+    sources, files = sources_and_files(root, a=None, b=2)
+    rules = QualityRules.model_validate({"max_punctuation": 0.5})
+    sources["b"] = sources["b"].model_copy(update={"quality": rules})
+    values, _ = part_values(plan, sources, files)
+    assert {(value["shard"]["source"], "unicode" in value) for value in values} == {("a", False), ("b", True)}
 
 
 def test_a_file_that_is_gone_is_named(planned: tuple[Path, ShardPlan]) -> None:

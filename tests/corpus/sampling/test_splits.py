@@ -162,3 +162,28 @@ def test_what_is_drawn_and_what_is_not_is_counted_by_source_and_score() -> None:
         assert sum(of["estimated_tokens"] for of in counted.values()) == pytest.approx(statistics["estimated_tokens"])
     not_drawn = add_statistics(made["annotated"][0][1]["not_drawn_by_score"]["s"].values())
     assert not_drawn["rows"] == made["annotated"][0][1]["not_drawn"] > 0
+
+
+def test_a_held_out_document_that_is_excluded_is_left_out_and_counted_by_its_score() -> None:
+    parameters = subsampling(held_out_share=0.3).held_out
+    part = TablePart(scored([10] * 40, [0, 5] * 20), 7, 0)
+    whole, before = collect(select_held_out(part, parameters=parameters))
+    assert whole.num_rows > 1 and "excluded" not in before
+    first = whole.slice(0, 1).to_pylist()[0]
+    exclusions = value_part({"addresses": [[first["source"], first["shard_index"], first["row"], "wish"]]})
+    table, after = collect(select_held_out(part, exclusions, parameters=parameters))
+    assert table.column("row").to_pylist() == whole.column("row").to_pylist()[1:]
+    assert (after["excluded"], after["rows"]) == (1, before["rows"] - 1)
+    (amounts,) = after["excluded_by_score"]["s"].values()
+    assert list(after["excluded_by_score"]["s"]) == [str(first["safety_score"])] and amounts["rows"] == 1
+
+
+def test_amounts_by_score_tell_the_sources_apart() -> None:
+    tables = [scored([10] * 12, [k % 6 for k in range(12)], source=source) for source in ("one", "two", "three")]
+    part = TablePart(pa.concat_tables(tables), 7, 0)
+    parameters = subsampling(held_out_share=0.0, target_tokens=None)
+    made = split_all([part], parameters)
+    by_score = add_statistics(made[split][0][1]["by_score"] for split in DRAWN)
+    assert set(by_score) == {"one", "two", "three"}
+    for scores in by_score.values():
+        assert {score: amounts["rows"] for score, amounts in scores.items()} == {str(k): 2 for k in range(6)}

@@ -251,6 +251,11 @@ def test_ranges_and_the_way_back_agree_with_every_sample(
         assert run.sample(name, int(ordinal)) == sample
 
 
+def test_the_epochs_of_a_stream_of_one_window_are_the_times_that_it_is_read() -> None:
+    said = order({"a": 1, "b": 3}).ranges(0, 8)
+    assert {name: read["epochs"] for name, read in said.items()} == {"a": 2.0, "b": 2.0}
+
+
 def test_a_replay_is_the_run_from_a_on_and_ends() -> None:
     sizes = {"a": 20, "b": 5, "c": 9}
     whole, part = order(sizes, weights=PHASES), order(sizes, weights=PHASES, replay=(17, 40))

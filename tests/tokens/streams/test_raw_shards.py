@@ -28,7 +28,7 @@ from everytoken.tokens.checks.integrity import require, verify
 from everytoken.tokens.streams import raw_shards as module
 from everytoken.tokens.streams.flat_tokens import FlatTokens, open_tokens
 from everytoken.tokens.streams.raw_shard_order import count_strands, interleaved, places
-from everytoken.tokens.streams.raw_shards import write_raw_shards
+from everytoken.tokens.streams.raw_shards import most_tokens_off_share, write_raw_shards
 from tests.memory import traced_peak
 from tests.shards.folders import content
 from tests.tokens.corpora import encoded, stored, tokenizer_of
@@ -473,3 +473,7 @@ def test_the_pipeline_names_both_splits_in_the_order_of_their_numbers(tmp_path: 
     names = planned.recipe.parameters["names"]
     index = make_raw_shards_index(first, second, made, parameters)
     assert index.recipe is not None and list(names) == list(index.recipe.parameters["order"])
+
+
+def test_nothing_is_off_where_there_is_nothing() -> None:
+    assert most_tokens_off_share({"tokens": 0, "shards": [], "by_source": {}}) == 0
