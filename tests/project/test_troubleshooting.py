@@ -395,7 +395,7 @@ def _marked(one: Fault) -> Any:
     return pytest.param(one, marks=[*marks, *[pytest.mark.slow] * (one is a_port_in_use)], id=one.__name__)
 
 
-@pytest.mark.parametrize("one", map(_marked, FAULTS))
+@pytest.mark.parametrize("one", [_marked(one) for one in FAULTS])
 def test_the_message_of_a_fault_finds_its_row_and_no_other(
     one: Fault, made: Path, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
