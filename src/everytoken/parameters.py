@@ -145,6 +145,11 @@ class IngestionParameters(_Parameters):
             return self.mixture
         return self.mixture.among(self.active_sources)
 
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether the budgets of the mixture are tokens of the job's tokenizer, so that documents are encoded first."""
+        return self.mixture is not None and self.mixture.unit == "tokens"
+
 
 _SCORERS: dict[str, type[BaseModel]] = {
     "embedded": EmbeddedScorer,
@@ -366,13 +371,30 @@ class TokenizationParameters(_Parameters):
         """Return how documents are encoded with the tokenizer that these parameters make."""
         return EncodingRules(tokenizer, self.eos_token, self.special_tokens_in_text)
 
+    def counting_rules(self, tokenizer: Artifact) -> EncodingRules:
+        """Return how documents are encoded to count their tokens before the selection.
+
+        A text that spells a special token is no error there: not every document that is counted is selected.
+        """
+        spelled = self.special_tokens_in_text
+        return EncodingRules(tokenizer, self.eos_token, "literal" if spelled == "error" else spelled)
+
     def encoding(self, tokenizer: Artifact, certificate: Artifact, documents: int) -> dict[str, Any]:
         """Return what documents are encoded with, whatever consumes them; ``documents``: how many there are."""
-        proof = self.certificate
         return {
             "rules": self.encoding_rules(tokenizer),
-            "certificate": certificate,
             "max_lossy_share": self.max_lossy_share,
+            **self._engines(certificate, documents),
+        }
+
+    def counting(self, tokenizer: Artifact, certificate: Artifact, documents: int) -> dict[str, Any]:
+        """Return what the tokens of documents are counted with; ``documents``: how many there are."""
+        return {"rules": self.counting_rules(tokenizer), **self._engines(certificate, documents)}
+
+    def _engines(self, certificate: Artifact, documents: int) -> dict[str, Any]:
+        proof = self.certificate
+        return {
+            "certificate": certificate,
             "engine": self.engine,
             "recheck": Recheck.capped(proof.recheck_share, proof.seed, proof.recheck_documents, documents),
         }

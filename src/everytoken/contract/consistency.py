@@ -11,6 +11,7 @@ from everytoken.parameters import (
     PackingParameters,
     SubsamplingParameters,
     TokenizationParameters,
+    TrainedTokenizer,
     TrainingParameters,
 )
 
@@ -59,6 +60,8 @@ def contradictions(groups: Mapping[str, Any], streams: frozenset[str] | None) ->
         yield from _targets(ingestion, subsampling)
     if ingestion is not None and packing is not None:
         yield from _shards(ingestion, packing)
+    if ingestion is not None and tokenization is not None:
+        yield from _circle(ingestion, tokenization)
     if tokenization is not None:
         yield from _vocabulary(tokenization, packing)
         yield from _lengths(tokenization, groups)
@@ -80,6 +83,16 @@ def _targets(ingestion: IngestionParameters, subsampling: SubsamplingParameters)
         yield (
             f"subsampling.target_tokens is {target:,.0f}, and the mixture has {mixture.target_total_tokens:,} "
             "(ingestion.mixture.target_total_tokens): draw fewer, or mix more"
+        )
+
+
+def _circle(ingestion: IngestionParameters, tokenization: TokenizationParameters) -> Iterator[str]:
+    chosen = tokenization.tokenizer
+    if ingestion.counts_tokens and isinstance(chosen, TrainedTokenizer):
+        yield (
+            "ingestion.mixture.unit is tokens, counted before documents are selected, and tokenization.tokenizer of "
+            f"{chosen.vocab_size:,} tokens is trained on the selected documents: give a tokenizer that exists (kind: "
+            "file, hub or archive), or estimate tokens (ingestion.mixture.unit: estimated)"
         )
 
 

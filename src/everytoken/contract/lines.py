@@ -21,6 +21,10 @@ from everytoken.parameters import (
 
 _Lines = Iterator[tuple[str, str]]
 _WIDTH = 12
+_UNITS = {
+    "estimated": "tokens are estimated by characters (ingestion.mixture.chars_per_token)",
+    "tokens": "tokens are those of the tokenizer of this job, EOS included",
+}
 
 
 def contract_lines(groups: Mapping[str, Any]) -> Iterator[str]:
@@ -56,6 +60,7 @@ def _sources(ingestion: IngestionParameters, groups: Mapping[str, Any]) -> _Line
         yield "files", f"{some}{of}, from place {plan.offset:,} of the order of seed {plan.seed}"
     if mixture is not None:
         yield "corpus", f"{mixture.target_total_tokens:,} tokens"
+        yield "unit", _UNITS[mixture.unit]
 
 
 def _upstream(upstream: Any) -> str:

@@ -6,7 +6,7 @@ from importlib.metadata import version
 from typing import Any
 
 from everytoken.parameters import IngestionParameters, PackingParameters, TokenizationParameters, TrainedTokenizer
-from everytoken.shards import value_digest
+from everytoken.shards import recipe_value, value_digest
 from everytoken.tokens.tokenizer import TokenizerIds
 
 
@@ -25,7 +25,7 @@ def data_configuration(
     """
     chosen, mixture = tokenization.tokenizer, ingestion.active_mixture
     sources = {name: source.model_dump(mode="json") for name, source in ingestion.active_sources.items()}
-    mixed = {"sources": sources, "mixture": None if mixture is None else mixture.model_dump(mode="json")}
+    mixed = {"sources": sources, "mixture": None if mixture is None else recipe_value(mixture, "mixture")}
     family = "everytoken-bpe" if isinstance(chosen, TrainedTokenizer) else chosen.known_as or chosen.label
     pipeline = {
         "tokenizer": {
