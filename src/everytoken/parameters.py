@@ -513,15 +513,27 @@ class FinetuningParameters(_Parameters):
 class PackingParameters(_Parameters):
     """Raw shards.
 
-    ``seed``: of the order of documents in parts. ``shard_size_tokens``: tokens of each shard but the last. ``dtype``:
-    of the ids in the files; uint16 holds ids below 65,536. ``shuffle_memory``: bytes; changes time, never a byte of
-    the shards.
+    ``seed``: of the order of documents in parts. ``shard_size_tokens``: tokens of each shard but the last.
+    ``n_shards``: how many full shards are written, the documents behind them left out; null for all that the documents
+    fill. ``cross_document_boundary``: whether a document may begin in a shard and end in the next; else the rest of a
+    shard is padded with EOS where the next document does not fit. ``dtype``: of the ids in the files; uint16 holds ids
+    below 65,536. ``shuffle_memory``: bytes; changes time, never a byte of the shards.
     """
 
     seed: NonNegativeInt
     shard_size_tokens: PositiveInt
+    n_shards: PositiveInt | None = None
+    cross_document_boundary: bool = False
     dtype: Literal["uint16", "uint32"] = "uint32"
     shuffle_memory: PositiveInt
+
+    @property
+    def cutting(self) -> dict[str, Any]:
+        """How shards are cut, where that is not as the earlier versions did: what these made keeps its fingerprint."""
+        return {
+            **({} if self.cross_document_boundary else {"cross_document_boundary": False}),
+            **({} if self.n_shards is None else {"n_shards": self.n_shards}),
+        }
 
 
 class ProvenanceParameters(_Parameters):

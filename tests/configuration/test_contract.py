@@ -98,6 +98,11 @@ def test_parameters_of_two_pipelines_are_compared() -> None:
     for groups, streams, message in (
         (changed(shards, "training", streams=("compact",)), of_shards, "this job trains on raw_shards"),
         (changed(shards, "packing", shard_size_tokens=900_000), of_shards, "it fills no shard"),
+        (
+            changed(shards, "packing", n_shards=17, cross_document_boundary=True),
+            of_shards,
+            "850,000 in all, and ingestion.mixture.target_total_tokens is 806,000: 44,000 are missing",
+        ),
         (counted_with(shards, corpus), of_shards, "of 16,384 tokens is trained on the selected documents: give a tok"),
         (changed(shards, "tokenization", tokenizer__expect_eos_id=50_257), of_shards, "outside its vocabulary"),
         (
@@ -181,7 +186,12 @@ def test_the_configuration_of_raw_shards_has_hashes_of_what_made_them() -> None:
     assert one["_tokenizer_family"] == one["pipeline"]["tokenizer"]["name"] == "gpt2"
     tokenizer, sharding = one["pipeline"]["tokenizer"], one["pipeline"]["sharding"]
     assert (tokenizer["vocab_size"], tokenizer["eos_token_id"], tokenizer["pad_token_id"]) == (50_257, 50_256, 50_256)
-    assert sharding == {"shard_size_tokens": 50_000_000, "dtype": "uint32", "target_total_tokens": 8_000_000_000}
+    assert sharding == {
+        "shard_size_tokens": 50_000_000,
+        "dtype": "uint32",
+        "target_total_tokens": 8_000_000_000,
+        "cross_document_boundary_ok": False,
+    }
     assert one["_raw_shards"] == "cd" * 32 and one["_generator"].startswith("everytoken ")
     smaller = configuration(**changed(groups, "packing", shard_size_tokens=1_000_000))
     assert (smaller["_mixture_hash"], smaller["_config_hash"] == one["_config_hash"]) == (one["_mixture_hash"], False)

@@ -103,6 +103,14 @@ def _shards(ingestion: IngestionParameters, packing: PackingParameters) -> Itera
             f"packing.shard_size_tokens is {packing.shard_size_tokens:,}, and the mixture has "
             f"{mixture.target_total_tokens:,} tokens: it fills no shard. Make shards smaller, or mix more"
         )
+    elif mixture is not None and packing.n_shards is not None and mixture.unit == "tokens":
+        needed = packing.n_shards * packing.shard_size_tokens
+        if packing.cross_document_boundary and mixture.target_total_tokens < needed:
+            yield (
+                f"packing.n_shards is {packing.n_shards:,} of {packing.shard_size_tokens:,} tokens, {needed:,} in all, "
+                f"and ingestion.mixture.target_total_tokens is {mixture.target_total_tokens:,}: "
+                f"{needed - mixture.target_total_tokens:,} are missing. Mix more, or pack fewer shards"
+            )
 
 
 def _vocabulary(tokenization: TokenizationParameters, packing: PackingParameters | None) -> Iterator[str]:

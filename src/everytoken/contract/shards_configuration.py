@@ -40,6 +40,8 @@ def data_configuration(
             "shard_size_tokens": packing.shard_size_tokens,
             "dtype": packing.dtype,
             "target_total_tokens": None if mixture is None else mixture.target_total_tokens,
+            **({} if packing.cross_document_boundary else {"cross_document_boundary_ok": False}),
+            **({} if packing.n_shards is None else {"n_shards": packing.n_shards}),
         },
         "dedup": ingestion.dedup.model_dump(mode="json"),
         "seed": packing.seed,

@@ -45,6 +45,7 @@ def pack_raw_shards(
         seed=parameters.seed,
         shuffle_memory=parameters.shuffle_memory,
         names=["unannotated", "annotated"],
+        **parameters.cutting,
     )
 
 
@@ -65,6 +66,7 @@ def make_raw_shards_index(
         seed=parameters.seed,
         shard_size_tokens=parameters.shard_size_tokens,
         memory=parameters.shuffle_memory,
+        **parameters.cutting,
     )
 
 
