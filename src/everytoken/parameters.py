@@ -145,6 +145,11 @@ class IngestionParameters(_Parameters):
             return self.mixture
         return self.mixture.among(self.active_sources)
 
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether the budgets of the mixture are tokens of the job's tokenizer, so that documents are encoded first."""
+        return self.mixture is not None and self.mixture.unit == "tokens"
+
 
 _SCORERS: dict[str, type[BaseModel]] = {
     "embedded": EmbeddedScorer,
@@ -366,13 +371,30 @@ class TokenizationParameters(_Parameters):
         """Return how documents are encoded with the tokenizer that these parameters make."""
         return EncodingRules(tokenizer, self.eos_token, self.special_tokens_in_text)
 
+    def counting_rules(self, tokenizer: Artifact) -> EncodingRules:
+        """Return how documents are encoded to count their tokens before the selection.
+
+        A text that spells a special token is no error there: not every document that is counted is selected.
+        """
+        spelled = self.special_tokens_in_text
+        return EncodingRules(tokenizer, self.eos_token, "literal" if spelled == "error" else spelled)
+
     def encoding(self, tokenizer: Artifact, certificate: Artifact, documents: int) -> dict[str, Any]:
         """Return what documents are encoded with, whatever consumes them; ``documents``: how many there are."""
-        proof = self.certificate
         return {
             "rules": self.encoding_rules(tokenizer),
-            "certificate": certificate,
             "max_lossy_share": self.max_lossy_share,
+            **self._engines(certificate, documents),
+        }
+
+    def counting(self, tokenizer: Artifact, certificate: Artifact, documents: int) -> dict[str, Any]:
+        """Return what the tokens of documents are counted with; ``documents``: how many there are."""
+        return {"rules": self.counting_rules(tokenizer), **self._engines(certificate, documents)}
+
+    def _engines(self, certificate: Artifact, documents: int) -> dict[str, Any]:
+        proof = self.certificate
+        return {
+            "certificate": certificate,
             "engine": self.engine,
             "recheck": Recheck.capped(proof.recheck_share, proof.seed, proof.recheck_documents, documents),
         }
@@ -491,15 +513,27 @@ class FinetuningParameters(_Parameters):
 class PackingParameters(_Parameters):
     """Raw shards.
 
-    ``seed``: of the order of documents in parts. ``shard_size_tokens``: tokens of each shard but the last. ``dtype``:
-    of the ids in the files; uint16 holds ids below 65,536. ``shuffle_memory``: bytes; changes time, never a byte of
-    the shards.
+    ``seed``: of the order of documents in parts. ``shard_size_tokens``: tokens of each shard but the last.
+    ``n_shards``: how many full shards are written, the documents behind them left out; null for all that the documents
+    fill. ``cross_document_boundary``: whether a document may begin in a shard and end in the next; else the rest of a
+    shard is padded with EOS where the next document does not fit. ``dtype``: of the ids in the files; uint16 holds ids
+    below 65,536. ``shuffle_memory``: bytes; changes time, never a byte of the shards.
     """
 
     seed: NonNegativeInt
     shard_size_tokens: PositiveInt
+    n_shards: PositiveInt | None = None
+    cross_document_boundary: bool = False
     dtype: Literal["uint16", "uint32"] = "uint32"
     shuffle_memory: PositiveInt
+
+    @property
+    def cutting(self) -> dict[str, Any]:
+        """How shards are cut, where that is not as the earlier versions did: what these made keeps its fingerprint."""
+        return {
+            **({} if self.cross_document_boundary else {"cross_document_boundary": False}),
+            **({} if self.n_shards is None else {"n_shards": self.n_shards}),
+        }
 
 
 class ProvenanceParameters(_Parameters):

@@ -82,6 +82,15 @@ def changed(groups: dict[str, Any], name: str, **updates: Any) -> dict[str, Any]
     return {**groups, name: type(model).model_validate(tree)}
 
 
+def counted_with(groups: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """The groups with a mixture in tokens, and the tokenizer that another job trains."""
+    mixture = {"unit": "tokens", "chars_per_token": None}
+    counted = changed(groups, "ingestion", **{f"mixture__{name}": value for name, value in mixture.items()})
+    tokenizer = {**other["tokenization"].tokenizer.model_dump(), "vocab_size": 16_384}
+    tree = {**groups["tokenization"].model_dump(), "tokenizer": tokenizer}
+    return {**counted, "tokenization": type(groups["tokenization"]).model_validate(tree)}
+
+
 def test_parameters_of_two_pipelines_are_compared() -> None:
     shards, of_shards = groups_of_job("mamba_small")
     chat, of_chat = groups_of_job("mythos_small")
@@ -89,6 +98,12 @@ def test_parameters_of_two_pipelines_are_compared() -> None:
     for groups, streams, message in (
         (changed(shards, "training", streams=("compact",)), of_shards, "this job trains on raw_shards"),
         (changed(shards, "packing", shard_size_tokens=900_000), of_shards, "it fills no shard"),
+        (
+            changed(shards, "packing", n_shards=17, cross_document_boundary=True),
+            of_shards,
+            "850,000 in all, and ingestion.mixture.target_total_tokens is 806,000: 44,000 are missing",
+        ),
+        (counted_with(shards, corpus), of_shards, "of 16,384 tokens is trained on the selected documents: give a tok"),
         (changed(shards, "tokenization", tokenizer__expect_eos_id=50_257), of_shards, "outside its vocabulary"),
         (
             changed(changed(shards, "packing", dtype="uint16"), "tokenization", tokenizer__expect_vocab_size=70_000),
@@ -171,7 +186,12 @@ def test_the_configuration_of_raw_shards_has_hashes_of_what_made_them() -> None:
     assert one["_tokenizer_family"] == one["pipeline"]["tokenizer"]["name"] == "gpt2"
     tokenizer, sharding = one["pipeline"]["tokenizer"], one["pipeline"]["sharding"]
     assert (tokenizer["vocab_size"], tokenizer["eos_token_id"], tokenizer["pad_token_id"]) == (50_257, 50_256, 50_256)
-    assert sharding == {"shard_size_tokens": 50_000_000, "dtype": "uint32", "target_total_tokens": 8_000_000_000}
+    assert sharding == {
+        "shard_size_tokens": 50_000_000,
+        "dtype": "uint32",
+        "target_total_tokens": 8_000_000_000,
+        "cross_document_boundary_ok": False,
+    }
     assert one["_raw_shards"] == "cd" * 32 and one["_generator"].startswith("everytoken ")
     smaller = configuration(**changed(groups, "packing", shard_size_tokens=1_000_000))
     assert (smaller["_mixture_hash"], smaller["_config_hash"] == one["_config_hash"]) == (one["_mixture_hash"], False)

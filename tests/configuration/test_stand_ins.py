@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.test_run import ROOT, Project, made
@@ -20,7 +21,15 @@ _CPU_SECONDS = 300
 def of_shards(data: Path) -> None:
     manifest = read(data / "05_model_input/raw_shards/manifest.json")
     sizes = [shard["tokens"] for shard in manifest["shards"]]
-    assert len(sizes) == 16 and set(sizes[:-1]) == {50_000} and 0 < sizes[-1] <= 50_000
+    files = sorted((data / "05_model_input/raw_shards").glob("shard_*.bin"))
+    ids = [np.fromfile(file, "<u4") for file in files]
+    assert sizes == [len(of) for of in ids] == [50_000] * 16
+    assert [file.stat().st_size for file in files] == [200_000] * 16
+    assert {int(of[-1]) for of in ids} == {50_256}, "every shard ends with a document or its padding"
+    assert manifest["padding_tokens"] == sum(shard["padding_tokens"] for shard in manifest["shards"]) > 0
+    selection = read(data / "02_intermediate/selection/ledger.json")["statistics"]
+    for row in selection["mixture"]:
+        assert 0 <= row["tokens"] - row["budget_tokens"] < 20_000, "the budget, and less than a document"
     assert (manifest["vocab_size"], manifest["eos_id"], manifest["dtype"]) == (50_257, 50_256, "uint32")
     statistics = [
         part["statistics"] for part in read(data / "05_model_input/whole_unannotated_tokens/ledger.json")["parts"]
@@ -70,6 +79,10 @@ def test_a_stand_in_runs_to_its_end_and_makes_nothing_again(
     check(tmp_path / "project/data" / env)
     assert made(project.kedro("run", "--env", env)) == []
     assert "step 0, sequence 0" in project.everytoken("trace", "--env", env, "--step", "0")
+    if env == "mamba_small":
+        assert "padding: " in project.everytoken("trace", "--env", env, "--stream", "raw_shards", "--window", "195")
+        assert " checks hold" in project.everytoken("verify", "--env", env, "--full")
+        assert "tokens of padding at the ends of the raw_shards" in project.everytoken("summary", "--env", env)
 
 
 def cpu_seconds() -> float:

@@ -26,13 +26,14 @@ DATASETS = {
     ("JsonFile", "01_raw"): "shard_plan upstream_changes",
     ("UpstreamFiles", "01_raw"): "score_files upstream_files",
     ("ArtifactFolder", "02_intermediate"): (
-        "document_matches duplicates evaluation_ngrams manifest_contradictions ngram_counts selection"
+        "counting_certificate counting_tokenizer document_matches duplicates evaluation_ngrams "
+        "manifest_contradictions ngram_counts selection"
     ),
     ("ShardStore", "02_intermediate"): (
         "canary_documents contamination document_sketches documents dropped_documents located_documents "
-        "ngram_matches upstream_documents"
+        "ngram_matches token_counts upstream_documents"
     ),
-    ("WhenMade", "02_intermediate"): "canary_documents_when_made",
+    ("WhenMade", "02_intermediate"): "canary_documents_when_made token_counts_when_made",
     ("ArtifactFolder", "03_primary"): "classifications",
     ("JsonFile", "03_primary"): "scorer_metadata",
     ("ShardStore", "03_primary"): "scored_documents",
@@ -89,6 +90,7 @@ OTHER_PATHS = {
     "canary_tokens_when_made": "canary_tokens",
     "raw_shards_when_made": "raw_shards",
     "subsampling_metadata": "metadata.json",
+    "token_counts_when_made": "token_counts",
     "whole_annotated_tokens_when_made": "whole_annotated_tokens",
     "whole_unannotated_tokens_when_made": "whole_unannotated_tokens",
 }
@@ -125,14 +127,14 @@ def test_every_dataset_of_a_pipeline_is_of_this_type_and_path(context: KedroCont
 def test_every_entry_and_every_factory_is_used(context: KedroContext) -> None:
     resolver = context.catalog.config_resolver
     entries = {name for name in context.config_loader["catalog"] if not name.startswith("_")}
-    assert len(entries) < 65
+    assert len(entries) < 67
     assert entries == {name if name in entries else resolver.match_dataset_pattern(name) for name in _names()}
 
 
 def test_what_has_digests_has_a_validator_that_no_load_waits_for(context: KedroContext) -> None:
     catalog = context.catalog
     stored = {name for name in _names() if type(catalog[name]).__name__ in STORED}
-    assert set(catalog.validator_specs) == stored and len(stored) == 60
+    assert set(catalog.validator_specs) == stored and len(stored) == 64
     assert not any(spec.enabled for spec in catalog.validator_specs.values())
 
 

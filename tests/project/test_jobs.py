@@ -65,6 +65,8 @@ def test_command_session_and_viz_have_the_job_of_an_environment(env: str) -> Non
     assert len(job) > 20 or configured["job"] == "pretraining"
     if env in ("spp", "spp_scored", "spp_small"):  # canary documents are trained on, and nothing is held out
         job = (job | names(registered["canary"])) - names(registered["evaluation"])
+    if env == "mamba_small":  # its budgets are in tokens
+        job |= {f"ingestion.{name}" for name in names(registered["counting"])}
     assert [names(one) for one in (*given, shown["__default__"])] == [job] * 3
     assert set(JOBS) <= set(shown)
 

@@ -131,9 +131,10 @@ def sequence_lines(sequence: JsonRecord, run: str | None) -> Iterator[str]:
     for number, span in enumerate(sequence["documents"]):
         if _is_asked(sequence, span):
             yield from _span_lines(span, token, sequence["texts"][number] if "texts" in sequence else None)
-    begin, end = sequence["padding"]
-    if token is None and begin < end and sequence["documents_known"]:
-        yield f"[{begin}, {end})  padding: {end - begin} times EOS, none counts in the loss"
+    if token is None and sequence["documents_known"]:
+        for begin, end in (*sequence["padding_between"], sequence["padding"]):
+            if begin < end:
+                yield f"[{begin}, {end})  padding: {end - begin} times EOS, none counts in the loss"
 
 
 def _is_asked(sequence: JsonRecord, span: JsonRecord) -> bool:

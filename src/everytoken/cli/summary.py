@@ -14,7 +14,7 @@ from everytoken.corpus.scoring import ClassificationStatistics
 from everytoken.shards import Artifact, Shards, digests_in
 from everytoken.tokens.encoding import EncodedCounts, counts_in, sum_counts
 from everytoken.tokens.engines import EngineProof
-from everytoken.tokens.streams import CompactStatistics, StreamKind, kind_of_dataset, kinds_by_name
+from everytoken.tokens.streams import CompactStatistics, RawShardStatistics, StreamKind, kind_of_dataset, kinds_by_name
 from everytoken.tokens.tokenizer import TokenizerIds
 from everytoken.training.evaluation import BitsPerByte
 
@@ -265,6 +265,16 @@ def _counted(read: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
         if kind.layout == "packed" and kind.dataset in read:
             remainder = read[kind.dataset].statistics_as(CompactStatistics)["remainder_tokens"]
             yield remainder, f"tokens at the end of the {kind.name} stream that fill no window"
+        if kind.layout == "flat" and kind.dataset in read:
+            yield from _cut_to_shards(kind, read[kind.dataset].statistics_as(RawShardStatistics))
+
+
+def _cut_to_shards(kind: StreamKind, made: RawShardStatistics) -> Iterator[tuple[int, str]]:
+    """Yield the documents and tokens behind the last shard, and the padding, which is not set aside but added."""
+    if (left_out := made.get("left_out")) is not None:
+        yield left_out["documents"], f"documents behind the last of the {kind.name} (packing.n_shards)"
+        yield left_out["tokens"], f"tokens behind the last of the {kind.name}"
+    yield made.get("padding_tokens", 0), f"tokens of padding at the ends of the {kind.name}, added, of no document"
 
 
 def _where_to_look(env: str, is_trained: bool, is_to_release: bool) -> Iterator[str]:

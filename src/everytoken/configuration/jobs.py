@@ -240,6 +240,10 @@ class JobContext(KedroContext):
             if name in pipelines:
                 _REGISTERED.setdefault(name, pipelines[name])
                 pipelines[name] = part
+        if _counts_tokens(loader):
+            for name in [name for name, whole in pipelines.items() if _selects(whole)]:
+                _REGISTERED.setdefault(name, pipelines[name])
+                pipelines[name] += _counting()
         if "__default__" in pipelines and _EVALUATION in _namespaces(pipelines["__default__"]) and _holds_none(loader):
             loader.tell("subsampling.held_out_share is 0: nothing is held out, and the evaluation is left out")
             kept = [node for node in pipelines["__default__"].nodes if _namespace(node) != _EVALUATION]
@@ -377,6 +381,25 @@ def _holds_none(loader: JobConfigLoader) -> bool:
     except InterpolationKeyError:
         return False
     return isinstance(subsampling, Mapping) and subsampling.get("held_out_share") == 0
+
+
+def _counts_tokens(loader: JobConfigLoader) -> bool:
+    """Return whether the budgets of the mixture are tokens, which are counted before documents are selected."""
+    try:
+        mixture = (loader["parameters"].get("ingestion") or {}).get("mixture")
+    except InterpolationKeyError:
+        return False
+    return isinstance(mixture, Mapping) and mixture.get("unit") == "tokens"
+
+
+def _counting() -> Pipeline:
+    """Return the nodes that count tokens, as a part of the ingestion: they lie between nodes of it."""
+    made: Pipeline = import_module("everytoken.pipelines.counting").create_pipeline()
+    return Pipeline(made, namespace="ingestion", prefix_datasets_with_namespace=False)
+
+
+def _selects(pipeline: Pipeline) -> bool:
+    return any("selection" in node.outputs for node in pipeline.nodes)
 
 
 def _finds_excluded(node: Node) -> bool:

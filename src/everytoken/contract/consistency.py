@@ -11,6 +11,7 @@ from everytoken.parameters import (
     PackingParameters,
     SubsamplingParameters,
     TokenizationParameters,
+    TrainedTokenizer,
     TrainingParameters,
 )
 
@@ -59,6 +60,8 @@ def contradictions(groups: Mapping[str, Any], streams: frozenset[str] | None) ->
         yield from _targets(ingestion, subsampling)
     if ingestion is not None and packing is not None:
         yield from _shards(ingestion, packing)
+    if ingestion is not None and tokenization is not None:
+        yield from _circle(ingestion, tokenization)
     if tokenization is not None:
         yield from _vocabulary(tokenization, packing)
         yield from _lengths(tokenization, groups)
@@ -83,6 +86,16 @@ def _targets(ingestion: IngestionParameters, subsampling: SubsamplingParameters)
         )
 
 
+def _circle(ingestion: IngestionParameters, tokenization: TokenizationParameters) -> Iterator[str]:
+    chosen = tokenization.tokenizer
+    if ingestion.counts_tokens and isinstance(chosen, TrainedTokenizer):
+        yield (
+            "ingestion.mixture.unit is tokens, counted before documents are selected, and tokenization.tokenizer of "
+            f"{chosen.vocab_size:,} tokens is trained on the selected documents: give a tokenizer that exists (kind: "
+            "file, hub or archive), or estimate tokens (ingestion.mixture.unit: estimated)"
+        )
+
+
 def _shards(ingestion: IngestionParameters, packing: PackingParameters) -> Iterator[str]:
     mixture = ingestion.active_mixture
     if mixture is not None and mixture.target_total_tokens < packing.shard_size_tokens:
@@ -90,6 +103,14 @@ def _shards(ingestion: IngestionParameters, packing: PackingParameters) -> Itera
             f"packing.shard_size_tokens is {packing.shard_size_tokens:,}, and the mixture has "
             f"{mixture.target_total_tokens:,} tokens: it fills no shard. Make shards smaller, or mix more"
         )
+    elif mixture is not None and packing.n_shards is not None and mixture.unit == "tokens":
+        needed = packing.n_shards * packing.shard_size_tokens
+        if packing.cross_document_boundary and mixture.target_total_tokens < needed:
+            yield (
+                f"packing.n_shards is {packing.n_shards:,} of {packing.shard_size_tokens:,} tokens, {needed:,} in all, "
+                f"and ingestion.mixture.target_total_tokens is {mixture.target_total_tokens:,}: "
+                f"{needed - mixture.target_total_tokens:,} are missing. Mix more, or pack fewer shards"
+            )
 
 
 def _vocabulary(tokenization: TokenizationParameters, packing: PackingParameters | None) -> Iterator[str]:

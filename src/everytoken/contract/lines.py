@@ -21,6 +21,10 @@ from everytoken.parameters import (
 
 _Lines = Iterator[tuple[str, str]]
 _WIDTH = 12
+_UNITS = {
+    "estimated": "tokens are estimated by characters (ingestion.mixture.chars_per_token)",
+    "tokens": "tokens are those of the tokenizer of this job, EOS included",
+}
 
 
 def contract_lines(groups: Mapping[str, Any]) -> Iterator[str]:
@@ -56,6 +60,7 @@ def _sources(ingestion: IngestionParameters, groups: Mapping[str, Any]) -> _Line
         yield "files", f"{some}{of}, from place {plan.offset:,} of the order of seed {plan.seed}"
     if mixture is not None:
         yield "corpus", f"{mixture.target_total_tokens:,} tokens"
+        yield "unit", _UNITS[mixture.unit]
 
 
 def _upstream(upstream: Any) -> str:
@@ -102,8 +107,15 @@ def _tokenizer(chosen: TokenizerParameters, eos_token: str) -> str:
 
 def _shards(packing: PackingParameters, groups: Mapping[str, Any]) -> _Lines:
     mixture = groups["ingestion"].active_mixture if "ingestion" in groups else None
-    number = "" if mixture is None else f"{-(-mixture.target_total_tokens // packing.shard_size_tokens):,} shards of "
+    shards = packing.n_shards
+    if shards is None and mixture is not None:
+        shards = -(-mixture.target_total_tokens // packing.shard_size_tokens)
+    number = "" if shards is None else f"{shards:,} shards of "
     yield "shard size", f"{number}{packing.shard_size_tokens:,} tokens ({packing.dtype})"
+    if packing.n_shards is not None:
+        yield "shards", f"exactly {packing.n_shards:,}, all full; the documents behind them are left out"
+    if not packing.cross_document_boundary:
+        yield "shard ends", "no document crosses one: the rest of a shard is padded with EOS, without loss"
 
 
 def _training(training: TrainingParameters, groups: Mapping[str, Any]) -> _Lines:

@@ -6,7 +6,7 @@ from importlib.metadata import version
 from typing import Any
 
 from everytoken.parameters import IngestionParameters, PackingParameters, TokenizationParameters, TrainedTokenizer
-from everytoken.shards import value_digest
+from everytoken.shards import recipe_value, value_digest
 from everytoken.tokens.tokenizer import TokenizerIds
 
 
@@ -25,7 +25,7 @@ def data_configuration(
     """
     chosen, mixture = tokenization.tokenizer, ingestion.active_mixture
     sources = {name: source.model_dump(mode="json") for name, source in ingestion.active_sources.items()}
-    mixed = {"sources": sources, "mixture": None if mixture is None else mixture.model_dump(mode="json")}
+    mixed = {"sources": sources, "mixture": None if mixture is None else recipe_value(mixture, "mixture")}
     family = "everytoken-bpe" if isinstance(chosen, TrainedTokenizer) else chosen.known_as or chosen.label
     pipeline = {
         "tokenizer": {
@@ -40,6 +40,8 @@ def data_configuration(
             "shard_size_tokens": packing.shard_size_tokens,
             "dtype": packing.dtype,
             "target_total_tokens": None if mixture is None else mixture.target_total_tokens,
+            **({} if packing.cross_document_boundary else {"cross_document_boundary_ok": False}),
+            **({} if packing.n_shards is None else {"n_shards": packing.n_shards}),
         },
         "dedup": ingestion.dedup.model_dump(mode="json"),
         "seed": packing.seed,

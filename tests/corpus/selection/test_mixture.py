@@ -88,7 +88,7 @@ def test_budgets_of_the_published_recipe() -> None:
 def test_a_budget_in_characters_is_the_least_that_reaches_the_tokens() -> None:
     for ratio, tokens in ((4.068, 1_000), (0.1, 7), (3.3333, 1)):
         budget = budgets(recipe({"a": 1.0}, tokens, chars_per_token=ratio))["a"]
-        assert budget.characters / Fraction(repr(ratio)) >= tokens > (budget.characters - 1) / Fraction(repr(ratio))
+        assert budget.amount / Fraction(repr(ratio)) >= tokens > (budget.amount - 1) / Fraction(repr(ratio))
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,14 @@ from everytoken.provenance.indexes.stream_index import (
 )
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Artifact, Shards
-from everytoken.tokens import EncodingRules, open_encoder, open_indexed, write_annotated_stream, write_compact_stream
+from everytoken.tokens import (
+    EncodingRules,
+    StreamError,
+    open_encoder,
+    open_indexed,
+    write_annotated_stream,
+    write_compact_stream,
+)
 from everytoken.tokens.chat.conversations import encode_chats, spans_of_lines
 from everytoken.tokens.chat.parameters import ChatParameters
 from everytoken.tokens.chat.windows import write_chat_windows
@@ -162,6 +169,74 @@ def test_the_index_of_raw_shards_is_exact_for_any_memory(
             by_token.position(*divmod(len(flat), shard_size))
 
 
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(st.lists(DOCUMENTS, min_size=1, max_size=3), min_size=2, max_size=2),
+    st.integers(1, 12),
+    st.integers(0, 99),
+    st.integers(10, 40),
+    st.booleans(),
+    st.none() | st.integers(1, 4),
+)
+def test_the_index_of_shards_that_are_padded_or_leave_documents_out_is_exact(
+    made_of: list[list[list[tuple[str, int]]]],
+    seq_length: int,
+    seed: int,
+    shard_size: int,
+    crosses: bool,
+    n_shards: int | None,
+) -> None:
+    cutting = {"cross_document_boundary": crosses, "n_shards": n_shards}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        tokens = [
+            stored(folder / str(i), [sourced(part, 2 * i + j) for j, part in enumerate(parts)], 3)
+            for i, parts in enumerate(made_of)
+        ]
+        try:
+            built = pack(folder / "out", tokens, seed, shard_size, **cutting)
+        except StreamError as error:
+            assert n_shards is not None and "tokens are missing" in str(error)
+            return
+        index_shards(folder / "index", tokens, seed, shard_size, built, 300, **cutting)
+        flat, documents = open_tokens(folder / "out"), tokens_of(*tokens)
+        by_token, covered = open_flat_index(folder / "index"), np.zeros(len(flat), bool)
+        assert by_token.tokens == len(flat)
+        whole = by_token.spans_between(0, len(flat))
+        assert len({span.document for span in whole}) == len(whole) == built.statistics["documents"]
+        for span in whole:
+            assert flat[span.at : span.until].tolist() == documents[span.document][span.first : span.end]
+            assert by_token.range_of(span.document) == (
+                span.at - span.first,
+                span.at - span.first + len(documents[span.document]),
+            )
+            covered[span.at : span.until] = True
+        padding = ~covered
+        assert padding.sum() == built.statistics.get("padding_tokens", 0)
+        assert (flat[:][padding] == EOS).all()
+        assert [list(span) for span in flat.padding_between(0, len(flat))] == runs(padding)
+        index = open_stream_index(folder / "index", seq_length)
+        seen = np.zeros(len(flat), bool)
+        for document, content in enumerate(documents):
+            for window, span in index.windows_of(document):
+                assert span in index.spans(window)
+                start = window * seq_length + span.at
+                assert flat[start : start + span.end - span.first].tolist() == content[span.first : span.end]
+                seen[start : start + span.end - span.first] = True
+        read = index.windows * seq_length + 1 if index.windows else 0
+        assert np.array_equal(seen[:read], covered[:read]) and not seen[read:].any()
+        left = set(range(len(documents))) - {span.document for span in whole}
+        assert len(left) == built.statistics.get("left_out", {"documents": 0})["documents"]
+        assert all(index.windows_of(document) == [] for document in left)
+        assert all(index.tokens_of(document) == len(documents[document]) for document in left)
+
+
+def runs(true: np.ndarray) -> list[list[int]]:
+    """The ranges [begin, end) of True; a shard's padding ends where the next shard begins with a document."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], true.astype(np.int8), [0]])))
+    return edges.reshape(-1, 2).tolist()
+
+
 def test_a_megatron_stream_of_documents_is_its_own_index(tmp_path: Path) -> None:
     documents = [[5, 0], [0], [7, 8, 9, 10, 11, 12, 13, 0], [0], [3, 0]]
     write_indexed(tmp_path / "documents", documents)
@@ -278,17 +353,21 @@ def sourced(documents: Sequence[tuple[str, int]], part: int) -> pa.Table:
     return table.set_column(table.column_names.index("source"), "source", sources)
 
 
-def pack(out: Path, tokens: Sequence[Shards], seed: int, shard_size: int, tokenizer: Artifact | None = None) -> Any:
+def pack(
+    out: Path, tokens: Sequence[Shards], seed: int, shard_size: int, tokenizer: Artifact | None = None, **cutting: Any
+) -> Any:
     out.mkdir()
     common = {"dtype": "uint32", "seed": seed, "shuffle_memory": 1 << 20, "tokenizer": tokenizer or tokenizer_of()}
-    return write_raw_shards(out, tokens=tokens, shard_size_tokens=shard_size, **common)
+    return write_raw_shards(out, tokens=tokens, shard_size_tokens=shard_size, **common, **cutting)
 
 
-def index_shards(folder: Path, tokens: Sequence[Shards], seed: int, shard_size: int, built: Any, memory: int) -> None:
+def index_shards(
+    folder: Path, tokens: Sequence[Shards], seed: int, shard_size: int, built: Any, memory: int, **cutting: Any
+) -> None:
     folder.mkdir()
     splits = dict(zip(("unannotated", "annotated"), tokens, strict=True))
     given = {"stream": made(built), "seed": seed, "shard_size_tokens": shard_size, "memory": memory}
-    index_raw_shards(folder, lengths=splits, order=("unannotated", "annotated"), **given)
+    index_raw_shards(folder, lengths=splits, order=("unannotated", "annotated"), **given, **cutting)
 
 
 def write_indexed(prefix: Path, documents: Sequence[Sequence[int]]) -> None:

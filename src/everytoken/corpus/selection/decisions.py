@@ -7,7 +7,8 @@ In this order, a document is set aside
 - as ``beyond_payload_cap`` of its source: what stays is the longest prefix, in plan order, of the documents left whose
   UTF-8 bytes sum to at most ``max_text_bytes``. It ends at a document: the first that does not fit and all after it go,
   also shorter ones that would;
-- as ``beyond_budget`` of its source in a mixture: documents are taken in plan order while the budget is not reached.
+- as ``beyond_budget`` of its source in a mixture: documents are taken in plan order while the budget is not reached,
+  in characters or in tokens as the mixture says (`everytoken.corpus.selection.mixture`).
 
 The decision is made once, for all documents, from a few numbers of each (no text is read): a byte a document in
 ``codes.npy``, 0 to stay or the number of the reason in `DECISIONS`. With a mixture the order of the mixed corpus is
@@ -66,6 +67,7 @@ def select(
     max_text_bytes: Mapping[str, int | None],
     mixture: MixtureParameters | None,
     contamination: Shards | None = None,
+    token_counts: Shards | None = None,
 ) -> Built:
     """Decide which documents stay; see the module docstring.
 
@@ -80,22 +82,31 @@ def select(
         mixture: the recipe, or None to keep everything.
         contamination: parts of `everytoken.corpus.decontamination.contamination.judge_part` of these documents, or
             None to keep what is contaminated.
+        token_counts: parts of these documents with a column ``tokens``, for a mixture in tokens; None for any other.
 
     Returns:
         Statistics: ``by_source`` with rows_in, kept, set_aside by reason, characters and utf8_bytes of what stays;
         ``mixture``, the table of `mixture_table` or null, and ``warnings``.
 
     Raises:
-        SelectionError: a part of several sources, a source without cap or weight, or one that runs dry.
+        SelectionError: a part of several sources, a source without cap or weight, or one that runs dry; or a mixture
+            in tokens without their counts, or with those of other documents.
     """
+    if (mixture is not None and mixture.unit == "tokens") != (token_counts is not None):
+        raise SelectionError(
+            "the budgets of a mixture are in tokens exactly where token_counts are given: give the counts of these "
+            f"documents, or none; mixture.unit is {None if mixture is None else mixture.unit}"
+        )
+    amounts = _Amounts(documents, token_counts)
     sources = _Sources(max_text_bytes, mixture)
     codes = np.lib.format.open_memmap(folder / _CODES, mode="w+", dtype=np.uint8, shape=(documents.rows,))
-    parts = _decide(documents, None if duplicates is None else Duplicates(duplicates), contamination, sources, codes)
+    repeats = None if duplicates is None else Duplicates(duplicates)
+    parts = _decide(amounts, repeats, contamination, sources, codes)
     np.save(folder / _PARTS, parts)
     table: list[MixtureRow] | None = None
     warnings: list[str] = []
     if mixture is not None:
-        table = _mix(folder / MIXED_ORDER, documents, codes, parts, sources, mixture)
+        table = _mix(folder / MIXED_ORDER, amounts, codes, parts, sources, mixture)
         warnings = beyond_tolerance(table, mixture.tolerance)
     codes.flush()
     write_text(folder / _SOURCES, canonical_json(sources.names) + "\n")
@@ -119,18 +130,53 @@ class SelectionStatistics(TypedDict):
     warnings: list[str]
 
 
+@dataclass(frozen=True)
+class _Amounts:
+    """What each document counts of a budget: its tokens where they are counted, else its characters."""
+
+    documents: Shards
+    token_counts: Shards | None
+
+    @property
+    def column(self) -> str:
+        return "characters" if self.token_counts is None else "tokens"
+
+    def parts(self) -> Iterator[tuple[Part, Part]]:
+        """Yield each part of the documents, and the part with the amounts of its documents.
+
+        Raises:
+            SelectionError: the counts are of other documents.
+        """
+        if self.token_counts is None:
+            yield from zip(self.documents, self.documents, strict=True)
+            return
+        if (found := self.token_counts.part_rows) != (expected := self.documents.part_rows):
+            raise SelectionError(
+                f"the token counts have parts of {found} rows, and the documents of {expected}: count the tokens of "
+                "these documents again"
+            )
+        yield from zip(self.documents, self.token_counts, strict=True)
+
+    def of_part(self, part: Part) -> Integers:
+        """Return all amounts of a part that `parts` gave, int64 (rows,)."""
+        return np.concatenate(
+            [np.empty(0, np.int64), *(batch.column(0).to_numpy() for batch in part.batches([self.column]))]
+        ).astype(np.int64)
+
+
 @dataclass
 class _State:
     """What was decided about one source so far, and what may still be taken."""
 
     bytes_left: int | None
-    characters_needed: int | None
+    needed: int | None
     closed: bool = False  # the first document that did not fit has passed
     counts: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(DECISIONS), np.int64))
+    amount: int = 0
     characters: int = 0
     utf8_bytes: int = 0
 
-    def decide(self, codes: Codes, characters: Integers, utf8_bytes: Integers) -> None:
+    def decide(self, codes: Codes, characters: Integers, utf8_bytes: Integers, amounts: Integers) -> None:
         """Give the documents of a batch that have no reason yet (code 0) theirs, in order."""
         left = np.flatnonzero(codes == KEPT)
         if self.bytes_left is not None:
@@ -140,10 +186,11 @@ class _State:
             codes[left[fitting:]] = BEYOND_PAYLOAD_CAP
             left = left[:fitting]
             self.bytes_left -= int(utf8_bytes[left].sum())
-        if self.characters_needed is not None:
-            taken = documents_until(characters[left], self.characters_needed - self.characters)
+        if self.needed is not None:
+            taken = documents_until(amounts[left], self.needed - self.amount)
             codes[left[taken:]] = BEYOND_BUDGET
             left = left[:taken]
+        self.amount += int(amounts[left].sum())
         self.characters += int(characters[left].sum())
         self.utf8_bytes += int(utf8_bytes[left].sum())
         self.counts += np.bincount(codes, minlength=len(DECISIONS))
@@ -188,22 +235,23 @@ class _Sources:
                 f"it one in mixture.weights, or switch the source off."
             )
         self.names.append(name)
-        self.states[name] = _State(self._caps[name], self._budgets[name].characters if self._budgets else None)
+        self.states[name] = _State(self._caps[name], self._budgets[name].amount if self._budgets else None)
         return len(self.names) - 1
 
 
 def _decide(
-    documents: Shards,
+    amounts: _Amounts,
     duplicates: Duplicates | None,
     contamination: Shards | None,
     sources: _Sources,
     codes: Codes,
 ) -> Integers:
     """Fill ``codes``; return for each part the number of its source, its first position, and how many stay."""
-    parts = np.full((len(documents), 3), -1, np.int64)
+    parts = np.full((len(amounts.documents), 3), -1, np.int64)
     start = 0
-    for part, entry in zip(documents, parts, strict=True):
+    for (part, of), entry in zip(amounts.parts(), parts, strict=True):
         entry[1:] = start, 0
+        of_part = amounts.of_part(of) if of is not part else None
         if contamination is not None:
             codes[start + contaminated_rows(contamination, part)["document"].to_numpy()] = CONTAMINATED
         for batch in part.batches(["source", "characters", "utf8_bytes"]):
@@ -218,22 +266,23 @@ def _decide(
                 for pairs, code in ((duplicates.exact, DUPLICATE), (duplicates.near, NEAR_DUPLICATE)):
                     here[between(pairs, start, stop)[:, 0] - start] = code
             lengths, sizes = (batch.column(name).to_numpy() for name in ("characters", "utf8_bytes"))
-            sources.states[names[0]].decide(here, lengths, sizes)
+            counted = lengths if of_part is None else of_part[start - entry[1] : stop - entry[1]]
+            sources.states[names[0]].decide(here, lengths, sizes, counted)
             entry[2] += np.count_nonzero(here == KEPT)
             start = stop
     return parts
 
 
 def _mix(
-    path: Path, documents: Shards, codes: Codes, parts: Integers, sources: _Sources, mixture: MixtureParameters
+    path: Path, amounts: _Amounts, codes: Codes, parts: Integers, sources: _Sources, mixture: MixtureParameters
 ) -> list[MixtureRow]:
     """Write the order of the mixed corpus; return intended against realised."""
-    lengths = [partial(_lengths, documents, codes, parts, number) for number in range(len(sources.names))]
+    taken = [partial(_taken, amounts, codes, parts, number) for number in range(len(sources.names))]
     used: dict[str, Used] = {}
     dry = []
     for number, (name, budget) in enumerate(budgets(mixture).items()):
         try:
-            used[name] = _use(name, sources.states[name], budget.characters, lengths[number], mixture)
+            used[name] = _use(name, sources.states[name], budget.amount, taken[number], mixture)
         except SelectionError as error:
             dry.append(str(error))
     if dry:
@@ -243,13 +292,13 @@ def _mix(
 
     def sizes(name: str, of_documents: Callable[[], Iterator[int]]) -> Iterator[int]:
         again = chain.from_iterable(of_documents() for _ in count())
-        return (characters * unit[name] for characters in islice(again, used[name].uses))
+        return (amount * unit[name] for amount in islice(again, used[name].uses))
 
-    shares = [used[name].characters * unit[name] for name in sources.names]
+    shares = [used[name].amount * unit[name] for name in sources.names]
     kind = np.uint8 if len(shares) <= 256 else np.uint16
     total = sum(entry.uses for entry in used.values())
     order = np.lib.format.open_memmap(path, mode="w+", dtype=kind, shape=(total,))
-    chosen = interleave([sizes(*pair) for pair in zip(sources.names, lengths, strict=True)], shares)
+    chosen = interleave([sizes(*pair) for pair in zip(sources.names, taken, strict=True)], shares)
     for start in range(0, total, _ORDER_AT_ONCE):
         some = np.fromiter(islice(chosen, _ORDER_AT_ONCE), kind)
         order[start : start + len(some)] = some
@@ -257,30 +306,28 @@ def _mix(
     return mixture_table(mixture, used)
 
 
-def _lengths(documents: Shards, codes: Codes, parts: Integers, number: int) -> Iterator[int]:
-    """Yield the characters of the documents of a source that stay."""
-    for part, (source, start, kept) in zip(documents, parts.tolist(), strict=True):
+def _taken(amounts: _Amounts, codes: Codes, parts: Integers, number: int) -> Iterator[int]:
+    """Yield the amounts of the documents of a source that stay."""
+    for (_, of), (source, start, kept) in zip(amounts.parts(), parts.tolist(), strict=True):
         if source == number and kept:
-            for batch in part.batches(["characters"]):
+            for batch in of.batches([amounts.column]):
                 stays = codes[start : start + batch.num_rows] == KEPT
                 yield from batch.column(0).to_numpy()[stays].tolist()
                 start += batch.num_rows
 
 
-def _use(
-    name: str, state: _State, needed: int, lengths: Callable[[], Iterator[int]], mixture: MixtureParameters
-) -> Used:
-    """Return how often the documents of a source that stay are used, so that they give ``needed`` characters."""
+def _use(name: str, state: _State, needed: int, taken: Callable[[], Iterator[int]], mixture: MixtureParameters) -> Used:
+    """Return how often the documents of a source that stay are used, so that they give the amount ``needed``."""
     kept = int(state.counts[KEPT])
-    whole, rest = passes(name, state.characters, needed, mixture)
+    whole, rest = passes(name, state.amount, needed, mixture)
     if whole == 0:  # what stays ends with the document that reaches the budget
-        return Used(kept, kept, state.characters)
-    documents = characters = 0
-    for length in lengths():
-        if characters >= rest:
+        return Used(kept, kept, state.amount)
+    documents = given = 0
+    for amount in taken():
+        if given >= rest:
             break
-        documents, characters = documents + 1, characters + length
-    return Used(kept, whole * kept + documents, whole * state.characters + characters)
+        documents, given = documents + 1, given + amount
+    return Used(kept, whole * kept + documents, whole * state.amount + given)
 
 
 class Selection:

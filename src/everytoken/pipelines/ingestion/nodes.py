@@ -159,7 +159,11 @@ def report_contamination(contamination: Shards, counts: Artifact) -> Contaminati
 
 
 def choose_documents(
-    documents: Shards, duplicates: Artifact, contamination: Shards, parameters: IngestionParameters
+    documents: Shards,
+    duplicates: Artifact,
+    contamination: Shards,
+    token_counts: Shards | None,
+    parameters: IngestionParameters,
 ) -> Artifact:
     """Decide of every document whether it stays: duplicates, contamination, caps of the sources, budgets."""
     return plan_artifact(
@@ -169,6 +173,7 @@ def choose_documents(
         max_text_bytes={name: source.max_text_bytes for name, source in parameters.active_sources.items()},
         mixture=parameters.active_mixture,
         contamination=_to_remove(contamination, parameters),
+        **({"token_counts": token_counts} if parameters.counts_tokens else {}),
     )
 
 

@@ -80,7 +80,7 @@ def create_pipeline() -> Pipeline:
             ),
             Node(
                 choose_documents,
-                ["upstream_documents", "duplicates", "contamination", "params:ingestion"],
+                ["upstream_documents", "duplicates", "contamination", "token_counts_when_made", "params:ingestion"],
                 "selection",
                 name="choose_documents",
             ),

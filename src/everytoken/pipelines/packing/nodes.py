@@ -1,14 +1,18 @@
 """Packing: flat ids in files of one size, every source in proportion in each."""
 
+import logging
+
 from everytoken.address import ADDRESS_COLUMNS
 from everytoken.contract import data_configuration
 from everytoken.parameters import IngestionParameters, PackingParameters, TokenizationParameters
 from everytoken.provenance.indexes import index_raw_shards, made_stream
 from everytoken.shards import Artifact, Shards, plan_artifact
 from everytoken.tokens.checks import require, verify
-from everytoken.tokens.encoding import encode_part
+from everytoken.tokens.encoding import encode_part, estimate_errors, estimate_lines
 from everytoken.tokens.streams import write_raw_shards
 from everytoken.tokens.tokenizer import TokenizerIds
+
+logger = logging.getLogger(__name__)
 
 
 def encode_whole_documents(
@@ -41,6 +45,7 @@ def pack_raw_shards(
         seed=parameters.seed,
         shuffle_memory=parameters.shuffle_memory,
         names=["unannotated", "annotated"],
+        **parameters.cutting,
     )
 
 
@@ -61,6 +66,7 @@ def make_raw_shards_index(
         seed=parameters.seed,
         shard_size_tokens=parameters.shard_size_tokens,
         memory=parameters.shuffle_memory,
+        **parameters.cutting,
     )
 
 
@@ -76,11 +82,19 @@ def describe_configuration(
     return data_configuration(ingestion, tokenization, parameters, ids, raw_shards.root_digest)
 
 
-def verify_raw_shards(raw_shards: Artifact) -> dict[str, object]:
-    """Read every shard again, and stop at what differs; return counts of shards, tokens, documents, and by source."""
+def verify_raw_shards(
+    raw_shards: Artifact, unannotated: Shards, annotated: Shards, ingestion: IngestionParameters
+) -> dict[str, object]:
+    """Read every shard again, and stop at what differs; return counts of shards, tokens, documents, and by source.
+
+    Where the mixture was estimated, log and return how far its tokens are from those of the documents.
+    """
     folder = raw_shards.folder
     assert folder is not None, "raw shards are loaded from a store"
     checks = verify(folder, "full", with_ledger=True, covers="raw_shards")
     require(checks)
     counts = {name: figure for name, figure in raw_shards.statistics.items() if not isinstance(figure, str)}
-    return {**counts, "checks": len(checks)}
+    errors = estimate_errors([unannotated, annotated], ingestion.active_mixture)
+    for line in estimate_lines(errors):
+        logger.info("%s", line)
+    return {**counts, "checks": len(checks), **({"mixture_estimate": errors} if errors else {})}

@@ -46,7 +46,12 @@ def create_pipeline() -> Pipeline:
                 "raw_shards_configuration",
                 name="describe_configuration",
             ),
-            Node(verify_raw_shards, "raw_shards", "packing_metrics", name="verify_raw_shards"),
+            Node(
+                verify_raw_shards,
+                ["raw_shards", *_WHOLE, "params:ingestion"],
+                "packing_metrics",
+                name="verify_raw_shards",
+            ),
         ],
         namespace="packing",
         prefix_datasets_with_namespace=False,

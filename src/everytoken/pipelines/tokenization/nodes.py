@@ -1,6 +1,6 @@
 """Tokenization: a tokenizer, an engine proven equal, the ids of every document, and the two streams of windows."""
 
-from pathlib import Path
+import logging
 
 import pandas as pd
 from plotly.graph_objects import Figure
@@ -8,30 +8,19 @@ from plotly.graph_objects import Figure
 from everytoken.address import ADDRESS_COLUMNS
 from everytoken.corpus import NOTHING_EXPECTED, ExpectParameters, add_statistics
 from everytoken.corpus.sampling import EstimatedTokens, SubsamplingParameters
-from everytoken.parameters import (
-    ArchiveTokenizer,
-    GivenTokenizer,
-    HubTokenizer,
-    TokenizationParameters,
-    TrainedTokenizer,
-)
+from everytoken.parameters import IngestionParameters, TokenizationParameters, TrainedTokenizer
+from everytoken.pipelines.tokenization.plans import check_claims, plan_certificate, plan_given_tokenizer
 from everytoken.shards import Artifact, Shards, plan_artifact
 from everytoken.tokens.encoding import (
     encode_part,
+    estimate_errors,
+    estimate_lines,
     length_histograms,
     share_at_cap,
     tokenization_figure,
     tokenization_summary,
     tokenization_table,
     tombstones_of,
-)
-from everytoken.tokens.engines import (
-    FASTEST,
-    REFERENCE,
-    certificates_folder,
-    certify_engines,
-    installed_engines,
-    reference_version,
 )
 from everytoken.tokens.streams import (
     SIDECAR,
@@ -41,14 +30,9 @@ from everytoken.tokens.streams import (
     write_annotated_stream,
     write_compact_stream,
 )
-from everytoken.tokens.tokenizer import (
-    TokenizerIds,
-    load_archive_tokenizer,
-    load_hub_tokenizer,
-    load_tokenizer_file,
-    require_claims,
-    train_tokenizer,
-)
+from everytoken.tokens.tokenizer import TokenizerIds, train_tokenizer
+
+logger = logging.getLogger(__name__)
 
 COMPACT_COLUMNS = ("id", *ADDRESS_COLUMNS)
 SIDECAR_COLUMNS = tuple("id" if name == "doc_id" else name for name in SIDECAR.names if name != "token_length")
@@ -57,28 +41,8 @@ SIDECAR_COLUMNS = tuple("id" if name == "doc_id" else name for name in SIDECAR.n
 def make_tokenizer(annotated: Shards, unannotated: Shards, parameters: TokenizationParameters) -> Artifact:
     """Train a byte-level BPE tokenizer on the documents that will be trained on, or take one that exists."""
     chosen = parameters.tokenizer
-    if isinstance(chosen, GivenTokenizer):
-        return plan_artifact(
-            load_tokenizer_file, path=chosen.path, sha256=chosen.sha256, eos_token=parameters.eos_token
-        )
-    if isinstance(chosen, HubTokenizer):
-        return plan_artifact(
-            load_hub_tokenizer,
-            repository=chosen.repository,
-            revision=chosen.revision,
-            sha256=chosen.sha256,
-            eos_token=parameters.eos_token,
-            fetched=Path(parameters.fetched),
-        )
-    if isinstance(chosen, ArchiveTokenizer):
-        return plan_artifact(
-            load_archive_tokenizer,
-            place=chosen.place,
-            sha256=chosen.sha256.lower(),
-            member=chosen.member,
-            eos_token=parameters.eos_token,
-            fetched=Path(parameters.fetched),
-        )
+    if not isinstance(chosen, TrainedTokenizer):
+        return plan_given_tokenizer(chosen, parameters)
     return plan_artifact(
         train_tokenizer,
         texts=[annotated, unannotated],
@@ -100,23 +64,9 @@ def prove_engines(
 
     For the fastest one of a small corpus nothing is compared: that would cost more than it saves.
     """
-    found = tokenizer.statistics_as(TokenizerIds)
-    expect.check(tokenizer_sha256=found["sha256"])
-    chosen, proof = parameters.tokenizer, parameters.certificate
-    if not isinstance(chosen, TrainedTokenizer):
-        require_claims(found, vocab_size=chosen.expect_vocab_size, eos_id=chosen.expect_eos_id)
-    return plan_artifact(
-        certify_engines,
-        rules=parameters.encoding_rules(tokenizer),
-        engines={} if parameters.engine == REFERENCE else installed_engines(),
-        reference=reference_version(),
-        samples=[annotated, unannotated],
-        cases=proof.cases,
-        documents=proof.documents,
-        seed=proof.seed,
-        kept_in=certificates_folder(),
-        **({} if parameters.engine in (FASTEST, REFERENCE) else {"always": True}),
-    )
+    expect.check(tokenizer_sha256=tokenizer.statistics_as(TokenizerIds)["sha256"])
+    check_claims(tokenizer, parameters)
+    return plan_certificate(parameters.encoding_rules(tokenizer), [annotated, unannotated], parameters)
 
 
 def encode_unannotated(
@@ -191,6 +141,7 @@ def report_tokenization(
     annotated_stream: Artifact,
     compact_stream: Artifact,
     subsampling: SubsamplingParameters,
+    ingestion: IngestionParameters,
     expect: ExpectParameters = NOTHING_EXPECTED,
 ) -> tuple[dict[str, object], pd.DataFrame, Figure]:
     """Check that no document was lost and that lengths are as expected; return counts beside what was estimated, the
@@ -208,6 +159,10 @@ def report_tokenization(
             for split, documents in drawn.items()
         },
     )
+    if errors := estimate_errors(tokens.values(), ingestion.active_mixture):
+        summary["mixture_estimate"] = errors
+        for line in estimate_lines(errors):
+            logger.info("%s", line)
     table = tokenization_table(tokens)
     if expect.expects("longest_document"):  # for which all lengths are read
         expect.check(longest_document=longest_document(annotated_stream))

@@ -64,6 +64,7 @@ def create_pipeline() -> Pipeline:
                     "annotated_stream",
                     "compact_stream",
                     "params:subsampling",
+                    "params:ingestion",
                     "params:expect",
                 ],
                 ["tokenization_metrics", "tokenization_report", "tokens_by_source"],

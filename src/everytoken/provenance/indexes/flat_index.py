@@ -20,6 +20,7 @@ from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.indexes.arrays import map_array
 from everytoken.provenance.indexes.document_numbers import DocumentNumbers
 from everytoken.provenance.indexes.index_folder import FlatDescription
+from everytoken.provenance.indexes.shard_layout import ShardLayout
 from everytoken.provenance.indexes.spans import Span, StreamIndex, require_consistent_index
 from everytoken.provenance.indexes.token_positions import Positions, StoredPositions
 from everytoken.tokens import StreamError
@@ -84,6 +85,7 @@ class FlatIndex:
     Attributes:
         stream: root digest of what holds the tokens.
         shard_size: tokens of each shard but the last; None where there are no shards.
+        layout: where documents lie in shards that are padded or leave documents out; None: one after the other.
     """
 
     stream: str
@@ -91,6 +93,7 @@ class FlatIndex:
     positions: Positions
     order: Order
     shard_size: int | None
+    layout: ShardLayout | None = None
 
     @staticmethod
     def open(folder: Path, described: FlatDescription, numbers: DocumentNumbers) -> FlatIndex:
@@ -101,12 +104,13 @@ class FlatIndex:
             StoredPositions(folder, len(numbers), described["tokens"]),
             StoredOrder(*(map_array(folder / name, len(numbers)) for name in (ORDER_FILE, PLACES_FILE))),
             described["shard_size_tokens"],
+            _layout_of(folder, described),
         )
 
     @property
     def tokens(self) -> int:
-        """Tokens of all documents."""
-        return self.positions.tokens
+        """Tokens of all documents, or, where there is a layout, of all shards with their padding."""
+        return self.positions.tokens if self.layout is None else self.layout.tokens
 
     def position(self, shard: int, offset: int) -> int:
         """Return the position among all tokens of a token of a shard, by the numbers of both, from 0.
@@ -126,26 +130,30 @@ class FlatIndex:
         return position
 
     def spans_between(self, begin: int, end: int) -> list[Span]:
-        """Return what the positions [begin, end) hold; a span's ``at`` counts from ``begin``.
+        """Return what the positions [begin, end) hold; a span's ``at`` counts from ``begin``. Padding has no span.
 
         Raises:
             ProvenanceError: there are no such positions.
         """
         if not 0 <= begin <= end <= self.tokens:
             raise ProvenanceError(f"there are {self.tokens:,} tokens, asked for [{begin:,}, {end:,})")
+        pieces = [(begin, end, 0)] if self.layout is None else self.layout.pieces(begin, end)
         return [
-            Span(self.order.document_at(place), first, stop, at)
-            for place, first, stop, at in self.positions.between(begin, end)
+            Span(self.order.document_at(place), first, stop, offset + at)
+            for own, until, offset in pieces
+            for place, first, stop, at in self.positions.between(own, until)
         ]
 
     def range_of(self, document: int) -> tuple[int, int]:
-        """Return the positions [first, end) of a document.
+        """Return the positions [first, end) of a document; those behind the last token are in no shard.
 
         Raises:
             ProvenanceError: there is no such document.
         """
         self.numbers.part_of(document)  # the error
-        return self.positions.range_of(self.order.place_of(document))
+        first, end = self.positions.range_of(self.order.place_of(document))
+        placed = first if self.layout is None else self.layout.placed(first)
+        return placed, placed + end - first
 
     def windows_of_length(self, seq_length: int) -> FlatWindowIndex:
         """Return the index of the windows of ``seq_length`` predictions.
@@ -157,6 +165,12 @@ class FlatIndex:
             raise ProvenanceError(f"seq_length is {seq_length}; a window makes at least one prediction")
         windows = max(0, self.tokens - 1) // seq_length
         return FlatWindowIndex(self.stream, windows, seq_length + 1, self.numbers, self)
+
+
+def _layout_of(folder: Path, described: FlatDescription) -> ShardLayout | None:
+    if "shards" not in described or "stored_tokens" not in described:
+        return None
+    return ShardLayout.open(folder, described["shards"], described["shard_size_tokens"], described["stored_tokens"])
 
 
 @dataclass(frozen=True, eq=False)

@@ -59,10 +59,15 @@ class WindowsDescription(StreamDescription):
 
 
 class FlatDescription(StreamDescription):
-    """Of tokens without windows."""
+    """Of tokens without windows.
+
+    ``shards`` and ``stored_tokens``, all in them, where these are not the documents one after the other.
+    """
 
     kind: Literal["flat"]
     shard_size_tokens: int
+    shards: NotRequired[int]
+    stored_tokens: NotRequired[int]
 
 
 Description = TypeVar("Description", WindowsDescription, FlatDescription)
@@ -177,6 +182,7 @@ def read_index(folder: Path, expected: str, of: str) -> tuple[dict[str, Any], Do
 
 def _check_form(described: Mapping[str, Any]) -> None:
     counts = [described[name] for name in (_NUMBERS[described["kind"]] if "kind" in described else ("ids",))]
+    counts += [described[name] for name in ("shards", "stored_tokens") if name in described]
     texts = [described["stream"]] if "kind" in described else list(described["id_types"])
     for split in described["splits"]:
         counts += [split["parts"], split["documents"]]

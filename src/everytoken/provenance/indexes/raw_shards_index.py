@@ -3,8 +3,9 @@ says.
 
 ``order.npy`` has the document at each place, ``places.npy`` the place of each document; where documents lie is in the
 files of `everytoken.provenance.indexes.token_positions`. Size: 10.1 bytes a document (fewer than 2**32 documents, of
-fewer than 2**16 tokens each; else up to 20.1); windows take nothing. `everytoken.provenance.indexes.flat_index` reads
-it.
+fewer than 2**16 tokens each; else up to 20.1); windows take nothing. Where shards are padded or leave documents out,
+``contents.npy`` adds 8 bytes a shard (`everytoken.provenance.indexes.shard_layout`).
+`everytoken.provenance.indexes.flat_index` reads it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from everytoken.provenance.indexes.arrays import ArrayWriter, smallest_type
 from everytoken.provenance.indexes.document_numbers import numbers_of, write_numbers
 from everytoken.provenance.indexes.flat_index import FLAT, ORDER_FILE, PLACES_FILE
 from everytoken.provenance.indexes.index_folder import FlatDescription, Made, require_same_counts, write_description
+from everytoken.provenance.indexes.shard_layout import LayoutWriter
 from everytoken.provenance.indexes.token_positions import PositionsWriter
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Built, Part, Shards, versioned
@@ -41,6 +43,8 @@ def index_raw_shards(
     seed: int,
     shard_size_tokens: int,
     memory: int,
+    cross_document_boundary: bool = True,
+    n_shards: int | None = None,
 ) -> Built:
     """Write the index of raw shards.
 
@@ -51,6 +55,8 @@ def index_raw_shards(
         stream: the shards; their statistics say tokens, documents and shards.
         seed: with which they were made.
         shard_size_tokens: with which they were made.
+        cross_document_boundary: with which they were made.
+        n_shards: with which they were made.
         memory: bytes for sorting; about 50 bytes a document of one part come on top.
 
     Raises:
@@ -82,6 +88,7 @@ def index_raw_shards(
             files.enter_context(ArrayWriter(folder / name, kind)) for name in (ORDER_FILE, PLACES_FILE)
         )
         positions = files.enter_context(PositionsWriter(folder, most))
+        layout = LayoutWriter(shard_size_tokens, whole=not cross_document_boundary, n_shards=n_shards)
         for block in by_place.sorted():
             inverse = np.empty(len(block), _INVERSE)
             inverse["document"] = block["document"]
@@ -89,10 +96,10 @@ def index_raw_shards(
             by_document.add(inverse)
             order_file.append(block["document"])
             positions.append(block["size"].astype(np.int64))
+            layout.append(block["size"].astype(np.int64))
         for block in by_document.sorted():
             places_file.append(block["place"])
-    shards_made = -(-positions.tokens // shard_size_tokens)
-    found = {"documents": len(numbers), "tokens": positions.tokens, "shards": shards_made}
+    found = {"documents": layout.documents, "tokens": layout.tokens, "shards": layout.shards}
     require_same_counts("raw_shards", found, stream.statistics_as(RawShardStatistics))
     described = FlatDescription(
         kind=FLAT,
@@ -101,6 +108,9 @@ def index_raw_shards(
         shard_size_tokens=shard_size_tokens,
         splits=write_numbers(folder, numbers),
     )
+    if not cross_document_boundary or n_shards is not None:
+        layout.write(folder)
+        described["shards"], described["stored_tokens"] = layout.shards, layout.tokens
     return Built(write_description(folder, described, numbers))
 
 

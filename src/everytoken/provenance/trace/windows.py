@@ -57,6 +57,12 @@ class TracedWindow:
         return begin, len(self.tokens)
 
     @property
+    def padding_between(self) -> list[tuple[int, int]]:
+        """The positions [begin, end) before the last document that no document has: the padded ends of shards."""
+        ends = [0, *(span.end for span in self.spans)]
+        return [(end, span.at) for end, span in zip(ends, self.spans, strict=False) if end < span.at]
+
+    @property
     def counts_known(self) -> bool:
         """Whether it is known which tokens count in the loss."""
         return all(span.counted is not None for span in self.spans)
@@ -79,6 +85,7 @@ class TracedWindow:
             "tokens": len(self.tokens),
             "counted_in_loss": int(self.counted.sum()) if self.counts_known else None,
             "padding": list(self.padding),
+            "padding_between": [list(of) for of in self.padding_between],
             "documents_known": self.documents_known,
             "ids_known": self.ids_known,
             "ids_compared": any(isinstance(span, TextSpan) for span in self.spans),

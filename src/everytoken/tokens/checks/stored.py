@@ -35,6 +35,7 @@ class StreamClaims(TypedDict, total=False):
     eos_tokens: int
     loss_tokens: int
     tombstones: dict[str, int]
+    padding_tokens: int
     eos_id: int
     tokenizer: TokenizerClaims | None
 

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from everytoken.tokens.encoding.counts import COUNTED, EncodedCounts, counts_in, document_counts, sum_counts
     from everytoken.tokens.encoding.encoded_parts import encode_part
     from everytoken.tokens.encoding.encoder import DocumentEncoder, Encoded, SpelledSpecialToken, open_encoder
+    from everytoken.tokens.encoding.estimate_error import EstimateError, estimate_errors, estimate_lines
     from everytoken.tokens.encoding.recheck import EngineDiffers, Recheck, Rechecker
     from everytoken.tokens.encoding.report import (
         length_histograms,
@@ -15,6 +16,11 @@ if TYPE_CHECKING:
         tokenization_figure,
         tokenization_summary,
         tokenization_table,
+    )
+    from everytoken.tokens.encoding.token_counts import (
+        TOKEN_COUNTS,
+        CountedTokens,
+        count_part_tokens,
     )
     from everytoken.tokens.encoding.tombstones import TOMBSTONES, EncodedStatistics, tombstones_of
 

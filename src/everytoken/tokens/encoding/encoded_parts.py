@@ -125,10 +125,10 @@ def _encoded(
             tombstones += (np.flatnonzero(buried.rows) + row).tolist()
         try:
             encoded = encoder.encode(texts, max_tokens)
-            with _named():
-                rechecker.add(texts, encoded, max_tokens, partial(_document, part, batch, row))
+            with difference_named():
+                rechecker.add(texts, encoded, max_tokens, partial(described_document, part, batch, row))
         except SpelledSpecialToken as error:
-            raise TokenizerError(f"{_document(part, batch, row, error.number)}: {error}") from error
+            raise TokenizerError(f"{described_document(part, batch, row, error.number)}: {error}") from error
         if buried is not None:
             encoded = buried.entombed(encoded, encoder.tokenizer.eos_id)
         counts.add(batch.column("source"), encoded, None if buried is None else buried.rows)
@@ -139,7 +139,7 @@ def _encoded(
         kept = [batch.column(name) if buried is None else buried.unnamed(batch.column(name), name) for name in columns]
         yield pa.RecordBatch.from_arrays([*kept, pa.array(encoded.lengths), tokens], schema=schema)
         row += batch.num_rows
-    with _named():
+    with difference_named():
         rechecker.check()
     total = counts.total()
     if total["lossy_documents"] > max_lossy_share * total["documents"]:
@@ -162,14 +162,16 @@ def _encoded(
 
 
 @contextmanager
-def _named() -> Iterator[None]:
+def difference_named() -> Iterator[None]:
+    """Let an engine that differs from the reference name the document by `described_document`."""
     try:
         yield
     except EngineDiffers as error:
         raise TokenizerError(f"{error.place}: {error}") from error
 
 
-def _document(part: Part, batch: pa.RecordBatch, first_row: int, number: int) -> str:
+def described_document(part: Part, batch: pa.RecordBatch, first_row: int, number: int) -> str:
+    """Return the row of a part with id and address, for messages; ``number`` counts from the first row of a batch."""
     names = [name for name in ("id", *ADDRESS_COLUMNS) if name in batch.schema.names]
     address = ", ".join(f"{name} {batch.column(name)[number].as_py()!r}" for name in names)
     return f"{part.name} row {first_row + number} ({address})"

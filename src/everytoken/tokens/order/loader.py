@@ -1,10 +1,11 @@
 """Training batches straight from the streams, memory-mapped: step s of global batch G is samples [s G, (s + 1) G).
 
 A window has ``seq_length + 1`` tokens and makes ``seq_length`` predictions; prediction t sees tokens 0..t and predicts
-token t + 1. The loss mask says which of them count: all of a compact stream and of flat tokens; ``t < token_length`` in
-a padded window (annotated, reflected, canary), where the last that counts predicts EOS, and what follows (EOS to
-padding) does not; where there is a ``loss_mask.npy``, what it says (chats, and a compact stream of which documents are
-excluded: `everytoken.tokens.streams.loss_mask`).
+token t + 1. The loss mask says which of them count: all of a compact stream; of flat tokens all but the predictions of
+padding, where the manifest of raw shards says that they have any; ``t < token_length`` in a padded window (annotated,
+reflected, canary), where the last that counts predicts EOS, and what follows (EOS to padding) does not; where there is
+a ``loss_mask.npy``, what it says (chats, and a compact stream of which documents are excluded:
+`everytoken.tokens.streams.loss_mask`).
 
 A stream is one of these, told by what lies at its path:
 
@@ -89,7 +90,9 @@ class WindowStream:
 
     def clear(self, mask: np.ndarray, rows: np.ndarray, numbers: np.ndarray) -> None:
         """Clear what does not count in rows of a mask, (n, seq_length), that are these windows and all true."""
-        if self.loss_mask is not None:
+        if isinstance(self.windows, FlatWindows):
+            self.windows.clear(mask, rows, numbers)
+        elif self.loss_mask is not None:
             mask[rows] = unpack_mask(self.loss_mask[numbers], self.seq_length)
         elif self.token_lengths is not None:
             for row, length in zip(rows.tolist(), self.token_lengths[numbers].tolist(), strict=True):

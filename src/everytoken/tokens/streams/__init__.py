@@ -61,7 +61,13 @@ if TYPE_CHECKING:
     )
     from everytoken.tokens.streams.placed_windows import open_placed_windows
     from everytoken.tokens.streams.raw_shard_order import places
-    from everytoken.tokens.streams.raw_shards import DTYPES, MANIFEST_FILE, RawShardStatistics, write_raw_shards
+    from everytoken.tokens.streams.raw_shards import (
+        DTYPES,
+        MANIFEST_FILE,
+        RawShardStatistics,
+        content_tokens,
+        write_raw_shards,
+    )
     from everytoken.tokens.streams.streams_by_path import GivenFiles, files_read, given_files, path_of
 
 __getattr__, __dir__ = exports(__name__, __file__)

@@ -23,7 +23,7 @@ from everytoken.shards import Artifact
 from everytoken.tokens.errors import StreamError
 from everytoken.tokens.streams.megatron import open_indexed, with_name
 from everytoken.tokens.streams.one_document_per_window import TOKEN_LENGTHS_FILE
-from everytoken.tokens.streams.raw_shards import DTYPES, MANIFEST_FILE, RAW_SHARDS_FORMAT, shard_name
+from everytoken.tokens.streams.raw_shards import DTYPES, MANIFEST_FILE, RAW_SHARDS_FORMAT, content_tokens, shard_name
 
 
 class FlatTokens:
@@ -33,8 +33,13 @@ class FlatTokens:
         segments: the tokens of each file, 1-D arrays of one integer type.
     """
 
-    def __init__(self, segments: Sequence[np.ndarray]) -> None:
-        """Join ``segments``; empty ones are left out, and none at all are no tokens."""
+    def __init__(self, segments: Sequence[np.ndarray], padding: Sequence[int] | None = None) -> None:
+        """Join ``segments``; empty ones are left out, and none at all are no tokens.
+
+        ``padding``: how many tokens at the end of each are padding; None: none is.
+        """
+        held = [of for of, segment in zip(padding or [0] * len(segments), segments, strict=True) if len(segment)]
+        self._padding = np.array(held, np.int64)
         self.segments = [segment.view(np.ndarray) for segment in segments if len(segment)]  # faster than np.memmap
         self.dtype: np.dtype[Any] = segments[0].dtype if segments else np.dtype("<u4")
         self._ends = np.cumsum([len(segment) for segment in self.segments], dtype=np.int64)
@@ -57,6 +62,17 @@ class FlatTokens:
         place = range(len(self))[key]  # raises IndexError, and counts from the end as sequences do
         number = int(np.searchsorted(self._ends, place, "right"))
         return int(self.segments[number][place - self._begin(number)])
+
+    def padding_between(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Yield the positions [first, end) of padding among the positions [start, stop)."""
+        if not self._padding.any():
+            return
+        first, last = (int(n) for n in np.searchsorted(self._ends, [start, stop], "right"))
+        for number in range(first, min(last + 1, len(self._ends))):
+            end = int(self._ends[number])
+            begin, end = max(start, end - int(self._padding[number])), min(stop, end)
+            if begin < end:
+                yield begin, end
 
     def _begin(self, number: int) -> int:
         return int(self._ends[number - 1]) if number else 0
@@ -143,6 +159,13 @@ class FlatWindows:
                 self._over_border(int(numbers[row]), gathered[row])
         return gathered
 
+    def clear(self, mask: np.ndarray, rows: np.ndarray, numbers: np.ndarray) -> None:
+        """Clear the predictions of padding in rows of a mask, (n, seq_length), that are these windows."""
+        for row, number in zip(rows.tolist(), numbers.tolist(), strict=True):
+            first = number * self.seq_length + 1  # prediction t is of token t + 1
+            for begin, end in self.tokens.padding_between(first, first + self.seq_length):
+                mask[row, begin - first : end - first] = False
+
     def _over_border(self, number: int, into: np.ndarray) -> None:
         """Write a window that lies in several files, piece by piece."""
         start = number * self.seq_length
@@ -193,7 +216,7 @@ def open_tokens(path: Artifact | Path | str, dtype: str | None = None, allow_pad
     if dtype is None and (manifest := _manifest(folder.parent)) is not None:
         for shard in manifest["shards"]:
             if shard["name"] == folder.name:
-                return FlatTokens([_raw_shard(folder.parent, shard, DTYPES[manifest["dtype"]])])
+                return _raw_shards(folder.parent, [shard], DTYPES[manifest["dtype"]])
     return FlatTokens([_open_file(folder, dtype)])
 
 
@@ -238,7 +261,7 @@ def _manifest(folder: Path) -> dict[str, Any] | None:
         manifest: dict[str, Any] = json.loads(path.read_bytes())
         known = manifest["format"] == RAW_SHARDS_FORMAT
         if known:
-            _ = [(shard["name"], int(shard["tokens"])) for shard in manifest["shards"]], DTYPES[manifest["dtype"]]
+            _ = [(shard["name"], content_tokens(shard)) for shard in manifest["shards"]], DTYPES[manifest["dtype"]]
             _ = [int(manifest[key]) for key in _NUMBERS]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StreamError(
@@ -258,8 +281,12 @@ def open_raw_shards(folder: Path, manifest: dict[str, Any]) -> FlatTokens:
     names = [shard["name"] for shard in manifest["shards"]]
     if unknown := sorted({path.name for path in folder.glob("*.bin")} - set(names)):
         raise StreamError(f"{folder} holds {unknown}, of which its {MANIFEST_FILE} says nothing; pack the shards again")
-    dtype = DTYPES[manifest["dtype"]]
-    return FlatTokens([np.empty(0, dtype), *(_raw_shard(folder, shard, dtype) for shard in manifest["shards"])])
+    return _raw_shards(folder, manifest["shards"], DTYPES[manifest["dtype"]])
+
+
+def _raw_shards(folder: Path, shards: Sequence[dict[str, Any]], dtype: np.dtype[Any]) -> FlatTokens:
+    segments = [np.empty(0, dtype), *(_raw_shard(folder, shard, dtype) for shard in shards)]
+    return FlatTokens(segments, [0, *(shard["tokens"] - content_tokens(shard) for shard in shards)])
 
 
 def _raw_shard(folder: Path, shard: dict[str, Any], dtype: np.dtype[Any]) -> np.ndarray:

@@ -25,6 +25,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
+from everytoken.address import ADDRESS_COLUMNS
 from everytoken.outofcore import destinations, in_order
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Part, RangeMap, Shards
@@ -57,18 +58,26 @@ class StrandCount:
     parts: dict[str, int] = field(default_factory=dict)
 
 
-def count_strands(tokens: Sequence[Shards]) -> dict[tuple[str, int], StrandCount]:
-    """Return what each strand holds, by (source, dataset) in this order."""
+def count_strands(tokens: Sequence[Shards], longest: int | None = None) -> dict[tuple[str, int], StrandCount]:
+    """Return what each strand holds, by (source, dataset) in this order.
+
+    Raises:
+        StreamError: documents have no source; or one has more than ``longest`` tokens, where that is given.
+    """
     counts: dict[tuple[str, int], StrandCount] = {}
     for dataset, shards in enumerate(tokens):
         for part in shards:
             names = part.schema.names
             if missing := [name for name in ("source", "token_length", "tokens") if name not in names]:
                 raise StreamError(f"{part.name} has the columns {names}, expected encoded documents with {missing}")
+            row = 0
             for batch in part.batches(["source", "token_length"]):
                 if batch.column("source").null_count:
                     raise StreamError(f"{part.name}: a document has no source; shards are interleaved by source")
                 coded = batch.column("source").cast(pa.string()).dictionary_encode()
+                if longest is not None:
+                    _require_short(part, row, batch.column("token_length").to_numpy(), longest)
+                row += batch.num_rows
                 sums = np.zeros((2, len(coded.dictionary)), np.int64)
                 codes = coded.indices.to_numpy()
                 np.add.at(sums[0], codes, 1)
@@ -82,6 +91,21 @@ def count_strands(tokens: Sequence[Shards]) -> dict[tuple[str, int], StrandCount
         if count.tokens >= _MOST_TOKENS:
             raise StreamError(f"source {source!r} has {count.tokens:,} tokens, expected fewer than {_MOST_TOKENS:,}")
     return dict(sorted(counts.items()))
+
+
+def _require_short(part: Part, first_row: int, lengths: np.ndarray, longest: int) -> None:
+    """Refuse a document that no shard can hold whole, by its address."""
+    if not (too_long := lengths >= longest).any():  # EOS comes on top
+        return
+    number = int(np.argmax(too_long))
+    names = [name for name in ("id", *ADDRESS_COLUMNS) if name in part.schema.names]
+    row = next(part.batches(names, first_row=first_row + number))
+    address = ", ".join(f"{name} {row.column(name)[0].as_py()!r}" for name in names)
+    raise StreamError(
+        f"{part.name} row {first_row + number} ({address}) has {int(lengths[number]) + 1:,} tokens with EOS, and a "
+        f"shard {longest:,} (packing.shard_size_tokens): no shard holds it whole. Raise packing.shard_size_tokens, or "
+        "set packing.cross_document_boundary to true"
+    )
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,85 @@
+"""Plans of a tokenizer that exists before the job, and of the proof of the engines that encode with one."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from everytoken.parameters import (
+    ArchiveTokenizer,
+    GivenTokenizer,
+    HubTokenizer,
+    TokenizationParameters,
+    TrainedTokenizer,
+)
+from everytoken.shards import Artifact, Shards, plan_artifact
+from everytoken.tokens.engines import (
+    FASTEST,
+    REFERENCE,
+    certificates_folder,
+    certify_engines,
+    installed_engines,
+    reference_version,
+)
+from everytoken.tokens.tokenizer import (
+    EncodingRules,
+    TokenizerIds,
+    load_archive_tokenizer,
+    load_hub_tokenizer,
+    load_tokenizer_file,
+    require_claims,
+)
+
+
+def plan_given_tokenizer(
+    chosen: GivenTokenizer | HubTokenizer | ArchiveTokenizer, parameters: TokenizationParameters
+) -> Artifact:
+    """Return the plan of a tokenizer that exists before the job."""
+    if isinstance(chosen, GivenTokenizer):
+        return plan_artifact(
+            load_tokenizer_file, path=chosen.path, sha256=chosen.sha256, eos_token=parameters.eos_token
+        )
+    if isinstance(chosen, HubTokenizer):
+        return plan_artifact(
+            load_hub_tokenizer,
+            repository=chosen.repository,
+            revision=chosen.revision,
+            sha256=chosen.sha256,
+            eos_token=parameters.eos_token,
+            fetched=Path(parameters.fetched),
+        )
+    return plan_artifact(
+        load_archive_tokenizer,
+        place=chosen.place,
+        sha256=chosen.sha256.lower(),
+        member=chosen.member,
+        eos_token=parameters.eos_token,
+        fetched=Path(parameters.fetched),
+    )
+
+
+def check_claims(tokenizer: Artifact, parameters: TokenizationParameters) -> None:
+    """Compare a tokenizer that exists before the job with what the parameters say of it.
+
+    Raises:
+        TokenizerError: its vocabulary or EOS are others.
+    """
+    chosen = parameters.tokenizer
+    if not isinstance(chosen, TrainedTokenizer):
+        found = tokenizer.statistics_as(TokenizerIds)
+        require_claims(found, vocab_size=chosen.expect_vocab_size, eos_id=chosen.expect_eos_id)
+
+
+def plan_certificate(rules: EncodingRules, samples: Sequence[Shards], parameters: TokenizationParameters) -> Artifact:
+    """Return the plan of the proof that the fast engines which are installed give equal ids on ``samples``."""
+    proof = parameters.certificate
+    return plan_artifact(
+        certify_engines,
+        rules=rules,
+        engines={} if parameters.engine == REFERENCE else installed_engines(),
+        reference=reference_version(),
+        samples=list(samples),
+        cases=proof.cases,
+        documents=proof.documents,
+        seed=proof.seed,
+        kept_in=certificates_folder(),
+        **({} if parameters.engine in (FASTEST, REFERENCE) else {"always": True}),
+    )
