@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -97,7 +96,6 @@ def _is_seed(name: str) -> bool:
 
 def _parameter_tree(store: TrackingStore, run_id: str) -> dict[str, Any] | None:
     """Return all parameters of a run at full length; None: it died before they were written."""
-    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # of a file of some kilobytes
     if not any(file.path == _PARAMETERS for file in store.client.list_artifacts(run_id)):
         return None
     path = store.client.download_artifacts(run_id, _PARAMETERS)
