@@ -115,6 +115,7 @@ def test_the_status_of_a_run_is_that_which_the_client_finds(store: TrackingStore
         assert [kind.status(run) for run in (running, deleted, "0" * 32)] == ["RUNNING", "deleted", None]
     assert store.experiment("toy") == client.experiment("toy") and store.experiment("none") is None
 
+
 def test_a_run_that_was_deleted_takes_no_record(store: TrackingStore, tmp_path: Path) -> None:
     run = store.create_run("a run", {})
     store.client.delete_run(run)

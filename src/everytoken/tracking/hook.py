@@ -62,10 +62,11 @@ _SELECTION = (
 class TrackingHook:
     """Record every run: one instance in ``HOOKS``, and ``mlflow`` in the config patterns of ``settings.py``."""
 
+    _context: KedroContext  # Kedro creates it before it runs
+    _catalog: DataCatalog
+
     def __init__(self) -> None:
         redact_output()
-        self._context: KedroContext | None = None
-        self._catalog: DataCatalog | None = None
         self._run: TrackedRun | None = None
         self._running: str | None = None  # the pipeline of the node that runs
         self._while_open = ExitStack()
@@ -75,17 +76,12 @@ class TrackingHook:
         """Remember the project; nothing is opened, as most Kedro commands run nothing."""
         self._context = context
 
-    @property
-    def _project(self) -> KedroContext:
-        assert self._context is not None, "Kedro creates the context before it runs"
-        return self._context
-
     @hook_impl(wrapper=True)
     def before_pipeline_run(
         self, run_params: dict[str, Any], pipeline: Pipeline, catalog: DataCatalog
     ) -> Generator[None, Any, Any]:
         """Refuse what cannot be recorded, or where, before anything happens; open the run when other hooks agreed."""
-        context = self._project
+        context = self._context
         refuse_unread(run_params["runtime_params"], pipeline, getattr(context.config_loader, "read_by_every_run", ()))
         _refuse_options(run_params, pipeline, catalog)
         store = open_store(context.project_path, tracking_settings(context))
@@ -136,7 +132,7 @@ class TrackingHook:
         self._fail(error)
 
     def _open(self, store: TrackingStore, run_params: dict[str, Any], pipeline: Pipeline, catalog: DataCatalog) -> None:
-        context, tree = self._project, parameters_read(pipeline, catalog)
+        context, tree = self._context, parameters_read(pipeline, catalog)
         self._while_open.enter_context(environment.exit_watched(partial(self._close, "KILLED")))
         try:
             self._while_open.enter_context(mlflow_environment())
@@ -161,7 +157,7 @@ class TrackingHook:
             self._run.log_series(metric_points(self._running, rows, owner), owner)
 
     def _record(self, name: str, context: str) -> tuple[TrackedRun, Any]:
-        assert self._run is not None and self._catalog is not None, "datasets are loaded and saved only within a run"
+        assert self._run is not None, "datasets are loaded and saved only within a run"
         dataset = self._catalog.get(name)
         if name == "parameters" or name.startswith(_PREFIX) or isinstance(dataset, MemoryDataset):
             return self._run, dataset
@@ -176,7 +172,7 @@ class TrackingHook:
     def _source(self, dataset: Any) -> str:
         """Return where the dataset lies, within the project as a relative path, as the project may be moved."""
         path = local_path(dataset) or Path(str(dataset._describe().get("filepath", type(dataset).__name__)))
-        project = self._project.project_path
+        project = self._context.project_path
         return str(path.relative_to(project) if path.is_relative_to(project) else path)
 
     def _fail(self, error: Exception) -> None:

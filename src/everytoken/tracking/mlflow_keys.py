@@ -96,15 +96,15 @@ def flatten(tree: Mapping[str, Any], *prefix: str) -> dict[str, Any]:
     Raises:
         TrackingError: if two paths give one key.
     """
-    result: dict[str, object] = {}
-    origin: dict[str, KeyPath] = {}
+    paths: dict[str, KeyPath] = {}
+    result: dict[str, Any] = {}
     for path, leaf in leaves(tree, prefix):
         key = flat_key(*path)
-        if key in result:
+        if key in paths:
             raise TrackingError(
-                f"{list(origin[key])} and {list(path)} both become MLflow's key {key!r}, one would be lost. Rename one."
+                f"{list(paths[key])} and {list(path)} both become MLflow's key {key!r}, one would be lost. Rename one."
             )
-        result[key], origin[key] = leaf, path
+        paths[key], result[key] = path, leaf
     return result
 
 
@@ -115,11 +115,6 @@ def leaves(tree: Mapping[str, Any], path: KeyPath = ()) -> Iterator[tuple[KeyPat
             yield from leaves(value, (*path, str(key)))
         else:
             yield (*path, str(key)), value
-
-
-def parameter_text(value: Any) -> str:
-    """Return the text of one plain parameter: a string as it is (an empty one as ``""``), else JSON."""
-    return value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)
 
 
 def shorten(text: str, limit: int = VALUE_LIMIT, complete_in: str = "parameters.json") -> str:
@@ -135,8 +130,11 @@ def shorten(text: str, limit: int = VALUE_LIMIT, complete_in: str = "parameters.
 
 
 def flat_parameters(tree: Mapping[str, Any]) -> dict[str, str]:
-    """Return MLflow's flat parameters of a plain nested mapping."""
-    return {key: shorten(parameter_text(leaf)) for key, leaf in flatten(tree).items()}
+    """Return MLflow's flat parameters of a plain mapping: a text as it is (an empty one as ``""``), else JSON."""
+    return {
+        key: shorten(leaf if isinstance(leaf, str) and leaf else json.dumps(leaf, ensure_ascii=False))
+        for key, leaf in flatten(tree).items()
+    }
 
 
 def flat_metrics(prefix: str, data: Any, dataset: str) -> dict[str, float]:

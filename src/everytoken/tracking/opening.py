@@ -113,13 +113,10 @@ def _follow_moved_project(store: DatabaseStore, found: Experiment, location: str
 
 
 def _created(store: TrackingStore, name: str, location: str | None) -> Experiment:
-    """Create an experiment, unless another process is faster."""
-    from mlflow.exceptions import MlflowException
-
     try:
         store.client.create_experiment(name, location)
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+    except Exception:  # another process may have been faster
+        if store.experiment(name) is None:
             raise
     found = store.experiment(name)
     assert found is not None, "it is there now"
