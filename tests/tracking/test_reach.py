@@ -105,7 +105,7 @@ def test_a_dead_server_of_the_environment_variable_is_refused_in_seconds(
 
 def test_a_dead_server_of_mlflow_yml_is_refused_before_other_hooks_begin(tmp_path: Path) -> None:
     hook = hook_in(tmp_path, SETTINGS.model_copy(update={"tracking_uri": DEAD}))
-    with pytest.raises(TrackingError, match=r"^http://127\.0\.0\.1:1, from tracking_uri in mlflow\.yml: MLflow cannot"):
+    with pytest.raises(TrackingError, match=r"^http://127\.0\.0\.1:1, from tracking_uri in mlflow\.yml: no MLflow"):
         next(before_run(hook, 1))  # up to its yield, where the other hooks are called
 
 
@@ -113,13 +113,13 @@ def test_a_server_that_accepts_and_says_nothing_is_refused(tmp_path: Path, monke
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        with pytest.raises(TrackingError, match=rf"^{uri}, from tracking_uri in mlflow\.yml: MLflow cannot open it"):
+        with pytest.raises(TrackingError, match="no MLflow server answers"):
             open_store(tmp_path, SETTINGS.model_copy(update={"tracking_uri": uri}))
 
 
 @pytest.mark.parametrize("status", [503, 401])
 def test_a_server_that_takes_no_runs_is_refused_with_its_answer(answering: Any, tmp_path: Path, status: int) -> None:
-    with pytest.raises(TrackingError, match=f"MLflow cannot open it: .*{status}"):
+    with pytest.raises(TrackingError, match=f"no MLflow server answers: .*{status}"):
         open_store(tmp_path, SETTINGS.model_copy(update={"tracking_uri": answering(status)}))
     assert not list(tmp_path.iterdir())
 

@@ -69,11 +69,12 @@ def open_store(project: Path, settings: TrackingSettings) -> TrackingStore:
     except TrackingError:
         raise
     except Exception as error:  # MLflow, SQLAlchemy, drivers and plugins each raise what they like
+        what = "no MLflow server answers" if uri.startswith(_SERVERS) else "MLflow cannot open it"
         raise TrackingError(
-            f"{redacted(uri)}, from {origin}: MLflow cannot open it: {type(error).__name__}: {reason(error)}. Start "
-            f"the server, if it is one, or correct the address (sqlite:///mlflow.db needs no server). File and folder "
-            f"have to be writable. A damaged database is to be replaced by a backup or moved away, one of another "
-            f"MLflow version to be upgraded with 'mlflow db upgrade'."
+            f"{redacted(uri)}, from {origin}: {what}: {type(error).__name__}: {reason(error)}. Start the server, if it "
+            f"is one, or correct the address (sqlite:///mlflow.db needs no server). File and folder have to be "
+            f"writable. A damaged database is to be replaced by a backup or moved away, one of another MLflow version "
+            f"to be upgraded with 'mlflow db upgrade'."
         ) from error
 
 
