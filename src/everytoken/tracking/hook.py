@@ -37,12 +37,13 @@ from pydantic import ValidationError
 from everytoken.measurements import MetricRows, listening
 from everytoken.redaction import redact_output, without_secrets
 from everytoken.tracking import environment
+from everytoken.tracking.database import SQLITE
 from everytoken.tracking.delivery import deliver
 from everytoken.tracking.errors import TrackingError
 from everytoken.tracking.mlflow_keys import flat_metrics, leaves, metric_points, plain
 from everytoken.tracking.opening import TrackingSettings, open_store
 from everytoken.tracking.run import NOTHING, TrackedRun, contents, is_figure, local_path
-from everytoken.tracking.store import TrackingStore, mlflow_environment
+from everytoken.tracking.store import mlflow_environment
 
 logger = logging.getLogger(__name__)
 
@@ -84,11 +85,13 @@ class TrackingHook:
         context = self._context
         refuse_unread(run_params["runtime_params"], pipeline, getattr(context.config_loader, "read_by_every_run", ()))
         _refuse_options(run_params, pipeline, catalog)
-        store = open_store(context.project_path, tracking_settings(context))
+        project, settings = context.project_path, tracking_settings(context)
+        if not settings.uri(project).startswith(SQLITE):  # opening a file may write to it
+            open_store(project, settings)
         result = yield
         self._close("KILLED", "interrupted; the process went on to another run")  # Ctrl-C in a notebook
         self._catalog = catalog
-        self._open(store, run_params, pipeline, catalog)
+        self._open(settings, run_params, pipeline, catalog)
         return result
 
     @hook_impl
@@ -131,8 +134,11 @@ class TrackingHook:
         """End the run as FAILED, with the traceback."""
         self._fail(error)
 
-    def _open(self, store: TrackingStore, run_params: dict[str, Any], pipeline: Pipeline, catalog: DataCatalog) -> None:
+    def _open(
+        self, settings: TrackingSettings, run_params: dict[str, Any], pipeline: Pipeline, catalog: DataCatalog
+    ) -> None:
         context, tree = self._context, parameters_read(pipeline, catalog)
+        store = open_store(context.project_path, settings)
         self._while_open.enter_context(environment.exit_watched(partial(self._close, "KILLED")))
         try:
             self._while_open.enter_context(mlflow_environment())
