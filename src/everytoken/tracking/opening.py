@@ -58,8 +58,8 @@ def open_store(project: Path, settings: TrackingSettings) -> TrackingStore:
         TrackingError: if the experiment was deleted, or keeps its artifacts elsewhere than ``settings`` says, or
         if the store cannot be reached, read or written.
     """
-    uri = settings.uri(project)
-    origin = f"the environment variable {URI_VARIABLE}" if URI_VARIABLE in os.environ else "tracking_uri in mlflow.yml"
+    uri, is_given = settings.uri(project), bool(os.environ.get(URI_VARIABLE))
+    origin = f"the environment variable {URI_VARIABLE}" if is_given else "tracking_uri in mlflow.yml"
     hide_secrets_of(uri)
     redact_output()
     try:
