@@ -52,6 +52,7 @@ def main() -> None:
     for _ in range(given.rounds):
         for name, command in commands(given.env).items():
             taken[name].append(cpu_seconds(command, given.project))
+    print("load of the machine: " + ", ".join(f"{load:.1f}" for load in os.getloadavg()))
     print(f"{'CPU seconds':<28}{'least':>8}{'median':>8}")
     for name, seconds in taken.items():
         print(f"{name:<28}{min(seconds):>8.2f}{statistics.median(seconds):>8.2f}")

@@ -13,6 +13,10 @@ other pipelines the nodes that they have in the job. Without an environment, as 
 is `DEFAULT_JOB`.
 """
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from kedro.framework.project import find_pipelines
 from kedro.pipeline import Pipeline
 
@@ -23,7 +27,21 @@ JOBS = (DEFAULT_JOB, "shards", "chat", "pretraining", "replay")
 
 def register_pipelines() -> dict[str, Pipeline]:
     """Return the pipeline of every folder of `everytoken.pipelines`, or of those that Kedro asks for."""
-    found = find_pipelines(raise_errors=True)
+    with _without_collector():
+        found = find_pipelines(raise_errors=True)
     if DEFAULT_JOB in found:  # not for `kedro run --pipelines tokenization`
         found["__default__"] = found[DEFAULT_JOB]
     return found
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Import without the garbage collector, which would walk again and again through objects that stay: a second."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()  # what is imported is not looked at later either
+        if was_on:
+            gc.enable()

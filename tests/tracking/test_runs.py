@@ -349,7 +349,7 @@ def test_the_last_run_that_made_a_dataset_is_found_behind_those_that_did_not(run
     given = DatasetInput(Dataset("training_plot", "0", "local", "{}"), [InputTag("mlflow.data.context", "input")])
     store.client.log_inputs(reader, [given])
     try:
-        newest, _ = read_recorded(toy.folder, settings, "last", made={"training_plot"})
+        newest = read_recorded(toy.folder, settings, "last", made={"training_plot"})
         assert runs.latest().info.run_id == reader and newest.id == made[0].info.run_id
         with pytest.raises(TrackingError, match=r"only \d+ runs that made one of \['training_plot'\]"):
             read_recorded(toy.folder, settings, f"last~{runs.count()}", made={"training_plot"})

@@ -240,7 +240,7 @@ def _mlflow_run(project: _Project, which: str) -> Run:
     from everytoken.tracking import TrackingSettings, read_recorded
 
     settings = TrackingSettings.model_validate(project.mlflow)
-    recorded, parameters = read_recorded(project.folder, settings, which, made=CHECKPOINTS)
+    recorded = read_recorded(project.folder, settings, which, made=CHECKPOINTS)
     there = trained_checkpoints(project.places)
     made = {name: run for name, (digest, run) in there.items() if recorded.digests.get(name) == digest[:16]}
     began = {run.initial for run in made.values()}
@@ -248,7 +248,10 @@ def _mlflow_run(project: _Project, which: str) -> Run:
         if there[name][0] not in began:
             return find_run(project.places, name, project.checkpoint_folders)
     return recorded_run(
-        project.places, f"the MLflow run {recorded.id[:8]} ({recorded.name})", parameters, recorded.digests
+        project.places,
+        f"the MLflow run {recorded.id[:8]} ({recorded.name})",
+        recorded.parameters,
+        recorded.digests,
     )
 
 

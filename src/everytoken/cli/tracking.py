@@ -19,17 +19,9 @@ def deliver_command(env: str | None) -> None:
 
     The exit code is 1 if records of a run that has ended are still kept.
     """
-    from everytoken.tracking import (
-        FOLDER,
-        close_dead_runs,
-        deliver,
-        open_store,
-        prompt_answers,
-        tracking_settings,
-        waiting,
-    )
+    from everytoken.tracking import FOLDER, deliver, mlflow_environment, open_store, tracking_settings, waiting
 
-    with project(env) as (context, _), prompt_answers():
+    with project(env) as (context, _), mlflow_environment():
         if not waiting(context.project_path / FOLDER):
             click.echo("nothing to deliver: MLflow has all records of all runs")
             return
@@ -38,7 +30,6 @@ def deliver_command(env: str | None) -> None:
         for delivery in deliver(store):
             click.echo(str(delivery))
             is_left |= delivery.left != 0
-        close_dead_runs(store)
         for path in [] if is_left else waiting(store.backlogs):
             click.echo(f"run {path.stem}: has not ended, or another process delivers its records")
     if is_left:

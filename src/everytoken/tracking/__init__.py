@@ -6,10 +6,10 @@ from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
     from everytoken.tracking.compare import compare_runs, read_recorded
-    from everytoken.tracking.delivery import FOLDER, close_dead_runs, deliver, waiting
+    from everytoken.tracking.delivery import FOLDER, deliver, waiting
     from everytoken.tracking.errors import TrackingError
     from everytoken.tracking.hook import TrackingHook, tracking_settings
     from everytoken.tracking.opening import TrackingSettings, open_store
-    from everytoken.tracking.store import prompt_answers
+    from everytoken.tracking.store import mlflow_environment
 
 __getattr__, __dir__ = exports(__name__, __file__)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -11,14 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from everytoken.tracking.errors import TrackingError
-from everytoken.tracking.mlflow_keys import flatten, parameter_text
 from everytoken.tracking.opening import TrackingSettings, open_store
-from everytoken.tracking.store import TrackingStore
+from everytoken.tracking.store import TrackingStore, mlflow_environment
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
 
-_DIGEST = "digest"
 _PARAMETERS = "parameters.json"
 _ALWAYS_OTHER = ("kedro.run_id", "process.", "mlflow.", "kedro.command", "working_folder", "error")
 
@@ -28,24 +25,19 @@ class RecordedRun:
     """What MLflow knows of a run.
 
     Attributes:
-        kinds: seeds, parameters, digests of datasets, metrics and surroundings: of each a mapping from name to text.
-        tree: all parameters by pipeline, at full length; None: it died before they were written.
+        digests: the beginning of the digest of each dataset that it read or made.
+        parameters: all parameters by pipeline, at full length.
     """
 
     id: str
     name: str
-    status: str
-    kinds: Mapping[str, Mapping[str, str]]
-    tree: dict[str, Any] | None
-
-    @property
-    def digests(self) -> Mapping[str, str]:
-        """The beginning of the digest of each dataset that it read or made."""
-        return self.kinds["datasets"]
+    digests: Mapping[str, str]
+    parameters: dict[str, Any]
 
 
+@mlflow_environment()
 def compare_runs(project: Path, settings: TrackingSettings, first: str, second: str) -> dict[str, Any]:
-    """Return runs ``A`` and ``B`` (id, name, status), and what they have of each of the ``kinds``, by name.
+    """Return runs ``A`` and ``B`` (id, name, status), and what they have of each kind, by name.
 
     Args:
         first: a run: its id or the beginning of it, ``last``, or ``last~N`` for the N-th before the last.
@@ -54,55 +46,47 @@ def compare_runs(project: Path, settings: TrackingSettings, first: str, second: 
         TrackingError: there is no such run, or several.
     """
     store = open_store(project, settings)
-    a, b = (_described(store, _find(store, which)) for which in (first, second))
-    kinds = {kind: (names, b.kinds[kind]) for kind, names in a.kinds.items()}
-    return {"A": (a.id, a.name, a.status), "B": (b.id, b.name, b.status), "kinds": kinds}
+    a, b = (_find(store, which) for which in (first, second))
+    others = _kinds(b)
+    kinds = {kind: (values, others[kind]) for kind, values in _kinds(a).items()}
+    return {"A": _named(a), "B": _named(b), "kinds": kinds}
 
 
-def read_recorded(
-    project: Path, settings: TrackingSettings, which: str, made: Collection[str]
-) -> tuple[RecordedRun, dict[str, Any]]:
-    """Return a run, and its parameters by pipeline; ``last`` and ``last~N`` count only runs that made one of ``made``.
+def _named(run: Run) -> tuple[str, str, str]:
+    return run.info.run_id, run.info.run_name or "", run.info.status
+
+
+@mlflow_environment()
+def read_recorded(project: Path, settings: TrackingSettings, which: str, made: Collection[str]) -> RecordedRun:
+    """Return a run; ``last`` and ``last~N`` count only runs that made one of ``made``.
 
     Raises:
         TrackingError: there is no such run, or several, or it died before its parameters were written.
     """
     store = open_store(project, settings)
-    run = _described(store, _find(store, which, made))
-    if run.tree is None:
-        raise TrackingError(f"the run {run.id} ({run.name}, {run.status}) has no {_PARAMETERS}: it died before it")
-    return run, run.tree
-
-
-def _described(store: TrackingStore, run: Run) -> RecordedRun:
-    data, prefix = run.data, f"{_DIGEST}."
-    shown = {key.removeprefix(prefix): value for key, value in data.params.items() if key.startswith(prefix)}
-    whole = {name: tags[_DIGEST][:16] for name, tags in _inputs(run) if _DIGEST in tags}
-    tree = _parameter_tree(store, run.info.run_id)
-    own = {key: value for key, value in data.params.items() if not key.startswith(prefix)}  # which MLflow may have cut
-    values = own if tree is None else {name: parameter_text(value) for name, value in flatten(tree).items()}
-    kinds = {
-        "seeds": {name: value for name, value in values.items() if _is_seed(name)},
-        "parameters": {name: value for name, value in values.items() if not _is_seed(name)},
-        "datasets": {**shown, **whole},
-        "metrics": {key: f"{value:.6g}" for key, value in data.metrics.items()},
-        "machine and versions": {key: value for key, value in data.tags.items() if not key.startswith(_ALWAYS_OTHER)},
-    }
-    return RecordedRun(run.info.run_id, run.info.run_name or "", run.info.status, kinds, tree)
-
-
-def _is_seed(name: str) -> bool:
-    return any(part.endswith(("seed", "seeds")) for part in name.split("."))
-
-
-def _parameter_tree(store: TrackingStore, run_id: str) -> dict[str, Any] | None:
-    """Return all parameters of a run at full length; None: it died before they were written."""
-    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # of a file of some kilobytes
+    run = _find(store, which, made)
+    run_id, name, status = _named(run)
     if not any(file.path == _PARAMETERS for file in store.client.list_artifacts(run_id)):
-        return None
-    path = store.client.download_artifacts(run_id, _PARAMETERS)
-    tree: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
-    return tree
+        raise TrackingError(f"the run {run_id} ({name}, {status}) has no {_PARAMETERS}: it died before it")
+    parameters = json.loads(Path(store.client.download_artifacts(run_id, _PARAMETERS)).read_text(encoding="utf-8"))
+    return RecordedRun(run_id, name, _digests(run), parameters)
+
+
+def _kinds(run: Run) -> dict[str, Mapping[str, str]]:
+    """Return seeds, parameters, digests of datasets, metrics and surroundings, as text by name."""
+    own = {name: value for name, value in run.data.params.items() if not name.startswith("digest.")}
+    seeds = {name for name in own if any(part.endswith(("seed", "seeds")) for part in name.split("."))}
+    return {
+        "seeds": {name: value for name, value in own.items() if name in seeds},
+        "parameters": {name: value for name, value in own.items() if name not in seeds},
+        "datasets": _digests(run),
+        "metrics": {name: f"{value:.6g}" for name, value in run.data.metrics.items()},
+        "machine and versions": {k: value for k, value in run.data.tags.items() if not k.startswith(_ALWAYS_OTHER)},
+    }
+
+
+def _digests(run: Run) -> dict[str, str]:
+    return {name: tags["digest"][:16] for name, tags in _inputs(run) if "digest" in tags}
 
 
 def _find(store: TrackingStore, which: str, made: Collection[str] = ()) -> Run:

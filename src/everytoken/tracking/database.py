@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from everytoken.locks import locked
 from everytoken.shards import atomic_file, fsync_file, fsync_folder
 from everytoken.tracking.errors import TrackingError
-from everytoken.tracking.store import Experiment, TrackingStore, mlflow_environment
+from everytoken.tracking.store import Experiment, TrackingStore
 
 SQLITE = "sqlite:///"
 _SQLITE_AS_IT_IS = "sqlite+pysqlite:///"
@@ -37,7 +38,8 @@ class DatabaseStore(TrackingStore):
     """A store in a SQLite file with the tables of `SCHEMA`."""
 
     @property
-    def _database(self) -> Path:
+    def database(self) -> Path:
+        """The file."""
         database = sqlite_file(self.uri)
         assert database is not None, "a `TrackingStore` takes any other address"
         return database
@@ -45,14 +47,14 @@ class DatabaseStore(TrackingStore):
     def experiment(self, name: str) -> Experiment | None:
         """Return the experiment of a name, or None."""
         query = "SELECT experiment_id, artifact_location, lifecycle_stage FROM experiments WHERE name = ?"
-        with transaction(self._database, _LOCK_SECONDS) as rows:
+        with transaction(self.database, _LOCK_SECONDS) as rows:
             found = rows.execute(query, (name,)).fetchone()
-        return None if found is None else Experiment(str(found[0]), *found[1:])
+        return found and Experiment(str(found[0]), *found[1:])
 
     def create_run(self, name: str, tags: Mapping[str, str]) -> str:
         """Create a RUNNING run and return its id."""
         user = tags.get("mlflow.user", "unknown")
-        with transaction(self._database, _LOCK_SECONDS) as rows:
+        with transaction(self.database, _LOCK_SECONDS) as rows:
             run_id: str = rows.execute(f"SELECT {_NEW_ID}").fetchone()[0]
             rows.execute(
                 "INSERT INTO runs (run_uuid, name, user_id, start_time, experiment_id, artifact_uri, source_type,"
@@ -64,25 +66,16 @@ class DatabaseStore(TrackingStore):
             _set_tags(rows, run_id, {**tags, "mlflow.runName": name})
         return run_id
 
-    def has(self, run_id: str) -> bool:
-        """Return whether the store has a run."""
-        with transaction(self._database, _SEND_SECONDS) as rows:
-            return rows.execute("SELECT 1 FROM runs WHERE run_uuid = ?", (run_id,)).fetchone() is not None
-
-    def running(self, host: str) -> Iterator[tuple[str, dict[str, str]]]:
-        """Yield id and tags of every RUNNING run of a host."""
-        query = (
-            "SELECT run_uuid FROM runs JOIN tags USING (run_uuid) WHERE experiment_id = ? AND status = 'RUNNING'"
-            " AND lifecycle_stage = 'active' AND key = 'host.name' AND value = ?"
-        )
-        with transaction(self._database, _LOCK_SECONDS) as rows:
-            found = rows.execute(query, (self.experiment_id, host)).fetchall()
-            tags = [dict(rows.execute("SELECT key, value FROM tags WHERE run_uuid = ?", run)) for run in found]
-        yield from zip((run for (run,) in found), tags, strict=True)
+    def status(self, run_id: str) -> str | None:
+        """Return FINISHED, FAILED, KILLED, RUNNING, or "deleted"; None: the store has no such run."""
+        query = "SELECT iif(lifecycle_stage = 'active', status, lifecycle_stage) FROM runs WHERE run_uuid = ?"
+        with transaction(self.database, _SEND_SECONDS) as rows:
+            found = rows.execute(query, (run_id,)).fetchone()
+        return found and str(found[0])
 
     def send(self, run_id: str, record: Mapping[str, Any], files: Path) -> None:
         """Write the rows of one record, or copy its file."""
-        with transaction(self._database, _SEND_SECONDS) as rows:
+        with transaction(self.database, _SEND_SECONDS) as rows:
             query = "SELECT lifecycle_stage, artifact_uri, experiment_id FROM runs WHERE run_uuid = ?"
             stage, artifacts, experiment = rows.execute(query, (run_id,)).fetchone() or ("missing", "", 0)
             if stage != "active":
@@ -109,6 +102,17 @@ class DatabaseStore(TrackingStore):
             copy.parent.mkdir(parents=True, exist_ok=True)
             with atomic_file(copy) as temporary:
                 shutil.copyfile(file, temporary)
+
+    def move_artifacts(self, experiment: Experiment, location: str) -> None:
+        """Let an experiment and its runs have their artifacts at ``location``: MLflow writes absolute paths."""
+        with transaction(self.database, _LOCK_SECONDS) as rows:
+            rows.execute(
+                "UPDATE experiments SET artifact_location = ? WHERE experiment_id = ?", (location, experiment.id)
+            )
+            rows.execute(
+                "UPDATE runs SET artifact_uri = replace(artifact_uri, ?, ?) WHERE experiment_id = ?",
+                (experiment.artifacts + "/", location + "/", experiment.id),
+            )
 
 
 def _set_tags(rows: sqlite3.Connection, run_id: str, tags: Mapping[str, str]) -> None:
@@ -181,97 +185,51 @@ def transaction(database: Path, seconds: float) -> Iterator[sqlite3.Connection]:
 
 
 def has_known_tables(database: Path) -> bool:
-    """Return whether the tables are those of `SCHEMA`; workspaces are left to MLflow."""
-    if os.environ.get("MLFLOW_ENABLE_WORKSPACES") or not database.is_file() or database.stat().st_size == 0:
-        return False
-    with transaction(database, _LOCK_SECONDS) as rows:
-        if rows.execute("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'").fetchone() is None:
-            return False
-        versions: list[tuple[str]] = rows.execute("SELECT version_num FROM alembic_version").fetchall()
-    return versions == [(SCHEMA,)]
+    """Return whether the tables are those of `SCHEMA`; workspaces are left to MLflow.
+
+    Raises:
+        TrackingError: if it is no database that can be written; it is left untouched.
+    """
+    try:
+        with transaction(database, _LOCK_SECONDS) as rows:
+            tables = rows.execute("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'").fetchall()
+            versions = rows.execute("SELECT version_num FROM alembic_version").fetchall() if tables else []
+    except (sqlite3.Error, OSError) as error:
+        raise TrackingError(
+            f"{database}: runs cannot be recorded in this database: {error}. If it is damaged, put a backup in its "
+            f"place, or move it away and a new one is made. If another process holds it, end that. Make the file and "
+            f"its folder writable and see that the disk is not full, or name another in mlflow.yml."
+        ) from error
+    return versions == [(SCHEMA,)] and not os.environ.get("MLFLOW_ENABLE_WORKSPACES")
 
 
-def create_database(database: Path) -> None:
+def create_missing(database: Path) -> None:
     """Let MLflow create its tables in a temporary folder, then take the file: a kill leaves no half-made database."""
-    with mlflow_environment():
+
+    def is_there() -> bool:
+        return database.exists() and database.stat().st_size > 0
+
+    if is_there():  # a file that is refused gets no lock next to it
+        return
+    database.parent.mkdir(parents=True, exist_ok=True)
+    lock = database.with_name(database.name + ".lock")
+    with locked(lock, lambda: os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)):
+        if is_there():  # another process was faster
+            return
         from mlflow.store.tracking import DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH
         from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
-    place = database.resolve()  # a link stays one
-    folder = place.with_name(place.name + ".tmp")  # a folder: SQLite puts its journals next to the file
-    shutil.rmtree(folder, ignore_errors=True)  # of a creation that was killed; we hold the lock
-    folder.mkdir()
-    try:
+        place = database.resolve()  # a link stays one
+        folder = place.with_name(place.name + ".tmp")  # a folder: SQLite puts its journals next to the file
+        shutil.rmtree(folder, ignore_errors=True)  # of a creation that was killed
+        folder.mkdir()
         new = folder / place.name
-        with mlflow_environment():  # and without MLflow's registry, which keeps one store for each address for ever
-            SqlAlchemyStore(sqlite_uri(new, ""), DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH)  # type: ignore[no-untyped-call]
+        # without MLflow's registry, which keeps one store for each address for ever
+        SqlAlchemyStore(sqlite_uri(new, ""), DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH)  # type: ignore[no-untyped-call]
         fsync_file(new)
         new.replace(place)
         fsync_folder(place.parent)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def is_half_made(database: Path) -> bool:
-    """Return whether MLflow began to create its tables, but did not come to the end, where it adds an experiment."""
-    try:
-        with transaction(database, _LOCK_SECONDS) as rows:
-            return bool(rows.execute("SELECT count(*) FROM experiments").fetchone()[0] == 0)
-    except (sqlite3.Error, OSError):  # no database of MLflow
-        return False
-
-
-def require_writable(database: Path) -> None:
-    """Check that a SQLite file is one, and can be written: a write that is taken back. A missing one is created empty.
-
-    Raises:
-        TrackingError: if it cannot.
-    """
-    try:
-        if not database.exists():
-            database.touch()
-        with transaction(database, _LOCK_SECONDS) as rows:
-            version = rows.execute("PRAGMA user_version").fetchone()[0]
-            rows.execute(f"PRAGMA user_version = {version}")  # opens the journal too, which needs the folder
-            rows.execute("SELECT count(*) FROM sqlite_master").fetchone()
-            rows.rollback()
-    except (sqlite3.DatabaseError, OSError) as error:
-        raise TrackingError(
-            f"{database}: runs cannot be recorded in this database: {error}. {_remedy(error)}"
-        ) from error
-
-
-def _remedy(error: Exception) -> str:
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
-        return "It is damaged: put a backup in its place, or move it away and a new one is made."
-    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return "Another process holds it: end that, and run again."
-    return "Make the file and its folder writable and see that the disk is not full, or name another in mlflow.yml."
-
-
-def follow_moved_project(database: Path, experiment: Experiment, location: str, folder: Path) -> None:
-    """Rewrite the artifact locations of an experiment after the project folder was moved or copied.
-
-    That is what happened if the old place ends as the new one does (``/mlartifacts``) and the artifacts came along.
-
-    Raises:
-        TrackingError: it is not what happened.
-    """
-    old = experiment.artifacts
-    if not old.endswith("/" + location.rpartition("/")[2]) or not folder.is_dir():
-        raise TrackingError(
-            f"{database}: the experiment keeps its artifacts in {old}, mlflow.yml says {location}. MLflow fixes the "
-            f"place when an experiment is created: set 'artifacts' back, bring the artifacts to {folder}, or name "
-            f"another experiment."
-        )
-    with transaction(database, _LOCK_SECONDS) as rows:
-        rows.execute("UPDATE experiments SET artifact_location = ? WHERE experiment_id = ?", (location, experiment.id))
-        rows.execute(
-            "UPDATE runs SET artifact_uri = ? || substr(artifact_uri, ?) "
-            "WHERE experiment_id = ? AND substr(artifact_uri, 1, ?) = ?",
-            (location, len(old) + 1, experiment.id, len(old) + 1, old + "/"),
-        )
+        shutil.rmtree(folder)
 
 
 def sqlite_uri(folder: Path, configured: str) -> str:
@@ -281,15 +239,14 @@ def sqlite_uri(folder: Path, configured: str) -> str:
     ``configured`` is a part of a URI already. MLflow would create the parent folder of a ``sqlite:///`` path
     without decoding it; naming the driver as well keeps it from that.
     """
-    encoded = str(folder).replace("%", "%25").replace("?", "%3F")
-    path = str(Path(encoded) / configured)
+    path = str(Path(str(folder).replace("%", "%25").replace("?", "%3F")) / configured)
     return f"{_SQLITE_AS_IT_IS if '%' in path else SQLITE}{path}"
 
 
 def sqlite_file(uri: str) -> Path | None:
     """Return the file of a SQLite URI, or None for one in memory, one with SQLite's own options, and any other URI."""
-    prefix = next((prefix for prefix in (SQLITE, _SQLITE_AS_IT_IS) if uri.startswith(prefix)), None)
-    if prefix is None:
+    scheme, _, rest = uri.partition(":///")
+    path = unquote(rest.partition("?")[0])
+    if f"{scheme}:///" not in (SQLITE, _SQLITE_AS_IT_IS) or path in ("", ":memory:") or path.startswith("file:"):
         return None
-    path = unquote(uri.removeprefix(prefix).partition("?")[0])
-    return None if path in ("", ":memory:") or path.startswith("file:") else Path(path)
+    return Path(path)

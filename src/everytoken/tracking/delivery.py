@@ -8,7 +8,8 @@ A record that the disk does not take is sent while the run waits, or left out an
 
 Line 1 says which store and run; each further line is a JSON object with one of ``metrics`` ([key, value, time, step]),
 ``params``, ``tags``, ``dataset``, ``file`` (its content is in ``<run id>.files/``) and ``end``. Whoever holds the
-lock (``flock``) of the file delivers it: the run itself, and after its death whoever comes first (`deliver`).
+lock (``flock``) of the file delivers it: the run itself, and after its death whoever comes first (`deliver`). A run
+removes its file when it has ended, so one that was killed is known by its file without a lock, and is marked KILLED.
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ from typing import Any
 
 from everytoken.locks import is_open_as, locked
 from everytoken.shards import atomic_file
-from everytoken.tracking import environment
 from everytoken.tracking.store import TrackingStore, persistent, reason
 
 logger = logging.getLogger(__name__)
@@ -75,6 +75,8 @@ class Backlog:
         self._lock = lock
         self.header = header
         self.left_out: Counter[str] = Counter()
+        self.stays = False
+        """Whether the file stays though it is empty: the store does not know that the run has ended."""
         self._path, self._descriptor = path, descriptor
         self._start = self._sent = start
         self._next: int | None = None  # end of the record that `next_record` gave
@@ -187,6 +189,7 @@ class Backlog:
         try:
             if not self.is_empty:
                 self.cut()
+            if not self.is_empty or self.stays:
                 return
             self._path.unlink(missing_ok=True)
             shutil.rmtree(self.files, ignore_errors=True)
@@ -377,7 +380,7 @@ class Delivery:
     def __str__(self) -> str:
         if self.left is None:
             return self.problem
-        left = f", {self.left} kept: {self.problem}" if self.left else ""
+        left = f", {self.left} kept: {self.problem}" if self.problem else ""
         return f"run {self.run}: {self.sent} records delivered{left}"
 
 
@@ -486,6 +489,7 @@ class Sender:
 
     def _leave_out(self, unkept: _Unkept) -> None:
         self._unkept.remove(unkept)
+        self._backlog.stays |= "end" in unkept.record
         self._backlog.left_out["records"] += 1
         if self._backlog.left_out["records"] == 1:
             self._warn(f"records are left out: neither {self._store.shown} nor {FOLDER} takes them")
@@ -562,9 +566,10 @@ class Sender:
 
 
 def deliver(store: TrackingStore, seconds: float = float("inf")) -> Iterator[Delivery]:
-    """Send what runs that have ended could not; stop after ``seconds``. Safe to be killed, repeated, run twice.
+    """Send what runs that have ended could not, and mark as KILLED those that did not come to their end.
 
-    A run that has not ended delivers its own, and what another process delivers is left to that.
+    Stop after ``seconds``. Safe to be killed, repeated, run twice. A run that has not ended delivers its own, and what
+    another process delivers is left to that.
     """
     deadline = time.monotonic() + seconds
     for path in waiting(store.backlogs):
@@ -575,14 +580,14 @@ def deliver(store: TrackingStore, seconds: float = float("inf")) -> Iterator[Del
             continue
         if backlog is not None:
             delivery = _delivered(store, backlog, path.name, deadline)
-            if delivery.sent or delivery.left:
+            if delivery.sent or delivery.problem:
                 yield delivery
 
 
 def _delivered(store: TrackingStore, backlog: Backlog, name: str, deadline: float) -> Delivery:
     run, sent, problem = backlog.header.run, 0, ""
     try:
-        if not store.has(run):
+        if store.status(run) is None:
             problem = (
                 f"they belong to {backlog.header.store}, and {store.shown} does not know the run; deliver with "
                 f"MLFLOW_TRACKING_URI set to where that store is now, or delete {name} and "
@@ -595,6 +600,11 @@ def _delivered(store: TrackingStore, backlog: Backlog, name: str, deadline: floa
             sent += 1
             if time.monotonic() > deadline:
                 problem = "a start waits no longer; run: everytoken tracking deliver"
+        if not problem and store.status(run) == "RUNNING":
+            why = "the process ended without a word (SIGKILL, out of memory or power)"
+            for record in ({"tags": {"error": why}}, {"end": "KILLED", "time": int(time.time() * 1000)}):
+                persistent(partial(store.send, run, record, backlog.files))
+            logger.warning("Run %s was left RUNNING by a process that is gone: marked KILLED", run)
     except DamagedBacklog as error:
         with contextlib.suppress(OSError):  # then the lines that were sent stay, and count
             backlog.cut()
@@ -602,21 +612,7 @@ def _delivered(store: TrackingStore, backlog: Backlog, name: str, deadline: floa
     except Exception as error:  # MLflow, SQLAlchemy, requests and plugins each raise what they like
         problem = reason(error)
     finally:
-        left = backlog.records_left()
+        left, backlog.stays = backlog.records_left(), bool(problem)
         with contextlib.suppress(OSError):  # what was sent stays, and may be sent twice
             backlog.close()
     return Delivery(run, sent, left, problem)
-
-
-def close_dead_runs(store: TrackingStore) -> None:
-    """Mark as KILLED every RUNNING run of this host whose process is gone.
-
-    Whatever became of a run with a backlog, the backlog says it.
-    """
-    told = {path.stem for path in waiting(store.backlogs)}
-    found = store.running(environment.machine()["host.name"])
-    for run_id in [run_id for run_id, tags in found if run_id not in told and environment.is_dead(tags)]:
-        why = "the process ended without a word (SIGKILL, out of memory or power)"
-        for record in ({"tags": {"error": why}}, {"end": "KILLED", "time": int(time.time() * 1000)}):
-            persistent(partial(store.send, run_id, record, store.backlogs))  # others may close it at the same time
-        logger.warning("Run %s was left RUNNING by a process that is gone: marked KILLED", run_id)

@@ -24,6 +24,7 @@ import logging
 import platform
 from collections.abc import Collection, Generator, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +37,13 @@ from pydantic import ValidationError
 from everytoken.measurements import MetricRows, listening
 from everytoken.redaction import redact_output, without_secrets
 from everytoken.tracking import environment
-from everytoken.tracking.delivery import close_dead_runs, deliver
+from everytoken.tracking.database import SQLITE
+from everytoken.tracking.delivery import deliver
 from everytoken.tracking.errors import TrackingError
 from everytoken.tracking.mlflow_keys import flat_metrics, leaves, metric_points, plain
-from everytoken.tracking.opening import TrackingSettings, open_store, require_reachable
+from everytoken.tracking.opening import TrackingSettings, open_store
 from everytoken.tracking.run import NOTHING, TrackedRun, contents, is_figure, local_path
-from everytoken.tracking.store import prompt_answers
+from everytoken.tracking.store import mlflow_environment
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +53,7 @@ _REFUSED_RUNNERS = {
     "ParallelRunner": "in processes of their own, which this run cannot see",
     "ThreadRunner": "at once that share generators and torch's threads; curves would be recorded for the wrong one",
 }
-_FOLDERS = {"_report": "reports", "_samples": "samples", "_metadata": "metadata"}
+_FOLDERS = {"report": "reports", "samples": "samples", "metadata": "metadata"}
 _SELECTION = (
     *("tags", "from_nodes", "to_nodes", "node_names"),
     *("from_inputs", "to_outputs", "load_versions", "namespaces"),
@@ -61,12 +63,12 @@ _SELECTION = (
 class TrackingHook:
     """Record every run: one instance in ``HOOKS``, and ``mlflow`` in the config patterns of ``settings.py``."""
 
+    _context: KedroContext  # Kedro creates it before it runs
+    _catalog: DataCatalog
+
     def __init__(self) -> None:
         redact_output()
-        self._context: KedroContext | None = None
-        self._catalog: DataCatalog | None = None
         self._run: TrackedRun | None = None
-        self._watch: environment.ExitWatch | None = None
         self._running: str | None = None  # the pipeline of the node that runs
         self._while_open = ExitStack()
 
@@ -75,24 +77,21 @@ class TrackingHook:
         """Remember the project; nothing is opened, as most Kedro commands run nothing."""
         self._context = context
 
-    @property
-    def _project(self) -> KedroContext:
-        assert self._context is not None, "Kedro creates the context before it runs"
-        return self._context
-
     @hook_impl(wrapper=True)
     def before_pipeline_run(
         self, run_params: dict[str, Any], pipeline: Pipeline, catalog: DataCatalog
     ) -> Generator[None, Any, Any]:
         """Refuse what cannot be recorded, or where, before anything happens; open the run when other hooks agreed."""
-        context = self._project
+        context = self._context
         refuse_unread(run_params["runtime_params"], pipeline, getattr(context.config_loader, "read_by_every_run", ()))
         _refuse_options(run_params, pipeline, catalog)
-        require_reachable(context.project_path, tracking_settings(context))
+        project, settings = context.project_path, tracking_settings(context)
+        if not settings.uri(project).startswith(SQLITE):  # opening a file may write to it
+            open_store(project, settings)
         result = yield
         self._close("KILLED", "interrupted; the process went on to another run")  # Ctrl-C in a notebook
         self._catalog = catalog
-        self._open(run_params, pipeline, catalog)
+        self._open(settings, run_params, pipeline, catalog)
         return result
 
     @hook_impl
@@ -109,20 +108,15 @@ class TrackingHook:
     def after_dataset_saved(self, dataset_name: str, data: Any) -> None:
         """Record an output, and by its name as metrics, series or artifact."""
         run, dataset = self._record(dataset_name, "output")
+        stem, _, kind = dataset_name.rpartition("_")
         if is_figure(data):
             run.log_figure(dataset_name, data)
-        elif dataset_name.endswith("_metrics"):
-            run.log_metrics(flat_metrics(dataset_name.removesuffix("_metrics"), data, dataset_name), dataset_name)
-        elif dataset_name.endswith("_history"):
-            run.log_series(metric_points(dataset_name.removesuffix("_history"), data, dataset_name), dataset_name)
-        elif folder := next((to for suffix, to in _FOLDERS.items() if dataset_name.endswith(suffix)), None):
-            path = local_path(dataset)
-            if path is None:
-                raise TrackingError(
-                    f"dataset {dataset_name} is recorded as its file, by its name, but {type(dataset).__name__} has no "
-                    f"local one. Save it to a local file, or give it another name."
-                )
-            run.log_file(dataset_name, path, folder)
+        elif kind == "metrics":
+            run.log_metrics(flat_metrics(stem, data, dataset_name), dataset_name)
+        elif kind == "history":
+            run.log_series(metric_points(stem, data, dataset_name), dataset_name)
+        elif kind in _FOLDERS and (path := local_path(dataset)) is not None:
+            run.log_file(path, f"{_FOLDERS[kind]}/{dataset_name}{path.suffix}")
 
     @hook_impl(wrapper=True)
     def after_pipeline_run(self) -> Generator[None, Any, Any]:
@@ -140,20 +134,19 @@ class TrackingHook:
         """End the run as FAILED, with the traceback."""
         self._fail(error)
 
-    def _open(self, run_params: dict[str, Any], pipeline: Pipeline, catalog: DataCatalog) -> None:
-        context, tree = self._project, parameters_read(pipeline, catalog)
-        names = sorted(run_params["pipeline_names"] or ["__default__"])
-        self._watch = environment.ExitWatch(self._killed)
-        self._watch.start()
+    def _open(
+        self, settings: TrackingSettings, run_params: dict[str, Any], pipeline: Pipeline, catalog: DataCatalog
+    ) -> None:
+        context, tree = self._context, parameters_read(pipeline, catalog)
+        store = open_store(context.project_path, settings)
+        self._while_open.enter_context(environment.exit_watched(partial(self._close, "KILLED")))
         try:
-            self._while_open.enter_context(prompt_answers())
-            store = open_store(context.project_path, tracking_settings(context))
+            self._while_open.enter_context(mlflow_environment())
             for delivery in deliver(store, _SECONDS_FOR_EARLIER_RUNS):
                 logger.warning("Tracking: %s", delivery)
-            close_dead_runs(store)
             job = getattr(context.config_loader, "job", "__default__")
-            name = "+".join(names) if run_params["pipeline_names"] else str(job)
-            self._run = TrackedRun(store, name, _tags(context, run_params, names))
+            name = "+".join(sorted(run_params["pipeline_names"] or [job]))
+            self._run = TrackedRun(store, name, _tags(context, run_params))
             logger.info("Run %s is recorded in %s", self._run.id, store.shown)
             self._run.log_parameters(tree)
             installed = "".join(f"{package}=={version}\n" for package, version in environment.packages().items())
@@ -170,13 +163,13 @@ class TrackingHook:
             self._run.log_series(metric_points(self._running, rows, owner), owner)
 
     def _record(self, name: str, context: str) -> tuple[TrackedRun, Any]:
-        assert self._run is not None and self._catalog is not None, "datasets are loaded and saved only within a run"
+        assert self._run is not None, "datasets are loaded and saved only within a run"
         dataset = self._catalog.get(name)
         if name == "parameters" or name.startswith(_PREFIX) or isinstance(dataset, MemoryDataset):
             return self._run, dataset
-        held = contents(name, dataset)
+        held = contents(dataset)
         if held is None:
-            logger.warning("Dataset %s (%s) has neither ledger nor local file: recorded without digest", name, dataset)
+            logger.warning("Dataset %s (%s) has neither ledger nor local file: recorded by name", name, dataset)
             self._run.set_tag(f"without_digest.{name}", type(dataset).__name__)
         elif held is not NOTHING:
             self._run.log_dataset(name, held, context, self._source(dataset))
@@ -185,7 +178,7 @@ class TrackingHook:
     def _source(self, dataset: Any) -> str:
         """Return where the dataset lies, within the project as a relative path, as the project may be moved."""
         path = local_path(dataset) or Path(str(dataset._describe().get("filepath", type(dataset).__name__)))
-        project = self._project.project_path
+        project = self._context.project_path
         return str(path.relative_to(project) if path.is_relative_to(project) else path)
 
     def _fail(self, error: Exception) -> None:
@@ -201,35 +194,20 @@ class TrackingHook:
         except Exception as second:
             error.add_note(f"Tracking failed as well, run {run and run.id} may look alive: {second!r}")
 
-    def _killed(self) -> None:
-        self._close("KILLED", (self._watch.seen if self._watch else "") or "the process ended before the run did")
-
     def _close(self, status: str, reason: str = "") -> None:
         """End the open run, if there is one, and leave no trace of it in the process."""
-        run, watch = self._run, self._watch
-        self._run = self._watch = None
-        try:
+        run, self._run = self._run, None
+        with self._while_open:
+            if run is not None and reason:
+                run.set_tag("error", reason)
             if run is not None:
-                if reason:
-                    run.set_tag("error", reason)
                 run.end(status)
-        finally:
-            self._while_open.close()
-            if watch is not None:
-                watch.stop()
 
 
 def tracking_settings(context: KedroContext) -> TrackingSettings:
     """Return ``mlflow.yml`` of the environment."""
     try:
-        conf = context.config_loader["mlflow"]
-    except KeyError as error:
-        raise TrackingError(
-            "no configuration 'mlflow': expected conf/base/mlflow.yml, and in settings.py CONFIG_LOADER_ARGS = "
-            '{"config_patterns": {"mlflow": ["mlflow*"]}, ...}.'
-        ) from error
-    try:
-        return TrackingSettings.model_validate(conf)
+        return TrackingSettings.model_validate(context.config_loader["mlflow"])
     except ValidationError as error:
         raise TrackingError(f"mlflow.yml: {without_secrets(error)}") from None
 
@@ -243,48 +221,38 @@ def _refuse_options(run_params: Mapping[str, Any], pipeline: Pipeline, catalog: 
             )
     if run_params.get("only_missing_outputs"):
         raise TrackingError(
-            "--only-missing-outputs takes any output that exists for the one that the parameters give, and the run "
-            "would be recorded with parameters that made nothing. Leave it out: what exists is compared by content, "
-            "and only what is missing or other is made."
+            "--only-missing-outputs takes any output that exists for the one that the parameters give, which would be "
+            "recorded though they made nothing. Leave it out: only what is missing or other is made."
         )
     for name in run_params.get("load_versions") or ():
         if name not in pipeline.inputs() or getattr(catalog.get(name), "_version", None) is None:
             raise TrackingError(
-                f"--load-versions names {name}, which this run does not read or which has no versions: it would change "
-                f"nothing. Leave it out."
+                f"--load-versions names {name}, which this run does not read or which has no versions. Leave it out."
             )
 
 
-def _tags(context: KedroContext, run_params: Mapping[str, Any], names: list[str]) -> dict[str, str]:
-    command = environment.command_line()
+def _tags(context: KedroContext, run_params: Mapping[str, Any]) -> dict[str, str]:
+    command, installed = environment.command_line(), environment.packages()
     git = environment.git_state(context.project_path)
-    installed = environment.packages()
-    selection = {key: plain(run_params[key]) for key in _SELECTION if run_params[key]}
-    tags = {
+    return {
         "mlflow.user": environment.user_name(),
         "mlflow.source.name": command,
         "mlflow.source.type": "LOCAL",
         "mlflow.source.git.commit": git.commit,
-        "mlflow.source.git.branch": git.branch,
-        "git.commit": git.commit,
-        "git.dirty": git.dirty,
+        **{f"git.{key}": value for key, value in git._asdict().items() if value},
         "kedro.command": command,
         "kedro.env": run_params["env"] or getattr(context.config_loader, "default_run_env", None) or "base",
-        "kedro.pipelines": ",".join(names),
+        "kedro.pipelines": ",".join(sorted(run_params["pipeline_names"] or ["__default__"])),
         "kedro.run_id": run_params["run_id"],
         "kedro.runtime_params": json.dumps(plain(run_params["runtime_params"])),
-        "kedro.selection": json.dumps(selection),
+        "kedro.selection": json.dumps({key: plain(run_params[key]) for key in _SELECTION if run_params[key]}),
         "kedro.project": str(context.project_path),
         "working_folder": str(Path.cwd()),
         "version.python": platform.python_version(),
         **{f"version.{name}": installed[name] for name in environment.KEY_PACKAGES if name in installed},
         **environment.machine(),
-        **environment.process(),
         **getattr(context.config_loader, "run_tags", dict)(),
     }
-    if git.reason:
-        tags["git.reason"] = git.reason
-    return tags
 
 
 def refuse_unread(

@@ -12,14 +12,13 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from datetime import date, time
-from enum import Enum
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from numbers import Integral, Real
-from pathlib import PurePath
 from typing import Any
 
 from pydantic import BaseModel
+from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from everytoken.tracking.errors import TrackingError
 
@@ -27,7 +26,6 @@ KEY_LIMIT = 250  # mlflow.utils.validation.MAX_ENTITY_KEY_LENGTH
 VALUE_LIMIT = 6000  # MAX_PARAM_VAL_LENGTH: MLflow itself would cut without a mark
 
 _FORBIDDEN = re.compile(r"[^\w.\- ]")  # MLflow takes "/" in clean paths alone, and ":" not on Windows
-_SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 KeyPath = tuple[str, ...]
 Point = tuple[str, int, float]
@@ -40,55 +38,40 @@ def plain(value: Any, where: KeyPath = ()) -> Any:
         TrackingError: for a value that has no such form (it would be recorded as a memory address), or for
         two keys of one mapping with the same text (``1`` and ``"1"``), or for text that UTF-8 cannot hold.
     """
-    if isinstance(value, Enum):
-        return plain(value.value, where)
-    if isinstance(value, str):
-        _refuse_surrogates(value, where)
-        return value
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, Integral):
-        return int(value)
-    if isinstance(value, Real):
-        return float(value)
     if isinstance(value, BaseModel):
-        return _plain_items(((name, getattr(value, name)) for name in type(value).model_fields), where)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _plain_items(((field.name, getattr(value, field.name)) for field in dataclasses.fields(value)), where)
+        value = dict(value)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return _plain_items(value.items(), where)
+        items = {str(plain(key, where)): plain(item, (*where, str(key))) for key, item in value.items()}
+        if len(items) < len(value):
+            name = Counter(map(str, value)).most_common(1)[0][0]
+            raise TrackingError(f"{_dotted(where)}: two keys are both {name!r} as text. Rename one of them.")
+        return items
     if isinstance(value, list | tuple):
         return [plain(item, (*where, str(index))) for index, item in enumerate(value)]
     if isinstance(value, set | frozenset):
         # sorted by JSON text: the order of a set depends on PYTHONHASHSEED
         return sorted((plain(item, where) for item in value), key=lambda item: json.dumps(item, sort_keys=True))
-    if isinstance(value, PurePath):
-        return plain(str(value), where)
-    if isinstance(value, date | time):
-        return value.isoformat()
-    raise TrackingError(
-        f"{_dotted(where)}: a {type(value).__name__} cannot be recorded; expected a number, text, list, mapping, "
-        f"model or dataclass. Change the type of the parameter."
-    )
+    return _plain_leaf(value, where)
 
 
-def _plain_items(items: Iterable[tuple[Any, Any]], where: KeyPath) -> dict[str, object]:
-    result: dict[str, object] = {}
-    for key, value in items:
-        name = str(plain(key, where))
-        if name in result:
-            raise TrackingError(f"{_dotted(where)}: two keys are both {name!r} as text. Rename one of them.")
-        result[name] = plain(value, (*where, name))
-    return result
-
-
-def _refuse_surrogates(text: str, where: KeyPath) -> None:
-    lone = _SURROGATE.search(text)
-    if lone:
+def _plain_leaf(value: Any, where: KeyPath) -> Any:
+    try:
+        leaf = to_jsonable_python(value)
+        if isinstance(leaf, str):
+            leaf.encode()
+    except PydanticSerializationError as error:
         raise TrackingError(
-            f"{_dotted(where)}: the text {ascii(text)[:80]} holds U+{ord(lone[0]):04X} at position {lone.start()}, "
-            f"half of a character, which no database or file in UTF-8 can hold. Write the text in UTF-8."
-        )
+            f"{_dotted(where)}: a {type(value).__name__} cannot be recorded; expected a number, text, list, mapping, "
+            f"model or dataclass. Change the type of the parameter."
+        ) from error
+    except UnicodeEncodeError as error:
+        raise TrackingError(
+            f"{_dotted(where)}: the text {ascii(leaf)[:80]} holds U+{ord(leaf[error.start]):04X} at position "
+            f"{error.start}, half of a character, which no database or file in UTF-8 can hold. Write it in UTF-8."
+        ) from error
+    return leaf
 
 
 def flat_key(*path: str) -> str:
@@ -107,21 +90,21 @@ def flat_key(*path: str) -> str:
     return key
 
 
-def flatten(tree: Mapping[str, Any], *prefix: str) -> dict[str, object]:
+def flatten(tree: Mapping[str, Any], *prefix: str) -> dict[str, Any]:
     """Return ``{flat key: leaf}`` of a nested mapping.
 
     Raises:
         TrackingError: if two paths give one key.
     """
-    result: dict[str, object] = {}
-    origin: dict[str, KeyPath] = {}
+    paths: dict[str, KeyPath] = {}
+    result: dict[str, Any] = {}
     for path, leaf in leaves(tree, prefix):
         key = flat_key(*path)
-        if key in result:
+        if key in paths:
             raise TrackingError(
-                f"{list(origin[key])} and {list(path)} both become MLflow's key {key!r}, one would be lost. Rename one."
+                f"{list(paths[key])} and {list(path)} both become MLflow's key {key!r}, one would be lost. Rename one."
             )
-        result[key], origin[key] = leaf, path
+        paths[key], result[key] = path, leaf
     return result
 
 
@@ -132,11 +115,6 @@ def leaves(tree: Mapping[str, Any], path: KeyPath = ()) -> Iterator[tuple[KeyPat
             yield from leaves(value, (*path, str(key)))
         else:
             yield (*path, str(key)), value
-
-
-def parameter_text(value: Any) -> str:
-    """Return the text of one plain parameter: a string as it is (an empty one as ``""``), else JSON."""
-    return value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)
 
 
 def shorten(text: str, limit: int = VALUE_LIMIT, complete_in: str = "parameters.json") -> str:
@@ -152,19 +130,11 @@ def shorten(text: str, limit: int = VALUE_LIMIT, complete_in: str = "parameters.
 
 
 def flat_parameters(tree: Mapping[str, Any]) -> dict[str, str]:
-    """Return MLflow's flat parameters of a plain nested mapping."""
-    return {key: shorten(parameter_text(leaf)) for key, leaf in flatten(tree).items()}
-
-
-def number(value: Any, where: str) -> float:
-    """Return ``value`` as a float (NaN and infinities included).
-
-    Raises:
-        TrackingError: if it is not a number; a bool is not one.
-    """
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise TrackingError(f"{where}: expected a number, found {type(value).__name__} {str(value)[:80]!r}.")
-    return float(value)
+    """Return MLflow's flat parameters of a plain mapping: a text as it is (an empty one as ``""``), else JSON."""
+    return {
+        key: shorten(leaf if isinstance(leaf, str) and leaf else json.dumps(leaf, ensure_ascii=False))
+        for key, leaf in flatten(tree).items()
+    }
 
 
 def flat_metrics(prefix: str, data: Any, dataset: str) -> dict[str, float]:
@@ -176,38 +146,42 @@ def flat_metrics(prefix: str, data: Any, dataset: str) -> dict[str, float]:
     if not isinstance(data, Mapping):
         raise TrackingError(f"dataset {dataset}: expected a (nested) dict of numbers, found {type(data).__name__}.")
     flat = flatten(data, prefix)
-    return {key: number(leaf, f"dataset {dataset}, key {key}") for key, leaf in flat.items() if leaf != {}}
+    return {key: _number(leaf, f"dataset {dataset}, key {key}") for key, leaf in flat.items() if leaf != {}}
 
 
 def metric_points(prefix: str, data: Any, dataset: str) -> list[Point]:
     """Return ``(key, step, value)`` for every cell of a history: DataFrame or dict of lists, with ``step``.
 
-    A missing cell (``None``, ``pandas.NA``) gives no point; a NaN is a number here (a diverged loss) and is
-    kept.
+    A missing cell (``None``) gives no point; a NaN is a number here (a diverged loss) and is kept.
 
     Raises:
         TrackingError: without ``step``, with columns of unequal length, or with a cell that is not a number.
     """
-    names = list(data.columns) if hasattr(data, "columns") else list(data) if isinstance(data, Mapping) else []
-    if "step" not in names:
+    columns = {str(name): list(data[name]) for name in data} if hasattr(data, "keys") else {}
+    if "step" not in columns:
         raise TrackingError(
             f"dataset {dataset}: expected a DataFrame or a dict of lists with a column 'step', found "
-            f"{type(data).__name__} with columns {names}."
+            f"{type(data).__name__} with columns {list(columns)}."
         )
-    columns = {str(name): list(data[name]) for name in names}
     steps = columns.pop("step")
     unequal = {name: len(values) for name, values in columns.items() if len(values) != len(steps)}
     if unequal:
         raise TrackingError(f"dataset {dataset}: 'step' has {len(steps)} rows, other columns differ: {unequal}.")
-    keys = flatten(dict.fromkeys(columns, 0), prefix)  # the same order, checked for collisions
-    points = []
-    for key, (name, values) in zip(keys, columns.items(), strict=True):
-        for row, (step, value) in enumerate(zip(steps, values, strict=True)):
-            if not isinstance(step, Integral) or isinstance(step, bool):
-                raise TrackingError(f"dataset {dataset}, row {row}: step must be an integer, found {step!r}.")
-            if value is not None and type(value).__name__ != "NAType":
-                points.append((key, int(step), number(value, f"dataset {dataset}, column {name}, row {row}")))
-    return points
+    for row, step in enumerate(steps):
+        if not isinstance(step, Integral):
+            raise TrackingError(f"dataset {dataset}, row {row}: step must be an integer, found {step!r}.")
+    return [
+        (key, int(step), _number(value, f"dataset {dataset}, column {key.removeprefix(prefix + '.')}, row {row}"))
+        for key, values in flatten(columns, prefix).items()
+        for row, (step, value) in enumerate(zip(steps, values, strict=True))
+        if value is not None
+    ]
+
+
+def _number(value: Any, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TrackingError(f"{where}: expected a number, found {type(value).__name__} {str(value)[:80]!r}.")
+    return float(value)
 
 
 def _dotted(path: KeyPath) -> str:

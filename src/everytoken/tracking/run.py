@@ -7,7 +7,6 @@ so runs of several sessions in one process cannot mix.
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import html
 import json
@@ -15,10 +14,10 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from everytoken.redaction import Redaction, redacted
 from everytoken.shards import file_sha256
@@ -26,8 +25,6 @@ from everytoken.tracking.delivery import Sender
 from everytoken.tracking.errors import TrackingError
 from everytoken.tracking.mlflow_keys import Point, flat_key, flat_parameters, shorten
 from everytoken.tracking.store import TrackingStore, reason
-
-_T = TypeVar("_T")
 
 _PARAMETERS_A_BATCH = 100  # MLflow's own limits
 _METRICS_A_BATCH = 1000
@@ -50,69 +47,37 @@ NOTHING = Contents("", None, 0)
 """Of an optional dataset that was not made."""
 
 
-def contents(name: str, dataset: Any) -> Contents | None:
+def contents(dataset: Any) -> Contents | None:
     """Return what a Kedro dataset object holds now, or None if nothing tells (a database, a remote file).
 
     A dataset with ``ledger_summary() -> {"root_digest": str, "rows": int | None, "bytes": int}`` is asked; where that
     is None, it is an optional one that was not made, and holds `NOTHING`.
-    Otherwise a local file gives the SHA-256 of its bytes, and a local folder that of its files' names and
-    SHA-256s.
-
-    Raises:
-        TrackingError: if the ledger summary lacks a key, or the file is not there.
+    Otherwise a local file gives the SHA-256 of its bytes, and a local folder that of its files' names and SHA-256s.
     """
-    dataset = _unwrapped(dataset)
     if hasattr(dataset, "ledger_summary"):
         summary = dataset.ledger_summary()
-        if summary is None:
-            return NOTHING
-        missing = {"root_digest", "rows", "bytes"} - set(summary)
-        if missing:
-            raise TrackingError(
-                f"dataset {name}: ledger_summary() of {type(dataset).__name__} lacks {sorted(missing)}."
-            )
-        return Contents(summary["root_digest"], summary["rows"], summary["bytes"])
+        return NOTHING if summary is None else Contents(summary["root_digest"], summary["rows"], summary["bytes"])
     path = local_path(dataset)
     if path is None:
         return None
-    if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.is_file())
-        lines = [f"{_file_digest(file)}  {file.relative_to(path).as_posix()}\n" for file in files]
-        digest = hashlib.sha256("".join(lines).encode()).hexdigest()
-        return Contents(digest, None, sum(file.stat().st_size for file in files))
-    if not path.is_file():
-        raise TrackingError(f"dataset {name}: its file {path} is not there right after it was read or written.")
-    return Contents(_file_digest(path), None, path.stat().st_size)
+    if not path.is_dir():
+        return Contents(file_sha256(path), None, path.stat().st_size)
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    lines = [f"{file_sha256(file)}  {file.relative_to(path).as_posix()}\n" for file in files]
+    digest = hashlib.sha256("".join(lines).encode()).hexdigest()
+    return Contents(digest, None, sum(file.stat().st_size for file in files))
 
 
 def local_path(dataset: Any) -> Path | None:
     """Return the local file or folder of a Kedro dataset (of a versioned one the version in use), or None."""
-    dataset = _unwrapped(dataset)
-    is_local = getattr(dataset, "_protocol", "file") in ("file", "local", "")
-    if getattr(dataset, "_filepath", None) is None or not is_local:
+    path = getattr(dataset, "_filepath", None)
+    if path is None or getattr(dataset, "_protocol", "file") not in ("file", "local", ""):
         return None
-    versioned = getattr(dataset, "_version", None) is not None
-    return Path(str(dataset._get_load_path() if versioned else dataset._filepath))
-
-
-def _unwrapped(dataset: Any) -> Any:
-    inner = getattr(dataset, "_dataset", None)  # CachedDataset
-    return dataset if inner is None else inner
-
-
-def _file_digest(path: Path) -> str:
-    stat = path.stat()
-    return _digest_of(path, stat.st_size, stat.st_mtime_ns, stat.st_ino)
-
-
-@functools.lru_cache(maxsize=4096)
-def _digest_of(path: Path, size: int, mtime_ns: int, inode: int) -> str:
-    """SHA-256 of a file; cached while size, time and inode stay, as one file may be read by many nodes."""
-    return file_sha256(path)
+    return Path(str(dataset._get_load_path() if getattr(dataset, "_version", None) else path))
 
 
 class TrackedRun:
-    """A RUNNING run. Methods may be called from several threads of the process that opened it."""
+    """A RUNNING run. Kedro may load datasets in threads: `log_dataset` may be called from several."""
 
     def __init__(self, store: TrackingStore, name: str, tags: Mapping[str, str]) -> None:
         """Open the run. Tags longer than MLflow's 8,000 characters are cut with a mark.
@@ -131,14 +96,14 @@ class TrackedRun:
             self._sender = Sender(store, self.id)
         except (OSError, RuntimeError) as error:  # no file, or no thread
             text = f"{store.backlogs}: the run cannot begin: {error}. Make room there, and make it writable."
-            with contextlib.suppress(Exception):  # else the next run marks it
+            with contextlib.suppress(Exception):  # the error says it
                 store.send(self.id, {"tags": {"error": redacted(text)}}, store.backlogs)
                 store.send(self.id, {"end": "FAILED", "time": int(time.time() * 1000)}, store.backlogs)
             raise TrackingError(text) from error
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self._digests: dict[str, str] = {}
         self._metric_owner: dict[str, str] = {}
-        self._figures: dict[str, str] = {}
+        self._figures: dict[str, Any] = {}
         self._series: dict[str, tuple[int, int]] = {}  # first and last step of each key that is recorded
 
     def require_recorded(self) -> None:
@@ -153,8 +118,9 @@ class TrackedRun:
     def log_parameters(self, tree: Mapping[str, Any]) -> None:
         """Record a plain nested mapping: flat parameters, and all of it as ``parameters.json``."""
         tree = Redaction().tree(tree)
-        for batch in _batches(list(flat_parameters(tree).items()), _PARAMETERS_A_BATCH):
-            self._sender.put({"params": dict(batch)})
+        pairs = list(flat_parameters(tree).items())
+        for start in range(0, len(pairs), _PARAMETERS_A_BATCH):
+            self._sender.put({"params": dict(pairs[start : start + _PARAMETERS_A_BATCH])})
         self.log_text(json.dumps(tree, indent=2, ensure_ascii=False) + "\n", "parameters.json")
 
     def log_dataset(self, name: str, held: Contents, context: str, source: str) -> None:
@@ -165,29 +131,30 @@ class TrackedRun:
         """
         with self._lock:
             known = self._digests.get(name)
-            if known is not None and known != held.digest:
+            if known not in (None, held.digest):
                 raise TrackingError(
                     f"dataset {name} changed during the run: SHA-256 {known} before, {held.digest} now. Another "
                     f"'kedro run' in this data folder made it again (give each run its own: globals.yml: data), or two "
                     f"datasets of the catalog share its place (give each its own)."
                 )
-            if known is not None:
-                return
-            profile = {"num_rows": held.rows, "bytes": held.bytes}
-            dataset = {
-                "name": name,
-                "digest": held.digest[:_DIGEST_LIMIT],
-                "source_type": "local",
-                "source": json.dumps({"uri": redacted(source)}),
-                "profile": json.dumps({key: value for key, value in profile.items() if value is not None}),
-            }
-            tags = {"mlflow.data.context": context, "digest": held.digest, "bytes": str(held.bytes)}
-            if held.rows is not None:
-                tags["rows"] = str(held.rows)
-            self._sender.put({"dataset": dataset, "tags_of_dataset": tags})
-            # a parameter too: MLflow's compare page shows no datasets
-            self._sender.put({"params": {flat_key("digest", name): held.digest[:_DIGEST_SHOWN]}})
-            self._digests[name] = held.digest
+            if known is None:
+                self._put_dataset(name, held, context, source)
+                self._digests[name] = held.digest
+
+    def _put_dataset(self, name: str, held: Contents, context: str, source: str) -> None:
+        rows = {} if held.rows is None else {"rows": held.rows}
+        dataset = {
+            "name": name,
+            "digest": held.digest[:_DIGEST_LIMIT],
+            "source_type": "local",
+            "source": json.dumps({"uri": redacted(source)}),
+            "profile": json.dumps({f"num_{key}": count for key, count in rows.items()} | {"bytes": held.bytes}),
+        }
+        tags = {"mlflow.data.context": context, "digest": held.digest, "bytes": str(held.bytes)}
+        tags |= {key: str(count) for key, count in rows.items()}
+        self._sender.put({"dataset": dataset, "tags_of_dataset": tags})
+        # a parameter too: MLflow's compare page shows no datasets
+        self._sender.put({"params": {flat_key("digest", name): held.digest[:_DIGEST_SHOWN]}})
 
     def log_metrics(self, values: Mapping[str, float], dataset: str) -> None:
         """Record single numbers, each at step 0."""
@@ -195,17 +162,14 @@ class TrackedRun:
 
     def log_series(self, points: Sequence[Point], dataset: str) -> None:
         """Record points of a history that grows: what was announced while it did is not recorded again at the end."""
-        with self._lock:
-            recorded = dict(self._series)
-            new = [
-                (key, step, value)
-                for key, step, value in points
-                if key not in recorded or not recorded[key][0] <= step <= recorded[key][1]
-            ]
-            self.log_points(new, dataset)
-            for key, step, _ in new:
+        recorded = dict(self._series)
+        new = []
+        for key, step, value in points:
+            if key not in recorded or not recorded[key][0] <= step <= recorded[key][1]:
+                new.append((key, step, value))
                 first, last = self._series.get(key, (step, step))
                 self._series[key] = (min(first, step), max(last, step))
+        self.log_points(new, dataset)
 
     def log_points(self, points: Sequence[Point], dataset: str) -> None:
         """Record series, in batches of 1,000 (one at a time costs 23 ms each on SQLite).
@@ -215,37 +179,30 @@ class TrackedRun:
         Raises:
             TrackingError: if another dataset has already given one of the keys.
         """
-        with self._lock:
-            for key in dict.fromkeys(key for key, _, _ in points):
-                owner = self._metric_owner.setdefault(key, dataset)
-                if owner != dataset:
-                    raise TrackingError(
-                        f"metric {key}: both {owner} and {dataset} give it. Rename the key in one of them."
-                    )
-            now = int(time.time() * 1000)
-            for batch in _batches([(key, value, now, step) for key, step, value in points], _METRICS_A_BATCH):
-                self._sender.put({"metrics": batch})
+        for key in dict.fromkeys(key for key, _, _ in points):
+            owner = self._metric_owner.setdefault(key, dataset)
+            if owner != dataset:
+                raise TrackingError(f"metric {key}: both {owner} and {dataset} give it. Rename the key in one of them.")
+        now = int(time.time() * 1000)
+        rows = [(key, value, now, step) for key, step, value in points]
+        for start in range(0, len(rows), _METRICS_A_BATCH):
+            self._sender.put({"metrics": rows[start : start + _METRICS_A_BATCH]})
 
     def log_figure(self, name: str, figure: Any) -> None:
         """Record a Plotly figure: its JSON now, and its place in ``figures.html`` when the run ends."""
-        with self._lock:
-            self._figures[name] = _fragment(name, figure)
-            self.log_text(figure.to_json(), f"figures/{name}.json")
+        self._figures[name] = figure
+        self.log_text(figure.to_json(), f"figures/{name}.json")
 
-    def log_file(self, name: str, path: Path, folder: str) -> None:
-        """Record a file as ``<folder>/<name><its suffix>``, or a folder as ``<folder>/<name>/``."""
-        if path.is_dir():
-            for file in sorted(file for file in path.rglob("*") if file.is_file()):
-                self._sender.put_file(file, f"{folder}/{name}/{file.relative_to(path).as_posix()}")
-        else:
-            self._sender.put_file(path, f"{folder}/{name}{path.suffix}")
+    def log_file(self, path: Path, file: str) -> None:
+        """Record a file as the artifact ``file``."""
+        self._sender.put_file(path, file)
 
     def log_text(self, text: str, file: str) -> None:
         """Record a text as an artifact."""
         with tempfile.TemporaryDirectory() as temporary:
             path = Path(temporary, "text")
             path.write_text(text, encoding="utf-8")
-            self._sender.put_file(path, file)
+            self.log_file(path, file)
 
     def set_tag(self, key: str, value: str, complete_in: str = "no artifact") -> None:
         """Set one tag; a long value is cut, with a mark that names the artifact that has all of it."""
@@ -264,34 +221,20 @@ class TrackedRun:
         self._sender.close()
 
 
-def _batches(items: Sequence[_T], size: int) -> Iterator[Sequence[_T]]:
-    for start in range(0, len(items), size):
-        yield items[start : start + size]
-
-
 def is_figure(data: Any) -> bool:
     """Tell whether ``data`` is a Plotly figure, without importing plotly."""
     return type(data).__module__.partition(".")[0] == "plotly" and hasattr(data, "to_plotly_json")
 
 
-def _fragment(name: str, figure: Any) -> str:
-    """Return one figure as a heading and a ``<div>`` with its data."""
-    body = figure.to_html(full_html=False, include_plotlyjs=False, div_id=name)  # a given id: the same bytes each time
-    return f"<h2>{html.escape(name)}</h2>\n{body}\n"
-
-
-def _page(figures: Mapping[str, str]) -> str:
+def _page(figures: Mapping[str, Any]) -> str:
     """Return one page for all figures, in the order of their names, that works without a network.
 
     MLflow shows an HTML artifact in a sandboxed frame that can load nothing beside it, so plotly.js (4.8 MB) is in the
-    page. (``MlflowClient.log_figure`` points to a CDN: an empty frame offline.)
+    page, once. (``MlflowClient.log_figure`` points to a CDN: an empty frame offline.)
     """
-    from plotly.offline import get_plotlyjs
-
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>Figures</title>\n'
-        "<style>body { font-family: sans-serif; margin: 2em; } h2 { font-weight: normal; }</style>\n"
-        f"<script>{get_plotlyjs()}</script></head>\n<body>\n"
-        + "".join(figures[name] for name in sorted(figures))
-        + "</body></html>\n"
-    )
+    parts = ['<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>Figures</title></head>\n<body>']
+    for number, (name, figure) in enumerate(sorted(figures.items())):
+        # a given id: the same bytes each time
+        body = figure.to_html(full_html=False, include_plotlyjs=number == 0, div_id=name)
+        parts.append(f"<h2>{html.escape(name)}</h2>\n{body}")
+    return "\n".join([*parts, "</body></html>\n"])

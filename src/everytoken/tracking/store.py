@@ -1,42 +1,37 @@
-"""Where runs are kept: a server, or MLflow's SQLite file in the project, opened under a lock.
+"""Where runs are kept: any address that MLflow's client takes.
 
-`TrackingStore` speaks through MLflow's client, which takes any address.
 `everytoken.tracking.database.DatabaseStore` writes the same rows into a SQLite file and imports nothing of MLflow.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from everytoken.redaction import redacted
-from everytoken.tracking.errors import TrackingError
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-logger = logging.getLogger(__name__)
-
 _T = TypeVar("_T")
 
-_MLFLOW = {
+_ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",  # read when MLflow is imported
-    "MLFLOW_SQLALCHEMYSTORE_POOLCLASS": "NullPool",  # a connection that is kept follows a moved file
-}
-_PROMPT = {
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",  # of files of some kilobytes
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",  # MLflow alone tries for minutes
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
+    "MLFLOW_SQLALCHEMYSTORE_POOLCLASS": "NullPool",  # a connection that is kept follows a moved file
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # it would print a password that is in the URL
 }
-_PROBE_SECONDS = 5.0
+_LEVELS = {"alembic": logging.WARNING, "mlflow.store.db.utils": logging.CRITICAL}  # prints errors that it raises too
 _TRIES = 4
 
 
@@ -84,32 +79,27 @@ class TrackingStore:
         """Create a RUNNING run and return its id."""
         return str(self.client.create_run(self.experiment_id, run_name=name, tags=dict(tags)).info.run_id)
 
-    def has(self, run_id: str) -> bool:
-        """Return whether the store has a run; its id is known nowhere else, so the address may have changed since."""
+    def status(self, run_id: str) -> str | None:
+        """Return FINISHED, FAILED, KILLED, RUNNING, or "deleted"; None: the store has no such run."""
         from mlflow.exceptions import MlflowException
 
         try:
-            self.client.get_run(run_id)
+            found = self.client.get_run(run_id).info
         except MlflowException as error:
             if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                 raise
-            return False
-        return True
+            return None
+        return str(found.status if found.lifecycle_stage == "active" else found.lifecycle_stage)
 
-    def running(self, host: str) -> Iterator[tuple[str, dict[str, str]]]:
-        """Yield id and tags of every RUNNING run of a host."""
-        query = f"attributes.status = 'RUNNING' and tags.`host.name` = '{host}'"
-        yield from ((run.info.run_id, run.data.tags) for run in self.runs(query))
-
-    def runs(self, query: str = "") -> Iterator[Run]:
-        """Yield the runs that a query of MLflow finds, the newest first."""
-        token, order = None, ["attributes.start_time DESC"]
-        while True:
-            page = self.client.search_runs([self.experiment_id], query, order_by=order, page_token=token)
+    def runs(self) -> Iterator[Run]:
+        """Yield the runs of the experiment, the newest first."""
+        token = None
+        while token != "":
+            page = self.client.search_runs(
+                [self.experiment_id], order_by=["attributes.start_time DESC"], page_token=token
+            )
             yield from page
-            token = page.token
-            if not token:
-                return
+            token = page.token or ""
 
     def send(self, run_id: str, record: Mapping[str, Any], files: Path) -> None:
         """Give the store one record (`everytoken.tracking.delivery`). What was sent before changes nothing.
@@ -139,35 +129,6 @@ class TrackingStore:
                 client.set_terminated(run_id, status, end)
 
 
-def require_server(uri: str, origin: str) -> None:
-    """Check that an http(s) server answers; any other URI passes.
-
-    Raises:
-        TrackingError: if it does not within 5 seconds, or answers that it is out of order (5xx).
-    """
-    if not uri.lower().startswith(("http:", "https:")):
-        return
-    with mlflow_environment():
-        from mlflow.exceptions import MlflowException
-        from mlflow.utils.credentials import get_default_host_creds
-        from mlflow.utils.rest_utils import http_request  # with the proxies, certificates and logins of MLflow itself
-
-    shown = redacted(uri)
-    remedy = (
-        f"Start the server (mlflow server --host ... --port ...), or correct {origin}; without the environment "
-        f"variable the address in mlflow.yml holds, and sqlite:///mlflow.db there needs no server."
-    )
-    try:
-        credentials = get_default_host_creds(uri)  # type: ignore[no-untyped-call]
-        answer = http_request(  # type: ignore[no-untyped-call]
-            credentials, "/health", "GET", max_retries=0, timeout=_PROBE_SECONDS, raise_on_status=False
-        )
-    except (MlflowException, OSError) as error:  # those of requests are OSErrors
-        raise TrackingError(f"{shown}, from {origin}: no MLflow server answers. {remedy}") from error
-    if answer.status_code >= 500:
-        raise TrackingError(f"{shown}, from {origin}: the server is out of order, HTTP {answer.status_code}. {remedy}")
-
-
 def persistent(call: Callable[[], _T]) -> _T:
     """Call again what failed, a few times within a second.
 
@@ -183,46 +144,21 @@ def persistent(call: Callable[[], _T]) -> _T:
 
 def reason(error: Exception) -> str:
     """Return the beginning of an error, without a password."""
-    return redacted((str(error).splitlines() or [type(error).__name__])[0])[:160]
+    return redacted((str(error).splitlines() or [type(error).__name__])[0])[:300]
 
 
-@contextlib.contextmanager
-def prompt_answers() -> Iterator[None]:
-    """Let MLflow fail within seconds where it would retry for minutes; what the environment sets holds."""
-    with (
-        quiet({"mlflow.store.db.utils": logging.CRITICAL}),  # prints a traceback of each error that it raises
-        _environment({name: value for name, value in _PROMPT.items() if name not in os.environ}),
-    ):
-        yield
-
-
-@contextlib.contextmanager
-def quiet(levels: Mapping[str, int]) -> Iterator[None]:
-    """Set the levels of loggers."""
-    before = {name: logging.getLogger(name).level for name in levels}
-    for name, level in levels.items():
+@contextmanager
+def mlflow_environment() -> Iterator[None]:
+    """Let MLflow fail within seconds, and print nothing of its own; what the environment sets already holds."""
+    given = {name: value for name, value in _ENVIRONMENT.items() if name not in os.environ}
+    before = {name: logging.getLogger(name).level for name in _LEVELS}
+    os.environ.update(given)
+    for name, level in _LEVELS.items():
         logging.getLogger(name).setLevel(level)
     try:
         yield
     finally:
+        for name in given:
+            os.environ.pop(name, None)
         for name, level in before.items():
             logging.getLogger(name).setLevel(level)
-
-
-def mlflow_environment() -> contextlib.AbstractContextManager[None]:
-    """Set what MLflow reads when it is imported and when it opens a database."""
-    return _environment(_MLFLOW)
-
-
-@contextlib.contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

@@ -340,7 +340,7 @@ def test_sha256sum_checks_every_file(job: SmallJob, released: Release) -> None:
 
 def test_report_run_summary_and_release_say_one_digest(job: SmallJob, released: Release) -> None:
     assert job.catalog.load("release_report")["digest"] == released.digest
-    held = contents("release", job.catalog["release"])
+    held = contents(job.catalog["release"])
     rows = sum(counts["rows"] for counts in released.boundaries.values())
     assert held is not None and (held.digest, held.rows) == (released.digest, rows)
     pipelines = _pipelines()
@@ -674,7 +674,7 @@ def test_streams_that_others_parameters_made_or_nobody_are_left_out(job: SmallJo
     assert set(opened.recipe["parameters"]) == {"ingestion", "annotation", "subsampling", "tokenization"}
     assert report["streams_left_out"]["raw_shards"] == "raw_shards has not been made"
     assert "was 42, is 43" in report["streams_left_out"]["canary_stream"]
-    assert contents("raw_shards_when_made", fewer.catalog["raw_shards_when_made"]) is NOTHING
+    assert contents(fewer.catalog["raw_shards_when_made"]) is NOTHING
     with pytest.raises(DatasetError, match="saved under its own name"):
         fewer.catalog["raw_shards_when_made"].save(0)
 
