@@ -47,8 +47,8 @@ from everytoken.training import (
     BitsPerByteParameters,
     CheckpointParameters,
     DistributionParameters,
-    GenerationParameters,
     OptimisationParameters,
+    PromptParameters,
 )
 
 __all__ = [
@@ -462,7 +462,7 @@ class EvaluationParameters(_Parameters):
     """Bits per byte on held-out documents, and samples."""
 
     held_out: BitsPerByteParameters
-    generation: GenerationParameters
+    generation: PromptParameters
 
 
 class FinetuningParameters(_Parameters):
@@ -476,7 +476,7 @@ class FinetuningParameters(_Parameters):
     data: DataParameters
     checkpoints: CheckpointParameters
     distribution: DistributionParameters = DistributionParameters()
-    generation: GenerationParameters
+    generation: PromptParameters
 
     @model_validator(mode="after")
     def _attention_reaches_over_turns(self) -> FinetuningParameters:

@@ -205,14 +205,14 @@ def generate_command(
     """
     from everytoken.tokens.encoding import open_encoder
     from everytoken.tokens.tokenizer import EncodingRules
-    from everytoken.training import ExecutionParameters, GenerationParameters
+    from everytoken.training import ExecutionParameters, PromptParameters
     from everytoken.training.checkpoints import load_config, load_model, require_intact
     from everytoken.training.evaluation import generate
 
     execution = ExecutionParameters(threads=threads, precision="float32", matmul_precision="highest")
     texts = tuple(prompt.replace("\\n", "\n") for prompt in prompts)
     try:
-        parameters = GenerationParameters(prompts=texts, execution=execution, **options)
+        parameters = PromptParameters(prompts=texts, execution=execution, **options)
         require_intact(checkpoint)
         path = _tokenizer_of(checkpoint, tokenizer)
         eos_token = _token(path, load_config(checkpoint).eos_id)

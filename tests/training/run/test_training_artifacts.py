@@ -21,7 +21,7 @@ from everytoken.training import (
     BitsPerByteParameters,
     CheckpointParameters,
     DistributionParameters,
-    GenerationParameters,
+    PromptParameters,
     TrainingError,
 )
 from everytoken.training.checkpoints.model import load_model, parameters_sha256
@@ -322,7 +322,7 @@ def test_evaluation_refuses_other_streams_than_those_of_the_training(tmp_path, i
 
 def test_a_model_that_diverged_at_its_last_step_is_named_with_its_loss_and_rate(tmp_path, inputs):
     checkpoint = trained(tmp_path, inputs, steps=1, learning_rate=3e38, min_lr_ratio=1.0, warmup_steps=0)
-    generation = GenerationParameters(
+    generation = PromptParameters(
         seed=1, prompts=("to be",), max_new_tokens=5, temperature=0.0, top_k=None, execution=EXECUTION
     )
     texts = plan_artifact(
@@ -341,7 +341,7 @@ def test_a_model_that_diverged_at_its_last_step_is_named_with_its_loss_and_rate(
 
 
 def test_generated_texts_are_kept_with_their_prompts(tmp_path, inputs):
-    generation = GenerationParameters(
+    generation = PromptParameters(
         seed=1, prompts=("to be", ""), max_new_tokens=5, temperature=1.0, top_k=10, execution=EXECUTION
     )
     planned = plan_artifact(

@@ -37,7 +37,7 @@ from everytoken.training.checkpoints import (
 )
 from everytoken.training.errors import LOWER_RATE, CheckpointError, NonFiniteError, TrainingError
 from everytoken.training.evaluation import HeldOutChunks, evaluate_held_out, generate, read_held_out
-from everytoken.training.parameters import GenerationParameters
+from everytoken.training.parameters import PromptParameters
 from everytoken.training.run.job import TrainingJob
 from everytoken.training.run.progress import with_progress
 from everytoken.training.run.progress_channel import Listeners
@@ -299,7 +299,7 @@ class _Session:
                 load_model_tensors(model, tensors, "the gathered model")
         if self._processes.first:
             encoder = open_encoder(EncodingRules(job.tokenizer, job.eos_token, "control"))
-            parameters = GenerationParameters(
+            parameters = PromptParameters(
                 **samples.model_dump(exclude={"every_steps"}), execution=job.training.execution
             )
             try:
