@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from everytoken.cli.chat import chat_command
 from everytoken.cli.documents import audit_scores, tokenize_command
 from everytoken.cli.exclusion import exclude
 from everytoken.cli.inspection import compare, diff, summary, verify_command
@@ -28,6 +29,7 @@ for command in (
     plan,
     train_command,
     generate_command,
+    chat_command,
     export,
     import_model,
     compare,

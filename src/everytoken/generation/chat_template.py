@@ -19,8 +19,6 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from everytoken.generation.errors import GenerationError
 
-TEMPLATE_FILE = "chat_template.jinja"
-
 
 class JinjaTemplate:
     """A chat template.
@@ -60,13 +58,15 @@ class JinjaTemplate:
         return environment.from_string(self.source)
 
 
-def jinja_of_marks(marks: Mapping[str, tuple[str, str]], after_turn: str) -> str:
+def jinja_of_marks(marks: Mapping[str, tuple[str, str]], after_turn: str, *, trims: bool = False) -> str:
     """Return the template of which every turn is ``prefix + content + suffix + after_turn``, after the BOS token.
 
     Args:
         marks: prefix and suffix by role.
         after_turn: follows every turn.
+        trims: whether white space around a content goes, and a space follows the assistant's prefix.
     """
+    content = "(' ' if message.role == 'assistant' else '') ~ message.content | trim" if trims else "message.content"
     prefixes = {role: prefix for role, (prefix, _) in marks.items()}
     suffixes = {role: suffix + after_turn for role, (_, suffix) in marks.items()}
     return (
@@ -77,7 +77,7 @@ def jinja_of_marks(marks: Mapping[str, tuple[str, str]], after_turn: str) -> str
         "{%- if message.role not in prefixes -%}\n"
         "{{- raise_exception('no role ' ~ message.role ~ ', only ' ~ (prefixes | join(', '))) -}}\n"
         "{%- endif -%}\n"
-        "{{- prefixes[message.role] ~ message.content ~ suffixes[message.role] -}}\n"
+        f"{{{{- prefixes[message.role] ~ ({content}) ~ suffixes[message.role] -}}}}\n"
         "{%- endfor -%}\n"
         "{%- if add_generation_prompt -%}\n"
         "{{- prefixes.assistant -}}\n"
@@ -87,7 +87,7 @@ def jinja_of_marks(marks: Mapping[str, tuple[str, str]], after_turn: str) -> str
 
 def _literal(texts: Mapping[str, str]) -> str:
     """Return a dictionary as Jinja reads it: escapes in its strings are Python's."""
-    return json.dumps(dict(texts))
+    return json.dumps(dict(texts), ensure_ascii=False)
 
 
 def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:

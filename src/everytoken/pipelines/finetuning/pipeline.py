@@ -5,6 +5,7 @@ from kedro.pipeline import Node, Pipeline
 from everytoken.pipelines.finetuning.nodes import (
     answer_prompts,
     compare_answers,
+    describe_chat_format,
     describe_finetuning,
     finetune_model,
     make_chat_index,
@@ -57,6 +58,12 @@ def create_pipeline() -> Pipeline:
                 ],
                 "finetuned_checkpoint",
                 name="finetune_model",
+            ),
+            Node(
+                describe_chat_format,
+                ["tokenizer", "params:ingestion", "params:tokenization", "params:finetuning"],
+                "chat_format",
+                name="describe_chat_format",
             ),
             Node(
                 answer_prompts,
