@@ -72,7 +72,7 @@ REAL = {
     "name": ("write_text(place / ('x' * 300), '')", "A name on the path has too many bytes. Shorten it"),
     "disk": (
         "(place / 'x').symlink_to('/dev/full'); (place / 'x').write_text('x')",
-        "No space left on device ([Errno 28]). ",
+        "No space left on device ([Errno 28]). The system does not name the file: df -h and df -i show which disk",
     ),
 }
 

@@ -64,11 +64,11 @@ def _told(error: BaseException, cause: BaseException, code: int, place: str) -> 
         text = str(cause).splitlines()[0] if str(cause) else ""
         place = "" if text in ("", f"[Errno {code}] {os.strerror(code)}") else text
     what = f"{os.strerror(code)} ([Errno {code}]{'' if not place else f', {place}'})"
-    return ". ".join(filter(None, [*said, what, _REMEDIES[code](Path(place) if place.startswith("/") else Path.cwd())]))
+    return ". ".join(filter(None, [*said, what, _REMEDIES[code](Path(place) if place.startswith("/") else None)]))
 
 
-def _rights(place: Path) -> str:
-    found = _existing(place)
+def _rights(place: Path | None) -> str:
+    found = _existing(place or Path.cwd())
     state = found.stat()
     return (
         f"{found} has the mode {state.st_mode & 0o7777:04o} and the owner {state.st_uid}; this process is user "
@@ -76,7 +76,7 @@ def _rights(place: Path) -> str:
     )
 
 
-def _open_files(_: Path) -> str:
+def _open_files(_: Path | None) -> str:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     beyond = f", which beyond {hard:,} only the administrator can" if 0 <= hard < _OPEN_FILES else ""
     return (
@@ -85,12 +85,16 @@ def _open_files(_: Path) -> str:
     )
 
 
-def _space(place: Path) -> str:
+def _space(place: Path | None) -> str:
+    return f"{_what_is_free(place)}. Free some and {_AGAIN}; or {_FOLDERS}. Temporary files go to where TMPDIR says"
+
+
+def _what_is_free(place: Path | None) -> str:
+    """Name the free bytes and files of the disk of a place; a write that fails does not name its file."""
+    if place is None:
+        return "The system does not name the file: df -h and df -i show which disk has no bytes or files left"
     found = _existing(place)
-    return (
-        f"{shutil.disk_usage(found).free:,} bytes and {os.statvfs(found).f_favail:,} files are free at {found}. Free "
-        f"some and {_AGAIN}; or {_FOLDERS}. Temporary files go to where TMPDIR says"
-    )
+    return f"{shutil.disk_usage(found).free:,} bytes and {os.statvfs(found).f_favail:,} files are free at {found}"
 
 
 def _existing(place: Path) -> Path:
@@ -104,7 +108,7 @@ def _existing(place: Path) -> Path:
     return Path("/")
 
 
-_REMEDIES: dict[int, Callable[[Path], str]] = {
+_REMEDIES: dict[int, Callable[[Path | None], str]] = {
     errno.EACCES: _rights,
     errno.EPERM: _rights,
     errno.EROFS: lambda _: f"The file system can only be read. Mount it for writing, or {_FOLDERS}",

@@ -79,7 +79,8 @@ def document_line(document: JsonRecord, width: int = _COLUMNS, more: str = "") -
         line = f"line {document['row']:,} of its file"
         return f"canary document {document['number']:,}: id {name}, {', '.join([line, *told])}{more}"
     before = f"{printable(str(document['address']))}, id "
-    after = f", safety score {document['safety_score']}, {document['split']} {document['number']:,}"
+    score = "not scored" if document["safety_score"] is None else f"safety score {document['safety_score']}"
+    after = f", {score}, {document['split']} {document['number']:,}"
     if document["excluded"] is not None:
         after += f", taken down: {quoted(shortened(document['excluded'], 30))}"
     after += more

@@ -10,10 +10,12 @@ from typing import Any
 
 from kedro.io import AbstractDataset
 
+from everytoken.corpus.sampling import is_scored
 from everytoken.datasets.previews import TablePreview
 from everytoken.shards import Shards, Store, digests_in, make_engine
 
 _PREVIEW_CHARS = 200
+_UNSCORED = dict.fromkeys(("safety_score", "safety_probs", "is_bad"), "not scored")
 
 
 class ShardStore(AbstractDataset[Shards, Shards]):
@@ -65,6 +67,8 @@ class ShardStore(AbstractDataset[Shards, Shards]):
         else:
             batches = (batch for part in shards for batch in part.batches())
             rows = [row for batch in islice(batches, 1) for row in batch.slice(0, nrows).to_pylist()]
+            if shards.ledger is not None and not is_scored(shards.ledger.recipe):
+                rows = [{**row, **_UNSCORED} for row in rows]
         return TablePreview(_table(rows))
 
 

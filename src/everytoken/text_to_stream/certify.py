@@ -60,7 +60,8 @@ def engine_of_run(
         return REFERENCE
     if wanted not in (FASTEST, *engines):
         raise PreprocessingError(
-            f"the engine {wanted!r} is not installed; there is {', '.join([FASTEST, REFERENCE, *engines])}"
+            f"the engine {wanted!r} is not installed; there is {', '.join([FASTEST, REFERENCE, *engines])}. Choose one "
+            "of these (--engine), or install it (pip install '.[fast]' has those that are supported)"
         )
     policy = rules.special_tokens_in_text
     on = ComparedOn(tokenizer_sha256, rules.eos_token, policy, reference_version(), cases, seed)

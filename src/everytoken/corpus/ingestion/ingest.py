@@ -24,7 +24,7 @@ from everytoken.corpus.ingestion.source import Source
 from everytoken.corpus.reading import Reading, ReadingLimits, Row, UnreadableRow, iterate_rows
 from everytoken.corpus.rendering import RENDERERS, RenderedDocument, first_identifier
 from everytoken.corpus.statistics import DocumentCounts, TextAmounts, as_written
-from everytoken.corpus.upstreams import FileStatus, UpstreamFile
+from everytoken.corpus.upstreams import PLAN_AGAIN, FileStatus, UpstreamFile
 from everytoken.shards import Part, Rows, SetAside, Shards, versioned
 
 MAX_STRATA = 1_000
@@ -287,5 +287,5 @@ def _require_unchanged(file: UpstreamFile, status: FileStatus) -> None:
     found = file.status()
     if found != status:
         reason = f"it changed while it was read: expected {status}, found {found}"
-        remedy = "See that nothing writes to it, put the planned file back (or remove the plan), and run again."
+        remedy = f"See that nothing writes to it, and put the planned file back, or {PLAN_AGAIN}."
         raise RowError(file.source, file.path, None, reason, remedy)

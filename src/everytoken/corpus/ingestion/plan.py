@@ -22,7 +22,7 @@ from everytoken.corpus.errors import PlanError
 from everytoken.corpus.expectations import NOTHING_EXPECTED, ExpectParameters
 from everytoken.corpus.ingestion.source import Source
 from everytoken.corpus.reading import ReadingLimits, count_rows, format_of
-from everytoken.corpus.upstreams import HubUpstream, UpstreamFile
+from everytoken.corpus.upstreams import PLAN_AGAIN, HubUpstream, UpstreamFile
 from everytoken.seeds import python_random
 from everytoken.shards import value_digest
 
@@ -194,7 +194,7 @@ def part_values(
         if place not in by_path:
             raise PlanError(
                 f"the plan has file {shard['path']} of source {shard['source']!r}, which is no longer there. "
-                f"Put it back, or remove the plan to make another one."
+                f"Put it back, or {PLAN_AGAIN}."
             )
         source = sources[shard["source"]]
         rules = source.model_dump(mode="json", include={"quality"})["quality"]

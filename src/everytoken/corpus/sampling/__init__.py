@@ -28,6 +28,11 @@ if TYPE_CHECKING:
         select_held_out,
         select_split,
     )
-    from everytoken.corpus.sampling.unscored_splits import UnscoredCounts, check_split_conservation, split_unscored
+    from everytoken.corpus.sampling.unscored_splits import (
+        UnscoredCounts,
+        check_split_conservation,
+        is_scored,
+        split_unscored,
+    )
 
 __getattr__, __dir__ = exports(__name__, __file__)

@@ -62,6 +62,11 @@ def split_unscored(part: Part, exclusions: Part | None = None, *, split: Unscore
     return made.copied() if split == "held_out" else made
 
 
+def is_scored(recipe: Mapping[str, Any]) -> bool:
+    """Return whether the documents of a split were scored, as the recipe in its ledger says."""
+    return bool(recipe["function"] != "split_unscored")
+
+
 def check_split_conservation(documents: int, counts: Mapping[str, UnscoredCounts]) -> None:
     """Check that every document is in one split, or excluded.
 

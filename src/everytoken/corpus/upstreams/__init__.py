@@ -12,7 +12,7 @@ from everytoken.lazy_imports import exports
 if TYPE_CHECKING:
     from everytoken.corpus.upstreams.archives import PinnedArchive
     from everytoken.corpus.upstreams.checksums import algorithm_of, parse_checksums
-    from everytoken.corpus.upstreams.file import FileStatus, UpstreamFile, damage_named
+    from everytoken.corpus.upstreams.file import PLAN_AGAIN, FileStatus, UpstreamFile, damage_named
     from everytoken.corpus.upstreams.hub import HubUpstream, find_hub_files
     from everytoken.corpus.upstreams.hub_model import HubRepository
     from everytoken.corpus.upstreams.path import NOT_PUBLISHED, PathUpstream, find_path_files

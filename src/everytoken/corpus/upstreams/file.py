@@ -21,6 +21,9 @@ from everytoken.corpus.upstreams.fetch import Listed, Partial, discard, fetch, i
 from everytoken.corpus.upstreams.remotes import REMOTE, HubRemote, Remote, UrlRemote
 from everytoken.corpus.upstreams.retries import FetchError
 
+PLAN_AGAIN = "run the pipeline ingestion again, which plans the files as they are"
+"""Remedy for a file that is not the planned one."""
+
 _DAMAGE = (EOFError, OSError, UnicodeDecodeError, gzip.BadGzipFile, zlib.error, zipfile.BadZipFile, pa.ArrowException)
 _REFETCH = "Fetch the file again; if it stays so, it is damaged at its origin."
 _PUT_BACK = "Put the file back where it was (or make it readable), or make the list of files again."
@@ -129,7 +132,7 @@ class UpstreamFile(NamedTuple):
         if found != digest:
             expected = digest.replace("sha256:", "SHA-256 ").replace("git-sha1:", "git SHA-1 ")
             reason = f"the file has changed since the shard plan: expected {expected}, found {found.partition(':')[2]}"
-            raise RowError(self.source, self.path, None, reason, "Put the planned file back, or remove the plan.")
+            raise RowError(self.source, self.path, None, reason, f"Put the planned file back, or {PLAN_AGAIN}.")
         return status
 
     def discard(self) -> None:

@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from everytoken.address import ADDRESS_COLUMNS, Address, Addressed, address_fields
+from everytoken.corpus.sampling import is_scored
 from everytoken.outofcore import open_database
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.hashed_texts import text_hashes
@@ -49,6 +50,7 @@ _ROWS = pa.schema(
 )
 _DOWN = pa.schema([*address_fields(nullable=True), ("reason", pa.string())])
 _DOWN_ROWS = 1 << 16
+_NOT_SCORED = np.int8(-1)  # in the place of a class: another score than any
 _DOWN_IN_A, _DOWN_IN_B = "(a.down AND NOT b.down)", "(b.down AND NOT a.down)"
 _SAID = "a.split IS NOT NULL AND b.split IS NOT NULL AND NOT a.down AND NOT b.down AND"
 KINDS = {
@@ -236,6 +238,7 @@ def _load_taken_down(duckdb: DuckDBPyConnection, name: str, addresses: TakenDown
 
 def _rows(dataset: str, shards: Shards, tokens: bool) -> Iterator[pa.RecordBatch]:
     position = 0
+    scored = shards.ledger is None or is_scored(shards.ledger.recipe)
     for part in shards:
         for batch in _read(part, tokens):
             rows = batch.num_rows
@@ -243,7 +246,7 @@ def _rows(dataset: str, shards: Shards, tokens: bool) -> Iterator[pa.RecordBatch
                 "split": pa.array([dataset] * rows, pa.string()),
                 "position": pa.array(np.arange(position, position + rows)),
                 "text": _texts(batch),
-                "score": batch.column("safety_score") if "safety_score" in batch.schema.names else None,
+                "score": _scores(batch) if scored else pa.array(np.full(rows, _NOT_SCORED)),
                 "tokens": _tokens(batch),
                 "is_excluded": batch.column("is_excluded") if "is_excluded" in batch.schema.names else None,
                 "is_withheld": _withheld(batch),
@@ -262,6 +265,10 @@ def _read(part: Part, tokens: bool) -> Iterator[pa.RecordBatch]:
     wanted |= {"text_hash", "text_sha256", "safety_score"}
     wanted.add("tokens" if tokens else "token_length")
     yield from part.batches([name for name in part.schema.names if name in wanted])
+
+
+def _scores(batch: pa.RecordBatch) -> pa.Array | None:
+    return batch.column("safety_score") if "safety_score" in batch.schema.names else None
 
 
 def _texts(batch: pa.RecordBatch) -> pa.Array | None:

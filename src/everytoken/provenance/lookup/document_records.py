@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from everytoken.address import ADDRESS_COLUMNS, Address, file_of
+from everytoken.corpus.sampling import is_scored
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.lookup.dataset_locations import Places, store_head
 from everytoken.shards import LEDGER_FILE, DamagedStore, Ledger, StoredPart, part_name
@@ -57,8 +58,8 @@ class DocumentRecord:
         id_type: JSON type of the upstream's id.
         source, shard_index, row: its address; of a canary document None, None, and the line of its file, from 0.
         path: of the file of the shard, inside its upstream; None where no shard plan says.
-        safety_score: class 0 to 5; None of a canary document.
-        is_bad: whether the score is at or above the threshold of the draw.
+        safety_score: class 0 to 5; None of a canary document, and where the job scored none.
+        is_bad: whether the score is at or above the threshold of the draw; None where there is no score.
         excluded: why it was taken down; None where it was not.
         canary: condition, effect, universe, fraction, annotated, trigger; None of other documents.
         reflection: what was put into it; always None: streams of documents with reflections are still to come.
@@ -154,7 +155,7 @@ class DocumentRecords:
                 reflection=None,
                 characters=None,
             )
-        address = Address.of(values)
+        address, scored = Address.of(values), self._is_scored(split)
         return DocumentRecord(
             split=split,
             number=number,
@@ -162,13 +163,16 @@ class DocumentRecords:
             id_type=values.get("id_type"),
             **address._asdict(),
             path=self.shard_path(*file_of(values)),
-            safety_score=values["safety_score"],
-            is_bad=values["is_bad"],
+            safety_score=values["safety_score"] if scored else None,
+            is_bad=values["is_bad"] if scored else None,
             excluded=self.excluded.get(address),
             canary=None,
             reflection=None,
             characters=values.get("characters"),
         )
+
+    def _is_scored(self, split: str) -> bool:
+        return is_scored(store_head(self.places.store(STORES[split]))["recipe"])
 
     def shard_path(self, source: str, shard_index: int) -> str | None:
         """Return the path of a shard's file inside its upstream; None where the plan has no such shard."""

@@ -97,7 +97,7 @@ def _of_record(span: TextSpan | TakenDownSpan | IndexSpan) -> list[list[str]]:
             ("address", record.spelled_address),
             ("file", record.path),
             ("id", record.id),
-            ("safety score", record.safety_score),
+            ("safety score", "not scored" if record.safety_score is None else record.safety_score),
             ("excluded", record.excluded),
         ]
     told += [("split", f"{record.split}, document {record.number:,}")]
