@@ -11,7 +11,7 @@ from everytoken.generation.errors import GenerationError
 from everytoken.shards import canonical_json
 from everytoken.tokens.chat import ChatParameters, ChatRule, SpansAfter, SpansOfLines, SpansOfTurns
 
-ROLES: tuple[Role, ...] = ("system", "user", "assistant", "tool")
+_ROLES: tuple[Role, ...] = ("system", "user", "assistant", "tool")
 
 
 def trained_chat_files(
@@ -34,7 +34,7 @@ def trained_chat_files(
     if isinstance(rule, SpansOfTurns):
         template = templates[source]
         marks: dict[str, tuple[str, str]] = {
-            role: (template.marks(role).prefix, template.marks(role).suffix) for role in ROLES
+            role: (template.marks(role).prefix, template.marks(role).suffix) for role in _ROLES
         }
         jinja, end = jinja_of_marks(_ending(marks, eos), template.after_turn), template.assistant.suffix
     else:

@@ -139,6 +139,7 @@ def describe_finetuning(
     chat_windows: Artifact,
     chat_index: Artifact,
     finetuned_samples: list[dict[str, str]],
+    chat_format: dict[str, object],
 ) -> dict[str, object]:
     """Return what was trained, on which chats, out of which documents, and what the model answers."""
     return {
@@ -146,4 +147,5 @@ def describe_finetuning(
         "chats": dict(chat_windows.statistics),
         "documents": chat_index.statistics_as(WindowsDescription)["splits"],
         "answers": finetuned_samples,
+        "chat_format": chat_format,
     }

@@ -86,7 +86,7 @@ def create_pipeline() -> Pipeline:
             ),
             Node(
                 describe_finetuning,
-                ["finetuned_checkpoint", "chat_windows", "chat_index", "finetuned_samples"],
+                ["finetuned_checkpoint", "chat_windows", "chat_index", "finetuned_samples", "chat_format"],
                 "finetuning_report",
                 name="describe_finetuning",
                 tags=["report"],
