@@ -165,10 +165,10 @@ def export(checkpoint: Path, out: Path, tokenizer: Path | None) -> None:
 
     The tokenizer is that beside the model, or the one in 05_model_input of the data folder that it lies in.
     """
-    from everytoken.serving import chat_files_of, tokenizer_of
+    from everytoken.serving import chat_files_of
     from everytoken.training.checkpoints import export_checkpoint
 
-    path, chat = tokenizer_of(checkpoint, tokenizer), chat_files_of(checkpoint)
+    path, chat = _tokenizer_of(checkpoint, tokenizer), chat_files_of(checkpoint)
     click.echo("\n".join(export_checkpoint(checkpoint, out, tokenizer=path, chat=chat)))
 
 
@@ -205,7 +205,6 @@ def generate_command(
 
     Special tokens that a prompt spells are those tokens; \n is a new line.
     """
-    from everytoken.serving import tokenizer_of
     from everytoken.tokens.encoding import open_encoder
     from everytoken.tokens.tokenizer import EncodingRules
     from everytoken.training import ExecutionParameters, PromptParameters
@@ -217,7 +216,7 @@ def generate_command(
     try:
         parameters = PromptParameters(prompts=texts, execution=execution, **options)
         require_intact(checkpoint)
-        path = tokenizer_of(checkpoint, tokenizer)
+        path = _tokenizer_of(checkpoint, tokenizer)
         eos_token = _token(path, load_config(checkpoint).eos_id)
         encoder = open_encoder(EncodingRules(path, eos_token, "control"))
         for number, text in enumerate(generate(load_model(checkpoint), encoder, parameters)):
@@ -225,6 +224,15 @@ def generate_command(
             click.echo(f"[{len(text.tokens)} tokens, ended by {text.finish}]", err=True)
     except ValueError as error:  # of parameters
         raise click.ClickException(str(error)) from error
+
+
+def _tokenizer_of(checkpoint: Path, given: Path | None) -> Path:
+    from everytoken.serving import ServingError, tokenizer_of
+
+    try:
+        return tokenizer_of(checkpoint, given)
+    except ServingError as error:
+        raise click.UsageError(str(error)) from error
 
 
 def _token(tokenizer: Path, number: int) -> str:
