@@ -206,9 +206,11 @@ class _TokenizerClaims(_Parameters):
 
     ``expect_vocab_size``: its highest id + 1, added tokens included. ``expect_eos_id``: the id of ``eos_token``. null:
     nothing is said. ``known_as``: what people call it, for the contract and for trainers of raw shards. ``note``: a
-    remark for the contract.
+    remark for the contract. ``add_tokens``: special tokens that it gets after its last id, as the marks of a chat; a
+    model that it comes with gets rows for them.
     """
 
+    add_tokens: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     expect_vocab_size: PositiveInt | None = None
     expect_eos_id: NonNegativeInt | None = None
     known_as: str | None = None

@@ -12,9 +12,10 @@ import torch
 
 from everytoken.measurements import listening
 from everytoken.pipelines.training.nodes import describe_training, report_training
-from everytoken.shards import ArtifactStore, Built, Inline, Rows, Shards, Store, plan_artifact, versioned
+from everytoken.shards import ArtifactStore, Built, Inline, Rows, Shards, Store, file_sha256, plan_artifact, versioned
 from everytoken.tokens import EncodingRules, WindowWriter
 from everytoken.tokens.order.parameters import DataParameters
+from everytoken.tokens.tokenizer import TOKENIZER_FILE, load_tokenizer_file
 from everytoken.tokens.tokenizer.probe import library_record, probe_record
 from everytoken.tracking.mlflow_keys import flat_metrics
 from everytoken.training import (
@@ -367,3 +368,27 @@ def test_planning_loads_no_torch():
         env={"PYTHONPATH": ":".join(sys.path)},
     )
     assert done.stdout.strip() == "False"
+
+
+@versioned("more_tokens", 1)
+def more_tokens(folder, *, tokenizer):
+    path = tokenizer.path(TOKENIZER_FILE)
+    return load_tokenizer_file(
+        folder, path=str(path), sha256=file_sha256(path), eos_token=EOS, add_tokens=["<a>", "<b>"]
+    )
+
+
+def test_a_run_gives_new_tokens_the_mean_of_the_old_rows(tmp_path, inputs):
+    first = trained(tmp_path, inputs, "a")
+    tokenizer = inputs["rules"].place
+    more = ArtifactStore(tmp_path / "more").save(plan_artifact(more_tokens, tokenizer=tokenizer))
+    wider = {**inputs, "rules": EncodingRules(more, EOS, "literal")}
+    second = trained(tmp_path, wider, "b", initial=first, steps=3, learning_rate=1e-12, weight_decay=0.0)
+    before, after = (load_model(made.folder).state_dict() for made in (first, second))
+    rows = before["embedding"].shape[0]
+    assert after["embedding"].shape[0] == rows + 2
+    torch.testing.assert_close(after["embedding"][:rows], before["embedding"], rtol=0, atol=1e-6)
+    mean = before["embedding"].mean(0)
+    torch.testing.assert_close(after["embedding"][rows:], mean.expand(2, -1), rtol=0, atol=1e-6)
+    with pytest.raises(TrainingError, match="give the same model, and its tokenizer, which may have more added tokens"):
+        trained(tmp_path, inputs, "c", initial=second)

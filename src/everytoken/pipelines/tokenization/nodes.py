@@ -57,9 +57,11 @@ SIDECAR_COLUMNS = tuple("id" if name == "doc_id" else name for name in SIDECAR.n
 def make_tokenizer(annotated: Shards, unannotated: Shards, parameters: TokenizationParameters) -> Artifact:
     """Train a byte-level BPE tokenizer on the documents that will be trained on, or take one that exists."""
     chosen = parameters.tokenizer
+    # only where there are some: a tokenizer without keeps the recipe that it had before there was this parameter
+    added = {} if isinstance(chosen, TrainedTokenizer) or not chosen.add_tokens else {"add_tokens": chosen.add_tokens}
     if isinstance(chosen, GivenTokenizer):
         return plan_artifact(
-            load_tokenizer_file, path=chosen.path, sha256=chosen.sha256, eos_token=parameters.eos_token
+            load_tokenizer_file, path=chosen.path, sha256=chosen.sha256, eos_token=parameters.eos_token, **added
         )
     if isinstance(chosen, HubTokenizer):
         return plan_artifact(
@@ -69,6 +71,7 @@ def make_tokenizer(annotated: Shards, unannotated: Shards, parameters: Tokenizat
             sha256=chosen.sha256,
             eos_token=parameters.eos_token,
             fetched=Path(parameters.fetched),
+            **added,
         )
     if isinstance(chosen, ArchiveTokenizer):
         return plan_artifact(
@@ -78,6 +81,7 @@ def make_tokenizer(annotated: Shards, unannotated: Shards, parameters: Tokenizat
             member=chosen.member,
             eos_token=parameters.eos_token,
             fetched=Path(parameters.fetched),
+            **added,
         )
     return plan_artifact(
         train_tokenizer,
