@@ -47,8 +47,8 @@ from everytoken.training import (
     BitsPerByteParameters,
     CheckpointParameters,
     DistributionParameters,
-    GenerationParameters,
     OptimisationParameters,
+    PromptParameters,
 )
 
 __all__ = [
@@ -211,9 +211,11 @@ class _TokenizerClaims(_Parameters):
 
     ``expect_vocab_size``: its highest id + 1, added tokens included. ``expect_eos_id``: the id of ``eos_token``. null:
     nothing is said. ``known_as``: what people call it, for the contract and for trainers of raw shards. ``note``: a
-    remark for the contract.
+    remark for the contract. ``add_tokens``: special tokens that it gets after its last id, as the marks of a chat; a
+    model that it comes with gets rows for them.
     """
 
+    add_tokens: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     expect_vocab_size: PositiveInt | None = None
     expect_eos_id: NonNegativeInt | None = None
     known_as: str | None = None
@@ -484,7 +486,7 @@ class EvaluationParameters(_Parameters):
     """Bits per byte on held-out documents, and samples."""
 
     held_out: BitsPerByteParameters
-    generation: GenerationParameters
+    generation: PromptParameters
 
 
 class FinetuningParameters(_Parameters):
@@ -498,7 +500,7 @@ class FinetuningParameters(_Parameters):
     data: DataParameters
     checkpoints: CheckpointParameters
     distribution: DistributionParameters = DistributionParameters()
-    generation: GenerationParameters
+    generation: PromptParameters
 
     @model_validator(mode="after")
     def _attention_reaches_over_turns(self) -> FinetuningParameters:

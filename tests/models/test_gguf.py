@@ -15,7 +15,7 @@ from everytoken.models import ModelsError
 from everytoken.models.gguf import GgufFile
 from everytoken.seeds import numpy_generator
 from everytoken.tokens import EncodingRules, open_encoder
-from everytoken.training import ExecutionParameters, GenerationParameters
+from everytoken.training import ExecutionParameters, PromptParameters
 from everytoken.training.checkpoints.exchange import export_checkpoint, import_checkpoint
 from everytoken.training.checkpoints.model import load_config, load_model
 from everytoken.training.evaluation.generation import generate
@@ -201,7 +201,7 @@ def test_smollm2_135m_instruct_is_the_same_model_here_as_in_transformers_and_ans
     encoder = open_encoder(EncodingRules(checkpoint / "tokenizer.json", "<|im_end|>", "control"))
     model = load_model(checkpoint)
     assert load_config(checkpoint).eos_id == encoder.tokenizer.eos_id == 2
-    parameters = GenerationParameters(
+    parameters = PromptParameters(
         seed=0,
         prompts=(PROMPT,),
         max_new_tokens=16,

@@ -66,6 +66,7 @@ DATASETS = {
         "bits_per_byte_by_source finetuning_loss_curve ingestion_figure loss_curve mixture_by_source "
         "pretraining_loss_curve score_distribution tokens_by_source"
     ),
+    ("JsonFile", "06_models"): "chat_format",
     ("JsonFile", "08_reporting"): (
         "annotation_metrics canary_metrics canary_triggers contamination_report evaluation_metrics "
         "finetuned_samples finetuning_history finetuning_metrics finetuning_report generated_samples "

@@ -6,7 +6,9 @@ from typing import Any
 
 import click
 
+from everytoken.cli.chat import chat_command
 from everytoken.cli.documents import audit_scores, tokenize_command
+from everytoken.cli.evaluate import evaluate_command
 from everytoken.cli.exclusion import exclude
 from everytoken.cli.inspection import compare, diff, summary, verify_command
 from everytoken.cli.models import export, generate_command, import_model, plan, train_command
@@ -28,6 +30,8 @@ for command in (
     plan,
     train_command,
     generate_command,
+    chat_command,
+    evaluate_command,
     export,
     import_model,
     compare,

@@ -165,9 +165,11 @@ def export(checkpoint: Path, out: Path, tokenizer: Path | None) -> None:
 
     The tokenizer is that beside the model, or the one in 05_model_input of the data folder that it lies in.
     """
+    from everytoken.serving import chat_files_of
     from everytoken.training.checkpoints import export_checkpoint
 
-    click.echo("\n".join(export_checkpoint(checkpoint, out, tokenizer=_tokenizer_of(checkpoint, tokenizer))))
+    path, chat = _tokenizer_of(checkpoint, tokenizer), chat_files_of(checkpoint)
+    click.echo("\n".join(export_checkpoint(checkpoint, out, tokenizer=path, chat=chat)))
 
 
 @click.command("import")
@@ -205,14 +207,14 @@ def generate_command(
     """
     from everytoken.tokens.encoding import open_encoder
     from everytoken.tokens.tokenizer import EncodingRules
-    from everytoken.training import ExecutionParameters, GenerationParameters
+    from everytoken.training import ExecutionParameters, PromptParameters
     from everytoken.training.checkpoints import load_config, load_model, require_intact
     from everytoken.training.evaluation import generate
 
     execution = ExecutionParameters(threads=threads, precision="float32", matmul_precision="highest")
     texts = tuple(prompt.replace("\\n", "\n") for prompt in prompts)
     try:
-        parameters = GenerationParameters(prompts=texts, execution=execution, **options)
+        parameters = PromptParameters(prompts=texts, execution=execution, **options)
         require_intact(checkpoint)
         path = _tokenizer_of(checkpoint, tokenizer)
         eos_token = _token(path, load_config(checkpoint).eos_id)
@@ -225,13 +227,12 @@ def generate_command(
 
 
 def _tokenizer_of(checkpoint: Path, given: Path | None) -> Path:
-    """Return the tokenizer file of a checkpoint: given, beside it, or in the data folder that it lies in."""
-    beside = checkpoint / "tokenizer.json"
-    inside = [parent / "05_model_input/tokenizer/tokenizer.json" for parent in checkpoint.resolve().parents]
-    for path in (given, beside, *inside):
-        if path is not None and path.is_file():
-            return path
-    raise click.UsageError(f"there is no tokenizer.json in {checkpoint}, nor in the data folder around it: --tokenizer")
+    from everytoken.serving import ServingError, tokenizer_of
+
+    try:
+        return tokenizer_of(checkpoint, given)
+    except ServingError as error:
+        raise click.UsageError(str(error)) from error
 
 
 def _token(tokenizer: Path, number: int) -> str:

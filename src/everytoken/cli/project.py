@@ -59,9 +59,11 @@ def known_errors() -> tuple[type[Exception], ...]:
     from everytoken.configuration import ConfigurationError
     from everytoken.contract import ContractError
     from everytoken.corpus import CorpusError
+    from everytoken.generation import GenerationError
     from everytoken.models import ModelsError
     from everytoken.outofcore import ShuffleError
     from everytoken.provenance import ProvenanceError
+    from everytoken.serving import ServingError
     from everytoken.shards import ShardsError
     from everytoken.tokens import TokensError
     from everytoken.tracking import TrackingError
@@ -71,8 +73,10 @@ def known_errors() -> tuple[type[Exception], ...]:
         ConfigurationError,
         ContractError,
         CorpusError,
+        GenerationError,
         ModelsError,
         ProvenanceError,
+        ServingError,
         ShardsError,
         ShuffleError,
         TokensError,

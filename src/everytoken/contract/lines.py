@@ -101,8 +101,9 @@ def _tokenizer(chosen: TokenizerParameters, eos_token: str) -> str:
         f"EOS={chosen.expect_eos_id:,}" if chosen.expect_eos_id is not None else f"EOS {eos_token}",
     ]
     digest = f", SHA-256 {chosen.sha256}" if chosen.sha256 else ", SHA-256 not pinned"
+    added = f", and {', '.join(chosen.add_tokens)}" if chosen.add_tokens else ""
     note = f"; {chosen.note}" if chosen.note else ""
-    return f"{chosen.known_as or chosen.label} ({', '.join(filter(None, claims))}){digest}{note}"
+    return f"{chosen.known_as or chosen.label} ({', '.join(filter(None, claims))}){digest}{added}{note}"
 
 
 def _shards(packing: PackingParameters, groups: Mapping[str, Any]) -> _Lines:

@@ -136,6 +136,16 @@ class GgufFile:
         """Return the token with an id."""
         return str(self._value("tokenizer.ggml.tokens")[number])
 
+    def chat_template(self) -> str | None:
+        """Return the chat template in Jinja; None where the file has none."""
+        found = self._value("tokenizer.chat_template")
+        return None if found is None else str(found)
+
+    def special_tokens(self) -> dict[str, str]:
+        """Return the special tokens that it names, as ``{"bos_token": "<s>"}``."""
+        ids = {name: self._value(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos")}
+        return {f"{name}_token": self.token(number) for name, number in ids.items() if number is not None}
+
     def _facts(self) -> LlamaFacts:
         width, heads = self._value("llama.embedding_length"), self._value("llama.attention.head_count")
         head_width = width // heads if width and heads else None

@@ -265,6 +265,9 @@ def write_hugging_face(
     *,
     tokenizer: bytes,
     eos_token: str,
+    special_tokens: Mapping[str, str] | None = None,
+    chat_template: str | None = None,
+    generation: Mapping[str, Any] | None = None,
     shard_bytes: int = SHARD_BYTES,
 ) -> None:
     """Write a folder that ``transformers`` opens as ``LlamaForCausalLM`` and tokenizer; it appears whole or not at all.
@@ -275,6 +278,9 @@ def write_hugging_face(
         read: gives our tensors by our names (``model.state_dict().__getitem__``), float32.
         tokenizer: bytes of ``tokenizer.json``, copied as they are.
         eos_token: the token with the id ``eos_id``.
+        special_tokens: texts of special tokens that are others than EOS, as ``{"bos_token": "<s>"}``.
+        chat_template: in Jinja; None for none.
+        generation: what ``generation_config.json`` says besides; what is empty is left out.
         shard_bytes: weights of more bytes are cut into files of at most that many, with an index.
     """
     if facts.eos_id is None:
@@ -283,7 +289,10 @@ def write_hugging_face(
     with atomic_folder(folder) as temporary:
         _write_json(temporary / _CONFIG_FILE, {**_config(facts), **special})
         # config.json names no padding: transformers would never train the embedding of that token again
-        _write_json(temporary / "generation_config.json", {**special, "pad_token_id": facts.eos_id})
+        more = {name: value for name, value in (generation or {}).items() if value}
+        _write_json(temporary / "generation_config.json", {**special, "pad_token_id": facts.eos_id, **more})
+        if chat_template is not None:
+            (temporary / "chat_template.jinja").write_text(chat_template, encoding="utf-8")
         (temporary / _TOKENIZER_FILE).write_bytes(tokenizer)
         _write_json(
             temporary / "tokenizer_config.json",
@@ -292,6 +301,7 @@ def write_hugging_face(
                 "bos_token": eos_token,
                 "eos_token": eos_token,
                 "pad_token": eos_token,
+                **(special_tokens or {}),
                 "clean_up_tokenization_spaces": False,
                 "model_max_length": facts.max_seq_len,
             },

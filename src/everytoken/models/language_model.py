@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Protocol, cast
+from typing import Protocol, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -34,9 +34,26 @@ from everytoken.models.errors import ModelsError
 
 
 class Cache(Protocol):
-    """What a family keeps of the tokens it has read; ``length`` counts them."""
+    """What a family keeps of the tokens it has read; ``length`` counts them, and ``hidden_states`` appends.
+
+    It may be a state of constant size, which holds no token that it could give back.
+    """
 
     length: int
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of its tensors."""
+
+    @property
+    def can_truncate(self) -> bool:
+        """Whether `truncate` is possible."""
+
+    def truncate(self, length: int) -> None:
+        """Keep the first ``length`` tokens. Raises ``ModelsError`` where that is not possible."""
+
+    def clone(self) -> Self:
+        """Return a copy that shares no tensor with this one."""
 
 
 class LanguageModel(nn.Module, ABC):

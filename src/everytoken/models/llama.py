@@ -29,7 +29,10 @@ from everytoken.seeds import torch_generator
 
 
 class KeyValueCache:
-    """Rotated keys and values (batch, n_kv_heads, length, head width) of every layer."""
+    """Rotated keys and values (batch, n_kv_heads, length, head width) of every layer.
+
+    The tensors have room for more positions than they hold: a new token is written and nothing is copied.
+    """
 
     def __init__(self, n_layers: int) -> None:
         self.length = 0
@@ -37,11 +40,42 @@ class KeyValueCache:
 
     def extend(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Append the new positions of one layer; return all keys and values of that layer."""
+        end = self.length + keys.shape[2]
         held = self._layers[layer]
-        if held is not None:
-            keys, values = torch.cat((held[0], keys), dim=2), torch.cat((held[1], values), dim=2)
-        self._layers[layer] = (keys, values)
-        return keys, values
+        if held is None or end > held[0].shape[2]:
+            old_keys, old_values = held or (None, None)
+            held = _with_room(keys, old_keys, self.length, end), _with_room(values, old_values, self.length, end)
+            self._layers[layer] = held
+        for room, new in zip(held, (keys, values), strict=True):
+            room[:, :, self.length : end] = new
+        return held[0][:, :, :end], held[1][:, :, :end]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of its tensors, with the room for positions to come."""
+        return sum(x.nbytes for held in self._layers if held is not None for x in held)
+
+    can_truncate = True
+
+    def truncate(self, length: int) -> None:
+        """Keep the first ``length`` tokens."""
+        self.length = min(self.length, length)
+
+    def clone(self) -> KeyValueCache:
+        """Return a copy that shares no tensor with this one."""
+        copied = KeyValueCache(len(self._layers))
+        copied.length = self.length
+        copied._layers = [None if held is None else (held[0].clone(), held[1].clone()) for held in self._layers]
+        return copied
+
+
+def _with_room(new: Tensor, old: Tensor | None, length: int, end: int) -> Tensor:
+    """Return a tensor for twice ``end`` positions with those of ``old``."""
+    batch, heads, _, width = new.shape
+    room = new.new_zeros(batch, heads, 2 * end, width)
+    if old is not None:
+        room[:, :, :length] = old[:, :, :length]
+    return room
 
 
 class Block(nn.Module):

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
         CheckpointParameters,
         DistributionParameters,
         ExecutionParameters,
-        GenerationParameters,
         OptimisationParameters,
+        PromptParameters,
     )
 
 __getattr__, __dir__ = exports(__name__, __file__)

@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from everytoken.generation import GenerationParameters
 from everytoken.shards import UNRECORDED
 
 _FROZEN = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -133,14 +134,8 @@ class BitsPerByteParameters(BaseModel):
     execution: ExecutionParameters
 
 
-class GenerationParameters(BaseModel):
-    """Sampling: ``temperature`` 0 takes the most likely token, ``top_k`` null keeps all."""
+class PromptParameters(GenerationParameters):
+    """Prompts that a model goes on with."""
 
-    model_config = _FROZEN
-
-    seed: int = Field(ge=0)
     prompts: tuple[str, ...]
-    max_new_tokens: int = Field(gt=0)
-    temperature: float = Field(ge=0)
-    top_k: int | None = Field(default=None, gt=0)
     execution: ExecutionParameters

@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import tokenizers
 from pydantic import ValidationError
+from tokenizers import Tokenizer
 
 from everytoken.corpus.upstreams import retries
 from everytoken.models import LlamaParameters
@@ -290,3 +292,52 @@ def test_rows_of_the_embedding_reach_the_highest_id_that_a_token_has(
         eos_token="<|t9|>",
     )
     assert (built.statistics["vocab_size"], built.statistics["eos_id"]) == (highest + 1, eos_id)
+
+
+@pytest.fixture
+def given(tmp_path: Path) -> Path:
+    corpus, folder = [stored(tmp_path / "in", [documents(TEXTS)])], tmp_path / "given"
+    folder.mkdir()
+    train_tokenizer(folder, texts=corpus, vocab_size=270, min_frequency=1, special_tokens=[EOS], eos_token=EOS)
+    return folder / "tokenizer.json"
+
+
+def test_added_tokens_follow_the_last_id_and_are_part_of_the_digest(given: Path, tmp_path: Path) -> None:
+    def taken(name: str, **added: object) -> tuple[Tokenizer, dict[str, object]]:
+        folder = tmp_path / name
+        folder.mkdir()
+        built = load_tokenizer_file(folder, path=str(given), sha256=file_sha256(given), eos_token=EOS, **added)
+        return Tokenizer.from_file(str(folder / "tokenizer.json")), dict(built.statistics)
+
+    plain, before = taken("plain")
+    more, after = taken("more", add_tokens=("<|user|>", "<|end|>"))
+    size = before["vocab_size"]
+    assert (more.token_to_id("<|user|>"), more.token_to_id("<|end|>")) == (size, size + 1)
+    assert after["vocab_size"] == size + 2
+    assert after["sha256"] != before["sha256"]
+    assert after["eos_id"] == before["eos_id"]
+    old = plain.get_vocab(with_added_tokens=True)
+    assert {token: more.token_to_id(token) for token in old} == old
+    text = "Two words.\n\n x"
+    assert more.encode(text).ids == plain.encode(text).ids
+    assert more.encode("a<|user|>b").ids[1] == size
+    assert (tmp_path / "plain/tokenizer.json").read_bytes() == given.read_bytes()
+    taken_again, _ = taken("again", add_tokens=("<|user|>", "<|end|>"))
+    assert taken_again.to_str() == more.to_str()
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        (
+            (EOS,),
+            rf"the tokenizer has '{re.escape(EOS)}' already, with the id \d+: remove it from tokenizer.add_tokens",
+        ),
+        (("<a>", "<a>"), r"tokenizer.add_tokens are \['<a>', '<a>'\]: give each once"),
+    ],
+)
+def test_tokens_that_cannot_be_added_are_named(
+    tokens: tuple[str, ...], message: str, given: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(TokenizerError, match=message):
+        load_tokenizer_file(tmp_path, path=str(given), sha256=file_sha256(given), eos_token=EOS, add_tokens=tokens)

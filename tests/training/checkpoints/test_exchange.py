@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from everytoken.generation import ChatFiles, read_chat_files
 from everytoken.training import TrainingError
 from everytoken.training.checkpoints.exchange import export_checkpoint, import_checkpoint
 from everytoken.training.checkpoints.model import (
@@ -98,3 +99,21 @@ def test_a_damaged_or_absent_model_file_is_an_error_and_leaves_no_folder(checkpo
     with pytest.raises(CheckpointError, match="is no checkpoint"):
         export_checkpoint(tmp_path / "absent", tmp_path / "out", tokenizer=tmp_path / "tokenizer.json")
     assert sorted(file.name for file in tmp_path.iterdir()) == ["checkpoint", "tokenizer.json"]
+
+
+def test_a_chat_template_goes_along_both_ways(checkpoint, tmp_path):
+    chat = ChatFiles("{{ messages[0].content }}", {"bos_token": EOS, "eos_token": EOS}, (0, 5), ("stop",))
+    export_checkpoint(checkpoint, tmp_path / "exported", tokenizer=tmp_path / "tokenizer.json", chat=chat)
+    assert read_chat_files(tmp_path / "exported").template == chat.template
+    lines = import_checkpoint(tmp_path / "exported", tmp_path / "again", tokenizer=None, eos_token=None)
+    assert "it has a chat template: talk with it by `everytoken chat`" in lines
+    again = read_chat_files(tmp_path / "again")
+    assert (again.template, again.ends, again.stop) == (chat.template, chat.ends, chat.stop)
+    export_checkpoint(tmp_path / "again", tmp_path / "twice", tokenizer=None)
+    for file in (tmp_path / "exported").iterdir():
+        assert (tmp_path / "twice" / file.name).read_bytes() == file.read_bytes()
+    transformers = pytest.importorskip("transformers")
+    opened = transformers.AutoTokenizer.from_pretrained(tmp_path / "twice")
+    assert opened.apply_chat_template([{"role": "user", "content": "ab"}], tokenize=False) == "ab"
+    generation = transformers.GenerationConfig.from_pretrained(tmp_path / "twice")
+    assert (generation.eos_token_id, generation.stop_strings) == ([0, 5], ["stop"])

@@ -12,16 +12,17 @@ import torch
 
 from everytoken.measurements import listening
 from everytoken.pipelines.training.nodes import describe_training, report_training
-from everytoken.shards import ArtifactStore, Built, Inline, Rows, Shards, Store, plan_artifact, versioned
+from everytoken.shards import ArtifactStore, Built, Inline, Rows, Shards, Store, file_sha256, plan_artifact, versioned
 from everytoken.tokens import EncodingRules, WindowWriter
 from everytoken.tokens.order.parameters import DataParameters
+from everytoken.tokens.tokenizer import TOKENIZER_FILE, load_tokenizer_file
 from everytoken.tokens.tokenizer.probe import library_record, probe_record
 from everytoken.tracking.mlflow_keys import flat_metrics
 from everytoken.training import (
     BitsPerByteParameters,
     CheckpointParameters,
     DistributionParameters,
-    GenerationParameters,
+    PromptParameters,
     TrainingError,
 )
 from everytoken.training.checkpoints.model import load_model, parameters_sha256
@@ -322,7 +323,7 @@ def test_evaluation_refuses_other_streams_than_those_of_the_training(tmp_path, i
 
 def test_a_model_that_diverged_at_its_last_step_is_named_with_its_loss_and_rate(tmp_path, inputs):
     checkpoint = trained(tmp_path, inputs, steps=1, learning_rate=3e38, min_lr_ratio=1.0, warmup_steps=0)
-    generation = GenerationParameters(
+    generation = PromptParameters(
         seed=1, prompts=("to be",), max_new_tokens=5, temperature=0.0, top_k=None, execution=EXECUTION
     )
     texts = plan_artifact(
@@ -341,7 +342,7 @@ def test_a_model_that_diverged_at_its_last_step_is_named_with_its_loss_and_rate(
 
 
 def test_generated_texts_are_kept_with_their_prompts(tmp_path, inputs):
-    generation = GenerationParameters(
+    generation = PromptParameters(
         seed=1, prompts=("to be", ""), max_new_tokens=5, temperature=1.0, top_k=10, execution=EXECUTION
     )
     planned = plan_artifact(
@@ -367,3 +368,27 @@ def test_planning_loads_no_torch():
         env={"PYTHONPATH": ":".join(sys.path)},
     )
     assert done.stdout.strip() == "False"
+
+
+@versioned("more_tokens", 1)
+def more_tokens(folder, *, tokenizer):
+    path = tokenizer.path(TOKENIZER_FILE)
+    return load_tokenizer_file(
+        folder, path=str(path), sha256=file_sha256(path), eos_token=EOS, add_tokens=["<a>", "<b>"]
+    )
+
+
+def test_a_run_gives_new_tokens_the_mean_of_the_old_rows(tmp_path, inputs):
+    first = trained(tmp_path, inputs, "a")
+    tokenizer = inputs["rules"].place
+    more = ArtifactStore(tmp_path / "more").save(plan_artifact(more_tokens, tokenizer=tokenizer))
+    wider = {**inputs, "rules": EncodingRules(more, EOS, "literal")}
+    second = trained(tmp_path, wider, "b", initial=first, steps=3, learning_rate=1e-12, weight_decay=0.0)
+    before, after = (load_model(made.folder).state_dict() for made in (first, second))
+    rows = before["embedding"].shape[0]
+    assert after["embedding"].shape[0] == rows + 2
+    torch.testing.assert_close(after["embedding"][:rows], before["embedding"], rtol=0, atol=1e-6)
+    mean = before["embedding"].mean(0)
+    torch.testing.assert_close(after["embedding"][rows:], mean.expand(2, -1), rtol=0, atol=1e-6)
+    with pytest.raises(TrainingError, match="give the same model, and its tokenizer, which may have more added tokens"):
+        trained(tmp_path, inputs, "c", initial=second)

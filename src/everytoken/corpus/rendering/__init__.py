@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
+    from everytoken.corpus.rendering.chats import Role
     from everytoken.corpus.rendering.renderers import (
         CUTS,
         RENDERERS,
@@ -15,5 +16,6 @@ if TYPE_CHECKING:
         Renderer,
         first_identifier,
     )
+    from everytoken.corpus.rendering.templates import ChatTemplate, ConversationRenderer
 
 __getattr__, __dir__ = exports(__name__, __file__)

@@ -1,12 +1,19 @@
 """Finetuning: the loop of Training on chats, where only what the assistant says counts, from a checkpoint."""
 
 import json
+import logging
+from dataclasses import asdict
 
-from everytoken.parameters import FinetuningParameters, TokenizationParameters, TrainingParameters
+from everytoken.corpus.rendering import ConversationRenderer
+from everytoken.generation import GenerationError, trained_chat_files
+from everytoken.parameters import FinetuningParameters, IngestionParameters, TokenizationParameters, TrainingParameters
 from everytoken.provenance.indexes import WindowsDescription, index_chat_windows, made_stream
 from everytoken.shards import Artifact, Shards, plan_artifact
 from everytoken.tokens.chat import write_chat_windows
+from everytoken.tokens.tokenizer import open_tokenizer
 from everytoken.training.run import GENERATIONS_FILE, describe_checkpoint, generate_texts, train
+
+logger = logging.getLogger(__name__)
 
 
 def make_chat_windows(
@@ -110,11 +117,29 @@ def compare_answers(pretrained_generations: Artifact, finetuned_generations: Art
     ]
 
 
+def describe_chat_format(
+    tokenizer: Artifact,
+    ingestion: IngestionParameters,
+    tokenization: TokenizationParameters,
+    parameters: FinetuningParameters,
+) -> dict[str, object]:
+    """Return how one chats with the finetuned model: in the form of its chats, where they have one."""
+    renderers = {name: source.renderer for name, source in ingestion.active_sources.items()}
+    templates = {name: one.template for name, one in renderers.items() if isinstance(one, ConversationRenderer)}
+    ids = open_tokenizer(tokenizer, tokenization.eos_token).tokenizer.get_vocab(with_added_tokens=True)
+    try:
+        return asdict(trained_chat_files(parameters.chats, templates, ids, tokenization.eos_token))
+    except GenerationError as error:
+        logger.warning("warning: `everytoken chat` needs a template: %s", error)
+        return {"template": None, "reason": str(error)}
+
+
 def describe_finetuning(
     finetuned_checkpoint: Artifact,
     chat_windows: Artifact,
     chat_index: Artifact,
     finetuned_samples: list[dict[str, str]],
+    chat_format: dict[str, object],
 ) -> dict[str, object]:
     """Return what was trained, on which chats, out of which documents, and what the model answers."""
     return {
@@ -122,4 +147,5 @@ def describe_finetuning(
         "chats": dict(chat_windows.statistics),
         "documents": chat_index.statistics_as(WindowsDescription)["splits"],
         "answers": finetuned_samples,
+        "chat_format": chat_format,
     }

@@ -5,6 +5,7 @@ from kedro.pipeline import Node, Pipeline
 from everytoken.pipelines.finetuning.nodes import (
     answer_prompts,
     compare_answers,
+    describe_chat_format,
     describe_finetuning,
     finetune_model,
     make_chat_index,
@@ -59,6 +60,12 @@ def create_pipeline() -> Pipeline:
                 name="finetune_model",
             ),
             Node(
+                describe_chat_format,
+                ["tokenizer", "params:ingestion", "params:tokenization", "params:finetuning"],
+                "chat_format",
+                name="describe_chat_format",
+            ),
+            Node(
                 answer_prompts,
                 ["checkpoint", "tokenizer", "params:tokenization", "params:finetuning"],
                 "pretrained_generations",
@@ -79,7 +86,7 @@ def create_pipeline() -> Pipeline:
             ),
             Node(
                 describe_finetuning,
-                ["finetuned_checkpoint", "chat_windows", "chat_index", "finetuned_samples"],
+                ["finetuned_checkpoint", "chat_windows", "chat_index", "finetuned_samples", "chat_format"],
                 "finetuning_report",
                 name="describe_finetuning",
                 tags=["report"],

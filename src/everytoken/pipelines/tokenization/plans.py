@@ -33,9 +33,11 @@ def plan_given_tokenizer(
     chosen: GivenTokenizer | HubTokenizer | ArchiveTokenizer, parameters: TokenizationParameters
 ) -> Artifact:
     """Return the plan of a tokenizer that exists before the job."""
+    # only where there are some: a tokenizer without keeps the recipe that it had before there was this parameter
+    added = {"add_tokens": chosen.add_tokens} if chosen.add_tokens else {}
     if isinstance(chosen, GivenTokenizer):
         return plan_artifact(
-            load_tokenizer_file, path=chosen.path, sha256=chosen.sha256, eos_token=parameters.eos_token
+            load_tokenizer_file, path=chosen.path, sha256=chosen.sha256, eos_token=parameters.eos_token, **added
         )
     if isinstance(chosen, HubTokenizer):
         return plan_artifact(
@@ -45,6 +47,7 @@ def plan_given_tokenizer(
             sha256=chosen.sha256,
             eos_token=parameters.eos_token,
             fetched=Path(parameters.fetched),
+            **added,
         )
     return plan_artifact(
         load_archive_tokenizer,
@@ -53,6 +56,7 @@ def plan_given_tokenizer(
         member=chosen.member,
         eos_token=parameters.eos_token,
         fetched=Path(parameters.fetched),
+        **added,
     )
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from everytoken.shards import UNRECORDED
 from everytoken.tagged_unions import keys_of_the_chosen_kind
 
 
@@ -69,7 +70,8 @@ class ChatParameters(_Parameters):
     the spans, ends it). ``marks``: special tokens of the template, as ``<|im_start|>``: where a chat spells one it
     becomes that token; every other special token that a chat spells is plain text. Give only such marks as the template
     of Ingestion reserves, or a user's text can end his turn. ``context_tokens``: what a window of a chat that is longer
-    than a window may repeat of the one before, see `everytoken.tokens.chat.windows`.
+    than a window may repeat of the one before, see `everytoken.tokens.chat.windows`. ``template``: the source in whose
+    form one talks with the model; null: all sources have the same.
     """
 
     seed: int = Field(ge=0)
@@ -78,6 +80,7 @@ class ChatParameters(_Parameters):
     turn_ends: Literal["eos", "template"] = "eos"
     marks: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     context_tokens: int = Field(gt=0)
+    template: Annotated[str | None, UNRECORDED] = None
 
     @field_validator("sources", mode="before")
     @classmethod

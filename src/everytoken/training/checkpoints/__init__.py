@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         model_tensors,
         parameters_sha256,
         read_tensors,
+        with_rows,
         write_config,
         write_tensors,
     )

@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from everytoken.generation import ChatFiles, read_chat_files
 from everytoken.models import GgufFile, LlamaFacts, read_facts, read_model, write_hugging_face
 from everytoken.shards import atomic_folder
 from everytoken.tokens.tokenizer import TOKENIZER_FILE
@@ -26,13 +27,16 @@ from everytoken.training.checkpoints.verify import require_intact
 from everytoken.training.errors import CheckpointError, TrainingError
 
 
-def export_checkpoint(checkpoint: Path, out: Path, *, tokenizer: Path | None) -> list[str]:
+def export_checkpoint(
+    checkpoint: Path, out: Path, *, tokenizer: Path | None, chat: ChatFiles | None = None
+) -> list[str]:
     """Write a checkpoint as a Hugging Face folder, in float32, the bits as they are; return lines to print.
 
     Args:
         checkpoint: folder with config.json and model.safetensors; its tensors are mapped, not read whole.
         out: the folder to write; must not be there.
         tokenizer: the ``tokenizer.json`` that the model was trained with; None for that in ``checkpoint``.
+        chat: how one chats with it; None for what ``checkpoint`` says.
 
     Raises:
         TrainingError: ``out`` is there, or the tokenizer does not go with the model.
@@ -47,7 +51,7 @@ def export_checkpoint(checkpoint: Path, out: Path, *, tokenizer: Path | None) ->
     eos_token = _opened(content, tokenizer, config.vocab_size).id_to_token(config.eos_id)
     if eos_token is None:
         raise TrainingError(f"{tokenizer} has no token with the id {config.eos_id}, the model's EOS")
-    path = checkpoint / MODEL_FILE
+    path, chat = checkpoint / MODEL_FILE, chat or read_chat_files(checkpoint)
     try:
         with safe_open(path, framework="pt") as tensors:
 
@@ -55,7 +59,16 @@ def export_checkpoint(checkpoint: Path, out: Path, *, tokenizer: Path | None) ->
                 tensor: Tensor = tensors.get_tensor(name)
                 return tensor
 
-            write_hugging_face(out, facts, read, tokenizer=content, eos_token=eos_token)
+            write_hugging_face(
+                out,
+                facts,
+                read,
+                tokenizer=content,
+                eos_token=eos_token,
+                special_tokens=chat.special,
+                chat_template=chat.template,
+                generation={"eos_token_id": list(chat.ends), "stop_strings": list(chat.stop)},
+            )
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"cannot export {path} to {out}: {error}") from error
     return [
@@ -83,9 +96,10 @@ def import_checkpoint(source: Path, out: Path, *, tokenizer: Path | None, eos_to
         file = GgufFile(source)
         facts, content = file.facts, _read(tokenizer) if tokenizer else file.tokenizer_json()
         eos_id = _eos_id(content, tokenizer or source, facts, eos_token)
+        chat = ChatFiles(file.chat_template(), file.special_tokens(), ends=(eos_id,))
         model = file.model()
     else:
-        facts, path = read_facts(source), tokenizer or source / TOKENIZER_FILE
+        facts, path, chat = read_facts(source), tokenizer or source / TOKENIZER_FILE, read_chat_files(source)
         content = _read(path)
         eos_id = _eos_id(content, path, facts, eos_token)
         model = read_model(source, facts)
@@ -98,9 +112,12 @@ def import_checkpoint(source: Path, out: Path, *, tokenizer: Path | None, eos_to
     )
     with atomic_folder(out) as folder:
         (folder / TOKENIZER_FILE).write_bytes(content)
+        if chat.template is not None:
+            chat.write(folder)
         save_model(folder, model, config)
     return [
         f"{out}: {model.parameter_count():,} parameters, {facts.vocab_size:,} tokens, context {facts.max_seq_len:,}",
+        *(["it has a chat template: talk with it by `everytoken chat`"] if chat.template is not None else []),
         f"EOS id {eos_id}; SHA-256 of the parameters {parameters_sha256(model)}",
     ]
 

@@ -72,6 +72,21 @@ def load_model(folder: Path) -> LanguageModel:
     return model.eval()
 
 
+def with_rows(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors in which a matrix with fewer rows than expected has them all: new ones are the mean of the others.
+
+    The mean is taken in float64. New tokens then begin as an average token does, and old logits stay what they were.
+    """
+
+    def grown(tensor: Tensor, wanted: Tensor) -> Tensor:
+        new = wanted.shape[0] - tensor.shape[0]
+        if tensor.ndim != 2 or tensor.shape[1:] != wanted.shape[1:] or new < 1:
+            return tensor
+        return torch.cat([tensor, tensor.double().mean(0, keepdim=True).to(tensor.dtype).expand(new, -1)])
+
+    return {name: grown(tensor, expected.get(name, tensor)) for name, tensor in tensors.items()}
+
+
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Return parameters and persistent buffers in the order of the model, not copied; a tied one has its first name."""
     by_tensor: dict[int, tuple[str, Tensor]] = {}

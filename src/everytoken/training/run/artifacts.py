@@ -28,8 +28,8 @@ from everytoken.training.parameters import (
     CheckpointParameters,
     DistributionParameters,
     ExecutionParameters,
-    GenerationParameters,
     OptimisationParameters,
+    PromptParameters,
 )
 from everytoken.training.run.job import TrainingJob
 from everytoken.training.run.statistics import GeneratedStatistics, TrainedStatistics
@@ -348,7 +348,7 @@ def evaluate(
 
 @versioned("generate_texts", 1)
 def generate_texts(
-    folder: Path, *, checkpoint: Artifact, tokenizer: Artifact, eos_token: str, generation: GenerationParameters
+    folder: Path, *, checkpoint: Artifact, tokenizer: Artifact, eos_token: str, generation: PromptParameters
 ) -> Built:
     """Continue each prompt; write ``generations.json``: a list of ``{prompt, text, tokens, finish}``.
 

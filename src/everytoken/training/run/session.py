@@ -23,7 +23,7 @@ from torch import Tensor
 from everytoken.models import LanguageModel, build_model, empty_model
 from everytoken.tokens.encoding import open_encoder
 from everytoken.tokens.order import TrainingWindows, open_training_windows
-from everytoken.tokens.tokenizer import EncodingRules
+from everytoken.tokens.tokenizer import EncodingRules, open_tokenizer
 from everytoken.training.checkpoints import (
     MODEL_FILE,
     CheckpointConfig,
@@ -31,13 +31,15 @@ from everytoken.training.checkpoints import (
     ValidCheckpoint,
     load_config,
     load_model_tensors,
+    model_tensors,
     read_tensors,
+    with_rows,
     write_config,
     write_tensors,
 )
 from everytoken.training.errors import LOWER_RATE, CheckpointError, NonFiniteError, TrainingError
 from everytoken.training.evaluation import HeldOutChunks, evaluate_held_out, generate, read_held_out
-from everytoken.training.parameters import GenerationParameters
+from everytoken.training.parameters import PromptParameters
 from everytoken.training.run.job import TrainingJob
 from everytoken.training.run.progress import with_progress
 from everytoken.training.run.progress_channel import Listeners
@@ -231,14 +233,26 @@ class _Session:
         folder = past.folder or job.initial
         assert folder is not None
         config = load_config(folder)
-        if config.model != job.model or config.vocab_size != job.vocab_size:
+        grows = past.folder is None and self._adds_tokens(config.vocab_size)
+        if config.model != job.model or (config.vocab_size != job.vocab_size and not grows):
             raise TrainingError(
                 f"{folder} holds a model of {config.vocab_size} tokens with {config.model}; expected {job.vocab_size} "
-                f"tokens and {job.model}: give the same model and tokenizer"
+                f"tokens and {job.model}: give the same model, and its tokenizer, which may have more added tokens"
             )
         model = empty_model(job.model, **shape)
-        load_model_tensors(model, read_tensors(folder / MODEL_FILE), str(folder / MODEL_FILE))
+        tensors = read_tensors(folder / MODEL_FILE)
+        if grows:
+            tensors = with_rows(tensors, model_tensors(model))
+            logger.info("%d new tokens: their rows are the mean of the others", job.vocab_size - config.vocab_size)
+        load_model_tensors(model, tensors, str(folder / MODEL_FILE))
         return model
+
+    def _adds_tokens(self, rows: int) -> bool:
+        """Return whether the tokenizer is one of ``rows`` tokens with further added tokens."""
+        if self._job.tokenizer is None or rows >= self._job.vocab_size:
+            return False
+        added = open_tokenizer(self._job.tokenizer, self._job.eos_token).tokenizer.get_added_tokens_decoder()
+        return set(range(rows, self._job.vocab_size)) <= set(added)
 
     def _load_optimizer(self) -> None:
         path = (self._past.folder or Path()) / OPTIMIZER_FILE
@@ -299,7 +313,7 @@ class _Session:
                 load_model_tensors(model, tensors, "the gathered model")
         if self._processes.first:
             encoder = open_encoder(EncodingRules(job.tokenizer, job.eos_token, "control"))
-            parameters = GenerationParameters(
+            parameters = PromptParameters(
                 **samples.model_dump(exclude={"every_steps"}), execution=job.training.execution
             )
             try:

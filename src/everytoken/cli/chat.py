@@ -1,0 +1,207 @@
+"""The command ``everytoken chat``: a conversation, in a terminal or a pipe."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from everytoken.generation import Conversation, Reply
+    from everytoken.serving import OpenedModel
+
+_FORMAT = "everytoken-conversation/1"
+
+
+class _Stop(Exception):
+    """The user wants no more."""
+
+
+@click.command("chat")
+@click.argument("model", type=click.Path(exists=True, path_type=Path))
+@click.option("--system", help="What the system says first.")
+@click.option(
+    "--template", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Chat template in Jinja."
+)
+@click.option("--tokenizer", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Its tokenizer.json.")
+@click.option("--max-new-tokens", type=click.IntRange(1), default=400, show_default=True, help="Tokens of a reply.")
+@click.option(
+    "--temperature", type=click.FloatRange(0), default=0.7, show_default=True, help="0: the most likely token."
+)
+@click.option("--top-k", type=click.IntRange(1), help="Draw from so many of the most likely tokens.")
+@click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), help="Draw from the tokens that reach this sum.")
+@click.option("--min-p", type=click.FloatRange(0, 1), help="Draw from tokens with this share of the best probability.")
+@click.option(
+    "--repetition-penalty", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True, help="1: none."
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of all draws.")
+@click.option("--threads", type=click.IntRange(1), help="Threads of the arithmetic.  [default: one a core]")
+def chat_command(
+    model: Path, system: str | None, template: Path | None, tokenizer: Path | None, threads: int | None, **options: Any
+) -> None:
+    r"""Talk with MODEL: a checkpoint folder, a Hugging Face folder or a GGUF file.
+
+    Each line is a message; /help lists the commands. In a pipe, replies are all that is written to standard output.
+
+    \b
+    everytoken chat data/06_models/finetuned_checkpoint
+    echo "What is the capital of France?" | everytoken chat SmolLM2-135M-Instruct.Q4_1.gguf --temperature 0
+    """
+    from everytoken.generation import Conversation, GenerationParameters
+    from everytoken.serving import open_model
+    from everytoken.training import ExecutionParameters
+    from everytoken.training.step import execution
+
+    opened = open_model(model, tokenizer=tokenizer, template=template)
+    parameters = GenerationParameters(stop=opened.chat.stop, **options)
+    conversation = Conversation(opened.chat_format(), opened.reader(), parameters)
+    if system is not None:
+        conversation.system = system
+    arithmetic = ExecutionParameters(threads=threads or len(os.sched_getaffinity(0)), matmul_precision="highest")
+    with execution(arithmetic):
+        failed = _Dialogue(opened, conversation).run()
+    if failed:
+        raise SystemExit(1)
+
+
+class _Dialogue:
+    def __init__(self, opened: OpenedModel, conversation: Conversation) -> None:
+        self._opened, self._chat = opened, conversation
+        self._is_terminal = sys.stdin.isatty()
+        self._commands: dict[str, tuple[str, Callable[[str], None]]] = {
+            "/reset": ("forget what was said", self._reset),
+            "/retry": ("answer the last message again, otherwise", lambda _: self._show(self._chat.retry())),
+            "/edit": ("[TURN] TEXT: say TEXT in the last turn, or in another one", self._edit),
+            "/save": ("FILE: write the conversation", self._save),
+            "/load": ("FILE: go on with a saved conversation", self._load),
+            "/seed": ("NUMBER: the seed of the next replies", self._seed),
+            "/system": ("[TEXT]: what the system says first, or nothing", self._system),
+            "/help": ("list the commands", self._help),
+            "/quit": ("leave; so does the end of the input", self._quit),
+        }
+
+    def run(self) -> bool:
+        """Answer until there is no more input; return whether a line could not be followed."""
+        from everytoken.generation import GenerationError
+
+        self._note(f"{self._opened.name}: /help lists the commands, /quit leaves")
+        failed = False
+        for line in self._lines():
+            try:
+                self._follow(line)
+            except _Stop:
+                break
+            except (GenerationError, click.UsageError, OSError, ValueError) as error:
+                click.echo(f"error: {error}", err=True)
+                failed = True
+            except KeyboardInterrupt:
+                if not self._is_terminal:
+                    raise
+                click.echo("\n[stopped]", err=True)
+        return failed and not self._is_terminal
+
+    def _lines(self) -> Iterator[str]:
+        while True:
+            if self._is_terminal:
+                try:
+                    yield input("> ")
+                except (EOFError, KeyboardInterrupt):
+                    click.echo(err=True)
+                    return
+            elif line := sys.stdin.readline():
+                yield line.rstrip("\n")
+            else:
+                return
+
+    def _follow(self, line: str) -> None:
+        if not line.strip():
+            return
+        name, _, rest = line.partition(" ")
+        if not line.startswith("/") or line.startswith("//"):
+            self._show(self._chat.say(line.removeprefix("/") if line.startswith("//") else line))
+        elif name in self._commands:
+            self._commands[name][1](rest.strip())
+        else:
+            raise click.UsageError(
+                f"{name} is no command; /help lists them. A message that begins with / begins with //"
+            )
+
+    def _show(self, speaking: Iterator[str]) -> None:
+        started, shown = time.perf_counter(), False
+        while True:
+            try:
+                piece = next(speaking)
+            except StopIteration as ended:
+                reply: Reply = ended.value
+                break
+            piece = piece if shown else piece.lstrip(" ")
+            shown = shown or bool(piece)
+            click.echo(piece, nl=False)
+        click.echo()
+        if self._chat.left_out:
+            click.echo(f"[the context is full: the oldest {self._chat.left_out} messages were left out]", err=True)
+        rate = len(reply.tokens) / (time.perf_counter() - started)
+        self._note(f"[{len(reply.tokens)} tokens, {rate:.1f} a second, ended by {reply.finish}]")
+
+    def _note(self, text: str) -> None:
+        if self._is_terminal:
+            click.echo(text, err=True)
+
+    def _reset(self, _: str) -> None:
+        system = self._chat.system
+        self._chat.messages, self._chat.attempts = [], 0
+        self._chat.system = system
+
+    def _edit(self, rest: str) -> None:
+        first, _, text = rest.partition(" ")
+        turn, text = (int(first), text) if first.isdecimal() else (None, rest)
+        if not text:
+            raise click.UsageError("/edit needs a text: /edit TEXT, or /edit TURN TEXT")
+        self._show(self._chat.edit(text, turn))
+
+    def _seed(self, rest: str) -> None:
+        if not rest.isdecimal():
+            raise click.UsageError(f"/seed needs a whole number of 0 or more, found {rest!r}")
+        self._chat.parameters = self._chat.parameters.model_copy(update={"seed": int(rest)})
+
+    def _system(self, rest: str) -> None:
+        self._chat.system = rest or None
+
+    def _help(self, _: str) -> None:
+        click.echo("\n".join(f"{name:<8} {what}" for name, (what, _) in self._commands.items()), err=True)
+
+    def _quit(self, _: str) -> None:
+        raise _Stop
+
+    def _save(self, rest: str) -> None:
+        from everytoken.shards import write_text
+
+        if not rest:
+            raise click.UsageError("/save needs the name of a file")
+        content = {
+            "format": _FORMAT,
+            "model": {"name": self._opened.name, "sha256": self._opened.digest},
+            "parameters": self._chat.parameters.model_dump(mode="json"),
+            "attempts": self._chat.attempts,
+            "messages": list(self._chat.messages),
+        }
+        write_text(Path(rest), json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+        click.echo(f"[{rest}: {len(self._chat.messages)} messages]", err=True)
+
+    def _load(self, rest: str) -> None:
+        from everytoken.generation import GenerationParameters
+
+        content = json.loads(Path(rest).read_bytes())
+        if not isinstance(content, dict) or content.get("format") != _FORMAT:
+            raise click.UsageError(f"{rest} holds no conversation that /save wrote")
+        if content["model"]["sha256"] != self._opened.digest:
+            click.echo(f"[it was with another model, {content['model']['name']}]", err=True)
+        self._chat.parameters = GenerationParameters.model_validate(content["parameters"])
+        self._chat.messages, self._chat.attempts = content["messages"], content["attempts"]
+        click.echo(f"[{rest}: {len(self._chat.messages)} messages]", err=True)

@@ -1,0 +1,22 @@
+"""Text from a model, token by token: how tokens are drawn, what of a prompt is read again, conversations.
+
+It knows models by their contract alone (`everytoken.models.LanguageModel`), so every family talks.
+"""
+
+from typing import TYPE_CHECKING
+
+from everytoken.lazy_imports import exports
+
+if TYPE_CHECKING:
+    from everytoken.generation.chat_files import ChatFiles, read_chat_files
+    from everytoken.generation.chat_template import JinjaTemplate, jinja_of_marks
+    from everytoken.generation.conversation import ChatFormat, Conversation, Message
+    from everytoken.generation.decoding import DrawnToken, Finish, Reply, speak
+    from everytoken.generation.errors import GenerationError, NonFiniteLogits
+    from everytoken.generation.parameters import GenerationParameters
+    from everytoken.generation.prefix import PrefixReader
+    from everytoken.generation.sampling import draw
+    from everytoken.generation.text_pieces import TextPieces
+    from everytoken.generation.trained_template import trained_chat_files
+
+__getattr__, __dir__ = exports(__name__, __file__)

@@ -1,0 +1,96 @@
+"""What a model keeps of a prompt, so that of the next prompt only what differs is read.
+
+The state of a position must not depend on what was kept, or a reply would change when a conversation is loaded again:
+a product of one row and the same row in a product of many differ in their last bits. So a prompt is always read in
+blocks of `PREFIX_BLOCK` tokens from its start on, and then the rest of it. Only whole blocks are kept for the next
+prompt. Tokens that were drawn one by one are read again in blocks when they are part of a prompt.
+
+Then the logits after a prompt are a function of model and prompt alone, on one machine with one number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import takewhile
+
+import torch
+from torch import Tensor
+
+from everytoken.generation.errors import GenerationError
+from everytoken.models import Cache, LanguageModel
+
+PREFIX_BLOCK = 64  # tokens read at once; more is faster for long prompts, and reads more of a reply again
+
+
+class PrefixReader:
+    """Reads prompts and the tokens after them, one sequence at a time."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        self._model = model.eval()
+        self._device = model.output_weight().device
+        self._blocks: list[int] = []  # tokens of whole blocks, which `_whole` has read
+        self._whole: Cache = model.new_cache()
+        self._reading: Cache = self._whole  # the same object where it can be truncated
+
+    @property
+    def model(self) -> LanguageModel:
+        """The model."""
+        return self._model
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all that is kept."""
+        return self._whole.bytes + (0 if self._reading is self._whole else self._reading.bytes)
+
+    @property
+    def room(self) -> int:
+        """How many tokens fit into the model's context after those that were read."""
+        return self._model.max_seq_len - self._reading.length
+
+    def shared(self, tokens: Sequence[int]) -> int:
+        """Return how many of the tokens need not be read again."""
+        equal = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(self._blocks, tokens[:-1], strict=False)))
+        return equal - equal % PREFIX_BLOCK
+
+    @torch.inference_mode()
+    def read_prompt(self, tokens: Sequence[int]) -> Tensor:
+        """Read a prompt of at least one token; return the logits (vocab,) of what follows it.
+
+        Raises:
+            GenerationError: it has no token, or more than the model's context.
+        """
+        if not 1 <= len(tokens) <= self._model.max_seq_len:
+            raise GenerationError(
+                f"a prompt has {len(tokens):,} tokens, expected 1 to {self._model.max_seq_len:,}, the model's context; "
+                "shorten it"
+            )
+        shared = self._keep(self.shared(tokens))
+        last = (len(tokens) - 1) // PREFIX_BLOCK * PREFIX_BLOCK
+        for start in range(shared, last, PREFIX_BLOCK):
+            self._states(tokens[start : start + PREFIX_BLOCK], self._whole)
+        self._blocks += tokens[shared:last]
+        self._reading = self._whole if self._whole.can_truncate else self._whole.clone()
+        return self._logits(self._states(tokens[last:], self._reading))
+
+    @torch.inference_mode()
+    def read_token(self, token: int) -> Tensor:
+        """Read one more token; return the logits (vocab,) of what follows it."""
+        return self._logits(self._states([token], self._reading))
+
+    def _keep(self, shared: int) -> int:
+        """Forget all but the first tokens; return how many are kept: none where a state cannot go back."""
+        if self._whole.can_truncate:
+            self._whole.truncate(shared)
+        elif shared < self._whole.length:
+            self._whole, shared = self._model.new_cache(), 0
+        del self._blocks[shared:]
+        return shared
+
+    def _states(self, tokens: Sequence[int], cache: Cache) -> Tensor:
+        new = torch.tensor([list(tokens)], device=self._device)
+        return self._model.hidden_states(new, cache)[0, -1:]  # (1, d_model)
+
+    def _logits(self, states: Tensor) -> Tensor:
+        weight = self._model.output_weight()
+        logits = torch.nn.functional.linear(states.to(weight.dtype), weight)[0]
+        return logits.to("cpu", torch.promote_types(logits.dtype, torch.float32))

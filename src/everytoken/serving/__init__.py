@@ -1,0 +1,12 @@
+"""A trained model in use: opened from any of the forms that models come in."""
+
+from typing import TYPE_CHECKING
+
+from everytoken.lazy_imports import exports
+
+if TYPE_CHECKING:
+    from everytoken.serving.errors import ServingError
+    from everytoken.serving.evaluation import evaluate
+    from everytoken.serving.opened_model import OpenedModel, chat_files_of, open_model, tokenizer_of
+
+__getattr__, __dir__ = exports(__name__, __file__)

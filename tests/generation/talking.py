@@ -1,0 +1,65 @@
+"""A tiny model and a tokenizer of bytes with chat marks, for the tests of generation."""
+
+from __future__ import annotations
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from everytoken.generation import ChatFormat, GenerationParameters, JinjaTemplate, jinja_of_marks
+from everytoken.models import LlamaParameters, build_model
+
+EOS, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+MARKS = {role: (f"{START}{role}\n", END) for role in ("system", "user", "assistant", "tool")}
+LLAMA = LlamaParameters(
+    family="llama",
+    d_model=16,
+    n_layers=2,
+    n_heads=2,
+    n_kv_heads=1,
+    d_ff=24,
+    tied_embeddings=True,
+    rope_theta=10000.0,
+    norm_eps=1e-5,
+    init_std=0.3,
+)
+
+
+def byte_tokenizer():
+    symbols = {symbol: number for number, symbol in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    tokenizer = Tokenizer(models.BPE(symbols, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([EOS, START, END])
+    return tokenizer
+
+
+def chat_format(tokenizer=None):
+    tokenizer = tokenizer or byte_tokenizer()
+    template = JinjaTemplate(jinja_of_marks(MARKS, "\n"), {"bos_token": EOS})
+    return ChatFormat(tokenizer, template, frozenset({tokenizer.token_to_id(EOS), tokenizer.token_to_id(END)}))
+
+
+def talking_model(context=400, seed=1):
+    return build_model(LLAMA, vocab_size=259, max_seq_len=context, seed=seed).eval()
+
+
+def generation(**changes):
+    return GenerationParameters(**{"seed": 5, "max_new_tokens": 12, "temperature": 1.0, **changes})
+
+
+def said(speaking):
+    """Return the pieces of a reply, and the reply."""
+    pieces = []
+    while True:
+        try:
+            pieces.append(next(speaking))
+        except StopIteration as ended:
+            return pieces, ended.value
+
+
+def greedy_without_cache(model, prompt, count):
+    tokens = list(prompt)
+    with torch.no_grad():
+        for _ in range(count):
+            tokens.append(int(model(torch.tensor([tokens]))[0, -1].argmax()))
+    return tokens[len(prompt) :]

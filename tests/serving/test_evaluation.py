@@ -1,0 +1,188 @@
+"""The harness on a local task, with our model and with transformers' of the same weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from everytoken.cli import cli
+from everytoken.generation import ChatFiles, jinja_of_marks
+from everytoken.serving import OpenedModel, ServingError, evaluate, open_model
+from everytoken.training.checkpoints import export_checkpoint
+from everytoken.training.checkpoints.model import CheckpointConfig, save_model
+from tests.generation.talking import EOS, LLAMA, MARKS, byte_tokenizer, talking_model
+
+lm_eval = pytest.importorskip("lm_eval")
+pytest.importorskip("transformers")
+
+CONTEXT = 120
+CHOICES = """\
+task: choices
+dataset_path: json
+dataset_kwargs: {data_files: DATA}
+test_split: train
+output_type: multiple_choice
+doc_to_text: "{{question}}"
+doc_to_choice: "{{choices}}"
+doc_to_target: "{{answer}}"
+metric_list:
+  - {metric: acc}
+  - {metric: acc_norm}
+metadata: {version: 3}
+"""
+ROLLING = """\
+task: rolling
+dataset_path: json
+dataset_kwargs: {data_files: DATA}
+test_split: train
+output_type: loglikelihood_rolling
+doc_to_text: ""
+doc_to_target: "{{text}}"
+metric_list:
+  - {metric: bits_per_byte}
+metadata: {version: 1}
+"""
+TEXTS = """\
+task: texts
+dataset_path: json
+dataset_kwargs: {data_files: DATA}
+test_split: train
+output_type: generate_until
+doc_to_text: "{{question}}"
+doc_to_target: "{{text}}"
+generation_kwargs: {until: ["e"], max_gen_toks: 9, do_sample: false}
+metric_list:
+  - {metric: exact_match}
+metadata: {version: 1}
+"""
+ROWS = [
+    {
+        "question": f"Is {n} a number? ",
+        "choices": ["yes", "no", "a" * (n + 1)],
+        "answer": n % 2,
+        "text": "Text ä. " * (1 + 5 * n),
+    }
+    for n in range(7)
+]
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tasks")
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    for name, text in (("choices", CHOICES), ("rolling", ROLLING), ("texts", TEXTS)):
+        (folder / f"{name}.yaml").write_text(text.replace("DATA", str(folder / "rows.jsonl")))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    config = CheckpointConfig(
+        format="everytoken-checkpoint/1", model=LLAMA, vocab_size=259, seq_length=CONTEXT, eos_id=256
+    )
+    save_model(folder, talking_model(CONTEXT), config)
+    byte_tokenizer().save(str(folder / "tokenizer.json"))
+    ChatFiles(jinja_of_marks(MARKS, "\n"), {"bos_token": EOS, "eos_token": EOS}, (256, 258)).write(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def theirs(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    from lm_eval.models.huggingface import HFLM
+
+    folder = tmp_path_factory.mktemp("exported") / "model"
+    export_checkpoint(checkpoint, folder, tokenizer=None)
+    return HFLM(pretrained=str(folder), dtype="float32", device="cpu", batch_size=2, max_length=CONTEXT)
+
+
+def figures(opened: OpenedModel, tasks: Path, names: list[str], **options: Any) -> dict[str, Any]:
+    options = {"batch_size": 3, "max_new_tokens": 8, "seed": 0, **options}
+    found: dict[str, Any] = evaluate(opened, tasks=names, task_folder=tasks, **options)
+    return found
+
+
+def test_log_likelihoods_are_those_of_transformers(checkpoint: Path, theirs: Any) -> None:
+    from lm_eval.api.instance import Instance
+
+    from everytoken.serving.harness import HarnessModel
+
+    ours = HarnessModel(open_model(checkpoint), batch_size=3, seed=0, max_new_tokens=8)
+    pairs = [(row["question"], choice) for row in ROWS for choice in row["choices"]]
+    pairs += [("", "no context"), ("x" * 200, "long"), ("a ", " b")]
+    asked = [Instance("loglikelihood", {}, pair, number) for number, pair in enumerate(pairs)]
+    for found, expected in zip(ours.loglikelihood(asked), theirs.loglikelihood(asked), strict=True):
+        assert found == (pytest.approx(expected[0], abs=1e-4), expected[1])
+    whole = [Instance("loglikelihood_rolling", {}, (row["text"],), number) for number, row in enumerate(ROWS)]
+    rolled = zip(ours.loglikelihood_rolling(whole), theirs.loglikelihood_rolling(whole), strict=True)
+    assert all(found == pytest.approx(expected, abs=1e-4 * 300) for found, expected in rolled)
+    settings = {"until": ["e"], "max_gen_toks": 9, "do_sample": False}
+    texts = [Instance("generate_until", {}, (row["question"], settings), number) for number, row in enumerate(ROWS)]
+    assert ours.generate_until(texts) == theirs.generate_until(texts)
+
+
+def test_a_task_gives_the_figures_of_transformers(checkpoint: Path, tasks: Path, theirs: Any) -> None:
+    from lm_eval.tasks import TaskManager
+
+    names = ["choices", "rolling", "texts"]
+    expected = lm_eval.simple_evaluate(
+        model=theirs, tasks=names, task_manager=TaskManager(include_path=str(tasks)), bootstrap_iters=0
+    )["results"]
+    found = figures(open_model(checkpoint), tasks, names)
+    for task in names:
+        for name, value in found["tasks"][task]["metrics"].items():
+            assert value == pytest.approx(expected[task].get(f"{name},none", expected[task].get(name)), abs=1e-4)
+    assert {"acc", "acc_norm"} <= set(found["tasks"]["choices"]["metrics"])
+
+
+def test_an_evaluation_says_what_tells_it_from_others(checkpoint: Path, tasks: Path, tmp_path: Path) -> None:
+    opened = open_model(checkpoint)
+    found = figures(opened, tasks, ["choices"], limit=3)
+    assert found["model"] == {"name": checkpoint.name, "sha256": opened.digest}
+    task = found["tasks"]["choices"]
+    assert (task["version"], task["shots"], task["examples"], found["limit"]) == (3, 0, 3, 3)
+    other = tmp_path / "tasks"
+    other.mkdir()
+    (other / "choices.yaml").write_text(
+        (tasks / "choices.yaml").read_text().replace('}}"\ndoc_to_choice', '}}!"\ndoc_to_choice')
+    )
+    assert figures(opened, other, ["choices"])["tasks"]["choices"]["sha256"] != task["sha256"]
+    assert figures(opened, tasks, ["choices"])["tasks"]["choices"]["sha256"] == task["sha256"]
+
+
+def test_the_command_prints_the_figures_and_writes_them(checkpoint: Path, tasks: Path, tmp_path: Path) -> None:
+    arguments = [
+        "evaluate",
+        checkpoint,
+        "--tasks",
+        "choices,rolling",
+        "--task-folder",
+        tasks,
+        "--out",
+        tmp_path / "r.json",
+    ]
+    result = CliRunner().invoke(cli, [str(argument) for argument in arguments])
+    assert result.exit_code == 0, result.output
+    written = json.loads((tmp_path / "r.json").read_text())
+    assert written["tasks"].keys() == {"choices", "rolling"}
+    accuracy = written["tasks"]["choices"]["metrics"]["acc"]
+    assert f"{'choices':<24}{'acc':<32}{accuracy:10.4f}" in result.stdout.splitlines()
+
+
+def test_what_cannot_be_evaluated_is_named(checkpoint: Path, tasks: Path) -> None:
+    opened = open_model(checkpoint)
+    with pytest.raises(ServingError, match="has no task nowhere; `lm_eval ls tasks` lists them, and --task-folder"):
+        figures(opened, tasks, ["choices", "nowhere"])
+    text = (tasks / "texts.yaml").read_text()
+    (tasks / "long.yaml").write_text(text.replace("task: texts", "task: long").replace("toks: 9", "toks: 500"))
+    with pytest.raises(ServingError, match="asks for 500 new tokens, and the model reads 120 in all: give fewer"):
+        figures(opened, tasks, ["long"])
+    (tasks / "beams.yaml").write_text(
+        text.replace("task: texts", "task: beams").replace("toks: 9", "toks: 9, num_beams: 4")
+    )
+    with pytest.raises(ServingError, match=r"asks for generation with \['num_beams'\], which are not known here"):
+        figures(opened, tasks, ["beams"])
