@@ -211,6 +211,7 @@ def test_another_tokenizer_stops_before_anything_is_encoded(made: Corpus, tree: 
     assert [path.parent.name for path in (tmp_path / "data").rglob("ledger.json")] == ["tokenizer"]
 
 
+@pytest.mark.slow
 def test_the_rows_of_a_published_manifest_are_fatal_in_its_replay(made: Corpus, tree: Path, tmp_path: Path) -> None:
     runpy.run_path(str(ROOT / "examples/published_manifest.py"))["main"](made.data, tmp_path / "manifest")
     place, rows = {"release": str(tmp_path / "manifest")}, rows_of(made)

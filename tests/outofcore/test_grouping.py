@@ -63,7 +63,14 @@ def test_distinct_positions_are_sorted(batches: list[list[int]], memory: int) ->
     assert result == sorted({position for batch in batches for position in batch})
 
 
-@pytest.mark.parametrize("different", [1, 1_000, 1_000_000], ids=["all equal", "many equal", "few equal"])
+@pytest.mark.parametrize(
+    "different",
+    [
+        pytest.param(1, id="all equal"),
+        pytest.param(1_000, id="many equal", marks=pytest.mark.slow),
+        pytest.param(1_000_000, id="few equal", marks=pytest.mark.slow),
+    ],
+)
 def test_memory_is_bounded_also_when_all_rows_are_equal(tmp_path: Path, different: int) -> None:
     """1,000,000 rows of 40 bytes: 40 MB of keys, and up to 16 MB of pairs, in 4 MB."""
 

@@ -128,7 +128,7 @@ def test_every_dataset_of_a_pipeline_is_of_this_type_and_path(context: KedroCont
 def test_every_entry_and_every_factory_is_used(context: KedroContext) -> None:
     resolver = context.catalog.config_resolver
     entries = {name for name in context.config_loader["catalog"] if not name.startswith("_")}
-    assert len(entries) < 67
+    assert len(entries) < 68
     assert entries == {name if name in entries else resolver.match_dataset_pattern(name) for name in _names()}
 
 

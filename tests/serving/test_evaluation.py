@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from everytoken.cli import cli
 from everytoken.generation import ChatFiles, jinja_of_marks
-from everytoken.serving import OpenedModel, ServingError, evaluate, open_model
+from everytoken.serving import OpenedModel, ServingError, evaluate_tasks, open_model
 from everytoken.training.checkpoints import export_checkpoint
 from everytoken.training.checkpoints.model import CheckpointConfig, save_model
 from tests.generation.talking import EOS, LLAMA, MARKS, byte_tokenizer, talking_model
@@ -102,7 +102,7 @@ def theirs(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def figures(opened: OpenedModel, tasks: Path, names: list[str], **options: Any) -> dict[str, Any]:
     options = {"batch_size": 3, "max_new_tokens": 8, "seed": 0, **options}
-    found: dict[str, Any] = evaluate(opened, tasks=names, task_folder=tasks, **options)
+    found: dict[str, Any] = evaluate_tasks(opened, tasks=names, task_folder=tasks, **options)
     return found
 
 
@@ -130,7 +130,10 @@ def test_a_task_gives_the_figures_of_transformers(checkpoint: Path, tasks: Path,
 
     names = ["choices", "rolling", "texts"]
     expected = lm_eval.simple_evaluate(
-        model=theirs, tasks=names, task_manager=TaskManager(include_path=str(tasks)), bootstrap_iters=0
+        model=theirs,
+        tasks=names,
+        task_manager=TaskManager(include_path=str(tasks), include_defaults=False),
+        bootstrap_iters=0,
     )["results"]
     found = figures(open_model(checkpoint), tasks, names)
     for task in names:

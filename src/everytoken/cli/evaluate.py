@@ -39,7 +39,7 @@ def evaluate_command(
     \b
     everytoken evaluate data/06_models/checkpoint --tasks hellaswag,arc_easy --limit 200
     """
-    from everytoken.serving import evaluate, open_model
+    from everytoken.serving import evaluate_tasks, open_model
     from everytoken.shards import write_text
     from everytoken.training import ExecutionParameters
     from everytoken.training.step import execution
@@ -48,7 +48,7 @@ def evaluate_command(
     options["tasks"] = [name.strip() for name in options["tasks"].split(",") if name.strip()]
     arithmetic = ExecutionParameters(threads=threads or len(os.sched_getaffinity(0)), matmul_precision="highest")
     with execution(arithmetic):
-        results = evaluate(opened, **options)
+        results = evaluate_tasks(opened, **options)
     for task, found in results["tasks"].items():
         for name, value in found["metrics"].items():
             click.echo(f"{task:<24}{name:<32}{value:10.4f}")

@@ -11,7 +11,7 @@ from everytoken.serving.opened_model import OpenedModel
 from everytoken.shards import value_digest
 
 
-def evaluate(
+def evaluate_tasks(
     opened: OpenedModel,
     *,
     tasks: Sequence[str],
@@ -49,7 +49,10 @@ def evaluate(
         from everytoken.serving.harness import HarnessModel
     except ImportError as error:
         raise ServingError(f"evaluation needs lm-eval ({error}): pip install 'everytoken[eval]'") from error
-    manager = TaskManager(include_path=None if task_folder is None else str(task_folder))
+    own = None if task_folder is None else str(task_folder)
+    manager = TaskManager(include_path=own, include_defaults=False)  # those of the harness take seconds to list
+    if set(tasks) - set(manager.all_tasks):
+        manager = TaskManager(include_path=own)
     if unknown := [name for name in tasks if name not in manager.all_tasks]:
         raise ServingError(
             f"lm-eval {lm_eval.__version__} has no task {', '.join(unknown)}; `lm_eval ls tasks` lists them, and "

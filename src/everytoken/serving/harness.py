@@ -22,8 +22,8 @@ from everytoken.serving.opened_model import OpenedModel
 _ROWS = 1024  # positions whose logits exist at once
 _KNOWN = {"until", "max_gen_toks", "do_sample", "temperature", "top_k", "top_p", "min_p", "repetition_penalty"}
 
-Scored = tuple[float, bool]
-Sequences = tuple[list[int], list[int]]
+_Scored = tuple[float, bool]
+_Sequences = tuple[list[int], list[int]]
 
 
 class HarnessModel(TemplateLM):  # type: ignore[misc]  # lm_eval has no types
@@ -67,7 +67,7 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # lm_eval has no types
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
         """Return the log-likelihood of each whole text, in windows of the model's context."""
-        windows: list[tuple[int, Sequences]] = []
+        windows: list[tuple[int, _Sequences]] = []
         for number, request in enumerate(requests):
             rolled = get_rolling_token_windows(
                 token_list=self.tok_encode(request.args[0]),
@@ -87,12 +87,12 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # lm_eval has no types
 
     def _loglikelihood_tokens(
         self, requests: list[tuple[tuple[str, str], list[int], list[int]]], **_: Any
-    ) -> list[Scored]:
+    ) -> list[_Scored]:
         return self._score([(context, continuation) for _, context, continuation in requests])
 
-    def _score(self, pairs: Sequence[Sequences]) -> list[Scored]:
+    def _score(self, pairs: Sequence[_Sequences]) -> list[_Scored]:
         """Return the log-likelihood of each continuation, and whether it is what greedy decoding gives."""
-        scores: list[Scored] = [(0.0, True)] * len(pairs)
+        scores: list[_Scored] = [(0.0, True)] * len(pairs)
         longest_first = sorted(range(len(pairs)), key=lambda i: -len(pairs[i][0]) - len(pairs[i][1]))
         for start in range(0, len(pairs), self._batch_size):
             numbers = longest_first[start : start + self._batch_size]
@@ -101,7 +101,7 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # lm_eval has no types
         return scores
 
     @torch.inference_mode()
-    def _score_batch(self, pairs: Sequence[Sequences]) -> Iterator[Scored]:
+    def _score_batch(self, pairs: Sequence[_Sequences]) -> Iterator[_Scored]:
         model = self._opened.model
         device = model.output_weight().device
         read = [torch.tensor((context + rest)[-(self._length + 1) :]) for context, rest in pairs]
@@ -112,7 +112,7 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # lm_eval has no types
             of_rest = states[row, len(ids) - 1 - count : len(ids) - 1]
             yield self._of_states(of_rest, ids[len(ids) - count :].to(device))
 
-    def _of_states(self, states: torch.Tensor, targets: torch.Tensor) -> Scored:
+    def _of_states(self, states: torch.Tensor, targets: torch.Tensor) -> _Scored:
         weight, total, greedy = self._opened.model.output_weight(), 0.0, True
         for start in range(0, len(targets), _ROWS):
             rows, ids = states[start : start + _ROWS], targets[start : start + _ROWS]

@@ -88,6 +88,7 @@ def test_without_a_cap_the_share_decides(reference: DocumentEncoder) -> None:
     assert drawn(reference, Recheck(0.1, 3, CAPPED.density)) == drawn(reference, Recheck(0.1, 3))
 
 
+@pytest.mark.slow
 def test_all_documents_are_equally_likely(reference: DocumentEncoder) -> None:
     recheck = Recheck.capped(1.0, 0, 6, len(DOCUMENTS))
     counts = np.zeros(60, np.int64)

@@ -106,6 +106,7 @@ def kill_a_worker(after: float) -> None:
                 return
 
 
+@pytest.mark.slow
 @pytest.mark.sensitive
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds workers by the files of Linux")
 @pytest.mark.parametrize("write", WRITERS)
@@ -121,6 +122,7 @@ def test_a_killed_worker_costs_no_byte(tmp_path: Path, write: Callable[..., Any]
         killer.join()
 
 
+@pytest.mark.slow
 @pytest.mark.sensitive
 @pytest.mark.parametrize("write", WRITERS)
 def test_killed_at_random_moments_a_stream_comes_whole_or_not_at_all(tmp_path: Path, write: Callable[..., Any]) -> None:
