@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from mlflow import MlflowClient
 
 from everytoken.cli import cli
 from everytoken.generation import ChatFiles, jinja_of_marks
@@ -15,6 +18,7 @@ from everytoken.serving import OpenedModel, ServingError, evaluate_tasks, open_m
 from everytoken.training.checkpoints import export_checkpoint
 from everytoken.training.checkpoints.model import CheckpointConfig, save_model
 from tests.generation.talking import EOS, LLAMA, MARKS, byte_tokenizer, talking_model
+from tests.test_run import Project
 
 lm_eval = pytest.importorskip("lm_eval")
 pytest.importorskip("transformers")
@@ -157,7 +161,10 @@ def test_an_evaluation_says_what_tells_it_from_others(checkpoint: Path, tasks: P
     assert figures(opened, tasks, ["choices"])["tasks"]["choices"]["sha256"] == task["sha256"]
 
 
-def test_the_command_prints_the_figures_and_writes_them(checkpoint: Path, tasks: Path, tmp_path: Path) -> None:
+def test_the_command_prints_the_figures_and_writes_them(
+    checkpoint: Path, tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     arguments = [
         "evaluate",
         checkpoint,
@@ -189,3 +196,25 @@ def test_what_cannot_be_evaluated_is_named(checkpoint: Path, tasks: Path) -> Non
     )
     with pytest.raises(ServingError, match=r"asks for generation with \['num_beams'\], which are not known here"):
         figures(opened, tasks, ["beams"])
+
+
+def test_in_a_project_the_figures_are_recorded(checkpoint: Path, tasks: Path, tmp_path: Path) -> None:
+    project = Project(tmp_path / "project")
+    arguments = ["evaluate", checkpoint, "--tasks", "choices", "--task-folder", tasks, "--out", "r.json"]
+    done = subprocess.run(
+        [sys.executable, "-c", "from everytoken.cli import cli; cli()", *map(str, arguments)],
+        cwd=project.folder,
+        env=project.environment({}),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    run = MlflowClient(f"sqlite:///{project.folder}/mlflow.db").get_run(done.stderr.split()[-1])
+    written = json.loads((project.folder / "r.json").read_text())
+    task = written["tasks"]["choices"]
+    assert run.data.metrics["choices.acc"] == task["metrics"]["acc"]
+    assert run.data.params["tasks.choices.sha256"] == task["sha256"]
+    assert run.data.params["tasks.choices.version"] == "3"
+    assert run.data.tags["model.sha256"] == written["model"]["sha256"]
+    (report,) = project.folder.glob("mlartifacts/**/reports/evaluate.json")
+    assert json.loads(report.read_text()) == written

@@ -9,6 +9,10 @@ from typing import Any
 
 import click
 
+from everytoken.cli.project import is_in_project, project
+
+_KEYS = ("version", "sha256", "shots", "examples")
+
 
 @click.command("evaluate")
 @click.argument("model", type=click.Path(exists=True, path_type=Path))
@@ -28,13 +32,15 @@ import click
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of all draws.")
 @click.option("--threads", type=click.IntRange(1), help="Threads of the arithmetic.  [default: one a core]")
 @click.option("--tokenizer", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Its tokenizer.json.")
+@click.option("--env", default=None, help="Kedro environment whose MLflow store records the figures.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the results as JSON.")
 def evaluate_command(
-    model: Path, tokenizer: Path | None, threads: int | None, out: Path | None, **options: Any
+    model: Path, tokenizer: Path | None, threads: int | None, env: str | None, out: Path | None, **options: Any
 ) -> None:
     r"""Evaluate MODEL, a checkpoint folder, a Hugging Face folder or a GGUF file, on standard benchmarks.
 
-    Needs the extra `eval`. Tasks of lm-eval fetch their data from the Hugging Face hub.
+    Needs the extra `eval`. Tasks of lm-eval fetch their data from the Hugging Face hub. In a project the figures are
+    recorded in MLflow, with version and hash of each task.
 
     \b
     everytoken evaluate data/06_models/checkpoint --tasks hellaswag,arc_easy --limit 200
@@ -52,5 +58,29 @@ def evaluate_command(
     for task, found in results["tasks"].items():
         for name, value in found["metrics"].items():
             click.echo(f"{task:<24}{name:<32}{value:10.4f}")
+    report = json.dumps(results, indent=2, ensure_ascii=False) + "\n"
     if out is not None:
-        write_text(out, json.dumps(results, indent=2, ensure_ascii=False) + "\n")
+        write_text(out, report)
+    if is_in_project():
+        click.echo(f"recorded in MLflow as run {_record(env, results, report)}", err=True)
+
+
+def _record(env: str | None, results: dict[str, Any], report: str) -> str:
+    """Record an evaluation as a run of the project that one is in; return its id."""
+    from everytoken.tracking import mlflow_environment, open_store, record_results, tracking_settings
+
+    tasks = results["tasks"]
+    metrics = {f"{name}.{key}": value for name, found in tasks.items() for key, value in found["metrics"].items()}
+    with project(env) as (context, _), mlflow_environment():
+        return record_results(
+            open_store(context.project_path, tracking_settings(context)),
+            "evaluate",
+            tags={"job": "evaluate", "model.sha256": results["model"]["sha256"], "lm_eval": results["lm_eval"]},
+            parameters={
+                "model": results["model"]["name"],
+                **{name: results[name] for name in ("seed", "limit")},
+                "tasks": {name: {key: found[key] for key in _KEYS} for name, found in tasks.items()},
+            },
+            metrics=metrics,
+            report=report,
+        )

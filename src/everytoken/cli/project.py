@@ -116,6 +116,15 @@ def named_values(items: Iterable[str], option: str, form: str) -> dict[str, str]
     return named
 
 
+def is_in_project() -> bool:
+    """Return whether one is in the folder of a project, or below it."""
+    return any(map(_is_project, (Path.cwd(), *Path.cwd().parents)))
+
+
+def _is_project(folder: Path) -> bool:
+    return (folder / "pyproject.toml").exists() and (folder / "conf").is_dir()
+
+
 def project_folder() -> Path:
     """Return the folder of the project that one is in.
 
@@ -123,7 +132,7 @@ def project_folder() -> Path:
         ClickException: one is in none.
     """
     for folder in (Path.cwd(), *Path.cwd().parents):
-        if (folder / "pyproject.toml").exists() and (folder / "conf").is_dir():
+        if _is_project(folder):
             return folder
     raise click.ClickException(
         f"{Path.cwd()} is in no Kedro project; run this inside the project's folder (verify also takes paths)"

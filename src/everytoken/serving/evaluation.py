@@ -83,7 +83,8 @@ def evaluate_tasks(
 
 def _of_task(name: str, found: Mapping[str, Any]) -> dict[str, Any]:
     configuration = {key: value for key, value in found["configs"].get(name, {}).items() if key != "metadata"}
-    measured = {key.removesuffix(",none"): value for key, value in found["results"][name].items()}
+    results = {key: value for key, value in found["results"][name].items() if key != "sample_len"}  # no measure
+    measured = {key.removesuffix(",none"): value for key, value in results.items()}
     return {
         "metrics": {key: float(value) for key, value in measured.items() if isinstance(value, int | float)},
         "version": found["versions"].get(name),

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from everytoken.tracking.errors import TrackingError
     from everytoken.tracking.hook import TrackingHook, tracking_settings
     from everytoken.tracking.opening import TrackingSettings, open_store
+    from everytoken.tracking.run import record_results
     from everytoken.tracking.store import mlflow_environment
 
 __getattr__, __dir__ = exports(__name__, __file__)

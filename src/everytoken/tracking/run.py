@@ -221,6 +221,29 @@ class TrackedRun:
         self._sender.close()
 
 
+def record_results(
+    store: TrackingStore,
+    name: str,
+    *,
+    tags: Mapping[str, str],
+    parameters: Mapping[str, Any],
+    metrics: Mapping[str, float],
+    report: str,
+) -> str:
+    """Record what a command found as a run of its own; return the id of the run.
+
+    Args:
+        name: of the run, and of its report, ``reports/<name>.json``.
+        report: JSON.
+    """
+    run = TrackedRun(store, name, tags)
+    run.log_parameters(parameters)
+    run.log_metrics(metrics, name)
+    run.log_text(report, f"reports/{name}.json")
+    run.end("FINISHED")
+    return run.id
+
+
 def is_figure(data: Any) -> bool:
     """Tell whether ``data`` is a Plotly figure, without importing plotly."""
     return type(data).__module__.partition(".")[0] == "plotly" and hasattr(data, "to_plotly_json")
