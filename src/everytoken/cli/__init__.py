@@ -13,6 +13,7 @@ from everytoken.cli.inspection import compare, diff, summary, verify_command
 from everytoken.cli.models import export, generate_command, import_model, plan, train_command
 from everytoken.cli.process import Commands, run_command
 from everytoken.cli.provenance import exposure, trace
+from everytoken.cli.serve import serve_command
 from everytoken.cli.tracking import tracking
 
 
@@ -30,6 +31,7 @@ for command in (
     train_command,
     generate_command,
     chat_command,
+    serve_command,
     export,
     import_model,
     compare,
