@@ -16,12 +16,12 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.exceptions import HTTPException
 
-from everytoken.generation import ChatFormat
+from everytoken.generation import ChatFormat, GenerationError
 from everytoken.serving.errors import ServingError
 from everytoken.serving.guard import refused
 from everytoken.serving.model_thread import ModelThread
 from everytoken.serving.opened_model import OpenedModel
-from everytoken.serving.refusals import Refusal, shown
+from everytoken.serving.refusals import Refusal, failed, shown
 from everytoken.serving.replies import Prompt, Work
 from everytoken.serving.requests import ChatRequest, CompletionRequest, GenerationRequest, Message
 from everytoken.serving.responses import ChatForm, CompletionForm, ReplyForm
@@ -135,10 +135,9 @@ class Served:
 
     def _chat_prompt(self, messages: Sequence[Message]) -> Prompt:
         try:
-            chat_format = self.chat_format
-        except ServingError as error:
-            raise Refusal(400, f"{error} (or with this server: /v1/completions)", param="messages") from error
-        return Prompt(chat_format.tokens([message.model_dump() for message in messages]), "")
+            return Prompt(self.chat_format.tokens([message.model_dump() for message in messages]), "")
+        except (ServingError, GenerationError) as error:
+            raise Refusal(400, str(error), param="messages") from error
 
     def _prompt(self, given: str | list[int]) -> Prompt:
         if isinstance(given, str):
@@ -204,6 +203,10 @@ def application(served: Served) -> FastAPI:
     @app.exception_handler(ClientGone)
     async def gone(_: Request, error: ClientGone) -> Response:
         return Response(status_code=_CLIENT_GONE)
+
+    @app.exception_handler(Exception)
+    async def unforeseen(_: Request, error: Exception) -> Response:
+        return refused(failed())  # what it was goes to the log
 
     return app
 

@@ -39,6 +39,11 @@ class Refusal(Exception):
         return {"error": {"message": printable(str(self)), "type": kind, "param": param, "code": self.code}}
 
 
+def failed() -> Refusal:
+    """Return what a client is told of an error that nobody foresaw."""
+    return Refusal(500, "this request failed in the server, whose log says why")
+
+
 def printable(text: str) -> str:
     """Return a text that UTF-8 can encode, and not too long."""
     cut = text if len(text) <= 4 * _SHOWN else f"{text[: 4 * _SHOWN]}..."

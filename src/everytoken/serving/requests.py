@@ -40,13 +40,30 @@ ASKS_NOTHING: dict[str, tuple[Any, ...]] = {
 _MOST_LIKELY = 20  # log-probabilities of a token at most, as OpenAI
 
 
+def _encodable(text: str) -> str:
+    if not _is_encodable(text):
+        raise ValueError("it has half a surrogate pair, which is no character")
+    return text
+
+
+def _is_encodable(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+_Text = Annotated[str, AfterValidator(_encodable)]
+
+
 class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     @model_validator(mode="before")
     @classmethod
     def _without_nulls(cls, given: Any) -> Any:
-        return {name: value for name, value in given.items() if value is not None} if isinstance(given, dict) else given
+        if not isinstance(given, dict):
+            return given
+        if wrong := [name for name in given if not _is_encodable(name)]:  # the validator could not name it
+            raise Refusal(400, f"{shown(wrong[0])} is no field that this server knows: leave it out", param=wrong[0])
+        return {name: value for name, value in given.items() if value is not None}
 
 
 def _texts(stop: Any) -> Any:
@@ -65,19 +82,6 @@ def _only_text(content: Any) -> Any:
         case [{"type": "text", "text": str(text), **others}] if not others:
             return text
     raise ValueError("expected a string, or a list of one part of the type text")
-
-
-def _encodable(text: str) -> str:
-    if not _is_encodable(text):
-        raise ValueError("it has half a surrogate pair, which is no character")
-    return text
-
-
-def _is_encodable(text: str) -> bool:
-    return not any("\ud800" <= character <= "\udfff" for character in text)
-
-
-_Text = Annotated[str, AfterValidator(_encodable)]
 
 
 def _prompts(prompt: Any) -> list[str | list[int]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from everytoken.generation import GenerationError
 from everytoken.serving.model_thread import Ended, ModelThread, Task
-from everytoken.serving.refusals import Refusal
+from everytoken.serving.refusals import Refusal, failed
 from everytoken.serving.replies import Part, Work
 
 
@@ -64,4 +64,4 @@ def _told(error: Exception) -> Exception:
         return error
     if isinstance(error, GenerationError):
         return Refusal(500, str(error))
-    return Refusal(500, "this request failed in the server, whose log says why")
+    return failed()

@@ -51,7 +51,7 @@ class TokenTexts:
 
 
 class Offsets:
-    """Places of tokens in their text, in characters; bytes of a character that began before have its end."""
+    """Places of tokens in their text, in characters; a token that goes on with a character has that one's place."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -61,7 +61,9 @@ class Offsets:
         """Return where each of these tokens begins, which follow those before."""
         places = []
         for data in tokens:
-            places.append(self._length)
+            begun, _ = self._decoder.getstate()
+            is_broken = bool(begun and data) and not 0x80 <= data[0] < 0xC0  # the text has a replacement character
+            places.append(self._length + is_broken)
             self._length += len(self._decoder.decode(data))
         return places
 
