@@ -28,7 +28,10 @@ def tiny_model():
     return model
 
 
-def write_model(folder):
+TEMPLATE = jinja_of_marks(MARKS, "\n")
+
+
+def write_model(folder, template=TEMPLATE):
     tokenizer = byte_tokenizer()
     ends = [tokenizer.token_to_id(EOS), tokenizer.token_to_id(END)]
     write_hugging_face(
@@ -37,7 +40,7 @@ def write_model(folder):
         tiny_model().state_dict().__getitem__,
         tokenizer=tokenizer.to_str().encode(),
         eos_token=EOS,
-        chat_template=jinja_of_marks(MARKS, "\n"),
+        chat_template=template,
         generation={"eos_token_id": ends},
     )
     return folder / NAME
