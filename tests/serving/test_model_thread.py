@@ -3,7 +3,7 @@ import queue
 import pytest
 
 from everytoken.generation import PrefixReader
-from everytoken.serving.model_thread import Ended, ModelThread, Task
+from everytoken.serving.model_thread import Ended, ModelTask, ModelThread
 from everytoken.serving.refusals import Refusal
 from everytoken.training import ExecutionParameters
 from tests.generation.talking import talking_model
@@ -33,7 +33,7 @@ class Asked:
     def __init__(self, prompt=(1,), fails=False):
         self.allowed, self.delivered = queue.Queue(), queue.Queue()
         self.reader, self.fails = None, fails
-        self.task = Task(list(prompt), self._work, self.delivered.put)
+        self.task = ModelTask(list(prompt), self._work, self.delivered.put)
 
     def _work(self, reader):
         self.reader = reader

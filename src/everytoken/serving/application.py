@@ -22,8 +22,8 @@ from everytoken.serving.guard import refused
 from everytoken.serving.model_thread import ModelThread
 from everytoken.serving.opened_model import OpenedModel
 from everytoken.serving.refusals import Refusal, failed, shown
-from everytoken.serving.replies import Prompt, Work
-from everytoken.serving.requests import ChatRequest, CompletionRequest, GenerationRequest, Message
+from everytoken.serving.replies import EncodedPrompt, Work
+from everytoken.serving.requests import ChatMessage, ChatRequest, CompletionRequest, GenerationRequest
 from everytoken.serving.responses import ChatForm, CompletionForm, ReplyForm
 from everytoken.serving.ticket import ClientGone, Ticket
 from everytoken.serving.token_texts import TokenTexts
@@ -133,26 +133,26 @@ class Served:
                 code="model_not_found",
             )
 
-    def _chat_prompt(self, messages: Sequence[Message]) -> Prompt:
+    def _chat_prompt(self, messages: Sequence[ChatMessage]) -> EncodedPrompt:
         try:
-            return Prompt(self.chat_format.tokens([message.model_dump() for message in messages]), "")
+            return EncodedPrompt(self.chat_format.tokens([message.model_dump() for message in messages]), "")
         except (ServingError, GenerationError) as error:
             raise Refusal(400, str(error), param="messages") from error
 
-    def _prompt(self, given: str | list[int]) -> Prompt:
+    def _prompt(self, given: str | list[int]) -> EncodedPrompt:
         if isinstance(given, str):
             encoding = self.opened.tokenizer.encode(given)
             added = [at for at, is_special in enumerate(encoding.special_tokens_mask) if is_special]
-            return Prompt(encoding.ids, given, added)
+            return EncodedPrompt(encoding.ids, given, added)
         if wrong := [one for one in given if not 0 <= one < self.opened.model.vocab_size]:
             raise Refusal(
                 400,
                 f"{shown(wrong[0])} is no token id: expected 0 to {self.opened.model.vocab_size - 1}",
                 param="prompt",
             )
-        return Prompt(given, b"".join(map(self.texts.bytes, given)).decode(errors="replace"))
+        return EncodedPrompt(given, b"".join(map(self.texts.bytes, given)).decode(errors="replace"))
 
-    def _check_prompts(self, prompts: Sequence[Prompt], param: str) -> None:
+    def _check_prompts(self, prompts: Sequence[EncodedPrompt], param: str) -> None:
         context = self.opened.model.max_seq_len
         for prompt in prompts:
             if not 1 <= len(prompt.tokens) <= context:

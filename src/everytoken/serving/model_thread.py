@@ -30,7 +30,7 @@ class Ended:
 
 
 @dataclass(eq=False)
-class Task:
+class ModelTask:
     """One request.
 
     Attributes:
@@ -46,7 +46,7 @@ class Task:
 
 
 class _Slot(NamedTuple):
-    task: Task
+    task: ModelTask
     reader: PrefixReader
     steps: Iterator[Any]
 
@@ -63,14 +63,14 @@ class ModelThread:
     def __init__(self, readers: Sequence[PrefixReader], queue: int, arithmetic: ExecutionParameters) -> None:
         self._room = len(readers) + queue
         self._free, self._arithmetic = list(readers), arithmetic  # of readers, the one that was free for longest first
-        self._waiting: deque[Task] = deque()
+        self._waiting: deque[ModelTask] = deque()
         self._active: list[_Slot] = []
         self._stopped = False
         self._change = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="model", daemon=True)
         self._thread.start()
 
-    def submit(self, task: Task) -> None:
+    def submit(self, task: ModelTask) -> None:
         """Let a task wait for its turn.
 
         Raises:
@@ -90,7 +90,7 @@ class ModelThread:
             self._waiting.append(task)
             self._change.notify()
 
-    def cancel(self, task: Task) -> None:
+    def cancel(self, task: ModelTask) -> None:
         """End a task that nobody waits for any more; nothing is delivered."""
         with self._change:
             task.is_cancelled = True
@@ -136,7 +136,7 @@ class ModelThread:
                 self._begin(self._waiting.popleft())
             return not self._stopped
 
-    def _begin(self, task: Task) -> None:
+    def _begin(self, task: ModelTask) -> None:
         """Give a task the free slot that has read most of its prompt."""
         reader = max(self._free, key=lambda one: one.shared(task.prompt))
         self._free.remove(reader)

@@ -35,8 +35,8 @@ class Refusal(Exception):
         """Return the JSON of the response."""
         kind = "invalid_request_error" if self.status < 500 and self.status != 429 else "server_error"
         kind = "rate_limit_error" if self.status == 429 else kind
-        param = None if self.param is None else printable(self.param)
-        return {"error": {"message": printable(str(self)), "type": kind, "param": param, "code": self.code}}
+        param = None if self.param is None else encodable(self.param)
+        return {"error": {"message": encodable(str(self)), "type": kind, "param": param, "code": self.code}}
 
 
 def failed() -> Refusal:
@@ -44,7 +44,7 @@ def failed() -> Refusal:
     return Refusal(500, "this request failed in the server, whose log says why")
 
 
-def printable(text: str) -> str:
+def encodable(text: str) -> str:
     """Return a text that UTF-8 can encode, and not too long."""
     cut = text if len(text) <= 4 * _SHOWN else f"{text[: 4 * _SHOWN]}..."
     return cut.encode(errors="backslashreplace").decode()

@@ -19,7 +19,7 @@ from everytoken.generation import (
 )
 
 
-class Prompt(NamedTuple):
+class EncodedPrompt(NamedTuple):
     """Ids of a prompt, its text, and the places of ids that the tokenizer added and that the text does not have."""
 
     tokens: Sequence[int]
@@ -27,7 +27,7 @@ class Prompt(NamedTuple):
     added: Collection[int] = ()
 
 
-class Part(NamedTuple):
+class ReplyPart(NamedTuple):
     """Some text of a reply, its tokens, and why it ended, if this is its end.
 
     Attributes:
@@ -39,7 +39,7 @@ class Part(NamedTuple):
     text: str = ""
     tokens: tuple[DrawnToken, ...] = ()
     finish: Finish | None = None
-    prompt: Prompt | None = None
+    prompt: EncodedPrompt | None = None
 
 
 @dataclass(frozen=True)
@@ -54,33 +54,33 @@ class Work:
     """
 
     tokenizer: Tokenizer
-    prompts: Sequence[Prompt]
+    prompts: Sequence[EncodedPrompt]
     parameters: GenerationParameters | None
     ends: Collection[int]
     likely: int | None = None
     echo: bool = False
 
-    def __call__(self, reader: PrefixReader) -> Iterator[Part | None]:
+    def __call__(self, reader: PrefixReader) -> Iterator[ReplyPart | None]:
         """Yield the parts; None after a step that made none."""
         for choice, prompt in enumerate(self.prompts):
             if self.echo:
                 yield from self._echoed(reader, choice, prompt)
             if self.parameters is None:
-                yield Part(choice, finish="max_new_tokens")
+                yield ReplyPart(choice, finish="max_new_tokens")
             else:
                 yield from self._generated(reader, choice, prompt, self.parameters)
 
-    def _echoed(self, reader: PrefixReader, choice: int, prompt: Prompt) -> Iterator[Part | None]:
+    def _echoed(self, reader: PrefixReader, choice: int, prompt: EncodedPrompt) -> Iterator[ReplyPart | None]:
         tokens: list[DrawnToken] = []
         if self.likely is not None:
             for block in score(reader, prompt.tokens, self.likely):
                 tokens += block
                 yield None
-        yield Part(choice, prompt.text, tuple(tokens), prompt=prompt)
+        yield ReplyPart(choice, prompt.text, tuple(tokens), prompt=prompt)
 
     def _generated(
-        self, reader: PrefixReader, choice: int, prompt: Prompt, parameters: GenerationParameters
-    ) -> Iterator[Part | None]:
+        self, reader: PrefixReader, choice: int, prompt: EncodedPrompt, parameters: GenerationParameters
+    ) -> Iterator[ReplyPart | None]:
         held: list[DrawnToken] = []  # of which the text is not certain
         steps = speak_in_steps(reader, self.tokenizer, prompt.tokens, parameters, ends=self.ends, likely=self.likely)
         while True:
@@ -92,10 +92,10 @@ class Work:
             if step.token is not None:
                 held.append(step.token)
             if step.text:
-                yield Part(choice, step.text, tuple(held))
+                yield ReplyPart(choice, step.text, tuple(held))
                 held = []
             else:
                 yield None
         if reply.end is not None:
             held.append(reply.end)
-        yield Part(choice, "", tuple(held), reply.finish)
+        yield ReplyPart(choice, "", tuple(held), reply.finish)

@@ -114,7 +114,7 @@ class StreamOptions(_Model):
         return self
 
 
-class Message(_Model):
+class ChatMessage(_Model):
     """A message of a chat; the chat template says which roles there are."""
 
     role: _Text
@@ -180,7 +180,7 @@ class GenerationRequest(_Model):
 class ChatRequest(GenerationRequest):
     """Of ``/v1/chat/completions``."""
 
-    messages: list[Message] = Field(min_length=1)
+    messages: list[ChatMessage] = Field(min_length=1)
     max_tokens: int | None = Field(default=None, ge=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)
     logprobs: bool = False

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from everytoken.generation import DrawnToken
-from everytoken.serving.replies import Part
+from everytoken.serving.replies import ReplyPart
 from everytoken.serving.token_texts import Offsets, TokenTexts
 
 _FINISH = {"eos": "stop", "stop": "stop", "max_new_tokens": "length", "context": "length"}
@@ -33,7 +33,7 @@ class ReplyForm(ABC):
         """Return what a stream begins with."""
         return []
 
-    def chunk(self, part: Part) -> dict[str, Any]:
+    def chunk(self, part: ReplyPart) -> dict[str, Any]:
         """Return the event of a part."""
         return self._chunk([self._choice(part)])
 
@@ -41,7 +41,7 @@ class ReplyForm(ABC):
         """Return the event that counts tokens."""
         return {**self._chunk([]), "usage": self.usage()}
 
-    def whole(self, parts: Iterable[Part]) -> dict[str, Any]:
+    def whole(self, parts: Iterable[ReplyPart]) -> dict[str, Any]:
         """Return the response of all parts."""
         choices: dict[int, list[dict[str, Any]]] = {}
         for part in parts:
@@ -57,7 +57,7 @@ class ReplyForm(ABC):
     def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return {**self._head, "object": self.chunk_object, "choices": choices}
 
-    def _choice(self, part: Part) -> dict[str, Any]:
+    def _choice(self, part: ReplyPart) -> dict[str, Any]:
         if part.prompt is None:
             self._drawn += len(part.tokens)
         return {
@@ -76,13 +76,13 @@ class ReplyForm(ABC):
         }
 
     @abstractmethod
-    def _content(self, part: Part) -> dict[str, Any]: ...
+    def _content(self, part: ReplyPart) -> dict[str, Any]: ...
 
     @abstractmethod
     def _joined_content(self, chunks: Sequence[dict[str, Any]]) -> dict[str, Any]: ...
 
     @abstractmethod
-    def _logprobs(self, part: Part) -> dict[str, list[Any]]: ...
+    def _logprobs(self, part: ReplyPart) -> dict[str, list[Any]]: ...
 
 
 class ChatForm(ReplyForm):
@@ -96,14 +96,14 @@ class ChatForm(ReplyForm):
         delta = {"role": "assistant", "content": ""}
         return [self._chunk([{"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}])]
 
-    def _content(self, part: Part) -> dict[str, Any]:
+    def _content(self, part: ReplyPart) -> dict[str, Any]:
         return {"delta": {"content": part.text} if part.text else {}}
 
     def _joined_content(self, chunks: Sequence[dict[str, Any]]) -> dict[str, Any]:
         text = "".join(one["delta"].get("content", "") for one in chunks)
         return {"message": {"role": "assistant", "content": text}}
 
-    def _logprobs(self, part: Part) -> dict[str, list[Any]]:
+    def _logprobs(self, part: ReplyPart) -> dict[str, list[Any]]:
         """Return the tokens of a message; that which ended it is none of them."""
         tokens = part.tokens[:-1] if part.finish == "eos" else part.tokens
         return {"content": [self._token(token) for token in tokens]}
@@ -125,13 +125,13 @@ class CompletionForm(ReplyForm):
         super().__init__(head, texts, prompt_tokens=prompt_tokens, has_logprobs=has_logprobs)
         self._offsets: dict[int, Offsets] = {}
 
-    def _content(self, part: Part) -> dict[str, Any]:
+    def _content(self, part: ReplyPart) -> dict[str, Any]:
         return {"text": part.text}
 
     def _joined_content(self, chunks: Sequence[dict[str, Any]]) -> dict[str, Any]:
         return {"text": "".join(one["text"] for one in chunks)}
 
-    def _logprobs(self, part: Part) -> dict[str, list[Any]]:
+    def _logprobs(self, part: ReplyPart) -> dict[str, list[Any]]:
         offsets = self._offsets.setdefault(part.choice, Offsets())
         return {
             "tokens": [self._texts.text(token.id) for token in part.tokens],
@@ -149,7 +149,7 @@ class CompletionForm(ReplyForm):
             named.setdefault(self._texts.text(number), logprob)
         return named
 
-    def _shown_bytes(self, part: Part) -> list[bytes]:
+    def _shown_bytes(self, part: ReplyPart) -> list[bytes]:
         """Return the bytes of each token in the text: of a prompt all but what was added, else no special tokens."""
         if part.prompt is not None:
             hidden = set(part.prompt.added)

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from everytoken.generation import GenerationError
-from everytoken.serving.model_thread import Ended, ModelThread, Task
+from everytoken.serving.model_thread import Ended, ModelTask, ModelThread
 from everytoken.serving.refusals import Refusal, failed
-from everytoken.serving.replies import Part, Work
+from everytoken.serving.replies import ReplyPart, Work
 
 
 class ClientGone(Exception):
@@ -29,13 +29,13 @@ class Ticket:
     def __init__(self, thread: ModelThread, work: Work, receive: Callable[[], Awaitable[Any]]) -> None:
         self._thread, loop = thread, asyncio.get_running_loop()
         self._delivered: asyncio.Queue[Any] = asyncio.Queue()
-        self._task = Task(
+        self._task = ModelTask(
             work.prompts[0].tokens, work, lambda item: loop.call_soon_threadsafe(self._delivered.put_nowait, item)
         )
         thread.submit(self._task)
         self._watch = asyncio.create_task(self._until_gone(receive))
 
-    async def parts(self) -> AsyncIterator[Part]:
+    async def parts(self) -> AsyncIterator[ReplyPart]:
         """Yield the parts as they come.
 
         Raises:
