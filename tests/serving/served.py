@@ -6,7 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from contextlib import contextmanager
+import time
+from contextlib import closing, contextmanager
 from http.client import HTTPConnection
 
 import torch
@@ -99,14 +100,20 @@ class Server:
             connection.close()
 
     def counts(self):
-        """Return how many requests are worked on, and how many wait."""
-        _, _, found = self.ask("GET", "/health")
-        return found["active"], found["waiting"]
+        """Return how many requests are worked on, and how many wait; None where there are too many connections."""
+        with closing(self.connect()) as connection:
+            connection.request("GET", "/health")
+            response = connection.getresponse()
+            if response.status == 503:
+                return None
+            found = json.loads(response.read())
+            return found["active"], found["waiting"]
 
     def until(self, counts):
         """Ask until there are so many requests."""
-        while self.counts() != counts:
-            assert self.process.poll() is None
+        end = time.monotonic() + 120
+        while (found := self.counts()) != counts:
+            assert time.monotonic() < end, f"found {found}, expected {counts}"
 
 
 def _events(response):

@@ -1,7 +1,7 @@
 """Slots and queue are bounded, and a client that goes away gives its place free."""
 
 import json
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 import pytest
 
@@ -77,4 +77,12 @@ def test_the_model_is_listed_while_a_reply_is_made(server):
         next(first)
         assert server.ask("GET", "/v1/models")[0] == 200
         assert server.counts() == (1, 0)
+    server.until((0, 0))
+
+
+def test_connections_are_bounded(server):
+    with ExitStack() as opened:
+        for _ in range(66):  # those of a slot, of a place in the queue, and 64 more
+            opened.enter_context(closing(server.connect())).connect()
+        assert server.counts() is None
     server.until((0, 0))
