@@ -32,13 +32,13 @@ def tiny_model():
 TEMPLATE = jinja_of_marks(MARKS, "\n")
 
 
-def write_model(folder, template=TEMPLATE):
+def write_model(folder, template=TEMPLATE, model=None):
     tokenizer = byte_tokenizer()
     ends = [tokenizer.token_to_id(EOS), tokenizer.token_to_id(END)]
     write_hugging_face(
         folder / NAME,
         LlamaFacts(LLAMA, 259, CONTEXT, ends[0]),
-        tiny_model().state_dict().__getitem__,
+        (model or tiny_model()).state_dict().__getitem__,
         tokenizer=tokenizer.to_str().encode(),
         eos_token=EOS,
         chat_template=template,

@@ -1,5 +1,6 @@
 """The server as a process: its address, its token, its end."""
 
+import math
 import signal
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from everytoken.cli import cli
-from tests.serving.served import serving, write_model
+from tests.serving.served import serving, tiny_model, write_model
 
 LONG = {"prompt": "Hello", "max_tokens": 90_000, "temperature": 0}
 TOKEN = "a token of a test"
@@ -121,3 +122,19 @@ def test_a_model_without_chat_template_continues_prompts_alone(tmp_path):
         assert (status, error["param"]) == (400, "messages")
         assert "tiny has no chat template" in error["message"]
         assert server.answer("completions", prompt="a", max_tokens=1, seed=1)["usage"]["completion_tokens"] == 1
+
+
+@pytest.mark.sensitive
+def test_a_reply_that_fails_is_an_error_also_in_a_stream(tmp_path):
+    diverged = tiny_model()
+    diverged.final_norm.weight.data.fill_(math.nan)
+    asked = {"messages": [{"role": "user", "content": "a"}], "seed": 1}
+    with serving(write_model(tmp_path, model=diverged)) as server:
+        status, error = server.refusal("chat/completions", **asked)
+        assert (status, error["type"]) == (500, "server_error")
+        assert "are not finite numbers: its training diverged" in error["message"]
+        first, last = server.events("chat/completions", **asked)
+        assert first["choices"][0]["delta"]["role"] == "assistant"
+        assert last["error"] == error
+        assert server.refusal("completions", prompt="a", max_tokens=0, echo=True, logprobs=1)[0] == 500
+        assert server.counts() == (0, 0)
