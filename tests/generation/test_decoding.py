@@ -5,7 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everytoken.generation import GenerationError, NonFiniteLogits, PrefixReader, speak
+from everytoken.generation import GenerationError, NonFiniteLogits, PrefixReader, Step, speak, speak_in_steps
+from everytoken.generation.prefix import PREFIX_BLOCK
 from everytoken.generation.text_pieces import TextPieces
 from tests.generation.talking import END, byte_tokenizer, generation, greedy_without_cache, said, talking_model
 
@@ -33,6 +34,24 @@ def test_an_end_is_no_part_of_the_reply():
     whole = ids(reply(temperature=0.0))
     made = reply(ends={whole[4]}, temperature=0.0)
     assert (ids(made), made.finish) == (whole[: whole.index(whole[4])], "eos")
+
+
+def test_the_token_that_ended_a_reply_is_told_with_its_logprob():
+    whole = ids(reply(temperature=0.0))
+    made = reply(ends={whole[4]}, temperature=0.0, likely=1)
+    assert made.end.likely == ((made.end.id, made.end.logprob),)
+    assert made.end.id == whole[4]
+    assert reply(temperature=0.0).end is None
+
+
+def test_steps_are_blocks_of_the_prompt_and_tokens():
+    """What works on several replies in turn waits for no more than that."""
+    prompt = [i % 250 for i in range(3 * PREFIX_BLOCK + 7)]
+    steps, made = said(speak_in_steps(PrefixReader(MODEL), TOKENIZER, prompt, generation(), ends=()))
+    assert steps[:4] == [Step()] * 4
+    assert [step.token for step in steps[4:] if step.token] == list(made.tokens)
+    assert len(steps) in (4 + 12, 4 + 12 + 1)  # the last may have text that was held back
+    assert "".join(step.text for step in steps) == made.text == reply(prompt).text
 
 
 def test_a_full_context_ends_the_reply():

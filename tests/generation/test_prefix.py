@@ -106,3 +106,27 @@ def test_bytes_are_those_of_the_cache_and_room_is_what_is_left():
     cache = reader._whole
     assert reader.bytes == cache.bytes == 2 * 2 * 20 * 8 * 4  # layers, keys and values, room for 20, head width, bytes
     assert reader.room == 390
+
+
+@pytest.mark.parametrize("wrapped", [lambda model: model, StateModel])
+@pytest.mark.parametrize("kept", [0, 2 * BLOCK])
+def test_a_prompt_that_is_left_in_the_middle_changes_no_other(wrapped, kept):
+    reader, prompt = PrefixReader(wrapped(MODEL)), [i % 250 for i in range(3 * BLOCK + 7)]
+    reading = reader.read_blocks(prompt)
+    next(reading), next(reading)
+    reading.close()
+    other = [*prompt[:kept], *[5] * BLOCK]
+    assert torch.equal(reader.read_prompt(other), PrefixReader(wrapped(MODEL)).read_prompt(other))
+    assert torch.equal(reader.read_prompt(prompt), PrefixReader(wrapped(MODEL)).read_prompt(prompt))
+
+
+def test_a_prompt_that_was_just_read_is_not_read_again():
+    model = StateModel(MODEL)
+    reader = PrefixReader(model)
+    for _ in reader.read_blocks(range(100)):
+        pass
+    after = reader.read_prompt(range(100))
+    assert model.read == 100
+    reader.read_token(3)
+    assert torch.equal(reader.read_prompt(range(100)), after)
+    assert model.read == 100 + 1 + 100 - BLOCK

@@ -14,6 +14,7 @@ from everytoken.cli.inspection import compare, diff, summary, verify_command
 from everytoken.cli.models import export, generate_command, import_model, plan, train_command
 from everytoken.cli.process import Commands, run_command
 from everytoken.cli.provenance import exposure, trace
+from everytoken.cli.serve import serve_command
 from everytoken.cli.tracking import tracking
 
 
@@ -32,6 +33,7 @@ for command in (
     generate_command,
     chat_command,
     evaluate_command,
+    serve_command,
     export,
     import_model,
     compare,

@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     from everytoken.generation.chat_files import ChatFiles, read_chat_files
     from everytoken.generation.chat_template import JinjaTemplate, jinja_of_marks
     from everytoken.generation.conversation import ChatFormat, Conversation, Message
-    from everytoken.generation.decoding import DrawnToken, Finish, Reply, speak
+    from everytoken.generation.decoding import Finish, Reply, Step, speak, speak_in_steps
     from everytoken.generation.errors import GenerationError, NonFiniteLogits
+    from everytoken.generation.logprobs import DrawnToken, score
     from everytoken.generation.parameters import GenerationParameters
     from everytoken.generation.prefix import PrefixReader
     from everytoken.generation.sampling import draw

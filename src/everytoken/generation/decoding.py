@@ -8,9 +8,9 @@ from typing import Literal, NamedTuple
 
 import torch
 from tokenizers import Tokenizer
-from torch import Tensor
 
 from everytoken.generation.errors import NonFiniteLogits
+from everytoken.generation.logprobs import DrawnToken, with_logprobs
 from everytoken.generation.parameters import GenerationParameters
 from everytoken.generation.prefix import PrefixReader
 from everytoken.generation.sampling import draw
@@ -20,16 +20,21 @@ from everytoken.seeds import torch_generator
 Finish = Literal["eos", "stop", "max_new_tokens", "context"]
 
 
-class DrawnToken(NamedTuple):
-    """A token of a reply.
+class Step(NamedTuple):
+    """What one step of a reply brought: text that is certain now, and the token that was drawn.
 
-    ``logprob``: natural logarithm of its probability at temperature 1 without any filter; None where nobody asked.
-    ``likely``: the most likely ids with theirs, in descending order.
+    A step that reads a block of the prompt brings neither.
     """
 
-    id: int
-    logprob: float | None = None
-    likely: tuple[tuple[int, float], ...] = ()
+    text: str = ""
+    token: DrawnToken | None = None
+
+
+class Ending(NamedTuple):
+    """Why a reply ended, and the token that ended it, where one was drawn that is no part of it."""
+
+    finish: Finish
+    token: DrawnToken | None = None
 
 
 @dataclass(frozen=True)
@@ -37,13 +42,14 @@ class Reply:
     """What was said: text without what ended it, ids with it where that is a token, and why it ended.
 
     ``eos``: an end of a document or of a turn was drawn. ``stop``: a text of ``stop``. ``context``: the model's context
-    is full.
+    is full. ``end``: the token that ``eos`` drew.
     """
 
     text: str
     tokens: tuple[DrawnToken, ...]
     finish: Finish
     prompt_tokens: int
+    end: DrawnToken | None = None
 
 
 def decode(
@@ -54,7 +60,7 @@ def decode(
     ends: Collection[int],
     generator: torch.Generator,
     likely: int | None = None,
-) -> Generator[DrawnToken, None, Finish]:
+) -> Generator[DrawnToken, None, Ending]:
     """Yield the tokens after a prompt; return why no more come. The token in ``ends`` that ends it is not among them.
 
     Args:
@@ -74,15 +80,48 @@ def decode(
                 "finite numbers: its training diverged"
             )
         token = draw(logits, torch.tensor(seen), parameters, generator)
+        scored = DrawnToken(token) if likely is None else with_logprobs(logits[None], [token], likely)[0]
         if token in ends:
-            return "eos"
-        yield _with_logprob(logits, token, likely)
+            return Ending("eos", scored)
+        yield scored
         seen.append(token)
         if reader.room == 0:
-            return "context"
+            return Ending("context")
         if drawn + 1 < parameters.max_new_tokens:
             logits = reader.read_token(token)
-    return "max_new_tokens"
+    return Ending("max_new_tokens")
+
+
+def speak_in_steps(
+    reader: PrefixReader,
+    tokenizer: Tokenizer,
+    prompt: Sequence[int],
+    parameters: GenerationParameters,
+    *,
+    ends: Collection[int],
+    key: Sequence[str | int] = (),
+    likely: int | None = None,
+    shows_special: bool = False,
+) -> Generator[Step, None, Reply]:
+    """Yield a reply as `speak` does, step by step: at most one block of the prompt or one token is read in each."""
+    for _ in reader.read_blocks(prompt):
+        yield Step()
+    pieces = TextPieces(tokenizer, parameters.stop, shows_special=shows_special)
+    generator = torch_generator(parameters.seed, "generation", *key)
+    tokens: list[DrawnToken] = []
+    drawing = decode(reader, prompt, parameters, ends=ends, generator=generator, likely=likely)
+    ending = Ending("stop")
+    while not pieces.is_stopped:
+        try:
+            token = next(drawing)
+        except StopIteration as ended:
+            ending = ended.value
+            break
+        tokens.append(token)
+        yield Step(pieces.add(token.id), token)
+    if rest := pieces.finish():
+        yield Step(rest)
+    return Reply(pieces.text, tuple(tokens), ending.finish, len(prompt), ending.token)
 
 
 def speak(
@@ -102,32 +141,14 @@ def speak(
         key: tells this reply from others of one seed.
         shows_special: whether special tokens are part of the text.
     """
-    pieces = TextPieces(tokenizer, parameters.stop, shows_special=shows_special)
-    generator = torch_generator(parameters.seed, "generation", *key)
-    tokens: list[DrawnToken] = []
-    drawing = decode(reader, prompt, parameters, ends=ends, generator=generator, likely=likely)
-    finish: Finish
+    steps = speak_in_steps(
+        reader, tokenizer, prompt, parameters, ends=ends, key=key, likely=likely, shows_special=shows_special
+    )
     while True:
         try:
-            token = next(drawing)
+            step = next(steps)
         except StopIteration as ended:
-            finish = ended.value
-            break
-        tokens.append(token)
-        if piece := pieces.add(token.id):
-            yield piece
-        if pieces.is_stopped:
-            finish = "stop"
-            break
-    if rest := pieces.finish():
-        yield rest
-    return Reply(pieces.text, tuple(tokens), finish, len(prompt))
-
-
-def _with_logprob(logits: Tensor, token: int, likely: int | None) -> DrawnToken:
-    if likely is None:
-        return DrawnToken(token)
-    logprobs = torch.log_softmax(logits.double(), dim=0)
-    best = torch.topk(logprobs, likely)
-    pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-    return DrawnToken(token, float(logprobs[token]), tuple(pairs))
+            reply: Reply = ended.value
+            return reply
+        if step.text:
+            yield step.text

@@ -10,7 +10,7 @@ Then the logits after a prompt are a function of model and prompt alone, on one 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
 import torch
@@ -31,6 +31,8 @@ class PrefixReader:
         self._blocks: list[int] = []  # tokens of whole blocks, which `_whole` has read
         self._whole: Cache = model.new_cache()
         self._reading: Cache = self._whole  # the same object where it can be truncated
+        self._prompt: list[int] | None = None  # that was read, while no token after it was
+        self._after = torch.empty(0)  # its logits
 
     @property
     def model(self) -> LanguageModel:
@@ -39,7 +41,7 @@ class PrefixReader:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all that is kept."""
+        """Bytes of what is kept of tokens."""
         return self._whole.bytes + (0 if self._reading is self._whole else self._reading.bytes)
 
     @property
@@ -59,23 +61,57 @@ class PrefixReader:
         Raises:
             GenerationError: it has no token, or more than the model's context.
         """
+        if self._prompt != list(tokens):
+            for _ in self.read_blocks(tokens):
+                pass
+        return self._after
+
+    @torch.inference_mode()
+    def read_blocks(self, tokens: Sequence[int]) -> Iterator[None]:
+        """Read a prompt as `read_prompt` does, which returns at once then; yield after each block, for other work.
+
+        Raises:
+            GenerationError: as `read_prompt`.
+        """
+        for _ in self._read(tokens, self.shared(tokens)):
+            yield
+
+    @torch.inference_mode()
+    def read_again(self, tokens: Sequence[int]) -> Iterator[Tensor]:
+        """Read a prompt from its first token on, also what was kept; yield the logits (rows, vocab) of each block.
+
+        Row i holds the logits of what follows token i. `read_prompt` of the same prompt returns at once then.
+
+        Raises:
+            GenerationError: as `read_prompt`.
+        """
+        for states in self._read(tokens, 0):
+            yield self._logits(states)
+
+    @torch.inference_mode()
+    def read_token(self, token: int) -> Tensor:
+        """Read one more token; return the logits (vocab,) of what follows it."""
+        self._prompt = None
+        return self._logits(self._states([token], self._reading))[0]
+
+    def _read(self, tokens: Sequence[int], shared: int) -> Iterator[Tensor]:
+        """Read all but the first ``shared`` tokens of a prompt; yield the states (rows, d_model) of each block."""
         if not 1 <= len(tokens) <= self._model.max_seq_len:
             raise GenerationError(
                 f"a prompt has {len(tokens):,} tokens, expected 1 to {self._model.max_seq_len:,}, the model's context; "
                 "shorten it"
             )
-        shared = self._keep(self.shared(tokens))
+        self._prompt = None
         last = (len(tokens) - 1) // PREFIX_BLOCK * PREFIX_BLOCK
-        for start in range(shared, last, PREFIX_BLOCK):
-            self._states(tokens[start : start + PREFIX_BLOCK], self._whole)
-        self._blocks += tokens[shared:last]
+        for start in range(self._keep(shared), last, PREFIX_BLOCK):
+            block = list(tokens[start : start + PREFIX_BLOCK])
+            states = self._states(block, self._whole)
+            self._blocks += block
+            yield states
         self._reading = self._whole if self._whole.can_truncate else self._whole.clone()
-        return self._logits(self._states(tokens[last:], self._reading))
-
-    @torch.inference_mode()
-    def read_token(self, token: int) -> Tensor:
-        """Read one more token; return the logits (vocab,) of what follows it."""
-        return self._logits(self._states([token], self._reading))
+        states = self._states(tokens[last:], self._reading)
+        self._prompt, self._after = list(tokens), self._logits(states[-1:])[0]
+        yield states
 
     def _keep(self, shared: int) -> int:
         """Forget all but the first tokens; return how many are kept: none where a state cannot go back."""
@@ -88,9 +124,9 @@ class PrefixReader:
 
     def _states(self, tokens: Sequence[int], cache: Cache) -> Tensor:
         new = torch.tensor([list(tokens)], device=self._device)
-        return self._model.hidden_states(new, cache)[0, -1:]  # (1, d_model)
+        return self._model.hidden_states(new, cache)[0]  # (tokens, d_model)
 
     def _logits(self, states: Tensor) -> Tensor:
         weight = self._model.output_weight()
-        logits = torch.nn.functional.linear(states.to(weight.dtype), weight)[0]
+        logits = torch.nn.functional.linear(states.to(weight.dtype), weight)
         return logits.to("cpu", torch.promote_types(logits.dtype, torch.float32))
