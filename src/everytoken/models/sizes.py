@@ -81,5 +81,13 @@ def layer_input_bytes(parameters: ModelParameters) -> int:
     return 4 * parameters.d_model
 
 
+def cache_bytes_per_token(parameters: ModelParameters, precision: Precision) -> int:
+    """Return the bytes of one token in the cache of all layers: its keys and values, ``2 L b g``."""
+    match parameters.family:
+        case "llama":
+            number = 4 if precision == "float32" else 2
+            return 2 * parameters.n_layers * number * _key_value_width(parameters)
+
+
 def _key_value_width(parameters: ModelParameters) -> int:
     return parameters.n_kv_heads * (parameters.d_model // parameters.n_heads)
