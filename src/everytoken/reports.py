@@ -141,7 +141,7 @@ def training_figure(series: Mapping[str, Sequence[float | None]], smooth: int = 
     for number, name in enumerate(curves, 1):
         points = [point for point in zip(series["step"], series[name], strict=True) if point[1] is not None]
         x, y = [step for step, _ in points], [bits for _, bits in points]
-        line = {"color": "black", "width": 3} if name == total else {"color": _colour(number)}
+        line = {"color": "black" if name == total else _colour(number)}
         shown = "all sources" if name == total else name.removeprefix(f"{total}.")
         figure.add_scatter(x=x, y=y, name=shown, mode="lines+markers", line=line, row=1, col=2)
     figure.update_xaxes(title_text="optimiser step")
