@@ -31,7 +31,6 @@ NAMES = ("135m", "1.7b", "3b")
 CARDS = (80, 24, 16)  # GB, of 10^9 bytes
 MARGIN = 1.3
 VOCABULARY, WINDOW = 49_152, 2_048
-MOST = 4_096
 
 # as conf/spp trains: of these, memory depends on the three that are not numbers of steps or rates
 TRAINING = {
@@ -133,16 +132,12 @@ def _generation(name: str, model: LlamaParameters) -> list[str]:
 
 
 def _fitting(needed: Callable[[int], int]) -> list[str]:
-    """Return for each card the largest number whose bytes, with the margin, it has; at most `MOST`."""
-    return [_shown(_largest(lambda n, card=card: MARGIN * needed(n) <= card * 1e9)) for card in CARDS]
+    """Return for each card the largest number whose bytes, with the margin, it has.
 
-
-def _largest(fits: Callable[[int], bool]) -> int:
-    low, high = 0, MOST
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle - 1)
-    return low
+    Bytes grow evenly with the number: each window, chunk or text needs as much as the one before.
+    """
+    first, each = needed(1), needed(2) - needed(1)
+    return [_shown(max(0, 1 + int((card * 1e9 / MARGIN - first) // each))) for card in CARDS]
 
 
 def _shown(number: int) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from functools import cache
 
 from everytoken.models import (
     ModelParameters,
@@ -262,7 +261,6 @@ def make_training_plan(
     )
 
 
-@cache
 def _flop_per_token(model: ModelParameters, vocab_size: int, seq_length: int) -> float:
     import torch
 
