@@ -335,6 +335,7 @@ def test_evaluation_reports_every_source_beside_a_unigram_model(tmp_path, inputs
     made = ArtifactStore(tmp_path / "evaluation").save(planned)
     figures = json.loads(made.path("bits_per_byte.json").read_text())
     assert figures == made.statistics
+    assert made.measured["device"] == "cpu"
     assert list(figures["by_source"]) == ["chat", "wiki"]
     assert figures["total"]["bytes"] == sum(len(text.encode()) for text in TEXTS)
     assert figures["total"]["bits_per_byte"] < figures["total"]["unigram_bits_per_byte"]
