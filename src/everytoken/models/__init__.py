@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         Precision,
         cache_bytes_per_token,
         layer_activation_bytes,
+        layer_inference_bytes,
         layer_input_bytes,
         layer_parameter_count,
         parameter_counts,

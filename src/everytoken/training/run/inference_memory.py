@@ -12,6 +12,7 @@ from everytoken.models import (
     ModelParameters,
     Precision,
     cache_bytes_per_token,
+    layer_inference_bytes,
     parameter_counts,
 )
 from everytoken.training.run.plan import BFLOAT16, FLOAT32, logit_bytes
@@ -51,7 +52,7 @@ def evaluation_memory(
     tokens = batch_size * seq_length
     return InferenceMemory(
         **_weights(model, vocab_size, precision),
-        layer=batch_size * _layer(model, precision, queries=seq_length, keys=seq_length),
+        layer=batch_size * layer_inference_bytes(model, precision, queries=seq_length, keys=seq_length),
         head=3 * tokens * FLOAT32 * model.d_model + logit_bytes(vocab_size, precision),
         cache=0,
     )
@@ -63,7 +64,7 @@ def generation_memory(
     """Return the memory of texts of ``tokens`` tokens with their prompts, whose caches are kept at once."""
     return InferenceMemory(
         **_weights(model, vocab_size, precision),
-        layer=_layer(model, precision, queries=_READ_AT_ONCE, keys=tokens),
+        layer=layer_inference_bytes(model, precision, queries=_READ_AT_ONCE, keys=tokens),
         head=vocab_size * FLOAT32,
         cache=sequences * _ROOM * tokens * cache_bytes_per_token(model, precision),
     )
@@ -76,23 +77,3 @@ def _weights(model: ModelParameters, vocab_size: int, precision: Precision) -> d
         "parameters": FLOAT32 * counts.total,
         "narrow_weights": BFLOAT16 * matrices if precision == "bfloat16" else 0,
     }
-
-
-def _layer(model: ModelParameters, precision: Precision, *, queries: int, keys: int) -> int:
-    """Return the most bytes that a layer holds of one sequence.
-
-    For each query, with b bytes a number in products:
-
-    - always the residual stream, its norm and one more of that size, 3 * 4 d;
-    - in attention: the product behind queries, keys and values, these rotated, and one copy, 3 b (d + 2 g);
-    - there, where torch has no fused kernel (float32 with grouped queries on a GPU): scores, probabilities, mask, and
-      keys and values repeated for each head, (2 b H + b + 1) for each key and 2 b d a key;
-    - in the feed-forward part: gate, up, silu(gate) and the product of the two, 4 b f.
-    """
-    match model.family:
-        case "llama":
-            number = FLOAT32 if precision == "float32" else BFLOAT16
-            d, g = model.d_model, model.n_kv_heads * (model.d_model // model.n_heads)
-            scores = queries * keys * (2 * model.n_heads * number + number + 1) + keys * 2 * number * d
-            attention = queries * 3 * number * (d + 2 * g) + scores
-            return queries * 3 * FLOAT32 * d + max(attention, queries * 4 * number * model.d_ff)
