@@ -34,6 +34,7 @@ TINY = {
     "decontamination.py": ["WHEEL", "--ngrams", "20000", "--long", "1"],
     "draws.py": ["DATA"],
     "engines.py": ["TOKENIZER", "--megabytes", "0.01", "--cases", "10"],
+    "gpu_memory.py": [],
     "ingestion.py": ["1", "1", "1", "WHEEL"],
     "loader.py": ["--gigabytes", "0.005", "--rounds", "1"],
     "memory_plan.py": [*MODEL, "--micro-batch", "2"],

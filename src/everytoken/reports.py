@@ -125,11 +125,12 @@ def training_figure(series: Mapping[str, Sequence[float | None]], smooth: int = 
 
     Args:
         series: columns of one length: ``step``, ``loss`` (None for a skipped step), and any of
-            ``held_out_bits_per_byte.<source>`` (None where nothing was measured).
+            ``held_out_bits_per_byte.<source>`` and, of all sources, ``held_out_bits_per_byte`` (None where nothing was
+            measured).
     """
-    prefix = "held_out_bits_per_byte."
-    sources = [name for name in series if name.startswith(prefix)]
-    titles = ("Training loss", "Held-out documents")[: 1 + bool(sources)]
+    total = "held_out_bits_per_byte"
+    curves = [name for name in series if name.startswith(total)]
+    titles = ("Training loss", "Held-out documents")[: 1 + bool(curves)]
     figure = make_subplots(cols=len(titles), subplot_titles=titles)
     known = [(step, loss) for step, loss in zip(series["step"], series["loss"], strict=True) if loss is not None]
     steps, losses = [step for step, _ in known], [loss for _, loss in known]
@@ -137,14 +138,15 @@ def training_figure(series: Mapping[str, Sequence[float | None]], smooth: int = 
     line = {"color": _COLOURS[0]}
     figure.add_scatter(x=steps, y=losses, name="loss", mode="lines", line={**line, "width": 1}, opacity=0.35)
     figure.add_scatter(x=steps, y=means, name=f"loss, mean of {smooth} steps", mode="lines", line=line)
-    for number, name in enumerate(sources, 1):
+    for number, name in enumerate(curves, 1):
         points = [point for point in zip(series["step"], series[name], strict=True) if point[1] is not None]
         x, y = [step for step, _ in points], [bits for _, bits in points]
-        marks = {"mode": "lines+markers", "line": {"color": _colour(number)}}
-        figure.add_scatter(x=x, y=y, name=name.removeprefix(prefix), row=1, col=2, **marks)
+        line = {"color": "black" if name == total else _colour(number)}
+        shown = "all sources" if name == total else name.removeprefix(f"{total}.")
+        figure.add_scatter(x=x, y=y, name=shown, mode="lines+markers", line=line, row=1, col=2)
     figure.update_xaxes(title_text="optimiser step")
     figure.update_yaxes(title_text="nats per token", row=1, col=1)
-    if sources:
+    if curves:
         figure.update_yaxes(title_text="bits per byte", row=1, col=2)
     return figure.update_layout(title="Training", **_LAYOUT)
 

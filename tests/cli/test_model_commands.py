@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from click.testing import CliRunner, Result
 
 from everytoken.cli import cli
@@ -71,6 +72,14 @@ def test_generate_continues_a_prompt_and_repeats_itself_for_a_seed(checkpoint: P
     assert one.stdout.startswith("to") and "[5 tokens, ended by max_new_tokens]" in one.stderr
     assert run(*given).stdout == one.stdout
     assert run(*given[:-1], "4").stdout != one.stdout
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("command", [["generate", "--prompt", "to"], ["chat"]])
+def test_a_device_that_is_not_here_is_refused(checkpoint: Path, command: list[str]) -> None:
+    result = run(*command, checkpoint, "--device", "cuda", expect=1)
+    assert "device is cuda, and torch finds no such device here; use device: cpu" in result.output
+    assert "Traceback" not in result.output
 
 
 def test_a_checkpoint_without_tokenizer_says_so(checkpoint: Path) -> None:

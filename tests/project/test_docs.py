@@ -15,6 +15,8 @@ from kedro.framework.project import pipelines
 from kedro.framework.session import KedroSession
 from kedro.framework.startup import bootstrap_project
 
+from benchmarks.gpu_memory import tables
+
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "everytoken"
 ARCHITECTURE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
@@ -118,6 +120,12 @@ def test_the_picture_shows_the_pipelines_as_they_are() -> None:
     solid = {pipeline for line in picture.splitlines() for pipeline in re.findall(r" -- (\w+) -->", line)}
     drawn = {node.name for pipeline in solid for node in pipelines[pipeline].nodes}
     assert drawn == {node.name for node in pipelines["__default__"].nodes}
+
+
+def test_the_page_of_gpus_has_the_tables_that_its_script_prints() -> None:
+    page = (ROOT / "docs/gpu.md").read_text(encoding="utf-8")
+    assert f"\n\n{tables()}\n\n" in page
+    assert page.count("calculated, not run") == 1 + 3
 
 
 def test_pre_commit_and_make_lint_run_the_same_commands() -> None:

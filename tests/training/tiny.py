@@ -201,7 +201,7 @@ def tiny_job(inputs, checkpoints, *, run="a" * 64, processes=1, strategy="ddp", 
 
 
 LOOKS = {
-    "held_out": PeriodicHeldOut(every_steps=4, documents=4, batch_size=2),
+    "held_out": PeriodicHeldOut(every_steps=4, documents=4, batch_size=2, curve_every_steps=3),
     "samples": PeriodicSamples(every_steps=6, seed=1, prompts=("abc", ""), max_new_tokens=5, temperature=0.7, top_k=20),
 }
 """Changes of a job that looks at held-out documents and writes samples."""

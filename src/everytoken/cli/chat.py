@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -42,8 +42,17 @@ class _Stop(Exception):
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of all draws.")
 @click.option("--threads", type=click.IntRange(1), help="Threads of the arithmetic.  [default: one a core]")
+@click.option(
+    "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where it computes."
+)
 def chat_command(
-    model: Path, system: str | None, template: Path | None, tokenizer: Path | None, threads: int | None, **options: Any
+    model: Path,
+    system: str | None,
+    template: Path | None,
+    tokenizer: Path | None,
+    threads: int | None,
+    device: Literal["cpu", "cuda"],
+    **options: Any,
 ) -> None:
     r"""Talk with MODEL: a checkpoint folder, a Hugging Face folder or a GGUF file.
 
@@ -56,9 +65,10 @@ def chat_command(
     from everytoken.generation import Conversation, GenerationParameters
     from everytoken.serving import open_model
     from everytoken.training import ExecutionParameters
-    from everytoken.training.step import execution
+    from everytoken.training.step import execution, open_device
 
     opened = open_model(model, tokenizer=tokenizer, template=template)
+    opened.model.to(open_device(device))
     parameters = GenerationParameters(stop=opened.chat.stop, **options)
     conversation = Conversation(opened.chat_format(), opened.reader(), parameters)
     if system is not None:

@@ -198,6 +198,9 @@ def import_model(source: Path, out: Path, tokenizer: Path | None, eos: str | Non
 @click.option("--top-k", type=click.IntRange(1), help="Draw from so many of the most likely tokens.  [default: all]")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True)
+@click.option(
+    "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where it computes."
+)
 def generate_command(
     checkpoint: Path, prompts: tuple[str, ...], tokenizer: Path | None, threads: int, **options: Any
 ) -> None:
@@ -210,6 +213,7 @@ def generate_command(
     from everytoken.training import ExecutionParameters, PromptParameters
     from everytoken.training.checkpoints import load_config, load_model, require_intact
     from everytoken.training.evaluation import generate
+    from everytoken.training.step import open_device
 
     execution = ExecutionParameters(threads=threads, precision="float32", matmul_precision="highest")
     texts = tuple(prompt.replace("\\n", "\n") for prompt in prompts)
@@ -219,7 +223,8 @@ def generate_command(
         path = _tokenizer_of(checkpoint, tokenizer)
         eos_token = _token(path, load_config(checkpoint).eos_id)
         encoder = open_encoder(EncodingRules(path, eos_token, "control"))
-        for number, text in enumerate(generate(load_model(checkpoint), encoder, parameters)):
+        model = load_model(checkpoint).to(open_device(parameters.device))
+        for number, text in enumerate(generate(model, encoder, parameters)):
             click.echo(f"{chr(10) if number else ''}{text.prompt}{text.text}")
             click.echo(f"[{len(text.tokens)} tokens, ended by {text.finish}]", err=True)
     except ValueError as error:  # of parameters

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from everytoken.models.parameters import LlamaParameters, ModelParameters
     from everytoken.models.sizes import (
         ParameterCounts,
+        Precision,
+        cache_bytes_per_token,
         layer_activation_bytes,
+        layer_inference_bytes,
         layer_input_bytes,
         layer_parameter_count,
         parameter_counts,

@@ -81,5 +81,33 @@ def layer_input_bytes(parameters: ModelParameters) -> int:
     return 4 * parameters.d_model
 
 
+def layer_inference_bytes(parameters: ModelParameters, precision: Precision, *, queries: int, keys: int) -> int:
+    """Return the most bytes that one layer holds of one sequence where nothing is kept for a backward pass.
+
+    For each query, with b bytes a number in products:
+
+    - always the residual stream, its norm and one more of that size, 3 * 4 d;
+    - in attention: the product behind queries, keys and values, these rotated, and one copy, 3 b (d + 2 g);
+    - there, where torch has no fused kernel (float32 with grouped queries on a GPU): scores, probabilities, mask, and
+      keys and values repeated for each head, (2 b H + b + 1) for each key and 2 b d a key;
+    - in the feed-forward part: gate, up, silu(gate) and the product of the two, 4 b f.
+    """
+    match parameters.family:
+        case "llama":
+            number = 4 if precision == "float32" else 2
+            d, g = parameters.d_model, _key_value_width(parameters)
+            scores = queries * keys * (2 * parameters.n_heads * number + number + 1) + keys * 2 * number * d
+            attention = queries * 3 * number * (d + 2 * g) + scores
+            return queries * 3 * 4 * d + max(attention, queries * 4 * number * parameters.d_ff)
+
+
+def cache_bytes_per_token(parameters: ModelParameters, precision: Precision) -> int:
+    """Return the bytes of one token in the cache of all layers: its keys and values, ``2 L b g``."""
+    match parameters.family:
+        case "llama":
+            number = 4 if precision == "float32" else 2
+            return 2 * parameters.n_layers * number * _key_value_width(parameters)
+
+
 def _key_value_width(parameters: ModelParameters) -> int:
     return parameters.n_kv_heads * (parameters.d_model // parameters.n_heads)

@@ -7,9 +7,11 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from everytoken.generation import GenerationParameters
-from everytoken.shards import UNRECORDED
+from everytoken.shards import UNRECORDED, UNRECORDED_DEFAULT
 
 _FROZEN = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+Device = Literal["cpu", "cuda"]
 
 
 class ExecutionParameters(BaseModel):
@@ -32,6 +34,8 @@ class PeriodicHeldOut(BaseModel):
     """Loss on held-out documents while training: after every ``every_steps`` steps and the last one.
 
     ``documents``: of each source at most that many, those with the lowest hash of their address.
+    ``curve_every_steps``: further points of the curve, after so many steps; null for none. They are measurements: in
+    no digest, so that changing this number trains nothing again.
     """
 
     model_config = _FROZEN
@@ -39,6 +43,15 @@ class PeriodicHeldOut(BaseModel):
     every_steps: int = Field(gt=0)
     documents: int = Field(gt=0)
     batch_size: int = Field(gt=0)
+    curve_every_steps: Annotated[int | None, Field(gt=0), UNRECORDED] = None
+
+    def is_recorded(self, done: int, steps: int) -> bool:
+        """Return whether the loss after ``done`` of ``steps`` steps is part of the result."""
+        return done % self.every_steps == 0 or done == steps
+
+    def is_of_curve(self, done: int) -> bool:
+        """Return whether the loss after ``done`` steps is a further point of the curve."""
+        return self.curve_every_steps is not None and done % self.curve_every_steps == 0
 
 
 class PeriodicSamples(BaseModel):
@@ -122,20 +135,25 @@ class DistributionParameters(BaseModel):
     processes: int = Field(default=1, gt=0)
     nodes: int = Field(default=1, gt=0)
     strategy: Literal["ddp", "fsdp"] = "ddp"
-    device: Literal["cpu", "cuda"] = "cpu"
+    device: Device = "cpu"
 
 
 class BitsPerByteParameters(BaseModel):
-    """Bits per byte on held-out documents, ``batch_size`` chunks of seq_length predictions at a time."""
+    """Bits per byte on held-out documents, ``batch_size`` chunks of seq_length predictions at a time.
+
+    ``device``: where the model computes. Another one may give other last bits, so it is recorded unless it is the CPU.
+    """
 
     model_config = _FROZEN
 
     batch_size: int = Field(gt=0)
+    device: Annotated[Device, UNRECORDED_DEFAULT] = "cpu"
     execution: ExecutionParameters
 
 
 class PromptParameters(GenerationParameters):
-    """Prompts that a model goes on with."""
+    """Prompts that a model goes on with. ``device``: where it computes; every draw is made on the CPU."""
 
     prompts: tuple[str, ...]
+    device: Annotated[Device, UNRECORDED_DEFAULT] = "cpu"
     execution: ExecutionParameters

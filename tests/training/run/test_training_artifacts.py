@@ -284,6 +284,39 @@ def test_held_out_loss_is_known_while_it_trains(tmp_path, inputs):
     assert steps == list(range(6))
 
 
+def test_the_curve_is_drawn_by_source_and_in_total_and_changes_no_digest(tmp_path, inputs):
+    def saved(name, curve):
+        looked = PeriodicHeldOut(every_steps=3, documents=5, batch_size=2, curve_every_steps=curve)
+        options = training_of(tmp_path, inputs, runs=name, held_out=held_out(tmp_path))
+        options["training"] = training_parameters(held_out=looked)
+        planned = plan_artifact(train, **options)
+        return planned.recipe.digest, ArtifactStore(tmp_path / f"made_{name}").save(planned)
+
+    announced = []
+    recipe, few = saved("few", None)
+    with listening(announced.append):
+        same_recipe, many = saved("many", 1)
+    assert same_recipe == recipe
+    assert many.root_digest == few.root_digest
+    _, _, two_points = reported(few)
+    report, _, series = reported(many)
+    names = ("held_out_bits_per_byte.chat", "held_out_bits_per_byte.wiki", "held_out_bits_per_byte")
+    assert [key for key in series if key.startswith("held_out")] == list(names)
+    for name in names:
+        assert None not in series[name] and len(series[name]) == 6
+        assert two_points[name] == [value if step in (2, 5) else None for step, value in enumerate(series[name])]
+        live = {told["step"][0]: told[name][0] for told in announced if name in told}
+        assert live == dict(enumerate(series[name]))
+    rows = pq.read_table(many.path("held_out.parquet")).to_pylist()
+    bits, size = (sum(row[key] for row in rows if row["step"] == 5) for key in ("nats", "bytes"))
+    assert series["held_out_bits_per_byte"][-1] == pytest.approx(bits / np.log(2) / size)
+    assert "held_out_curve" not in report["measured"]
+    figure = report_training(many, report)[2]
+    drawn = {trace.name: list(trace.y) for trace in figure.data}
+    assert drawn["all sources"] == series["held_out_bits_per_byte"]
+    assert drawn["wiki"] == series["held_out_bits_per_byte.wiki"]
+
+
 def held_out(tmp_path):
     store = Store(tmp_path / "held_out")
     store.save(Shards.from_values([0], ["0"]).map(documents), Inline())
@@ -303,6 +336,7 @@ def test_evaluation_reports_every_source_beside_a_unigram_model(tmp_path, inputs
     made = ArtifactStore(tmp_path / "evaluation").save(planned)
     figures = json.loads(made.path("bits_per_byte.json").read_text())
     assert figures == made.statistics
+    assert made.measured["device"] == "cpu"
     assert list(figures["by_source"]) == ["chat", "wiki"]
     assert figures["total"]["bytes"] == sum(len(text.encode()) for text in TEXTS)
     assert figures["total"]["bits_per_byte"] < figures["total"]["unigram_bits_per_byte"]

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from everytoken.models.families import build_model
+from everytoken.shards import file_sha256
 from everytoken.shards.atomic import sole_writer
 from everytoken.tokens import StreamError
 from everytoken.tokens.order.loader import TrainingWindows
@@ -89,12 +90,90 @@ def test_a_run_ends_with_a_checkpoint_that_holds_what_it_did(inputs, tmp_path):
     assert "seconds" not in pq.read_schema(checkpoint.folder / HISTORY_FILE).names
 
 
-def test_looking_at_held_out_documents_and_writing_samples_changes_no_bit_of_the_training(inputs, tmp_path):
-    looking, plain = tiny_job(inputs, tmp_path / "a", steps=7, **LOOKS), tiny_job(inputs, tmp_path / "b", steps=7)
-    run(looking), run(plain)
-    first, second = file_digests(newest(looking)), file_digests(newest(plain))
+@pytest.fixture(scope="module")
+def plain(inputs, tmp_path_factory):
+    """A run of 7 steps that looks at nothing."""
+    job = tiny_job(inputs, tmp_path_factory.mktemp("plain"), steps=7)
+    run(job)
+    return newest(job)
+
+
+@pytest.mark.parametrize(
+    "looks",
+    [
+        {"every_steps": 4, "curve_every_steps": None},
+        {"every_steps": 1, "curve_every_steps": None},
+        {"every_steps": 100, "curve_every_steps": 1},
+        {"every_steps": 4, "curve_every_steps": 3},
+        {"every_steps": 4, "curve_every_steps": 2, "documents": 1, "batch_size": 1},
+    ],
+)
+def test_looking_at_held_out_documents_and_writing_samples_changes_no_bit_of_the_training(
+    inputs, tmp_path, plain, looks
+):
+    job = tiny_job(inputs, tmp_path, steps=7, **LOOKS | {"held_out": LOOKS["held_out"].model_copy(update=looks)})
+    run(job)
+    looking = newest(job)
+    first, second = file_digests(looking), file_digests(plain)
     for name in ("model.safetensors", "optimizer.safetensors", "history.parquet"):
         assert first[name] == second[name]
+    assert parameters_sha256(load_model(looking.folder)) == parameters_sha256(load_model(plain.folder))
+
+
+def test_the_curve_has_more_points_than_the_result_and_they_are_told_while_it_trains(inputs, tmp_path):
+    told, recorded = {}, {}
+    for name, curve in (("a", None), ("b", 2)):
+        held_out = LOOKS["held_out"].model_copy(update={"curve_every_steps": curve})
+        job = tiny_job(inputs, tmp_path / name, steps=7, held_out=held_out)
+        told[name] = []
+        run_job(job, lambda records: None, told[name].extend)
+        recorded[name] = newest(job)
+    one, other = recorded["a"], recorded["b"]
+    assert file_digests(one)["held_out.parquet"] == file_digests(other)["held_out.parquet"]
+    assert one.state["job"] == other.state["job"] and one.state["held_out_curve"] == []
+    curve = [HeldOutRecord(**values) for values in other.state["held_out_curve"]]
+    assert [(r.step, r.source) for r in curve] == [(1, "chat"), (1, "wiki"), (5, "chat"), (5, "wiki")]
+    result = rows(other, HELD_OUT_FILE, HeldOutRecord, HELD_OUT)
+    assert [r for r in told["b"] if r not in curve] == told["a"] == result
+    assert [r.step for r in told["b"][::2]] == [1, 3, 5, 6]
+
+
+def test_a_run_goes_on_with_another_curve_and_keeps_its_points(inputs, tmp_path):
+    def job(curve):
+        return tiny_job(
+            inputs, tmp_path, steps=10, held_out=LOOKS["held_out"].model_copy(update={"curve_every_steps": curve})
+        )
+
+    with stop_after(5):
+        run(job(1))
+    run(job(3))
+    assert [values["step"] for values in newest(job(3)).state["held_out_curve"][::2]] == [0, 1, 2, 4, 5, 8]
+
+
+def test_a_checkpoint_of_0_1_0_has_no_curve_and_is_gone_on_from(inputs, tmp_path):
+    job = tiny_job(inputs, tmp_path, steps=10, **LOOKS)
+    with stop_after(5):
+        run(job)
+    folder = newest(job).folder
+    state = json.loads((folder / "state.json").read_text())
+    del state["state"]["held_out_curve"]
+    (folder / "state.json").write_text(json.dumps(state))
+    sums = [line for line in (folder / "SHA256SUMS").read_text().splitlines() if not line.endswith("state.json")]
+    sums.append(f"{file_sha256(folder / 'state.json')}  state.json")
+    (folder / "SHA256SUMS").write_text("".join(line + "\n" for line in sorted(sums, key=lambda line: line[66:])))
+    assert newest(job).step == 5
+    run(job)
+    assert [values["step"] for values in newest(job).state["held_out_curve"][::2]] == [5, 8]
+
+
+def test_a_point_of_the_curve_that_is_not_finite_is_left_out_and_ends_no_run(inputs, tmp_path, caplog):
+    held_out = LOOKS["held_out"].model_copy(update={"every_steps": 100, "curve_every_steps": 1})
+    job = tiny_job(
+        inputs, tmp_path, steps=3, learning_rate=3e38, warmup_steps=0, max_skipped_in_a_row=100, held_out=held_out
+    )
+    with pytest.raises(NonFiniteError, match="after training step 2 of 3"):  # the last one is part of the result
+        run(job)
+    assert "held-out after step 1: not finite, so the curve has no point there" in caplog.text
 
 
 def test_a_finished_run_is_left_as_it_is(inputs, tmp_path):

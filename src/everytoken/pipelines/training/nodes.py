@@ -55,12 +55,17 @@ def report_training(
     numbers["streams"] = description["streams"]
     speeds = {f"measured_{name}": measured[name] for name in ("seconds", "tokens_per_second", "mfu")}
     known = {name: value for name, value in speeds.items() if value is not None}
-    series: dict[str, list[float | None]] = {"step": history["step"].tolist()}
+    steps: list[int] = history["step"].tolist()
+    series: dict[str, list[float | None]] = {"step": [*steps]}
     for name in ("loss", "lr", "grad_norm"):  # of a skipped step some are not finite, and no point of a curve
         series[name] = history[name].astype(object).where(~history["skipped"], None).tolist()
     rates = dict(measured["tokens_per_second_by_step"])
-    series["tokens_per_second"] = [rates.get(step) for step in series["step"]]
-    for source, rows in pd.DataFrame(description["held_out"]).groupby("source") if description["held_out"] else []:
-        by_step = dict(zip(rows["step"], rows["bits_per_byte"], strict=True))
-        series[f"held_out_bits_per_byte.{source}"] = [by_step.get(step) for step in series["step"]]
+    series["tokens_per_second"] = [rates.get(step) for step in steps]
+    curves: dict[str, dict[int, float]] = {}
+    for row in description["held_out"]:
+        curves.setdefault(f"held_out_bits_per_byte.{row['source']}", {})[row["step"]] = row["bits_per_byte"]
+    if description["held_out_total"]:
+        curves["held_out_bits_per_byte"] = {row["step"]: row["bits_per_byte"] for row in description["held_out_total"]}
+    for name, by_step in curves.items():
+        series[name] = [by_step.get(step) for step in steps]
     return {**numbers, **known}, series, training_figure(series)

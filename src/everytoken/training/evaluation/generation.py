@@ -31,7 +31,7 @@ class Generated:
 
 
 def generate(model: LanguageModel, encoder: DocumentEncoder, parameters: PromptParameters) -> Iterator[Generated]:
-    """Yield the continuation of each prompt, in order.
+    """Yield the continuation of each prompt, in order; the model stays on the device that it is on.
 
     Raises:
         TrainingError: a prompt leaves no room in the model's context.
@@ -39,7 +39,7 @@ def generate(model: LanguageModel, encoder: DocumentEncoder, parameters: PromptP
     """
     for number, prompt in enumerate(parameters.prompts):
         try:
-            with execution(parameters.execution), autocast(parameters.execution):
+            with execution(parameters.execution), autocast(parameters.execution, model.output_weight().device.type):
                 reply = _continuation(model, encoder, prompt, number, parameters)
         except NonFiniteLogits as error:
             raise NonFiniteError(str(error)) from error

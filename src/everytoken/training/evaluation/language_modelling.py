@@ -32,7 +32,7 @@ from everytoken.tokens.encoding import DocumentEncoder
 from everytoken.training.errors import NonFiniteError, TrainingError
 from everytoken.training.evaluation.statistics import BitsPerByte, HeldOutFigures
 from everytoken.training.parameters import BitsPerByteParameters
-from everytoken.training.step import ReadBatch, autocast, execution, token_losses
+from everytoken.training.step import ReadBatch, autocast, execution, to_device, token_losses
 
 _PAD_TO = 32  # few distinct shapes: each new one costs oneDNN a set-up
 
@@ -219,16 +219,17 @@ def _chunk_nats(
     model: LanguageModel, chunks: list[NDArray[np.int64]], width: int, parameters: BitsPerByteParameters
 ) -> list[float]:
     """Return the sum of the losses of each chunk (its tokens 1 onward, given those before), padded to ``width``."""
-    inputs = torch.zeros(len(chunks), width, dtype=torch.int64)  # (chunks, width)
-    targets = torch.zeros_like(inputs)
-    counted = torch.zeros(inputs.shape, dtype=torch.bool)
+    ids_of = np.zeros((2, len(chunks), width), np.int64)  # inputs and targets
+    is_counted = np.zeros((len(chunks), width), np.bool_)
     for row, ids in enumerate(chunks):
         predictions = len(ids) - 1
-        inputs[row, :predictions] = torch.from_numpy(ids[:-1])
-        targets[row, :predictions] = torch.from_numpy(ids[1:])
-        counted[row, :predictions] = True
-    with autocast(parameters.execution):
+        ids_of[:, row, :predictions] = ids[:-1], ids[1:]
+        is_counted[row, :predictions] = True
+    weight = model.output_weight()
+    inputs, targets = to_device(torch.from_numpy(ids_of), weight.device)  # (chunks, width)
+    counted = to_device(torch.from_numpy(is_counted), weight.device)
+    with autocast(parameters.execution, weight.device.type):
         hidden = model.hidden_states(inputs)  # (chunks, width, d_model)
-        losses = token_losses(hidden[counted], model.output_weight(), targets[counted]).double().numpy()
+        losses = token_losses(hidden[counted], weight, targets[counted]).double().cpu().numpy()
     ends = np.cumsum([len(ids) - 1 for ids in chunks])
     return [float(rows.sum()) for rows in np.split(losses, ends[:-1])]

@@ -33,7 +33,15 @@ from everytoken.training.parameters import (
 )
 from everytoken.training.run.job import TrainingJob
 from everytoken.training.run.statistics import GeneratedStatistics, TrainedStatistics
-from everytoken.training.step import HELD_OUT_FILE, HISTORY_FILE, SAMPLES_FILE, HeldOutRecord, StepHistory, StepRecord
+from everytoken.training.step import (
+    HELD_OUT_FILE,
+    HISTORY_FILE,
+    SAMPLES_FILE,
+    HeldOutRecord,
+    StepHistory,
+    StepRecord,
+    total_bits_per_byte,
+)
 
 BITS_PER_BYTE_FILE = "bits_per_byte.json"
 GENERATIONS_FILE = "generations.json"
@@ -83,7 +91,8 @@ def train(
         the steps), ``samples`` ([first, end) of the order of samples) and ``streams``: what was read of each.
         Measured: ``seconds, tokens_per_second, tokens_per_second_by_step`` (as [step, tokens/s] pairs), ``mfu`` (each
         speed is None where it is not known), what the bits depend on (torch, CPU, threads, precision), and
-        ``segments``: which machine did which steps.
+        ``segments``: which machine did which steps, and ``held_out_curve``: points of the held-out loss by step and
+        source that are not in the file of held-out losses.
 
     Raises:
         TrainingError: a batch does not fit the model, or too many losses or gradients in a row are not finite.
@@ -151,6 +160,7 @@ def train(
             **describe_machine(training.execution),
             "checkpoint": {"step": finished.step, "sha256sums": finished.digest, "skipped": list(finished.skipped)},
             "segments": finished.state["segments"],
+            "held_out_curve": finished.state.get("held_out_curve", []),  # version 0.1.0 had none
         },
     )
 
@@ -225,6 +235,8 @@ def _anywhere(checkpoints: CheckpointParameters) -> CheckpointParameters:
 def _announce_held_out(records: Sequence[HeldOutRecord]) -> None:
     for record in records:
         announce({"step": [record.step], f"held_out_bits_per_byte.{record.source}": [record.bits_per_byte]})
+    if len(records) > 1:
+        announce({"step": [records[0].step], "held_out_bits_per_byte": [total_bits_per_byte(records)]})
 
 
 class SpeedFigures(TypedDict):
@@ -327,9 +339,9 @@ def evaluate(
     """
     from everytoken.training.checkpoints import load_model
     from everytoken.training.evaluation import bits_per_byte, count_targets, unigram_bits
-    from everytoken.training.step import describe_machine
+    from everytoken.training.step import describe_machine, open_device
 
-    model = load_model(_folder(checkpoint))
+    model = load_model(_folder(checkpoint)).to(open_device(evaluation.device))
     trained = checkpoint.statistics_as(TrainedStatistics)
     batch_size, steps = trained["batch_size"], trained["steps"]
     windows = open_training_windows(dict(streams), data, batch_size)
@@ -343,7 +355,7 @@ def evaluate(
     with _of_training(checkpoint):
         figures = bits_per_byte(model, encoder, held_out, unigram_bits(counts), evaluation)
     _write_json(folder / BITS_PER_BYTE_FILE, figures)
-    return Built(statistics=figures, measured=describe_machine(evaluation.execution))
+    return Built(statistics=figures, measured={**describe_machine(evaluation.execution), "device": evaluation.device})
 
 
 @versioned("generate_texts", 1)
@@ -361,16 +373,16 @@ def generate_texts(
     """
     from everytoken.training.checkpoints import load_model
     from everytoken.training.evaluation import generate
-    from everytoken.training.step import describe_machine
+    from everytoken.training.step import describe_machine, open_device
 
-    model = load_model(_folder(checkpoint))
+    model = load_model(_folder(checkpoint)).to(open_device(generation.device))
     encoder = open_encoder(EncodingRules(tokenizer, eos_token, "control"))  # a prompt may name them
     with _of_training(checkpoint):
         texts = [asdict(text) for text in generate(model, encoder, generation)]
     _write_json(folder / GENERATIONS_FILE, texts)
     return Built(
         statistics=GeneratedStatistics(prompts=len(texts), tokens=sum(len(text["tokens"]) for text in texts)),
-        measured=describe_machine(generation.execution),
+        measured={**describe_machine(generation.execution), "device": generation.device},
     )
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, fields
 from everytoken.models import (
     ModelParameters,
     ParameterCounts,
+    Precision,
     layer_activation_bytes,
     layer_input_bytes,
     layer_parameter_count,
@@ -25,7 +26,7 @@ from everytoken.tokens.order import DataParameters
 from everytoken.training.errors import TrainingError
 from everytoken.training.parameters import CheckpointParameters, DistributionParameters, OptimisationParameters
 
-_FLOAT32, _BFLOAT16 = 4, 2
+FLOAT32, BFLOAT16 = 4, 2  # bytes of a number
 _MOMENTS = 2  # of AdamW
 _LOGIT_BYTES, _LOGIT_ROWS = 8 << 20, 64  # a chunk of `training.step.loss` has so many bytes, or so many rows at least
 _NEWEST = 2  # checkpoints that stay, beside milestones
@@ -232,7 +233,7 @@ def make_training_plan(
     micro_batch = min(training.micro_batch_size, rows)
     counts = parameter_counts(model, vocab_size)
     sharded = processes > 1 and distribution.strategy == "fsdp"
-    state = (1 + _MOMENTS) * _FLOAT32 * counts.total
+    state = (1 + _MOMENTS) * FLOAT32 * counts.total
     return Plan(
         parameters=counts,
         processes=processes,
@@ -252,7 +253,7 @@ def make_training_plan(
             seq_length=seq_length,
             shards=processes if sharded else 1,
         ),
-        largest_tensor=_FLOAT32 * model.d_model * max(vocab_size, model.d_ff),
+        largest_tensor=FLOAT32 * model.d_model * max(vocab_size, model.d_ff),
         host_memory=state if sharded else 0,
         checkpoint=state,
         checkpoints=_most_checkpoints(training.steps, checkpoints),
@@ -289,16 +290,22 @@ def _memory(
     else:
         in_layers = model.n_layers * kept
     output = vocab_size * model.d_model
-    logits = max(_LOGIT_BYTES, _LOGIT_ROWS * vocab_size * (_BFLOAT16 if narrow else _FLOAT32))
     return ProcessMemory(
-        parameters=_FLOAT32 * own,
-        gradients=_FLOAT32 * own,
-        moments=_MOMENTS * _FLOAT32 * own,
-        narrow_weights=_BFLOAT16 * (counts.attention + counts.feed_forward) if narrow else 0,
-        unsharded=_FLOAT32 * (2 * outside + 4 * layer) if shards > 1 else 0,
+        parameters=FLOAT32 * own,
+        gradients=FLOAT32 * own,
+        moments=_MOMENTS * FLOAT32 * own,
+        narrow_weights=BFLOAT16 * (counts.attention + counts.feed_forward) if narrow else 0,
+        unsharded=FLOAT32 * (2 * outside + 4 * layer) if shards > 1 else 0,
         activations=tokens * (in_layers + kept),
-        head=tokens * 4 * _FLOAT32 * model.d_model + output * (2 * _FLOAT32 + narrow * _BFLOAT16) + logits,
+        head=tokens * 4 * FLOAT32 * model.d_model
+        + output * (2 * FLOAT32 + narrow * BFLOAT16)
+        + logit_bytes(vocab_size, precision),
     )
+
+
+def logit_bytes(vocab_size: int, precision: Precision) -> int:
+    """Return the bytes of the one chunk of logits that the loss holds at a time."""
+    return max(_LOGIT_BYTES, _LOGIT_ROWS * vocab_size * (BFLOAT16 if precision == "bfloat16" else FLOAT32))
 
 
 def _most_checkpoints(steps: int, checkpoints: CheckpointParameters) -> int:

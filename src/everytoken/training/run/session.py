@@ -61,6 +61,7 @@ from everytoken.training.step import (
     matrix_peak,
     prepare,
     read_records,
+    record_values,
     these_processes,
     train_steps,
     write_records,
@@ -78,6 +79,7 @@ class _Past:
     steps: int = 0
     history: StepHistory = field(default_factory=StepHistory)
     held_out: list[HeldOutRecord] = field(default_factory=list)
+    curve: list[HeldOutRecord] = field(default_factory=list)
     samples: list[SampleRecord] = field(default_factory=list)
     segments: list[dict[str, Any]] = field(default_factory=list)
     folder: Path | None = None
@@ -124,6 +126,7 @@ def _past(job: TrainingJob, checkpoint: ValidCheckpoint | None) -> _Past:
         checkpoint.step,
         StepHistory.read(checkpoint.folder / HISTORY_FILE),
         read_records(checkpoint.folder / HELD_OUT_FILE, HeldOutRecord, HELD_OUT),
+        [HeldOutRecord(**values) for values in state.get("held_out_curve", ())],  # version 0.1.0 had none
         read_records(checkpoint.folder / SAMPLES_FILE, SampleRecord, SAMPLES),
         state["segments"],
         checkpoint.folder,
@@ -215,8 +218,11 @@ class _Session:
         """Do what is due after a step."""
         training, done = self._job.training, step + 1
         last = done == training.steps
-        if training.held_out is not None and (done % training.held_out.every_steps == 0 or last):
-            self._evaluate(step)
+        if (looks := training.held_out) is not None:
+            if looks.is_recorded(done, training.steps):
+                self._record_held_out(step)
+            elif looks.is_of_curve(done):
+                self._add_to_curve(step)
         if training.samples is not None and done % training.samples.every_steps == 0:
             self._write_samples(step)
         if done % self._job.checkpoints.every_steps == 0 or last:
@@ -279,7 +285,28 @@ class _Session:
         if not segments or before != now:
             segments.append({"from_step": self._past.steps, **now})
 
-    def _evaluate(self, step: int) -> None:
+    def _record_held_out(self, step: int) -> None:
+        """Measure what is part of the result; a loss that is not finite ends the run."""
+        records = self._evaluate(step)
+        if self._processes.first:
+            for record in records:
+                if not math.isfinite(record.nats):
+                    raise self._diverged(f"the loss on held-out documents of {record.source!r} is {record.nats}")
+            self._past.held_out.extend(records)
+            self._listeners.held_out(records)
+
+    def _add_to_curve(self, step: int) -> None:
+        """Measure a point that is for the eye alone: no value of it ends the run."""
+        records = self._evaluate(step)
+        if not self._processes.first:
+            return
+        if all(math.isfinite(record.nats) for record in records):
+            self._past.curve.extend(records)
+            self._listeners.held_out(records)
+        else:
+            logger.warning("held-out after step %d: not finite, so the curve has no point there", step + 1)
+
+    def _evaluate(self, step: int) -> list[HeldOutRecord]:
         training = self._job.training
         assert training.held_out is not None and self._held_out is not None
         with self._not_compiled():
@@ -293,13 +320,9 @@ class _Session:
                 eos_id=self._job.eos_id if self._job.data.document_mask else None,
             )
         if self._processes.first:
-            for record in records:
-                if not math.isfinite(record.nats):
-                    raise self._diverged(f"the loss on held-out documents of {record.source!r} is {record.nats}")
-            self._past.held_out.extend(records)
-            self._listeners.held_out(records)
             figures = ", ".join(f"{record.source} {record.bits_per_byte:.4f}" for record in records)
             logger.info("held-out after step %d: bits per byte %s", step + 1, figures)
+        return records
 
     def _write_samples(self, step: int) -> None:
         """Let rank 0 write a text for each prompt, with the model gathered where it is in shards."""
@@ -372,6 +395,7 @@ class _Session:
                 "seq_length": job.seq_length,
                 "skipped_steps": int(past.history.column("skipped").sum()),
                 "segments": past.segments,
+                "held_out_curve": [record_values(record) for record in past.curve],
             }
             self._store.save(done, lambda folder: self._write_files(folder, model, optimizer), state)
         self._saved = done

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
-    from everytoken.training.step.distribution import ALONE, Ranks, join, these_processes
+    from everytoken.training.step.distribution import ALONE, Ranks, join, open_device, these_processes, to_device
     from everytoken.training.step.execution_context import autocast, describe_machine, execution, matrix_peak
     from everytoken.training.step.history import (
         HELD_OUT,
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         TrainingRecord,
         read_records,
         record_values,
+        total_bits_per_byte,
         write_records,
     )
     from everytoken.training.step.loop import ReadBatch, make_optimizer, prepare, train_steps

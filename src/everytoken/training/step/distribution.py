@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from everytoken.models import LanguageModel
 from everytoken.training.checkpoints import check_tensors, model_tensors
 from everytoken.training.errors import TrainingError
-from everytoken.training.parameters import DistributionParameters
+from everytoken.training.parameters import Device, DistributionParameters
 from everytoken.training.step.objective import Objective
 from everytoken.training.step.optimizer_state import (
     flat_state,
@@ -71,9 +71,7 @@ class Ranks:
 
     def to_device(self, tensor: Tensor) -> Tensor:
         """Return the tensor on this process's device; the copy does not wait."""
-        if self.device.type == "cpu":
-            return tensor
-        return tensor.pin_memory().to(self.device, non_blocking=True)
+        return to_device(tensor, self.device)
 
     def share(self, objective: Objective) -> nn.Module:
         """Return the module to train with; the objective's model has the values of rank 0 afterwards.
@@ -223,14 +221,29 @@ ALONE = Ranks(0, 1, "alone", torch.device("cpu"))
 def these_processes(parameters: DistributionParameters) -> Ranks:
     """Return the processes of torch.distributed where it is up, else this one alone."""
     local = int(os.environ.get("LOCAL_RANK", "0"))
-    device = torch.device("cpu") if parameters.device == "cpu" else torch.device("cuda", local)
-    if device.type == "cuda":
-        if not torch.cuda.is_available():
-            raise TrainingError("distribution.device is cuda, and torch finds no such device here; use device: cpu")
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else cuBLAS refuses deterministic algorithms
+    device = open_device(parameters.device, local)
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return Ranks(0, 1, "alone", device)
     return Ranks(dist.get_rank(), dist.get_world_size(), parameters.strategy, device)
+
+
+def open_device(kind: Device, number: int = 0) -> torch.device:
+    """Return a device that is here, ready for deterministic algorithms.
+
+    Raises:
+        TrainingError: there is none of this kind.
+    """
+    if kind == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise TrainingError("device is cuda, and torch finds no such device here; use device: cpu")
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else cuBLAS refuses deterministic algorithms
+    return torch.device(kind, number)
+
+
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Return a tensor of the CPU on a device; a copy to a GPU does not wait."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def join(parameters: DistributionParameters, store: Path | None = None) -> None:

@@ -6,8 +6,9 @@ Seconds are measurements: a record carries them to whoever watches, the files do
 
 from __future__ import annotations
 
+import math
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TypeVar
@@ -67,6 +68,11 @@ class HeldOutRecord:
     bits_per_byte: float
     nats: float  # sum over the documents' predictions
     bytes: int  # UTF-8 bytes of the documents
+
+
+def total_bits_per_byte(records: Sequence[HeldOutRecord]) -> float:
+    """Return the bits per byte of the documents of all records together, of one step."""
+    return sum(record.nats for record in records) / math.log(2) / sum(record.bytes for record in records)
 
 
 @dataclass(frozen=True, slots=True)

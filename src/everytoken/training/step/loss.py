@@ -10,10 +10,12 @@ the autocast dtype, or that of the output matrix; sums are float32 or wider.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.amp import is_autocast_available
 from torch.nn.functional import pad
 
 CHUNK_BYTES = 8 << 20  # measured for V = 8,192: a quarter costs 4 to 12 %, four times 15 %
@@ -39,7 +41,7 @@ def cross_entropy_sum(hidden: Tensor, weight: Tensor, targets: Tensor, counted: 
 def token_losses(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     """Return ``-log softmax(weight . hidden)[target]`` of every row in nats, (rows,) float32 or wider; no gradient."""
     dtype = _product_dtype(hidden, weight)
-    with torch.autocast(hidden.device.type, enabled=False):
+    with _no_autocast(hidden.device.type):
         narrow_weight = weight.to(dtype)
         losses = [_losses_alone(logits, targets[rows]) for rows, _, logits in _chunks(hidden.to(dtype), narrow_weight)]
         return torch.cat(losses) if losses else hidden.new_zeros(0, dtype=_wide(dtype))
@@ -52,7 +54,12 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 def _product_dtype(hidden: Tensor, weight: Tensor) -> torch.dtype:
     """Return the dtype of the products: autocast's where it is on, since it does not reach ``out=``."""
     device = hidden.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+    is_on = is_autocast_available(device) and torch.is_autocast_enabled(device)
+    return torch.get_autocast_dtype(device) if is_on else weight.dtype
+
+
+def _no_autocast(device: str) -> AbstractContextManager[Any]:
+    return torch.autocast(device, enabled=False) if is_autocast_available(device) else nullcontext()
 
 
 def _chunks(hidden: Tensor, weight: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
@@ -136,7 +143,7 @@ class _CrossEntropySum(torch.autograd.Function):
         total = torch.zeros((), dtype=torch.float64, device=hidden.device)
         hidden_gradient = torch.zeros_like(hidden)
         weight_gradient: Tensor | None = None
-        with torch.autocast(hidden.device.type, enabled=False):
+        with _no_autocast(hidden.device.type):
             narrow_weight, counted_targets = weight.to(dtype), targets[positions]
             for rows, states, logits in _chunks(hidden[positions].to(dtype), narrow_weight):
                 loss, gradient = _losses_and_gradient(logits, counted_targets[rows])
