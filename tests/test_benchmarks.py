@@ -20,6 +20,7 @@ from everytoken.corpus.scoring.score import score_part
 from everytoken.seeds import python_random
 from everytoken.shards import Inline, Part, Rows, Shards, Store, versioned
 from tests.corpus.part_tables import documents
+from tests.generation.talking import save_checkpoint
 from tests.test_run import Project
 from tests.text_to_stream.files import write_tokenizer
 
@@ -34,6 +35,7 @@ TINY = {
     "decontamination.py": ["WHEEL", "--ngrams", "20000", "--long", "1"],
     "draws.py": ["DATA"],
     "engines.py": ["TOKENIZER", "--megabytes", "0.01", "--cases", "10"],
+    "generation.py": ["CHECKPOINT", "--tokens", "4", "--rounds", "1", "--threads", "1"],
     "gpu_memory.py": [],
     "ingestion.py": ["1", "1", "1", "WHEEL"],
     "loader.py": ["--gigabytes", "0.005", "--rounds", "1"],
@@ -72,10 +74,13 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What scripts read that the repository does not have: by the name that `TINY` gives it."""
     folder = tmp_path_factory.mktemp("inputs")
     write_tokenizer(folder / "tokenizer.json")
+    checkpoint = folder / "checkpoint"
+    checkpoint.mkdir()
     return {
         "TOKENIZER": str(folder / "tokenizer.json"),
         "WHEEL": str(wheel(folder)),
         "DATA": str(data(folder / "data")),
+        "CHECKPOINT": str(save_checkpoint(checkpoint, 400)),
         "PROJECT": str(Project(folder / "project").folder),
     }
 

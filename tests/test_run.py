@@ -403,6 +403,7 @@ def test_a_model_is_finetuned_on_chats_and_trained_on_streams_by_path(
         *data.glob("08_reporting/*tuning*"),
         *data.glob("08_reporting/pre*"),
         *data.glob("08_reporting/*tuned*"),
+        data / "06_models/chat_format.json",
     ):
         path.unlink()
     assert project.files() == files

@@ -14,29 +14,17 @@ import pytest
 from click.testing import CliRunner, Result
 
 from everytoken.cli import cli
-from everytoken.generation import ChatFiles, Conversation, PrefixReader, jinja_of_marks
+from everytoken.generation import Conversation, PrefixReader, jinja_of_marks
 from everytoken.training import ExecutionParameters
-from everytoken.training.checkpoints.model import CheckpointConfig, save_model
 from everytoken.training.step import execution
-from tests.generation.talking import EOS, LLAMA, MARKS, byte_tokenizer, chat_format, generation, said, talking_model
+from tests.generation.talking import MARKS, chat_format, generation, said, save_checkpoint, talking_model
 
-SPECIAL = {"bos_token": EOS, "eos_token": EOS}
 OPTIONS = ["--max-new-tokens", "12", "--temperature", "1", "--seed", "5", "--threads", "1"]
-
-
-def saved(folder: Path, context: int) -> Path:
-    config = CheckpointConfig(
-        format="everytoken-checkpoint/1", model=LLAMA, vocab_size=259, seq_length=context, eos_id=256
-    )
-    save_model(folder, talking_model(context), config)
-    byte_tokenizer().save(str(folder / "tokenizer.json"))
-    ChatFiles(jinja_of_marks(MARKS, "\n"), SPECIAL, (256, 258)).write(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return saved(tmp_path_factory.mktemp("model"), 400)
+    return save_checkpoint(tmp_path_factory.mktemp("model"), 400)
 
 
 def talk(checkpoint: Path, *lines: str, options: list[str] | None = None, expect: int = 0) -> Result:
@@ -168,7 +156,7 @@ def test_a_model_without_template_says_what_to_do(checkpoint: Path, tmp_path: Pa
 @pytest.mark.sensitive
 def test_in_a_terminal_ctrl_c_stops_a_reply_and_the_end_of_input_leaves(tmp_path: Path) -> None:
     """The reply would take minutes: its model draws the same few tokens again and again."""
-    checkpoint = saved(tmp_path, 100_000)
+    checkpoint = save_checkpoint(tmp_path, 100_000)
     main, child = pty.openpty()
     code = "from everytoken.cli import cli; cli()"
     command = [sys.executable, "-c", code, "chat", str(checkpoint), "--temperature", "0", "--max-new-tokens", "99000"]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from everytoken.generation import ChatFormat, GenerationParameters, JinjaTemplate, jinja_of_marks
+from everytoken.generation import ChatFiles, ChatFormat, GenerationParameters, JinjaTemplate, jinja_of_marks
 from everytoken.models import LlamaParameters, build_model
+from everytoken.training.checkpoints.model import CheckpointConfig, save_model
 
 EOS, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 MARKS = {role: (f"{START}{role}\n", END) for role in ("system", "user", "assistant", "tool")}
@@ -41,6 +42,17 @@ def chat_format(tokenizer=None):
 
 def talking_model(context=400, seed=1):
     return build_model(LLAMA, vocab_size=259, max_seq_len=context, seed=seed).eval()
+
+
+def save_checkpoint(folder, context):
+    """Write a checkpoint of the tiny model that talks."""
+    config = CheckpointConfig(
+        format="everytoken-checkpoint/1", model=LLAMA, vocab_size=259, seq_length=context, eos_id=256
+    )
+    save_model(folder, talking_model(context), config)
+    byte_tokenizer().save(str(folder / "tokenizer.json"))
+    ChatFiles(jinja_of_marks(MARKS, "\n"), {"bos_token": EOS, "eos_token": EOS}, (256, 258)).write(folder)
+    return folder
 
 
 def generation(**changes):

@@ -13,11 +13,9 @@ from click.testing import CliRunner
 from mlflow import MlflowClient
 
 from everytoken.cli import cli
-from everytoken.generation import ChatFiles, jinja_of_marks
 from everytoken.serving import OpenedModel, ServingError, evaluate_tasks, open_model
 from everytoken.training.checkpoints import export_checkpoint
-from everytoken.training.checkpoints.model import CheckpointConfig, save_model
-from tests.generation.talking import EOS, LLAMA, MARKS, byte_tokenizer, talking_model
+from tests.generation.talking import save_checkpoint
 from tests.test_run import Project
 
 lm_eval = pytest.importorskip("lm_eval")
@@ -85,14 +83,7 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    config = CheckpointConfig(
-        format="everytoken-checkpoint/1", model=LLAMA, vocab_size=259, seq_length=CONTEXT, eos_id=256
-    )
-    save_model(folder, talking_model(CONTEXT), config)
-    byte_tokenizer().save(str(folder / "tokenizer.json"))
-    ChatFiles(jinja_of_marks(MARKS, "\n"), {"bos_token": EOS, "eos_token": EOS}, (256, 258)).write(folder)
-    return folder
+    return save_checkpoint(tmp_path_factory.mktemp("model"), CONTEXT)
 
 
 @pytest.fixture(scope="module")
