@@ -44,6 +44,7 @@ from everytoken.pipelines.tokenization.pipeline import create_pipeline as tokeni
 from everytoken.pipelines.verification.pipeline import create_pipeline as verification_pipeline
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.releases.release import open_release
+from everytoken.provenance.replay import parameters as replay_parameters
 from everytoken.provenance.replay.faults import of_another_id
 from everytoken.provenance.replay.manifest_files import (
     is_release,
@@ -71,7 +72,14 @@ SMALL: dict[str, Any] = {
     "subsampling__target_tokens": 3_500,
     "subsampling__held_out_share": 0.1,
 }
-PACKING: dict[str, Any] = {"seed": 42, "shard_size_tokens": 700, "dtype": "uint16", "shuffle_memory": 1 << 20}
+PACKING: dict[str, Any] = {
+    "seed": 42,
+    "shard_size_tokens": 700,
+    "dtype": "uint16",
+    "shuffle_memory": 1 << 20,
+    "cross_document_boundary": True,
+    "n_shards": None,
+}
 LONG_ID = "a title that is so long that it would show the text of its document"
 
 
@@ -232,6 +240,17 @@ def test_raw_shards_of_a_release_are_rebuilt_with_its_packing_and_compared(
     again.held["raw_shards_when_made"] = replayed["compact_stream"]
     with pytest.raises(ProvenanceError, match=r"checks of the rebuilt streams fail: raw_shards files: .* is missing"):
         again.run(verification_pipeline(), "08_reporting")
+
+
+def test_documents_cross_shards_in_a_release_from_before_they_could_do_otherwise(
+    made: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = open_release(release_path(made))
+    packing = {key: value for key, value in PACKING.items() if key not in ("cross_document_boundary", "n_shards")}
+    older = {**release.recipe, "parameters": {**release.recipe["parameters"], "packing": packing}}
+    monkeypatch.setattr(replay_parameters, "open_release", lambda path: dataclasses.replace(release, recipe=older))
+    environment = {"replay": {"release": str(release_path(made))}, **{name: {} for name in released_groups()}}
+    assert with_released_parameters(environment)["packing"] == {**packing, "cross_document_boundary": True}
 
 
 def test_a_title_that_is_withheld_comes_back_from_upstream(made: Build, replayed: Replay) -> None:

@@ -16,6 +16,8 @@ _OF_THE_MACHINE = {
     "tokenization": ("fetched", "engine", "certificate", "shuffle_memory"),
     "packing": ("shuffle_memory",),
 }
+# What a parameter was before there was it, where the default is now another one.
+_BEFORE = {"packing": {"cross_document_boundary": True}}
 
 
 def released_groups() -> list[str]:
@@ -74,7 +76,8 @@ def listed_roots(value: Any) -> Any:
 
 def _released(release: Release, name: str, own: Mapping[str, Any], allowed: Collection[str]) -> dict[str, Any]:
     of_machine = _OF_THE_MACHINE.get(name, ()) if own else ()
-    told = {key: value for key, value in release.parameters(name).items() if key not in of_machine}
+    of_release = {**_BEFORE.get(name, {}), **release.parameters(name)}
+    told = {key: value for key, value in of_release.items() if key not in of_machine}
     kept = {key: own[key] for key in of_machine if key in own}  # of the others the default holds
     released = {**without_foreign_places(told, own, allowed), **kept}
     if name == "tokenization":
