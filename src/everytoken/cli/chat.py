@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
+
+from everytoken.cli.model_options import arithmetic, opens_model, template_option
 
 if TYPE_CHECKING:
     from everytoken.generation import Conversation, Reply
@@ -24,12 +25,9 @@ class _Stop(Exception):
 
 
 @click.command("chat")
-@click.argument("model", type=click.Path(exists=True, path_type=Path))
+@opens_model
+@template_option
 @click.option("--system", help="What the system says first.")
-@click.option(
-    "--template", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Chat template in Jinja."
-)
-@click.option("--tokenizer", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Its tokenizer.json.")
 @click.option("--max-new-tokens", type=click.IntRange(1), default=400, show_default=True, help="Tokens of a reply.")
 @click.option(
     "--temperature", type=click.FloatRange(0), default=0.7, show_default=True, help="0: the most likely token."
@@ -41,10 +39,6 @@ class _Stop(Exception):
     "--repetition-penalty", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True, help="1: none."
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of all draws.")
-@click.option("--threads", type=click.IntRange(1), help="Threads of the arithmetic.  [default: one a core]")
-@click.option(
-    "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where it computes."
-)
 def chat_command(
     model: Path,
     system: str | None,
@@ -64,17 +58,14 @@ def chat_command(
     """
     from everytoken.generation import Conversation, GenerationParameters
     from everytoken.serving import open_model
-    from everytoken.training import ExecutionParameters
-    from everytoken.training.step import execution, open_device
+    from everytoken.training.step import execution
 
-    opened = open_model(model, tokenizer=tokenizer, template=template)
-    opened.model.to(open_device(device))
+    opened = open_model(model, tokenizer=tokenizer, template=template, device=device)
     parameters = GenerationParameters(stop=opened.chat.stop, **options)
     conversation = Conversation(opened.chat_format(), opened.reader(), parameters)
     if system is not None:
         conversation.system = system
-    arithmetic = ExecutionParameters(threads=threads or len(os.sched_getaffinity(0)), matmul_precision="highest")
-    with execution(arithmetic):
+    with execution(arithmetic(threads)):
         failed = _Dialogue(opened, conversation).run()
     if failed:
         raise SystemExit(1)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
+from everytoken.cli.model_options import arithmetic, opens_model
 from everytoken.cli.project import is_in_project, project
 
 _KEYS = ("version", "sha256", "shots", "examples")
 
 
 @click.command("evaluate")
-@click.argument("model", type=click.Path(exists=True, path_type=Path))
+@opens_model
 @click.option("--tasks", required=True, help="Names of tasks of lm-eval, with commas between.")
 @click.option(
     "--task-folder",
@@ -30,12 +30,16 @@ _KEYS = ("version", "sha256", "shots", "examples")
     "--max-new-tokens", type=click.IntRange(1), default=256, show_default=True, help="Where a task says none."
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of all draws.")
-@click.option("--threads", type=click.IntRange(1), help="Threads of the arithmetic.  [default: one a core]")
-@click.option("--tokenizer", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Its tokenizer.json.")
 @click.option("--env", default=None, help="Kedro environment whose MLflow store records the figures.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the results as JSON.")
 def evaluate_command(
-    model: Path, tokenizer: Path | None, threads: int | None, env: str | None, out: Path | None, **options: Any
+    model: Path,
+    tokenizer: Path | None,
+    device: Literal["cpu", "cuda"],
+    threads: int | None,
+    env: str | None,
+    out: Path | None,
+    **options: Any,
 ) -> None:
     r"""Evaluate MODEL, a checkpoint folder, a Hugging Face folder or a GGUF file, on standard benchmarks.
 
@@ -47,13 +51,11 @@ def evaluate_command(
     """
     from everytoken.serving import evaluate_tasks, open_model
     from everytoken.shards import write_text
-    from everytoken.training import ExecutionParameters
     from everytoken.training.step import execution
 
-    opened = open_model(model, tokenizer=tokenizer)
+    opened = open_model(model, tokenizer=tokenizer, device=device)
     options["tasks"] = [name.strip() for name in options["tasks"].split(",") if name.strip()]
-    arithmetic = ExecutionParameters(threads=threads or len(os.sched_getaffinity(0)), matmul_precision="highest")
-    with execution(arithmetic):
+    with execution(arithmetic(threads)):
         results = evaluate_tasks(opened, **options)
     for task, found in results["tasks"].items():
         for name, value in found["metrics"].items():

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
+
+from everytoken.cli.model_options import arithmetic, opens_model, template_option
 
 _TOKEN = "EVERYTOKEN_SERVE_TOKEN"
 
 
 @click.command("serve")
-@click.argument("model", type=click.Path(exists=True, path_type=Path))
+@opens_model
+@template_option
 @click.option("--host", default="127.0.0.1", show_default=True, help=f"Another than loopback needs {_TOKEN}.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: a free one.")
 @click.option(
@@ -30,13 +33,13 @@ _TOKEN = "EVERYTOKEN_SERVE_TOKEN"
     show_default=True,
     help="Tokens of a reply whose request does not say.",
 )
-@click.option(
-    "--template", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Chat template in Jinja."
-)
-@click.option("--tokenizer", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Its tokenizer.json.")
-@click.option("--threads", type=click.IntRange(1), help="Threads of the arithmetic.  [default: one a core]")
 def serve_command(
-    model: Path, template: Path | None, tokenizer: Path | None, threads: int | None, **options: Any
+    model: Path,
+    template: Path | None,
+    tokenizer: Path | None,
+    device: Literal["cpu", "cuda"],
+    threads: int | None,
+    **options: Any,
 ) -> None:
     r"""Serve MODEL: a checkpoint folder, a Hugging Face folder or a GGUF file.
 
@@ -51,10 +54,9 @@ def serve_command(
         raise click.ClickException(f"{' and '.join(missing)} cannot be imported: pip install 'everytoken[serve]'")
     from everytoken.serving import ServerOptions, open_model, serve
 
-    opened = open_model(model, tokenizer=tokenizer, template=template)
-    arithmetic = threads or len(os.sched_getaffinity(0))
+    opened = open_model(model, tokenizer=tokenizer, template=template, device=device)
     serve(
         opened,
-        ServerOptions(token=os.environ.get(_TOKEN) or None, threads=arithmetic, **options),
+        ServerOptions(token=os.environ.get(_TOKEN) or None, threads=arithmetic(threads).threads, **options),
         lambda url: click.echo(f"{opened.name}: {url}/v1"),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tokenizers import Tokenizer
 
@@ -13,6 +13,7 @@ from everytoken.generation import ChatFiles, ChatFormat, JinjaTemplate, PrefixRe
 from everytoken.models import GgufFile, LanguageModel, read_facts, read_model
 from everytoken.serving.errors import ServingError
 from everytoken.training.checkpoints import load_config, load_model, parameters_sha256, require_intact
+from everytoken.training.step import open_device
 
 _TOKENIZER_FILE = "tokenizer.json"
 _MADE_TOKENIZER = Path("05_model_input/tokenizer/tokenizer.json")
@@ -69,16 +70,20 @@ class OpenedModel:
         return str(self.tokenizer.id_to_token(self.eos_id))
 
 
-def open_model(path: Path, *, tokenizer: Path | None = None, template: Path | None = None) -> OpenedModel:
+def open_model(
+    path: Path, *, tokenizer: Path | None = None, template: Path | None = None, device: Literal["cpu", "cuda"] = "cpu"
+) -> OpenedModel:
     """Open a model.
 
     Args:
         path: a checkpoint folder, the folder of a Hugging Face ``LlamaForCausalLM``, or a GGUF file.
         tokenizer: its ``tokenizer.json``; None for that beside the model, or in the data folder around it.
         template: a chat template in Jinja; None for that beside the model, or of the finetuning in the data folder.
+        device: where it computes.
 
     Raises:
         ServingError: there is no model, or no tokenizer.
+        TrainingError: the device is not here.
         CheckpointError: a file is damaged.
         ModelsError: a foreign model cannot be had exactly.
     """
@@ -90,6 +95,7 @@ def open_model(path: Path, *, tokenizer: Path | None = None, template: Path | No
             f"the tokenizer has {opened.tokenizer.get_vocab_size():,} tokens, the model {opened.model.vocab_size:,}; "
             "give the tokenizer that the model was trained with (--tokenizer)"
         )
+    opened.model.to(open_device(device))
     return opened
 
 
