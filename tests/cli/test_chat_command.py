@@ -8,7 +8,9 @@ import pty
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -113,11 +115,13 @@ def test_a_conversation_is_saved_and_resumed(checkpoint: Path, tmp_path: Path) -
     ("line", "message"),
     [
         ("/foo", "error: /foo is no command; /help lists them. A message that begins with / begins with //"),
-        ("/retry", "error: there is no turn 0; the chat has 0"),
+        ("/retry", "error: there is nothing to answer: the user has not said anything yet"),
         ("/edit 3 x", "error: there is no turn 3; the chat has 0"),
         ("/edit", "error: /edit needs a text: /edit TEXT, or /edit TURN TEXT"),
         ("/seed x", "error: /seed needs a whole number of 0 or more, found 'x'"),
         ("/save", "error: /save needs the name of a file"),
+        ("/save no/x", "error: /save: there is no folder no"),
+        ("/load", "error: /load needs the name of a file"),
         ("/load nowhere.json", "error: [Errno 2] No such file or directory: 'nowhere.json'"),
         ("x" * 500, "error: the last message makes a prompt of 520 tokens, and the model reads 400 with its reply"),
     ],
@@ -130,9 +134,59 @@ def test_a_line_that_cannot_be_followed_is_told_and_the_rest_is_answered(
     assert result.stdout == replies(lambda chat: chat.say("Hi"))
 
 
-def test_a_file_that_holds_no_conversation_is_refused(checkpoint: Path, tmp_path: Path) -> None:
-    (tmp_path / "other.json").write_text("{}")
-    assert "holds no conversation that /save wrote" in talk(checkpoint, f"/load {tmp_path}/other.json", expect=1).stderr
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda saved: saved.clear(), "format: Field required"),
+        (lambda saved: saved.pop("messages"), "messages: Field required"),
+        (lambda saved: saved.update(model=None), "model: Input should be"),
+        (lambda saved: saved.update(attempts=-3), "attempts: Input should be greater than or equal to 0"),
+        (lambda saved: saved["parameters"].update(seed=-1), "parameters.seed: Input should be"),
+        (lambda saved: saved["messages"][0].update(role="zork"), "messages.0.role: Input should be"),
+        (lambda saved: saved["messages"][0].update(content=None), "messages.0.content: Input should be a valid string"),
+        (lambda saved: saved["messages"][0].update(content="\ud800"), "Invalid JSON"),
+    ],
+)
+def test_a_file_that_holds_no_conversation_changes_nothing(
+    checkpoint: Path, tmp_path: Path, change: Callable[[dict[str, Any]], Any], message: str
+) -> None:
+    file = tmp_path / "chat.json"
+    talk(checkpoint, "Hi", f"/save {file}")
+    saved = json.loads(file.read_text())
+    change(saved)
+    file.write_text(json.dumps(saved))
+    result = talk(checkpoint, "Hi", f"/load {file}", "and", expect=1)
+    assert f"error: {file} holds no conversation that /save wrote: {message}" in result.stderr
+    assert result.stdout == talk(checkpoint, "Hi", "and").stdout
+
+
+def test_lines_are_utf_8_with_any_end(checkpoint: Path) -> None:
+    arguments = ["chat", str(checkpoint), *OPTIONS]
+    plain = talk(checkpoint, "Hi", "and").stdout
+    other = CliRunner().invoke(cli, arguments, input=b"\xef\xbb\xbfHi\r\nand\r\n/quit\r\n")
+    assert (other.stdout, other.exit_code) == (plain, 0)
+    broken = CliRunner().invoke(cli, arguments, input=b"Hi\nbad \xff\nand\n")
+    assert (broken.stdout, broken.exit_code) == (plain, 1)
+    assert "error: the line is not UTF-8 (byte 5: 0xff)" in broken.stderr
+
+
+def test_options_that_are_no_numbers_are_refused(checkpoint: Path) -> None:
+    result = talk(checkpoint, "Hi", options=["--temperature", "nan"], expect=2)
+    assert "temperature: Input should be a finite number" in result.stderr
+
+
+@pytest.mark.sensitive
+def test_it_stops_when_nobody_reads(checkpoint: Path) -> None:
+    code = "from everytoken.cli import cli; cli()"
+    command = [sys.executable, "-c", code, "chat", str(checkpoint), *OPTIONS]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    process.stdin.write(b"Hi\nand\n")
+    process.stdin.close()
+    assert process.wait(120) == 0
+    assert b"Broken pipe" not in process.stderr.read()
+    process.stderr.close()
 
 
 def test_turns_that_are_left_out_are_told(checkpoint: Path) -> None:

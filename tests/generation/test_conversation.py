@@ -71,7 +71,7 @@ def test_a_message_that_does_not_fit_is_refused_and_forgotten():
     ):
         said(chat.say("x" * 400))
     assert chat.messages == []
-    with pytest.raises(GenerationError, match="there is no turn 0; the chat has 0"):
+    with pytest.raises(GenerationError, match="there is nothing to answer: the user has not said anything yet"):
         chat.retry()
 
 

@@ -209,3 +209,23 @@ def test_in_a_project_the_figures_are_recorded(checkpoint: Path, tasks: Path, tm
     assert run.data.tags["model.sha256"] == written["model"]["sha256"]
     (report,) = project.folder.glob("mlartifacts/**/reports/evaluate.json")
     assert json.loads(report.read_text()) == written
+
+
+def test_data_that_is_missing_is_named_with_its_task(checkpoint: Path, tasks: Path) -> None:
+    text = (tasks / "choices.yaml").read_text().replace("task: choices", "task: lost").replace("rows.jsonl", "no.jsonl")
+    (tasks / "lost.yaml").write_text(text)
+    with pytest.raises(ServingError, match=r"lm-eval cannot run lost: .*no\.jsonl"):
+        figures(open_model(checkpoint), tasks, ["lost"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--tasks", ","], "names no task"),
+        (["--tasks", "choices", "--out", "nowhere/r.json"], "there is no folder nowhere"),
+    ],
+)
+def test_what_is_wrong_is_told_before_the_model_is_read(checkpoint: Path, options: list[str], message: str) -> None:
+    result = CliRunner().invoke(cli, ["evaluate", str(checkpoint), *options])
+    assert result.exit_code == 2
+    assert message in result.stderr

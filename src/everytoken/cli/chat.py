@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -10,14 +11,40 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from everytoken.cli.model_options import arithmetic, opens_model, template_option
+from everytoken.generation import GenerationParameters
 
 if TYPE_CHECKING:
     from everytoken.generation import Conversation, Reply
     from everytoken.serving import OpenedModel
 
 _FORMAT = "everytoken-conversation/1"
+
+
+class _Read(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class _SavedModel(_Read):
+    name: str
+    sha256: str
+
+
+class _SavedMessage(_Read):
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+class _Saved(_Read):
+    """What ``/save`` writes."""
+
+    format: Literal["everytoken-conversation/1"]
+    model: _SavedModel
+    parameters: GenerationParameters
+    attempts: int = Field(ge=0)
+    messages: list[_SavedMessage]
 
 
 class _Stop(Exception):
@@ -48,20 +75,24 @@ def chat_command(
     device: Literal["cpu", "cuda"],
     **options: Any,
 ) -> None:
-    r"""Talk with MODEL: a checkpoint folder, a Hugging Face folder or a GGUF file.
+    """Talk with MODEL: a checkpoint folder, a Hugging Face folder or a GGUF file.
 
     Each line is a message; /help lists the commands. In a pipe, replies are all that is written to standard output.
 
     \b
     everytoken chat data/06_models/finetuned_checkpoint
     echo "What is the capital of France?" | everytoken chat SmolLM2-135M-Instruct.Q4_1.gguf --temperature 0
-    """
-    from everytoken.generation import Conversation, GenerationParameters
+    """  # noqa: D301
+    from everytoken.generation import Conversation
     from everytoken.serving import open_model
     from everytoken.training.step import execution
 
+    try:
+        parameters = GenerationParameters(**options)
+    except ValidationError as error:
+        raise click.UsageError(_first_of(error)) from error
     opened = open_model(model, tokenizer=tokenizer, template=template, device=device)
-    parameters = GenerationParameters(stop=opened.chat.stop, **options)
+    parameters = parameters.model_copy(update={"stop": opened.chat.stop})
     conversation = Conversation(opened.chat_format(), opened.reader(), parameters)
     if system is not None:
         conversation.system = system
@@ -74,7 +105,7 @@ def chat_command(
 class _Dialogue:
     def __init__(self, opened: OpenedModel, conversation: Conversation) -> None:
         self._opened, self._chat = opened, conversation
-        self._is_terminal = sys.stdin.isatty()
+        self._is_terminal = sys.stdin is not None and sys.stdin.isatty()
         self._commands: dict[str, tuple[str, Callable[[str], None]]] = {
             "/reset": ("forget what was said", self._reset),
             "/retry": ("answer the last message again, otherwise", lambda _: self._show(self._chat.retry())),
@@ -98,6 +129,9 @@ class _Dialogue:
                 self._follow(line)
             except _Stop:
                 break
+            except BrokenPipeError:  # nobody reads on
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                break
             except (GenerationError, click.UsageError, OSError, ValueError) as error:
                 click.echo(f"error: {error}", err=True)
                 failed = True
@@ -107,20 +141,26 @@ class _Dialogue:
                 click.echo("\n[stopped]", err=True)
         return failed and not self._is_terminal
 
-    def _lines(self) -> Iterator[str]:
+    def _lines(self) -> Iterator[bytes]:
         while True:
             if self._is_terminal:
                 try:
-                    yield input("> ")
+                    yield input("> ").encode(errors="surrogateescape")
                 except (EOFError, KeyboardInterrupt):
                     click.echo(err=True)
                     return
-            elif line := sys.stdin.readline():
-                yield line.rstrip("\n")
+            elif sys.stdin is not None and (line := sys.stdin.buffer.readline()):
+                yield line
             else:
                 return
 
-    def _follow(self, line: str) -> None:
+    def _follow(self, given: bytes) -> None:
+        try:
+            line = given.decode("utf-8-sig").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise click.UsageError(
+                f"the line is not UTF-8 (byte {error.start + 1}: 0x{given[error.start]:02x})"
+            ) from error
         if not line.strip():
             return
         name, _, rest = line.partition(" ")
@@ -185,6 +225,8 @@ class _Dialogue:
 
         if not rest:
             raise click.UsageError("/save needs the name of a file")
+        if not Path(rest).absolute().parent.is_dir():
+            raise click.UsageError(f"/save: there is no folder {Path(rest).parent}")
         content = {
             "format": _FORMAT,
             "model": {"name": self._opened.name, "sha256": self._opened.digest},
@@ -196,13 +238,20 @@ class _Dialogue:
         click.echo(f"[{rest}: {len(self._chat.messages)} messages]", err=True)
 
     def _load(self, rest: str) -> None:
-        from everytoken.generation import GenerationParameters
-
-        content = json.loads(Path(rest).read_bytes())
-        if not isinstance(content, dict) or content.get("format") != _FORMAT:
-            raise click.UsageError(f"{rest} holds no conversation that /save wrote")
-        if content["model"]["sha256"] != self._opened.digest:
-            click.echo(f"[it was with another model, {content['model']['name']}]", err=True)
-        self._chat.parameters = GenerationParameters.model_validate(content["parameters"])
-        self._chat.messages, self._chat.attempts = content["messages"], content["attempts"]
+        if not rest:
+            raise click.UsageError("/load needs the name of a file")
+        try:
+            saved = _Saved.model_validate_json(Path(rest).read_bytes())
+        except ValidationError as error:
+            raise click.UsageError(f"{rest} holds no conversation that /save wrote: {_first_of(error)}") from error
+        if saved.model.sha256 != self._opened.digest:
+            click.echo(f"[it was with another model, {saved.model.name}]", err=True)
+        self._chat.parameters, self._chat.attempts = saved.parameters, saved.attempts
+        self._chat.messages = [message.model_dump() for message in saved.messages]
         click.echo(f"[{rest}: {len(self._chat.messages)} messages]", err=True)
+
+
+def _first_of(error: ValidationError) -> str:
+    """Return the first fault of a validation: where, and what."""
+    fault = error.errors(include_url=False, include_input=False)[0]
+    return ": ".join(filter(None, (".".join(map(str, fault["loc"])), fault["msg"])))

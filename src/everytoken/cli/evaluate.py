@@ -41,20 +41,24 @@ def evaluate_command(
     out: Path | None,
     **options: Any,
 ) -> None:
-    r"""Evaluate MODEL, a checkpoint folder, a Hugging Face folder or a GGUF file, on standard benchmarks.
+    """Evaluate MODEL, a checkpoint folder, a Hugging Face folder or a GGUF file, on standard benchmarks.
 
     Needs the extra `eval`. Tasks of lm-eval fetch their data from the Hugging Face hub. In a project the figures are
     recorded in MLflow, with version and hash of each task.
 
     \b
     everytoken evaluate data/06_models/checkpoint --tasks hellaswag,arc_easy --limit 200
-    """
+    """  # noqa: D301
     from everytoken.serving import evaluate_tasks, open_model
     from everytoken.shards import write_text
     from everytoken.training.step import execution
 
-    opened = open_model(model, tokenizer=tokenizer, device=device)
     options["tasks"] = [name.strip() for name in options["tasks"].split(",") if name.strip()]
+    if not options["tasks"]:
+        raise click.BadParameter("names no task", param_hint="--tasks")
+    if out is not None and not out.absolute().parent.is_dir():
+        raise click.BadParameter(f"there is no folder {out.parent}", param_hint="--out")
+    opened = open_model(model, tokenizer=tokenizer, device=device)
     with execution(arithmetic(threads)):
         results = evaluate_tasks(opened, **options)
     for task, found in results["tasks"].items():
@@ -65,6 +69,8 @@ def evaluate_command(
         write_text(out, report)
     if is_in_project():
         click.echo(f"recorded in MLflow as run {_record(env, results, report)}", err=True)
+    else:
+        click.echo("not recorded in MLflow: this folder is in no project", err=True)
 
 
 def _record(env: str | None, results: dict[str, Any], report: str) -> str:

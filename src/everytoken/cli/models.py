@@ -217,6 +217,8 @@ def generate_command(
 
     execution = ExecutionParameters(threads=threads, precision="float32", matmul_precision="highest")
     texts = tuple(prompt.replace("\\n", "\n") for prompt in prompts)
+    if any(not _is_utf8(text) for text in texts):
+        raise click.BadParameter("a prompt is not UTF-8", param_hint="--prompt")
     try:
         parameters = PromptParameters(prompts=texts, execution=execution, **options)
         require_intact(checkpoint)
@@ -238,6 +240,11 @@ def _tokenizer_of(checkpoint: Path, given: Path | None) -> Path:
         return tokenizer_of(checkpoint, given)
     except ServingError as error:
         raise click.UsageError(str(error)) from error
+
+
+def _is_utf8(text: str) -> bool:
+    """Return whether an argument was UTF-8: Python keeps other bytes as lone surrogates."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _token(tokenizer: Path, number: int) -> str:

@@ -41,7 +41,7 @@ def serve_command(
     threads: int | None,
     **options: Any,
 ) -> None:
-    r"""Serve MODEL: a checkpoint folder, a Hugging Face folder or a GGUF file.
+    """Serve MODEL: a checkpoint folder, a Hugging Face folder or a GGUF file.
 
     It speaks the chat and completions API of OpenAI. Clients need the token of the environment variable
     EVERYTOKEN_SERVE_TOKEN, where it is set.
@@ -49,7 +49,7 @@ def serve_command(
     \b
     everytoken serve data/06_models/finetuned_checkpoint
     curl http://127.0.0.1:8000/v1/models
-    """
+    """  # noqa: D301
     if missing := [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]:
         raise click.ClickException(f"{' and '.join(missing)} cannot be imported: pip install 'everytoken[serve]'")
     from everytoken.serving import ServerOptions, open_model, serve

@@ -100,6 +100,8 @@ class Conversation:
         Raises:
             GenerationError: the user has not said anything.
         """
+        if not self._last_turn:
+            raise GenerationError("there is nothing to answer: the user has not said anything yet")
         self._back_to(self._last_turn)
         self.attempts += 1
         return self._answer()

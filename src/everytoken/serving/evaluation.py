@@ -58,20 +58,23 @@ def evaluate_tasks(
             f"lm-eval {lm_eval.__version__} has no task {', '.join(unknown)}; `lm_eval ls tasks` lists them, and "
             "--task-folder names a folder with files of your own"
         )
-    found = lm_eval.simple_evaluate(
-        model=HarnessModel(opened, batch_size=batch_size, seed=seed, max_new_tokens=max_new_tokens),
-        tasks=list(tasks),
-        task_manager=manager,
-        num_fewshot=shots,
-        limit=limit,
-        apply_chat_template=chat_template,
-        bootstrap_iters=0,
-        log_samples=False,
-        random_seed=seed,
-        numpy_random_seed=seed,
-        torch_random_seed=seed,
-        fewshot_random_seed=seed,
-    )
+    try:
+        found = lm_eval.simple_evaluate(
+            model=HarnessModel(opened, batch_size=batch_size, seed=seed, max_new_tokens=max_new_tokens),
+            tasks=list(tasks),
+            task_manager=manager,
+            num_fewshot=shots,
+            limit=limit,
+            apply_chat_template=chat_template,
+            bootstrap_iters=0,
+            log_samples=False,
+            random_seed=seed,
+            numpy_random_seed=seed,
+            torch_random_seed=seed,
+            fewshot_random_seed=seed,
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ServingError(f"lm-eval cannot run {', '.join(tasks)}: {error}") from error
     return {
         "model": {"name": opened.name, "sha256": opened.digest},
         "lm_eval": lm_eval.__version__,

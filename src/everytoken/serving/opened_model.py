@@ -105,6 +105,8 @@ def tokenizer_of(checkpoint: Path, given: Path | None = None) -> Path:
     Raises:
         ServingError: there is none.
     """
+    if not (checkpoint / "config.json").is_file():
+        raise ServingError(f"{checkpoint} is no model: it has no config.json. Give a checkpoint folder")
     places = [checkpoint / _TOKENIZER_FILE, *_around(checkpoint, _MADE_TOKENIZER)]
     for path in (given, *places):
         if path is not None and path.is_file():

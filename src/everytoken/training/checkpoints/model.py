@@ -56,6 +56,10 @@ def load_config(folder: Path) -> CheckpointConfig:
     except FileNotFoundError as error:
         raise CheckpointError(f"{path} is missing: {folder} is no checkpoint; run the training pipeline") from error
     except ValidationError as error:
+        if b'"architectures"' in path.read_bytes():
+            raise CheckpointError(
+                f"{path} is of a Hugging Face folder: make a checkpoint of it first, with `everytoken import`"
+            ) from error
         raise CheckpointError(f"{path} is not a checkpoint's config: {error}") from error
 
 
