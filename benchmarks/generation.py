@@ -1,4 +1,4 @@
-"""Tokens a second of a chat: ours beside transformers' generate, the same weights, greedy, float32, in one run.
+"""Tokens a second of a chat: ours next to transformers' generate, the same weights, greedy, float32, in one run.
 
 python benchmarks/generation.py CHECKPOINT [--tokens 64] [--rounds 5] [--threads 2]
 

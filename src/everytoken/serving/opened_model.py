@@ -77,8 +77,8 @@ def open_model(
 
     Args:
         path: a checkpoint folder, the folder of a Hugging Face ``LlamaForCausalLM``, or a GGUF file.
-        tokenizer: its ``tokenizer.json``; None for that beside the model, or in the data folder around it.
-        template: a chat template in Jinja; None for that beside the model, or of the finetuning in the data folder.
+        tokenizer: its ``tokenizer.json``; None for the one next to the model, or in the data folder around it.
+        template: a chat template in Jinja; None for the one next to the model, or of the finetuning in the data folder.
         device: where it computes.
 
     Raises:
@@ -100,7 +100,7 @@ def open_model(
 
 
 def tokenizer_of(checkpoint: Path, given: Path | None = None) -> Path:
-    """Return the tokenizer file of a checkpoint: given, beside it, or in the data folder that it lies in.
+    """Return the tokenizer file of a checkpoint: given, next to it, or in the data folder around it.
 
     Raises:
         ServingError: there is none.
@@ -115,13 +115,13 @@ def tokenizer_of(checkpoint: Path, given: Path | None = None) -> Path:
 
 
 def chat_files_of(checkpoint: Path) -> ChatFiles:
-    """Return how one chats with the model of a folder: what is beside it, or of the finetuning in the data folder."""
-    beside = read_chat_files(checkpoint)
-    if beside.template is None:
+    """Return how one chats with the model of a folder: what is next to it, or of the finetuning in the data folder."""
+    own = read_chat_files(checkpoint)
+    if own.template is None:
         for path in _around(checkpoint, _MADE_CHAT_FORMAT):
             if path.is_file():
                 return _made_chat_files(path)
-    return beside
+    return own
 
 
 def _made_chat_files(path: Path) -> ChatFiles:
