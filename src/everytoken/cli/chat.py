@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from everytoken.cli.model_options import arithmetic, opens_model, template_option
+from everytoken.cli.models import arithmetic, opens_model, template_option
 from everytoken.generation import GenerationParameters
 
 if TYPE_CHECKING:

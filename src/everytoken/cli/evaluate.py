@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import click
 
-from everytoken.cli.model_options import arithmetic, opens_model
+from everytoken.cli.models import arithmetic, opens_model
 from everytoken.cli.project import is_in_project, project
 
 _KEYS = ("version", "sha256", "shots", "examples")

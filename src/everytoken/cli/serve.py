@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import click
 
-from everytoken.cli.model_options import arithmetic, opens_model, template_option
+from everytoken.cli.models import arithmetic, opens_model, template_option
 
 _TOKEN = "EVERYTOKEN_SERVE_TOKEN"
 
