@@ -28,7 +28,7 @@ class ServerOptions:
         port: 0: a free one.
         token: that clients need; None: none, on loopback alone.
         concurrency: requests that are worked on at a time; each keeps what it read, up to the model's context.
-        queue: requests that may wait beside them.
+        queue: requests that may wait besides.
         max_body_bytes: of a request.
         max_new_tokens: of a reply whose request does not say.
         threads: of the arithmetic.
@@ -105,5 +105,5 @@ def _url(listening: socket.socket) -> str:
 
 
 def _fingerprint(opened: OpenedModel, threads: int) -> str:
-    """Return what the bits of a reply depend on, beside the machine: parameters, torch, threads."""
+    """Return what the bits of a reply depend on, besides the machine: parameters, torch, threads."""
     return f"{opened.digest[:16]}-torch{torch.__version__}-threads{threads}"

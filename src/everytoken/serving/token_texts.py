@@ -51,7 +51,7 @@ class TokenTexts:
 
 
 class Offsets:
-    """Places of tokens in their text, in characters; a token that goes on with a character has that one's place."""
+    """Places of tokens in their text, in characters; a token that continues a character has that one's place."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")

@@ -152,7 +152,7 @@ class BitsPerByteParameters(BaseModel):
 
 
 class PromptParameters(GenerationParameters):
-    """Prompts that a model goes on with. ``device``: where it computes; every draw is made on the CPU."""
+    """Prompts that a model continues. ``device``: where it computes; every draw is made on the CPU."""
 
     prompts: tuple[str, ...]
     device: Annotated[Device, UNRECORDED_DEFAULT] = "cpu"

@@ -117,7 +117,7 @@ def _check_shards(stored: CheckedFolder) -> dict[str, int]:
 
 
 def _cut_documents(manifest: Mapping[str, Any]) -> int:
-    """Return how many documents have no EOS in the shards: the last one, where it goes on behind the last shard."""
+    """Return how many documents have no EOS in the shards: the last one, where it continues behind the last shard."""
     return int(manifest.get("left_out", {}).get("cut_documents", 0))
 
 

@@ -287,7 +287,7 @@ class _ShardWriter:
     Attributes:
         tokens: of each strand, without padding, int64 (strands,).
         documents: of each strand that begin in a shard, int64 (strands,).
-        is_cut: whether the last document goes on behind the last shard.
+        is_cut: whether the last document continues behind the last shard.
     """
 
     def __init__(self, folder: Path, layout: _Layout, sources: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Texts that a model goes on with, prompt by prompt.
+"""Texts that a model continues, prompt by prompt.
 
 Each prompt draws from a generator of its own, so its text does not depend on which other prompts there are. A
 prompt follows an EOS, as a document does in the compact stream.

@@ -21,7 +21,7 @@ from everytoken.training.step import (
 
 
 class CheckpointDescription(TrainedStatistics):
-    """Statistics of a checkpoint, its digest, rows of the tables beside it, and what was measured.
+    """Statistics of a checkpoint, its digest, rows of the tables next to it, and what was measured.
 
     ``held_out``: the curve by step and source. ``held_out_total``: of all sources by step; empty where one is all.
     """
