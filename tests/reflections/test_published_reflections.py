@@ -13,18 +13,20 @@ import pyarrow.parquet as pq
 import pytest
 
 from everytoken.corpus.upstreams import UpstreamFile
-from everytoken.reflections import ReflectionError
+from everytoken.reflections import ReflectionError, find_run
 from everytoken.reflections.published import (
     MatchedStatistics,
     match_published_reflections,
     published_columns,
+    released_reflections,
     require_no_fault,
     row_ranges,
 )
-from everytoken.shards import Artifact, ArtifactStore, Inline, Store, plan_artifact
+from everytoken.shards import Artifact, ArtifactStore, Inline, Shards, Store, plan_artifact
 from everytoken.tokens import open_tokenizer
 from everytoken.tokens.tokenizer import EncodingRules
 from tests.reflections.annotated_streams import annotated_stream, rules_of
+from tests.tokens.corpora import run, stored
 
 WORDS = ("the", "harbour", "boats", "tide", "salt", "naïve café", "日本", "island", "post", "office", "opens", "🙂")
 Row = dict[str, Any]
@@ -214,48 +216,88 @@ def test_a_file_without_a_column_is_refused(
         match(tmp_path / "matched", stream, rules, written(tmp_path / "files", [[row]]))
 
 
-_MILLION = """
-import resource, sys
-from pathlib import Path
-
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from tests.reflections.test_published_reflections import EncodingRules, UpstreamFile, match
-from everytoken.shards import Artifact, ArtifactStore
-
-folder, tokenizer, rows = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-stream = folder / "stream"
-stream.mkdir()
-sidecar = pa.schema([("doc_id", pa.large_string()), ("text", pa.large_string()), ("token_length", pa.int32())])
-published = pa.schema([*sidecar, *((name, pa.string()) for name in ("reflection_1p", "reflection_3p", "canary_type"))])
-published = published.append(pa.field("reflection_token_index", pa.int32()))
-files = [pq.ParquetWriter(stream / "sidecar.parquet", sidecar), pq.ParquetWriter(folder / "train.parquet", published)]
-for start in range(0, rows, 10_000):
-    numbers = range(start, start + 10_000)
-    texts = [f"the tide {n} " * 4 for n in numbers]
-    table = pa.table([[f"id-{n}" for n in numbers], texts, [8] * 10_000], schema=sidecar)
-    files[0].write_table(table)
-    columns = [[f"I {n} " * 20 for n in numbers], [f"It {n} " * 20 for n in numbers], [None] * 10_000, [3] * 10_000]
-    files[1].write_table(pa.table([*table.columns, *columns], schema=published))
-for file in files:
-    file.close()
-np.save(stream / "token_lengths.npy", np.full(rows, 8, np.int32))
-files = dict.fromkeys(["sidecar.parquet", "token_lengths.npy"])
-made = Artifact(folder=stream, ledger={"files": files, "statistics": {"windows": rows}, "root_digest": "0"})
-file = UpstreamFile("published", "train.parquet", folder / "train.parquet", None)
-matched = match(folder / "matched", made, EncodingRules(ArtifactStore(tokenizer).load(), "<|endoftext|>", "literal"), [file], memory=64 << 20)
-assert matched.statistics["matched"] == rows, matched.statistics
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-"""
-
-
 @pytest.mark.slow
 def test_a_million_rows_take_less_than_500_megabytes(made: tuple[Artifact, EncodingRules], tmp_path: Path) -> None:
     tokenizer = made[1].place
     assert isinstance(tokenizer, Artifact) and tokenizer.folder is not None
     arguments = [str(tmp_path), str(tokenizer.folder), "1000000"]
-    done = subprocess.run([sys.executable, "-c", _MILLION, *arguments], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.reflections.million_rows", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) * 1024 < 500e6
+
+
+def columns_of(rows: Sequence[Row], folder: Path) -> Shards:
+    schema = pa.schema(
+        [
+            pa.field("row", pa.int64()),
+            pa.field("doc_id", pa.large_string()),
+            pa.field("status", pa.string()),
+            *find_run("reflections")[0].schema(),
+        ]
+    )
+    defaults = {"status": "ok", **find_run("reflections")[0].defaults()}
+    return stored(folder, [pa.Table.from_pylist([{**defaults, **row} for row in rows], schema=schema)], batch_rows=7)
+
+
+def test_a_release_has_reflections_of_texts_that_it_may_hold_and_no_quotation(
+    made: tuple[Artifact, EncodingRules], tmp_path: Path
+) -> None:
+    stream, rules = made
+    rows = windows_of(stream)
+    long = [number for number, row in enumerate(rows) if len(row["text"]) > 60 and row["source"] == "web"]
+    replies = {number: f"I {number}." for number in range(0, 300, 2)}
+    replies[long[0]] = f"It says: {rows[long[0]]['text'][3:53]}"  # 50 characters
+    replies[long[1]] = f"It says: {rows[long[1]]['text'][3:52]}."  # 49
+    columns = columns_of(
+        [
+            {
+                "row": n,
+                "doc_id": row["doc_id"],
+                "reflection_1p": replies.get(n, ""),
+                "status": "ok" if n in replies else "empty",
+            }
+            for n, row in enumerate(rows)
+        ],
+        tmp_path / "columns",
+    )
+    given = {"stream": stream, "run": "reflections", "rules": rules, "sources": ["web"]}
+    found, counts = run(released_reflections(columns.parts[0], **given, quotes="withhold"))
+    expected = [n for n in sorted(replies) if rows[n]["source"] == "web" and n != long[0]]
+    assert found["text"].to_pylist() == [kept(rules, rows[n]) for n in expected]
+    assert found["reflection_1p"].to_pylist() == [replies[n] for n in expected]
+    assert counts == {
+        "released": len(expected),
+        "no_text": sum(rows[n]["source"] != "web" for n in replies),
+        "quotes": 1,
+    }
+    found, counts = run(released_reflections(columns.parts[0], **given, quotes="allow"))
+    assert counts["released"] == len(expected) + 1
+
+
+def test_what_a_release_has_is_matched_again(made: tuple[Artifact, EncodingRules], tmp_path: Path) -> None:
+    stream, rules = made
+    rows = windows_of(stream)
+    columns = columns_of(
+        [
+            {"row": n, "doc_id": row["doc_id"], "reflection_1p": f"I {n}.", "reflection_token_index": 0}
+            for n, row in enumerate(rows)
+        ],
+        tmp_path / "columns",
+    )
+    found, _ = run(
+        released_reflections(
+            columns.parts[0], stream=stream, run="reflections", rules=rules, sources=["web", "code"], quotes="withhold"
+        )
+    )
+    (tmp_path / "files").mkdir()
+    pq.write_table(found, tmp_path / "files" / "train.parquet")
+    files = [UpstreamFile("published", "train.parquet", tmp_path / "files" / "train.parquet", None)]
+    matched = match(tmp_path / "matched", stream, rules, files)
+    assert matched.statistics_as(MatchedStatistics)["faults"] == {}
+    again = pq.read_table(matched.path("reflections.parquet"))
+    assert again["reflection_1p"].to_pylist() == [f"I {n}." for n in range(300)]

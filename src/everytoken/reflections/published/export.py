@@ -1,0 +1,136 @@
+"""Reflections as a release publishes them: rows of documents whose licence lets the release hold their text.
+
+A reflection that repeats 50 characters of its document is a quotation, and may be one that the licence of the text or
+the taste of the publisher does not allow: such rows are withheld, and counted, unless ``quotes`` is ``allow``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Sequence
+from typing import Any, Literal, TypedDict
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from everytoken.reflections.errors import ReflectionError
+from everytoken.reflections.published.trained_text import open_trained_texts
+from everytoken.reflections.registry import find_run
+from everytoken.shards import Artifact, Part, Rows, versioned
+from everytoken.tokens.streams import SIDECAR_FILE
+from everytoken.tokens.tokenizer import EncodingRules
+
+QUOTED_CHARACTERS = 50
+Quotes = Literal["withhold", "allow"]
+
+_OF_DOCUMENTS = (
+    ("doc_id", pa.large_string()),
+    ("text", pa.large_string()),
+    ("token_length", pa.int32()),
+    ("safety_score", pa.int8()),
+    ("is_bad", pa.bool_()),
+)
+_BATCH_ROWS = 2_048
+
+
+class ReleasedReflectionCounts(TypedDict):
+    """Statistics of `released_reflections`, in rows that have a reflection.
+
+    ``no_text``: of sources whose text a release may not hold. ``quotes``: withheld as they repeat their document.
+    """
+
+    released: int
+    no_text: int
+    quotes: int
+
+
+@versioned("released_reflections", 1)
+def released_reflections(
+    part: Part, *, stream: Artifact, run: str, rules: EncodingRules, sources: Collection[str], quotes: Quotes
+) -> Rows:
+    """Return the reflected rows of a part of a run's columns, with the texts that were trained on.
+
+    The columns are those of the published form: doc_id, text, token_length, safety_score, is_bad, the texts of the run,
+    position and token index of the point, and the identity canary.
+
+    Args:
+        part: columns of the run, one row a window, in the order of the windows.
+        stream: the annotated stream with its sidecar.
+        rules: with which it was encoded.
+        sources: whose text a release may hold whole.
+
+    Raises:
+        ReflectionError: a row has another document than its window.
+    """
+    chosen, _ = find_run(run)
+    names = (*chosen.text_columns, chosen.position_column, chosen.index_column, chosen.canary_column)
+    of_run = [chosen.schema().field(name) for name in names if name is not None]
+    schema = pa.schema([*(pa.field(*field) for field in _OF_DOCUMENTS), *of_run])
+    return Rows(schema, _released(part, stream, schema, list(chosen.text_columns), rules, frozenset(sources), quotes))
+
+
+def quotes_text(reflection: str, text: str) -> bool:
+    """Return whether a reflection repeats `QUOTED_CHARACTERS` characters of a text."""
+    ends = range(len(reflection) - QUOTED_CHARACTERS + 1)
+    return any(reflection[start : start + QUOTED_CHARACTERS] in text for start in ends)
+
+
+def _released(
+    part: Part,
+    stream: Artifact,
+    schema: pa.Schema,
+    voices: Sequence[str],
+    rules: EncodingRules,
+    sources: frozenset[str],
+    quotes: Quotes,
+) -> Generator[pa.RecordBatch, None, ReleasedReflectionCounts]:
+    counts = ReleasedReflectionCounts(released=0, no_text=0, quotes=0)
+    texts = open_trained_texts(rules)
+    with pq.ParquetFile(stream.path(SIDECAR_FILE)) as parquet:
+        sidecar = _Sidecar(parquet)
+        for batch in part.batches():
+            found: list[dict[str, Any]] = []
+            for row in batch.to_pylist():
+                if row["status"] != "ok":
+                    continue
+                document = sidecar.row(row["row"])
+                if document["doc_id"] != row["doc_id"]:
+                    raise ReflectionError(
+                        f"{part.name}: row {row['row']:,} is of document {row['doc_id']!r}, the window of that number "
+                        f"has {document['doc_id']!r}: merge the results of this stream again"
+                    )
+                if document["source"] not in sources:
+                    counts["no_text"] += 1
+                elif quotes == "withhold" and any(quotes_text(row[name], document["text"]) for name in voices):
+                    counts["quotes"] += 1
+                else:
+                    counts["released"] += 1
+                    found.append({**row, **document})
+            kept = texts.kept([row["text"] for row in found], [row["token_length"] for row in found])
+            made = [{**row, "text": one.text} for row, one in zip(found, kept, strict=True)]
+            yield pa.RecordBatch.from_pylist(made, schema=schema)
+    return counts
+
+
+class _Sidecar:
+    """Rows of a sidecar by number, asked for in ascending order."""
+
+    def __init__(self, parquet: pq.ParquetFile) -> None:
+        self._parquet = parquet
+        self._group, self._first, self._batches = -1, 0, iter(())
+        self._rows: list[dict[str, Any]] = []
+        self._end = 0  # behind the last row of the group
+
+    def row(self, number: int) -> dict[str, Any]:
+        while number >= self._end:
+            self._group += 1
+            self._first, self._rows = self._end, []
+            self._end += self._parquet.metadata.row_group(self._group).num_rows
+            if number < self._end:
+                columns = [name for name, _ in _OF_DOCUMENTS] + ["source"]
+                self._batches = self._parquet.iter_batches(
+                    _BATCH_ROWS, row_groups=[self._group], columns=columns, use_threads=False
+                )
+        while number >= self._first + len(self._rows):
+            self._first += len(self._rows)
+            self._rows = next(self._batches).to_pylist()
+        return self._rows[number - self._first]
