@@ -1,9 +1,8 @@
-"""``python -m tests.reflections.million_rows FOLDER TOKENIZER ROWS``: match rows; print the peak memory in kB."""
+"""Published reflections of many rows, matched in a process of their own: `main` prints its peak memory in kB."""
 
 from __future__ import annotations
 
 import resource
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -61,7 +60,3 @@ def main(folder: Path, tokenizer: Path, rows: int) -> None:
     if matched.statistics["matched"] != rows:
         raise SystemExit(f"matched {matched.statistics}")
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))

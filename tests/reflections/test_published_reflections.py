@@ -216,13 +216,21 @@ def test_a_file_without_a_column_is_refused(
         match(tmp_path / "matched", stream, rules, written(tmp_path / "files", [[row]]))
 
 
+_MILLION = """
+import sys
+from pathlib import Path
+from tests.reflections.million_rows import main
+main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
+"""
+
+
 @pytest.mark.slow
 def test_a_million_rows_take_less_than_500_megabytes(made: tuple[Artifact, EncodingRules], tmp_path: Path) -> None:
     tokenizer = made[1].place
     assert isinstance(tokenizer, Artifact) and tokenizer.folder is not None
     arguments = [str(tmp_path), str(tokenizer.folder), "1000000"]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.reflections.million_rows", *arguments],
+        [sys.executable, "-c", _MILLION, *arguments],
         capture_output=True,
         text=True,
         check=False,
