@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -54,7 +54,7 @@ class Question:
         fields: that the JSON object of a reply must have; none for plain text.
     """
 
-    messages: Sequence[dict[str, str]]
+    messages: Sequence[Mapping[str, str]]
     seed: int
     fields: Sequence[str] = ()
 

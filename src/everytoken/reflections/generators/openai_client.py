@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -50,9 +50,18 @@ class Endpoint:
     first_pause: float
 
 
+def _always() -> None:
+    """Say nothing of the process of a server that somebody else started."""
+
+
 @asynccontextmanager
-async def open_endpoint(endpoint: Endpoint) -> AsyncIterator[OpenAIGenerator]:
+async def open_endpoint(
+    endpoint: Endpoint, check_process: Callable[[], None] = _always
+) -> AsyncIterator[OpenAIGenerator]:
     """Give the generator of an endpoint, after it has answered two trial questions.
+
+    Args:
+        check_process: raises `GeneratorError` where the process of the server has ended.
 
     Raises:
         GeneratorError: the server is not there, or refuses what every request has.
@@ -68,7 +77,7 @@ async def open_endpoint(endpoint: Endpoint) -> AsyncIterator[OpenAIGenerator]:
     async with openai.AsyncOpenAI(
         base_url=endpoint.address, api_key=key, max_retries=0, timeout=endpoint.timeout, http_client=http
     ) as client:
-        generator = OpenAIGenerator(client, endpoint, key, facts)
+        generator = OpenAIGenerator(client, endpoint, key, facts, check_process)
         await generator.try_out()
         yield generator
 
@@ -84,6 +93,7 @@ class OpenAIGenerator:
     endpoint: Endpoint
     key: str
     facts: dict[str, Any]
+    check_process: Callable[[], None]
     failures: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -105,7 +115,8 @@ class OpenAIGenerator:
         return answer
 
     async def check(self) -> None:
-        """Check that the server still lists the model."""
+        """Check that the server runs and still lists the model."""
+        self.check_process()
         await asyncio.to_thread(served_model, self.endpoint.address, self.key, self.facts["model"])
 
     async def try_out(self) -> None:
@@ -114,7 +125,7 @@ class OpenAIGenerator:
         Raises:
             GeneratorError: the server refuses it.
         """
-        said = []
+        said: list[tuple[str | None, str | None] | None] = []
         for _ in range(2):
             try:
                 reply = await self._send(_TRIAL, _TRIAL_SEED, _TRIAL_TOKENS)
@@ -148,6 +159,7 @@ class OpenAIGenerator:
         except openai.APIStatusError as error:
             raise self._of_status(error.status_code, str(error)) from error
         except (openai.APIConnectionError, openai.APIResponseValidationError, ValueError) as error:
+            self.check_process()
             cause = error.__cause__ or error
             raise RequestFailed("connection", f"{type(cause).__name__}: {cause}") from error
 

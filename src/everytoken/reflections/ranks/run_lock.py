@@ -63,8 +63,8 @@ def lock_found(root: Path, name: str, value: str) -> None:
 def _require_new(root: Path) -> None:
     if found := sorted(path.name for path in root.iterdir() if path.name.isdigit()):
         raise ReflectionError(
-            f"{root} has results ({', '.join(found[:5])}) and no {RUN_CONFIG}: nothing says what was asked. Give the run "
-            "another folder, or remove these"
+            f"{root} has results ({', '.join(found[:5])}) and no {RUN_CONFIG}: nothing says what was asked. Give the "
+            "run another folder, or remove these"
         )
 
 
@@ -79,7 +79,7 @@ def _compare(root: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None
         raise ReflectionError(
             f"{root / RUN_CONFIG}: what the run was started with has changed, and its results would be of two kinds.\n"
             + "\n".join(lines)
-            + "\nRestore the old values; or give the run another folder (an alias, or globals.yml: data), and begin anew."
+            + "\nRestore the old values; or give the run another folder (an alias, or globals.yml: data) and start it there."
         )
 
 

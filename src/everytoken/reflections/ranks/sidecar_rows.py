@@ -33,9 +33,7 @@ def row_groups(file: pq.ParquetFile, first: int, end: int) -> Iterator[tuple[int
         start = stop
 
 
-def sidecar_batches(
-    path: Path, first: int, end: int, columns: Collection[str]
-) -> Iterator[tuple[int, pa.RecordBatch]]:
+def sidecar_batches(path: Path, first: int, end: int, columns: Collection[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield the number of its first row, and a batch, of the rows [first, end).
 
     Raises:
