@@ -60,7 +60,7 @@ class Served:
     async def chat(self, request: ChatRequest, http: Request) -> Response:
         """Answer a chat."""
         self._check_model(request.model)
-        prompt = await asyncio.to_thread(self._chat_prompt, request.messages)
+        prompt = await asyncio.to_thread(self._chat_prompt, request)
         self._check_prompts([prompt], "messages")
         number = next(self.numbers)
         parameters = request.parameters(

@@ -79,7 +79,7 @@ def _compare(root: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None
         raise ReflectionError(
             f"{root / RUN_CONFIG}: what the run was started with has changed, and its results would be of two kinds.\n"
             + "\n".join(lines)
-            + "\nRestore the old values; or give the run another folder (an alias, or globals.yml: data) and start it there."
+            + "\nRestore the old values; or give the run another folder (an alias, or globals.yml: data)."
         )
 
 

@@ -39,7 +39,7 @@ def sidecar_batches(path: Path, first: int, end: int, columns: Collection[str]) 
     Raises:
         ReflectionError: a column is missing.
     """
-    with pq.ParquetFile(path) as file:
+    with pq.ParquetFile(path, page_checksum_verification=True) as file:
         if missing := sorted(set(columns) - set(file.schema_arrow.names)):
             raise ReflectionError(f"{path} is no sidecar of an annotated stream: it has no columns {missing}")
         for group, start, _ in row_groups(file, first, end):
