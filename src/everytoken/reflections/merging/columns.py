@@ -150,8 +150,8 @@ class _Merging:
         if result.get("doc_id") != doc_id:
             raise ReflectionError(
                 f"{self._rank.results}: the result of row {row:,} is of the document {result.get('doc_id')!r}, and the "
-                f"sidecar {self._sidecar} has {doc_id!r} there: they are of two streams. Merge with the stream that was "
-                "asked about, or generate again in another folder"
+                f"sidecar {self._sidecar} has {doc_id!r} there: they are of two streams. Merge with the stream that "
+                "was asked about, or generate again in another folder"
             )
         own = {name: self._text(result.get(name, value)) for name, value in self._defaults.items()}
         status = str(result.get("status", "ok"))

@@ -123,8 +123,8 @@ class _RunColumns:
         """Check that no row is behind the end of the sidecar."""
         if self._left is not None or next(self._batches, None) is not None:
             raise ReflectionError(
-                f"{self._base} has {rows:,} rows, and the columns of {self.run.name} have rows behind them. Export into "
-                "the sidecar of the stream that was asked about"
+                f"{self._base} has {rows:,} rows, and the columns of {self.run.name} have rows behind them. Export "
+                "into the sidecar of the stream that was asked about"
             )
 
 

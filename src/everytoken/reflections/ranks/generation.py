@@ -94,7 +94,7 @@ class GenerationPlan:
             **given.seeds.model_dump(),
             "canaries": given.canaries.model_dump(exclude={"facts"}),
             "prompts": given.prompts.versions.model_dump(),
-            "sha256": self.builder().digests(),
+            "sha256": self.builder().digests,
             "sidecar": {"sha256": self._sidecar_digest(), **sidecar_facts(self.sidecar)},
             "tokenizer": self.stream.statistics["tokenizer"],
             "special_tokens_in_text": self.rules.special_tokens_in_text,
