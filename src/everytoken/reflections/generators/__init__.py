@@ -1,0 +1,22 @@
+"""Who writes the texts: a server with OpenAI's API, one that a rank starts, or a small model in the process itself."""
+
+from typing import TYPE_CHECKING
+
+from everytoken.lazy_imports import exports
+
+if TYPE_CHECKING:
+    from everytoken.reflections.generators.asking import (
+        Answer,
+        FailureKind,
+        Generator,
+        GeneratorError,
+        Question,
+        RequestFailed,
+    )
+    from everytoken.reflections.generators.embedded import open_embedded
+    from everytoken.reflections.generators.openai_client import Endpoint, open_endpoint
+    from everytoken.reflections.generators.opening import first_pause, model_identity, open_generator
+    from everytoken.reflections.generators.retries import pause
+    from everytoken.reflections.generators.task_server import RunningServer, ServerCommand, task_server
+
+__getattr__, __dir__ = exports(__name__, __file__)
