@@ -14,6 +14,7 @@ import pytest
 
 from everytoken.corpus.upstreams import UpstreamFile
 from everytoken.reflections import ReflectionError, find_run
+from everytoken.reflections.merging import columns_schema
 from everytoken.reflections.published import (
     MatchedStatistics,
     match_published_reflections,
@@ -177,7 +178,7 @@ def test_only_windows_of_the_range_are_looked_at(made: tuple[Artifact, EncodingR
     matched = match(tmp_path / "matched", stream, rules, written(tmp_path / "files", [in_range]), rows=(40, 90))
     assert matched.statistics_as(MatchedStatistics)["faults"] == {}
     store = Store(tmp_path / "columns")
-    store.save(row_ranges((40, 90), 20).map(published_columns, matched=matched), Inline())
+    store.save(row_ranges((40, 90), 20).map(published_columns, matched=matched, stream=stream), Inline())
     columns = store.load()
     assert [part.rows for part in columns] == [20, 20, 10]
     found = [row for part in columns for batch in part.batches() for row in batch.to_pylist()]
@@ -240,16 +241,10 @@ def test_a_million_rows_take_less_than_500_megabytes(made: tuple[Artifact, Encod
 
 
 def columns_of(rows: Sequence[Row], folder: Path) -> Shards:
-    schema = pa.schema(
-        [
-            pa.field("row", pa.int64()),
-            pa.field("doc_id", pa.large_string()),
-            pa.field("status", pa.string()),
-            *find_run("reflections")[0].schema(),
-        ]
-    )
-    defaults = {"status": "ok", **find_run("reflections")[0].defaults()}
-    return stored(folder, [pa.Table.from_pylist([{**defaults, **row} for row in rows], schema=schema)], batch_rows=7)
+    reflections = find_run("reflections")[0]
+    defaults = {"status": "ok", "canary_in_1p": None, "canary_in_3p": None, **reflections.defaults()}
+    table = pa.Table.from_pylist([{**defaults, **row} for row in rows], schema=columns_schema(reflections))
+    return stored(folder, [table], batch_rows=7)
 
 
 def test_a_release_has_reflections_of_texts_that_it_may_hold_and_no_quotation(

@@ -18,6 +18,7 @@ from pydantic import (
     model_validator,
 )
 
+from everytoken.corpus.ingestion import Upstream
 from everytoken.redaction import is_url, require_bare_folder
 from everytoken.tagged_unions import keys_of_the_chosen_kind
 
@@ -204,12 +205,26 @@ class SplicingParameters(_Parameters):
     canaries: Literal["splice", "bare", "drop"]
 
 
+class PublishedReflections(_Parameters):
+    """Reflections that somebody published, in place of a generator.
+
+    ``upstream``: the parquet files. ``allow``: kinds of faults that do not end the run; all are counted and listed:
+    ``changed`` (another text of an id), ``ambiguous`` (repeated documents that are not equally many), ``gone`` (no such
+    document), ``bad_index`` (outside the text). ``memory``: bytes for finding the documents; changes no byte.
+    """
+
+    upstream: Upstream
+    allow: tuple[Literal["changed", "ambiguous", "gone", "bad_index"], ...] = ()
+    memory: PositiveInt
+
+
 class ReflectionParameters(_Parameters):
     """All generation runs of an environment, and how their texts are spliced.
 
     ``rows``: first row of the annotated split, and the row behind the last one; null for all. ``rows_per_task``: rows
     of a rank. ``include_reflection_3p``: whether runs with two voices ask for the third person. ``max_attempts``: of a
-    document. ``allow_missing``: whether rows without a result may be merged, as empty texts.
+    document. ``allow_missing``: whether rows without a result may be merged, as empty texts. ``published``: where the
+    columns of the run ``reflections`` are from in place of a generator; null: a generator writes them.
     """
 
     rows: tuple[NonNegativeInt, PositiveInt] | None = None
@@ -222,6 +237,7 @@ class ReflectionParameters(_Parameters):
     prompts: PromptFiles
     generator: GeneratorParameters = Field(discriminator="kind")
     splice: SplicingParameters
+    published: PublishedReflections | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections import Counter
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypedDict
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from everytoken.reflections.errors import ReflectionError
+from everytoken.reflections.merging import MergedStatistics, columns_schema
 from everytoken.reflections.published.match import MATCHED_FILE, PUBLISHED_FAULTS, MatchedStatistics
-from everytoken.reflections.registry import find_run
+from everytoken.reflections.ranks import TOKENS, sidecar_batches
+from everytoken.reflections.registry import GenerationRun, find_run
 from everytoken.shards import Artifact, Part, Rows, Shards, value_digest, versioned
+from everytoken.tokens.streams import SIDECAR_FILE
 
-_BATCH_ROWS = 8_192
+NOT_PUBLISHED = "not_published"
 
 
 def require_no_fault(matched: Artifact, allowed: Sequence[str]) -> None:
@@ -28,7 +32,8 @@ def require_no_fault(matched: Artifact, allowed: Sequence[str]) -> None:
         ReflectionError: there are faults of another kind.
     """
     counts = matched.statistics_as(MatchedStatistics)["faults"]
-    if fatal := {name: counts[name] for name in PUBLISHED_FAULTS if name in counts and name not in allowed}:
+    fatal = {name: counts[name] for name in PUBLISHED_FAULTS if name in counts and name not in allowed}
+    if fatal:
         found = ", ".join(f"{count:,} {name}" for name, count in fatal.items())
         raise ReflectionError(
             f"of the published reflections, {found}. faults.parquet in the folder of the match lists each row. Check "
@@ -43,58 +48,66 @@ def row_ranges(rows: tuple[int, int], rows_per_task: int) -> Shards:
     return Shards.from_values(values, [value_digest(value) for value in values])
 
 
-class PublishedColumnCounts(TypedDict):
-    """Statistics of `published_columns`: rows of the range, with a reflection, and without."""
-
-    rows: int
-    ok: int
-    not_published: int
-
-
 @versioned("published_columns", 1)
-def published_columns(part: Part, *, matched: Artifact) -> Rows:
-    """Return the reflected rows of a range: row, doc_id, status ``ok``, the columns of the run.
+def published_columns(part: Part, *, matched: Artifact, stream: Artifact) -> Rows:
+    """Return the columns of a range, as a merge of results gives them.
 
-    Columns that are not published have the value of a row without a reply.
+    A row without a published reflection has the status ``not_published``. Columns that are not published have the value
+    of a row without a reply, and tokens are not counted.
 
     Args:
         part: its value is a range, of `row_ranges`.
         matched: of `match_published_reflections`.
+        stream: the annotated stream; only the sidecar is read.
     """
     run, _ = find_run(matched.statistics_as(MatchedStatistics)["run"])
-    fields = [pa.field("row", pa.int64()), pa.field("doc_id", pa.large_string()), pa.field("status", pa.string())]
-    seen = [pa.field(name, pa.bool_()) for name in ("canary_in_1p", "canary_in_3p")]
-    schema = pa.schema([*fields, *run.schema(), *seen])
     first, end = part.value
-    return Rows(schema, _rows(matched.path(MATCHED_FILE), schema, run.defaults(), first, end))
+    published = _in_range(matched.path(MATCHED_FILE), first, end)
+    return Rows(columns_schema(run), _rows(run, published, stream.path(SIDECAR_FILE), first, end))
 
 
 def _rows(
-    path: Path, schema: pa.Schema, defaults: dict[str, object], first: int, end: int
-) -> Generator[pa.RecordBatch, None, PublishedColumnCounts]:
-    found = 0
-    for batch in _in_range(path, first, end):
-        found += batch.num_rows
-        columns = []
-        for field in schema:
-            if field.name in batch.schema.names:
-                columns.append(batch.column(field.name))
-            else:
-                value = "ok" if field.name == "status" else defaults.get(field.name)
-                columns.append(pa.array([value] * batch.num_rows, field.type))
-        yield pa.RecordBatch.from_arrays(columns, schema=schema)
-    return PublishedColumnCounts(rows=end - first, ok=found, not_published=end - first - found)
+    run: GenerationRun, published: Iterator[Mapping[str, Any]], sidecar: Path, first: int, end: int
+) -> Generator[pa.RecordBatch, None, MergedStatistics]:
+    schema, counts, canaries = columns_schema(run), Counter[str](), Counter[str]()
+    missing = {**dict.fromkeys(schema.names), **run.defaults()}
+    found = next(published, None)
+    for start, batch in sidecar_batches(sidecar, first, end, ["doc_id"]):
+        records = []
+        for row, doc_id in enumerate(batch.column(0).to_pylist(), start):
+            own: Mapping[str, Any] = {"status": NOT_PUBLISHED}
+            if found is not None and found["row"] == row:
+                own, found = {"status": "ok", **found}, next(published, None)
+                _count(run, own, counts, canaries)
+            records.append({**missing, **own, "row": row, "doc_id": doc_id})
+        yield pa.RecordBatch.from_pylist(records, schema=schema)
+    by_status = {NOT_PUBLISHED: end - first - counts["ok"], "ok": counts["ok"]}
+    return MergedStatistics(
+        rows=end - first,
+        by_status={name: count for name, count in by_status.items() if count},
+        with_point=counts["ok"] if run.index_column is not None else 0,
+        usable=counts["usable"],
+        with_1p=counts["with_1p"],
+        surrogates_replaced=0,
+        tokens=dict.fromkeys(TOKENS, 0),
+        canaries={fact: {"documents": count, "in_1p": 0, "in_3p": 0} for fact, count in sorted(canaries.items())},
+    )
 
 
-def _in_range(path: Path, first: int, end: int) -> Iterator[pa.RecordBatch]:
+def _count(run: GenerationRun, own: Mapping[str, Any], counts: Counter[str], canaries: Counter[str]) -> None:
+    fields = {field for name, field in run.text_columns.items() if (own[name] or "").strip()}
+    counts.update({"ok": 1, "usable": bool(fields), "with_1p": "reflection_1p" in fields})
+    if run.canary_column is not None and own[run.canary_column] is not None:
+        canaries[own[run.canary_column]] += 1
+
+
+def _in_range(path: Path, first: int, end: int) -> Iterator[Mapping[str, Any]]:
     """Yield the rows of a file, sorted by ``row``, that are in [first, end)."""
     with pq.ParquetFile(path) as parquet:
         for group in range(parquet.num_row_groups):
             column = parquet.metadata.row_group(group).column(0).statistics
             if column is not None and (column.max < first or column.min >= end):
                 continue
-            for batch in parquet.iter_batches(_BATCH_ROWS, row_groups=[group], use_threads=False):
-                rows = batch.column(0).to_numpy()
-                low, high = np.searchsorted(rows, [first, end]).tolist()
-                if low < high:
-                    yield batch.slice(low, high - low)
+            for batch in parquet.iter_batches(row_groups=[group], use_threads=False):
+                low, high = np.searchsorted(batch.column(0).to_numpy(), [first, end]).tolist()
+                yield from batch.slice(low, high - low).to_pylist()

@@ -25,7 +25,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from everytoken.corpus.upstreams import UpstreamFile
 from everytoken.outofcore import ExternalSort, in_order
@@ -38,6 +37,7 @@ from everytoken.reflections.published.tables import (
     stored_columns,
 )
 from everytoken.reflections.published.trained_text import TrainedTexts, open_trained_texts
+from everytoken.reflections.ranks import sidecar_batches
 from everytoken.reflections.registry import GenerationRun, find_run
 from everytoken.shards import Artifact, Built, Rows, versioned, write_rows
 from everytoken.tokens.streams import SIDECAR_FILE, TOKEN_LENGTHS_FILE
@@ -59,7 +59,6 @@ _FAULT_ROWS = pa.schema(
         ("doc_id", pa.large_string()),
     ]
 )
-_SIDECAR_ROWS = 2_048
 
 
 class MatchedStatistics(TypedDict):
@@ -162,9 +161,13 @@ class _Matching:
         array[:] = value
         return array
 
+    def _sidecar(self, columns: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
+        return sidecar_batches(self.stream.path(SIDECAR_FILE), *self.rows, columns)
+
     def _keyed(self) -> Iterator[npt.NDArray[Any]]:
         texts = open_trained_texts(self.rules)
-        for first, ids, whole, lengths in _sidecar(self.stream, self.rows):
+        for first, batch in self._sidecar(["doc_id", "text", "token_length"]):
+            ids, whole, lengths = (batch.column(name).to_pylist() for name in ("doc_id", "text", "token_length"))
             yield keyed(WINDOW, first, ids, [kept.text for kept in texts.kept(whole, lengths)])
         for table in self.tables:
             yield from self._keyed_table(table, texts)
@@ -262,8 +265,8 @@ class _Matching:
 
     def _documents(self) -> Iterator[_Documents]:
         """Yield the ids of all documents by place: windows, then published rows."""
-        for first, ids, _, _ in _sidecar(self.stream, self.rows, ["doc_id"]):
-            yield _Documents((WINDOW << 63) + first, ids, None, first)
+        for first, batch in self._sidecar(["doc_id"]):
+            yield _Documents((WINDOW << 63) + first, batch.column(0).to_pylist(), None, first)
         for table in self.tables:
             row = 0
             for batch in read_table(table, ["doc_id"]):
@@ -297,29 +300,6 @@ class _Documents:
             ],
             schema=_FAULT_ROWS,
         )
-
-
-def _sidecar(
-    stream: Artifact, rows: tuple[int, int], names: Sequence[str] = ("doc_id", "text", "token_length")
-) -> Iterator[tuple[int, list[str | None], list[str], list[int]]]:
-    """Yield number of the first, ids, texts and token lengths of the windows of a range, batch by batch."""
-    with pq.ParquetFile(stream.path(SIDECAR_FILE)) as parquet:
-        number = 0
-        for group in range(parquet.num_row_groups):
-            size = parquet.metadata.row_group(group).num_rows
-            if number + size <= rows[0] or number >= rows[1]:
-                number += size
-                continue
-            for batch in parquet.iter_batches(
-                _SIDECAR_ROWS, row_groups=[group], columns=list(names), use_threads=False
-            ):
-                first, end = max(rows[0] - number, 0), min(rows[1] - number, batch.num_rows)
-                if first < end:
-                    held = batch.slice(first, end - first)
-                    ids, *others = (held.column(name).to_pylist() for name in names)
-                    texts, lengths = others or ([], [])
-                    yield number + first, ids, texts, lengths
-                number += batch.num_rows
 
 
 def _without_blank_canaries(batch: pa.RecordBatch, run: GenerationRun) -> pa.RecordBatch:

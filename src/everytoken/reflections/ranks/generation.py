@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from everytoken.reflections.errors import ReflectionError
 from everytoken.reflections.generators import first_pause, model_identity, open_generator
 from everytoken.reflections.parameters import ReflectionParameters
 from everytoken.reflections.prompts import RequestBuilder
@@ -23,6 +22,7 @@ from everytoken.reflections.ranks.rank_loop import (
 )
 from everytoken.reflections.ranks.requests_of_rows import RowRequests
 from everytoken.reflections.ranks.result_lines import LineFile, done_rows
+from everytoken.reflections.ranks.row_range import rows_of
 from everytoken.reflections.ranks.run_lock import lock_found
 from everytoken.reflections.ranks.sidecar_rows import sidecar_facts, sidecar_rows
 from everytoken.reflections.registry import find_run
@@ -56,19 +56,8 @@ class GenerationPlan:
         return self.stream.path(SIDECAR_FILE)
 
     def rows(self) -> tuple[int, int]:
-        """Return the first row, and the row behind the last one.
-
-        Raises:
-            ReflectionError: the split has fewer rows.
-        """
-        there = int(self.stream.statistics["windows"])
-        first, end = self.parameters.rows or (0, there)
-        if end > there:
-            raise ReflectionError(
-                f"reflection.rows is [{first:,}, {end:,}), and the annotated stream {self.stream.folder} has {there:,} "
-                "rows. Correct reflection.rows; null for all"
-            )
-        return first, end
+        """Return the first row, and the row behind the last one; see `rows_of`."""
+        return rows_of(self.parameters.rows, self.stream)
 
     def builder(self) -> RequestBuilder:
         """Return what builds the requests; its files are read and checked."""

@@ -1,0 +1,83 @@
+"""Published reflections in place of a generator: files -> matches with windows -> columns."""
+
+from __future__ import annotations
+
+from kedro.pipeline import Node
+
+from everytoken.corpus.ingestion import Upstream
+from everytoken.corpus.upstreams import UpstreamFile
+from everytoken.parameters import ReflectionParameters, TokenizationParameters
+from everytoken.reflections import GENERATION_RUNS, ReflectionError
+from everytoken.reflections.published import (
+    match_published_reflections,
+    published_columns,
+    require_no_fault,
+    row_ranges,
+)
+from everytoken.reflections.ranks import rows_of
+from everytoken.shards import Artifact, Shards, plan_artifact
+
+_RUN = "reflections"
+
+
+def find_published_reflections(parameters: ReflectionParameters) -> dict[str, Upstream]:
+    """Return where published reflections are; saving it lists the files."""
+    if parameters.published is None:
+        raise ReflectionError("reflection.published is null: name the upstream of published reflections")
+    return {_RUN: parameters.published.upstream}
+
+
+def match_reflections(
+    published_reflection_files: dict[str, list[UpstreamFile]],
+    annotated_stream: Artifact,
+    tokenizer: Artifact,
+    parameters: ReflectionParameters,
+    tokenization: TokenizationParameters,
+) -> Artifact:
+    """Find the window of each published reflection: by document id, trained text and occurrence."""
+    files = published_reflection_files[_RUN]
+    return plan_artifact(
+        match_published_reflections,
+        stream=annotated_stream,
+        run=_RUN,
+        files=files,
+        digests=[file.planned_digest() for file in files],
+        rules=tokenization.encoding_rules(tokenizer),
+        rows=rows_of(parameters.rows, annotated_stream),
+        memory=parameters.published.memory if parameters.published else 0,
+    )
+
+
+def take_columns(reflection_matches: Artifact, annotated_stream: Artifact, parameters: ReflectionParameters) -> Shards:
+    """Refuse faults that are not allowed; plan the columns of the windows, a part for each range of rows."""
+    require_no_fault(reflection_matches, parameters.published.allow if parameters.published else ())
+    ranges = row_ranges(rows_of(parameters.rows, annotated_stream), parameters.rows_per_task)
+    return ranges.map(published_columns, matched=reflection_matches, stream=annotated_stream)
+
+
+def published_columns_nodes() -> list[Node]:
+    """Return the nodes that make the columns of the run ``reflections`` without a generator."""
+    return [
+        Node(
+            find_published_reflections,
+            "params:reflection",
+            "published_reflection_files",
+            name="find_published_reflections",
+            tags=["listing"],
+        ),
+        Node(
+            match_reflections,
+            [
+                *("published_reflection_files", "annotated_stream", "tokenizer"),
+                *("params:reflection", "params:tokenization"),
+            ],
+            "reflection_matches",
+            name="match_reflections",
+        ),
+        Node(
+            take_columns,
+            ["reflection_matches", "annotated_stream", "params:reflection"],
+            f"{GENERATION_RUNS[_RUN].name}_columns",
+            name="take_columns",
+        ),
+    ]
