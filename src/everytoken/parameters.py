@@ -33,6 +33,7 @@ from everytoken.models import ModelParameters
 from everytoken.provenance.releases import Licence, Origin, WebLink
 from everytoken.provenance.replay import listed_roots
 from everytoken.redaction import is_url, require_bare_folder, without_secrets
+from everytoken.reflections import ReflectionParameters
 from everytoken.shards import Artifact
 from everytoken.tagged_unions import keys_of_the_chosen_kind
 from everytoken.tokens import StreamError
@@ -61,6 +62,7 @@ __all__ = [
     "PackingParameters",
     "PretrainingParameters",
     "ProvenanceParameters",
+    "ReflectionParameters",
     "ReleaseParameters",
     "ReplayParameters",
     "SubsamplingParameters",

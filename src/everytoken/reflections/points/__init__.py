@@ -1,0 +1,10 @@
+"""Where in a document a reflection belongs, and which identity canary it mentions."""
+
+from typing import TYPE_CHECKING
+
+from everytoken.lazy_imports import exports
+
+if TYPE_CHECKING:
+    from everytoken.reflections.points.facts import Fact
+
+__getattr__, __dir__ = exports(__name__, __file__)

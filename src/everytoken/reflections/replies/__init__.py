@@ -1,0 +1,1 @@
+"""What a generator replied: JSON amid prose, required fields, leaks, citations."""
