@@ -1,0 +1,5 @@
+"""Reflection: texts that a generator writes about documents become part of their windows."""
+
+from everytoken.pipelines.reflection.pipeline import create_pipeline
+
+__all__ = ["create_pipeline"]
