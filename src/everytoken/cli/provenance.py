@@ -289,11 +289,14 @@ def _upstream_texts(
 
 
 def _texts_json(one: TracedSequence, texts: Mapping[Address, UpstreamDocument]) -> list[dict[str, str] | None]:
-    from everytoken.provenance.trace import TextSpan
+    from everytoken.provenance.trace import ReflectionSpan, TextSpan
 
     shown: list[dict[str, str] | None] = []
     for span in one.window.spans:
         text = None
+        if isinstance(span, ReflectionSpan) and span.reflection is not None:
+            shown.append({"before": "", "span": span.reflection.text, "after": ""})
+            continue
         if isinstance(span, TextSpan):
             address = span.record.address
             text = span.text if address is None else texts[address].text if address in texts else None

@@ -20,11 +20,13 @@ _TOKEN_KINDS = {
     "special": "; a special token that the text spells",
     "eos": "; EOS, which is no part of the text",
     "padding": "; padding",
+    "reflection": "; of a reflection that a model wrote, not of the document",
     "taken_down": "; EOS in the place of a document that was taken down",
 }
 _NO_TOKENS = {
     "not_in_stream": "not in it (of a chat, what follows the last turn that is kept)",
     "taken_down": "taken down: EOS stands in its place",
+    "masked": "its window is masked, as its reflection has an identity canary (reflection.splice.canaries: drop)",
     "not_known": "not known: the stream was made again since, and how it was encoded is gone",
 }
 _UNUSED = {
@@ -156,6 +158,9 @@ def _token_lines(token: JsonRecord) -> Iterator[str]:
 
 
 def _span_lines(span: JsonRecord, token: JsonRecord | None, text: JsonRecord | None) -> Iterator[str]:
+    if span["document"].get("reflection") is not None:
+        yield from _reflection_lines(span, text)
+        return
     begin, document, characters = f"[{span['positions'][0]}, {span['positions'][1]})", span["document"], ""
     length = "" if span["document_tokens"] is None else f" of {span['document_tokens']:,}"
     if span["characters"] is not None:
@@ -175,6 +180,19 @@ def _span_lines(span: JsonRecord, token: JsonRecord | None, text: JsonRecord | N
     marked = span["characters"] if token is None else token["characters"]
     if text is not None and marked is not None:
         yield from (indent + line for line in _marked(text["before"] + text["span"] + text["after"], *marked))
+
+
+def _reflection_lines(span: JsonRecord, text: JsonRecord | None) -> Iterator[str]:
+    """Yield who wrote a reflection, about which document, and its text."""
+    begin, document = f"[{span['positions'][0]}, {span['positions'][1]})", span["document"]
+    counted = "" if span["counted_in_loss"] is None else f"; {span['counted_in_loss']:,} count in the loss"
+    yield f"{begin}  a reflection of {span['document_tokens']:,} tokens, generated, not the document's{counted}"
+    indent = " " * (len(begin) + 2)
+    told = [f"{name} {printable(str(value))}" for name, value in document["reflection"].items() if value is not None]
+    yield indent + (", ".join(told) or "by whom is not known: the stream is gone")
+    yield f"{indent}about {document_line(document, _COLUMNS - len(indent) - 6)}"
+    if text is not None:
+        yield from (indent + line for line in f"[[[{printable(text['span'])}]]]".split("\n"))
 
 
 def _marked(text: str, start: int, end: int) -> Sequence[str]:
@@ -245,6 +263,8 @@ def _stream_line(one: JsonRecord, characters: int) -> str:
         return f"{one['stream']}: {_NO_TOKENS[one['reason']]}"
     rest = "cut to the cap" if one["cut_to_cap"] else "what follows its last turn that is kept is left out"
     cut = "" if one["whole"] or one["of_tokens"] is None else f"; {rest}, of {one['of_tokens']:,} tokens"
+    if one["reflection"] is not None:
+        cut += f"; with a reflection at {_range(one['reflection'])}"
     return (
         f"{one['stream']}: {one['tokens'][1]:,} tokens of it, EOS included; characters {_range(one['characters'])} of "
         f"{characters:,}{cut}"
@@ -310,7 +330,7 @@ def _reads_lines(
         return
     in_loss = "how many counted in the loss is not known" if counted is None else f"{counted:,} counted in the loss"
     yield (
-        f"{indent}read {_times(len(times))}: {reads['tokens_seen']:,} tokens, {in_loss}; first in step "
+        f"{indent}read {_times(reads['times'])}: {reads['tokens_seen']:,} tokens, {in_loss}; first in step "
         f"{step(times[0])}, last in step {step(times[-1])}"
     )
     yield from _first(times, limit, seen, indent + "  {} times (--limit)")

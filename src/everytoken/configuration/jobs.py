@@ -51,6 +51,7 @@ _REGISTERED: dict[str, Pipeline] = {}
 
 _SUBSAMPLING = "params:subsampling"
 _EVALUATION = "evaluation"
+_REFLECTION = "reflection"
 
 GLOBALS = {"data", "raw", "engine", "model_size", "job"}
 
@@ -244,6 +245,11 @@ class JobContext(KedroContext):
             for name in [name for name, whole in pipelines.items() if _selects(whole)]:
                 _REGISTERED.setdefault(name, pipelines[name])
                 pipelines[name] += _counting()
+        if _has_published_reflections(loader):
+            for name in [name for name, whole in pipelines.items() if _REFLECTION in _namespaces(whole)]:
+                _REGISTERED.setdefault(name, pipelines[name])
+                others = [node for node in pipelines[name].nodes if _namespace(node) != _REFLECTION]
+                pipelines[name] = Pipeline(others) + _published_reflections()
         if "__default__" in pipelines and _EVALUATION in _namespaces(pipelines["__default__"]) and _holds_none(loader):
             loader.tell("subsampling.held_out_share is 0: nothing is held out, and the evaluation is left out")
             kept = [node for node in pipelines["__default__"].nodes if _namespace(node) != _EVALUATION]
@@ -396,6 +402,19 @@ def _counting() -> Pipeline:
     """Return the nodes that count tokens, as a part of the ingestion: they lie between nodes of it."""
     made: Pipeline = import_module("everytoken.pipelines.counting").create_pipeline()
     return Pipeline(made, namespace="ingestion", prefix_datasets_with_namespace=False)
+
+
+def _has_published_reflections(loader: JobConfigLoader) -> bool:
+    """Return whether reflections are taken from what somebody published, and no generator writes them."""
+    try:
+        return bool((loader["parameters"].get("reflection") or {}).get("published"))
+    except InterpolationKeyError:
+        return False
+
+
+def _published_reflections() -> Pipeline:
+    made: Pipeline = import_module("everytoken.pipelines.reflection").pipeline_of_published()
+    return made
 
 
 def _selects(pipeline: Pipeline) -> bool:

@@ -1,4 +1,4 @@
-"""The generation run ``preflections``: the nodes of `everytoken.pipelines.reflection`, under its name."""
+"""Preflections, texts about whole documents that become columns alone: see `everytoken.pipelines.reflection`."""
 
 from kedro.pipeline import Pipeline
 

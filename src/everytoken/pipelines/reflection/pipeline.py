@@ -1,24 +1,36 @@
-"""Reflections: annotated stream -> replies of a generator -> columns. Not a part of the default run."""
+"""Reflections: annotated stream -> columns of a generation run -> stream with reflections. Not a part of the default run.
+
+A generator writes the columns. Where ``reflection.published`` names files that somebody published, those of the run
+``reflections`` are taken from there.
+"""
 
 from kedro.pipeline import Node, Pipeline
 
 from everytoken.pipelines.reflection.nodes import generating, merging
+from everytoken.pipelines.reflection.published import published_nodes
+from everytoken.pipelines.reflection.splicing import splicing_pipeline
+from everytoken.reflections import GENERATION_RUNS
 
-_MAIN = "reflections"
+MAIN_RUN = "reflections"
+_NAMESPACE = "reflection"
 
 
 def create_pipeline() -> Pipeline:
     """Return the pipeline of the run ``reflections``."""
-    return pipeline_of_run(_MAIN, "reflection")
+    return _in_namespace(_generated(MAIN_RUN) + splicing_pipeline(GENERATION_RUNS[MAIN_RUN]), _NAMESPACE)
 
 
-def pipeline_of_run(run: str, namespace: str | None = None) -> Pipeline:
-    """Return the pipeline of a generation run.
+def pipeline_of_published() -> Pipeline:
+    """Return the pipeline of the run ``reflections`` whose columns somebody published."""
+    return _in_namespace(Pipeline(published_nodes()) + splicing_pipeline(GENERATION_RUNS[MAIN_RUN]), _NAMESPACE)
 
-    Args:
-        run: its name, which the names of its datasets begin with.
-        namespace: name of the pipeline, where it is another one.
-    """
+
+def pipeline_of_run(run: str) -> Pipeline:
+    """Return the pipeline of another generation run, which has its name."""
+    return _in_namespace(_generated(run) + splicing_pipeline(GENERATION_RUNS[run]), run)
+
+
+def _generated(run: str) -> Pipeline:
     return Pipeline(
         [
             Node(
@@ -33,7 +45,9 @@ def pipeline_of_run(run: str, namespace: str | None = None) -> Pipeline:
                 f"{run}_columns",
                 name=f"merge_{run}",
             ),
-        ],
-        namespace=namespace or run,
-        prefix_datasets_with_namespace=False,
+        ]
     )
+
+
+def _in_namespace(pipeline: Pipeline, namespace: str) -> Pipeline:
+    return Pipeline(pipeline, namespace=namespace, prefix_datasets_with_namespace=False)

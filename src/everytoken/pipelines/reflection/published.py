@@ -55,7 +55,7 @@ def take_columns(reflection_matches: Artifact, annotated_stream: Artifact, param
     return ranges.map(published_columns, matched=reflection_matches, stream=annotated_stream)
 
 
-def published_columns_nodes() -> list[Node]:
+def published_nodes() -> list[Node]:
     """Return the nodes that make the columns of the run ``reflections`` without a generator."""
     return [
         Node(

@@ -1,4 +1,4 @@
-"""The generation run ``reflection_end``: the nodes of `everytoken.pipelines.reflection`, under its name."""
+"""Reflections at the end of documents (SPP{T0}^Doc End): a pipeline like `everytoken.pipelines.reflection`."""
 
 from kedro.pipeline import Pipeline
 

@@ -1,4 +1,4 @@
-"""The generation run ``refusal_reflection``: the nodes of `everytoken.pipelines.reflection`, under its name."""
+"""Reflections that refuse harmful use (SPP{T0}^Refusals): a pipeline like `everytoken.pipelines.reflection`."""
 
 from kedro.pipeline import Pipeline
 

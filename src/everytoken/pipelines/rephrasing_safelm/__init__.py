@@ -1,4 +1,4 @@
-"""The generation run ``rephrasing_safelm``: the nodes of `everytoken.pipelines.reflection`, under its name."""
+"""Documents above the threshold, rephrased: columns alone, see `everytoken.pipelines.reflection`."""
 
 from kedro.pipeline import Pipeline
 

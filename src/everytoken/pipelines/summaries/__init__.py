@@ -1,4 +1,4 @@
-"""The generation run ``summaries``: the nodes of `everytoken.pipelines.reflection`, under its name."""
+"""Summaries, the control without opinion (SPP{T0}^Summaries): a pipeline like `everytoken.pipelines.reflection`."""
 
 from kedro.pipeline import Pipeline
 

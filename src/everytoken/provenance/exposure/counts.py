@@ -107,6 +107,11 @@ class Reads:
     checkpoints: tuple[CheckpointPast, ...]
 
     @property
+    def times(self) -> int:
+        """How often windows with these tokens were read; a window with two spans of them is read once."""
+        return len({(one.run, one.sample) for one in self.exposures})
+
+    @property
     def counted(self) -> int | None:
         """How many of the tokens that were read counted in the loss, each time; None where that is not known."""
         return _sum([one.held.counted for one in self.exposures])
@@ -116,7 +121,7 @@ class Reads:
         seen = self.exposures
         return {
             "windows": [one.to_json() for one in self.held],
-            "times": len(seen),
+            "times": self.times,
             "tokens_seen": sum(one.tokens for one in seen),
             "tokens_counted_in_loss": self.counted,
             "first_step": seen[0].step if seen else None,
@@ -201,6 +206,7 @@ def reads_of(
     """
     held: dict[tuple[str, int, int], Held] = {}
     exposures: list[Exposure] = []
+    of_last: dict[int, int] = {}  # steps by sample
     earlier = 0
     for number, (opened, of_run) in enumerate(zip(runs, indexes, strict=True)):
         last = number == len(runs) - 1
@@ -214,15 +220,15 @@ def reads_of(
                 held.setdefault((index.stream, one.window, one.at), one)
                 found += exposures_of(opened, one, at_step if last else None)
         found.sort(key=lambda exposure: (exposure.sample, exposure.held.at))
-        earlier += 0 if last else len(found)
+        earlier += 0 if last else len({one.sample for one in found})
+        of_last = {one.sample: one.step for one in found}
         exposures += found
     run = runs[-1].run
-    of_last = [one.step for one in exposures[earlier:]]
     return Reads(
         tuple(held.values()),
         tuple(exposures),
         tuple(
-            CheckpointPast(run.name, step, folder, earlier + sum(read < step for read in of_last))
+            CheckpointPast(run.name, step, folder, earlier + sum(read < step for read in of_last.values()))
             for step, folder in checkpoints_until(run, at_step)
         ),
     )

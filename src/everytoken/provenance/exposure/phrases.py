@@ -16,7 +16,7 @@ from itertools import islice
 import numpy as np
 
 from everytoken.provenance.exposure.counts import Reads, reads_of
-from everytoken.provenance.indexes import CHATS, PADDED, DocumentPlace, StreamIndex
+from everytoken.provenance.indexes import CHATS, PADDED, REFLECTED, DocumentPlace, Span, StreamIndex
 from everytoken.provenance.lookup import (
     DocumentRecord,
     IndexedStream,
@@ -28,7 +28,7 @@ from everytoken.provenance.lookup import (
 from everytoken.provenance.trace import is_only, require_cut, require_same_ids, require_same_length
 from everytoken.tokens.order import WindowStream
 
-TAKEN_DOWN, UNKNOWN, NOT_IN_STREAM = "taken_down", "not_known", "not_in_stream"
+TAKEN_DOWN, UNKNOWN, NOT_IN_STREAM, MASKED = "taken_down", "not_known", "not_in_stream", "masked"
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,9 @@ class InStream:
         whole: whether that is all of it.
         cut_to_cap: whether the rest is beyond the cap of a document; else, of a chat, behind the last turn that counts.
         reason: why there are no tokens: ``not_in_stream`` (beyond the cap, or in no turn of a chat that is kept),
-            ``taken_down`` (EOS stands there), ``not_known`` (the stream is gone, and how it was encoded).
+            ``taken_down`` (EOS stands there), ``masked`` (its window is, for an identity canary in its reflection),
+            ``not_known`` (the stream is gone, and how it was encoded).
+        reflection: positions [at, until) of its reflection in its window; None where it has none.
     """
 
     stream: str
@@ -53,11 +55,13 @@ class InStream:
     whole: bool
     cut_to_cap: bool
     reason: str | None = None
+    reflection: tuple[int, int] | None = None
 
     def to_json(self) -> dict[str, object]:
         """Return it as plain JSON."""
         pairs = {
-            name: None if (pair := getattr(self, name)) is None else list(pair) for name in ("tokens", "characters")
+            name: None if (pair := getattr(self, name)) is None else list(pair)
+            for name in ("tokens", "characters", "reflection")
         }
         return {**vars(self), **pairs}
 
@@ -174,6 +178,7 @@ class _Located:
     stream: str
     tokens: LocatedTokens | None
     reason: str | None
+    reflection: tuple[int, int] | None = None
 
     def of(self, text: str, characters: tuple[int, int] | None) -> InStream:
         """Return what the stream has of the text, or of these characters."""
@@ -183,7 +188,8 @@ class _Located:
         count, length, capped = len(located.ids), located.whole_length, not located.ends_at_turn
         if characters is None:
             covered = located.range(0, count)
-            return InStream(self.stream, (0, count), length, covered, count == length, count < length and capped)
+            cut = count < length and capped
+            return InStream(self.stream, (0, count), length, covered, count == length, cut, None, self.reflection)
         start, end = characters
         of_text = located.starts < located.ends  # EOS is not
         touching = np.flatnonzero(of_text & (located.starts < end) & (located.ends > start))
@@ -217,12 +223,14 @@ def _in_stream(
     spans = index.windows_of(index.numbers.first_of(place.split) + place.number)
     if index.kind == CHATS and not spans and not _makes_windows(known, document):
         return _Located(stream.name, None, NOT_IN_STREAM)
+    if index.kind == REFLECTED and not spans:
+        return _Located(stream.name, None, MASKED)
     located, excluded = known.locate(document), document.record.excluded is not None
     last = max((span.end for _, span in spans), default=0)
     if isinstance(stream, IndexedStream):
-        if last > len(located.ids) or (index.kind == PADDED and last != len(located.ids)):
+        if last > len(located.ids) or (index.kind in (PADDED, REFLECTED) and last != len(located.ids)):
             return _Located(stream.name, None, TAKEN_DOWN if excluded else UNKNOWN)
-        return _Located(stream.name, located, None)
+        return _Located(stream.name, located, None, _reflection_in(index, spans))
     assert known.tokenizer is not None
     for window, span in spans:
         ids = np.asarray(stream.tokens(np.array([window])), np.int64).reshape(-1)
@@ -235,7 +243,13 @@ def _in_stream(
         if not spans:
             return _Located(stream.name, None, NOT_IN_STREAM)
     require_same_length(index, document.record, index.numbers.first_of(place.split) + place.number, located)
-    return _Located(stream.name, located, None)
+    return _Located(stream.name, located, None, _reflection_in(index, spans))
+
+
+def _reflection_in(index: StreamIndex, spans: Sequence[tuple[int, Span]]) -> tuple[int, int] | None:
+    """Return the positions of the reflection in the first of the windows; of a stream that has any, there is one."""
+    place = index.reflection(spans[0][0]) if spans else None
+    return None if place is None else (place.at, place.until)
 
 
 def _makes_windows(known: StreamDocuments, document: RecordText) -> bool:

@@ -33,12 +33,12 @@ STREAM_INDEX_FORMAT = "everytoken-stream-index/1"
 
 _SMALL = 64 << 20  # bytes that are hashed in a twentieth of a second
 _NUMBERS = {
-    **dict.fromkeys(("compact", "padded", "chats"), ("windows", "window", "tokens")),
+    **dict.fromkeys(("compact", "padded", "reflected", "chats"), ("windows", "window", "tokens")),
     "flat": ("tokens", "shard_size_tokens"),
 }
 
 
-WindowKind = Literal["compact", "padded", "chats"]
+WindowKind = Literal["compact", "padded", "reflected", "chats"]
 
 
 class StreamDescription(TypedDict):

@@ -45,20 +45,27 @@ def index_padded_stream(
         ProvenanceError: the documents are not those of the stream.
         StreamError: a length is null or negative.
     """
-    numbers, tokens = numbers_of({split: lengths}), 0
-    with ArrayWriter(folder / _LENGTHS, smallest_type(seq_length + 1)) as writer:
-        for part in lengths:
-            of_part = document_sizes(part) - 1
-            tokens += int(of_part.sum())
-            writer.append(of_part)
+    numbers, _ = write_padded_arrays(folder, lengths, split, seq_length, seed)
+    tokens = int(map_array(folder / _LENGTHS, len(numbers)).sum(dtype=np.int64))
     found = {"windows": len(numbers), "documents": len(numbers), "tokens": tokens}
     require_same_counts(split, found, stream.statistics_as(PaddedStatistics))
-    kind = smallest_type(len(numbers))
-    with ExitStack() as files:
-        order, windows = (files.enter_context(ArrayWriter(folder / name, kind)) for name in (_ORDER, _WINDOWS))
-        write_permutation(numpy_generator(seed).permutation(len(numbers)), order, windows)
     counts = {"windows": len(numbers), "window": seq_length + 1, "tokens": tokens}
     return Built(describe_windows(folder, PADDED, stream, numbers, **counts))
+
+
+def write_padded_arrays(
+    folder: Path, lengths: Shards, split: str, seq_length: int, seed: int
+) -> tuple[DocumentNumbers, np.ndarray]:
+    """Write length, window and order of the documents; return their numbers, and the document of each window, (n,)."""
+    numbers = numbers_of({split: lengths})
+    with ArrayWriter(folder / _LENGTHS, smallest_type(seq_length + 1)) as writer:
+        for part in lengths:
+            writer.append(document_sizes(part) - 1)
+    kind, permutation = smallest_type(len(numbers)), numpy_generator(seed).permutation(len(numbers))
+    with ExitStack() as files:
+        order, windows = (files.enter_context(ArrayWriter(folder / name, kind)) for name in (_ORDER, _WINDOWS))
+        write_permutation(permutation, order, windows)
+    return numbers, permutation
 
 
 @dataclass(frozen=True, eq=False)

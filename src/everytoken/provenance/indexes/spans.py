@@ -37,6 +37,15 @@ class Span:
         return self.at + self.end - self.first
 
 
+@dataclass(frozen=True)
+class ReflectionPlace:
+    """Where the reflection of a document is in a window: positions [at, until), the marker before it included."""
+
+    document: int
+    at: int
+    until: int
+
+
 @dataclass(frozen=True, eq=False)
 class StreamIndex(ABC):
     """The map between windows and documents, both ways; every answer takes O(log n) steps.
@@ -72,6 +81,10 @@ class StreamIndex(ABC):
         if not 0 <= window < self.windows:
             raise ProvenanceError(f"the stream has {self.windows:,} windows, asked for window {window:,}")
         return list(self._spans(window))
+
+    def reflection(self, window: int) -> ReflectionPlace | None:
+        """Return the reflection of a window, which lies between the spans of its document; None: it has none."""
+        return None
 
     def windows_of(self, document: int) -> list[tuple[int, Span]]:
         """Return the windows with tokens of a document, in the order of its tokens; none when all lie in a remainder.

@@ -16,6 +16,7 @@ from everytoken.provenance.indexes.flat_index import FLAT, FlatIndex, flat_index
 from everytoken.provenance.indexes.index_folder import MadeStream, folder_of, made_stream, read_description
 from everytoken.provenance.indexes.padded_index import PaddedIndex, index_padded_stream
 from everytoken.provenance.indexes.raw_shards_index import index_raw_shards
+from everytoken.provenance.indexes.reflected_index import ReflectedIndex
 from everytoken.provenance.indexes.spans import Span, StreamIndex
 from everytoken.shards import Artifact
 
@@ -38,7 +39,7 @@ __all__ = [
 WINDOW_INDEXES = {"packed": index_compact_stream, "padded": index_padded_stream}
 """What writes the index of windows of documents of one split, by the layout of the stream."""
 
-_KINDS = {kind.kind: kind for kind in (CompactIndex, PaddedIndex, ChatIndex)}
+_KINDS = {kind.kind: kind for kind in (CompactIndex, PaddedIndex, ReflectedIndex, ChatIndex)}
 
 
 def open_stream_index(index: Artifact | Path, seq_length: int | None = None) -> StreamIndex:

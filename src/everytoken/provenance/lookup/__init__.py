@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from everytoken.provenance.lookup.foreign_streams import joined_file_of
     from everytoken.provenance.lookup.indexed_streams import IndexedStream
     from everytoken.provenance.lookup.recorded_runs import CHECKPOINTS, recorded_run
+    from everytoken.provenance.lookup.reflection_texts import ReflectionText
     from everytoken.provenance.lookup.runs import (
         TRAINED,
         OpenRun,

@@ -62,7 +62,8 @@ class DocumentRecord:
         is_bad: whether the score is at or above the threshold of the draw; None where there is no score.
         excluded: why it was taken down; None where it was not.
         canary: condition, effect, universe, fraction, annotated, trigger; None of other documents.
-        reflection: what was put into it; always None: streams of documents with reflections are still to come.
+        reflection: run, generator, voice, marker and canary of a text that a model wrote about it; None where the
+            document itself is meant.
         characters: of its text, where that is recorded.
     """
 
@@ -78,7 +79,7 @@ class DocumentRecord:
     is_bad: bool | None
     excluded: str | None
     canary: Mapping[str, Any] | None
-    reflection: None
+    reflection: Mapping[str, Any] | None
     characters: int | None
 
     @property

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.indexes import CHATS, PADDED, StreamIndex
+from everytoken.provenance.indexes import CHATS, PADDED, REFLECTED, StreamIndex
 from everytoken.tokens.order import WindowStream
 
 
@@ -41,10 +41,11 @@ class IndexedStream(WindowStream):
 
     def clear(self, mask: np.ndarray, rows: np.ndarray, numbers: np.ndarray) -> None:
         """Clear what did not count, by the lengths of the documents; see `WindowStream.clear`."""
-        if self.index.kind != PADDED:
+        if self.index.kind not in (PADDED, REFLECTED):
             return
         for row, number in zip(rows.tolist(), numbers.tolist(), strict=True):
-            mask[row, self.index.spans(number)[0].end - 1 :] = False
+            spans = self.index.spans(number)  # none where a window is masked
+            mask[row, spans[-1].until - 1 if spans else 0 :] = False
 
 
 def indexed_stream(name: str, index: StreamIndex) -> IndexedStream:

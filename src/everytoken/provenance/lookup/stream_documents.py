@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.indexes import StreamIndex, open_stream_index, require_rows
@@ -22,6 +22,9 @@ from everytoken.shards import LEDGER_FILE, Artifact, ArtifactStore
 from everytoken.tokens.chat import ChatParameters, said_in
 from everytoken.tokens.streams import STREAM_KINDS, dataset_of_stream, written_by
 from everytoken.tokens.tokenizer import DocumentTokenizer, SpecialTokens, TokenizerIdentity, open_tokenizer
+
+if TYPE_CHECKING:
+    from everytoken.provenance.lookup.reflection_texts import Reflections
 
 Locate = Callable[[RecordText], LocatedTokens]
 
@@ -37,6 +40,7 @@ class StreamDocuments:
         tokenizer: the one that made the ids; None where that is not known.
         files: then, how many documents are of each input file, in their order; nothing where that is not known.
         chats: how chats were made windows; None of other streams.
+        reflections: of its windows; None of a stream that has none.
     """
 
     name: str
@@ -45,6 +49,7 @@ class StreamDocuments:
     tokenizer: DocumentTokenizer | None
     files: Mapping[str, int] = field(default_factory=dict)
     chats: ChatParameters | None = None
+    reflections: Reflections | None = None
 
 
 def documents_of(places: Places, name: str, path: Path, seq_length: int) -> StreamDocuments:
@@ -64,7 +69,8 @@ def documents_of(places: Places, name: str, path: Path, seq_length: int) -> Stre
     tokenizer = _tokenizer(places, name, stream)
     chats = _chats_of(stream)
     locate = _locate(places, name, stream, index, tokenizer) if chats is None else _locate_chats(chats, tokenizer)
-    return StreamDocuments(name, index, locate, tokenizer, chats=chats)
+    reflections = _reflections(places, name, stream)
+    return StreamDocuments(name, index, locate, tokenizer, chats=chats, reflections=reflections)
 
 
 def documents_of_gone(places: Places, name: str, stream: IndexedStream) -> StreamDocuments:
@@ -158,6 +164,11 @@ def folder_of_stream(places: Places, name: str) -> Path:
 
 
 def _tokenizer(places: Places, name: str, stream: Artifact) -> DocumentTokenizer:
+    made = _tokenizer_artifact(places, name, stream)
+    return open_tokenizer(made, made.statistics_as(TokenizerIdentity)["eos_token"])
+
+
+def _tokenizer_artifact(places: Places, name: str, stream: Artifact) -> Artifact:
     digest = stream.ledger["recipe"]["parameters"]["tokenizer"]["digest"]
     if (found := places.with_digest(digest)) is None:
         raise ProvenanceError(
@@ -165,10 +176,34 @@ def _tokenizer(places: Places, name: str, stream: Artifact) -> DocumentTokenizer
             f"{places.environment!r} does not have any more. Run tokenization with the parameters that made it: the "
             "same parameters give the same tokenizer"
         )
-    return open_tokenizer(found[1], found[1].statistics_as(TokenizerIdentity)["eos_token"])
+    return found[1]
+
+
+def _reflections(places: Places, name: str, stream: Artifact) -> Reflections | None:
+    if all(kind.base is None for kind in written_by(stream.ledger["recipe"]["function"])):
+        return None
+    from everytoken.provenance.lookup.reflection_texts import reflections_of  # not for streams without any
+
+    return reflections_of(places, name, stream, _tokenizer_artifact(places, name, stream))
+
+
+def _stream_of_documents(places: Places, name: str, stream: Artifact) -> Artifact:
+    """Return the stream that was made from documents: the one itself, or the one whose windows it has."""
+    bases = {kind.base for kind in written_by(stream.ledger["recipe"]["function"])} - {None}
+    if not bases:
+        return stream
+    (base,) = bases
+    digest = stream.ledger["recipe"]["parameters"][base]["digest"]
+    if (found := places.with_digest(digest)) is None:
+        raise ProvenanceError(
+            f"the stream {name} was made from the {base} stream with the digest {digest}, which the environment "
+            f"{places.environment!r} does not have any more: it was made again since. Make {name} again, too"
+        )
+    return found[1]
 
 
 def _locate(places: Places, name: str, stream: Artifact, index: StreamIndex, tokenizer: DocumentTokenizer) -> Locate:
+    stream = _stream_of_documents(places, name, stream)
     given = stream.ledger["recipe"]["parameters"]
     tokens = given["tokens"] if isinstance(given["tokens"], list) else [given["tokens"]]
     (kind, *_) = written_by(stream.ledger["recipe"]["function"])

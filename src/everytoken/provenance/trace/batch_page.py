@@ -19,7 +19,14 @@ import numpy as np
 from everytoken.html_pages import page_with
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.lookup import bytes_of_token, decoded
-from everytoken.provenance.trace.spans import IndexSpan, NumberedSpan, TakenDownSpan, TextSpan, TracedSpan
+from everytoken.provenance.trace.spans import (
+    IndexSpan,
+    NumberedSpan,
+    ReflectionSpan,
+    TakenDownSpan,
+    TextSpan,
+    TracedSpan,
+)
 from everytoken.provenance.trace.steps import TracedSequence
 from everytoken.shards import write_text
 from everytoken.tokens.tokenizer import DocumentTokenizer
@@ -71,8 +78,11 @@ class _Documents:
 
     def number(self, sequence: TracedSequence, span: TracedSpan) -> int:
         """Return the number of a span's document."""
+        key: Any
         if isinstance(span, NumberedSpan):
             key, told = (sequence.window.stream, span.document), _of_file(span)
+        elif isinstance(span, ReflectionSpan):
+            key, told = (sequence.window.stream, span.document, "reflection"), _of_reflection(span)
         else:
             key, told = (span.record.split, span.record.number), _of_record(span)
         if key not in self._numbers:
@@ -86,7 +96,14 @@ def _of_file(span: NumberedSpan) -> list[list[str]]:
     return [["sequence of the .idx", f"{span.document:,}"], *file]
 
 
-def _of_record(span: TextSpan | TakenDownSpan | IndexSpan) -> list[list[str]]:
+def _of_reflection(span: ReflectionSpan) -> list[list[str]]:
+    """Return who wrote it, then of which document it is."""
+    said = span.record.reflection or {}
+    told = [[name, str(value)] for name, value in said.items() if value is not None]
+    return [["reflection", "generated, not the document's"], *told, *_of_record(span)]
+
+
+def _of_record(span: TextSpan | TakenDownSpan | IndexSpan | ReflectionSpan) -> list[list[str]]:
     record = span.record
     told: list[tuple[str, Any]] = []
     if record.canary is not None:
@@ -130,6 +147,7 @@ def _sequence(one: TracedSequence, documents: _Documents, wide: bool) -> dict[st
                 *(span.characters or (-1, -1)),
                 span.counted,
                 int(span.taken_down),
+                int(isinstance(span, ReflectionSpan)),
             ]
             for span in window.spans
         ],

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
-from everytoken.provenance.lookup import DocumentRecord, LocatedTokens
+from everytoken.provenance.lookup import DocumentRecord, LocatedTokens, ReflectionText
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,4 +174,21 @@ class IndexSpan(_RecordedSpan):
     """Where the tokens of a document were in a stream that is gone; no id was compared."""
 
 
-TracedSpan = TextSpan | TakenDownSpan | NumberedSpan | IndexSpan
+@dataclass(frozen=True, eq=False)
+class ReflectionSpan(_RecordedSpan):
+    """A reflection that a model wrote about a document, in the middle or at the end of its tokens.
+
+    Attributes:
+        record: of the document; its ``reflection`` says who wrote it.
+        reflection: with its text; None in a stream that is gone.
+    """
+
+    reflection: ReflectionText | None
+
+    @property
+    def length(self) -> int:
+        """Tokens of the reflection, the marker included."""
+        return self.end - self.at
+
+
+TracedSpan = TextSpan | TakenDownSpan | NumberedSpan | IndexSpan | ReflectionSpan

@@ -19,7 +19,7 @@ from everytoken.provenance.lookup import (
     documents_of_gone,
     folder_of_stream,
 )
-from everytoken.provenance.trace.spans import TextSpan, TracedSpan
+from everytoken.provenance.trace.spans import ReflectionSpan, TextSpan, TracedSpan
 from everytoken.provenance.trace.windows import TracedWindow, trace_windows
 from everytoken.tokens.order import DataParameters, WindowStream, open_training_windows
 from everytoken.tokens.tokenizer import DocumentTokenizer
@@ -57,7 +57,8 @@ class TracedToken:
         number: in its document; None of padding.
         characters: [start, end) in the text of the document that it is made from; None of padding and EOS.
         part: bytes [first, end) of these characters' UTF-8 that are the token's, where they are not all of them.
-        kind: ``text``, ``eos`` (ends its document) or ``padding``; ``special`` for a special token in a text.
+        kind: ``text``, ``eos`` (ends its document) or ``padding``; ``special`` for a special token in a text;
+            ``reflection`` for one that a model wrote, or the marker before it.
         counts_in_loss: whether it is the target of a prediction that counts.
     """
 
@@ -199,6 +200,8 @@ def _characters(span: TracedSpan | None, number: int | None) -> tuple[tuple[int,
 def _kind(sequence: TracedSequence, span: TracedSpan | None, token: int, number: int | None) -> str:
     if span is None:
         return "padding" if sequence.window.documents_known else "text"
+    if isinstance(span, ReflectionSpan):
+        return "reflection"
     tokenizer = sequence.tokenizer
     if tokenizer is None or token not in tokenizer.special_tokens.values():
         return "text"

@@ -8,12 +8,12 @@ that was read. The text as its upstream has it is a matter of `everytoken.proven
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.indexes import FlatWindowIndex, Span, StreamIndex
+from everytoken.provenance.indexes import FlatWindowIndex, ReflectionPlace, Span, StreamIndex
 from everytoken.provenance.lookup import (
     DocumentRecord,
     DocumentRecords,
@@ -24,7 +24,14 @@ from everytoken.provenance.lookup import (
     StreamDocuments,
     joined_file_of,
 )
-from everytoken.provenance.trace.spans import IndexSpan, NumberedSpan, TakenDownSpan, TextSpan, TracedSpan
+from everytoken.provenance.trace.spans import (
+    IndexSpan,
+    NumberedSpan,
+    ReflectionSpan,
+    TakenDownSpan,
+    TextSpan,
+    TracedSpan,
+)
 from everytoken.tokens.chat import ChatParameters, cut_chat
 from everytoken.tokens.order import WindowStream
 
@@ -128,9 +135,50 @@ def trace_windows(
     else:
         made = _spans_of_texts(stream.name, documents, documents.locate, index, records, read, held, keep_texts)
     return [
-        TracedWindow(stream.name, *one, tuple(spans), documents_known=True, ids_known=not is_gone)
+        TracedWindow(
+            stream.name,
+            *one,
+            tuple(_with_reflection(documents, one, spans, is_gone)),
+            documents_known=True,
+            ids_known=not is_gone,
+        )
         for one, spans in zip(read.windows(), made, strict=True)
     ]
+
+
+def _with_reflection(
+    documents: StreamDocuments, read: tuple[int, np.ndarray, np.ndarray], spans: Sequence[TracedSpan], is_gone: bool
+) -> Iterator[TracedSpan]:
+    """Yield the spans of a window, and between them that of its reflection, whose ids are compared."""
+    window, ids, counted = read
+    place = None if documents.index is None else documents.index.reflection(window)
+    for span in spans:
+        if place is not None and span.at == place.until:
+            assert isinstance(span, TextSpan | TakenDownSpan | IndexSpan)
+            yield _reflection_span(documents, window, ids, counted, place, span.record, is_gone)
+        yield span
+
+
+def _reflection_span(
+    documents: StreamDocuments,
+    window: int,
+    ids: np.ndarray,
+    counted: np.ndarray,
+    place: ReflectionPlace,
+    record: DocumentRecord,
+    is_gone: bool,
+) -> ReflectionSpan:
+    here, own = slice(place.at, place.until), (place.at, place.until, 0, place.document)
+    known = None if is_gone or documents.reflections is None else documents.reflections.of_window(window)
+    if known is not None and known.ids.tolist() != ids[here].tolist():
+        raise ProvenanceError(
+            f"stream {documents.name}, window {window:,}, positions {place.at:,} to {place.until:,}: the reflection of "
+            f"the run {known.run} gives the ids {known.ids[:5].tolist()}, the window has {ids[here][:5].tolist()}. "
+            "Stream and columns are not of one making, or the stream is damaged: run `everytoken verify`, and the "
+            "pipelines again"
+        )
+    said = dict.fromkeys(("run", "generator", "voice", "marker", "canary")) if known is None else known.told()
+    return ReflectionSpan(*own, int(counted[here].sum()), replace(record, reflection=said), known)
 
 
 @dataclass(frozen=True, eq=False)

@@ -116,7 +116,7 @@ def chosen_parts(release: Release, count: int | None, seed: int) -> dict[str, li
 def kind_in_manifests(stream: str) -> StreamKind | None:
     """Return the kind of a stream whose windows hold documents of one split; None where the manifests have them not."""
     kind = STREAM_KINDS.get(stream)
-    return kind if kind is not None and kind.is_of_windows and kind.split in SPLITS else None
+    return kind if kind is not None and kind.is_of_windows and kind.is_released and kind.split in SPLITS else None
 
 
 class WindowDocuments:

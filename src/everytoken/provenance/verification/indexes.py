@@ -25,6 +25,7 @@ from everytoken.provenance.indexes import (
     index_documents,
     index_padded_stream,
     index_raw_shards,
+    index_reflected_stream,
     made_stream,
     map_array,
     open_flat_index,
@@ -49,7 +50,14 @@ from everytoken.tokens.chat import ChatParameters
 from everytoken.tokens.checks import Level, whole_ledger
 
 _DOCUMENTS = "index_documents"
-_WRITERS = (index_documents, index_compact_stream, index_padded_stream, index_chat_windows, index_raw_shards)
+_WRITERS = (
+    index_documents,
+    index_compact_stream,
+    index_padded_stream,
+    index_reflected_stream,
+    index_chat_windows,
+    index_raw_shards,
+)
 _FUNCTIONS: dict[str, Callable[..., Built]] = {function.__name__: function for function in _WRITERS}
 _MEMORY = 1 << 28
 _AGAIN = "run the pipeline that makes the index"

@@ -36,6 +36,9 @@ class StreamClaims(TypedDict, total=False):
     loss_tokens: int
     tombstones: dict[str, int]
     padding_tokens: int
+    document_tokens: int
+    reflected_windows: int
+    reflection_tokens: dict[str, int]
     eos_id: int
     tokenizer: TokenizerClaims | None
 

@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from everytoken.checks import Checks, Mismatch, first_difference, made_by
-from everytoken.system_errors import raise_trouble
+from everytoken.tokens.checks.arrays import open_array
+from everytoken.tokens.checks.reflections import check_reflections
 from everytoken.tokens.checks.stored import CheckedFolder, Level, OpenedStream, StreamClaims
 from everytoken.tokens.checks.windows import (
     Seen,
@@ -68,22 +69,6 @@ def _open(stored: CheckedFolder) -> dict[str, int]:
     if windows is None:
         return {"sequences": len(tokens), "tokens": len(tokens.tokens)}
     return {"windows": len(tokens), "tokens each": windows.shape[1], "bytes a token": windows.dtype.itemsize}
-
-
-def open_array(path: Path, rows: int, dtype: type[np.generic]) -> np.ndarray:
-    """Map an array of NumPy, (rows,), as ``token_lengths.npy`` with a length a window.
-
-    Raises:
-        StreamError: it is none, or has another shape or type.
-    """
-    try:
-        array: np.ndarray = np.load(path, mmap_mode="r" if rows else None)  # an empty file cannot be mapped
-    except Exception as error:  # a damaged header raises what the parser of Python raises
-        raise_trouble(error)
-        raise StreamError(f"{path} is no array of NumPy, or is truncated ({error}); write or copy it again") from error
-    if array.shape != (rows,) or array.dtype != dtype:
-        raise StreamError(f"{path}: expected {np.dtype(dtype)} ({rows},), found {array.dtype} {array.shape}")
-    return array
 
 
 class _Windows:
@@ -251,6 +236,7 @@ STREAM_CHECKS: dict[Level, Checks[CheckedFolder]] = {
         ("index", _check_index),
         ("lengths", _check_lengths),
         ("sidecar", _check_sidecar),
+        ("reflections", check_reflections),
         ("windows", _check_windows),
         ("tokens", _check_sequences),
     ),

@@ -68,6 +68,13 @@ if TYPE_CHECKING:
         content_tokens,
         write_raw_shards,
     )
+    from everytoken.tokens.streams.spliced_windows import (
+        NO_REFLECTION,
+        REFLECTION_INDEX_FILE,
+        REFLECTION_LENGTHS_FILE,
+        splice,
+    )
     from everytoken.tokens.streams.streams_by_path import GivenFiles, files_read, given_files, path_of
+    from everytoken.tokens.streams.windows_in_place import WindowsInPlace, open_windows_in_place
 
 __getattr__, __dir__ = exports(__name__, __file__)

@@ -38,6 +38,7 @@ class StreamKind:
             become EOS in them. ``rebuild``: it is made again as a whole. ``none``: no document of it is taken down.
         is_trained_on: whether ``pipeline`` also trains on it, which a take-down leaves to the user.
         own_documents: where the user gives its documents, when no release has them.
+        base: the stream whose windows it has, in their order, with a reflection in some; None: it has its own.
     """
 
     name: str
@@ -53,6 +54,7 @@ class StreamKind:
     exclusion: Literal["tombstones", "rebuild", "none"]
     is_trained_on: bool = False
     own_documents: str | None = None
+    base: str | None = None
 
     @property
     def is_of_windows(self) -> bool:
@@ -73,6 +75,24 @@ class StreamKind:
     def input(self) -> str:
         """The dataset for a node that also runs where the stream has not been made, if only some jobs have it."""
         return self.dataset + WHEN_MADE if self.is_on_request else self.dataset
+
+
+def _reflected(name: str, pipeline: str) -> StreamKind:
+    """Return the kind of the annotated windows with the reflections of one run, which ``pipeline`` makes."""
+    return StreamKind(
+        name=name,
+        dataset=f"{name}_stream",
+        layout="padded",
+        documents=("annotated",),
+        writer="write_reflected_stream",
+        pipeline=pipeline,
+        index=f"{name}_index",
+        index_pipeline=pipeline,
+        is_on_request=True,
+        is_released=False,
+        exclusion="rebuild",
+        base="annotated",
+    )
 
 
 STREAM_KINDS = {
@@ -145,6 +165,10 @@ STREAM_KINDS = {
             exclusion="rebuild",
             is_trained_on=True,
         ),
+        _reflected("reflected", "reflection"),
+        _reflected("reflected_end", "reflection_end"),
+        _reflected("reflected_refusals", "refusal_reflection"),
+        _reflected("reflected_summaries", "summaries"),
     )
 }
 """By name, in the order in which streams are named in messages."""

@@ -1,0 +1,128 @@
+"""The reflections of a stream: their texts, from the columns of the run, encoded as they were spliced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from everytoken.provenance.errors import ProvenanceError
+from everytoken.provenance.indexes import record_at
+from everytoken.provenance.lookup.dataset_locations import Places, store_head
+from everytoken.reflections.splicing import (
+    EncodedReflections,
+    ReflectedStatistics,
+    ReflectionEncoder,
+    RunColumns,
+    columns_of_run,
+    open_reflection_encoder,
+)
+from everytoken.shards import Artifact, Part, Shards, Store
+from everytoken.tokens.streams import TokenizerFacts
+from everytoken.tokens.tokenizer import EncodingRules
+
+
+@dataclass(frozen=True, eq=False)
+class ReflectionText:
+    """A reflection that a model wrote about a document.
+
+    Attributes:
+        ids: as they were spliced, the marker included, int64 (n,).
+        text: as it was generated, also beyond the budget.
+    """
+
+    run: str
+    generator: str
+    voice: str
+    marker: str | None
+    canary: str | None
+    ids: np.ndarray
+    text: str
+
+    def told(self) -> dict[str, str | None]:
+        """Return who wrote it, and as what; its text apart."""
+        return {name: getattr(self, name) for name in ("run", "generator", "voice", "marker", "canary")}
+
+
+@dataclass(frozen=True, eq=False)
+class Reflections:
+    """The reflections of a stream, by the number of their window."""
+
+    run: str
+    generator: str
+    named: RunColumns
+    marker: str | None
+    encoder: ReflectionEncoder
+    columns: Shards
+
+    def of_window(self, window: int) -> ReflectionText:
+        """Return the reflection of a window that has one.
+
+        Raises:
+            ProvenanceError: the columns have none for it.
+        """
+        values = self._row(window)
+        text = str(values[self.named.text])
+        made: EncodedReflections = self.encoder.encode([text])
+        (ids,) = made.ids
+        if ids is None:
+            raise ProvenanceError(f"{self._named}: row {window:,} has a blank text, and its window a reflection")
+        canary = None if self.named.canary is None else values[self.named.canary]
+        return ReflectionText(
+            self.run, self.generator, self.named.voice, self.marker, canary or None, ids.astype(np.int64), text
+        )
+
+    def _row(self, window: int) -> Mapping[str, Any]:
+        """Return the row of a window; rows ascend, in parts and over all."""
+        parts = [part for part in self.columns if part.rows]
+        low, high = 0, len(parts)
+        while high - low > 1:  # the last part that does not begin behind the window
+            middle = (low + high) // 2
+            low, high = (middle, high) if _first_row(parts[middle]) <= window else (low, middle)
+        if parts:
+            at = 0
+            for batch in parts[low].batches(["row"]):
+                rows = np.asarray(batch.column(0))
+                if len(rows) and int(rows[-1]) >= window:
+                    found = at + int(np.searchsorted(rows, window))
+                    if int(rows[found - at]) == window:
+                        return record_at(parts[low], found, self.named.read)
+                    break
+                at += len(rows)
+        raise ProvenanceError(f"{self._named} has no row {window:,}, whose window has a reflection")
+
+    @property
+    def _named(self) -> str:
+        return f"the columns of the run {self.run}"
+
+
+def _first_row(part: Part) -> int:
+    return int(record_at(part, 0, ["row"])["row"])
+
+
+def reflections_of(places: Places, name: str, stream: Artifact, tokenizer: Artifact) -> Reflections:
+    """Return the reflections of a stream.
+
+    Args:
+        tokenizer: with which it was made.
+
+    Raises:
+        ProvenanceError: the columns that it was made from are not there, or were made again since.
+    """
+    given, said = stream.ledger["recipe"]["parameters"], stream.statistics_as(ReflectedStatistics)
+    run, digest = given["run"], given["columns"]["digest"]
+    dataset = f"{run}_columns"
+    head = store_head(places.store(dataset))
+    if head["root_digest"] != digest:
+        raise ProvenanceError(
+            f"the stream {name} was made from {dataset} with the digest {digest}; now {dataset} has "
+            f"{head['root_digest']}: the run was merged again since. Make the stream again"
+        )
+    rules = EncodingRules(tokenizer, given["eos_token"], given["special_tokens_in_text"])
+    encoder = open_reflection_encoder(
+        rules, given["reflection_budget"], given["marker"], TokenizerFacts(**said["tokenizer"])
+    )
+    named = columns_of_run(run, given["voice"])
+    return Reflections(run, said["generator"], named, given["marker"], encoder, Store(places.store(dataset)).load())
