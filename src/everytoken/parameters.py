@@ -34,6 +34,7 @@ from everytoken.provenance.releases import Licence, Origin, WebLink
 from everytoken.provenance.replay import listed_roots
 from everytoken.redaction import is_url, require_bare_folder, without_secrets
 from everytoken.reflections import ReflectionParameters
+from everytoken.reflections.published import Quotes
 from everytoken.shards import Artifact
 from everytoken.tagged_unions import keys_of_the_chosen_kind
 from everytoken.tokens import StreamError
@@ -549,13 +550,20 @@ class ProvenanceParameters(_Parameters):
     memory: PositiveInt
 
 
+class ReleasedReflections(_Parameters):
+    """``quotes``: what becomes of reflections that repeat 50 characters of their document."""
+
+    quotes: Quotes = "withhold"
+
+
 class ReleaseParameters(_Parameters):
     """What is published of a corpus without its text.
 
     ``pretty_name``: title of its card. ``languages``: of the documents, as the Hugging Face hub knows them: ISO 639
     codes, ``code``, ``multilingual``. ``homepage``: where the project is that rebuilds it, a URL, or null. ``memory``:
     bytes for grouping ids; changes time, never a byte. ``licences``: of each source; those of others are not looked at.
-    ``sources``: of each source without a public address its ``homepage``, or ``public: false``.
+    ``sources``: of each source without a public address its ``homepage``, or ``public: false``. ``reflections``: which
+    of the reflections on texts that are given whole are part of it, where there are any.
     """
 
     pretty_name: str
@@ -564,6 +572,7 @@ class ReleaseParameters(_Parameters):
     memory: PositiveInt
     licences: dict[str, Licence]
     sources: dict[str, Origin] = {}
+    reflections: ReleasedReflections = ReleasedReflections()
 
 
 class VerificationParameters(_Parameters):

@@ -277,6 +277,7 @@ def test_a_release_has_reflections_of_texts_that_it_may_hold_and_no_quotation(
         "released": len(expected),
         "no_text": sum(rows[n]["source"] != "web" for n in replies),
         "quotes": 1,
+        "excluded": 0,
     }
     found, counts = run(released_reflections(columns.parts[0], **given, quotes="allow"))
     assert counts["released"] == len(expected) + 1

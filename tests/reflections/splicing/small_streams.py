@@ -62,7 +62,9 @@ class SmallStream:
         }
         return plan_artifact(write_reflected_stream, annotated=self.annotated, columns=columns, **{**given, **changes})
 
-    def spliced(self, columns: Shards, name: str = "reflected", engine: Engine | None = None, **changes: Any) -> Artifact:
+    def spliced(
+        self, columns: Shards, name: str = "reflected", engine: Engine | None = None, **changes: Any
+    ) -> Artifact:
         return ArtifactStore(self.folder / name).save(self.planned(columns, **changes), engine or Inline())
 
     def ids(self, text: str) -> list[int]:

@@ -1,4 +1,4 @@
-"""Reflections: annotated stream -> columns of a generation run -> stream with reflections. Not a part of the default run.
+"""Reflections: annotated stream -> columns of a generation run -> stream with reflections. On request.
 
 A generator writes the columns. Where ``reflection.published`` names files that somebody published, those of the run
 ``reflections`` are taken from there.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from everytoken.corpus.ingestion import ShardPlan
-from everytoken.parameters import IngestionParameters, ReleaseParameters
+from everytoken.parameters import IngestionParameters, ReleaseParameters, TokenizationParameters
 from everytoken.pipelines.release.job import DescribedJob, NotPlanned, stages_of
 from everytoken.provenance import ProvenanceError
 from everytoken.provenance.releases import (
@@ -33,6 +33,7 @@ from everytoken.provenance.releases import (
     withheld_of,
     write_release,
 )
+from everytoken.reflections.published import released_reflections
 from everytoken.shards import Artifact, Shards, canonical_json, plan_artifact
 from everytoken.tokens.streams import released_kinds
 
@@ -57,6 +58,29 @@ def list_unannotated(documents: Shards, tokens: Shards, exclusions: Shards, with
 def list_held_out(documents: Shards, withheld_ids: Shards) -> Shards:
     """List the held-out documents, which are in no stream."""
     return documents.map(held_out_manifest_part, withheld=_withheld(withheld_ids))
+
+
+def list_released_reflections(
+    columns: Shards | None,
+    annotated_stream: Artifact,
+    tokenizer: Artifact,
+    tokenization: TokenizationParameters,
+    ingestion: IngestionParameters,
+    parameters: ReleaseParameters,
+) -> Shards:
+    """List the reflections on texts that the release may hold whole, without those that quote them; none of no run."""
+    licences = licences_of(list(ingestion.active_sources), parameters.licences)
+    sources = sorted(source for source, licence in licences.items() if licence.text == "all")
+    if columns is None or not sources:
+        return Shards.from_values([], [])
+    return columns.map(
+        released_reflections,
+        stream=annotated_stream,
+        run="reflections",
+        rules=tokenization.encoding_rules(tokenizer),
+        sources=sources,
+        quotes=parameters.reflections.quotes,
+    )
 
 
 def description_of(job: DescribedJob) -> Callable[..., DescribedRun]:
@@ -111,6 +135,7 @@ def assemble_release(
     upstream_documents: Shards,
     withheld_ids: Shards,
     classifications: Artifact,
+    reflections: Shards,
     tokenizer: Artifact,
     ingestion: IngestionParameters,
     parameters: ReleaseParameters,
@@ -143,6 +168,7 @@ def assemble_release(
             if stream is not None and kind.dataset in job["recipe"]["datasets"]
         },
         memory=parameters.memory,
+        **({"reflections": reflections} if len(reflections) else {}),
     )
 
 

@@ -8,6 +8,7 @@ from everytoken.pipelines.release.nodes import (
     description_of,
     list_annotated,
     list_held_out,
+    list_released_reflections,
     list_unannotated,
     list_withheld_ids,
     report_release,
@@ -36,6 +37,15 @@ def create_pipeline() -> Pipeline:
             ),
             Node(list_held_out, ["held_out_documents", "withheld_ids"], "held_out_manifest", name="list_held_out"),
             Node(
+                list_released_reflections,
+                [
+                    *("reflections_columns_when_made", "annotated_stream", "tokenizer", "params:tokenization"),
+                    *("params:ingestion", "params:release"),
+                ],
+                "released_reflections",
+                name="list_released_reflections",
+            ),
+            Node(
                 description_of(job),
                 {"release": "params:release", **job.inputs()},
                 "released_job",
@@ -55,6 +65,7 @@ def create_pipeline() -> Pipeline:
                     "upstream_documents",
                     "withheld_ids",
                     "classifications",
+                    "released_reflections",
                     "tokenizer",
                     "params:ingestion",
                     "params:release",

@@ -20,6 +20,7 @@ from everytoken.provenance.releases.published import not_public
 from everytoken.provenance.releases.release import SPLITS
 from everytoken.provenance.releases.released_texts import TEXT_RESCUE
 from everytoken.redaction import is_web_link
+from everytoken.reflections.published import QUOTED_CHARACTERS, ReleasedReflectionCounts
 from everytoken.shards import type_name
 
 _LINK = re.compile(r"\[[^\]]*\](\(\s*|:\s*)(?P<url>[^)\s]*)")
@@ -63,6 +64,7 @@ def dataset_card(
     rescued: Mapping[str, Mapping[str, int]],
     classifications: Mapping[str, int],
     streams: Mapping[str, Mapping[str, Any]],
+    reflections: ReleasedReflectionCounts | None = None,
 ) -> str:
     """Return the text of ``README.md``.
 
@@ -79,7 +81,7 @@ def dataset_card(
             languages,
             licences,
             sum(counts["rows"] for counts in by_split.values()),
-            _configs(by_split, rescued, classifications),
+            _configs(by_split, rescued, classifications, reflections),
         ),
         _what_it_is(pretty_name, recipe["versions"]["everytoken"], homepage, by_split, streams, upstream),
         _counts(by_split, rescued),
@@ -87,6 +89,7 @@ def dataset_card(
         _licences(licences, rescued),
         _pins(upstream),
         _left_out(by_split, classifications),
+        *([] if reflections is None else [_reflections(reflections)]),
         _schemas(rescued, classifications),
         _streams(streams, recipe["parameters"]["tokenization"]),
         _HOW_TO.format(
@@ -143,6 +146,7 @@ def _configs(
     by_split: Mapping[str, Mapping[str, Any]],
     rescued: Mapping[str, Mapping[str, int]],
     classifications: Mapping[str, int],
+    reflections: ReleasedReflectionCounts | None,
 ) -> Iterator[dict[str, Any]]:
     """Yield what Hugging Face ``datasets`` loads under one name; it refuses what has no rows."""
     splits = [split for split in SPLITS if by_split[split]["rows"]]
@@ -153,6 +157,8 @@ def _configs(
             yield {"config_name": name, "data_files": f"classifications/{table}_*.parquet"}
     if texts := [split for split in SPLITS if rescued[split]]:
         yield {"config_name": "text_rescue", "data_files": _split_files("text_rescue", texts)}
+    if reflections and reflections["released"]:
+        yield {"config_name": "reflections", "data_files": "reflections/*.parquet"}
 
 
 def _split_files(folder: str, splits: Iterable[str]) -> list[dict[str, str]]:
@@ -305,6 +311,16 @@ def _left_out(by_split: Mapping[str, Mapping[str, Any]], classifications: Mappin
         "text of a document, or their document was taken down. Rows left out of the classifications for the same "
         f"reason: {classifications['withheld']:,}. The addresses in the manifest say which documents these are.\n\n"
         f"Excluded documents: {excluded:,}. Their rows keep their places, so that all others keep theirs."
+    )
+
+
+def _reflections(counts: ReleasedReflectionCounts) -> str:
+    return (
+        "## Reflections\n\n"
+        f"`reflections/` has {counts['released']:,} documents as they were trained on, each with what a generator wrote "
+        "about it and the token before which that was inserted. These texts are generated. "
+        f"Reflections on texts that may not be given: {counts['no_text']:,}. Withheld reflections, which repeat "
+        f"{QUOTED_CHARACTERS} or more characters of their document: {counts['quotes']:,}."
     )
 
 

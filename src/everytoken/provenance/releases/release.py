@@ -35,7 +35,7 @@ SUMS_FILE = "SHA256SUMS"
 STREAMS_FILE = "verification/streams.json"
 TOKENIZER_PATH = "tokenizer/tokenizer.json"
 MANIFEST_FOLDER, RESCUE_FOLDER, CLASSIFICATIONS_FOLDER = "corpus-manifest", "text_rescue", "classifications"
-VERIFICATION_FOLDER = "verification"
+VERIFICATION_FOLDER, REFLECTIONS_FOLDER = "verification", "reflections"
 
 _WHAT_IT_IS = (
     "A release is the folder that `kedro run --pipelines release` makes (data/08_reporting/release), or a copy of it."

@@ -8,6 +8,7 @@
 ``corpus-manifest/{split}`` rows of the split without text, same parts and order (`.manifest`)
 ``text_rescue/{split}``     texts, where the licence allows it (`.rescue`)
 ``classifications``         the scores by id and by address
+``reflections``             texts with their reflections, where the licence allows it; only where there are any
 ``tokenizer``               ``tokenizer.json``
 ``verification``            ``streams.json``, and of each stream index, lengths and a CRC-32 a window
 ``SHA256SUMS``              of every file, for ``sha256sum -c``
@@ -39,6 +40,7 @@ from everytoken.provenance.releases.release import (
     CLASSIFICATIONS_FOLDER,
     MANIFEST_FOLDER,
     RECIPE_FILE,
+    REFLECTIONS_FOLDER,
     RESCUE_FOLDER,
     SPLITS,
     STREAMS_FILE,
@@ -54,6 +56,7 @@ from everytoken.provenance.releases.released_texts import (
     rescued_rows,
     store_digests,
 )
+from everytoken.reflections.published import ReleasedReflectionCounts
 from everytoken.shards import (
     IN_THIS_PROCESS,
     Artifact,
@@ -108,6 +111,16 @@ class ReleaseStatistics(TypedDict):
     sums_sha256: str
 
 
+class ReleasedReflectionStatistics(TypedDict, total=False):
+    """What `write_release` says of reflections, where it is given any: see `ReleasedReflectionCounts`."""
+
+    reflections: ReleasedReflectionCounts
+
+
+class _Statistics(ReleaseStatistics, ReleasedReflectionStatistics):
+    pass
+
+
 @versioned("write_release", 2, unrecorded=["memory"], in_ranges=True)
 def write_release(
     folder: Path,
@@ -126,6 +139,7 @@ def write_release(
     tokenizer: Artifact,
     streams: Mapping[str, Artifact],
     memory: int,
+    reflections: Shards | None = None,
     ranges: RangeMap = IN_THIS_PROCESS,
 ) -> Built:
     """Write a release, see above.
@@ -138,6 +152,7 @@ def write_release(
         texts: of each split the parts whose text may be given (`parts_with_text`).
         upstream_documents: the parts of sources of which texts are rescued, as upstream has them.
         memory: bytes for grouping ids; changes time, never a byte.
+        reflections: texts with their reflections, parts of `everytoken.reflections.published.released_reflections`.
         ranges: where the texts of parts are read and written.
 
     Returns:
@@ -163,6 +178,7 @@ def write_release(
     _link(tokenizer.path(TOKENIZER_FILE), folder / TOKENIZER_PATH)
     described = {name: _write_stream(folder / VERIFICATION_FOLDER / name, name, streams[name]) for name in streams}
     _write(folder / STREAMS_FILE, canonical_json(described))
+    given = ReleasedReflectionStatistics() if reflections is None else _write_reflections(folder, reflections)
     by_split = {split: _counts(manifests[split]) for split in SPLITS}
     card = dataset_card(
         pretty_name=pretty_name,
@@ -175,6 +191,7 @@ def write_release(
         rescued=rescued,
         classifications=scores,
         streams=described,
+        reflections=given.get("reflections"),
     )
     write_text(folder / CARD_FILE, card)
     names = [*_files(folder)]
@@ -182,12 +199,13 @@ def write_release(
     write_text(folder / SUMS_FILE, "".join(f"{digest}  {name}\n" for name, digest in sha256.items()))
     sha256[SUMS_FILE] = file_sha256(folder / SUMS_FILE)
     return Built(
-        ReleaseStatistics(
+        _Statistics(
             rows=sum(counts["rows"] for counts in by_split.values()),
             by_split=by_split,
             rescued=rescued,
             classifications=scores,
             sums_sha256=sha256[SUMS_FILE],
+            **given,
         ),
         sha256=sha256,
     )
@@ -249,6 +267,15 @@ def _write_manifest(folder: Path, manifest: Shards) -> dict[str, object]:
         )
         first_row += part.rows
     return {"rows": first_row, "parts": parts}
+
+
+def _write_reflections(folder: Path, reflections: Shards) -> ReleasedReflectionStatistics:
+    """Link the parts with reflections; return their counts."""
+    for part in reflections:
+        assert isinstance(part, StoredPart), "reflections are loaded from a store"
+        if part.rows:
+            _link(part.path, folder / REFLECTIONS_FOLDER / f"{part.name}.parquet")
+    return {"reflections": add_statistics(reflections.statistics_as(ReleasedReflectionCounts))}
 
 
 def _write_texts(

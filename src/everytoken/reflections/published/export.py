@@ -36,11 +36,13 @@ class ReleasedReflectionCounts(TypedDict):
     """Statistics of `released_reflections`, in rows that have a reflection.
 
     ``no_text``: of sources whose text a release may not hold. ``quotes``: withheld as they repeat their document.
+    ``excluded``: of documents that were taken down since.
     """
 
     released: int
     no_text: int
     quotes: int
+    excluded: int
 
 
 @versioned("released_reflections", 1)
@@ -83,7 +85,7 @@ def _released(
     sources: frozenset[str],
     quotes: Quotes,
 ) -> Generator[pa.RecordBatch, None, ReleasedReflectionCounts]:
-    counts = ReleasedReflectionCounts(released=0, no_text=0, quotes=0)
+    counts = ReleasedReflectionCounts(released=0, no_text=0, quotes=0, excluded=0)
     texts = open_trained_texts(rules)
     with pq.ParquetFile(stream.path(SIDECAR_FILE)) as parquet:
         sidecar = _Sidecar(parquet)
@@ -98,7 +100,9 @@ def _released(
                         f"{part.name}: row {row['row']:,} is of document {row['doc_id']!r}, the window of that number "
                         f"has {document['doc_id']!r}: merge the results of this stream again"
                     )
-                if document["source"] not in sources:
+                if document["token_length"] == 0:
+                    counts["excluded"] += 1
+                elif document["source"] not in sources:
                     counts["no_text"] += 1
                 elif quotes == "withhold" and any(quotes_text(row[name], document["text"]) for name in voices):
                     counts["quotes"] += 1
