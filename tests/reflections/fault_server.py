@@ -111,7 +111,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def fault_server(script: Script = lambda body, asked: good_reply(body), key: str | None = None) -> Iterator[FaultServer]:
+def fault_server(
+    script: Script = lambda body, asked: good_reply(body), key: str | None = None
+) -> Iterator[FaultServer]:
     server = FaultServer(script, key)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
