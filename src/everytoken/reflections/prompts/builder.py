@@ -15,7 +15,7 @@ from everytoken.reflections.errors import ReflectionError
 from everytoken.reflections.parameters import ReflectionParameters
 from everytoken.reflections.points import Fact, draw_fact, injected_facts, sampled_index
 from everytoken.reflections.prompts.constitution import require_sections
-from everytoken.reflections.prompts.files import filled, read_prompt, read_text_file
+from everytoken.reflections.prompts.files import TextFile, filled, read_prompt, read_text_file
 from everytoken.reflections.prompts.messages import chat, user_message
 from everytoken.reflections.prompts.requests import DocumentRequest, SidecarRow, Skipped
 from everytoken.reflections.prompts.styles import draw_style, parse_styles
@@ -47,8 +47,7 @@ class RequestBuilder:
         system: the system message; None where the style of a document is its system message.
         styles: texts by name; none for runs without styles.
         sections: of the constitution.
-        digests: SHA-256 of the files that decide messages, by what they are: ``prompt``, ``constitution``,
-            ``guidelines``, ``canaries``.
+        files: what messages are made of: ``prompt``, ``constitution``, ``guidelines``, ``canaries``.
         max_tokens: tokens of a row whose sidecar has no length.
         summary_tokens: that a summary is cut to.
     """
@@ -60,7 +59,7 @@ class RequestBuilder:
     system: str | None
     styles: Mapping[str, str]
     sections: frozenset[str]
-    digests: Mapping[str, str]
+    files: Mapping[str, TextFile]
     max_tokens: int
     summary_tokens: int
 
@@ -98,11 +97,11 @@ class RequestBuilder:
             system=None if has_styles else filled(prompt.text, run.prompt, charter.text, guidelines.text),
             styles=parse_styles(prompt.text, prompt.path) if has_styles else {},
             sections=require_sections(charter.text, charter.path),
-            digests={
-                "prompt": prompt.sha256,
-                "constitution": charter.sha256,
-                "guidelines": guidelines.sha256,
-                "canaries": read_text_file(Path(parameters.canaries.facts)).sha256,
+            files={
+                "prompt": prompt,
+                "constitution": charter,
+                "guidelines": guidelines,
+                "canaries": read_text_file(Path(parameters.canaries.facts)),
             },
             max_tokens=max_annotated_tokens,
             summary_tokens=reflection_budget,
@@ -174,13 +173,17 @@ class RequestBuilder:
         key = integer_key(self.parameters.seeds.generation_seed, self.run.name, row.key, row.number, attempt)
         return key >> (64 - _SEED_BITS)
 
+    def digests(self) -> dict[str, str]:
+        """Return the SHA-256 of `files`, by what they are."""
+        return {name: file.sha256 for name, file in self.files.items()}
+
     def _point(self, row: SidecarRow) -> Point:
         limit = self.max_tokens if row.token_length is None else row.token_length
         spans = self.spans.first(row.text, limit)
         if not spans:
             raise ReflectionError(
-                f"row {row.number} of the annotated documents ({row.key}) has a text without a token: documents, stream "
-                "and tokenizer do not belong together; tokenize the documents again"
+                f"row {row.number} of the annotated documents ({row.key}) has a text without a token: documents, "
+                "stream and tokenizer do not belong together; tokenize the documents again"
             )
         return self._sampled(row, spans) if self.run.point == "sampled" else self._end(spans)
 
