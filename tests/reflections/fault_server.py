@@ -23,7 +23,7 @@ def good_reply(body: dict[str, Any]) -> str:
 
 
 Script = Callable[[dict[str, Any], int], Any]
-"""From a request and how often its document was asked before: a text, a (status, text), or a callable on the handler."""
+"""From a request and how often its document was asked before: a text, (status, text), or a function of the handler."""
 
 
 class FaultServer(ThreadingHTTPServer):
@@ -114,7 +114,11 @@ class _Handler(BaseHTTPRequestHandler):
 def fault_server(
     script: Script = lambda body, asked: good_reply(body), key: str | None = None
 ) -> Iterator[FaultServer]:
+<<<<<<< HEAD
     server = FaultServer(script, key)
+=======
+    server = FaultServer(script or (lambda body, asked: good_reply(body)), key)
+>>>>>>> refgen
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

@@ -25,9 +25,8 @@ SEQ_LENGTH, BUDGET = 96, 16
 
 
 def texts(count: int) -> list[str]:
-    return [
-        f"Document {i} tells of {'tides and moons, ' * (1 + i % 4)}and ends with the number {i}." for i in range(count)
-    ]
+    tides = "tides and moons, "
+    return [f"Document {i} tells of {tides * (1 + i % 4)}and ends with the number {i}." for i in range(count)]
 
 
 def annotated_stream(folder: Path, made_of: Sequence[str]) -> tuple[Artifact, Artifact]:

@@ -11,7 +11,7 @@ from everytoken.reflections.generators.asking import Generator
 from everytoken.reflections.generators.embedded import open_embedded
 from everytoken.reflections.generators.endpoint import api_key, served_model
 from everytoken.reflections.generators.openai_client import Endpoint, open_endpoint
-from everytoken.reflections.generators.task_server import ServerCommand, task_server
+from everytoken.reflections.generators.server_of_task import ServerCommand, task_server
 from everytoken.reflections.parameters import (
     EmbeddedGenerator,
     GeneratorParameters,
@@ -35,7 +35,7 @@ async def open_generator(parameters: GeneratorParameters, *, server_log: Path) -
     """
     async with AsyncExitStack() as opened:
         if isinstance(parameters, EmbeddedGenerator):
-            yield await opened.enter_async_context(open_embedded(parameters))
+            yield await opened.enter_async_context(open_embedded(parameters, str(model_identity(parameters))))
         elif isinstance(parameters, OpenAiGenerator):
             endpoint = _endpoint(parameters, parameters.endpoint, parameters.api_key_variable)
             yield await opened.enter_async_context(open_endpoint(endpoint))
