@@ -114,11 +114,7 @@ class _Handler(BaseHTTPRequestHandler):
 def fault_server(
     script: Script = lambda body, asked: good_reply(body), key: str | None = None
 ) -> Iterator[FaultServer]:
-<<<<<<< HEAD
-    server = FaultServer(script, key)
-=======
     server = FaultServer(script or (lambda body, asked: good_reply(body)), key)
->>>>>>> refgen
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -79,7 +80,7 @@ def small_stream(folder: Path, count: int = 90, special: Sequence[str] = ()) -> 
     for part, (first, stop) in enumerate([(0, count // 3), (count // 3, count // 3), (count // 3, count)]):
         made = encoder.encode(texts[first:stop], SEQ - BUDGET)
         starts = made.offsets.tolist()
-        tokens = [made.values[a:b].tolist() for a, b in zip(starts[:-1], starts[1:], strict=True)]
+        tokens = [made.values[a:b].tolist() for a, b in itertools.pairwise(starts)]
         table = documents(texts[first:stop], part)
         table = table.append_column("token_length", pa.array(made.lengths, pa.int32()))
         tables.append(table.append_column("tokens", pa.array(tokens, pa.list_(pa.uint16()))))
@@ -127,7 +128,7 @@ def columns(folder: Path, rows: Sequence[dict[str, Any]], run: str = "reflection
     schema = pa.schema([("row", pa.int64()), ("doc_id", pa.large_string()), ("status", pa.string())])
     schema = pa.schema([*schema, *find_run(run)[0].schema()])
     cuts = [len(rows) * part // parts for part in range(parts + 1)]
-    tables = [pa.Table.from_pylist(list(rows[a:b]), schema) for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
+    tables = [pa.Table.from_pylist(list(rows[a:b]), schema) for a, b in itertools.pairwise(cuts)]
     return stored(folder, tables, 7)
 
 

@@ -317,8 +317,8 @@ def _left_out(by_split: Mapping[str, Mapping[str, Any]], classifications: Mappin
 def _reflections(counts: ReleasedReflectionCounts) -> str:
     return (
         "## Reflections\n\n"
-        f"`reflections/` has {counts['released']:,} documents as they were trained on, each with what a generator wrote "
-        "about it and the token before which that was inserted. These texts are generated. "
+        f"`reflections/` has {counts['released']:,} documents as they were trained on, each with what a generator "
+        "wrote about it and the token before which that was inserted. These texts are generated. "
         f"Reflections on texts that may not be given: {counts['no_text']:,}. Withheld reflections, which repeat "
         f"{QUOTED_CHARACTERS} or more characters of their document: {counts['quotes']:,}."
     )
