@@ -16,11 +16,9 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.exceptions import HTTPException
 
-from everytoken.generation import ChatFormat, GenerationError
-from everytoken.serving.errors import ServingError
+from everytoken.generation import ChatFormat, GenerationError, OpenedModel
 from everytoken.serving.guard import refused
 from everytoken.serving.model_thread import ModelThread
-from everytoken.serving.opened_model import OpenedModel
 from everytoken.serving.refusals import Refusal, failed, shown
 from everytoken.serving.replies import EncodedPrompt, Work
 from everytoken.serving.requests import ChatMessage, ChatRequest, CompletionRequest, GenerationRequest
@@ -136,7 +134,7 @@ class Served:
     def _chat_prompt(self, messages: Sequence[ChatMessage]) -> EncodedPrompt:
         try:
             return EncodedPrompt(self.chat_format.tokens([message.model_dump() for message in messages]), "")
-        except (ServingError, GenerationError) as error:
+        except GenerationError as error:
             raise Refusal(400, str(error), param="messages") from error
 
     def _prompt(self, given: str | list[int]) -> EncodedPrompt:
