@@ -56,7 +56,8 @@ ROWS = [
 
 
 def write_tasks(folder: Path) -> Path:
-    """Write the tasks ``choices``, ``rolling`` and ``texts``."""
+    """Write the tasks ``choices``, ``rolling`` and ``texts``; return the folder."""
+    folder.mkdir(exist_ok=True)
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     for name, text in (("choices", CHOICES), ("rolling", ROLLING), ("texts", TEXTS)):
         (folder / f"{name}.yaml").write_text(text.replace("DATA", str(folder / "rows.jsonl")))

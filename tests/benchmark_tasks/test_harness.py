@@ -47,8 +47,8 @@ def theirs(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def figures(opened: OpenedModel, tasks: Path, names: list[str], **options: Any) -> dict[str, Any]:
-    options = {"batch_size": 3, "max_new_tokens": 8, "seed": 0, **options}
-    return dict(open_tasks(names, tasks).evaluate(opened, **options))
+    options = {"batch_size": 3, "max_new_tokens": 8, **options}
+    return dict(open_tasks(names, tasks, seed=0).evaluate(opened, **options))
 
 
 def test_log_likelihoods_are_those_of_transformers(checkpoint: Path, theirs: Any) -> None:
@@ -99,6 +99,35 @@ def test_an_evaluation_says_what_tells_it_from_others(checkpoint: Path, tasks: P
     )
     assert figures(opened, other, ["choices"])["tasks"]["choices"]["sha256"] != task["sha256"]
     assert figures(opened, tasks, ["choices"])["tasks"]["choices"]["sha256"] == task["sha256"]
+
+
+def test_tasks_that_are_open_give_the_same_figures_again(checkpoint: Path, tasks: Path, tmp_path: Path) -> None:
+    opened, options = open_model(checkpoint), {"batch_size": 3, "max_new_tokens": 8}
+    folder = write_tasks(tmp_path)
+    text = (folder / "choices.yaml").read_text()
+    (folder / "choices.yaml").write_text(text + "num_fewshot: 2\nfewshot_split: train\n")
+    several = open_tasks(["choices", "texts"], folder, shots=1, seed=0)
+    first = several.evaluate(opened, **options)
+    assert first["tasks"]["choices"]["shots"] == 1
+    assert several.evaluate(opened, limit=2, **options)["tasks"]["choices"]["examples"] == 2
+    assert (
+        several.evaluate(opened, **options)
+        == first
+        == open_tasks(["choices", "texts"], folder, shots=1, seed=0).evaluate(opened, **options)
+    )
+    assert open_tasks(["choices"], folder, seed=0).evaluate(opened, **options)["tasks"]["choices"]["shots"] == 2
+
+
+def test_a_task_file_that_is_no_yaml_is_named_with_the_error(checkpoint: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("task: mine\n  metric_list: [")
+    arguments = ["evaluate", str(checkpoint), "--tasks", "mine", "--task-folder", str(tmp_path)]
+    result = CliRunner().invoke(cli, arguments)
+    assert result.exit_code == 1
+    assert f"{tmp_path}/mine.yaml is no task file: " in result.stderr
+    assert "line 2, column 14. Correct or remove it" in result.stderr
+    (tmp_path / "mine.yaml").write_text("include: other.yaml\ntask: mine\n")
+    result = CliRunner().invoke(cli, arguments)
+    assert "mine.yaml is no task file: " in result.stderr and "other.yaml" in result.stderr
 
 
 def test_the_command_prints_the_figures_and_writes_them(

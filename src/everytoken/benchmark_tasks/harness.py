@@ -16,7 +16,7 @@ from lm_eval.api.model import TemplateLM
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from everytoken.benchmark_tasks.errors import TaskError
-from everytoken.generation import GenerationParameters, OpenedModel, speak
+from everytoken.generation import GenerationParameters, NonFiniteLogits, OpenedModel, speak
 
 _ROWS = 1024  # positions whose logits exist at once
 _KNOWN = {"until", "max_gen_toks", "do_sample", "temperature", "top_k", "top_p", "min_p", "repetition_penalty"}
@@ -116,6 +116,10 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # lm_eval has no types
         for start in range(0, len(targets), _ROWS):
             rows, ids = states[start : start + _ROWS], targets[start : start + _ROWS]
             logits = torch.nn.functional.linear(rows.to(weight.dtype), weight).float()
+            if not logits.isfinite().all():
+                raise NonFiniteLogits(
+                    "of a text of a task the model's logits are not finite numbers: its training diverged"
+                )
             total += float(torch.log_softmax(logits, 1).gather(1, ids[:, None]).double().sum())
             greedy = greedy and bool((logits.argmax(1) == ids).all())
         return total, greedy

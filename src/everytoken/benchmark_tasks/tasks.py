@@ -39,32 +39,29 @@ class TaskResults(TypedDict):
 
 @dataclass(frozen=True)
 class OpenedTasks:
-    """Tasks with their data."""
+    """Tasks with their data, for one evaluation at a time."""
 
     names: tuple[str, ...]
     version: str
-    loaded: tuple[Any, ...]
+    seed: int
+    loaded: Any
 
     def evaluate(
         self,
         opened: OpenedModel,
         *,
         limit: int | None = None,
-        shots: int | None = None,
         chat_template: bool = False,
         batch_size: int,
         max_new_tokens: int,
-        seed: int,
     ) -> TaskResults:
         """Evaluate a model. Generators of random numbers, which the harness seeds, are put back afterwards.
 
         Args:
             limit: examples of each task; None: all.
-            shots: examples in the prompt; None: as the task says.
             chat_template: whether the examples are messages of a chat.
             batch_size: sequences that are computed together.
             max_new_tokens: of a text, where its task does not say.
-            seed: of the examples in prompts, and of texts that are drawn.
 
         Raises:
             TaskError: a task cannot be run.
@@ -74,35 +71,38 @@ class OpenedTasks:
 
         from everytoken.benchmark_tasks.harness import HarnessModel
 
-        with _in_words(self.names), _generators_kept():
-            found = lm_eval.simple_evaluate(
-                model=HarnessModel(opened, batch_size=batch_size, seed=seed, max_new_tokens=max_new_tokens),
-                tasks=list(self.loaded),
-                num_fewshot=shots,
+        model = HarnessModel(opened, batch_size=batch_size, seed=self.seed, max_new_tokens=max_new_tokens)
+        with _in_words(self.names), _generators_of(self.seed):
+            for task in self.loaded["tasks"].values():
+                task.set_fewshot_seed(seed=self.seed)
+            # `simple_evaluate` around it would run pip to describe the machine, each time
+            found = lm_eval.evaluate(
+                model,
+                self.loaded,
                 limit=limit,
                 apply_chat_template=chat_template,
+                fewshot_as_multiturn=True,
                 bootstrap_iters=0,
                 log_samples=False,
-                task_manager=_only_loaded(),
-                random_seed=seed,
-                numpy_random_seed=seed,
-                torch_random_seed=seed,
-                fewshot_random_seed=seed,
             )
         return {
             "lm_eval": self.version,
-            "seed": seed,
+            "seed": self.seed,
             "limit": limit,
             "tasks": {name: _of_task(name, found) for name in found["results"]},
         }
 
 
-def open_tasks(names: Sequence[str], task_folder: Path | None = None) -> OpenedTasks:
-    """Read tasks and their data.
+def open_tasks(
+    names: Sequence[str], task_folder: Path | None = None, *, shots: int | None = None, seed: int
+) -> OpenedTasks:
+    """Read tasks and their data. Generators of random numbers are put back afterwards.
 
     Args:
         names: tasks of the harness, or of ``task_folder``.
         task_folder: has task files of the user's own.
+        shots: examples in the prompt; None: as the task says. A task that says 0 has none.
+        seed: of the examples in prompts, and of texts that are drawn.
 
     Raises:
         TaskError: the extra ``eval`` is not installed, a task file is broken, a task is not known, or has no data.
@@ -122,9 +122,13 @@ def open_tasks(names: Sequence[str], task_folder: Path | None = None) -> OpenedT
             f"lm-eval {lm_eval.__version__} has no task {', '.join(unknown)}; `lm_eval ls tasks` lists them, and "
             "--task-folder names a folder with files of your own"
         )
-    with _in_words(names):
-        loaded = [one for name in names for one in _loaded(manager, name)]
-    return OpenedTasks(tuple(names), str(lm_eval.__version__), tuple(loaded))
+    with _in_words(names), _generators_of(seed):
+        loaded = manager.load(list(names))
+    for task in loaded["tasks"].values():
+        own = task.get_config("num_fewshot")
+        if own is None or (own and shots is not None):
+            task.set_config(key="num_fewshot", value=shots or 0)
+    return OpenedTasks(tuple(names), str(lm_eval.__version__), seed, loaded)
 
 
 def _require_readable(task_folder: Path) -> None:
@@ -138,19 +142,6 @@ def _require_readable(task_folder: Path) -> None:
             raise TaskError(f"{path} is no task file: {' '.join(str(error).split())}. Correct or remove it") from error
 
 
-def _loaded(manager: Any, name: str) -> list[Any]:
-    """Return a task, a group, or the tasks of a tag."""
-    found = manager.load([name])
-    return [found["groups"][name]] if name in found["groups"] else list(found["tasks"].values())
-
-
-def _only_loaded() -> Any:
-    """Return a manager that lists no tasks: those of the harness take seconds."""
-    from lm_eval.tasks import TaskManager
-
-    return TaskManager(include_defaults=False)
-
-
 @contextmanager
 def _in_words(names: Sequence[str]) -> Iterator[None]:
     try:
@@ -160,11 +151,14 @@ def _in_words(names: Sequence[str]) -> Iterator[None]:
 
 
 @contextmanager
-def _generators_kept() -> Iterator[None]:
-    """Put the global generators of Python, numpy and torch back to where they were."""
+def _generators_of(seed: int) -> Iterator[None]:
+    """Seed the generators of Python, numpy and torch that tasks may draw from; put them back afterwards."""
     python, arrays = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng():
+            random.seed(seed)
+            np.random.seed(seed)
+            torch.manual_seed(seed)
             yield
     finally:
         random.setstate(python)

@@ -41,6 +41,8 @@ def evaluate_command(
     out: Path | None,
     tasks: str,
     task_folder: Path | None,
+    shots: int | None,
+    seed: int,
     **options: Any,
 ) -> None:
     """Evaluate MODEL, a checkpoint folder, a Hugging Face folder or a GGUF file, on standard benchmarks.
@@ -62,7 +64,7 @@ def evaluate_command(
         raise click.BadParameter("names no task", param_hint="--tasks")
     if out is not None and not out.absolute().parent.is_dir():
         raise click.BadParameter(f"there is no folder {out.parent}", param_hint="--out")
-    opened_tasks = open_tasks(names, task_folder)
+    opened_tasks = open_tasks(names, task_folder, shots=shots, seed=seed)
     opened = open_model(model, tokenizer=tokenizer, device=device)
     with execution(arithmetic(threads)):
         found = opened_tasks.evaluate(opened, **options)
