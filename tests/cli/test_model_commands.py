@@ -74,6 +74,12 @@ def test_generate_continues_a_prompt_and_repeats_itself_for_a_seed(checkpoint: P
     assert run(*given[:-1], "4").stdout != one.stdout
 
 
+def test_generate_opens_what_chat_opens(tmp_path: Path, checkpoint: Path) -> None:
+    run("export", checkpoint, "--out", tmp_path / "hf")
+    given = ("--prompt", "to\\n", "--prompt", "<|endoftext|>a", "--max-new-tokens", "5", "--threads", "1")
+    assert run("generate", tmp_path / "hf", *given).stdout == run("generate", checkpoint, *given).stdout
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize("command", [["generate", "--prompt", "to"], ["chat"]])
 def test_a_device_that_is_not_here_is_refused(checkpoint: Path, command: list[str]) -> None:

@@ -196,7 +196,9 @@ def application(served: Served) -> FastAPI:
 
     @app.exception_handler(HTTPException)
     async def http_error(_: Request, error: HTTPException) -> Response:
-        return refused(Refusal(error.status_code, str(error.detail), headers=error.headers))
+        cause = error.__cause__  # of a body that the framework cannot read: no UTF-8, or nested too deeply
+        said = str(error.detail) if cause is None else f"the body is no JSON: {cause}"
+        return refused(Refusal(error.status_code, said, headers=error.headers))
 
     @app.exception_handler(ClientGone)
     async def gone(_: Request, error: ClientGone) -> Response:

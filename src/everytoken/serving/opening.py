@@ -45,6 +45,8 @@ def open_model(
             f"the tokenizer has {opened.tokenizer.get_vocab_size():,} tokens, the model {opened.model.vocab_size:,}; "
             "give the tokenizer that the model was trained with (--tokenizer)"
         )
+    opened.tokenizer.no_truncation()
+    opened.tokenizer.no_padding()
     opened.model.to(open_device(device))
     return opened
 
