@@ -13,7 +13,8 @@ from click.testing import CliRunner, Result
 from everytoken.cli import cli
 from everytoken.training.checkpoints.checkpoint_folder import complete, state_document
 from everytoken.training.checkpoints.model import CheckpointConfig, load_model, parameters_sha256, save_model
-from tests.training.tiny import LLAMA, byte_encoder, byte_model
+from tests.models.tiny_llama import LLAMA
+from tests.training.tiny import byte_encoder, byte_model
 
 PUBLISHED = "compact=427681689,annotated=102772028,canary=60000"
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
-import numpy as np
-import torch
 import yaml
 
 from everytoken.benchmark_tasks.errors import TaskError
 from everytoken.generation import OpenedModel
+from everytoken.seeds import seeded_everywhere
 from everytoken.shards import value_digest
 
 
@@ -72,7 +70,7 @@ class OpenedTasks:
         from everytoken.benchmark_tasks.harness import HarnessModel
 
         model = HarnessModel(opened, batch_size=batch_size, seed=self.seed, max_new_tokens=max_new_tokens)
-        with _in_words(self.names), _generators_of(self.seed):
+        with _in_words(self.names), seeded_everywhere(self.seed):
             for task in self.loaded["tasks"].values():
                 task.set_fewshot_seed(seed=self.seed)
             # `simple_evaluate` around it would run pip to describe the machine, each time
@@ -122,7 +120,7 @@ def open_tasks(
             f"lm-eval {lm_eval.__version__} has no task {', '.join(unknown)}; `lm_eval ls tasks` lists them, and "
             "--task-folder names a folder with files of your own"
         )
-    with _in_words(names), _generators_of(seed):
+    with _in_words(names), seeded_everywhere(seed):
         loaded = manager.load(list(names))
     for task in loaded["tasks"].values():
         own = task.get_config("num_fewshot")
@@ -148,21 +146,6 @@ def _in_words(names: Sequence[str]) -> Iterator[None]:
         yield
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise TaskError(f"lm-eval cannot run {', '.join(names)}: {error}") from error
-
-
-@contextmanager
-def _generators_of(seed: int) -> Iterator[None]:
-    """Seed the generators of Python, numpy and torch that tasks may draw from; put them back afterwards."""
-    python, arrays = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng():
-            random.seed(seed)
-            np.random.seed(seed)
-            torch.manual_seed(seed)
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(arrays)
 
 
 def _of_task(name: str, found: Mapping[str, Any]) -> TaskResult:

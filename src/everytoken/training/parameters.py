@@ -82,7 +82,7 @@ class PeriodicTasks(BaseModel):
     task_folder: str | None = None
     limit: int | None = Field(default=None, gt=0)
     batch_size: int = Field(default=8, gt=0)
-    max_new_tokens: int = Field(default=256, gt=0)
+    max_new_tokens: int = Field(gt=0)
 
 
 class OptimisationParameters(BaseModel):

@@ -35,6 +35,7 @@ def inputs(tmp_path_factory):
 
 def tasks(inputs, **changes):
     given = {"every_steps": 3, "names": ("choices", "rolling"), "task_folder": str(inputs / "tasks"), "limit": 3}
+    given["max_new_tokens"] = 8
     return {"tasks": PeriodicTasks(**{**given, **changes})}
 
 
@@ -76,7 +77,7 @@ def test_a_point_has_the_figures_of_the_model_of_that_step(inputs, tmp_path):
     model = load_model(newest(job).folder)
     opened = OpenedModel("m", model, open_tokenizer(job.tokenizer, job.eos_token).tokenizer, ChatFiles(), job.eos_id)
     expected = open_tasks(["choices", "rolling"], inputs / "tasks", seed=7).evaluate(
-        opened, limit=3, batch_size=8, max_new_tokens=256
+        opened, limit=3, batch_size=8, max_new_tokens=8
     )
     last = [record for record in points(job) if record.step == 5]
     assert [record.task for record in last] == ["choices", "rolling"]

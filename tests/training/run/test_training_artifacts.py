@@ -33,7 +33,8 @@ from everytoken.training.run.artifacts import evaluate, generate_texts, prepare_
 from everytoken.training.step import execution_context, loop
 from everytoken.training.step.execution_context import matrix_peak
 from everytoken.training.step.history import HISTORY
-from tests.training.tiny import EOS, EXECUTION, LLAMA, SEQ, byte_encoder, training_parameters
+from tests.models.tiny_llama import LLAMA
+from tests.training.tiny import EOS, EXECUTION, SEQ, byte_encoder, training_parameters
 
 TEXTS = ["to be or not to be that is the question", "a rose is a rose is a rose", "the rest is silence"]
 
