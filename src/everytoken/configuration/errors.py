@@ -1,4 +1,4 @@
-"""Errors of what an environment says. Importing this imports no Kedro, which would log to standard output."""
+"""Errors of what an environment says. Importing this imports no Kedro."""
 
 
 class ConfigurationError(Exception):
