@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import hashlib
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,6 +50,23 @@ def torch_generator(seed: int, *key: str | int) -> torch.Generator:
     text = "_".join(map(str, (seed, *key)))
     value = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
     return torch.Generator().manual_seed(value)
+
+
+@contextmanager
+def seeded_everywhere(seed: int) -> Iterator[None]:
+    """Seed the global generators of Python, numpy and torch, for libraries that draw from them; put them back after."""
+    import torch  # as above
+
+    python, arrays = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng():
+            random.seed(seed)
+            np.random.seed(seed)
+            torch.manual_seed(seed)
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(arrays)
 
 
 def uniform_hash(seed: int, *key: str | int) -> float:

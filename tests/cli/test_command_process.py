@@ -56,6 +56,17 @@ def test_a_command_names_the_logging_of_the_project_in_a_subfolder_alone(monkeyp
     assert "KEDRO_LOGGING_CONFIG" not in os.environ
 
 
+def test_an_error_outside_a_project_leaves_standard_output_clean(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    environment = {name: value for name, value in os.environ.items() if name != "KEDRO_LOGGING_CONFIG"}
+    for arguments in (["summary"], ["chat", str(tmp_path)], ["export", str(tmp_path), "--out", str(tmp_path / "x")]):
+        command = [sys.executable, "-c", "from everytoken.cli import cli; cli()", *arguments]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert done.returncode != 0
+        assert done.stdout == ""
+        assert "Error: " in done.stderr and "logging configuration" not in done.stderr
+
+
 def test_an_interrupted_command_says_one_line_and_exits_with_130() -> None:
     @click.group(cls=Commands)
     def group() -> None: ...

@@ -13,7 +13,8 @@ from click.testing import CliRunner, Result
 from everytoken.cli import cli
 from everytoken.training.checkpoints.checkpoint_folder import complete, state_document
 from everytoken.training.checkpoints.model import CheckpointConfig, load_model, parameters_sha256, save_model
-from tests.training.tiny import LLAMA, byte_encoder, byte_model
+from tests.models.tiny_llama import LLAMA
+from tests.training.tiny import byte_encoder, byte_model
 
 PUBLISHED = "compact=427681689,annotated=102772028,canary=60000"
 
@@ -72,6 +73,12 @@ def test_generate_continues_a_prompt_and_repeats_itself_for_a_seed(checkpoint: P
     assert one.stdout.startswith("to") and "[5 tokens, ended by max_new_tokens]" in one.stderr
     assert run(*given).stdout == one.stdout
     assert run(*given[:-1], "4").stdout != one.stdout
+
+
+def test_generate_opens_what_chat_opens(tmp_path: Path, checkpoint: Path) -> None:
+    run("export", checkpoint, "--out", tmp_path / "hf")
+    given = ("--prompt", "to\\n", "--prompt", "<|endoftext|>a", "--max-new-tokens", "5", "--threads", "1")
+    assert run("generate", tmp_path / "hf", *given).stdout == run("generate", checkpoint, *given).stdout
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

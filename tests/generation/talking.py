@@ -6,23 +6,13 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from everytoken.generation import ChatFiles, ChatFormat, GenerationParameters, JinjaTemplate, jinja_of_marks
-from everytoken.models import LlamaParameters, build_model
+from everytoken.models import build_model
 from everytoken.training.checkpoints.model import CheckpointConfig, save_model
+from tests.models.tiny_llama import LLAMA
 
 EOS, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 MARKS = {role: (f"{START}{role}\n", END) for role in ("system", "user", "assistant", "tool")}
-LLAMA = LlamaParameters(
-    family="llama",
-    d_model=16,
-    n_layers=2,
-    n_heads=2,
-    n_kv_heads=1,
-    d_ff=24,
-    tied_embeddings=True,
-    rope_theta=10000.0,
-    norm_eps=1e-5,
-    init_std=0.3,
-)
+TALKING = LLAMA.model_copy(update={"init_std": 0.3})  # so large that its logits differ
 
 
 def byte_tokenizer():
@@ -41,13 +31,13 @@ def chat_format(tokenizer=None):
 
 
 def talking_model(context=400, seed=1):
-    return build_model(LLAMA, vocab_size=259, max_seq_len=context, seed=seed).eval()
+    return build_model(TALKING, vocab_size=259, max_seq_len=context, seed=seed).eval()
 
 
 def save_checkpoint(folder, context):
     """Write a checkpoint of the tiny model that talks."""
     config = CheckpointConfig(
-        format="everytoken-checkpoint/1", model=LLAMA, vocab_size=259, seq_length=context, eos_id=256
+        format="everytoken-checkpoint/1", model=TALKING, vocab_size=259, seq_length=context, eos_id=256
     )
     save_model(folder, talking_model(context), config)
     byte_tokenizer().save(str(folder / "tokenizer.json"))

@@ -9,7 +9,9 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 
+from everytoken.cli import cli
 from everytoken.corpus.upstreams.wheels import WheelUpstream, fetch_wheel
 from everytoken.models import ModelsError
 from everytoken.models.gguf import GgufFile
@@ -187,6 +189,14 @@ def fast_reading(monkeypatch):
     memmap, names = np.memmap, gguf.get_tensor_name_map
     monkeypatch.setattr(np, "memmap", lambda *given, **named: memmap(*given, **named).view(np.ndarray))
     monkeypatch.setattr(gguf, "get_tensor_name_map", functools.cache(names))
+
+
+@pytest.mark.slow
+def test_generate_opens_smollm2_as_it_comes(smollm2):
+    given = ["--prompt", PROMPT, "--temperature", "0", "--max-new-tokens", "16", "--threads", "1"]
+    result = CliRunner().invoke(cli, ["generate", str(smollm2), *given])
+    assert result.exit_code == 0, result.output
+    assert result.stdout == f"{PROMPT}The capital of France is Paris.\n"
 
 
 @pytest.mark.slow

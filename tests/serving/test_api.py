@@ -194,6 +194,13 @@ def test_a_reply_is_the_same_alone_and_with_others(server):
         ("chat/completions", {**CHAT, "\ud800": 1}, 400, "\\ud800", "no field"),
         ("chat/completions", {**CHAT, "temperature": "hot"}, 400, "temperature", "valid number"),
         ("chat/completions", {"messages": [{"role": "user", "content": 1}]}, 400, "messages[0].content", "string"),
+        (
+            "chat/completions",
+            {"messages": [{"role": "assistant", "content": None}]},
+            400,
+            "messages[0].content",
+            "it is null, which OpenAI's API allows for an assistant's message with tool_calls alone",
+        ),
         ("chat/completions", {"messages": [{"role": "pope", "content": ""}]}, 400, "messages", "no role pope"),
         ("completions", {}, 400, "prompt", "Field required"),
         ("completions", {**COMPLETION, "prompt": [1, 259]}, 400, "prompt", "259 is no token id: expected 0 to 258"),
@@ -212,6 +219,17 @@ def test_a_body_that_is_no_json_is_refused(server):
     assert "no JSON" in found["error"]["message"]
     status, _, found = server.ask("POST", "/v1/completions", raw="{}", headers={"Content-Type": "text/plain"})
     assert status == 400 and "application/json" in found["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"null", b"[1]", b'"a"', b"3", b"NaN", b"\xff", b"a=b", b"[" * 3000, b'{"a": 1}{', b"\x00", b"{'a': 1}"],
+)
+def test_a_body_that_is_no_object_is_refused_in_words(server, body):
+    for path in ("/v1/completions", "/v1/chat/completions"):
+        status, _, found = server.ask("POST", path, raw=body)
+        assert (status, found["error"]["type"]) == (400, "invalid_request_error")
+        assert "JSON" in found["error"]["message"], found
 
 
 def test_a_body_that_is_too_large_is_refused(server):

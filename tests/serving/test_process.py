@@ -111,7 +111,7 @@ def test_a_missing_extra_is_named(model, monkeypatch):
 def test_nothing_else_imports_the_server():
     code = "import sys, everytoken.cli; from everytoken.serving import open_model; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert "everytoken.serving.opened_model" in loaded
+    assert "everytoken.serving.opening" in loaded
     assert not {"fastapi", "starlette", "uvicorn"} & set(loaded)
 
 

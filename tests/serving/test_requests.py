@@ -85,6 +85,8 @@ def test_a_wrong_value_names_its_field(changes, field):
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content"),
         ({"messages": [{"role": "user", "content": "\udfff"}]}, "messages.0.content"),
         ({"messages": [{"role": "user", "content": "a", "tool_calls": [1]}]}, "messages.0.tool_calls"),
+        ({"messages": [{"role": "assistant", "content": None}]}, "messages.0.content"),
+        ({"messages": [{"role": "assistant", "content": None, "tool_calls": [1]}]}, "messages.0.content"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"logprobs": 1}, "logprobs"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),

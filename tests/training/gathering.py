@@ -20,7 +20,8 @@ from everytoken.training.checkpoints.model import write_tensors
 from everytoken.training.run.plan import make_training_plan
 from everytoken.training.step.distribution import these_processes
 from everytoken.training.step.loop import make_optimizer, prepare
-from tests.training.tiny import DATA, LLAMA, training_parameters
+from tests.models.tiny_llama import LLAMA
+from tests.training.tiny import DATA, training_parameters
 
 MODEL = LlamaParameters(**{**LLAMA.model_dump(), "d_model": 256, "d_ff": 1024, "n_layers": 4})
 SHAPE = {"vocab_size": 32_768, "max_seq_len": 16}

@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from everytoken.models import LlamaParameters
 from everytoken.models.families import build_model
 from everytoken.seeds import numpy_generator
 from everytoken.shards import file_sha256
@@ -26,21 +25,10 @@ from everytoken.training.evaluation.held_out import prepare_held_out, write_held
 from everytoken.training.parameters import PeriodicHeldOut, PeriodicSamples
 from everytoken.training.run import session
 from everytoken.training.run.job import TrainingJob
+from tests.models.tiny_llama import LLAMA
 
 VOCAB, SEQ = 61, 12
 EXECUTION = ExecutionParameters(threads=1, precision="float32", matmul_precision="highest")
-LLAMA = LlamaParameters(
-    family="llama",
-    d_model=16,
-    n_layers=2,
-    n_heads=2,
-    n_kv_heads=1,
-    d_ff=24,
-    tied_embeddings=True,
-    rope_theta=10000.0,
-    norm_eps=1e-5,
-    init_std=0.02,
-)
 TRAINING = {
     "seed": 7,
     "steps": 6,

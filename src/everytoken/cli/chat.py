@@ -17,8 +17,7 @@ from everytoken.cli.models import arithmetic, opens_model, template_option
 from everytoken.generation import GenerationParameters
 
 if TYPE_CHECKING:
-    from everytoken.generation import Conversation, Reply
-    from everytoken.serving import OpenedModel
+    from everytoken.generation import Conversation, OpenedModel, Reply
 
 _FORMAT = "everytoken-conversation/1"
 
@@ -222,6 +221,7 @@ class _Dialogue:
 
     def _save(self, rest: str) -> None:
         from everytoken.shards import write_text
+        from everytoken.training.checkpoints import parameters_sha256
 
         if not rest:
             raise click.UsageError("/save needs the name of a file")
@@ -229,7 +229,7 @@ class _Dialogue:
             raise click.UsageError(f"/save: there is no folder {Path(rest).parent}")
         content = {
             "format": _FORMAT,
-            "model": {"name": self._opened.name, "sha256": self._opened.digest},
+            "model": {"name": self._opened.name, "sha256": parameters_sha256(self._opened.model)},
             "parameters": self._chat.parameters.model_dump(mode="json"),
             "attempts": self._chat.attempts,
             "messages": list(self._chat.messages),
@@ -238,13 +238,15 @@ class _Dialogue:
         click.echo(f"[{rest}: {len(self._chat.messages)} messages]", err=True)
 
     def _load(self, rest: str) -> None:
+        from everytoken.training.checkpoints import parameters_sha256
+
         if not rest:
             raise click.UsageError("/load needs the name of a file")
         try:
             saved = _Saved.model_validate_json(Path(rest).read_bytes())
         except ValidationError as error:
             raise click.UsageError(f"{rest} holds no conversation that /save wrote: {_first_of(error)}") from error
-        if saved.model.sha256 != self._opened.digest:
+        if saved.model.sha256 != parameters_sha256(self._opened.model):
             click.echo(f"[it was with another model, {saved.model.name}]", err=True)
         self._chat.parameters, self._chat.attempts = saved.parameters, saved.attempts
         self._chat.messages = [message.model_dump() for message in saved.messages]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
@@ -221,47 +221,39 @@ def import_model(source: Path, out: Path, tokenizer: Path | None, eos: str | Non
 
 
 @click.command("generate")
-@click.argument("checkpoint", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@opens_model
 @click.option("--prompt", "prompts", multiple=True, required=True, help="Text to go on with; may be given again.")
-@click.option("--tokenizer", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Its tokenizer.json.")
 @click.option("--max-new-tokens", type=click.IntRange(1), default=60, show_default=True)
 @click.option(
     "--temperature", type=click.FloatRange(0), default=0.8, show_default=True, help="0: the most likely token."
 )
 @click.option("--top-k", type=click.IntRange(1), help="Draw from so many of the most likely tokens.  [default: all]")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
-@click.option("--threads", type=click.IntRange(1), default=1, show_default=True)
-@click.option(
-    "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where it computes."
-)
 def generate_command(
-    checkpoint: Path, prompts: tuple[str, ...], tokenizer: Path | None, threads: int, **options: Any
+    model: Path, tokenizer: Path | None, device: Literal["cpu", "cuda"], prompts: tuple[str, ...], **options: Any
 ) -> None:
-    r"""Let a CHECKPOINT continue prompts, each after an EOS, as a document begins in the streams.
+    r"""Let MODEL, a checkpoint folder, a Hugging Face folder or a GGUF file, continue prompts, each after an EOS.
 
-    Special tokens that a prompt spells are those tokens; \n is a new line.
+    So a document begins in the streams. Special tokens that a prompt spells are those tokens; \n is a new line.
     """
-    from everytoken.tokens.encoding import open_encoder
-    from everytoken.tokens.tokenizer import EncodingRules
-    from everytoken.training import ExecutionParameters, PromptParameters
-    from everytoken.training.checkpoints import load_config, load_model, require_intact
-    from everytoken.training.evaluation import generate
-    from everytoken.training.step import open_device
+    from everytoken.serving import ServingError, open_model
+    from everytoken.training import PromptParameters
+    from everytoken.training.evaluation import continue_prompts
 
-    execution = ExecutionParameters(threads=threads, precision="float32", matmul_precision="highest")
+    execution = arithmetic(options.pop("threads"))
     texts = tuple(prompt.replace("\\n", "\n") for prompt in prompts)
     if any(not _is_utf8(text) for text in texts):
         raise click.BadParameter("a prompt is not UTF-8", param_hint="--prompt")
     try:
-        parameters = PromptParameters(prompts=texts, execution=execution, **options)
-        require_intact(checkpoint)
-        path = _tokenizer_of(checkpoint, tokenizer)
-        eos_token = _token(path, load_config(checkpoint).eos_id)
-        encoder = open_encoder(EncodingRules(path, eos_token, "control"))
-        model = load_model(checkpoint).to(open_device(parameters.device))
-        for number, text in enumerate(generate(model, encoder, parameters)):
+        opened = open_model(model, tokenizer=tokenizer, device=device)
+        parameters = PromptParameters(prompts=texts, device=device, execution=execution, **options)
+        ids = [opened.tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+        continued = continue_prompts(opened.model, opened.tokenizer, opened.eos_id, ids, parameters)
+        for number, text in enumerate(continued):
             click.echo(f"{chr(10) if number else ''}{text.prompt}{text.text}")
             click.echo(f"[{len(text.tokens)} tokens, ended by {text.finish}]", err=True)
+    except ServingError as error:
+        raise click.UsageError(str(error)) from error
     except ValueError as error:  # of parameters
         raise click.ClickException(str(error)) from error
 
@@ -278,12 +270,3 @@ def _tokenizer_of(checkpoint: Path, given: Path | None) -> Path:
 def _is_utf8(text: str) -> bool:
     """Return whether an argument was UTF-8: Python keeps other bytes as lone surrogates."""
     return not any("\ud800" <= character <= "\udfff" for character in text)
-
-
-def _token(tokenizer: Path, number: int) -> str:
-    from tokenizers import Tokenizer
-
-    token = Tokenizer.from_file(str(tokenizer)).id_to_token(number)
-    if token is None:
-        raise click.UsageError(f"{tokenizer} has no token {number}, the model's EOS: give the model's own --tokenizer")
-    return str(token)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -105,6 +106,10 @@ def _errors_in_words() -> Iterator[None]:
         raise click.ClickException(told) from error
 
 
+def _is_warning(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.WARNING
+
+
 @contextmanager
 def _logging_of_the_project() -> Iterator[None]:
     """Name the project's logging.yml to Kedro, which looks for it in the working directory alone."""
@@ -114,6 +119,8 @@ def _logging_of_the_project() -> Iterator[None]:
         config = project_folder() / "conf" / "logging.yml"
     except click.ClickException:  # some commands need no project
         config = Path()
+        # Kedro says on standard output which logging it takes where there is no project; a filter outlives that
+        logging.getLogger("kedro.framework.project").addFilter(_is_warning)
     if _LOGGING in os.environ or not config.is_file() or config.parents[1] == Path.cwd():
         yield
         return

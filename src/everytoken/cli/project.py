@@ -56,6 +56,7 @@ def known_errors() -> tuple[type[Exception], ...]:
     """Return the errors whose message says all that there is to say: ours, and Kedro's around them."""
     from kedro.io.core import DatasetError
 
+    from everytoken.benchmark_tasks import TaskError
     from everytoken.configuration import ConfigurationError
     from everytoken.contract import ContractError
     from everytoken.corpus import CorpusError
@@ -79,6 +80,7 @@ def known_errors() -> tuple[type[Exception], ...]:
         ServingError,
         ShardsError,
         ShuffleError,
+        TaskError,
         TokensError,
         TrackingError,
         TrainingError,

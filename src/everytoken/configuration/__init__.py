@@ -6,15 +6,15 @@ from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
     from everytoken.configuration.contract_of_run import ContractHook, groups_of, streams_of
+    from everytoken.configuration.errors import ConfigurationError, MissingConfigurationError
     from everytoken.configuration.files import CONFIG_LOADER_ARGS, read_plainly
     from everytoken.configuration.jobs import (
-        ConfigurationError,
         ConfigurationHook,
         JobConfigLoader,
         JobContext,
         ReplayHook,
         SystemErrorHook,
     )
-    from everytoken.configuration.missing import MissingConfigurationError, MissingParametersHook
+    from everytoken.configuration.missing import MissingParametersHook
 
 __getattr__, __dir__ = exports(__name__, __file__)

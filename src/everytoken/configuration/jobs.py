@@ -33,6 +33,7 @@ from kedro.pipeline.node import Node
 from kedro.utils import find_kedro_project
 from omegaconf.errors import InterpolationKeyError
 
+from everytoken.configuration.errors import ConfigurationError
 from everytoken.configuration.files import CONFIG_LOADER_ARGS, read_folder, read_plainly
 from everytoken.pipeline_registry import DEFAULT_JOB, JOBS
 from everytoken.redaction import Redaction, SecretError, require_no_secrets
@@ -54,10 +55,6 @@ _EVALUATION = "evaluation"
 _REFLECTION = "reflection"
 
 GLOBALS = {"data", "raw", "engine", "model_size", "job"}
-
-
-class ConfigurationError(Exception):
-    """A key of the configuration is read by nothing, or the configuration would bring excluded documents back."""
 
 
 class JobConfigLoader(OmegaConfigLoader):

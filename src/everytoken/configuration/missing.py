@@ -8,13 +8,9 @@ from kedro.framework.hooks import hook_impl
 from kedro.io import DataCatalog
 from kedro.pipeline import Pipeline
 
-from everytoken.configuration.jobs import ConfigurationError
+from everytoken.configuration.errors import MissingConfigurationError
 
 _PARAMETERS = "params:"
-
-
-class MissingConfigurationError(ConfigurationError):
-    """No file of the environment has parameters that the run reads."""
 
 
 class MissingParametersHook:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from everytoken.generation.decoding import Finish, Reply, Step, speak, speak_in_steps
     from everytoken.generation.errors import GenerationError, NonFiniteLogits
     from everytoken.generation.logprobs import DrawnToken, score
+    from everytoken.generation.opened_model import OpenedModel
     from everytoken.generation.parameters import GenerationParameters
     from everytoken.generation.prefix import PrefixReader
     from everytoken.generation.sampling import draw

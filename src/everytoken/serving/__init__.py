@@ -6,8 +6,7 @@ from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
     from everytoken.serving.errors import ServingError
-    from everytoken.serving.evaluation import evaluate_tasks
-    from everytoken.serving.opened_model import OpenedModel, chat_files_of, open_model, tokenizer_of
+    from everytoken.serving.opening import chat_files_of, open_model, tokenizer_of
     from everytoken.serving.server import ServerOptions, serve
 
 __getattr__, __dir__ = exports(__name__, __file__)

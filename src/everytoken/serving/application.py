@@ -16,11 +16,9 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.exceptions import HTTPException
 
-from everytoken.generation import ChatFormat, GenerationError
-from everytoken.serving.errors import ServingError
+from everytoken.generation import ChatFormat, GenerationError, OpenedModel
 from everytoken.serving.guard import refused
 from everytoken.serving.model_thread import ModelThread
-from everytoken.serving.opened_model import OpenedModel
 from everytoken.serving.refusals import Refusal, failed, shown
 from everytoken.serving.replies import EncodedPrompt, Work
 from everytoken.serving.requests import ChatRequest, CompletionRequest, GenerationRequest
@@ -137,7 +135,7 @@ class Served:
         messages = [message.model_dump() for message in request.messages]
         try:
             return EncodedPrompt(self.chat_format.tokens(messages, **request.template_values), "")
-        except (ServingError, GenerationError) as error:
+        except GenerationError as error:
             raise Refusal(400, str(error), param="messages") from error
 
     def _prompt(self, given: str | list[int]) -> EncodedPrompt:
@@ -199,7 +197,9 @@ def application(served: Served) -> FastAPI:
 
     @app.exception_handler(HTTPException)
     async def http_error(_: Request, error: HTTPException) -> Response:
-        return refused(Refusal(error.status_code, str(error.detail), headers=error.headers))
+        cause = error.__cause__  # of a body that the framework cannot read: no UTF-8, or nested too deeply
+        said = str(error.detail) if cause is None else f"the body is no JSON: {cause}"
+        return refused(Refusal(error.status_code, said, headers=error.headers))
 
     @app.exception_handler(ClientGone)
     async def gone(_: Request, error: ClientGone) -> Response:

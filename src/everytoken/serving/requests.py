@@ -7,7 +7,7 @@ is a field that is not there.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -56,6 +56,7 @@ _Text = Annotated[str, AfterValidator(_encodable)]
 
 class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    null_is_a_value: ClassVar[frozenset[str]] = frozenset()
 
     @model_validator(mode="before")
     @classmethod
@@ -64,7 +65,7 @@ class _Model(BaseModel):
             return given
         if wrong := [name for name in given if not _is_encodable(name)]:  # the validator could not name it
             raise Refusal(400, f"{shown(wrong[0])} is no field that this server knows: leave it out", param=wrong[0])
-        return {name: value for name, value in given.items() if value is not None}
+        return {name: value for name, value in given.items() if value is not None or name in cls.null_is_a_value}
 
 
 def _texts(stop: Any) -> Any:
@@ -77,6 +78,11 @@ def _texts(stop: Any) -> Any:
 
 def _only_text(content: Any) -> Any:
     """Return the text of a message's content: a string, or a list of one part of text."""
+    if content is None:
+        raise ValueError(
+            "it is null, which OpenAI's API allows for an assistant's message with tool_calls alone. This server has "
+            "no tools: give a text, which may be empty, or leave the message out"
+        )
     if not isinstance(content, list):
         return content
     match content:
@@ -117,6 +123,8 @@ class StreamOptions(_Model):
 
 class ChatMessage(_Model):
     """A message of a chat; the chat template says which roles there are."""
+
+    null_is_a_value: ClassVar[frozenset[str]] = frozenset({"content"})
 
     role: _Text
     content: Annotated[_Text, BeforeValidator(_only_text)]

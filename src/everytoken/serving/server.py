@@ -9,12 +9,13 @@ from dataclasses import dataclass
 import torch
 import uvicorn
 
+from everytoken.generation import OpenedModel
 from everytoken.serving.application import Served, application
 from everytoken.serving.errors import ServingError
 from everytoken.serving.guard import Guard, is_loopback
 from everytoken.serving.model_thread import ModelThread
-from everytoken.serving.opened_model import OpenedModel
 from everytoken.training import ExecutionParameters
+from everytoken.training.checkpoints import parameters_sha256
 
 _SPARE_CONNECTIONS = 64  # beyond the requests that may wait: `/health`, and those that are refused
 _LAST_STEP = 0.3  # seconds that the step under way has when the server ends
@@ -106,4 +107,4 @@ def _url(listening: socket.socket) -> str:
 
 def _fingerprint(opened: OpenedModel, threads: int) -> str:
     """Return what the bits of a reply depend on, besides the machine: parameters, torch, threads."""
-    return f"{opened.digest[:16]}-torch{torch.__version__}-threads{threads}"
+    return f"{parameters_sha256(opened.model)[:16]}-torch{torch.__version__}-threads{threads}"

@@ -67,6 +67,24 @@ class PeriodicSamples(BaseModel):
     top_k: int | None = Field(default=None, gt=0)
 
 
+class PeriodicTasks(BaseModel):
+    """Tasks of lm-evaluation-harness while training (the extra ``eval``), after every ``every_steps`` steps.
+
+    They are measurements: in no digest, so that changing them trains nothing again. ``names``: tasks of the harness, or
+    of ``task_folder``, which has task files of your own. ``limit``: examples of each task; null for all.
+    ``batch_size``: sequences that are computed together. ``max_new_tokens``: of a text, where its task does not say.
+    """
+
+    model_config = _FROZEN
+
+    every_steps: int = Field(gt=0)
+    names: tuple[str, ...] = Field(min_length=1)
+    task_folder: str | None = None
+    limit: int | None = Field(default=None, gt=0)
+    batch_size: int = Field(default=8, gt=0)
+    max_new_tokens: int = Field(gt=0)
+
+
 class OptimisationParameters(BaseModel):
     """AdamW with warm-up and cosine decay; counts are optimiser steps and windows, never micro-batches."""
 
@@ -89,6 +107,7 @@ class OptimisationParameters(BaseModel):
     compile: bool = False  # torch.compile of each layer: worth it for long runs
     held_out: PeriodicHeldOut | None = None
     samples: PeriodicSamples | None = None
+    tasks: Annotated[PeriodicTasks | None, UNRECORDED] = None
     execution: ExecutionParameters
 
     @model_validator(mode="after")

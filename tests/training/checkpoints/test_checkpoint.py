@@ -15,7 +15,8 @@ from everytoken.training.checkpoints.model import (
     write_tensors,
 )
 from everytoken.training.errors import CheckpointError
-from tests.training.tiny import LLAMA, SEQ, VOCAB, tiny_model
+from tests.models.tiny_llama import LLAMA
+from tests.training.tiny import SEQ, VOCAB, tiny_model
 
 CONFIG = CheckpointConfig(format="everytoken-checkpoint/1", model=LLAMA, vocab_size=VOCAB, seq_length=SEQ, eos_id=0)
 

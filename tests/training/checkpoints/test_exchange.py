@@ -15,7 +15,8 @@ from everytoken.training.checkpoints.model import (
     save_model,
 )
 from everytoken.training.errors import CheckpointError
-from tests.training.tiny import EOS, LLAMA, SEQ, byte_encoder, byte_model
+from tests.models.tiny_llama import LLAMA
+from tests.training.tiny import EOS, SEQ, byte_encoder, byte_model
 
 CONFIG = CheckpointConfig(format="everytoken-checkpoint/1", model=LLAMA, vocab_size=257, seq_length=SEQ, eos_id=0)
 

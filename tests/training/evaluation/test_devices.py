@@ -24,7 +24,8 @@ from everytoken.training.evaluation.generation import generate
 from everytoken.training.evaluation.held_out import evaluate_held_out, prepare_held_out
 from everytoken.training.evaluation.language_modelling import document_nats
 from everytoken.training.step import Objective, Ranks, document_numbers, execution, open_device
-from tests.training.tiny import EXECUTION, HELD_OUT_SOURCES, HELD_OUT_TEXTS, LLAMA, SEQ, DocumentsPart, byte_encoder
+from tests.models.tiny_llama import LLAMA
+from tests.training.tiny import EXECUTION, HELD_OUT_SOURCES, HELD_OUT_TEXTS, SEQ, DocumentsPart, byte_encoder
 
 META = torch.device("meta")
 _COPY = torch.ops.aten._to_copy.default

@@ -12,26 +12,16 @@ from torch.utils._pytree import tree_leaves
 
 from everytoken.generation import PrefixReader
 from everytoken.generation.prefix import PREFIX_BLOCK
-from everytoken.models import LlamaParameters, cache_bytes_per_token, empty_model
+from everytoken.models import cache_bytes_per_token, empty_model
 from everytoken.training import BitsPerByteParameters
 from everytoken.training.evaluation.language_modelling import document_nats
 from everytoken.training.run import evaluation_memory, generation_memory
 from everytoken.training.run.inference_memory import _READ_AT_ONCE
+from tests.models.tiny_llama import LLAMA
 from tests.training.tiny import EXECUTION
 
 META, VOCAB, SEQ = torch.device("meta"), 2_000, 512
-MODEL = LlamaParameters(
-    family="llama",
-    d_model=128,
-    n_layers=3,
-    n_heads=4,
-    n_kv_heads=2,
-    d_ff=352,
-    tied_embeddings=True,
-    rope_theta=10000.0,
-    norm_eps=1e-5,
-    init_std=0.02,
-)
+MODEL = LLAMA.model_copy(update={"d_model": 128, "n_layers": 3, "n_heads": 4, "n_kv_heads": 2, "d_ff": 352})
 
 
 class Peak(TorchDispatchMode):

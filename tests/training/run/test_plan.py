@@ -22,7 +22,8 @@ from everytoken.training import (
 from everytoken.training.run import plan as plan_module
 from everytoken.training.run.plan import make_training_plan, plan_lines
 from everytoken.training.step import loss as loss_module
-from tests.training.tiny import LLAMA, training_parameters
+from tests.models.tiny_llama import LLAMA
+from tests.training.tiny import training_parameters
 
 CONF = Path(__file__).parents[3] / "conf"
 MERGED = {"parameters": "soft", "globals": "soft"}  # as in everytoken.settings

@@ -8,8 +8,9 @@ import pytest
 
 from everytoken.training.errors import CheckpointError, TrainingError
 from everytoken.training.run.launch import run_job
+from tests.models.tiny_llama import LLAMA
 from tests.training.resuming import ignore, job
-from tests.training.tiny import DATA, LLAMA, file_digests, newest, training_parameters, write_inputs
+from tests.training.tiny import DATA, file_digests, newest, training_parameters, write_inputs
 
 pytestmark = pytest.mark.sensitive
 

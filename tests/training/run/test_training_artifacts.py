@@ -27,13 +27,15 @@ from everytoken.training import (
 )
 from everytoken.training.checkpoints.model import load_model, parameters_sha256
 from everytoken.training.errors import NonFiniteError
-from everytoken.training.parameters import PeriodicHeldOut
+from everytoken.training.parameters import PeriodicHeldOut, PeriodicTasks
 from everytoken.training.run import session
 from everytoken.training.run.artifacts import evaluate, generate_texts, prepare_job, train
 from everytoken.training.step import execution_context, loop
 from everytoken.training.step.execution_context import matrix_peak
 from everytoken.training.step.history import HISTORY
-from tests.training.tiny import EOS, EXECUTION, LLAMA, SEQ, byte_encoder, training_parameters
+from tests.benchmark_tasks.local_tasks import write_tasks
+from tests.models.tiny_llama import LLAMA
+from tests.training.tiny import EOS, EXECUTION, SEQ, byte_encoder, training_parameters
 
 TEXTS = ["to be or not to be that is the question", "a rose is a rose is a rose", "the rest is silence"]
 
@@ -315,6 +317,36 @@ def test_the_curve_is_drawn_by_source_and_in_total_and_changes_no_digest(tmp_pat
     drawn = {trace.name: list(trace.y) for trace in figure.data}
     assert drawn["all sources"] == series["held_out_bits_per_byte"]
     assert drawn["wiki"] == series["held_out_bits_per_byte.wiki"]
+
+
+def test_tasks_are_in_the_report_with_version_and_hash_and_change_no_digest(tmp_path, inputs):
+    pytest.importorskip("lm_eval")
+    folder = write_tasks(tmp_path / "tasks")
+    asked = {"names": ("choices",), "task_folder": str(folder), "limit": 3, "max_new_tokens": 8}
+
+    def saved(name, tasks):
+        options = training_of(tmp_path, inputs, runs=name)
+        options["training"] = training_parameters(tasks=tasks)
+        planned = plan_artifact(train, **options)
+        return planned.recipe.digest, ArtifactStore(tmp_path / f"made_{name}").save(planned)
+
+    announced = []
+    recipe, without = saved("without", None)
+    with listening(announced.append):
+        same_recipe, made = saved("with", PeriodicTasks(every_steps=2, **asked))
+    assert same_recipe == recipe
+    assert made.root_digest == without.root_digest
+    report, _, series = reported(made)
+    assert [row["step"] for row in report["tasks"]] == [1, 3, 5]
+    assert {(row["task"], row["version"], row["examples"], len(row["sha256"])) for row in report["tasks"]} == {
+        ("choices", 3, 3, 64)
+    }
+    assert "task_curve" not in report["measured"]
+    accuracies = [row["metrics"]["acc"] for row in report["tasks"]]
+    assert series["tasks.choices.acc"] == [None, accuracies[0], None, accuracies[1], None, accuracies[2]]
+    live = [told["tasks.choices.acc"] for told in announced if "tasks.choices.acc" in told]
+    assert live == [[accuracy] for accuracy in accuracies]
+    assert not [name for name in reported(without)[2] if name.startswith("tasks")]
 
 
 def held_out(tmp_path):

@@ -38,8 +38,9 @@ from everytoken.training.step.history import (
     StepRecord,
     read_records,
 )
+from tests.models.tiny_llama import LLAMA
 from tests.shards.children import wait_until
-from tests.training.tiny import LLAMA, LOOKS, SEQ, file_digests, newest, stop_after, tiny_job, write_inputs
+from tests.training.tiny import LOOKS, SEQ, file_digests, newest, stop_after, tiny_job, write_inputs
 
 
 @pytest.fixture(scope="module")

@@ -66,6 +66,9 @@ def report_training(
         curves.setdefault(f"held_out_bits_per_byte.{row['source']}", {})[row["step"]] = row["bits_per_byte"]
     if description["held_out_total"]:
         curves["held_out_bits_per_byte"] = {row["step"]: row["bits_per_byte"] for row in description["held_out_total"]}
+    for row in description["tasks"]:
+        for metric, value in row["metrics"].items():
+            curves.setdefault(f"tasks.{row['task']}.{metric}", {})[row["step"]] = value
     for name, by_step in curves.items():
         series[name] = [by_step.get(step) for step in steps]
     return {**numbers, **known}, series, training_figure(series)

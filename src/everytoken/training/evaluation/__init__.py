@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
-    from everytoken.training.evaluation.generation import generate
+    from everytoken.training.evaluation.generation import continue_prompts, generate
     from everytoken.training.evaluation.held_out import (
         HeldOutChunks,
         evaluate_held_out,

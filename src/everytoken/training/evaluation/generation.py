@@ -6,11 +6,13 @@ prompt follows an EOS, as a document does in the compact stream.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from everytoken.generation import Finish, GenerationError, NonFiniteLogits, PrefixReader, Reply, speak
+from tokenizers import Tokenizer
+
+from everytoken.generation import Finish, GenerationError, NonFiniteLogits, PrefixReader, speak
 from everytoken.models import LanguageModel
 from everytoken.tokens.encoding import DocumentEncoder
 from everytoken.training.errors import NonFiniteError, TrainingError
@@ -37,32 +39,40 @@ def generate(model: LanguageModel, encoder: DocumentEncoder, parameters: PromptP
         TrainingError: a prompt leaves no room in the model's context.
         NonFiniteError: what the model computes is not finite.
     """
-    for number, prompt in enumerate(parameters.prompts):
+    ids = [encoder.encode([prompt]).values[:-1].tolist() for prompt in parameters.prompts]  # without EOS
+    yield from continue_prompts(model, encoder.tokenizer.tokenizer, encoder.tokenizer.eos_id, ids, parameters)
+
+
+def continue_prompts(
+    model: LanguageModel,
+    tokenizer: Tokenizer,
+    eos_id: int,
+    prompts: Sequence[Sequence[int]],
+    parameters: PromptParameters,
+) -> Iterator[Generated]:
+    """Yield what `generate` does, with any tokenizer.
+
+    Args:
+        prompts: the ids of each of ``parameters.prompts``.
+    """
+    for number, (text, ids) in enumerate(zip(parameters.prompts, prompts, strict=True)):
+        speaking = speak(
+            PrefixReader(model),
+            tokenizer,
+            [eos_id, *ids],  # EOS before the prompt, as before a document
+            parameters,
+            ends={eos_id},
+            key=[number],
+            shows_special=True,
+        )
         try:
             with execution(parameters.execution), autocast(parameters.execution, model.output_weight().device.type):
-                reply = _continuation(model, encoder, prompt, number, parameters)
+                reply = _last(speaking)
         except NonFiniteLogits as error:
             raise NonFiniteError(str(error)) from error
         except GenerationError as error:
             raise TrainingError(f"prompt {number + 1}, with the EOS before it: {error}") from error
-        yield Generated(prompt, reply.text, tuple(token.id for token in reply.tokens), reply.finish)
-
-
-def _continuation(
-    model: LanguageModel, encoder: DocumentEncoder, prompt: str, number: int, parameters: PromptParameters
-) -> Reply:
-    tokenizer = encoder.tokenizer
-    encoded = encoder.encode([prompt])
-    speaking = speak(
-        PrefixReader(model),
-        tokenizer.tokenizer,
-        [tokenizer.eos_id, *encoded.values[:-1].tolist()],  # EOS before the prompt instead of after it
-        parameters,
-        ends={tokenizer.eos_id},
-        key=[number],
-        shows_special=True,
-    )
-    return _last(speaking)
+        yield Generated(text, reply.text, tuple(token.id for token in reply.tokens), reply.finish)
 
 
 def _last(speaking: Generator[str, None, _Returned]) -> _Returned:

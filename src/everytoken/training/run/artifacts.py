@@ -40,6 +40,7 @@ from everytoken.training.step import (
     HeldOutRecord,
     StepHistory,
     StepRecord,
+    TaskRecord,
     total_bits_per_byte,
 )
 
@@ -91,8 +92,8 @@ def train(
         the steps), ``samples`` ([first, end) of the order of samples) and ``streams``: what was read of each.
         Measured: ``seconds, tokens_per_second, tokens_per_second_by_step`` (as [step, tokens/s] pairs), ``mfu`` (each
         speed is None where it is not known), what the bits depend on (torch, CPU, threads, precision), and
-        ``segments``: which machine did which steps, and ``held_out_curve``: points of the held-out loss by step and
-        source that are not in the file of held-out losses.
+        ``segments``: which machine did which steps, ``held_out_curve``: points of the held-out loss by step and source
+        that are not in the file of held-out losses, and ``task_curve``: figures of tasks by step.
 
     Raises:
         TrainingError: a batch does not fit the model, or too many losses or gradients in a row are not finite.
@@ -115,7 +116,7 @@ def train(
         distribution=distribution,
     )
     speed = _Speed(training.batch_size * job.seq_length)
-    launch(job, speed.watch, _announce_held_out)
+    launch(job, speed.watch, _announce_figures)
     finished = CheckpointStore(job.folder, mirror=job.mirror, milestone_steps=checkpoints.milestone_steps).newest()
     if finished is None or finished.step != training.steps:
         found = "none" if finished is None else f"one of step {finished.step}"
@@ -160,7 +161,9 @@ def train(
             **describe_machine(training.execution),
             "checkpoint": {"step": finished.step, "sha256sums": finished.digest, "skipped": list(finished.skipped)},
             "segments": finished.state["segments"],
-            "held_out_curve": finished.state.get("held_out_curve", []),  # version 0.1.0 had none
+            # version 0.1.0 had neither
+            "held_out_curve": finished.state.get("held_out_curve", []),
+            "task_curve": finished.state.get("task_curve", []),
         },
     )
 
@@ -195,7 +198,7 @@ def prepare_job(
         streams={name: path.resolve() for name, path in paths.items()},
         data=data,
         model=model,
-        training=training,
+        training=_with_task_folder(training),
         checkpoints=_anywhere(checkpoints),
         distribution=distribution,
         vocab_size=opened.vocab_size,
@@ -232,11 +235,22 @@ def _anywhere(checkpoints: CheckpointParameters) -> CheckpointParameters:
     )
 
 
-def _announce_held_out(records: Sequence[HeldOutRecord]) -> None:
-    for record in records:
+def _with_task_folder(training: OptimisationParameters) -> OptimisationParameters:
+    """Return the same for a process that runs in another folder."""
+    if training.tasks is None or training.tasks.task_folder is None:
+        return training
+    folder = str(Path(training.tasks.task_folder).resolve())
+    return training.model_copy(update={"tasks": training.tasks.model_copy(update={"task_folder": folder})})
+
+
+def _announce_figures(records: Sequence[HeldOutRecord | TaskRecord]) -> None:
+    for task in (record for record in records if isinstance(record, TaskRecord)):
+        announce({"step": [task.step], **{f"tasks.{task.task}.{key}": [x] for key, x in task.metrics.items()}})
+    losses = [record for record in records if isinstance(record, HeldOutRecord)]
+    for record in losses:
         announce({"step": [record.step], f"held_out_bits_per_byte.{record.source}": [record.bits_per_byte]})
-    if len(records) > 1:
-        announce({"step": [records[0].step], "held_out_bits_per_byte": [total_bits_per_byte(records)]})
+    if len(losses) > 1:
+        announce({"step": [losses[0].step], "held_out_bits_per_byte": [total_bits_per_byte(losses)]})
 
 
 class SpeedFigures(TypedDict):

@@ -19,16 +19,20 @@ from everytoken.training.step import (
     total_bits_per_byte,
 )
 
+_CURVES = ("held_out_curve", "task_curve")
+
 
 class CheckpointDescription(TrainedStatistics):
     """Statistics of a checkpoint, its digest, rows of the tables next to it, and what was measured.
 
     ``held_out``: the curve by step and source. ``held_out_total``: of all sources by step; empty where one is all.
+    ``tasks``: figures of tasks by step, with version and hash of each task.
     """
 
     digest: str
     held_out: list[dict[str, Any]]
     held_out_total: list[dict[str, Any]]
+    tasks: list[dict[str, Any]]
     texts: list[dict[Hashable, Any]]
     measured: Mapping[str, Any]
 
@@ -45,8 +49,9 @@ def describe_checkpoint(checkpoint: Artifact) -> CheckpointDescription:
             for step, records in ((step, list(group)) for step, group in groupby(curve, key=lambda r: r.step))
             if len(records) > 1
         ],
+        "tasks": list(checkpoint.measured.get("task_curve", ())),  # version 0.1.0 had none
         "texts": pd.read_parquet(checkpoint.path(SAMPLES_FILE)).to_dict("records"),
-        "measured": {name: value for name, value in checkpoint.measured.items() if name != "held_out_curve"},
+        "measured": {name: value for name, value in checkpoint.measured.items() if name not in _CURVES},
     }
 
 

@@ -27,8 +27,8 @@ from typing import Any
 from everytoken.shards import StoreBusy, sole_writer
 from everytoken.training.errors import CheckpointError, NonFiniteError, TrainingError
 from everytoken.training.run.job import TrainingJob, write_job
-from everytoken.training.run.progress_channel import Listeners, OnHeldOut, OnRecords, Tail
-from everytoken.training.step import HeldOutRecord, StepRecord
+from everytoken.training.run.progress_channel import Listeners, OnFigures, OnRecords, Tail
+from everytoken.training.step import HeldOutRecord, StepRecord, TaskRecord
 
 RECORDS_FILE = "records.jsonl"
 JOB_FILE = "job.json"
@@ -40,7 +40,7 @@ _SECONDS_TO_END = 40.0  # everytoken.training.run.worker gives a process 30 to e
 _KINDS = {kind.__name__: kind for kind in (CheckpointError, NonFiniteError)}
 
 
-def run_job(job: TrainingJob, on_records: OnRecords, on_held_out: OnHeldOut | None = None) -> None:
+def run_job(job: TrainingJob, on_records: OnRecords, on_figures: OnFigures | None = None) -> None:
     """Train to the last step in this process; as one of several where torch.distributed is up.
 
     Goes on from the newest checkpoint of the run that verifies, and ends with a checkpoint of the last step: a run that
@@ -48,7 +48,7 @@ def run_job(job: TrainingJob, on_records: OnRecords, on_held_out: OnHeldOut | No
 
     Args:
         on_records: gets the records of steps in batches every few seconds, and the rest at the end; in rank 0 alone.
-        on_held_out: gets the records of each look at the held-out documents.
+        on_figures: gets the records of each look at the held-out documents, and of each evaluation on tasks.
 
     Raises:
         TrainingError: the job contradicts itself or the files that it names.
@@ -57,10 +57,10 @@ def run_job(job: TrainingJob, on_records: OnRecords, on_held_out: OnHeldOut | No
     """
     from everytoken.training.run.session import train_here
 
-    train_here(job, Listeners(on_records, on_held_out))
+    train_here(job, Listeners(on_records, on_figures))
 
 
-def launch(job: TrainingJob, on_records: OnRecords, on_held_out: OnHeldOut | None = None) -> None:
+def launch(job: TrainingJob, on_records: OnRecords, on_figures: OnFigures | None = None) -> None:
     """Train to the last step with as many processes as the job says; arguments and errors as of `run_job`.
 
     Several nodes are not started from one of them: raises ``TrainingError`` with the command to run on each, unless
@@ -68,7 +68,7 @@ def launch(job: TrainingJob, on_records: OnRecords, on_held_out: OnHeldOut | Non
     """
     if job.distribution.processes * job.distribution.nodes == 1:
         with _only_parent(job) if job.live_folder.exists() else nullcontext():
-            run_job(job, on_records, on_held_out)
+            run_job(job, on_records, on_figures)
         return
     job.live_folder.mkdir(parents=True, exist_ok=True)
     with _only_parent(job):
@@ -76,7 +76,7 @@ def launch(job: TrainingJob, on_records: OnRecords, on_held_out: OnHeldOut | Non
         if job.distribution.nodes > 1:
             _expect_finished(job)
         else:
-            _launch_here(job, on_records, on_held_out)
+            _launch_here(job, on_records, on_figures)
 
 
 @contextmanager
@@ -99,9 +99,9 @@ def _remove_told(live_folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _launch_here(job: TrainingJob, on_records: OnRecords, on_held_out: OnHeldOut | None) -> None:
+def _launch_here(job: TrainingJob, on_records: OnRecords, on_figures: OnFigures | None) -> None:
     folder = Path(tempfile.mkdtemp(prefix=_TOLD, dir=job.live_folder))
-    tail, listeners = Tail(folder / RECORDS_FILE), Listeners(on_records, on_held_out, seconds=math.inf)
+    tail, listeners = Tail(folder / RECORDS_FILE), Listeners(on_records, on_figures, seconds=math.inf)
     environment = os.environ | {"OMP_NUM_THREADS": str(job.training.execution.threads)}
     worker = [sys.executable, "-m", "everytoken.training.run.worker", str(job.live_folder / JOB_FILE)]
     command = [*worker, "--start", str(folder)]
@@ -177,8 +177,8 @@ def _deliver(tail: Tail, listeners: Listeners) -> None:
     for record in tail.new():
         if isinstance(record, StepRecord):
             listeners.add(record)
-        elif isinstance(record, HeldOutRecord):
-            listeners.held_out([record])
+        elif isinstance(record, HeldOutRecord | TaskRecord):
+            listeners.figures([record])
     listeners.flush()
 
 

@@ -7,25 +7,34 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from everytoken.training.step import HeldOutRecord, SampleRecord, StepRecord, TrainingRecord, record_values
+from everytoken.training.step import (
+    HeldOutRecord,
+    SampleRecord,
+    StepRecord,
+    TaskRecord,
+    TrainingRecord,
+    record_values,
+)
 
 OnRecords = Callable[[Sequence[StepRecord]], None]
-OnHeldOut = Callable[[Sequence[HeldOutRecord]], None]
+OnFigures = Callable[[Sequence[HeldOutRecord | TaskRecord]], None]
 
 _MOST_HELD = 1000
-_KINDS: dict[str, type[TrainingRecord]] = {kind.__name__: kind for kind in (StepRecord, HeldOutRecord, SampleRecord)}
+_KINDS: dict[str, type[TrainingRecord]] = {
+    kind.__name__: kind for kind in (StepRecord, HeldOutRecord, SampleRecord, TaskRecord)
+}
 
 
 class Listeners:
     """Gives records on in batches, every ``seconds`` or ``_MOST_HELD`` records; ``flush`` gives what is left.
 
     Args:
-        on_held_out: gets held-out records; None: nobody wants them.
+        on_figures: gets records of held-out documents and of tasks; None: nobody wants them.
         seconds: between two calls of ``on_records``.
     """
 
-    def __init__(self, on_records: OnRecords, on_held_out: OnHeldOut | None = None, *, seconds: float = 2.0) -> None:
-        self._on_records, self._on_held_out, self._seconds = on_records, on_held_out, seconds
+    def __init__(self, on_records: OnRecords, on_figures: OnFigures | None = None, *, seconds: float = 2.0) -> None:
+        self._on_records, self._on_figures, self._seconds = on_records, on_figures, seconds
         self._steps: list[StepRecord] = []
         self._last = time.monotonic()
 
@@ -35,11 +44,11 @@ class Listeners:
         if time.monotonic() - self._last >= self._seconds or len(self._steps) >= _MOST_HELD:
             self.flush()
 
-    def held_out(self, records: Sequence[HeldOutRecord]) -> None:
+    def figures(self, records: Sequence[HeldOutRecord | TaskRecord]) -> None:
         """Give on the records of an evaluation, after those of the steps before it."""
         self.flush()
-        if self._on_held_out is not None:
-            self._on_held_out(records)
+        if self._on_figures is not None:
+            self._on_figures(records)
 
     def flush(self) -> None:
         """Give on what there is."""

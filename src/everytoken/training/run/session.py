@@ -2,8 +2,8 @@
 
 A checkpoint holds all that the next step depends on: tensors of the model and of AdamW, and the number of steps done.
 No generator's state is kept: every draw is made from a seed and a step, and the samples of a step from its number.
-After a step come the look at held-out documents and the samples, then the checkpoint, so what they said is in it.
-Neither of them changes a bit of the training.
+After a step come held-out documents, samples and tasks, then the checkpoint, so what they said is in it. None of them
+changes a bit of the training.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from everytoken.training.run.job import TrainingJob
 from everytoken.training.run.progress import with_progress
 from everytoken.training.run.progress_channel import Listeners
 from everytoken.training.run.stream_files import StreamFiles
+from everytoken.training.run.task_curve import TaskCurve
 from everytoken.training.step import (
     HELD_OUT,
     HELD_OUT_FILE,
@@ -55,6 +56,7 @@ from everytoken.training.step import (
     Ranks,
     SampleRecord,
     StepHistory,
+    TaskRecord,
     describe_machine,
     execution,
     make_optimizer,
@@ -81,6 +83,7 @@ class _Past:
     held_out: list[HeldOutRecord] = field(default_factory=list)
     curve: list[HeldOutRecord] = field(default_factory=list)
     samples: list[SampleRecord] = field(default_factory=list)
+    tasks: list[TaskRecord] = field(default_factory=list)
     segments: list[dict[str, Any]] = field(default_factory=list)
     folder: Path | None = None
 
@@ -128,6 +131,7 @@ def _past(job: TrainingJob, checkpoint: ValidCheckpoint | None) -> _Past:
         read_records(checkpoint.folder / HELD_OUT_FILE, HeldOutRecord, HELD_OUT),
         [HeldOutRecord(**values) for values in state.get("held_out_curve", ())],  # version 0.1.0 had none
         read_records(checkpoint.folder / SAMPLES_FILE, SampleRecord, SAMPLES),
+        [TaskRecord(**values) for values in state.get("task_curve", ())],  # version 0.1.0 had none
         state["segments"],
         checkpoint.folder,
     )
@@ -144,6 +148,8 @@ class _Session:
     ) -> None:
         self._job, self._processes, self._store, self._past = job, processes, store, past
         self._listeners = listeners
+        tasks = job.training.tasks if processes.first else None
+        self._tasks = None if tasks is None else TaskCurve(job, tasks)
         self._files, self._saved = StreamFiles(job.streams), past.steps  # before they are opened
         self._windows = _open_windows(job, processes)
         self._held_out = _held_out_chunks(job)
@@ -225,6 +231,8 @@ class _Session:
                 self._add_to_curve(step)
         if training.samples is not None and done % training.samples.every_steps == 0:
             self._write_samples(step)
+        if training.tasks is not None and done % training.tasks.every_steps == 0:
+            self._add_tasks(step)
         if done % self._job.checkpoints.every_steps == 0 or last:
             self._save(done)
 
@@ -293,7 +301,7 @@ class _Session:
                 if not math.isfinite(record.nats):
                     raise self._diverged(f"the loss on held-out documents of {record.source!r} is {record.nats}")
             self._past.held_out.extend(records)
-            self._listeners.held_out(records)
+            self._listeners.figures(records)
 
     def _add_to_curve(self, step: int) -> None:
         """Measure a point that is for the eye alone: no value of it ends the run."""
@@ -302,7 +310,7 @@ class _Session:
             return
         if all(math.isfinite(record.nats) for record in records):
             self._past.curve.extend(records)
-            self._listeners.held_out(records)
+            self._listeners.figures(records)
         else:
             logger.warning("held-out after step %d: not finite, so the curve has no point there", step + 1)
 
@@ -325,16 +333,11 @@ class _Session:
         return records
 
     def _write_samples(self, step: int) -> None:
-        """Let rank 0 write a text for each prompt, with the model gathered where it is in shards."""
+        """Let rank 0 write a text for each prompt."""
         job, samples = self._job, self._job.training.samples
         assert samples is not None and job.tokenizer is not None
-        model: LanguageModel = self._model
-        if self._processes.strategy == "fsdp":
-            (tensors,) = self._processes.gather(self._model, None)
-            if self._processes.first:
-                model = empty_model(job.model, vocab_size=job.vocab_size, max_seq_len=job.seq_length)
-                load_model_tensors(model, tensors, "the gathered model")
-        if self._processes.first:
+        model = self._whole_model()
+        if model is not None:
             encoder = open_encoder(EncodingRules(job.tokenizer, job.eos_token, "control"))
             parameters = PromptParameters(
                 **samples.model_dump(exclude={"every_steps"}), execution=job.training.execution
@@ -351,6 +354,30 @@ class _Session:
             for text in texts:
                 logger.info("after step %d: %r -> %r", step + 1, text.prompt, text.text)
         self._processes.wait()
+
+    def _add_tasks(self, step: int) -> None:
+        """Let rank 0 run the tasks. They are for the eye alone: no figure of them ends the run."""
+        model = self._whole_model()
+        if model is not None:
+            assert self._tasks is not None
+            with self._not_compiled():
+                records = self._tasks.point(model, step)
+            self._model.train()
+            self._past.tasks.extend(records)
+            self._listeners.figures(records)
+        self._processes.wait()
+
+    def _whole_model(self) -> LanguageModel | None:
+        """Return the model in rank 0, gathered where it is in shards; None in the others. All must call it."""
+        job, processes = self._job, self._processes
+        if processes.strategy != "fsdp":
+            return self._model if processes.first else None
+        (tensors,) = processes.gather(self._model, None)
+        if not processes.first:
+            return None
+        model = empty_model(job.model, vocab_size=job.vocab_size, max_seq_len=job.seq_length)
+        load_model_tensors(model, tensors, "the gathered model")
+        return model
 
     def _diverged(self, found: str) -> NonFiniteError:
         """Return the error of a run whose model computes what is not finite."""
@@ -396,6 +423,7 @@ class _Session:
                 "skipped_steps": int(past.history.column("skipped").sum()),
                 "segments": past.segments,
                 "held_out_curve": [record_values(record) for record in past.curve],
+                "task_curve": [record_values(record) for record in past.tasks],
             }
             self._store.save(done, lambda folder: self._write_files(folder, model, optimizer), state)
         self._saved = done

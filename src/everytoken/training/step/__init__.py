@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         SampleRecord,
         StepHistory,
         StepRecord,
+        TaskRecord,
         TrainingRecord,
         read_records,
         record_values,

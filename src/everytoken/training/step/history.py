@@ -84,7 +84,20 @@ class SampleRecord:
     text: str
 
 
-TrainingRecord = StepRecord | HeldOutRecord | SampleRecord
+@dataclass(frozen=True, slots=True)
+class TaskRecord:
+    """The figures of a task after an optimiser step (0-based), and what tells the task from others of its name."""
+
+    step: int
+    task: str
+    metrics: dict[str, float]
+    version: int | float | str | None
+    sha256: str  # of its configuration
+    examples: int | None
+    lm_eval: str
+
+
+TrainingRecord = StepRecord | HeldOutRecord | SampleRecord | TaskRecord
 _R = TypeVar("_R", StepRecord, HeldOutRecord, SampleRecord)
 
 

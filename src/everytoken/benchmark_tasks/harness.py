@@ -15,9 +15,8 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.model import TemplateLM
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
-from everytoken.generation import GenerationParameters, speak
-from everytoken.serving.errors import ServingError
-from everytoken.serving.opened_model import OpenedModel
+from everytoken.benchmark_tasks.errors import TaskError
+from everytoken.generation import GenerationParameters, NonFiniteLogits, OpenedModel, speak
 
 _ROWS = 1024  # positions whose logits exist at once
 _KNOWN = {"until", "max_gen_toks", "do_sample", "temperature", "top_k", "top_p", "min_p", "repetition_penalty"}
@@ -117,13 +116,17 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # lm_eval has no types
         for start in range(0, len(targets), _ROWS):
             rows, ids = states[start : start + _ROWS], targets[start : start + _ROWS]
             logits = torch.nn.functional.linear(rows.to(weight.dtype), weight).float()
+            if not logits.isfinite().all():
+                raise NonFiniteLogits(
+                    "of a text of a task the model's logits are not finite numbers: its training diverged"
+                )
             total += float(torch.log_softmax(logits, 1).gather(1, ids[:, None]).double().sum())
             greedy = greedy and bool((logits.argmax(1) == ids).all())
         return total, greedy
 
     def _text(self, context: str, options: dict[str, Any], number: int) -> str:
         if unknown := sorted(set(options) - _KNOWN):
-            raise ServingError(f"the task asks for generation with {unknown}, which are not known here")
+            raise TaskError(f"the task asks for generation with {unknown}, which are not known here")
         until = options.get("until") or []
         drawn = options.get("do_sample", False)
         parameters = GenerationParameters(
@@ -135,7 +138,7 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # lm_eval has no types
         )
         room = self._length - parameters.max_new_tokens
         if room < 1:
-            raise ServingError(
+            raise TaskError(
                 f"the task asks for {parameters.max_new_tokens:,} new tokens, and the model reads {self._length:,} in "
                 "all: give fewer (--max-new-tokens, or max_gen_toks of the task)"
             )

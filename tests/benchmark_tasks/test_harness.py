@@ -12,9 +12,12 @@ import pytest
 from click.testing import CliRunner
 from mlflow import MlflowClient
 
+from everytoken.benchmark_tasks import TaskError, open_tasks
 from everytoken.cli import cli
-from everytoken.serving import OpenedModel, ServingError, evaluate_tasks, open_model
-from everytoken.training.checkpoints import export_checkpoint
+from everytoken.generation import OpenedModel
+from everytoken.serving import open_model
+from everytoken.training.checkpoints import export_checkpoint, parameters_sha256
+from tests.benchmark_tasks.local_tasks import ROWS, write_tasks
 from tests.generation.talking import save_checkpoint
 from tests.test_run import Project
 
@@ -22,63 +25,11 @@ lm_eval = pytest.importorskip("lm_eval")
 pytest.importorskip("transformers")
 
 CONTEXT = 120
-CHOICES = """\
-task: choices
-dataset_path: json
-dataset_kwargs: {data_files: DATA}
-test_split: train
-output_type: multiple_choice
-doc_to_text: "{{question}}"
-doc_to_choice: "{{choices}}"
-doc_to_target: "{{answer}}"
-metric_list:
-  - {metric: acc}
-  - {metric: acc_norm}
-metadata: {version: 3}
-"""
-ROLLING = """\
-task: rolling
-dataset_path: json
-dataset_kwargs: {data_files: DATA}
-test_split: train
-output_type: loglikelihood_rolling
-doc_to_text: ""
-doc_to_target: "{{text}}"
-metric_list:
-  - {metric: bits_per_byte}
-metadata: {version: 1}
-"""
-TEXTS = """\
-task: texts
-dataset_path: json
-dataset_kwargs: {data_files: DATA}
-test_split: train
-output_type: generate_until
-doc_to_text: "{{question}}"
-doc_to_target: "{{text}}"
-generation_kwargs: {until: ["e"], max_gen_toks: 9, do_sample: false}
-metric_list:
-  - {metric: exact_match}
-metadata: {version: 1}
-"""
-ROWS = [
-    {
-        "question": f"Is {n} a number? ",
-        "choices": ["yes", "no", "a" * (n + 1)],
-        "answer": n % 2,
-        "text": "Text ä. " * (1 + 5 * n),
-    }
-    for n in range(7)
-]
 
 
 @pytest.fixture(scope="module")
 def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tasks")
-    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    for name, text in (("choices", CHOICES), ("rolling", ROLLING), ("texts", TEXTS)):
-        (folder / f"{name}.yaml").write_text(text.replace("DATA", str(folder / "rows.jsonl")))
-    return folder
+    return write_tasks(tmp_path_factory.mktemp("tasks"))
 
 
 @pytest.fixture(scope="module")
@@ -96,15 +47,14 @@ def theirs(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def figures(opened: OpenedModel, tasks: Path, names: list[str], **options: Any) -> dict[str, Any]:
-    options = {"batch_size": 3, "max_new_tokens": 8, "seed": 0, **options}
-    found: dict[str, Any] = evaluate_tasks(opened, tasks=names, task_folder=tasks, **options)
-    return found
+    options = {"batch_size": 3, "max_new_tokens": 8, **options}
+    return dict(open_tasks(names, tasks, seed=0).evaluate(opened, **options))
 
 
 def test_log_likelihoods_are_those_of_transformers(checkpoint: Path, theirs: Any) -> None:
     from lm_eval.api.instance import Instance
 
-    from everytoken.serving.harness import HarnessModel
+    from everytoken.benchmark_tasks.harness import HarnessModel
 
     ours = HarnessModel(open_model(checkpoint), batch_size=3, seed=0, max_new_tokens=8)
     pairs = [(row["question"], choice) for row in ROWS for choice in row["choices"]]
@@ -140,7 +90,6 @@ def test_a_task_gives_the_figures_of_transformers(checkpoint: Path, tasks: Path,
 def test_an_evaluation_says_what_tells_it_from_others(checkpoint: Path, tasks: Path, tmp_path: Path) -> None:
     opened = open_model(checkpoint)
     found = figures(opened, tasks, ["choices"], limit=3)
-    assert found["model"] == {"name": checkpoint.name, "sha256": opened.digest}
     task = found["tasks"]["choices"]
     assert (task["version"], task["shots"], task["examples"], found["limit"]) == (3, 0, 3, 3)
     other = tmp_path / "tasks"
@@ -150,6 +99,35 @@ def test_an_evaluation_says_what_tells_it_from_others(checkpoint: Path, tasks: P
     )
     assert figures(opened, other, ["choices"])["tasks"]["choices"]["sha256"] != task["sha256"]
     assert figures(opened, tasks, ["choices"])["tasks"]["choices"]["sha256"] == task["sha256"]
+
+
+def test_tasks_that_are_open_give_the_same_figures_again(checkpoint: Path, tasks: Path, tmp_path: Path) -> None:
+    opened, options = open_model(checkpoint), {"batch_size": 3, "max_new_tokens": 8}
+    folder = write_tasks(tmp_path)
+    text = (folder / "choices.yaml").read_text()
+    (folder / "choices.yaml").write_text(text + "num_fewshot: 2\nfewshot_split: train\n")
+    several = open_tasks(["choices", "texts"], folder, shots=1, seed=0)
+    first = several.evaluate(opened, **options)
+    assert first["tasks"]["choices"]["shots"] == 1
+    assert several.evaluate(opened, limit=2, **options)["tasks"]["choices"]["examples"] == 2
+    assert (
+        several.evaluate(opened, **options)
+        == first
+        == open_tasks(["choices", "texts"], folder, shots=1, seed=0).evaluate(opened, **options)
+    )
+    assert open_tasks(["choices"], folder, seed=0).evaluate(opened, **options)["tasks"]["choices"]["shots"] == 2
+
+
+def test_a_task_file_that_is_no_yaml_is_named_with_the_error(checkpoint: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("task: mine\n  metric_list: [")
+    arguments = ["evaluate", str(checkpoint), "--tasks", "mine", "--task-folder", str(tmp_path)]
+    result = CliRunner().invoke(cli, arguments)
+    assert result.exit_code == 1
+    assert f"{tmp_path}/mine.yaml is no task file: " in result.stderr
+    assert "line 2, column 14. Correct or remove it" in result.stderr
+    (tmp_path / "mine.yaml").write_text("include: other.yaml\ntask: mine\n")
+    result = CliRunner().invoke(cli, arguments)
+    assert "mine.yaml is no task file: " in result.stderr and "other.yaml" in result.stderr
 
 
 def test_the_command_prints_the_figures_and_writes_them(
@@ -169,6 +147,7 @@ def test_the_command_prints_the_figures_and_writes_them(
     result = CliRunner().invoke(cli, [str(argument) for argument in arguments])
     assert result.exit_code == 0, result.output
     written = json.loads((tmp_path / "r.json").read_text())
+    assert written["model"] == {"name": checkpoint.name, "sha256": parameters_sha256(open_model(checkpoint).model)}
     assert written["tasks"].keys() == {"choices", "rolling"}
     accuracy = written["tasks"]["choices"]["metrics"]["acc"]
     assert f"{'choices':<24}{'acc':<32}{accuracy:10.4f}" in result.stdout.splitlines()
@@ -176,16 +155,16 @@ def test_the_command_prints_the_figures_and_writes_them(
 
 def test_what_cannot_be_evaluated_is_named(checkpoint: Path, tasks: Path) -> None:
     opened = open_model(checkpoint)
-    with pytest.raises(ServingError, match="has no task nowhere; `lm_eval ls tasks` lists them, and --task-folder"):
+    with pytest.raises(TaskError, match="has no task nowhere; `lm_eval ls tasks` lists them, and --task-folder"):
         figures(opened, tasks, ["choices", "nowhere"])
     text = (tasks / "texts.yaml").read_text()
     (tasks / "long.yaml").write_text(text.replace("task: texts", "task: long").replace("toks: 9", "toks: 500"))
-    with pytest.raises(ServingError, match="asks for 500 new tokens, and the model reads 120 in all: give fewer"):
+    with pytest.raises(TaskError, match="asks for 500 new tokens, and the model reads 120 in all: give fewer"):
         figures(opened, tasks, ["long"])
     (tasks / "beams.yaml").write_text(
         text.replace("task: texts", "task: beams").replace("toks: 9", "toks: 9, num_beams: 4")
     )
-    with pytest.raises(ServingError, match=r"asks for generation with \['num_beams'\], which are not known here"):
+    with pytest.raises(TaskError, match=r"asks for generation with \['num_beams'\], which are not known here"):
         figures(opened, tasks, ["beams"])
 
 
@@ -214,7 +193,7 @@ def test_in_a_project_the_figures_are_recorded(checkpoint: Path, tasks: Path, tm
 def test_data_that_is_missing_is_named_with_its_task(checkpoint: Path, tasks: Path) -> None:
     text = (tasks / "choices.yaml").read_text().replace("task: choices", "task: lost").replace("rows.jsonl", "no.jsonl")
     (tasks / "lost.yaml").write_text(text)
-    with pytest.raises(ServingError, match=r"lm-eval cannot run lost: .*no\.jsonl"):
+    with pytest.raises(TaskError, match=r"lm-eval cannot run lost: .*no\.jsonl"):
         figures(open_model(checkpoint), tasks, ["lost"])
 
 

@@ -1,73 +1,23 @@
-"""A model with its tokenizer and its chat format, from a checkpoint, a Hugging Face folder or a GGUF file."""
+"""Open a model: from a checkpoint, a Hugging Face folder or a GGUF file."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 from tokenizers import Tokenizer
 
-from everytoken.generation import ChatFiles, ChatFormat, JinjaTemplate, PrefixReader, read_chat_files
-from everytoken.models import GgufFile, LanguageModel, read_facts, read_model
+from everytoken.generation import ChatFiles, OpenedModel, read_chat_files
+from everytoken.models import GgufFile, read_facts, read_model
 from everytoken.serving.errors import ServingError
-from everytoken.training.checkpoints import load_config, load_model, parameters_sha256, require_intact
+from everytoken.training.checkpoints import load_config, load_model, require_intact
 from everytoken.training.step import open_device
 
 _TOKENIZER_FILE = "tokenizer.json"
 _MADE_TOKENIZER = Path("05_model_input/tokenizer/tokenizer.json")
 _MADE_CHAT_FORMAT = Path("06_models/chat_format.json")
-
-
-@dataclass(frozen=True)
-class OpenedModel:
-    """A model that can generate.
-
-    Attributes:
-        name: the last part of its path.
-        model: in eval mode.
-        tokenizer: of the model.
-        chat: how one chats with it.
-        eos_id: of the token that ends a document.
-    """
-
-    name: str
-    model: LanguageModel
-    tokenizer: Tokenizer
-    chat: ChatFiles
-    eos_id: int
-
-    @property
-    def ends(self) -> frozenset[int]:
-        """Ids that end a reply."""
-        return frozenset(self.chat.ends or (self.eos_id,))
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the parameters."""
-        return parameters_sha256(self.model)
-
-    def reader(self) -> PrefixReader:
-        """Return a reader of one sequence."""
-        return PrefixReader(self.model)
-
-    def chat_format(self) -> ChatFormat:
-        """Return how a chat becomes ids.
-
-        Raises:
-            ServingError: the model has no chat template.
-        """
-        if self.chat.template is None:
-            raise ServingError(
-                f"{self.name} has no chat template, so nobody knows where a turn begins and ends. Give one in Jinja "
-                "(--template FILE), or let it continue texts: everytoken generate"
-            )
-        special = {"bos_token": self._spelled(), "eos_token": self._spelled(), **self.chat.special}
-        return ChatFormat(self.tokenizer, JinjaTemplate(self.chat.template, special), self.ends)
-
-    def _spelled(self) -> str:
-        return str(self.tokenizer.id_to_token(self.eos_id))
 
 
 def open_model(
@@ -95,6 +45,8 @@ def open_model(
             f"the tokenizer has {opened.tokenizer.get_vocab_size():,} tokens, the model {opened.model.vocab_size:,}; "
             "give the tokenizer that the model was trained with (--tokenizer)"
         )
+    opened.tokenizer.no_truncation()
+    opened.tokenizer.no_padding()
     opened.model.to(open_device(device))
     return opened
 

@@ -1,0 +1,5 @@
+"""Errors of tasks."""
+
+
+class TaskError(Exception):
+    """A task that is not known, or that cannot be run."""
