@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from everytoken.reflections.errors import ReflectionError
 from everytoken.reflections.ranks import (
-    TOKENS,
+    TOKEN_COUNTS,
     LineDigests,
     RankFolder,
     failed_rows,
@@ -110,7 +110,7 @@ class _Merging:
         self._defaults = {**run.defaults(), **dict.fromkeys(OBSERVED.names)}
         self._schema = columns_schema(run)
         self._by_status: Counter[str] = Counter()
-        self._tokens: Counter[str] = Counter(dict.fromkeys(TOKENS, 0))
+        self._tokens: Counter[str] = Counter(dict.fromkeys(TOKEN_COUNTS, 0))
         self._canaries: dict[str, Counter[str]] = {}
         self._counts: Counter[str] = Counter()
 
@@ -177,7 +177,7 @@ class _Merging:
 
     def _count(self, status: str, own: Mapping[str, Any], result: Mapping[str, Any]) -> None:
         self._by_status[status] += 1
-        self._tokens.update({name: result.get(name) or 0 for name in TOKENS})
+        self._tokens.update({name: result.get(name) or 0 for name in TOKEN_COUNTS})
         texts = {name: own[name] for name in self._run.text_columns if own[name].strip()}
         self._counts["usable"] += bool(texts)
         self._counts["with_1p"] += any(self._run.text_columns[name] == "reflection_1p" for name in texts)

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from everytoken.reflections.errors import ReflectionError
-from everytoken.reflections.generators import first_pause, model_identity, open_generator
+from everytoken.reflections.generators import first_pause, model_of_generator, open_generator
 from everytoken.reflections.parameters import ReflectionParameters
 from everytoken.reflections.prompts import RequestBuilder
+from everytoken.reflections.ranks.annotated_rows import sidecar_facts, sidecar_rows
 from everytoken.reflections.ranks.folders import RankFolder
 from everytoken.reflections.ranks.rank_loop import (
     RankWriter,
@@ -24,7 +25,6 @@ from everytoken.reflections.ranks.rank_loop import (
 from everytoken.reflections.ranks.requests_of_rows import RowRequests
 from everytoken.reflections.ranks.result_lines import LineFile, done_rows
 from everytoken.reflections.ranks.run_lock import lock_found
-from everytoken.reflections.ranks.sidecar_rows import sidecar_facts, sidecar_rows
 from everytoken.reflections.registry import find_run
 from everytoken.shards import Artifact, reading
 from everytoken.tokens.streams import SIDECAR_FILE
@@ -94,7 +94,7 @@ class GenerationPlan:
             **given.seeds.model_dump(),
             "canaries": given.canaries.model_dump(exclude={"facts"}),
             "prompts": given.prompts.versions.model_dump(),
-            "sha256": self.builder().digests,
+            "sha256": self.builder().digests(),
             "sidecar": {"sha256": self._sidecar_digest(), **sidecar_facts(self.sidecar)},
             "tokenizer": self.stream.statistics["tokenizer"],
             "special_tokens_in_text": self.rules.special_tokens_in_text,
@@ -102,7 +102,7 @@ class GenerationPlan:
             "reflection_budget": self.reflection_budget,
             "generator_alias": generator.alias,
             "sampling": generator.chosen_sampling.model_dump(),
-            "model": model_identity(generator),
+            "model": model_of_generator(generator),
         }
 
     def run_rank(self, rank: RankFolder) -> None:
