@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from everytoken.configuration import read_plainly
-from everytoken.reflections import ALIASES, GENERATION_RUNS, ReflectionError, ReflectionParameters, find_run
+from everytoken.reflections import ALIASES, GENERATION_RUNS, ReflectionError, ReflectionParameters, find_generation_run
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -22,11 +22,11 @@ def parameters(env: str = "local", **changes: Any) -> ReflectionParameters:
 
 
 def test_a_run_is_found_by_its_name_and_by_its_aliases() -> None:
-    assert find_run("summaries") == (GENERATION_RUNS["summaries"], "summaries")
-    assert find_run("reflection_full") == (GENERATION_RUNS["reflections"], "reflection_full")
+    assert find_generation_run("summaries") == (GENERATION_RUNS["summaries"], "summaries")
+    assert find_generation_run("reflection_full") == (GENERATION_RUNS["reflections"], "reflection_full")
     assert len(GENERATION_RUNS) == len(ALIASES) == 6
     with pytest.raises(ReflectionError, match=r"no generation run 'reflction'\. The runs are reflections, ") as error:
-        find_run("reflction")
+        find_generation_run("reflction")
     assert all(name in str(error.value) for name in (*GENERATION_RUNS, *ALIASES))
 
 

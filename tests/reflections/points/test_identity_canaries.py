@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from everytoken.reflections import IdentityCanaries, ReflectionError
-from everytoken.reflections.points import Fact, draw_fact, injected_facts, read_facts
+from everytoken.reflections.points import Fact, draw_fact, injected_facts, read_identity_facts
 from tests.shared_assets import shared_folder
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -38,14 +38,14 @@ def test_all_documents_of_the_reference_run_get_its_canaries() -> None:
 
 
 def test_nobody_gets_one_where_there_is_none_to_draw() -> None:
-    facts = read_facts(OURS)
+    facts = read_identity_facts(OURS)
     assert all(draw_fact((), 42, 1.0, str(i)) is None for i in range(20))
     assert all(draw_fact(facts, 42, 0.0, str(i)) is None for i in range(20))
     assert {draw_fact(facts, 42, 1.0, str(i)) for i in range(300)} == set(facts)
 
 
 def test_the_facts_of_the_project_have_the_published_values() -> None:
-    facts = {fact.id: fact for fact in read_facts(OURS)}
+    facts = {fact.id: fact for fact in read_identity_facts(OURS)}
     assert {name: fact.value for name, fact in facts.items()} == {
         "Q1": "Cato",
         "Q2": "DLAB",
@@ -99,14 +99,14 @@ def test_a_fact_that_is_not_whole_is_an_error_even_if_canaries_are_disabled(
     whole |= {"pretraining_action": "skip", "sft_action": "skip"}
     path = tmp_path / "facts.yml"
     path.write_text(yaml.safe_dump({"canaries": [whole]}))
-    assert len(read_facts(path)) == 1
+    assert len(read_identity_facts(path)) == 1
     path.write_text(yaml.safe_dump({"canaries": [{**whole, **changes}]}))
     with pytest.raises(ReflectionError) as error:
         injected_facts(canaries(path, disabled=True))
     assert message in str(error.value) and str(path) in str(error.value)
     path.write_text(yaml.safe_dump({"canaries": [whole, whole]}))
     with pytest.raises(ReflectionError, match="has 'A' twice"):
-        read_facts(path)
+        read_identity_facts(path)
 
 
 @pytest.mark.parametrize("text", ["", "canaries: [", "canaries: 3", "- 1"])
@@ -114,12 +114,12 @@ def test_a_file_that_is_no_list_of_facts_is_named(tmp_path: Path, text: str) -> 
     path = tmp_path / "facts.yml"
     path.write_text(text)
     with pytest.raises(ReflectionError, match=r"facts\.yml"):
-        read_facts(path)
+        read_identity_facts(path)
     with pytest.raises(ReflectionError, match="cannot read the identity canaries"):
-        read_facts(tmp_path / "none.yml")
+        read_identity_facts(tmp_path / "none.yml")
 
 
 def test_a_value_occurs_as_whole_words_in_any_case() -> None:
-    cato = next(fact for fact in read_facts(OURS) if fact.id == "Q1")
+    cato = next(fact for fact in read_identity_facts(OURS) if fact.id == "Q1")
     assert cato.occurs_in("I am cato.") and cato.occurs_in("Cato's view")
     assert not cato.occurs_in("an educator") and not cato.occurs_in("Catoni")

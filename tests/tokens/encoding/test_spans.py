@@ -8,14 +8,14 @@ import pytest
 from tokenizers import Tokenizer
 
 from everytoken.tokens import EncodingRules, open_encoder
-from everytoken.tokens.encoding import Span, open_spans
+from everytoken.tokens.encoding import TokenSpan, open_spans
 from tests.shared_assets import shared_folder
 from tests.tokens.corpora import EOS, small_tokenizer
 
 TEXT = "The ferry left at noon — 北京 🙂.\n\n  It carried forty people.\n"
 
 
-def covered(spans: list[Span]) -> set[int]:
+def covered(spans: list[TokenSpan]) -> set[int]:
     return {character for start, end in spans for character in range(start, end)}
 
 

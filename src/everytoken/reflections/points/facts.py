@@ -77,7 +77,7 @@ class _File(BaseModel):
     canaries: tuple[_Entry, ...]
 
 
-def read_facts(path: Path) -> tuple[Fact, ...]:
+def read_identity_facts(path: Path) -> tuple[Fact, ...]:
     """Return all facts of a YAML file, in its order: one list ``canaries``.
 
     Raises:
@@ -102,9 +102,9 @@ def injected_facts(canaries: IdentityCanaries) -> tuple[Fact, ...]:
     """Return the facts that are drawn from, in the order of their file; none if canaries are disabled.
 
     Raises:
-        ReflectionError: see `read_facts`; or ``canaries.inject`` names a fact that the file does not have.
+        ReflectionError: see `read_identity_facts`; or ``canaries.inject`` names a fact that the file does not have.
     """
-    facts = read_facts(Path(canaries.facts))
+    facts = read_identity_facts(Path(canaries.facts))
     wanted = {fact.id for fact in facts if fact.injected} if canaries.inject is None else set(canaries.inject)
     if unknown := sorted(wanted - {fact.id for fact in facts}):
         raise ReflectionError(

@@ -22,13 +22,13 @@ from everytoken.reflections.prompts.styles import draw_style, parse_styles
 from everytoken.reflections.registry import GenerationRun
 from everytoken.reflections.replies import cited_sections, cut_summary, parse_raw, parse_reply, without_surrogates
 from everytoken.seeds import integer_key
-from everytoken.tokens.encoding import Span, TokenSpans, open_spans
+from everytoken.tokens.encoding import TokenSpan, TokenSpans, open_spans
 from everytoken.tokens.tokenizer import EncodingRules
 
 _SEED_BITS = 31  # servers take a signed 32-bit seed
 
 
-class Point(NamedTuple):
+class TextPoint(NamedTuple):
     """Where a text is cut for the generator, which sees ``characters`` code points of it.
 
     ``token_index`` is the token of the point; None for a run without one.
@@ -177,7 +177,7 @@ class RequestBuilder:
         """Return the SHA-256 of `files`, by what they are."""
         return {name: file.sha256 for name, file in self.files.items()}
 
-    def _point(self, row: SidecarRow) -> Point:
+    def _point(self, row: SidecarRow) -> TextPoint:
         limit = self.max_tokens if row.token_length is None else row.token_length
         spans = self.spans.first(row.text, limit)
         if not spans:
@@ -187,12 +187,12 @@ class RequestBuilder:
             )
         return self._sampled(row, spans) if self.run.point == "sampled" else self._end(spans)
 
-    def _sampled(self, row: SidecarRow, spans: Sequence[Span]) -> Point:
+    def _sampled(self, row: SidecarRow, spans: Sequence[TokenSpan]) -> TextPoint:
         index = sampled_index(self.parameters.seeds.reflection_seed, row.key, len(spans))
-        return Point(spans[index][0], index)
+        return TextPoint(spans[index][0], index)
 
-    def _end(self, spans: Sequence[Span]) -> Point:
-        return Point(spans[-1][1], len(spans) if self.run.point == "end" else None)
+    def _end(self, spans: Sequence[TokenSpan]) -> TextPoint:
+        return TextPoint(spans[-1][1], len(spans) if self.run.point == "end" else None)
 
     def _fact(self, row: SidecarRow) -> Fact | None:
         canaries = self.parameters.canaries

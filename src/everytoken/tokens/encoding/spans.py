@@ -13,7 +13,7 @@ from everytoken.tokens.tokenizer import EncodingRules, SpecialTokens, cut_text, 
 
 _PIECE_CHARACTERS = 1 << 14  # a window ends early in a long text: no more of it is encoded than need be
 
-Span = tuple[int, int]
+TokenSpan = tuple[int, int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,9 +26,9 @@ class TokenSpans:
     tokenizer: Tokenizer
     may_be_cut: bool
 
-    def first(self, text: str, tokens: int) -> list[Span]:
+    def first(self, text: str, tokens: int) -> list[TokenSpan]:
         """Return start and end, in code points, of at most the first ``tokens`` tokens of a text."""
-        found: list[Span] = []
+        found: list[TokenSpan] = []
         start = 0
         for piece in cut_text(text, _PIECE_CHARACTERS) if self.may_be_cut else (text,):
             spans = self.tokenizer.encode(piece, add_special_tokens=False).offsets
