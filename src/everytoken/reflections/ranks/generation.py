@@ -25,7 +25,7 @@ from everytoken.reflections.ranks.rank_loop import (
 from everytoken.reflections.ranks.requests_of_rows import RowRequests
 from everytoken.reflections.ranks.result_lines import LineFile, done_rows
 from everytoken.reflections.ranks.run_lock import lock_found
-from everytoken.reflections.registry import find_run
+from everytoken.reflections.registry import find_generation_run
 from everytoken.shards import Artifact, reading
 from everytoken.tokens.streams import SIDECAR_FILE
 from everytoken.tokens.tokenizer import EncodingRules, open_tokenizer
@@ -72,7 +72,7 @@ class GenerationPlan:
 
     def builder(self) -> RequestBuilder:
         """Return what builds the requests; its files are read and checked."""
-        run, _ = find_run(self.name)
+        run, _ = find_generation_run(self.name)
         return RequestBuilder.open(
             run,
             self.parameters,
@@ -83,7 +83,7 @@ class GenerationPlan:
 
     def locked_values(self) -> dict[str, Any]:
         """Check prompts, stream and generator; return what must not change while the run is made."""
-        run, folder = find_run(self.name)
+        run, folder = find_generation_run(self.name)
         given, generator = self.parameters, self.parameters.generator
         return {
             "run_name": run.name,
