@@ -130,7 +130,8 @@ def _forecast_lines(found: Forecast, rate: float | None, reply_tokens: int | Non
         yield "hours        not known: give a measured rate (--rate), as `everytoken reflections status` shows it"
     else:
         hours = found.requests / rate / 3600
-        yield f"hours        {hours:,.1f} of one rank at {rate:g} documents/s, {hours / max(1, found.ranks):,.2f} a rank"
+        a_rank = hours / max(1, found.ranks)
+        yield f"hours        {hours:,.1f} of one rank at {rate:g} documents/s, {a_rank:,.2f} a rank"
     yield f"published    {PUBLISHED_GPU_HOURS:,} GPU-hours for {PUBLISHED_ROWS:,} rows"
     counted = "" if found.canaries_counted else "about "
     yield f"canaries     {counted}{found.canaries:,} documents; canaries: drop would mask as many windows"
@@ -247,7 +248,7 @@ def merge_command(name: str, env: str | None, params: dict[str, Any]) -> None:
     with _opened(name, env, params) as opened:
         columns = opened.merge()
         counted: Sequence[MergedStatistics] = columns.statistics_as(MergedStatistics)
-        sums = {key: sum(one[key] for one in counted) for key in ("with_point", "usable", "with_1p")}  # type: ignore[literal-required]
+        sums = {key: sum(one[key] for one in counted) for key in ("with_point", "usable", "with_1p")}
         click.echo(
             f"{columns.rows:,} rows: {sums['with_point']:,} with a point, {sums['usable']:,} usable, "
             f"{sums['with_1p']:,} with a text in the first person"
