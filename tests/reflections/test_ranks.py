@@ -221,7 +221,7 @@ def test_a_document_that_fails_stops_no_other_and_is_asked_again_on_rerun(
     faults.clear()
     asked = len(server.bodies)
     rerun(plan(built, server, "reflection_end", **given), tmp_path / "run", at_once=0)
-    assert len([one for one in server.bodies[asked:] if "Document" in one["messages"][1]["content"]]) == 4
+    assert len([one for one in server.bodies[asked:] if "Document" in one["messages"][-1]["content"]]) == 4
     progress = progress_of(tmp_path / "run").to_json()
     assert progress["failed"] == {} and progress["statuses"] == {"empty": 1, "ok": ROWS - 1}
 
@@ -299,7 +299,7 @@ def test_the_sidecar_of_another_stream_and_another_model_are_refused(
 def test_a_wrong_endpoint_stops_before_anything_is_written(tmp_path: Path, built: Built) -> None:
     with fault_server() as gone:
         pass
-    with pytest.raises(ReflectionError, match="Is the server running, and is generator.endpoint its address"):
+    with pytest.raises(ReflectionError, match=r"Is the server running, and is generator\.endpoint its address"):
         submit(plan(built, gone), tmp_path / "run", at_once=2)
     assert not (tmp_path / "run").exists()
 
