@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from everytoken.corpus.upstreams import UpstreamFile
-from everytoken.reflections import ReflectionError, find_run
+from everytoken.reflections import ReflectionError, find_generation_run
 from everytoken.reflections.merging import columns_schema
 from everytoken.reflections.published import (
     MatchedStatistics,
@@ -241,7 +241,7 @@ def test_a_million_rows_take_less_than_500_megabytes(made: tuple[Artifact, Encod
 
 
 def columns_of(rows: Sequence[Row], folder: Path) -> Shards:
-    reflections = find_run("reflections")[0]
+    reflections = find_generation_run("reflections")[0]
     defaults = {"status": "ok", "canary_in_1p": None, "canary_in_3p": None, **reflections.defaults()}
     table = pa.Table.from_pylist([{**defaults, **row} for row in rows], schema=columns_schema(reflections))
     return stored(folder, [table], batch_rows=7)

@@ -60,7 +60,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Answer:
+class RawReply:
     """A reply, and the tokens that the generator counted; None where it does not say.
 
     ``reasoning``: what it thought before, where a server keeps that apart from the text.
@@ -86,7 +86,7 @@ class Generator(Protocol):
     facts: dict[str, Any]
     failures: Counter[str]
 
-    async def ask(self, question: Question) -> Answer:
+    async def ask(self, question: Question) -> RawReply:
         """Return a reply.
 
         Raises:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from everytoken.generation import ChatFormat, GenerationParameters, JinjaTemplate, PrefixReader, SequencePlaces
 from everytoken.models import GgufFile, KeyValueCache, Llama
-from everytoken.reflections.generators.asking import Answer, Generator, GeneratorError, Question, RequestFailed
+from everytoken.reflections.generators.asking import Generator, GeneratorError, Question, RawReply, RequestFailed
 from everytoken.reflections.generators.embedded_files import bring_model_file
 from everytoken.reflections.generators.framed_replies import FramedReply, Vocabulary, Writing, write_reply
 from everytoken.reflections.parameters import EmbeddedGenerator
@@ -92,7 +92,7 @@ class EmbeddedModel:
         self.failures: Counter[str] = Counter()
         self.facts: dict[str, Any] = {"model": identity, "server": "everytoken", "version": torch.__version__}
 
-    async def ask(self, question: Question) -> Answer:
+    async def ask(self, question: Question) -> RawReply:
         """Return a reply; see the protocol."""
         prompt = self._chat.tokens(question.messages)
         room = self._reader.model.max_seq_len - len(prompt)
@@ -110,7 +110,7 @@ class EmbeddedModel:
             self._driver = asyncio.create_task(self._drive())
             self._driver.add_done_callback(self._pass_on)
         reply = await answered
-        return Answer(reply.text, "", len(prompt), reply.drawn, 0)
+        return RawReply(reply.text, "", len(prompt), reply.drawn, 0)
 
     async def check(self) -> None:
         """Return at once: what is in this process works as long as it does."""

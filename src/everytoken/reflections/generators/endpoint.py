@@ -19,7 +19,7 @@ _TELLING = ("/version", "/get_server_info", "/props")
 _VERSION_KEYS = ("version", "build_info")
 
 
-def is_loopback(endpoint: str) -> bool:
+def is_on_this_machine(endpoint: str) -> bool:
     """Return whether an address is of this machine; no proxy is asked for it."""
     host = urlsplit(endpoint).hostname or ""
     try:
@@ -44,7 +44,7 @@ def api_key(variable: str | None) -> str:
     return key
 
 
-def read_json(url: str, key: str) -> tuple[Any, Mapping[str, str]]:
+def ask_json(url: str, key: str) -> tuple[Any, Mapping[str, str]]:
     """Return JSON and headers of an address, without a proxy on this machine.
 
     Raises:
@@ -52,7 +52,7 @@ def read_json(url: str, key: str) -> tuple[Any, Mapping[str, str]]:
         ValueError: the answer is no JSON.
     """
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {key}"})
-    proxies = urllib.request.ProxyHandler({} if is_loopback(url) else None)
+    proxies = urllib.request.ProxyHandler({} if is_on_this_machine(url) else None)
     with urllib.request.build_opener(proxies).open(request, timeout=_SECONDS) as response:
         headers = dict(response.headers)
         return json.loads(response.read()), headers
@@ -70,7 +70,7 @@ def served_model(endpoint: str, key: str, wanted: str | None) -> dict[str, Any]:
     """
     url = f"{endpoint.rstrip('/')}/models"
     try:
-        listed, headers = read_json(url, key)
+        listed, headers = ask_json(url, key)
         models = [(str(one["id"]), one.get("owned_by")) for one in listed["data"]]
     except urllib.error.HTTPError as error:
         raise GeneratorError(f"{url} answers with status {error.code}. {_remedy(error.code)}") from error
@@ -104,7 +104,7 @@ def _version(endpoint: str, key: str) -> dict[str, Any]:
     root = endpoint.rstrip("/").removesuffix("/v1")
     for path in _TELLING:
         try:
-            found, _ = read_json(root + path, key)
+            found, _ = ask_json(root + path, key)
         except (OSError, ValueError):
             continue
         for name in _VERSION_KEYS:

@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from everytoken.reflections.generators.asking import Answer, GeneratorError, Question, RequestFailed
-from everytoken.reflections.generators.endpoint import api_key, is_loopback, served_model
+from everytoken.reflections.generators.asking import GeneratorError, Question, RawReply, RequestFailed
+from everytoken.reflections.generators.endpoint import api_key, is_on_this_machine, served_model
 from everytoken.reflections.generators.retries import with_retries
 from everytoken.reflections.generators.whole_replies import answer_of, is_too_long
 
@@ -73,7 +73,7 @@ async def open_endpoint(
     key = api_key(endpoint.key_variable)
     facts = await asyncio.to_thread(served_model, endpoint.address, key, endpoint.model)
     limits = type(openai.DEFAULT_CONNECTION_LIMITS)(max_connections=endpoint.concurrency)
-    http = openai.DefaultAsyncHttpxClient(limits=limits, trust_env=not is_loopback(endpoint.address))
+    http = openai.DefaultAsyncHttpxClient(limits=limits, trust_env=not is_on_this_machine(endpoint.address))
     async with openai.AsyncOpenAI(
         base_url=endpoint.address, api_key=key, max_retries=0, timeout=endpoint.timeout, http_client=http
     ) as client:
@@ -101,7 +101,7 @@ class OpenAIGenerator:
         self._slots = asyncio.Semaphore(self.concurrency)
         self.facts |= {"thinking": {"sent": self.endpoint.thinking, "replies": 0, "with_reasoning": 0}}
 
-    async def ask(self, question: Question) -> Answer:
+    async def ask(self, question: Question) -> RawReply:
         """Return a reply; see the protocol."""
         answer = await with_retries(
             lambda: self._once(question),
@@ -142,7 +142,7 @@ class OpenAIGenerator:
             self.facts["system_fingerprint"] = reply.system_fingerprint
         self.facts["repeats_seed"] = None if None in said else said[0] == said[1]
 
-    async def _once(self, question: Question) -> Answer:
+    async def _once(self, question: Question) -> RawReply:
         async with self._slots:
             reply = await self._send(question.messages, question.seed, None)
         return answer_of(reply)

@@ -35,7 +35,7 @@ async def open_generator(parameters: GeneratorParameters, *, server_log: Path) -
     """
     async with AsyncExitStack() as opened:
         if isinstance(parameters, EmbeddedGenerator):
-            yield await opened.enter_async_context(open_embedded(parameters, str(model_identity(parameters))))
+            yield await opened.enter_async_context(open_embedded(parameters, str(model_of_generator(parameters))))
         elif isinstance(parameters, OpenAiGenerator):
             endpoint = _endpoint(parameters, parameters.endpoint, parameters.api_key_variable)
             yield await opened.enter_async_context(open_endpoint(endpoint))
@@ -50,7 +50,7 @@ def first_pause(parameters: GeneratorParameters) -> float:
     return _PAUSE_OF_EMBEDDED if isinstance(parameters, EmbeddedGenerator) else parameters.first_pause_seconds
 
 
-def model_identity(parameters: GeneratorParameters) -> str | None:
+def model_of_generator(parameters: GeneratorParameters) -> str | None:
     """Return what tells the model from others: its name at a server, or the digest of its file.
 
     None where only the server of a rank will tell.

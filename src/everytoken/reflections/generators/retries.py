@@ -7,21 +7,21 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from itertools import count
 
-from everytoken.reflections.generators.asking import Answer, RequestFailed
+from everytoken.reflections.generators.asking import RawReply, RequestFailed
 from everytoken.seeds import python_random
 
 _TRIES = 5
 _TRIES_OF = {"rate_limit": 8, "timeout": 8, "refused_request": 1, "context": 1}
 
 
-def pause(number: int, first: float, seed: int) -> float:
+def pause_before_retry(number: int, first: float, seed: int) -> float:
     """Return the seconds to wait after try ``number``, counted from 1: ``first`` doubles, times 0.5 to 1.5."""
     return float(first * 2 ** (number - 1) * (0.5 + python_random(seed, "pause", number).random()))
 
 
 async def with_retries(
-    once: Callable[[], Awaitable[Answer]], *, first_pause: float, seed: int, failures: Counter[str]
-) -> Answer:
+    once: Callable[[], Awaitable[RawReply]], *, first_pause: float, seed: int, failures: Counter[str]
+) -> RawReply:
     """Return what ``once`` gives: 5 tries, 8 where the last one was limited or took too long.
 
     Args:
@@ -39,5 +39,5 @@ async def with_retries(
             failures[failure.kind] += 1
             if number >= _TRIES_OF.get(failure.kind, _TRIES):
                 raise
-        await asyncio.sleep(pause(number, first_pause, seed))
+        await asyncio.sleep(pause_before_retry(number, first_pause, seed))
     raise AssertionError("a loop without end")

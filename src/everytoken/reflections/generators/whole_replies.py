@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from everytoken.reflections.generators.asking import Answer, RequestFailed
+from everytoken.reflections.generators.asking import RawReply, RequestFailed
 
 _SHORT = 800  # characters; a longer reply with open braces is left to the parser
 _TOO_LONG = ("context length", "context_length", "model's context", "maximum context", "too many tokens")
 
 
-def answer_of(completion: Any) -> Answer:
+def answer_of(completion: Any) -> RawReply:
     """Return the reply in a completion of the package ``openai``.
 
     Raises:
@@ -27,7 +27,7 @@ def answer_of(completion: Any) -> Answer:
         raise RequestFailed("blank", f"the reply has no text, finish_reason {finish}", text)
     if len(text) < _SHORT and text.count("{") > text.count("}"):
         raise RequestFailed("cut", f"the reply was cut after {len(text)} characters, finish_reason {finish}", text)
-    return Answer(text, _reasoning(message), **_usage(completion))
+    return RawReply(text, _reasoning(message), **_usage(completion))
 
 
 def is_too_long(said: str) -> bool:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from everytoken.reflections.errors import ReflectionError
 from everytoken.reflections.ranks import (
-    TOKENS,
+    COUNTED_TOKENS,
     LineDigests,
     RankFolder,
     failed_rows,
@@ -23,7 +23,7 @@ from everytoken.reflections.ranks import (
     parsed,
     sidecar_batches,
 )
-from everytoken.reflections.registry import GenerationRun, find_run
+from everytoken.reflections.registry import GenerationRun, find_generation_run
 from everytoken.reflections.replies import without_surrogates
 from everytoken.shards import Artifact, Part, Rows, Shards, versioned
 from everytoken.tokens.streams import SIDECAR_FILE
@@ -96,7 +96,7 @@ def merge_rank(part: Part, *, run: str, stream: Artifact, allow_missing: bool) -
         ReflectionError: a row has two results, or none, or its result is of another document; or the results have
             changed since they were listed.
     """
-    found, value = find_run(run)[0], part.value
+    found, value = find_generation_run(run)[0], part.value
     rank = RankFolder(Path(value["folder"]), value["rank"], *value["rows"])
     merging = _Merging(found, rank, stream.path(SIDECAR_FILE), allow_missing)
     return Rows(columns_schema(found), merging.batches(part.digest))
@@ -110,7 +110,7 @@ class _Merging:
         self._defaults = {**run.defaults(), **dict.fromkeys(OBSERVED.names)}
         self._schema = columns_schema(run)
         self._by_status: Counter[str] = Counter()
-        self._tokens: Counter[str] = Counter(dict.fromkeys(TOKENS, 0))
+        self._tokens: Counter[str] = Counter(dict.fromkeys(COUNTED_TOKENS, 0))
         self._canaries: dict[str, Counter[str]] = {}
         self._counts: Counter[str] = Counter()
 
@@ -147,7 +147,7 @@ class _Merging:
                     yield self._with_result(row, told["doc_id"], parsed(file.readline()))
 
     def _with_result(self, row: int, doc_id: str | None, result: dict[str, Any]) -> dict[str, Any]:
-        if result.get("doc_id") != doc_id:
+        if result.get("doc_id", doc_id) != doc_id:
             raise ReflectionError(
                 f"{self._rank.results}: the result of row {row:,} is of the document {result.get('doc_id')!r}, and the "
                 f"sidecar {self._sidecar} has {doc_id!r} there: they are of two streams. Merge with the stream that "
@@ -177,7 +177,7 @@ class _Merging:
 
     def _count(self, status: str, own: Mapping[str, Any], result: Mapping[str, Any]) -> None:
         self._by_status[status] += 1
-        self._tokens.update({name: result.get(name) or 0 for name in TOKENS})
+        self._tokens.update({name: result.get(name) or 0 for name in COUNTED_TOKENS})
         texts = {name: own[name] for name in self._run.text_columns if own[name].strip()}
         self._counts["usable"] += bool(texts)
         self._counts["with_1p"] += any(self._run.text_columns[name] == "reflection_1p" for name in texts)

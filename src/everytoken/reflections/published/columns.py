@@ -15,7 +15,7 @@ from everytoken.reflections.errors import ReflectionError
 from everytoken.reflections.merging import MergedStatistics, columns_schema
 from everytoken.reflections.published.match import MATCHED_FILE, PUBLISHED_FAULTS, MatchedStatistics
 from everytoken.reflections.ranks import TOKENS, sidecar_batches
-from everytoken.reflections.registry import GenerationRun, find_run
+from everytoken.reflections.registry import GenerationRun, find_generation_run
 from everytoken.shards import Artifact, Part, Rows, Shards, value_digest, versioned
 from everytoken.tokens.streams import SIDECAR_FILE
 
@@ -60,7 +60,7 @@ def published_columns(part: Part, *, matched: Artifact, stream: Artifact) -> Row
         matched: of `match_published_reflections`.
         stream: the annotated stream; only the sidecar is read.
     """
-    run, _ = find_run(matched.statistics_as(MatchedStatistics)["run"])
+    run, _ = find_generation_run(matched.statistics_as(MatchedStatistics)["run"])
     first, end = part.value
     published = _in_range(matched.path(MATCHED_FILE), first, end)
     return Rows(columns_schema(run), _rows(run, published, stream.path(SIDECAR_FILE), first, end))

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from everytoken.reflections.errors import ReflectionError
 from everytoken.reflections.published.trained_text import open_trained_texts
-from everytoken.reflections.registry import find_run
+from everytoken.reflections.registry import find_generation_run
 from everytoken.shards import Artifact, Part, Rows, versioned
 from everytoken.tokens.streams import SIDECAR_FILE
 from everytoken.tokens.tokenizer import EncodingRules
@@ -63,7 +63,7 @@ def released_reflections(
     Raises:
         ReflectionError: a row has another document than its window.
     """
-    chosen, _ = find_run(run)
+    chosen, _ = find_generation_run(run)
     names = (*chosen.text_columns, chosen.position_column, chosen.index_column, chosen.canary_column)
     of_run = [chosen.schema().field(name) for name in names if name is not None]
     schema = pa.schema([*(pa.field(*field) for field in _OF_DOCUMENTS), *of_run])

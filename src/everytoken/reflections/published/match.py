@@ -38,7 +38,7 @@ from everytoken.reflections.published.tables import (
 )
 from everytoken.reflections.published.trained_text import TrainedTexts, open_trained_texts
 from everytoken.reflections.ranks import sidecar_batches
-from everytoken.reflections.registry import GenerationRun, find_run
+from everytoken.reflections.registry import GenerationRun, find_generation_run
 from everytoken.shards import Artifact, Built, Rows, versioned, write_rows
 from everytoken.tokens.streams import SIDECAR_FILE, TOKEN_LENGTHS_FILE
 from everytoken.tokens.tokenizer import EncodingRules
@@ -108,7 +108,7 @@ def match_published_reflections(
     """
     for file, digest in zip(files, digests, strict=True):
         file.require(digest)
-    chosen, _ = find_run(run)
+    chosen, _ = find_generation_run(run)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".sort-") as scratch:
         matching = _Matching(stream, chosen, open_tables(files, chosen), rules, rows, memory, Path(scratch))
         return Built(matching.write(folder))

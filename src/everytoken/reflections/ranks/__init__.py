@@ -5,15 +5,28 @@ from typing import TYPE_CHECKING
 from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
-    from everytoken.reflections.ranks.contents import TOKENS, LineDigests, RankContent, failed_rows, read_content
+    from everytoken.reflections.ranks.annotated_rows import row_groups, sidecar_batches, sidecar_rows
+    from everytoken.reflections.ranks.contents import (
+        COUNTED_TOKENS,
+        LineDigests,
+        RankContent,
+        failed_rows,
+        read_content,
+    )
     from everytoken.reflections.ranks.detached import RankWork
     from everytoken.reflections.ranks.folders import RankFolder, rank_folders
+    from everytoken.reflections.ranks.forecasts import (
+        PUBLISHED_GPU_HOURS,
+        PUBLISHED_ROWS,
+        PUBLISHED_TOKENS_OF_A_REPLY,
+        Forecast,
+        forecast,
+    )
     from everytoken.reflections.ranks.generation import GenerationPlan
     from everytoken.reflections.ranks.progress import RankProgress, RunProgress, progress_of
     from everytoken.reflections.ranks.result_lines import LineFile, done_rows, numbered_lines, parsed
     from everytoken.reflections.ranks.row_range import rows_of
     from everytoken.reflections.ranks.run_lock import RUN_CONFIG, lock_run, read_run_config
-    from everytoken.reflections.ranks.sidecar_rows import row_groups, sidecar_batches, sidecar_rows
     from everytoken.reflections.ranks.verbs import RankedWork, cancel, ranks_of, require_idle, rerun, submit
 
 __getattr__, __dir__ = exports(__name__, __file__)

@@ -12,10 +12,10 @@ import numpy as np
 
 from everytoken.reflections.errors import ReflectionError
 from everytoken.reflections.ranks.folders import RankFolder
-from everytoken.reflections.ranks.result_lines import ROW, Line, numbered_lines, parsed, records
+from everytoken.reflections.ranks.result_lines import ROW_KEY, Line, numbered_lines, parsed, records
 from everytoken.shards import value_digest
 
-TOKENS = ("input_tokens", "output_tokens", "reasoning_tokens", "generated_tokens", "stored_tokens")
+COUNTED_TOKENS = ("input_tokens", "output_tokens", "reasoning_tokens", "generated_tokens", "stored_tokens")
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,12 @@ def read_content(rank: RankFolder) -> RankContent:
     """
     found = LineDigests(rank)
     statuses: Counter[str] = Counter()
-    tokens: Counter[str] = Counter(dict.fromkeys(TOKENS, 0))
+    tokens: Counter[str] = Counter(dict.fromkeys(COUNTED_TOKENS, 0))
     for line in numbered_lines(rank.results):
         found.add(line)
         record = parsed(line.content)
         statuses[str(record.get("status", "ok"))] += 1
-        tokens.update({name: record.get(name) or 0 for name in TOKENS})
+        tokens.update({name: record.get(name) or 0 for name in COUNTED_TOKENS})
     failed = failed_rows(rank, found.has)
     size = rank.results.stat().st_size if rank.results.exists() else 0
     return RankContent(found.digest(failed), dict(sorted(statuses.items())), dict(tokens), failed, size)
@@ -109,7 +109,7 @@ def failed_rows(rank: RankFolder, is_done: Callable[[int], bool]) -> dict[int, s
     """Return the kind of the last failure of each row that has no result."""
     found: dict[int, str] = {}
     for record in records(rank.failures):
-        row = record.get(ROW)
+        row = record.get(ROW_KEY)
         if type(row) is int and rank.first <= row < rank.end and not is_done(row):
             found[row] = str(record.get("class", "unknown"))
     return found

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from everytoken.reflections.generators import first_pause, model_identity, open_generator
+from everytoken.reflections.generators import first_pause, model_of_generator, open_generator
 from everytoken.reflections.parameters import ReflectionParameters
 from everytoken.reflections.prompts import RequestBuilder
+from everytoken.reflections.ranks.annotated_rows import sidecar_facts, sidecar_rows
 from everytoken.reflections.ranks.folders import RankFolder
 from everytoken.reflections.ranks.rank_loop import (
     RankWriter,
@@ -24,8 +25,7 @@ from everytoken.reflections.ranks.requests_of_rows import RowRequests
 from everytoken.reflections.ranks.result_lines import LineFile, done_rows
 from everytoken.reflections.ranks.row_range import rows_of
 from everytoken.reflections.ranks.run_lock import lock_found
-from everytoken.reflections.ranks.sidecar_rows import sidecar_facts, sidecar_rows
-from everytoken.reflections.registry import find_run
+from everytoken.reflections.registry import find_generation_run
 from everytoken.shards import Artifact, reading
 from everytoken.tokens.streams import SIDECAR_FILE
 from everytoken.tokens.tokenizer import EncodingRules, open_tokenizer
@@ -61,7 +61,7 @@ class GenerationPlan:
 
     def builder(self) -> RequestBuilder:
         """Return what builds the requests; its files are read and checked."""
-        run, _ = find_run(self.name)
+        run, _ = find_generation_run(self.name)
         return RequestBuilder.open(
             run,
             self.parameters,
@@ -72,7 +72,7 @@ class GenerationPlan:
 
     def locked_values(self) -> dict[str, Any]:
         """Check prompts, stream and generator; return what must not change while the run is made."""
-        run, folder = find_run(self.name)
+        run, folder = find_generation_run(self.name)
         given, generator = self.parameters, self.parameters.generator
         return {
             "run_name": run.name,
@@ -83,7 +83,7 @@ class GenerationPlan:
             **given.seeds.model_dump(),
             "canaries": given.canaries.model_dump(exclude={"facts"}),
             "prompts": given.prompts.versions.model_dump(),
-            "sha256": self.builder().digests,
+            "sha256": self.builder().digests(),
             "sidecar": {"sha256": self._sidecar_digest(), **sidecar_facts(self.sidecar)},
             "tokenizer": self.stream.statistics["tokenizer"],
             "special_tokens_in_text": self.rules.special_tokens_in_text,
@@ -91,7 +91,7 @@ class GenerationPlan:
             "reflection_budget": self.reflection_budget,
             "generator_alias": generator.alias,
             "sampling": generator.chosen_sampling.model_dump(),
-            "model": model_identity(generator),
+            "model": model_of_generator(generator),
         }
 
     def run_rank(self, rank: RankFolder) -> None:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from everytoken.reflections.ranks.contents import TOKENS, read_content
+from everytoken.reflections.ranks.contents import COUNTED_TOKENS, read_content
 from everytoken.reflections.ranks.folders import RankFolder
 from everytoken.reflections.ranks.result_lines import records
 from everytoken.reflections.ranks.run_lock import read_run_config
@@ -98,7 +98,7 @@ def _progress(rank: RankFolder) -> RankProgress:
         statuses, tokens, done = found.statuses, found.tokens, found.results
         failed = dict(sorted(Counter(found.failed.values()).items()))
     else:
-        statuses, tokens, failed, done = {}, dict.fromkeys(TOKENS, 0), {}, 0
+        statuses, tokens, failed, done = {}, dict.fromkeys(COUNTED_TOKENS, 0), {}, 0
     state = _state(rank, said is not None)
     sessions = records(rank.sessions)
     return RankProgress(

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from everytoken.reflections.errors import BlankReply, RefusedReply
-from everytoken.reflections.generators import Answer, Generator, Question, RequestFailed, pause
+from everytoken.reflections.generators import Generator, Question, RawReply, RequestFailed, pause_before_retry
 from everytoken.reflections.prompts import DocumentRequest, RequestBuilder, SidecarRow, Skipped
-from everytoken.reflections.ranks.result_lines import ROW
+from everytoken.reflections.ranks.result_lines import ROW_KEY
 
 _NO_TOKENS = {
     "input_tokens": 0,
@@ -75,14 +75,14 @@ class RowRequests:
                         await self.generator.check()
                 if is_last or _is_final(error):
                     raise DocumentFailed(failure(row, error, attempt, reply)) from error
-            await asyncio.sleep(pause(attempt + 1, self.first_pause, seed))
+            await asyncio.sleep(pause_before_retry(attempt + 1, self.first_pause, seed))
         raise AssertionError("the last attempt returns or raises")
 
-    def _with_reply(self, request: DocumentRequest, answer: Answer, attempt: int, seed: int) -> dict[str, Any]:
+    def _with_reply(self, request: DocumentRequest, answer: RawReply, attempt: int, seed: int) -> dict[str, Any]:
         columns = self.builder.columns(request, answer.text)
         return self._line(request.row, "ok", self._told(answer, attempt, seed) | columns)
 
-    def _blank(self, request: DocumentRequest, answer: Answer, attempt: int, seed: int) -> dict[str, Any]:
+    def _blank(self, request: DocumentRequest, answer: RawReply, attempt: int, seed: int) -> dict[str, Any]:
         run = self.builder.run
         known = {
             run.position_column: request.position,
@@ -96,7 +96,7 @@ class RowRequests:
     def _without_reply(self, row: SidecarRow, status: str) -> dict[str, Any]:
         return self._line(row, status, {"reply": None, "attempt": None, "seed": None})
 
-    def _told(self, answer: Answer, attempt: int, seed: int) -> dict[str, Any]:
+    def _told(self, answer: RawReply, attempt: int, seed: int) -> dict[str, Any]:
         return {
             "reply": answer.text,
             "attempt": attempt,
@@ -108,14 +108,14 @@ class RowRequests:
         }
 
     def _line(self, row: SidecarRow, status: str, values: dict[str, Any]) -> dict[str, Any]:
-        head = {ROW: row.number, "doc_id": row.doc_id, "status": status}
+        head = {ROW_KEY: row.number, "doc_id": row.doc_id, "status": status}
         return {**self.builder.run.defaults(), **_NO_TOKENS, **_NOT_OBSERVED, **values, **head}
 
 
 def failure(row: SidecarRow, error: Exception, attempt: int, reply: str) -> dict[str, Any]:
     """Return the line of a document that failed."""
     return {
-        ROW: row.number,
+        ROW_KEY: row.number,
         "doc_id": row.doc_id,
         "error": f"{type(error).__name__}: {error}",
         "class": error.kind if isinstance(error, RequestFailed) else type(error).__name__,

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self
 
 import orjson
 
-ROW = "global_row_idx"
+ROW_KEY = "global_row_idx"
 _BLOCK = 1 << 16
 
 
@@ -82,7 +82,7 @@ def _row_of(content: bytes) -> int | None:
         found = parsed(content)
     except ValueError:
         return None
-    row = found.get(ROW) if isinstance(found, dict) else None
+    row = found.get(ROW_KEY) if isinstance(found, dict) else None
     return row if type(row) is int else None
 
 

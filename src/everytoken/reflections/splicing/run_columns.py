@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from everytoken.reflections.errors import ReflectionError
-from everytoken.reflections.registry import find_run
+from everytoken.reflections.registry import find_generation_run
 from everytoken.shards import Part, Shards
 
 CanaryRule = Literal["splice", "bare", "drop"]
@@ -53,7 +53,7 @@ def columns_of_run(name: str, voice: str) -> RunColumns:
     Raises:
         ReflectionError: there is no such run, it makes no stream, or it has no such voice.
     """
-    run, _ = find_run(name)
+    run, _ = find_generation_run(name)
     if run.stream is None:
         raise ReflectionError(f"the run {name} makes no stream: its texts are columns alone")
     texts = {field: column for column, field in run.text_columns.items()}
