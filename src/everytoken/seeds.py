@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     import torch
 
 
-def python_random(seed: int, *key: str | int) -> random.Random:
+def python_random(seed: int | str, *key: str | int) -> random.Random:
     """Return ``random.Random(seed)``, or for a key ``random.Random("seed_key1_key2")``.
+
+    Some published draws name what is drawn before the seed: ``python_random("rephrase_template", 42, doc_id)``.
 
     CPython's string seeding is SHA-512 based and does not depend on ``PYTHONHASHSEED``. ``shuffle`` and ``random`` of
     CPython have given the same values since 3.2; that is a property of CPython, not of the language.

@@ -21,7 +21,7 @@ from everytoken.parameters import (
 from everytoken.pipelines import annotation, evaluation, ingestion, provenance, subsampling, tokenization, training
 from everytoken.pipelines.reflection.splicing import splicing_pipeline
 from everytoken.provenance.lookup import Places
-from everytoken.reflections import find_run
+from everytoken.reflections import find_generation_run
 from everytoken.shards import Part, Rows, Shards, value_digest, versioned
 from tests.provenance.small_job import SmallJob, write_upstream
 
@@ -50,7 +50,7 @@ CHANGES: dict[str, Any] = {
 def columns_part(part: Part, *, run: str) -> Rows:
     """The rows that the value has."""
     schema = pa.schema([("row", pa.int64()), ("doc_id", pa.large_string()), ("status", pa.string())])
-    schema = pa.schema([*schema, *find_run(run)[0].schema()])
+    schema = pa.schema([*schema, *find_generation_run(run)[0].schema()])
 
     def batches() -> Generator[pa.RecordBatch, None, dict[str, int]]:
         yield from pa.Table.from_pylist(part.value, schema).to_batches(7)
@@ -68,7 +68,7 @@ def rows_of(job: SmallJob) -> list[dict[str, Any]]:
     sidecar = pq.read_table(job.data / "05_model_input/annotated_stream/sidecar.parquet").to_pylist()
     found = []
     for row, told in enumerate(sidecar):
-        length, values = told["token_length"], find_run(RUN)[0].defaults()
+        length, values = told["token_length"], find_generation_run(RUN)[0].defaults()
         values |= {"row": row, "doc_id": told["doc_id"], "status": "failed" if row % 6 == 5 else "ok"}
         values |= {"reflection_1p": said_of(row), "reflection_3p": f"The model {row}"}
         values["reflection_token_index"] = length if row % 5 == 4 else max(1, length * 2 // 3) if length else 0
@@ -91,7 +91,7 @@ def make(folder: Path, *, trained: bool = True, **splice: Any) -> SmallJob:
         job.catalog[f"params:{name}"] = MemoryDataset(model.model_validate(job.parameters[name]))
     job.run(ingestion, annotation, subsampling, tokenization, provenance)
     job.catalog.save(f"{RUN}_columns", columns_of(rows_of(job)))
-    spliced = splicing_pipeline(find_run(RUN)[0])
+    spliced = splicing_pipeline(find_generation_run(RUN)[0])
     SequentialRunner().run(Pipeline(spliced.nodes), job.catalog)
     if trained:
         job.run(training, evaluation)

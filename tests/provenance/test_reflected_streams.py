@@ -36,7 +36,7 @@ from everytoken.provenance.trace.spans import ReflectionSpan, TakenDownSpan, Tex
 from everytoken.provenance.trace.steps import TracedSequence, open_stream, token_at, trace_step, trace_window
 from everytoken.provenance.trace.windows import TracedWindow, trace_windows
 from everytoken.provenance.verification import index_checks, stored_around
-from everytoken.reflections import find_run
+from everytoken.reflections import find_generation_run
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Artifact, Inline, Shards, Store
 from everytoken.tokens import EncodingRules, open_encoder
@@ -226,7 +226,7 @@ def test_two_builds_with_other_reflections_differ_in_that_stream_alone(job: Smal
     columns = _saved(other, rows)
     recipe = job.catalog.load("reflected_stream").ledger["recipe"]["parameters"]
     assert recipe["columns"]["digest"] != columns.root_digest
-    planned = splice_of(find_run(RUN)[0])(
+    planned = splice_of(find_generation_run(RUN)[0])(
         job.catalog.load("annotated_stream"),
         columns,
         job.catalog.load("tokenizer"),

@@ -32,6 +32,9 @@ class ExpectedValues(BaseModel):
         tokenizer_sha256: of ``tokenizer.json``.
         longest_document: content tokens of the longest annotated document.
         share_at_cap: share of the annotated documents that are as long as the cap allows, as exact as it is written.
+        reflection_points: rows of the run ``reflections`` that have a point.
+        reflections_usable: rows of it with a reflection in one voice at least.
+        reflections_1p: rows of it with one in the first person.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -46,6 +49,9 @@ class ExpectedValues(BaseModel):
     tokenizer_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
     longest_document: NonNegativeInt | None = None
     share_at_cap: Annotated[float, Field(ge=0, le=1)] | None = None
+    reflection_points: NonNegativeInt | None = None
+    reflections_usable: NonNegativeInt | None = None
+    reflections_1p: NonNegativeInt | None = None
 
 
 class ExpectParameters(BaseModel):

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from everytoken.datasets.artifact import ArtifactFolder, Checkpoint, TokenizerFile, TokenStream
     from everytoken.datasets.dataset_paths import DatasetPaths
     from everytoken.datasets.files import CsvFile, FigureFile, JsonFile
+    from everytoken.datasets.ranked_replies import RankedReplies
     from everytoken.datasets.release_folder import ReleaseFolder
     from everytoken.datasets.shard_store import ShardStore
     from everytoken.datasets.upstream_files import UpstreamFiles

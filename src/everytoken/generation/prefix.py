@@ -88,6 +88,10 @@ class PrefixReader:
         for states in self._read(tokens, 0):
             yield self._logits(states)
 
+    def copied_cache(self) -> Cache:
+        """Return a copy of what is kept of the prompt and of the tokens after it."""
+        return self._reading.clone()
+
     @torch.inference_mode()
     def read_token(self, token: int) -> Tensor:
         """Read one more token; return the logits (vocab,) of what follows it."""

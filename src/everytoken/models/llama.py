@@ -50,6 +50,17 @@ class KeyValueCache:
             room[:, :, self.length : end] = new
         return held[0][:, :, :end], held[1][:, :, :end]
 
+    def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """Append the new positions of one layer; return what its queries (batch, n_heads, seq, head width) mix."""
+        past, seq = self.length, queries.shape[2]
+        keys, values = self.extend(layer, keys, values)
+        mask = None
+        if past and seq > 1:  # key j is visible to query i when j <= past + i; is_causal would align it to the start
+            mask = torch.ones(seq, past + seq, dtype=torch.bool, device=queries.device).tril(past)
+        return scaled_dot_product_attention(
+            queries, keys, values, attn_mask=mask, is_causal=past == 0 and seq > 1, enable_gqa=True
+        )
+
     @property
     def bytes(self) -> int:
         """Bytes of its tensors, with the room for positions to come."""
@@ -67,6 +78,21 @@ class KeyValueCache:
         copied.length = self.length
         copied._layers = [None if held is None else (held[0].clone(), held[1].clone()) for held in self._layers]
         return copied
+
+
+class SideBySide:
+    """Caches of sequences of different lengths, each of a batch of one: a token of each is read at a time.
+
+    Each sequence attends alone, so its state depends on no other sequence. The products of a layer are of all.
+    """
+
+    def __init__(self, caches: Sequence[KeyValueCache]) -> None:
+        self.caches = list(caches)
+
+    def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """Do what `KeyValueCache.attend` does for each sequence (batch) with its own cache."""
+        each = zip(*(torch.split(new, 1) for new in (queries, keys, values)), strict=True)
+        return torch.cat([cache.attend(layer, *new) for cache, new in zip(self.caches, each, strict=True)])
 
 
 def _with_room(new: Tensor, old: Tensor | None, length: int, end: int) -> Tensor:
@@ -107,18 +133,10 @@ class Block(nn.Module):
         )
         return self._after_attention(x, mixed.transpose(1, 2))
 
-    def extend(self, x: Tensor, cos: Tensor, sin: Tensor, cache: KeyValueCache, layer: int) -> Tensor:
+    def extend(self, x: Tensor, cos: Tensor, sin: Tensor, cache: KeyValueCache | SideBySide, layer: int) -> Tensor:
         """Return what ``forward`` does for positions that follow those in the cache, which is extended."""
         queries, keys, values = (heads.transpose(1, 2) for heads in self._queries_keys_values(x, cos, sin))
-        past, seq = cache.length, x.shape[1]
-        keys, values = cache.extend(layer, keys, values)
-        mask = None
-        if past and seq > 1:  # key j is visible to query i when j <= past + i; is_causal would align it to the start
-            mask = torch.ones(seq, past + seq, dtype=torch.bool, device=x.device).tril(past)
-        mixed = scaled_dot_product_attention(
-            queries, keys, values, attn_mask=mask, is_causal=past == 0 and seq > 1, enable_gqa=True
-        )
-        return self._after_attention(x, mixed.transpose(1, 2))
+        return self._after_attention(x, cache.attend(layer, queries, keys, values).transpose(1, 2))
 
     def _queries_keys_values(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return rotated queries (batch, seq, n_heads, head width), rotated keys and values (.., n_kv_heads, ..)."""
@@ -181,6 +199,28 @@ class Llama(LanguageModel):
         for layer, block in enumerate(self.blocks):
             x = cast(Block, block).extend(x, cos, sin, cache, layer)
         return x
+
+    def next_states(self, tokens: Tensor, caches: Sequence[KeyValueCache]) -> Tensor:
+        """Return the final states (batch, 1, d_model) of one more token of each of several sequences.
+
+        Args:
+            tokens: (batch, 1), int64.
+            caches: of the sequences, each of a batch of one, extended in place.
+
+        Raises:
+            ModelsError: a sequence has no room left.
+        """
+        for cache in caches:
+            self.checked_positions(tokens[:1], cache.length)
+        positions = torch.tensor([[cache.length] for cache in caches], device=tokens.device)
+        cos, sin = self.cos[positions].unsqueeze(-2), self.sin[positions].unsqueeze(-2)  # (batch, 1, 1, width / 2)
+        x, together = embedding(tokens, self.embedding), SideBySide(caches)
+        x = x.to(torch.promote_types(x.dtype, torch.float32))
+        for layer, block in enumerate(self.blocks):
+            x = cast(Block, block).extend(x, cos, sin, together, layer)
+        for cache in caches:
+            cache.length += 1
+        return cast(Tensor, self.final_norm(x))
 
     def layers(self) -> Sequence[nn.Module]:
         """Return the decoder layers, first to last."""

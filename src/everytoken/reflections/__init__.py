@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         THIRD_PERSON,
         GenerationRun,
         PromptKind,
-        find_run,
+        find_generation_run,
     )
 
 __getattr__, __dir__ = exports(__name__, __file__)

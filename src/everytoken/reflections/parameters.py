@@ -75,12 +75,14 @@ class _Client(_Generator):
     """What generators behind an HTTP API have.
 
     ``model``: the name that the server knows it by; null: the first that the server lists. ``concurrency``: requests
-    that a rank has open. ``request_seconds``: until a request counts as lost. Neither decides what is asked.
+    that a rank has open. ``request_seconds``: until a request counts as lost. ``first_pause_seconds``: about, before a
+    second try; each later pause is twice as long. None of the three decides what is asked.
     """
 
     model: str | None = None
     concurrency: PositiveInt = 1024
     request_seconds: PositiveFloat = 600.0
+    first_pause_seconds: PositiveFloat = 1.0
 
 
 class OpenAiGenerator(_Client):
@@ -107,14 +109,17 @@ class ServerGenerator(_Client):
     """A server with OpenAI's API that a rank starts and stops.
 
     ``command``: program and arguments; ``{port}`` is replaced. ``port``: 0 for a free one. ``health``: path that
-    answers 200 when the server is ready. ``start_seconds``: until a start counts as failed.
+    answers 200 when the server is ready; it is asked every ``check_seconds``. ``start_seconds``: until a start counts
+    as failed. ``environment``: variables that it gets besides those of the rank.
     """
 
     kind: Literal["server"]
     command: Annotated[tuple[str, ...], Field(min_length=1)]
     port: Annotated[int, Field(ge=0, lt=65_536)] = 0
     health: Annotated[str, Field(pattern=r"^/")] = "/health"
+    check_seconds: PositiveFloat = 10.0
     start_seconds: PositiveFloat = 1200.0
+    environment: dict[str, str] = {}
 
 
 class EmbeddedGenerator(_Generator):

@@ -173,7 +173,7 @@ ALIASES: Mapping[str, str] = MappingProxyType(
 )
 
 
-def find_run(name: str) -> tuple[GenerationRun, str]:
+def find_generation_run(name: str) -> tuple[GenerationRun, str]:
     """Return the run that a name or an alias means, and the name of its folder.
 
     Raises:

@@ -23,7 +23,7 @@ from everytoken.serving.model_thread import ModelThread
 from everytoken.serving.opened_model import OpenedModel
 from everytoken.serving.refusals import Refusal, failed, shown
 from everytoken.serving.replies import EncodedPrompt, Work
-from everytoken.serving.requests import ChatMessage, ChatRequest, CompletionRequest, GenerationRequest
+from everytoken.serving.requests import ChatRequest, CompletionRequest, GenerationRequest
 from everytoken.serving.responses import ChatForm, CompletionForm, ReplyForm
 from everytoken.serving.ticket import ClientGone, Ticket
 from everytoken.serving.token_texts import TokenTexts
@@ -60,7 +60,7 @@ class Served:
     async def chat(self, request: ChatRequest, http: Request) -> Response:
         """Answer a chat."""
         self._check_model(request.model)
-        prompt = await asyncio.to_thread(self._chat_prompt, request.messages)
+        prompt = await asyncio.to_thread(self._chat_prompt, request)
         self._check_prompts([prompt], "messages")
         number = next(self.numbers)
         parameters = request.parameters(
@@ -133,9 +133,10 @@ class Served:
                 code="model_not_found",
             )
 
-    def _chat_prompt(self, messages: Sequence[ChatMessage]) -> EncodedPrompt:
+    def _chat_prompt(self, request: ChatRequest) -> EncodedPrompt:
+        messages = [message.model_dump() for message in request.messages]
         try:
-            return EncodedPrompt(self.chat_format.tokens([message.model_dump() for message in messages]), "")
+            return EncodedPrompt(self.chat_format.tokens(messages, **request.template_values), "")
         except (ServingError, GenerationError) as error:
             raise Refusal(400, str(error), param="messages") from error
 

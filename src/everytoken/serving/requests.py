@@ -29,6 +29,7 @@ ASKS_NOTHING: dict[str, tuple[Any, ...]] = {
     "presence_penalty": (0,),
     "reasoning_effort": ("none",),
     "response_format": ({"type": "text"},),
+    "separate_reasoning": (False,),
     "service_tier": ("auto", "default"),
     "store": (False,),
     "suffix": ("",),
@@ -121,6 +122,12 @@ class ChatMessage(_Model):
     content: Annotated[_Text, BeforeValidator(_only_text)]
 
 
+class TemplateValues(_Model):
+    """What a chat template may read besides the messages: whether the model thinks, as vLLM and sglang name it."""
+
+    enable_thinking: bool
+
+
 class GenerationRequest(_Model):
     """What chats and completions have in common."""
 
@@ -185,6 +192,7 @@ class ChatRequest(GenerationRequest):
     max_completion_tokens: int | None = Field(default=None, ge=1)
     logprobs: bool = False
     top_logprobs: int | None = Field(default=None, ge=0, le=_MOST_LIKELY)
+    chat_template_kwargs: TemplateValues | None = None
 
     @model_validator(mode="after")
     def _one_meaning(self) -> Self:
@@ -198,6 +206,11 @@ class ChatRequest(GenerationRequest):
     def most_new_tokens(self) -> int | None:
         """Tokens of the reply at most, where the request says so."""
         return self.max_completion_tokens if self.max_tokens is None else self.max_tokens
+
+    @property
+    def template_values(self) -> dict[str, bool]:
+        """What the chat template may read besides the messages."""
+        return {} if self.chat_template_kwargs is None else self.chat_template_kwargs.model_dump()
 
     @property
     def likely(self) -> int | None:

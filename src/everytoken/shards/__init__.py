@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         WorkerProcesses,
         in_threads,
         make_engine,
+        processes_of,
         start_server,
     )
     from everytoken.shards.errors import (

@@ -333,11 +333,19 @@ def make_engine(kind: Literal["inline", "processes"], workers: int | Literal["co
     Raises:
         ShardsError: an unknown kind, or fewer than one worker.
     """
+    count = processes_of(kind, workers)
+    return WorkerProcesses(count) if count else Inline()
+
+
+def processes_of(kind: Literal["inline", "processes"], workers: int | Literal["cores"] = 1) -> int:
+    """Return how many processes the engine has that ``globals.yml: engine`` names; 0 for one without any.
+
+    Raises:
+        ShardsError: an unknown kind, or fewer than one worker.
+    """
     count = (os.cpu_count() or 1) if workers == "cores" else workers
     if not isinstance(count, int) or count < 1:
         raise ShardsError(f"engine.workers is {workers!r}; give a number of at least 1, or 'cores'")
-    if kind == "inline":
-        return Inline()
-    if kind == "processes":
-        return WorkerProcesses(count)
-    raise ShardsError(f"engine.kind is {kind!r}; this version knows 'inline' and 'processes'")
+    if kind not in ("inline", "processes"):
+        raise ShardsError(f"engine.kind is {kind!r}; this version knows 'inline' and 'processes'")
+    return 0 if kind == "inline" else count

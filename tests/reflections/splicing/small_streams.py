@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from everytoken.reflections import find_run
+from everytoken.reflections import find_generation_run
 from everytoken.reflections.splicing import write_reflected_stream
 from everytoken.shards import Artifact, ArtifactStore, Engine, Inline, Shards, plan_artifact
 from everytoken.tokens import EncodingRules, open_encoder, write_annotated_stream
@@ -102,7 +102,7 @@ STATUSES = ("ok", "ok", "ok", "failed", "ok", "ok", "empty")
 
 def run_rows(stream: SmallStream, run: str = "reflections") -> list[dict[str, Any]]:
     """A row of each kind: usable, cut, failed, blank, without a place, at either end, with a canary, not asked for."""
-    found = find_run(run)[0]
+    found = find_generation_run(run)[0]
     rows = []
     for row, told in enumerate(stream.sidecar):
         if row % 13 == 12:  # not among the results
@@ -123,7 +123,7 @@ def run_rows(stream: SmallStream, run: str = "reflections") -> list[dict[str, An
 
 def columns(folder: Path, rows: Sequence[dict[str, Any]], run: str = "reflections", parts: int = 3) -> Shards:
     schema = pa.schema([("row", pa.int64()), ("doc_id", pa.large_string()), ("status", pa.string())])
-    schema = pa.schema([*schema, *find_run(run)[0].schema()])
+    schema = pa.schema([*schema, *find_generation_run(run)[0].schema()])
     cuts = [len(rows) * part // parts for part in range(parts + 1)]
     tables = [pa.Table.from_pylist(list(rows[a:b]), schema) for a, b in pairwise(cuts)]
     return stored(folder, tables, 7)

@@ -1,5 +1,5 @@
-"""Reflection: texts that a generator writes about documents become part of their windows."""
+"""Reflections: a generator writes about documents, and its replies become columns."""
 
-from everytoken.pipelines.reflection.pipeline import create_pipeline
+from everytoken.pipelines.reflection.pipeline import create_pipeline, pipeline_of_run
 
-__all__ = ["create_pipeline"]
+__all__ = ["create_pipeline", "pipeline_of_run"]

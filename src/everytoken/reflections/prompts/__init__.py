@@ -5,6 +5,10 @@ from typing import TYPE_CHECKING
 from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
-    from everytoken.reflections.prompts.requests import DocumentRequest, RequestBuilder, SidecarRow, Skipped
+    from everytoken.reflections.prompts.builder import RequestBuilder
+    from everytoken.reflections.prompts.constitution import constitution_sections
+    from everytoken.reflections.prompts.files import read_prompt
+    from everytoken.reflections.prompts.requests import DocumentRequest, SidecarRow, Skipped
+    from everytoken.reflections.prompts.styles import draw_style, parse_styles
 
 __getattr__, __dir__ = exports(__name__, __file__)

@@ -1,16 +1,13 @@
-"""From a row of the annotated split to the messages of a generator, and from its reply to columns."""
+"""What a generator is asked about a row of the annotated split, and the rows that it is not asked about."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Self
+from typing import Literal, NamedTuple
 
 from everytoken.address import Address
-from everytoken.reflections.parameters import ReflectionParameters
-from everytoken.reflections.points.facts import Fact
-from everytoken.reflections.registry import GenerationRun
-from everytoken.tokens.tokenizer import EncodingRules
+from everytoken.reflections.points import Fact
 
 SkippedStatus = Literal["gated", "empty_context", "excluded"]
 
@@ -75,60 +72,3 @@ class Skipped:
 
     row: SidecarRow
     status: SkippedStatus
-
-
-@dataclass(frozen=True, eq=False)
-class RequestBuilder:
-    """Builds the requests of a rank; files and tokenizer are opened once."""
-
-    run: GenerationRun
-
-    @classmethod
-    def open(
-        cls,
-        run: GenerationRun,
-        parameters: ReflectionParameters,
-        rules: EncodingRules,
-        *,
-        max_annotated_tokens: int,
-        reflection_budget: int,
-    ) -> Self:
-        """Read and check prompts, constitution, guidelines and facts, and open the tokenizer.
-
-        Args:
-            max_annotated_tokens: tokens of a row whose sidecar has no ``token_length``.
-            reflection_budget: tokens that a summary is cut to.
-
-        Raises:
-            PromptMissing: a prompt file does not exist.
-            ReflectionError: a file is not what it should be.
-        """
-        raise NotImplementedError
-
-    def build(self, row: SidecarRow) -> DocumentRequest | Skipped:
-        """Return what the generator is asked about a row.
-
-        Raises:
-            ReflectionError: the text has no token.
-        """
-        raise NotImplementedError
-
-    def columns(self, request: DocumentRequest, reply: str) -> dict[str, Any]:
-        """Return what a result line has of a reply: the columns of the run, and what was observed.
-
-        Observed are ``canary_in_1p`` and ``canary_in_3p`` (whether the fact's value occurs; None where there is no
-        canary or no such voice), ``surrogates_replaced`` and ``stored_tokens`` (of the texts that are stored).
-
-        Raises:
-            BlankReply: a field that is stored is blank or no text.
-            RefusedReply: the reply is not acceptable for another reason.
-        """
-        raise NotImplementedError
-
-    def request_seed(self, row: SidecarRow, attempt: int) -> int:
-        """Return the seed of a request, below 2**31; ``attempt`` counts from 0."""
-        raise NotImplementedError
-
-    def digests(self) -> dict[str, str]:
-        """Return the SHA-256 of prompt, constitution, guidelines and canary facts, by these names."""
-        raise NotImplementedError

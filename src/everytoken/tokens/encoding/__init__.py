@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         tokenization_summary,
         tokenization_table,
     )
+    from everytoken.tokens.encoding.spans import TokenSpan, TokenSpans, open_spans
     from everytoken.tokens.encoding.token_counts import (
         TOKEN_COUNTS,
         CountedTokens,

@@ -1,0 +1,43 @@
+"""Reflections: the functions of the nodes of a generation run, which know its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from everytoken.parameters import ReflectionParameters, TokenizationParameters
+from everytoken.reflections.merging import merge_rank, require_complete
+from everytoken.reflections.ranks import GenerationPlan
+from everytoken.shards import Artifact, Shards
+
+
+def generating(run: str) -> Callable[..., GenerationPlan]:
+    """Return the function that plans the replies of a run."""
+
+    def generate_replies(
+        annotated_stream: Artifact,
+        tokenizer: Artifact,
+        parameters: ReflectionParameters,
+        tokenization: TokenizationParameters,
+    ) -> GenerationPlan:
+        """Plan a reply for each row of the range; saving it asks the generator."""
+        return GenerationPlan(
+            run,
+            parameters,
+            annotated_stream,
+            tokenization.encoding_rules(tokenizer),
+            tokenization.max_annotated_tokens,
+            tokenization.reflection_budget,
+        )
+
+    return generate_replies
+
+
+def merging(run: str) -> Callable[..., Shards]:
+    """Return the function that plans the columns of a run."""
+
+    def merge_replies(replies: Shards, annotated_stream: Artifact, parameters: ReflectionParameters) -> Shards:
+        """Plan the columns of the replies, a part for each rank."""
+        require_complete(replies, parameters.allow_missing)
+        return replies.map(merge_rank, run=run, stream=annotated_stream, allow_missing=parameters.allow_missing)
+
+    return merge_replies

@@ -1,0 +1,10 @@
+"""The generation run ``refusal_reflection``: the nodes of `everytoken.pipelines.reflection`, under its name."""
+
+from kedro.pipeline import Pipeline
+
+from everytoken.pipelines.reflection import pipeline_of_run
+
+
+def create_pipeline() -> Pipeline:
+    """Return the pipeline."""
+    return pipeline_of_run("refusal_reflection")

@@ -1,0 +1,24 @@
+"""Ranks: a run cut into pieces that processes make, each in a folder of its own, and that survive a kill."""
+
+from typing import TYPE_CHECKING
+
+from everytoken.lazy_imports import exports
+
+if TYPE_CHECKING:
+    from everytoken.reflections.ranks.annotated_rows import row_groups, sidecar_batches, sidecar_rows
+    from everytoken.reflections.ranks.contents import (
+        COUNTED_TOKENS,
+        LineDigests,
+        RankContent,
+        failed_rows,
+        read_content,
+    )
+    from everytoken.reflections.ranks.detached import RankWork
+    from everytoken.reflections.ranks.folders import RankFolder, rank_folders
+    from everytoken.reflections.ranks.generation import GenerationPlan
+    from everytoken.reflections.ranks.progress import RankProgress, RunProgress, progress_of
+    from everytoken.reflections.ranks.result_lines import LineFile, done_rows, numbered_lines, parsed
+    from everytoken.reflections.ranks.run_lock import RUN_CONFIG, lock_run, read_run_config
+    from everytoken.reflections.ranks.verbs import RankedWork, cancel, ranks_of, require_idle, rerun, submit
+
+__getattr__, __dir__ = exports(__name__, __file__)

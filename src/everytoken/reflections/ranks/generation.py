@@ -1,0 +1,149 @@
+"""A generation run as work that is cut into ranks: what the ranks need, and what must not change between them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from everytoken.reflections.errors import ReflectionError
+from everytoken.reflections.generators import first_pause, model_of_generator, open_generator
+from everytoken.reflections.parameters import ReflectionParameters
+from everytoken.reflections.prompts import RequestBuilder
+from everytoken.reflections.ranks.annotated_rows import sidecar_facts, sidecar_rows
+from everytoken.reflections.ranks.folders import RankFolder
+from everytoken.reflections.ranks.rank_loop import (
+    RankWriter,
+    ask_rows,
+    complete_rank,
+    end_session,
+    write_session,
+)
+from everytoken.reflections.ranks.requests_of_rows import RowRequests
+from everytoken.reflections.ranks.result_lines import LineFile, done_rows
+from everytoken.reflections.ranks.run_lock import lock_found
+from everytoken.reflections.registry import find_generation_run
+from everytoken.shards import Artifact, reading
+from everytoken.tokens.streams import SIDECAR_FILE
+from everytoken.tokens.tokenizer import EncodingRules, open_tokenizer
+
+
+@dataclass(frozen=True)
+class GenerationPlan:
+    """A run over the rows of an annotated stream; saving it generates what is missing.
+
+    Attributes:
+        name: of the run, or an alias.
+        stream: the annotated stream, whose sidecar has the texts.
+        rules: how its documents were encoded.
+        max_annotated_tokens: tokens of a row whose sidecar has no ``token_length``.
+        reflection_budget: tokens that a summary is cut to.
+    """
+
+    name: str
+    parameters: ReflectionParameters
+    stream: Artifact
+    rules: EncodingRules
+    max_annotated_tokens: int
+    reflection_budget: int
+
+    @property
+    def sidecar(self) -> Path:
+        """The file with the texts."""
+        return self.stream.path(SIDECAR_FILE)
+
+    def rows(self) -> tuple[int, int]:
+        """Return the first row, and the row behind the last one.
+
+        Raises:
+            ReflectionError: the split has fewer rows.
+        """
+        there = int(self.stream.statistics["windows"])
+        first, end = self.parameters.rows or (0, there)
+        if end > there:
+            raise ReflectionError(
+                f"reflection.rows is [{first:,}, {end:,}), and the annotated stream {self.stream.folder} has {there:,} "
+                "rows. Correct reflection.rows; null for all"
+            )
+        return first, end
+
+    def builder(self) -> RequestBuilder:
+        """Return what builds the requests; its files are read and checked."""
+        run, _ = find_generation_run(self.name)
+        return RequestBuilder.open(
+            run,
+            self.parameters,
+            self.rules,
+            max_annotated_tokens=self.max_annotated_tokens,
+            reflection_budget=self.reflection_budget,
+        )
+
+    def locked_values(self) -> dict[str, Any]:
+        """Check prompts, stream and generator; return what must not change while the run is made."""
+        run, folder = find_generation_run(self.name)
+        given, generator = self.parameters, self.parameters.generator
+        return {
+            "run_name": run.name,
+            "folder": folder,
+            "rows": self.rows(),
+            "rows_per_task": given.rows_per_task,
+            "include_reflection_3p": given.include_reflection_3p,
+            **given.seeds.model_dump(),
+            "canaries": given.canaries.model_dump(exclude={"facts"}),
+            "prompts": given.prompts.versions.model_dump(),
+            "sha256": self.builder().digests(),
+            "sidecar": {"sha256": self._sidecar_digest(), **sidecar_facts(self.sidecar)},
+            "tokenizer": self.stream.statistics["tokenizer"],
+            "special_tokens_in_text": self.rules.special_tokens_in_text,
+            "max_annotated_tokens": self.max_annotated_tokens,
+            "reflection_budget": self.reflection_budget,
+            "generator_alias": generator.alias,
+            "sampling": generator.chosen_sampling.model_dump(),
+            "model": model_of_generator(generator),
+        }
+
+    def run_rank(self, rank: RankFolder) -> None:
+        """Ask about all rows of a rank that have no result, and write its marker.
+
+        Raises:
+            GeneratorError: the generator cannot answer; what came is kept.
+        """
+        with reading([self.stream]):
+            done = done_rows(rank.results)
+            with _line_files(rank) as writer:
+                if not done.issuperset(range(rank.first, rank.end)):
+                    asyncio.run(self._ask(rank, done, writer))
+            complete_rank(rank)
+
+    async def _ask(self, rank: RankFolder, done: set[int], writer: RankWriter) -> None:
+        generator = self.parameters.generator
+        builder, tokenizer = self.builder(), open_tokenizer(self.rules.place, self.rules.eos_token).tokenizer
+        async with open_generator(generator, server_log=rank.server_log) as opened:
+            lock_found(rank.root, "model", opened.facts["model"])
+            write_session(rank, "start", done=len(done), generator=opened.facts)
+            requests = RowRequests(
+                builder,
+                opened,
+                lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids),
+                self.parameters.max_attempts,
+                first_pause(generator),
+            )
+            try:
+                await ask_rows(sidecar_rows(self.sidecar, rank.first, rank.end, done), requests, writer)
+            finally:
+                end_session(rank, opened)
+
+    def _sidecar_digest(self) -> str:
+        return str(self.stream.ledger["files"][SIDECAR_FILE]["sha256"])
+
+
+@contextmanager
+def _line_files(rank: RankFolder) -> Iterator[RankWriter]:
+    """Give the files of a rank, which are on disk at the end."""
+    with LineFile(rank.results) as results, LineFile(rank.failures) as failures:
+        yield RankWriter(results, failures)
+        results.flush()
+        failures.flush()

@@ -1,0 +1,167 @@
+"""Submit, status, rerun, cancel: the ranks of a run on this machine, whatever is done in them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from everytoken.reflections.errors import ReflectionError
+from everytoken.reflections.ranks.detached import RankWork, run_here, start_rank
+from everytoken.reflections.ranks.folders import RankFolder, rank_folders
+from everytoken.reflections.ranks.run_lock import lock_run, read_run_config
+
+_LOOK = 0.2
+_GRACE = 10.0  # seconds between SIGTERM and SIGKILL
+
+
+class RankedWork(RankWork, Protocol):
+    """Work that is cut into ranks."""
+
+    def locked_values(self) -> Mapping[str, Any]:
+        """Check what can be checked before anything is started; return what must not change while the run is made.
+
+        ``rows`` (first, end) and ``rows_per_task`` are among them.
+        """
+
+
+def ranks_of(root: Path) -> list[RankFolder]:
+    """Return the ranks of a run that was started, by number.
+
+    Raises:
+        ReflectionError: there is no run.
+    """
+    found = read_run_config(root)
+    first, end = found["rows"]
+    return rank_folders(root, (first, end), found["rows_per_task"])
+
+
+def submit(
+    work: RankedWork, root: Path, *, at_once: int, numbers: Collection[int] | None = None, wait: bool = False
+) -> list[RankFolder]:
+    """Start one detached process for each rank that is not complete; return these ranks.
+
+    Args:
+        at_once: processes that work at a time; 0: the ranks run in this process, one after the other.
+        numbers: of the ranks; None: all.
+        wait: until they have ended; whoever interrupts the waiting cancels them.
+
+    Raises:
+        ReflectionError: a value that is locked has changed, a rank is being made by another process; or, with
+            ``wait``, a rank ended early.
+    """
+    lock_run(root, work.locked_values())
+    ranks = [rank for rank in _chosen(root, numbers) if rank.completion() is None]
+    require_idle(ranks)
+    if at_once == 0:
+        for rank in ranks:
+            run_here(work, rank)
+        return ranks
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        for rank in ranks:
+            started.append(_start(work, rank, at_once))
+        if wait:
+            _wait_for(started, ranks)
+    except BaseException:
+        cancel(root, [rank.number for rank in ranks[: len(started)]])
+        raise
+    return ranks
+
+
+def rerun(
+    work: RankedWork, root: Path, *, at_once: int, numbers: Collection[int] | None = None, wait: bool = False
+) -> list[RankFolder]:
+    """Submit the ranks that are not complete, and those in which documents failed; only what is missing is asked.
+
+    Raises:
+        ReflectionError: as `submit`.
+    """
+    lock_run(root, work.locked_values())
+    ranks = _chosen(root, numbers)
+    require_idle(ranks)
+    for rank in ranks:
+        if (said := rank.completion()) is not None and said["failed"]:
+            rank.marker.unlink()
+    return submit(work, root, at_once=at_once, numbers=numbers, wait=wait)
+
+
+def cancel(root: Path, numbers: Collection[int] | None = None) -> list[RankFolder]:
+    """End the processes of ranks; what they have written stays. Return the ranks that had one."""
+    running = [rank for rank in _chosen(root, numbers) if rank.is_running]
+    for rank in running:
+        _signal(rank, signal.SIGTERM)
+    end = time.monotonic() + _GRACE
+    while any(rank.is_running for rank in running) and time.monotonic() < end:
+        time.sleep(_LOOK)
+    for rank in running:
+        if rank.is_running:
+            _signal(rank, signal.SIGKILL)
+    while any(rank.is_running for rank in running):
+        time.sleep(_LOOK)
+    return running
+
+
+def require_idle(ranks: Iterable[RankFolder]) -> None:
+    """Check that no process works on a rank.
+
+    Raises:
+        ReflectionError: one does.
+    """
+    if running := [rank for rank in ranks if rank.is_running]:
+        told = ", ".join(f"{rank.name} (process {_pid(rank)})" for rank in running[:5])
+        raise ReflectionError(
+            f"{running[0].root}: {len(running)} ranks are being made: {told}. Wait for them (status), or end them "
+            "(cancel)"
+        )
+
+
+def _start(work: RankedWork, rank: RankFolder, at_once: int) -> subprocess.Popen[bytes]:
+    try:
+        return start_rank(work, rank, at_once)
+    except BlockingIOError:
+        require_idle([rank])
+        raise
+
+
+def _chosen(root: Path, numbers: Collection[int] | None) -> list[RankFolder]:
+    ranks = ranks_of(root)
+    if unknown := sorted(set(numbers or ()) - set(range(len(ranks)))):
+        raise ReflectionError(f"{root} has the ranks 0 to {len(ranks) - 1}, and not {unknown[0]}. Correct the numbers")
+    return [rank for rank in ranks if numbers is None or rank.number in numbers]
+
+
+def _wait_for(processes: Sequence[subprocess.Popen[bytes]], ranks: Sequence[RankFolder]) -> None:
+    for process in processes:
+        process.wait()
+    if early := [rank for rank in ranks if rank.completion() is None]:
+        lines = [f"  rank {rank.name}: {why_ended(rank)}" for rank in early[:10]]
+        lines += [f"  and {len(early) - 10} more"] if len(early) > 10 else []
+        raise ReflectionError(
+            f"{ranks[0].root}: {len(early)} of {len(ranks)} ranks ended early. What is done is kept, and the same "
+            "command resumes.\n" + "\n".join(lines)
+        )
+
+
+def why_ended(rank: RankFolder) -> str:
+    """Return why the last process of a rank ended early; of one that was killed, where its log is."""
+    with suppress(FileNotFoundError):
+        return rank.error.read_text(encoding="utf-8").strip()
+    return f"its process was killed; its log is {rank.log}"
+
+
+def _pid(rank: RankFolder) -> str:
+    try:
+        return rank.pid.read_text().strip()
+    except FileNotFoundError:
+        return "of a waiting command"
+
+
+def _signal(rank: RankFolder, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError, ValueError):
+        os.killpg(int(_pid(rank)), number)
