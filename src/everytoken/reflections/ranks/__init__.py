@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     )
     from everytoken.reflections.ranks.detached import RankWork
     from everytoken.reflections.ranks.folders import RankFolder, rank_folders
+    from everytoken.reflections.ranks.forgetting import ForgottenRows, follow_sidecar, forget_rows
     from everytoken.reflections.ranks.generation import GenerationPlan
     from everytoken.reflections.ranks.progress import RankProgress, RunProgress, progress_of
     from everytoken.reflections.ranks.result_lines import LineFile, done_rows, numbered_lines, parsed
