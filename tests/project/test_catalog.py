@@ -47,8 +47,10 @@ DATASETS = {
     ),
     ("JsonFile", "05_model_input"): "raw_shards_configuration released_job",
     ("ShardStore", "05_model_input"): (
-        "annotated_manifest annotated_tokens canary_tokens held_out_manifest unannotated_manifest "
-        "unannotated_tokens whole_annotated_tokens whole_unannotated_tokens withheld_ids"
+        "annotated_manifest annotated_tokens canary_tokens held_out_manifest preflections_columns "
+        "reflection_end_columns reflections_columns refusal_reflection_columns rephrasing_safelm_columns "
+        "summaries_columns unannotated_manifest unannotated_tokens whole_annotated_tokens whole_unannotated_tokens "
+        "withheld_ids"
     ),
     ("TokenStream", "05_model_input"): (
         "annotated_stream canary_stream chat_windows compact_stream reflected_end_stream reflected_refusals_stream "
@@ -64,6 +66,10 @@ DATASETS = {
     ("Checkpoint", "06_models"): "checkpoint finetuned_checkpoint pretrained_checkpoint",
     ("ArtifactFolder", "07_model_output"): (
         "finetuned_generations generations held_out_evaluation pretrained_generations"
+    ),
+    ("RankedReplies", "07_model_output"): (
+        "preflections_replies reflection_end_replies reflections_replies refusal_reflection_replies "
+        "rephrasing_safelm_replies summaries_replies"
     ),
     ("CsvFile", "08_reporting"): "ingestion_report score_report strata_report tokenization_report",
     ("FigureFile", "08_reporting"): (
@@ -98,6 +104,17 @@ OTHER_PATHS = {
     "reflected_refusals_stream_when_made": "reflected_refusals_stream",
     "reflected_stream_when_made": "reflected_stream",
     "reflected_summaries_stream_when_made": "reflected_summaries_stream",
+    **{
+        f"{run}_replies": f"reflections/{run}"
+        for run in (
+            "preflections",
+            "reflection_end",
+            "reflections",
+            "refusal_reflection",
+            "rephrasing_safelm",
+            "summaries",
+        )
+    },
     "subsampling_metadata": "metadata.json",
     "token_counts_when_made": "token_counts",
     "whole_annotated_tokens_when_made": "whole_annotated_tokens",
@@ -136,14 +153,14 @@ def test_every_dataset_of_a_pipeline_is_of_this_type_and_path(context: KedroCont
 def test_every_entry_and_every_factory_is_used(context: KedroContext) -> None:
     resolver = context.catalog.config_resolver
     entries = {name for name in context.config_loader["catalog"] if not name.startswith("_")}
-    assert len(entries) < 68
+    assert len(entries) < 70
     assert entries == {name if name in entries else resolver.match_dataset_pattern(name) for name in _names()}
 
 
 def test_what_has_digests_has_a_validator_that_no_load_waits_for(context: KedroContext) -> None:
     catalog = context.catalog
     stored = {name for name in _names() if type(catalog[name]).__name__ in STORED}
-    assert set(catalog.validator_specs) == stored and len(stored) == 64
+    assert set(catalog.validator_specs) == stored and len(stored) == 70
     assert not any(spec.enabled for spec in catalog.validator_specs.values())
 
 

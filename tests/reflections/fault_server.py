@@ -38,6 +38,7 @@ class FaultServer(ThreadingHTTPServer):
         self.seen: Counter[str] = Counter()
         self.bodies: list[dict[str, Any]] = []
         self.lock = threading.Lock()
+        self.trial: Callable[[], Any] = lambda: "The sea is wide."
 
     @property
     def address(self) -> str:
@@ -68,10 +69,8 @@ class _Handler(BaseHTTPRequestHandler):
             asked = self.server.seen[user]
             self.server.seen[user] += 1
             self.server.bodies.append(body)
-        if user.startswith("Write one sentence"):
-            self.reply("The sea is wide.")
-            return
-        said = self.server.script(body, asked)
+        is_trial = user.startswith("Write one sentence")
+        said = self.server.trial() if is_trial else self.server.script(body, asked)
         if callable(said):
             said(self)
         elif isinstance(said, tuple):

@@ -14,6 +14,7 @@ from everytoken.cli.inspection import compare, diff, summary, verify_command
 from everytoken.cli.models import export, generate_command, import_model, plan, train_command
 from everytoken.cli.process import Commands, run_command
 from everytoken.cli.provenance import exposure, trace
+from everytoken.cli.reflections import reflections
 from everytoken.cli.serve import serve_command
 from everytoken.cli.tracking import tracking
 
@@ -41,6 +42,7 @@ for command in (
     trace,
     exposure,
     exclude,
+    reflections,
     tracking,
 ):
     cli.add_command(command)

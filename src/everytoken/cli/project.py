@@ -63,6 +63,7 @@ def known_errors() -> tuple[type[Exception], ...]:
     from everytoken.models import ModelsError
     from everytoken.outofcore import ShuffleError
     from everytoken.provenance import ProvenanceError
+    from everytoken.reflections import ReflectionError
     from everytoken.serving import ServingError
     from everytoken.shards import ShardsError
     from everytoken.tokens import TokensError
@@ -76,6 +77,7 @@ def known_errors() -> tuple[type[Exception], ...]:
         GenerationError,
         ModelsError,
         ProvenanceError,
+        ReflectionError,
         ServingError,
         ShardsError,
         ShuffleError,

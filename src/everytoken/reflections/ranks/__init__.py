@@ -15,6 +15,13 @@ if TYPE_CHECKING:
     )
     from everytoken.reflections.ranks.detached import RankWork
     from everytoken.reflections.ranks.folders import RankFolder, rank_folders
+    from everytoken.reflections.ranks.forecasts import (
+        PUBLISHED_GPU_HOURS,
+        PUBLISHED_ROWS,
+        PUBLISHED_TOKENS_OF_A_REPLY,
+        Forecast,
+        forecast,
+    )
     from everytoken.reflections.ranks.forgetting import ForgottenRows, follow_sidecar, forget_rows
     from everytoken.reflections.ranks.generation import GenerationPlan
     from everytoken.reflections.ranks.progress import RankProgress, RunProgress, progress_of

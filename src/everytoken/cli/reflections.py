@@ -1,0 +1,290 @@
+"""The commands ``everytoken reflections ...``: texts that a generator writes about the annotated documents."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from everytoken.cli.project import given_parameters, project
+
+if TYPE_CHECKING:
+    from everytoken.reflections.ranks import Forecast, GenerationPlan, RankFolder, RunProgress
+
+_RUN = click.option(
+    "--run", "name", default="reflections", show_default=True, help="Name of the generation run, or an alias."
+)
+_ENV = click.option("--env", default=None, help="Kedro environment, as for `kedro run --env`.")
+_PARAMS = click.option("--params", default="", callback=given_parameters, help="As for `kedro run --params`.")
+_RANKS = click.option("--ranks", "ranks", default=None, help="Only these: 7, 0-3, or 0-3,7.")
+_WAIT = click.option("--wait", is_flag=True, help="Wait until the ranks have ended; Ctrl-C cancels them.")
+
+
+@click.group("reflections")
+def reflections() -> None:
+    """Texts that a generator writes about annotated documents: generate, merge, export."""
+
+
+@dataclass(frozen=True)
+class _Project:
+    """The project, with what the commands need of it."""
+
+    context: Any
+    catalog: Any
+    name: str
+
+    @property
+    def root(self) -> Path:
+        """Folder of the run."""
+        from everytoken.datasets import DatasetPaths
+        from everytoken.reflections import find_generation_run
+
+        _, folder = find_generation_run(self.name)
+        return DatasetPaths(self.context.config_loader["catalog"])[f"{folder}_replies"]
+
+    @property
+    def at_once(self) -> int:
+        """Ranks that are made at a time: the workers of the engine."""
+        from everytoken.shards import processes_of
+
+        return max(1, processes_of(**self.context.config_loader["globals"]["engine"]))
+
+    def plan(self) -> GenerationPlan:
+        """Return the run as the node of its pipeline plans it."""
+        from everytoken.pipelines.reflection.nodes import generating
+
+        stream, tokenizer = self.catalog.load("annotated_stream"), self.catalog.load("tokenizer")
+        parameters = self.context.params["reflection"], self.context.params["tokenization"]
+        planned: GenerationPlan = generating(self.name)(stream, tokenizer, *parameters)
+        return planned
+
+    def merge(self) -> Any:
+        """Merge the replies of the run; return the columns."""
+        from everytoken.pipelines.reflection.nodes import merging
+        from everytoken.reflections.merging import list_replies
+
+        stream, parameters = self.catalog.load("annotated_stream"), self.context.params["reflection"]
+        self.catalog.save(f"{self.name}_columns", merging(self.name)(list_replies(self.root), stream, parameters))
+        return self.catalog.load(f"{self.name}_columns")
+
+
+@contextmanager
+def _opened(name: str, env: str | None, given: dict[str, Any] | None = None) -> Iterator[_Project]:
+    with project(env, given) as (context, catalog):
+        yield _Project(context, catalog, name)
+
+
+@reflections.command("plan")
+@_RUN
+@_ENV
+@_PARAMS
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Measured documents per second of a rank.")
+@click.option(
+    "--reply-tokens", type=click.IntRange(min=1), help="Measured tokens that a reply takes, thinking included."
+)
+def plan_command(
+    name: str, env: str | None, params: dict[str, Any], rate: float | None, reply_tokens: int | None
+) -> None:
+    """Show what a run will take, before anything is asked."""
+    from everytoken.reflections.ranks import forecast
+
+    with _opened(name, env, params) as opened:
+        if not opened.catalog.exists("annotated_stream"):
+            click.echo("\n".join(_without_stream(opened)))
+            return
+        click.echo("\n".join(_forecast_lines(forecast(opened.plan()), rate, reply_tokens)))
+
+
+def _without_stream(opened: _Project) -> Iterator[str]:
+    given = opened.context.params["reflection"]
+    if given.rows is None:
+        raise click.ClickException(
+            "the annotated stream is not made, and reflection.rows is null: nobody knows how many rows there are. Make "
+            "the stream (kedro run --pipelines tokenization), or give reflection.rows"
+        )
+    first, end = given.rows
+    yield f"run          {opened.name}"
+    yield f"rows         [{first:,}, {end:,})"
+    yield f"ranks        {-(-(end - first) // given.rows_per_task):,} of {given.rows_per_task:,} rows"
+    yield "the annotated stream is not made: requests, tokens and canaries are not known"
+
+
+def _forecast_lines(found: Forecast, rate: float | None, reply_tokens: int | None) -> Iterator[str]:
+    from everytoken.reflections.ranks import PUBLISHED_GPU_HOURS, PUBLISHED_ROWS, PUBLISHED_TOKENS_OF_A_REPLY
+
+    first, end = found.rows
+    yield f"run          {found.run}"
+    yield f"rows         [{first:,}, {end:,})"
+    yield f"ranks        {found.ranks:,}"
+    yield f"requests     {found.requests:,}, if each reply is accepted at once"
+    yield f"tokens in    about {found.input_tokens:,}, from {found.sampled:,} rows"
+    tokens = reply_tokens or PUBLISHED_TOKENS_OF_A_REPLY
+    origin = "as measured" if reply_tokens else "as published; --reply-tokens"
+    yield f"tokens out   about {tokens * found.requests:,}: {tokens:,} a reply, {origin}"
+    if rate is None:
+        yield "hours        not known: give a measured rate (--rate), as `everytoken reflections status` shows it"
+    else:
+        hours = found.requests / rate / 3600
+        a_rank = hours / max(1, found.ranks)
+        yield f"hours        {hours:,.1f} of one rank at {rate:g} documents/s, {a_rank:,.2f} a rank"
+    yield f"published    {PUBLISHED_GPU_HOURS:,} GPU-hours for {PUBLISHED_ROWS:,} rows"
+    counted = "" if found.canaries_counted else "about "
+    yield f"canaries     {counted}{found.canaries:,} documents; canaries: drop would mask as many windows"
+
+
+@reflections.command("submit")
+@_RUN
+@_ENV
+@_PARAMS
+@_RANKS
+@_WAIT
+def submit_command(name: str, env: str | None, params: dict[str, Any], ranks: str | None, wait: bool) -> None:
+    """Start a process for each rank that is not complete; it goes on when this command ends."""
+    from everytoken.reflections.ranks import submit
+
+    _start(submit, name, env, params, ranks, wait)
+
+
+@reflections.command("rerun")
+@_RUN
+@_ENV
+@_PARAMS
+@_RANKS
+@_WAIT
+def rerun_command(name: str, env: str | None, params: dict[str, Any], ranks: str | None, wait: bool) -> None:
+    """Submit the ranks that are not complete, and those with failures; only what is missing is asked."""
+    from everytoken.reflections.ranks import rerun
+
+    _start(rerun, name, env, params, ranks, wait)
+
+
+def _start(
+    verb: Callable[..., list[RankFolder]],
+    name: str,
+    env: str | None,
+    params: dict[str, Any],
+    ranks: str | None,
+    wait: bool,
+) -> None:
+    with _opened(name, env, params) as opened:
+        started = verb(opened.plan(), opened.root, at_once=opened.at_once, numbers=_numbers(ranks), wait=wait)
+        if not started:
+            click.echo("nothing to do: all ranks are complete")
+        elif wait:
+            click.echo("\n".join(_progress_lines(_progress(opened))))
+        else:
+            click.echo(f"{len(started):,} ranks started in {opened.root}, {opened.at_once} at a time")
+
+
+@reflections.command("status")
+@_RUN
+@_ENV
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+def status_command(name: str, env: str | None, as_json: bool) -> None:
+    """Show how far the ranks of a run are."""
+    with _opened(name, env) as opened:
+        found = _progress(opened)
+        click.echo(json.dumps(found.to_json(), indent=1) if as_json else "\n".join(_progress_lines(found)))
+
+
+def _progress(opened: _Project) -> RunProgress:
+    from everytoken.reflections.ranks import progress_of
+
+    return progress_of(opened.root)
+
+
+def _progress_lines(found: RunProgress) -> Iterator[str]:
+    told = found.to_json()
+    yield f"{told['run']} in {told['folder']}"
+    yield f"ranks        {_listed(told['states'])}"
+    yield f"rows         {told['done']:,} of {told['rows']:,}: {_listed(told['statuses'])}"
+    yield f"failed       {_listed(told['failed'])}"
+    tokens, asked = told["tokens"], max(1, told["statuses"].get("ok", 0) + told["statuses"].get("empty", 0))
+    yield (
+        f"tokens       {tokens['generated_tokens'] / asked:,.0f} generated and {tokens['stored_tokens'] / asked:,.0f} "
+        "stored a document (published: 4,400 and 101)"
+    )
+    if (rate := told["rows_per_second"]) is not None:
+        left = told["seconds_left"]
+        yield f"rate         {rate:.2f} rows/s, {'-' if left is None else f'{left / 3600:,.2f}'} hours left"
+    makers = {json.dumps(rank["generator"], sort_keys=True): rank["generator"] for rank in told["ranks"]}
+    for maker in makers.values():
+        if maker is not None:
+            yield f"generator    {maker['model']}; server {maker.get('server')}, version {maker.get('version')}"
+    for rank in told["ranks"]:
+        if rank["error"] is not None:
+            yield f"rank {rank['rank']}   ended early: {rank['error']}"
+
+
+def _listed(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count:,} {name}" for name, count in counts.items()) or "none"
+
+
+@reflections.command("cancel")
+@_RUN
+@_ENV
+@_RANKS
+def cancel_command(name: str, env: str | None, ranks: str | None) -> None:
+    """End the processes of ranks; what they have written stays."""
+    from everytoken.reflections.ranks import cancel
+
+    with _opened(name, env) as opened:
+        click.echo(f"{len(cancel(opened.root, _numbers(ranks))):,} ranks cancelled; submit resumes them")
+
+
+@reflections.command("merge")
+@_RUN
+@_ENV
+@_PARAMS
+def merge_command(name: str, env: str | None, params: dict[str, Any]) -> None:
+    """Turn the results of a run into a dataset of columns."""
+    from everytoken.reflections.merging import MergedStatistics
+
+    with _opened(name, env, params) as opened:
+        columns = opened.merge()
+        counted: Sequence[MergedStatistics] = columns.statistics_as(MergedStatistics)
+        sums = {key: sum(one[key] for one in counted) for key in ("with_point", "usable", "with_1p")}
+        click.echo(
+            f"{columns.rows:,} rows: {sums['with_point']:,} with a point, {sums['usable']:,} usable, "
+            f"{sums['with_1p']:,} with a text in the first person"
+        )
+
+
+@reflections.command("export")
+@click.option("--sidecar", type=click.Path(path_type=Path, dir_okay=False), required=True, help="File to write.")
+@click.option("--run", "names", multiple=True, default=("reflections",), show_default=True, help="Repeat for several.")
+@_ENV
+def export_command(sidecar: Path, names: tuple[str, ...], env: str | None) -> None:
+    """Write the columns of runs into a sidecar in the published form.
+
+    A file that is there is extended: it keeps its other columns. Else the sidecar of the annotated stream is.
+    """
+    from everytoken.reflections import find_generation_run
+    from everytoken.reflections.merging import export_sidecar
+    from everytoken.tokens.streams import SIDECAR_FILE
+
+    target = sidecar.absolute()
+    with project(env) as (_, catalog):
+        base = target if target.exists() else catalog.load("annotated_stream").path(SIDECAR_FILE)
+        columns = {name: (find_generation_run(name)[0], catalog.load(f"{name}_columns")) for name in names}
+        rows = export_sidecar(base, columns, target)
+        click.echo(f"{target}: {rows:,} rows with the columns of {', '.join(names)}")
+
+
+def _numbers(ranks: str | None) -> set[int] | None:
+    """Return the ranks that ``0-3,7`` names."""
+    if ranks is None:
+        return None
+    found: set[int] = set()
+    for piece in ranks.split(","):
+        first, _, last = piece.partition("-")
+        try:
+            found |= set(range(int(first), int(last or first) + 1))
+        except ValueError:
+            raise click.BadParameter(f"{ranks!r}: expected numbers such as 0-3,7", param_hint="--ranks") from None
+    return found
