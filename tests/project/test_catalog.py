@@ -160,7 +160,7 @@ def test_every_entry_and_every_factory_is_used(context: KedroContext) -> None:
 def test_what_has_digests_has_a_validator_that_no_load_waits_for(context: KedroContext) -> None:
     catalog = context.catalog
     stored = {name for name in _names() if type(catalog[name]).__name__ in STORED}
-    assert set(catalog.validator_specs) == stored and len(stored) == 70
+    assert set(catalog.validator_specs) == stored and len(stored) == 82
     assert not any(spec.enabled for spec in catalog.validator_specs.values())
 
 
