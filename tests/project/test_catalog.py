@@ -43,7 +43,7 @@ DATASETS = {
     ),
     ("ArtifactFolder", "05_model_input"): (
         "annotated_index canary_index chat_index compact_index document_index engine_certificate raw_shards "
-        "raw_shards_index"
+        "raw_shards_index reflected_end_index reflected_index reflected_refusals_index reflected_summaries_index"
     ),
     ("JsonFile", "05_model_input"): "raw_shards_configuration released_job",
     ("ShardStore", "05_model_input"): (
@@ -52,11 +52,15 @@ DATASETS = {
         "summaries_columns unannotated_manifest unannotated_tokens whole_annotated_tokens whole_unannotated_tokens "
         "withheld_ids"
     ),
-    ("TokenStream", "05_model_input"): "annotated_stream canary_stream chat_windows compact_stream",
+    ("TokenStream", "05_model_input"): (
+        "annotated_stream canary_stream chat_windows compact_stream reflected_end_stream reflected_refusals_stream "
+        "reflected_stream reflected_summaries_stream"
+    ),
     ("TokenizerFile", "05_model_input"): "tokenizer",
     ("WhenMade", "05_model_input"): (
-        "canary_stream_when_made canary_tokens_when_made raw_shards_when_made whole_annotated_tokens_when_made "
-        "whole_unannotated_tokens_when_made"
+        "canary_stream_when_made canary_tokens_when_made raw_shards_when_made reflected_end_stream_when_made "
+        "reflected_refusals_stream_when_made reflected_stream_when_made reflected_summaries_stream_when_made "
+        "whole_annotated_tokens_when_made whole_unannotated_tokens_when_made"
     ),
     ("ArtifactFolder", "06_models"): "scorer",
     ("Checkpoint", "06_models"): "checkpoint finetuned_checkpoint pretrained_checkpoint",
@@ -96,6 +100,10 @@ OTHER_PATHS = {
     "canary_stream_when_made": "canary_stream",
     "canary_tokens_when_made": "canary_tokens",
     "raw_shards_when_made": "raw_shards",
+    "reflected_end_stream_when_made": "reflected_end_stream",
+    "reflected_refusals_stream_when_made": "reflected_refusals_stream",
+    "reflected_stream_when_made": "reflected_stream",
+    "reflected_summaries_stream_when_made": "reflected_summaries_stream",
     **{
         f"{run}_replies": f"reflections/{run}"
         for run in (
@@ -152,7 +160,7 @@ def test_every_entry_and_every_factory_is_used(context: KedroContext) -> None:
 def test_what_has_digests_has_a_validator_that_no_load_waits_for(context: KedroContext) -> None:
     catalog = context.catalog
     stored = {name for name in _names() if type(catalog[name]).__name__ in STORED}
-    assert set(catalog.validator_specs) == stored and len(stored) == 70
+    assert set(catalog.validator_specs) == stored and len(stored) == 82
     assert not any(spec.enabled for spec in catalog.validator_specs.values())
 
 

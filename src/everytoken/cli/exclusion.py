@@ -15,11 +15,13 @@ import click
 from everytoken.cli.exclusion_lines import (
     say_after,
     say_before,
+    say_forgotten,
     say_list,
     say_missing,
     say_not_made_again,
     say_revoked,
     say_stopped,
+    say_to_generate,
     say_what_has_text,
 )
 from everytoken.cli.project import given_parameters, project_folder, session_of
@@ -214,7 +216,15 @@ def _note(
 def _rebuild_and_report(environment: _Environment, places: Places, entries: Sequence[Entry], before: Before) -> None:
     """Put a list in force, make again what the documents are in, and say what changed."""
     from everytoken.corpus import list_text, write_list
-    from everytoken.provenance.takedown import compare_after, finish, list_path, put_in_force
+    from everytoken.provenance.takedown import (
+        compare_after,
+        finish,
+        follow_take_down,
+        forget_reflections,
+        list_path,
+        put_in_force,
+        reflected_faults,
+    )
 
     sha256 = list_text(entries)[1]
     written = list_path(environment.lists, sha256)
@@ -224,8 +234,12 @@ def _rebuild_and_report(environment: _Environment, places: Places, entries: Sequ
     if entries:
         count = len({entry.key for entry in entries})
         click.echo(f"\nthe list: {written}, {count:,} entries, sha256 {sha256}\n")
+    say_forgotten(forget_reflections(places, before))
     _rebuild(environment, {"path": str(written), "sha256": sha256} if entries else None, before.facts["also"])
-    report = compare_after(before, environment.places())
+    follow_take_down(environment.places(), before)
+    _splice_again(environment, revoked=before.facts["revoked"])
+    places = environment.places()
+    report = compare_after(before, places, reflected_faults(places, before))
     report_path = environment.data / _REPORT_FILE
     finish(before, report, report_path)
     say_after(report, report_path)
@@ -235,6 +249,22 @@ def _rebuild_and_report(environment: _Environment, places: Places, entries: Sequ
     say_not_made_again(places)
     if report["faults"]:
         sys.exit(1)
+
+
+def _splice_again(environment: _Environment, *, revoked: bool) -> None:
+    """Merge the generation runs again, and make what follows from their columns; no generator is asked."""
+    from kedro.runner import SequentialRunner
+
+    from everytoken.provenance.takedown import runs_to_merge_again
+
+    again = runs_to_merge_again(environment.places())
+    if revoked:
+        say_to_generate(sorted(again.values()), environment.name)
+        return
+    params = {name: environment.params[name] for name in ("tokenization", "reflection") if name in environment.params}
+    for replies, pipeline in again.items():
+        with session_of(environment.name, params) as session:
+            session.run(pipeline_names=[pipeline], from_inputs=[replies], runner=SequentialRunner())
 
 
 def _environment(env: str | None, params: dict[str, Any]) -> _Environment:
@@ -274,7 +304,7 @@ def _rebuild(environment: _Environment, listed: dict[str, str] | None, also: Seq
     from everytoken.provenance.takedown import rebuilt_kinds
 
     env, params = environment.name, environment.params
-    kinds = [kind for dataset, kind in rebuilt_kinds().items() if dataset in also]
+    kinds = [kind for dataset, kind in rebuilt_kinds().items() if dataset in also and kind.base is None]
     names = [*_REBUILT, *(kind.pipeline for kind in kinds if not kind.is_trained_on)]
     given = {name: params[name] for name in names if name in params}  # those of other pipelines decide nothing here
     given["subsampling"] = {**given.get("subsampling", {}), "exclude": listed}

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from everytoken.corpus import ExclusionParameters
     from everytoken.provenance.lookup import Places
     from everytoken.provenance.takedown import Before, InForce, Request, Revocation
+    from everytoken.reflections.ranks import ForgottenRows
 
 _MOST_SHOWN = 20
 _WITH_TEXT = (
@@ -126,6 +127,23 @@ def say_after(report: Mapping[str, Any], path: Path) -> None:
     click.echo(f"\nreport: {path}")
 
 
+def say_forgotten(forgotten: Sequence[ForgottenRows]) -> None:
+    """Say what was removed from the result files of generation runs."""
+    for one in forgotten:
+        ended = f"; the ranks {', '.join(map(str, one.ended))} were ended, submit them again" if one.ended else ""
+        click.echo(f"generation run {one.run}: what was generated about {one.rows:,} rows is removed{ended}")
+
+
+def say_to_generate(pipelines: Sequence[str], environment: str | None) -> None:
+    """Say what asks a generator about documents that come back."""
+    if pipelines:
+        env = "" if environment is None else f" --env {environment}"
+        click.echo(
+            f"reflections are as before, without the documents that come back. To ask about them: kedro run{env} "
+            f"--pipelines {','.join(pipelines)}"
+        )
+
+
 def say_list(
     configured: ExclusionParameters | None, environment: str | None, path: str, sha256: str, *, kept: bool
 ) -> None:
@@ -169,7 +187,7 @@ def say_not_made_again(places: Places) -> None:
     """Say what was made again as a whole, and what is as it was."""
     from everytoken.provenance.takedown import rebuilt_kinds
 
-    if again := [name for name in rebuilt_kinds() if places.has(name)]:
+    if again := [name for name, kind in rebuilt_kinds().items() if places.has(name) and kind.base is None]:
         click.echo(f"made again as a whole, as windows have no fixed places in them: {', '.join(again)}")
     if made := [name for name in _AS_IT_WAS if places.has(name)]:
         click.echo(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from everytoken.reflections.registry import find_generation_run
+from everytoken.reflections import find_generation_run
+from everytoken.reflections.splicing import write_reflected_stream
 from everytoken.shards import Artifact, ArtifactStore, Engine, Inline, Shards, plan_artifact
 from everytoken.tokens import EncodingRules, open_encoder, write_annotated_stream
 from tests.tokens.corpora import EOS, documents, small_tokenizer, stored
@@ -50,8 +51,6 @@ class SmallStream:
         return np.fromfile(self.annotated.path("annotated.bin"), np.uint16).reshape(-1, SEQ + 1)
 
     def planned(self, columns: Shards, **changes: Any) -> Artifact:
-        from everytoken.reflections.splicing import write_reflected_stream
-
         given = {
             "run": "reflections",
             "generator": "our-model",
@@ -63,9 +62,7 @@ class SmallStream:
         }
         return plan_artifact(write_reflected_stream, annotated=self.annotated, columns=columns, **{**given, **changes})
 
-    def spliced(
-        self, columns: Shards, name: str = "reflected", engine: Engine | None = None, **changes: Any
-    ) -> Artifact:
+    def spliced(self, columns: Shards, name: str, engine: Engine | None = None, **changes: Any) -> Artifact:
         return ArtifactStore(self.folder / name).save(self.planned(columns, **changes), engine or Inline())
 
     def ids(self, text: str) -> list[int]:
@@ -80,7 +77,7 @@ def small_stream(folder: Path, count: int = 90, special: Sequence[str] = ()) -> 
     for part, (first, stop) in enumerate([(0, count // 3), (count // 3, count // 3), (count // 3, count)]):
         made = encoder.encode(texts[first:stop], SEQ - BUDGET)
         starts = made.offsets.tolist()
-        tokens = [made.values[a:b].tolist() for a, b in itertools.pairwise(starts)]
+        tokens = [made.values[a:b].tolist() for a, b in pairwise(starts)]
         table = documents(texts[first:stop], part)
         table = table.append_column("token_length", pa.array(made.lengths, pa.int32()))
         tables.append(table.append_column("tokens", pa.array(tokens, pa.list_(pa.uint16()))))
@@ -128,7 +125,7 @@ def columns(folder: Path, rows: Sequence[dict[str, Any]], run: str = "reflection
     schema = pa.schema([("row", pa.int64()), ("doc_id", pa.large_string()), ("status", pa.string())])
     schema = pa.schema([*schema, *find_generation_run(run)[0].schema()])
     cuts = [len(rows) * part // parts for part in range(parts + 1)]
-    tables = [pa.Table.from_pylist(list(rows[a:b]), schema) for a, b in itertools.pairwise(cuts)]
+    tables = [pa.Table.from_pylist(list(rows[a:b]), schema) for a, b in pairwise(cuts)]
     return stored(folder, tables, 7)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -98,9 +99,8 @@ def test_the_marker_takes_one_of_the_tokens_of_the_budget(stream: SmallStream, t
     made = stream.spliced(columns(tmp_path, rows), "marked", marker="a")
     expected = by_the_book(stream, rows, marker=marker)
     assert arrays(made) == [(len(content), place, size) for content, place, size in expected]
-    assert [row[: len(one[0])] for row, one in zip(windows(made), expected, strict=True)] == [
-        one[0] for one in expected
-    ]
+    for row, (inside, _, _) in zip(windows(made), expected, strict=True):
+        assert row[: len(inside)] == inside
     assert max(size for _, _, size in arrays(made)) == BUDGET
 
 
@@ -183,10 +183,8 @@ def test_killed_at_random_moments_it_comes_whole_or_not_at_all(
         os.waitpid(child, 0)
         assert not root.exists() or content(root) == expected
     ArtifactStore(root).save(planned, WorkerProcesses(2))
-    assert content(root) == expected and sorted(one.name for one in root.parent.iterdir()) == [
-        ".reflected.lock",
-        "reflected",
-    ]
+    assert content(root) == expected
+    assert sorted(one.name for one in root.parent.iterdir()) == [".reflected.lock", "reflected"]
 
 
 def changed_sidecar(stream: SmallStream, tmp_path: Path, change: Any) -> SmallStream:
@@ -220,11 +218,7 @@ def test_a_sidecar_with_rows_in_another_order_is_found_before_its_rows_are_writt
     expected, found = (stream.windows[row, : rows[first]].tolist() for row in (other, first))
     with pytest.raises(ReflectionError, match=rf"row {first:,} of the sidecar has a text with the first ids") as raised:
         write(changed, columns(tmp_path / "columns", []))
-    assert (
-        str(expected[: max(8, len(found[:32]))])[1:-1].split(", ")[:3]
-        == str(raised.value).split("[")[1].split(", ")[:3]
-    )
-    assert str(found[:32]) in str(raised.value)
+    assert f"{str(expected[:3])[:-1]}, " in str(raised.value) and str(found[:32]) in str(raised.value)
 
 
 def _differ(stream: SmallStream, one: int, other: int) -> bool:
@@ -277,8 +271,6 @@ def test_what_cannot_be_spliced_is_named(
 def test_a_reflection_that_spells_a_special_token_follows_the_rule_of_documents(
     stream: SmallStream, tmp_path: Path
 ) -> None:
-    from dataclasses import replace
-
     rows = run_rows(stream)
     row = next(one for one in rows if one["status"] == "ok" and by_the_book(stream, rows)[one["row"]][2])
     row["reflection_1p"] = "I <|endoftext|> it"

@@ -10,9 +10,11 @@ from everytoken.pipelines.reflection.nodes import generating, merging
 from everytoken.pipelines.reflection.published import published_nodes
 from everytoken.pipelines.reflection.splicing import splicing_pipeline
 from everytoken.reflections import GENERATION_RUNS
+from everytoken.tokens.streams import STREAM_KINDS
 
 MAIN_RUN = "reflections"
 _NAMESPACE = "reflection"
+_ANNOTATED = STREAM_KINDS["annotated"].dataset
 
 
 def create_pipeline() -> Pipeline:
@@ -35,13 +37,13 @@ def _generated(run: str) -> Pipeline:
         [
             Node(
                 generating(run),
-                ["annotated_stream", "tokenizer", "params:reflection", "params:tokenization"],
+                [_ANNOTATED, "tokenizer", "params:reflection", "params:tokenization"],
                 f"{run}_replies",
                 name=f"generate_{run}",
             ),
             Node(
                 merging(run),
-                [f"{run}_replies", "annotated_stream", "params:reflection"],
+                [f"{run}_replies", _ANNOTATED, "params:reflection"],
                 f"{run}_columns",
                 name=f"merge_{run}",
             ),

@@ -16,8 +16,10 @@ from everytoken.reflections.published import (
 )
 from everytoken.reflections.ranks import rows_of
 from everytoken.shards import Artifact, Shards, plan_artifact
+from everytoken.tokens.streams import STREAM_KINDS
 
 _RUN = "reflections"
+_ANNOTATED = STREAM_KINDS["annotated"].dataset
 
 
 def find_published_reflections(parameters: ReflectionParameters) -> dict[str, Upstream]:
@@ -68,7 +70,7 @@ def published_nodes() -> list[Node]:
         Node(
             match_reflections,
             [
-                *("published_reflection_files", "annotated_stream", "tokenizer"),
+                *("published_reflection_files", _ANNOTATED, "tokenizer"),
                 *("params:reflection", "params:tokenization"),
             ],
             "reflection_matches",
@@ -76,7 +78,7 @@ def published_nodes() -> list[Node]:
         ),
         Node(
             take_columns,
-            ["reflection_matches", "annotated_stream", "params:reflection"],
+            ["reflection_matches", _ANNOTATED, "params:reflection"],
             f"{GENERATION_RUNS[_RUN].name}_columns",
             name="take_columns",
         ),

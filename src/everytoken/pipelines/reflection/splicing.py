@@ -11,12 +11,12 @@ def splicing_pipeline(run: GenerationRun) -> Pipeline:
     """Return the nodes that make the stream of a run; none of a run whose texts are columns alone."""
     if run.stream is None:
         return Pipeline([])
-    kind = STREAM_KINDS[run.stream]
+    kind, base = STREAM_KINDS[run.stream], STREAM_KINDS["annotated"]
     return Pipeline(
         [
             Node(
                 splice_of(run),
-                ["annotated_stream", f"{run.name}_columns", "tokenizer", "params:tokenization", "params:reflection"],
+                [base.dataset, f"{run.name}_columns", "tokenizer", "params:tokenization", "params:reflection"],
                 kind.dataset,
                 name=f"splice_{run.name}",
             ),

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from everytoken.provenance.indexes.raw_shards_index import index_raw_shards
     from everytoken.provenance.indexes.reflected_index import REFLECTED, ReflectedIndex, index_reflected_stream
     from everytoken.provenance.indexes.spans import ReflectionPlace, Span, StreamIndex
-    from everytoken.provenance.indexes.stored_rows import record_at
     from everytoken.provenance.indexes.stream_index import WINDOW_INDEXES, open_flat_index, open_stream_index
 
 __getattr__, __dir__ = exports(__name__, __file__)

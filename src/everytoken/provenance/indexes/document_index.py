@@ -35,7 +35,7 @@ from everytoken.provenance.indexes.document_numbers import (
 from everytoken.provenance.indexes.hashes import hash_of_address, hash_of_id, hashes_of_addresses, hashes_of_ids
 from everytoken.provenance.indexes.index_folder import DESCRIPTION_FILE, folder_of, read_index
 from everytoken.provenance.indexes.spans import require_consistent_index
-from everytoken.provenance.indexes.stored_rows import record_at, records_at
+from everytoken.provenance.stored_rows import record_at, records_at
 from everytoken.shards import Artifact, Built, Shards, versioned, write_text
 
 __all__ = ["DocumentIndex", "DocumentPlace", "index_documents", "open_document_index"]

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.indexes import record_at
 from everytoken.provenance.lookup.dataset_locations import Places, store_head
+from everytoken.provenance.stored_rows import record_at
 from everytoken.reflections.splicing import (
     EncodedReflections,
     ReflectedStatistics,

@@ -38,6 +38,12 @@ if TYPE_CHECKING:
         list_in_force,
         read_wanted,
     )
+    from everytoken.provenance.takedown.forgotten_reflections import (
+        follow_take_down,
+        forget_reflections,
+        reflected_faults,
+        runs_to_merge_again,
+    )
     from everytoken.provenance.takedown.former_indexes import keep_indexes
 
 __getattr__, __dir__ = exports(__name__, __file__)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from everytoken.shards import LEDGER_FILE, Artifact, ArtifactStore, Ledger, Shar
 from everytoken.tokens.order import WindowStream, open_window_stream
 from everytoken.tokens.streams import (
     LOSS_MASK_FILE,
+    SIDECAR_FILE,
     STREAM_KINDS,
     TOKEN_LENGTHS_FILE,
     StreamKind,
@@ -48,6 +49,7 @@ from everytoken.tokens.streams import (
 EXCLUSION_FORMAT = "everytoken-exclusion/1"
 _STORES = ("held_out_documents", "annotated_tokens", "unannotated_tokens")
 
+_SIDECAR_OF = "annotated"
 _BEFORE_FILE = "before.json"
 _MEMORY = 256 << 20  # for sorting an index that the environment does not have
 
@@ -123,7 +125,8 @@ class Before:
     Attributes:
         folder: holds ``<stream>.npy``, a CRC-32 of each window.
         facts: plain JSON: list (its SHA-256), whether documents come back (``revoked``), documents (with windows and
-            exposures), runs, streams, stores, ``also``: what else is made again, as it was there.
+            exposures), runs, streams, stores, ``sidecar`` (SHA-256 of that of the annotated stream), ``also``: what
+            else is made again, as it was there.
     """
 
     folder: Path
@@ -172,6 +175,7 @@ def note_before(
         "notes": notes,
         "streams": streams,
         "stores": {name: _parts(places, name) for name in _STORES},
+        "sidecar": _stream(places, _SIDECAR_OF).ledger["files"][SIDECAR_FILE]["sha256"],
         "also": [name for name in rebuilt_kinds() if places.has(name)],
     }
     write_text(folder / _BEFORE_FILE, json.dumps(facts, ensure_ascii=False))
@@ -248,9 +252,13 @@ def _seen(
                 }
 
 
-def compare_after(before: Before, places: Places) -> dict[str, object]:
-    """Return the report: what was noted before, and what is now. Nothing is raised: see ``faults`` in it."""
-    facts, faults = before.facts, []
+def compare_after(before: Before, places: Places, faults: Iterable[str] = ()) -> dict[str, object]:
+    """Return the report: what was noted before, and what is now. Nothing is raised: see ``faults`` in it.
+
+    Args:
+        faults: that were found elsewhere; they come first.
+    """
+    facts, faults = before.facts, list(faults)
     streams, stores = {}, {}
     for name in kinds_with_tombstones():
         expected = _expected(facts, name)

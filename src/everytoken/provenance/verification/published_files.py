@@ -29,7 +29,13 @@ from everytoken.corpus.upstreams import (
 )
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.verification.releases import streams_in
-from everytoken.tokens.streams import STREAM_KINDS, TOKEN_LENGTHS_FILE, MegatronIndex, open_megatron_index
+from everytoken.tokens.streams import (
+    STREAM_KINDS,
+    TOKEN_LENGTHS_FILE,
+    MegatronIndex,
+    open_megatron_index,
+    released_kinds,
+)
 
 _LISTS = re.compile(r"sha-?256|checksum", re.IGNORECASE)
 _DIGEST = re.compile(r"[0-9a-fA-F]{64}")
@@ -50,7 +56,7 @@ class PublishedStreams:
     def __init__(self, reference: str, fetched: Path) -> None:
         self.reference = reference
         self._files = {file.path: file for file in find_files(reference, _upstream(reference), fetched)}
-        named = {kind.name: self._named(f"{kind.name}.idx") for kind in STREAM_KINDS.values() if kind.is_of_windows}
+        named = {kind.name: self._named(f"{kind.name}.idx") for kind in released_kinds() if kind.is_of_windows}
         self.indexes = {name: paths[0] for name, paths in named.items() if paths}
         if not self.indexes or any(len(paths) > 1 for paths in named.values()):
             raise ProvenanceError(

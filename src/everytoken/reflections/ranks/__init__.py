@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         Forecast,
         forecast,
     )
+    from everytoken.reflections.ranks.forgetting import ForgottenRows, follow_sidecar, forget_rows
     from everytoken.reflections.ranks.generation import GenerationPlan
     from everytoken.reflections.ranks.progress import RankProgress, RunProgress, progress_of
     from everytoken.reflections.ranks.result_lines import LineFile, done_rows, numbered_lines, parsed

@@ -12,6 +12,7 @@ from everytoken.reflections.errors import BlankReply, RefusedReply
 from everytoken.reflections.generators import Generator, Question, RawReply, RequestFailed, pause_before_retry
 from everytoken.reflections.prompts import DocumentRequest, RequestBuilder, SidecarRow, Skipped
 from everytoken.reflections.ranks.result_lines import ROW_KEY
+from everytoken.reflections.registry import GenerationRun
 
 _NO_TOKENS = {
     "input_tokens": 0,
@@ -94,7 +95,7 @@ class RowRequests:
         return self._line(request.row, "empty", self._told(answer, attempt, seed) | point)
 
     def _without_reply(self, row: SidecarRow, status: str) -> dict[str, Any]:
-        return self._line(row, status, {"reply": None, "attempt": None, "seed": None})
+        return line_without_reply(self.builder.run, row.number, row.doc_id, status)
 
     def _told(self, answer: RawReply, attempt: int, seed: int) -> dict[str, Any]:
         return {
@@ -108,8 +109,13 @@ class RowRequests:
         }
 
     def _line(self, row: SidecarRow, status: str, values: dict[str, Any]) -> dict[str, Any]:
-        head = {ROW_KEY: row.number, "doc_id": row.doc_id, "status": status}
-        return {**self.builder.run.defaults(), **_NO_TOKENS, **_NOT_OBSERVED, **values, **head}
+        return line_without_reply(self.builder.run, row.number, row.doc_id, status) | values
+
+
+def line_without_reply(run: GenerationRun, row: int, doc_id: str | None, status: str) -> dict[str, Any]:
+    """Return the result line of a row that nothing was asked about."""
+    asked = {"reply": None, "attempt": None, "seed": None}
+    return {**run.defaults(), **_NO_TOKENS, **_NOT_OBSERVED, **asked, ROW_KEY: row, "doc_id": doc_id, "status": status}
 
 
 def failure(row: SidecarRow, error: Exception, attempt: int, reply: str) -> dict[str, Any]:

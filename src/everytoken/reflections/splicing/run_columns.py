@@ -69,7 +69,7 @@ def columns_of_run(name: str, voice: str) -> RunColumns:
     return RunColumns(run.stream, voice, spoken[voice], run.index_column, run.canary_column)
 
 
-class Record(NamedTuple):
+class RunRow(NamedTuple):
     """What a run has for a row; ``place``: the content tokens before it, None: all of them."""
 
     doc_id: str | None
@@ -80,7 +80,7 @@ class Record(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Piece:
+class ColumnRows:
     """Rows [first, end) of a part of the columns."""
 
     part: Part
@@ -88,7 +88,7 @@ class Piece:
     end: int
 
 
-def pieces_by_range(columns: Shards, bounds: Sequence[int], named: RunColumns) -> list[list[Piece]]:
+def pieces_by_range(columns: Shards, bounds: Sequence[int], named: RunColumns) -> list[list[ColumnRows]]:
     """Return, for the windows between each two bounds, the pieces of parts that have their rows.
 
     Memory: 8 bytes a row of one part.
@@ -100,7 +100,7 @@ def pieces_by_range(columns: Shards, bounds: Sequence[int], named: RunColumns) -
     Raises:
         ReflectionError: a part lacks a column, or rows do not ascend or have no window.
     """
-    pieces: list[list[Piece]] = [[] for _ in bounds[1:]]
+    pieces: list[list[ColumnRows]] = [[] for _ in bounds[1:]]
     last = -1
     for part in columns:
         if missing := [name for name in named.read if name not in part.schema.names]:
@@ -117,7 +117,7 @@ def pieces_by_range(columns: Shards, bounds: Sequence[int], named: RunColumns) -
         cuts = np.searchsorted(rows, bounds).tolist()
         for number, (first, end) in enumerate(pairwise(cuts)):
             if first < end:
-                pieces[number].append(Piece(part, first, end))
+                pieces[number].append(ColumnRows(part, first, end))
     return pieces
 
 
@@ -126,17 +126,17 @@ def _rows_of(part: Part) -> np.ndarray:
     return np.concatenate([np.empty(0, np.int64), *found])
 
 
-class RecordReader:
+class RunRows:
     """The records of pieces, in the order of their rows."""
 
-    def __init__(self, pieces: Sequence[Piece], named: RunColumns) -> None:
+    def __init__(self, pieces: Sequence[ColumnRows], named: RunColumns) -> None:
         self._named = named
         self._batches = self._read(pieces)
         self._held: pa.RecordBatch | None = None
 
-    def below(self, stop: int) -> dict[int, Record]:
+    def below(self, stop: int) -> dict[int, RunRow]:
         """Return the records of rows below ``stop`` that no call returned before, by row."""
-        found: dict[int, Record] = {}
+        found: dict[int, RunRow] = {}
         while True:
             batch = self._held if self._held is not None else next(self._batches, None)
             if batch is None:
@@ -147,7 +147,7 @@ class RecordReader:
             if self._held is not None:
                 return found
 
-    def _read(self, pieces: Sequence[Piece]) -> Iterator[pa.RecordBatch]:
+    def _read(self, pieces: Sequence[ColumnRows]) -> Iterator[pa.RecordBatch]:
         for piece in pieces:
             left = piece.end - piece.first
             for batch in piece.part.batches(self._named.read, piece.first):
@@ -156,11 +156,11 @@ class RecordReader:
                 if left <= 0:
                     break
 
-    def _record(self, values: dict[str, Any]) -> tuple[int, Record]:
+    def _record(self, values: dict[str, Any]) -> tuple[int, RunRow]:
         named = self._named
         index = None if named.index is None else values[named.index]
         canary = None if named.canary is None else values[named.canary] or None
         if named.index is not None and index is None:
             index = -1
-        record = Record(values["doc_id"], values["status"] == IS_OK, values[named.text], index, canary)
+        record = RunRow(values["doc_id"], values["status"] == IS_OK, values[named.text], index, canary)
         return values["row"], record

@@ -13,7 +13,7 @@ from everytoken.reflections.errors import ReflectionError
 from everytoken.reflections.splicing.alignment import check_first_tokens, check_token_lengths
 from everytoken.reflections.splicing.annotated_source import AnnotatedSource
 from everytoken.reflections.splicing.reflection_tokens import ReflectionEncoder, open_reflection_encoder
-from everytoken.reflections.splicing.run_columns import CanaryRule, Piece, Record, RecordReader, RunColumns
+from everytoken.reflections.splicing.run_columns import CanaryRule, ColumnRows, RunColumns, RunRow, RunRows
 from everytoken.tokens.encoding import SpelledSpecialToken
 from everytoken.tokens.streams import (
     NO_REFLECTION,
@@ -66,7 +66,7 @@ class SpliceRange:
     job: SpliceJob
     first: int
     stop: int
-    pieces: list[Piece]
+    pieces: list[ColumnRows]
 
     @property
     def name(self) -> str:
@@ -84,7 +84,7 @@ class _Chosen(NamedTuple):
 
     number: int
     place: int
-    record: Record
+    record: RunRow
 
 
 class _RangeWriter:
@@ -96,7 +96,7 @@ class _RangeWriter:
 
     def write(self, task: SpliceRange) -> SplicedCounts:
         """Write a range; return what was written."""
-        job, records = self._job, RecordReader(task.pieces, self._job.named)
+        job, records = self._job, RunRows(task.pieces, self._job.named)
         encoder = open_reflection_encoder(job.rules, job.budget, job.marker, job.facts)
         for at, batch in job.source.sidecar_rows(task.first, task.stop):
             here = slice(at, at + batch.num_rows)
@@ -111,7 +111,7 @@ class _RangeWriter:
     def _chosen(
         self,
         first: int,
-        found: dict[int, Record],
+        found: dict[int, RunRow],
         ids: Sequence[str | None],
         lengths: np.ndarray,
         windows: np.ndarray,
@@ -132,7 +132,7 @@ class _RangeWriter:
                 self._counts.windows["masked"] += 1
         return chosen
 
-    def _place(self, row: int, doc_id: str | None, length: int, record: Record | None) -> int | None:
+    def _place(self, row: int, doc_id: str | None, length: int, record: RunRow | None) -> int | None:
         """Return the tokens before a reflection; None, and the reason counted, where there is none."""
         reason = None
         if not length:

@@ -15,7 +15,7 @@ from everytoken.tokens.streams import NO_REFLECTION, REFLECTION_INDEX_FILE, REFL
 _CHUNK = 1 << 20
 
 
-def check_reflections(stored: CheckedFolder) -> dict[str, int] | None:
+def check_spliced(stored: CheckedFolder) -> dict[str, int] | None:
     """Check that each reflection is in the content of its window, and all of them are the tokens that the ledger says.
 
     Raises:

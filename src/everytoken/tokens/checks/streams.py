@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from everytoken.checks import Checks, Mismatch, first_difference, made_by
 from everytoken.tokens.checks.arrays import open_array
-from everytoken.tokens.checks.reflections import check_reflections
+from everytoken.tokens.checks.reflections import check_spliced
 from everytoken.tokens.checks.stored import CheckedFolder, Level, OpenedStream, StreamClaims
 from everytoken.tokens.checks.windows import (
     Seen,
@@ -236,7 +236,7 @@ STREAM_CHECKS: dict[Level, Checks[CheckedFolder]] = {
         ("index", _check_index),
         ("lengths", _check_lengths),
         ("sidecar", _check_sidecar),
-        ("reflections", check_reflections),
+        ("reflections", check_spliced),
         ("windows", _check_windows),
         ("tokens", _check_sequences),
     ),
