@@ -71,9 +71,8 @@ def list_released_reflections(
     """List the reflections on texts that the release may hold whole, without those that quote them; none of no run."""
     licences = licences_of(list(ingestion.active_sources), parameters.licences)
     sources = sorted(source for source, licence in licences.items() if licence.text == "all")
-    if columns is None or not sources:
-        return Shards.from_values([], [])
-    return columns.map(
+    listed = Shards.from_values([], []) if columns is None or not sources else columns
+    return listed.map(
         released_reflections,
         stream=annotated_stream,
         run="reflections",

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from everytoken.reflections.errors import ReflectionError
 from everytoken.reflections.merging import MergedStatistics, columns_schema
 from everytoken.reflections.published.match import MATCHED_FILE, PUBLISHED_FAULTS, MatchedStatistics
-from everytoken.reflections.ranks import TOKENS, sidecar_batches
+from everytoken.reflections.ranks import COUNTED_TOKENS, sidecar_batches
 from everytoken.reflections.registry import GenerationRun, find_generation_run
 from everytoken.shards import Artifact, Part, Rows, Shards, value_digest, versioned
 from everytoken.tokens.streams import SIDECAR_FILE
@@ -89,7 +89,7 @@ def _rows(
         usable=counts["usable"],
         with_1p=counts["with_1p"],
         surrogates_replaced=0,
-        tokens=dict.fromkeys(TOKENS, 0),
+        tokens=dict.fromkeys(COUNTED_TOKENS, 0),
         canaries={fact: {"documents": count, "in_1p": 0, "in_3p": 0} for fact, count in sorted(canaries.items())},
     )
 

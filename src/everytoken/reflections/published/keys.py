@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-WINDOW, PUBLISHED = 0, 1
+WINDOW_SIDE, PUBLISHED_SIDE = 0, 1
 """The sides of a match."""
 
 KEYED = np.dtype([("key", np.uint64), ("rest", np.uint64), ("place", np.uint64), ("id", np.uint64)])

@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 
 from everytoken.corpus.upstreams import UpstreamFile
 from everytoken.outofcore import ExternalSort, in_order
-from everytoken.reflections.published.keys import PUBLISHED, WINDOW, keyed
+from everytoken.reflections.published.keys import PUBLISHED_SIDE, WINDOW_SIDE, keyed
 from everytoken.reflections.published.pairs import LEFT, classified, pair_rows
 from everytoken.reflections.published.tables import (
     PublishedTable,
@@ -168,7 +168,7 @@ class _Matching:
         texts = open_trained_texts(self.rules)
         for first, batch in self._sidecar(["doc_id", "text", "token_length"]):
             ids, whole, lengths = (batch.column(name).to_pylist() for name in ("doc_id", "text", "token_length"))
-            yield keyed(WINDOW, first, ids, [kept.text for kept in texts.kept(whole, lengths)])
+            yield keyed(WINDOW_SIDE, first, ids, [kept.text for kept in texts.kept(whole, lengths)])
         for table in self.tables:
             yield from self._keyed_table(table, texts)
 
@@ -180,7 +180,7 @@ class _Matching:
             kept = list(texts.kept(whole, lengths))
             self.null_ids += sum(doc_id is None for doc_id in ids)
             self.lengths[first : first + len(kept)] = [one.tokens for one in kept]
-            yield keyed(PUBLISHED, first, ids, [one.text for one in kept])
+            yield keyed(PUBLISHED_SIDE, first, ids, [one.text for one in kept])
             first += len(kept)
 
     def _classify(self, left: ExternalSort) -> int:
@@ -212,7 +212,7 @@ class _Matching:
                     index = batch.column(1).fill_null(-1).to_numpy().astype(np.int64)
                     bad = np.flatnonzero((windows >= 0) & ((index < 0) | (index > content)))
                     self._add_faults(
-                        (bad + first).astype(np.uint64) | np.uint64(PUBLISHED << 63), np.full(len(bad), _BAD_INDEX)
+                        (bad + first).astype(np.uint64) | np.uint64(PUBLISHED_SIDE << 63), np.full(len(bad), _BAD_INDEX)
                     )
                     self.windows[first + bad] = -1
                 first += batch.num_rows
@@ -266,12 +266,12 @@ class _Matching:
     def _documents(self) -> Iterator[_Documents]:
         """Yield the ids of all documents by place: windows, then published rows."""
         for first, batch in self._sidecar(["doc_id"]):
-            yield _Documents((WINDOW << 63) + first, batch.column(0).to_pylist(), None, first)
+            yield _Documents((WINDOW_SIDE << 63) + first, batch.column(0).to_pylist(), None, first)
         for table in self.tables:
             row = 0
             for batch in read_table(table, ["doc_id"]):
                 yield _Documents(
-                    (PUBLISHED << 63) + table.first + row, batch.column(0).to_pylist(), table.file.path, row
+                    (PUBLISHED_SIDE << 63) + table.first + row, batch.column(0).to_pylist(), table.file.path, row
                 )
                 row += batch.num_rows
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from everytoken.arrays import Integers
 from everytoken.outofcore import ExternalSort, begins
-from everytoken.reflections.published.keys import KEYED, PUBLISHED, WINDOW, row_numbers, sides
+from everytoken.reflections.published.keys import KEYED, PUBLISHED_SIDE, WINDOW_SIDE, row_numbers, sides
 
 LEFT = np.dtype([("id", np.uint64), ("place", np.uint64), ("ambiguous", np.uint64)])
 """A row without a partner; ``ambiguous``: other rows of its key have one."""
@@ -63,8 +63,10 @@ def classified(rows: Iterable[npt.NDArray[Any]], scratch: Path) -> Iterator[tupl
     for start in range(0, len(ids), _CHUNK):
         here = slice(start, start + _CHUNK)
         first, last = np.searchsorted(ids, ids[here], "left"), np.searchsorted(ids, ids[here], "right") - 1
-        on_both_sides = (ids[here] > 0) & (sides(places[first]) == WINDOW) & (sides(places[last]) == PUBLISHED)
-        is_published = sides(places[here]) == PUBLISHED
+        on_both_sides = (
+            (ids[here] > 0) & (sides(places[first]) == WINDOW_SIDE) & (sides(places[last]) == PUBLISHED_SIDE)
+        )
+        is_published = sides(places[here]) == PUBLISHED_SIDE
         found = np.select(
             [ambiguous[here] > 0, on_both_sides, is_published], [_AMBIGUOUS, _CHANGED, _GONE], _NOT_PUBLISHED
         )
