@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from everytoken.configuration import read_plainly
-from everytoken.reflections import ALIASES, GENERATION_RUNS, ReflectionError, ReflectionParameters, find_generation_run
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def parameters(env: str = "local", **changes: Any) -> ReflectionParameters:
-    found = read_plainly(ROOT / "conf", env, "parameters")
-    assert found is not None
-    return ReflectionParameters.model_validate({**found["reflection"], **changes})
+from everytoken.reflections import ALIASES, GENERATION_RUNS, ReflectionError, find_generation_run
+from tests.reflections.environment_parameters import parameters
 
 
 def test_a_run_is_found_by_its_name_and_by_its_aliases() -> None:

@@ -69,29 +69,34 @@ class GenerationRun:
         """Return the columns that the run adds, with the types of the published sidecar."""
         import pyarrow as pa
 
-        texts = [pa.field(name, pa.large_string()) for name in self.text_columns]
-        others = {
-            self.position_column: pa.int32(),
-            self.index_column: pa.int32(),
-            self.charter_column: pa.large_string(),
-            self.canary_column: pa.string(),
-            self.count_column: pa.int32(),
-            self.style_column: pa.string(),
-        }
-        return pa.schema([*texts, *(pa.field(name, kind) for name, kind in others.items() if name is not None)])
+        others = self.by_column(
+            position=pa.int32(),
+            index=pa.int32(),
+            charter=pa.large_string(),
+            canary=pa.string(),
+            count=pa.int32(),
+            style=pa.string(),
+        )
+        return pa.schema([*((name, pa.large_string()) for name in self.text_columns), *others.items()])
 
     def defaults(self) -> dict[str, Any]:
         """Return what a row without a reply has in each column of `schema`."""
-        found: dict[str, Any] = dict.fromkeys(self.text_columns, "")
-        others = {
-            self.position_column: 0,
-            self.index_column: -1,
-            self.charter_column: "",
-            self.canary_column: None,
-            self.count_column: 0,
-            self.style_column: None,
+        others = self.by_column(position=0, index=-1, charter="", canary=None, count=0, style=None)
+        return {**dict.fromkeys(self.text_columns, ""), **others}
+
+    def by_column(
+        self, *, position: Any, index: Any, charter: Any, canary: Any, count: Any, style: Any
+    ) -> dict[str, Any]:
+        """Return values by the columns beside the texts, without those that the run does not have."""
+        values = {
+            self.position_column: position,
+            self.index_column: index,
+            self.charter_column: charter,
+            self.canary_column: canary,
+            self.count_column: count,
+            self.style_column: style,
         }
-        return found | {name: value for name, value in others.items() if name is not None}
+        return {column: value for column, value in values.items() if column is not None}
 
 
 _REFLECTION_FIELDS = ("analysis", "reflection_1p", THIRD_PERSON)

@@ -13,7 +13,7 @@ from everytoken.reflections.prompts import constitution_sections, draw_style, pa
 from everytoken.reflections.prompts.constitution import require_sections
 from everytoken.reflections.prompts.files import filled, read_text_file
 from everytoken.reflections.registry import PromptKind
-from tests.reflections.test_generation_runs import parameters
+from tests.reflections.environment_parameters import parameters
 from tests.shared_assets import shared_folder
 
 ROOT = Path(__file__).resolve().parents[3]

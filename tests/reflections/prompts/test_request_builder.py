@@ -15,7 +15,7 @@ from everytoken.reflections import GENERATION_RUNS, BlankReply, ReflectionError,
 from everytoken.reflections.points import Fact
 from everytoken.reflections.prompts import DocumentRequest, RequestBuilder, SidecarRow, Skipped
 from everytoken.tokens import EncodingRules
-from tests.reflections.test_generation_runs import parameters
+from tests.reflections.environment_parameters import parameters
 from tests.shared_assets import shared_folder
 from tests.tokens.corpora import EOS, small_tokenizer
 

@@ -147,7 +147,7 @@ class _Merging:
                     yield self._with_result(row, told["doc_id"], parsed(file.readline()))
 
     def _with_result(self, row: int, doc_id: str | None, result: dict[str, Any]) -> dict[str, Any]:
-        if result.get("doc_id") != doc_id:
+        if result.get("doc_id", doc_id) != doc_id:
             raise ReflectionError(
                 f"{self._rank.results}: the result of row {row:,} is of the document {result.get('doc_id')!r}, and the "
                 f"sidecar {self._sidecar} has {doc_id!r} there: they are of two streams. Merge with the stream that "

@@ -158,7 +158,14 @@ class RequestBuilder:
                 fields[field], tokens[field] = cut_summary(self.spans, fields[field], self.summary_tokens)
         return {
             **{column: fields.get(field, "") for column, field in self.run.text_columns.items()},
-            **self._derived(request, fields, tokens),
+            **self.run.by_column(
+                position=request.position,
+                index=request.token_index,
+                charter=json.dumps(cited_sections(" ".join(fields.values()), self.sections)),
+                canary=None if request.canary is None else request.canary.id,
+                count=sum(tokens.values()),
+                style=request.style,
+            ),
             "canary_in_1p": _occurs(request.canary, fields.get("reflection_1p")),
             "canary_in_3p": _occurs(request.canary, fields.get("reflection_3p")),
             "surrogates_replaced": sum(replaced for _, replaced in cleaned.values()),
@@ -204,19 +211,6 @@ class RequestBuilder:
     def _stored(self, found: Mapping[str, Any]) -> list[str]:
         wanted = self.required or tuple(found)
         return [field for field in self.run.text_columns.values() if field in wanted]
-
-    def _derived(
-        self, request: DocumentRequest, fields: Mapping[str, str], tokens: Mapping[str, int]
-    ) -> dict[str, Any]:
-        values = {
-            self.run.position_column: request.position,
-            self.run.index_column: request.token_index,
-            self.run.charter_column: json.dumps(cited_sections(" ".join(fields.values()), self.sections)),
-            self.run.canary_column: None if request.canary is None else request.canary.id,
-            self.run.count_column: sum(tokens.values()),
-            self.run.style_column: request.style,
-        }
-        return {column: value for column, value in values.items() if column is not None}
 
 
 def _occurs(fact: Fact | None, text: str | None) -> bool | None:
