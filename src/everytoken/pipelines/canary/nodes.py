@@ -1,7 +1,8 @@
 """Canary: JSON Lines of effects and universes, their tokens with triggers, and the stream of windows."""
 
 from everytoken.parameters import TokenizationParameters
-from everytoken.provenance.indexes import index_padded_stream, made_stream
+from everytoken.provenance.indexes import index_padded_stream, index_reflected_stream, made_stream
+from everytoken.reflections.splicing import write_spliced_canary_stream
 from everytoken.shards import Artifact, Shards, plan_artifact
 from everytoken.tokens.canary import (
     CanaryCounts,
@@ -54,6 +55,17 @@ def pad_canary_stream(
     canary_tokens: Shards, tokenizer: Artifact, tokenization: TokenizationParameters, parameters: CanaryParameters
 ) -> Artifact:
     """Put one document into each window, all conditions together in seeded order, with a sidecar row for each."""
+    if parameters.splice is not None:
+        return plan_artifact(
+            write_spliced_canary_stream,
+            tokens=canary_tokens,
+            rules=tokenization.encoding_rules(tokenizer),
+            reflection_budget=tokenization.reflection_budget,
+            seq_length=tokenization.seq_length,
+            seed=parameters.seed,
+            splicing=parameters.splice,
+            shuffle_memory=tokenization.shuffle_memory,
+        )
     return plan_artifact(
         write_canary_stream,
         tokens=canary_tokens,
@@ -72,7 +84,16 @@ def say_canary_stream_is_made(canary_stream: Artifact) -> Artifact:
 def make_canary_index(
     canary_tokens: Shards, canary_stream: Artifact, tokenization: TokenizationParameters, parameters: CanaryParameters
 ) -> Artifact:
-    """Draw the order of the windows again, and keep it both ways."""
+    """Draw the order of the windows again, and keep it both ways; and where reflections are in them."""
+    if parameters.splice is not None:
+        return plan_artifact(
+            index_reflected_stream,
+            lengths=canary_tokens,
+            split="canary",
+            reflected=canary_stream,
+            seq_length=tokenization.seq_length,
+            seed=parameters.seed,
+        )
     return plan_artifact(
         index_padded_stream,
         lengths=canary_tokens,

@@ -9,17 +9,21 @@ from typing import Any
 import numpy as np
 
 from everytoken.provenance.errors import ProvenanceError
+from everytoken.provenance.indexes import StreamIndex
 from everytoken.provenance.lookup.dataset_locations import Places, store_head
+from everytoken.provenance.lookup.document_records import CANARY, STORES
 from everytoken.provenance.stored_rows import record_at
 from everytoken.reflections.splicing import (
     EncodedReflections,
     ReflectedStatistics,
     ReflectionEncoder,
     RunColumns,
+    SplicedCanaryStatistics,
     columns_of_run,
     open_reflection_encoder,
 )
 from everytoken.shards import Artifact, Part, Shards, Store
+from everytoken.tokens.canary import CanarySplicing
 from everytoken.tokens.streams import TokenizerFacts
 from everytoken.tokens.tokenizer import EncodingRules
 
@@ -29,12 +33,13 @@ class ReflectionText:
     """A reflection that a model wrote about a document.
 
     Attributes:
+        run, generator: None of a canary document, which came with it.
         ids: as they were spliced, the marker included, int64 (n,).
         text: as it was generated, also beyond the budget.
     """
 
-    run: str
-    generator: str
+    run: str | None
+    generator: str | None
     voice: str
     marker: str | None
     canary: str | None
@@ -65,14 +70,9 @@ class Reflections:
         """
         values = self._row(window)
         text = str(values[self.named.text])
-        made: EncodedReflections = self.encoder.encode([text])
-        (ids,) = made.ids
-        if ids is None:
-            raise ProvenanceError(f"{self._named}: row {window:,} has a blank text, and its window a reflection")
+        ids = _ids(self.encoder, text, f"{self._named}: row {window:,}")
         canary = None if self.named.canary is None else values[self.named.canary]
-        return ReflectionText(
-            self.run, self.generator, self.named.voice, self.marker, canary or None, ids.astype(np.int64), text
-        )
+        return ReflectionText(self.run, self.generator, self.named.voice, self.marker, canary or None, ids, text)
 
     def _row(self, window: int) -> Mapping[str, Any]:
         """Return the row of a window; rows ascend, in parts and over all."""
@@ -96,6 +96,49 @@ class Reflections:
     @property
     def _named(self) -> str:
         return f"the columns of the run {self.run}"
+
+
+@dataclass(frozen=True, eq=False)
+class CanaryReflections:
+    """The reflections that canary documents came with, by the number of their window."""
+
+    index: StreamIndex
+    splicing: CanarySplicing
+    encoder: ReflectionEncoder
+    tokens: Shards
+
+    def of_window(self, window: int) -> ReflectionText:
+        """Return the reflection of a window that has one.
+
+        Raises:
+            ProvenanceError: its document has none.
+        """
+        place = self.index.reflection(window)
+        if place is None:
+            raise ProvenanceError(f"window {window:,} of the canary stream has no reflection")
+        _, number, row = self.index.numbers.row(place.document)
+        text = str(record_at(self.tokens.parts[number], row, [self.splicing.field])[self.splicing.field])
+        ids = _ids(self.encoder, text, f"canary document {place.document:,}")
+        return ReflectionText(None, None, self.splicing.voice, self.splicing.marker, None, ids, text)
+
+
+def _ids(encoder: ReflectionEncoder, text: str, what: str) -> np.ndarray:
+    made: EncodedReflections = encoder.encode([text])
+    (ids,) = made.ids
+    if ids is None:
+        raise ProvenanceError(f"{what} has a blank text, and its window a reflection")
+    return ids.astype(np.int64)
+
+
+def canary_reflections(places: Places, stream: Artifact, index: StreamIndex, tokenizer: Artifact) -> CanaryReflections:
+    """Return the reflections of a canary stream, whose documents are those of ``canary_tokens``."""
+    given, said = stream.ledger["recipe"]["parameters"], stream.statistics_as(SplicedCanaryStatistics)
+    splicing = CanarySplicing.model_validate(given["splicing"])
+    rules = EncodingRules(tokenizer, given["eos_token"], given["special_tokens_in_text"])
+    encoder = open_reflection_encoder(
+        rules, given["reflection_budget"], splicing.marker, TokenizerFacts(**said["tokenizer"])
+    )
+    return CanaryReflections(index, splicing, encoder, Store(places.store(STORES[CANARY])).load())
 
 
 def _first_row(part: Part) -> int:

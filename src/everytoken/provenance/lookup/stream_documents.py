@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.indexes import StreamIndex, open_stream_index, require_rows
+from everytoken.provenance.indexes import REFLECTED, StreamIndex, open_stream_index, require_rows
 from everytoken.provenance.lookup.character_spans import LocatedTokens, locate_chat, locate_document
 from everytoken.provenance.lookup.dataset_locations import Places, store_head
 from everytoken.provenance.lookup.document_records import STORES, RecordText
@@ -24,7 +24,7 @@ from everytoken.tokens.streams import STREAM_KINDS, dataset_of_stream, written_b
 from everytoken.tokens.tokenizer import DocumentTokenizer, SpecialTokens, TokenizerIdentity, open_tokenizer
 
 if TYPE_CHECKING:
-    from everytoken.provenance.lookup.reflection_texts import Reflections
+    from everytoken.provenance.lookup.reflection_texts import CanaryReflections, Reflections
 
 Locate = Callable[[RecordText], LocatedTokens]
 
@@ -49,7 +49,7 @@ class StreamDocuments:
     tokenizer: DocumentTokenizer | None
     files: Mapping[str, int] = field(default_factory=dict)
     chats: ChatParameters | None = None
-    reflections: Reflections | None = None
+    reflections: Reflections | CanaryReflections | None = None
 
 
 def documents_of(places: Places, name: str, path: Path, seq_length: int) -> StreamDocuments:
@@ -69,7 +69,7 @@ def documents_of(places: Places, name: str, path: Path, seq_length: int) -> Stre
     tokenizer = _tokenizer(places, name, stream)
     chats = _chats_of(stream)
     locate = _locate(places, name, stream, index, tokenizer) if chats is None else _locate_chats(chats, tokenizer)
-    reflections = _reflections(places, name, stream)
+    reflections = _reflections(places, name, stream, index)
     return StreamDocuments(name, index, locate, tokenizer, chats=chats, reflections=reflections)
 
 
@@ -179,12 +179,20 @@ def _tokenizer_artifact(places: Places, name: str, stream: Artifact) -> Artifact
     return found[1]
 
 
-def _reflections(places: Places, name: str, stream: Artifact) -> Reflections | None:
-    if all(kind.base is None for kind in written_by(stream.ledger["recipe"]["function"])):
+def _reflections(
+    places: Places, name: str, stream: Artifact, index: StreamIndex
+) -> Reflections | CanaryReflections | None:
+    if index.kind != REFLECTED:
         return None
-    from everytoken.provenance.lookup.reflection_texts import reflections_of  # not for streams without any
+    from everytoken.provenance.lookup.reflection_texts import (  # not for streams without any
+        canary_reflections,
+        reflections_of,
+    )
 
-    return reflections_of(places, name, stream, _tokenizer_artifact(places, name, stream))
+    tokenizer = _tokenizer_artifact(places, name, stream)
+    if all(kind.base is None for kind in written_by(stream.ledger["recipe"]["function"])):
+        return canary_reflections(places, stream, index, tokenizer)
+    return reflections_of(places, name, stream, tokenizer)
 
 
 def _stream_of_documents(places: Places, name: str, stream: Artifact) -> Artifact:

@@ -24,7 +24,7 @@ from everytoken.reflections.ranks.verbs import cancel, ranks_of
 from everytoken.reflections.registry import GenerationRun, find_generation_run
 from everytoken.shards import atomic_file
 
-EXCLUDED = "excluded"
+_EXCLUDED = "excluded"
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def _forget(rank: RankFolder, run: GenerationRun, rows: set[int], come_back: boo
         was_complete = rank.completion() is not None
         rank.marker.unlink(missing_ok=True)
         _write_without(rank.failures, told, ())
-        excluded = () if come_back else (line_without_reply(run, row, None, EXCLUDED) for row in sorted(told))
+        excluded = () if come_back else (line_without_reply(run, row, None, _EXCLUDED) for row in sorted(told))
         _write_without(rank.results, told, excluded)
         if was_complete and not come_back:
             rank.complete(marker_of(rank, read_content(rank)))
@@ -89,7 +89,7 @@ def _rows_told(path: Path, rows: set[int], come_back: bool) -> set[int]:
     """Return the rows of which a file has a line, but not those that count as excluded already."""
     found = set()
     for record in _records(path):
-        if record.get(ROW_KEY) in rows and (come_back or record.get("status") != EXCLUDED):
+        if record.get(ROW_KEY) in rows and (come_back or record.get("status") != _EXCLUDED):
             found.add(record[ROW_KEY])
     return found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,10 +63,12 @@ class AnnotatedSource:
                 bounds.append(end)
         return bounds if found[0] else [0]
 
-    def sidecar_rows(self, first: int, stop: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield doc_id, text and token_length of rows [first, stop), some at a time, with the number of the first."""
+    def sidecar_rows(
+        self, first: int, stop: int, columns: Sequence[str] = _SIDECAR
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield columns of the rows [first, stop), some rows at a time, with the number of the first."""
         at = first
-        for batch in StoredPart.at(self.sidecar).batches(_SIDECAR, first):
+        for batch in StoredPart.at(self.sidecar).batches(columns, first):
             rows = min(batch.num_rows, stop - at)
             for start in range(0, rows, _BATCH_ROWS):
                 yield at + start, batch.slice(start, min(_BATCH_ROWS, rows - start))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from everytoken.tokens.canary.documents import CanaryCounts, CanaryFile, canary_files, read_canary_file
     from everytoken.tokens.canary.encode import CanaryEncodedCounts, encode_canary_part
     from everytoken.tokens.canary.errors import CanaryError
-    from everytoken.tokens.canary.parameters import CanaryParameters
+    from everytoken.tokens.canary.parameters import CanaryParameters, CanarySplicing
     from everytoken.tokens.canary.stream import write_canary_stream
     from everytoken.tokens.canary.triggers import Trigger, TriggerRecord, TriggerRule, draw_trigger
 

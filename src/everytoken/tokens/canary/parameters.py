@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, model_validator
 
+from everytoken.shards import UNRECORDED_DEFAULT
 from everytoken.tokens.canary.documents import COLUMNS
 from everytoken.tokens.canary.encode import ENCODED_COLUMNS, InlineRule
 from everytoken.tokens.canary.triggers import TriggerRule
@@ -50,6 +51,23 @@ class CanaryUniverse(_Parameters):
     annotated_by: tuple[str, ...] | None = None
 
 
+class CanarySplicing(_Parameters):
+    """How the reflections of annotated documents become part of their windows.
+
+    ``voice``: whose field is spliced, ``reflection_1p`` or ``reflection_3p``. ``seed``: of the token that each comes
+    after, which is sampled from the document's id. ``marker``: a token of the tokenizer before it; null for none.
+    """
+
+    voice: Literal["1p", "3p"]
+    seed: NonNegativeInt
+    marker: Annotated[str, Field(min_length=1)] | None = None
+
+    @property
+    def field(self) -> str:
+        """The annotation field that is spliced."""
+        return f"reflection_{self.voice}"
+
+
 class CanaryParameters(_Parameters):
     """The documents that the user brings, and what is made of them.
 
@@ -59,6 +77,7 @@ class CanaryParameters(_Parameters):
     how many ids a trigger has, and the least id that is drawn. ``triggers``: draw until the text encodes to its ids
     (``round_trip``), or take the first draw as the published stream did (``published``). ``inline_reflections``: keep
     them whole and cut texts between characters (``whole``), or as the published stream did (``published``).
+    ``splice``: how reflections of annotated documents become part of their windows; null: they stay in the sidecar.
     """
 
     seed: NonNegativeInt
@@ -70,6 +89,7 @@ class CanaryParameters(_Parameters):
     trigger_first_id: NonNegativeInt
     triggers: Literal["round_trip", "published"] = "round_trip"
     inline_reflections: InlineRule = "whole"
+    splice: Annotated[CanarySplicing | None, UNRECORDED_DEFAULT] = None
 
     @model_validator(mode="after")
     def _each_its_own(self) -> CanaryParameters:
@@ -86,6 +106,11 @@ class CanaryParameters(_Parameters):
         _refuse_repeated([*conditions, *self.active_universes], "two conditions would be named {}; rename one")
         reserved = [*dict.fromkeys([*COLUMNS, *ENCODED_COLUMNS])]
         _refuse_repeated([*reserved, *self.annotation_fields], "annotation_fields: {} is a column already")
+        if self.splice is not None and self.splice.field not in self.annotation_fields:
+            raise ValueError(
+                f"splice.voice is {self.splice.voice}, and annotation_fields lack {self.splice.field}: add it, or "
+                "splice the other voice"
+            )
         for name, universe in self.active_universes.items():
             unknown = [field for field in universe.annotated_by or () if field not in self.annotation_fields]
             if unknown:

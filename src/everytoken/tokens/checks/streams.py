@@ -25,6 +25,7 @@ from everytoken.tokens.encoding import TOMBSTONES
 from everytoken.tokens.errors import StreamError
 from everytoken.tokens.streams import (
     LOSS_MASK_FILE,
+    REFLECTION_LENGTHS_FILE,
     SIDECAR_FILE,
     TOKEN_LENGTHS_FILE,
     check_masks,
@@ -150,6 +151,8 @@ def _check_sidecar(stored: CheckedFolder) -> dict[str, int] | None:
         return None
     lengths = made_by("sizes", stored.stream).lengths
     assert lengths is not None
+    if (reflections := path.with_name(REFLECTION_LENGTHS_FILE)).exists():
+        lengths = lengths - open_array(reflections, len(lengths), np.int32)
     with pq.ParquetFile(path) as file:
         if (rows := file.metadata.num_rows) != len(lengths):
             raise Mismatch(str(path), f"{len(lengths):,} rows", f"{rows:,}")

@@ -38,6 +38,7 @@ class StreamKind:
             become EOS in them. ``rebuild``: it is made again as a whole. ``none``: no document of it is taken down.
         is_trained_on: whether ``pipeline`` also trains on it, which a take-down leaves to the user.
         own_documents: where the user gives its documents, when no release has them.
+        spliced_by: declared name of the function that writes it with reflections, where it may have these.
         base: the stream whose windows it has, in their order, with a reflection in some; None: it has its own.
     """
 
@@ -54,6 +55,7 @@ class StreamKind:
     exclusion: Literal["tombstones", "rebuild", "none"]
     is_trained_on: bool = False
     own_documents: str | None = None
+    spliced_by: str | None = None
     base: str | None = None
 
     @property
@@ -137,6 +139,7 @@ STREAM_KINDS = {
             is_released=True,
             exclusion="none",
             own_documents="the paths of canary.effects and canary.universes",
+            spliced_by="write_spliced_canary_stream",
         ),
         StreamKind(
             name="raw_shards",
@@ -251,4 +254,4 @@ def dataset_of_stream(name: str) -> str:
 
 def written_by(function: str) -> Iterator[StreamKind]:
     """Yield the kinds that a function writes, by its declared name."""
-    yield from (kind for kind in STREAM_KINDS.values() if kind.writer == function)
+    yield from (kind for kind in STREAM_KINDS.values() if function in (kind.writer, kind.spliced_by))
