@@ -24,10 +24,10 @@ bootstrap_project(ROOT)
 # by type and folder: the last part of a path is the name of its dataset, but for those of OTHER_PATHS
 DATASETS = {
     ("JsonFile", "01_raw"): "shard_plan upstream_changes",
-    ("UpstreamFiles", "01_raw"): "score_files upstream_files",
+    ("UpstreamFiles", "01_raw"): "reflection_files score_files upstream_files",
     ("ArtifactFolder", "02_intermediate"): (
         "counting_certificate counting_tokenizer document_matches duplicates evaluation_ngrams "
-        "manifest_contradictions ngram_counts selection"
+        "manifest_contradictions ngram_counts reflection_matches selection"
     ),
     ("ShardStore", "02_intermediate"): (
         "canary_documents contamination document_sketches documents dropped_documents located_documents "
@@ -49,7 +49,8 @@ DATASETS = {
     ("ShardStore", "05_model_input"): (
         "annotated_manifest annotated_tokens canary_tokens held_out_manifest preflections_columns "
         "reflection_end_columns reflections_columns refusal_reflection_columns rephrasing_safelm_columns "
-        "summaries_columns unannotated_manifest unannotated_tokens whole_annotated_tokens whole_unannotated_tokens "
+        "reflections_manifest summaries_columns unannotated_manifest unannotated_tokens whole_annotated_tokens "
+        "whole_unannotated_tokens "
         "withheld_ids"
     ),
     ("TokenStream", "05_model_input"): (
@@ -58,7 +59,8 @@ DATASETS = {
     ),
     ("TokenizerFile", "05_model_input"): "tokenizer",
     ("WhenMade", "05_model_input"): (
-        "canary_stream_when_made canary_tokens_when_made raw_shards_when_made reflected_end_stream_when_made "
+        "canary_stream_when_made canary_tokens_when_made raw_shards_when_made reflections_columns_when_made "
+        "reflected_end_stream_when_made "
         "reflected_refusals_stream_when_made reflected_stream_when_made reflected_summaries_stream_when_made "
         "whole_annotated_tokens_when_made whole_unannotated_tokens_when_made"
     ),
@@ -100,6 +102,7 @@ OTHER_PATHS = {
     "canary_stream_when_made": "canary_stream",
     "canary_tokens_when_made": "canary_tokens",
     "raw_shards_when_made": "raw_shards",
+    "reflections_columns_when_made": "reflections_columns",
     "reflected_end_stream_when_made": "reflected_end_stream",
     "reflected_refusals_stream_when_made": "reflected_refusals_stream",
     "reflected_stream_when_made": "reflected_stream",

@@ -52,7 +52,7 @@ _REGISTERED: dict[str, Pipeline] = {}
 
 _SUBSAMPLING = "params:subsampling"
 _EVALUATION = "evaluation"
-_REFLECTION = "reflection"
+_REFLECTION, _REPLIES, _COLUMNS = "reflection", "reflections_replies", "reflections_columns"
 
 GLOBALS = {"data", "raw", "engine", "model_size", "job"}
 
@@ -243,10 +243,9 @@ class JobContext(KedroContext):
                 _REGISTERED.setdefault(name, pipelines[name])
                 pipelines[name] += _counting()
         if _has_published_reflections(loader):
-            for name in [name for name, whole in pipelines.items() if _REFLECTION in _namespaces(whole)]:
+            for name in [name for name, whole in pipelines.items() if _generates(whole)]:
                 _REGISTERED.setdefault(name, pipelines[name])
-                others = [node for node in pipelines[name].nodes if _namespace(node) != _REFLECTION]
-                pipelines[name] = Pipeline(others) + _published_reflections()
+                pipelines[name] = _with_published_reflections(pipelines[name])
         if "__default__" in pipelines and _EVALUATION in _namespaces(pipelines["__default__"]) and _holds_none(loader):
             loader.tell("subsampling.held_out_share is 0: nothing is held out, and the evaluation is left out")
             kept = [node for node in pipelines["__default__"].nodes if _namespace(node) != _EVALUATION]
@@ -409,9 +408,15 @@ def _has_published_reflections(loader: JobConfigLoader) -> bool:
         return False
 
 
-def _published_reflections() -> Pipeline:
-    made: Pipeline = import_module("everytoken.pipelines.reflection").pipeline_of_published()
-    return made
+def _generates(pipeline: Pipeline) -> bool:
+    return any(_REPLIES in node.outputs for node in pipeline.nodes)
+
+
+def _with_published_reflections(pipeline: Pipeline) -> Pipeline:
+    """Return a pipeline whose columns of reflections are published ones, and no replies of a generator."""
+    made: Pipeline = import_module("everytoken.pipelines.published_reflections").create_pipeline()
+    others = [node for node in pipeline.nodes if not {_REPLIES, _COLUMNS} & set(node.outputs)]
+    return Pipeline(others) + Pipeline(made, namespace=_REFLECTION, prefix_datasets_with_namespace=False)
 
 
 def _selects(pipeline: Pipeline) -> bool:

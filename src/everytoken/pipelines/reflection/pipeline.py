@@ -1,13 +1,12 @@
 """Reflections: annotated stream -> columns of a generation run -> stream with reflections. On request.
 
-A generator writes the columns. Where ``reflection.published`` names files that somebody published, those of the run
-``reflections`` are taken from there.
+A generator writes the columns. Where ``reflection.published`` names files that somebody published, the pipeline
+``published_reflections`` makes those of the run ``reflections`` in its place (`everytoken.configuration.JobContext`).
 """
 
 from kedro.pipeline import Node, Pipeline
 
 from everytoken.pipelines.reflection.nodes import generating, merging
-from everytoken.pipelines.reflection.published import published_nodes
 from everytoken.pipelines.reflection.splicing import splicing_pipeline
 from everytoken.reflections import GENERATION_RUNS
 from everytoken.tokens.streams import STREAM_KINDS
@@ -19,17 +18,13 @@ _ANNOTATED = STREAM_KINDS["annotated"].dataset
 
 def create_pipeline() -> Pipeline:
     """Return the pipeline of the run ``reflections``."""
-    return _in_namespace(_generated(MAIN_RUN) + splicing_pipeline(GENERATION_RUNS[MAIN_RUN]), _NAMESPACE)
+    return pipeline_of_run(MAIN_RUN, _NAMESPACE)
 
 
-def pipeline_of_published() -> Pipeline:
-    """Return the pipeline of the run ``reflections`` whose columns somebody published."""
-    return _in_namespace(Pipeline(published_nodes()) + splicing_pipeline(GENERATION_RUNS[MAIN_RUN]), _NAMESPACE)
-
-
-def pipeline_of_run(run: str) -> Pipeline:
-    """Return the pipeline of another generation run, which has its name."""
-    return _in_namespace(_generated(run) + splicing_pipeline(GENERATION_RUNS[run]), run)
+def pipeline_of_run(run: str, namespace: str | None = None) -> Pipeline:
+    """Return the pipeline of a generation run, which has its name or that of ``namespace``."""
+    nodes = _generated(run) + splicing_pipeline(GENERATION_RUNS[run])
+    return Pipeline(nodes, namespace=namespace or run, prefix_datasets_with_namespace=False)
 
 
 def _generated(run: str) -> Pipeline:
@@ -49,7 +44,3 @@ def _generated(run: str) -> Pipeline:
             ),
         ]
     )
-
-
-def _in_namespace(pipeline: Pipeline, namespace: str) -> Pipeline:
-    return Pipeline(pipeline, namespace=namespace, prefix_datasets_with_namespace=False)

@@ -42,7 +42,7 @@ def create_pipeline() -> Pipeline:
                     *("reflections_columns_when_made", "annotated_stream", "tokenizer", "params:tokenization"),
                     *("params:ingestion", "params:release"),
                 ],
-                "released_reflections",
+                "reflections_manifest",
                 name="list_released_reflections",
             ),
             Node(
@@ -65,7 +65,7 @@ def create_pipeline() -> Pipeline:
                     "upstream_documents",
                     "withheld_ids",
                     "classifications",
-                    "released_reflections",
+                    "reflections_manifest",
                     "tokenizer",
                     "params:ingestion",
                     "params:release",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         released_reflections,
     )
     from everytoken.reflections.published.match import (
-        FAULTS_FILE,
+        MATCH_FAULTS_FILE,
         PUBLISHED_FAULTS,
         MatchedStatistics,
         PublishedFault,

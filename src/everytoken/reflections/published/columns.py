@@ -19,7 +19,7 @@ from everytoken.reflections.registry import GenerationRun, find_generation_run
 from everytoken.shards import Artifact, Part, Rows, Shards, value_digest, versioned
 from everytoken.tokens.streams import SIDECAR_FILE
 
-NOT_PUBLISHED = "not_published"
+WITHOUT_REFLECTION = "not_published"
 
 
 def require_no_fault(matched: Artifact, allowed: Sequence[str]) -> None:
@@ -75,13 +75,13 @@ def _rows(
     for start, batch in sidecar_batches(sidecar, first, end, ["doc_id"]):
         records = []
         for row, doc_id in enumerate(batch.column(0).to_pylist(), start):
-            own: Mapping[str, Any] = {"status": NOT_PUBLISHED}
+            own: Mapping[str, Any] = {"status": WITHOUT_REFLECTION}
             if found is not None and found["row"] == row:
                 own, found = {"status": "ok", **found}, next(published, None)
                 _count(run, own, counts, canaries)
             records.append({**missing, **own, "row": row, "doc_id": doc_id})
         yield pa.RecordBatch.from_pylist(records, schema=schema)
-    by_status = {NOT_PUBLISHED: end - first - counts["ok"], "ok": counts["ok"]}
+    by_status = {WITHOUT_REFLECTION: end - first - counts["ok"], "ok": counts["ok"]}
     return MergedStatistics(
         rows=end - first,
         by_status={name: count for name, count in by_status.items() if count},

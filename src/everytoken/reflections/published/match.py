@@ -43,7 +43,7 @@ from everytoken.shards import Artifact, Built, Rows, versioned, write_rows
 from everytoken.tokens.streams import SIDECAR_FILE, TOKEN_LENGTHS_FILE
 from everytoken.tokens.tokenizer import EncodingRules
 
-MATCHED_FILE, FAULTS_FILE = "reflections.parquet", "faults.parquet"
+MATCHED_FILE, MATCH_FAULTS_FILE = "reflections.parquet", "faults.parquet"
 
 PublishedFault = Literal["changed", "ambiguous", "gone", "bad_index"]
 PUBLISHED_FAULTS: tuple[PublishedFault, ...] = ("changed", "ambiguous", "gone", "bad_index")
@@ -142,7 +142,7 @@ class _Matching:
         not_published = self._classify(left)
         other_lengths = self._check_indices()
         matched = write_rows(Rows(self._schema(), self._matched()), folder / MATCHED_FILE).part.rows
-        write_rows(Rows(_FAULT_ROWS, self._faults()), folder / FAULTS_FILE)
+        write_rows(Rows(_FAULT_ROWS, self._faults()), folder / MATCH_FAULTS_FILE)
         return MatchedStatistics(
             run=self.run.name,
             published=self.published,

@@ -1,13 +1,11 @@
-"""Published reflections in place of a generator: files -> matches with windows -> columns."""
+"""Published reflections: the functions of the nodes."""
 
 from __future__ import annotations
-
-from kedro.pipeline import Node
 
 from everytoken.corpus.ingestion import Upstream
 from everytoken.corpus.upstreams import UpstreamFile
 from everytoken.parameters import ReflectionParameters, TokenizationParameters
-from everytoken.reflections import GENERATION_RUNS, ReflectionError
+from everytoken.reflections import ReflectionError
 from everytoken.reflections.published import (
     match_published_reflections,
     published_columns,
@@ -16,32 +14,30 @@ from everytoken.reflections.published import (
 )
 from everytoken.reflections.ranks import rows_of
 from everytoken.shards import Artifact, Shards, plan_artifact
-from everytoken.tokens.streams import STREAM_KINDS
 
-_RUN = "reflections"
-_ANNOTATED = STREAM_KINDS["annotated"].dataset
+RUN = "reflections"
 
 
 def find_published_reflections(parameters: ReflectionParameters) -> dict[str, Upstream]:
     """Return where published reflections are; saving it lists the files."""
     if parameters.published is None:
         raise ReflectionError("reflection.published is null: name the upstream of published reflections")
-    return {_RUN: parameters.published.upstream}
+    return {RUN: parameters.published.upstream}
 
 
 def match_reflections(
-    published_reflection_files: dict[str, list[UpstreamFile]],
+    reflection_files: dict[str, list[UpstreamFile]],
     annotated_stream: Artifact,
     tokenizer: Artifact,
     parameters: ReflectionParameters,
     tokenization: TokenizationParameters,
 ) -> Artifact:
     """Find the window of each published reflection: by document id, trained text and occurrence."""
-    files = published_reflection_files[_RUN]
+    files = reflection_files[RUN]
     return plan_artifact(
         match_published_reflections,
         stream=annotated_stream,
-        run=_RUN,
+        run=RUN,
         files=files,
         digests=[file.planned_digest() for file in files],
         rules=tokenization.encoding_rules(tokenizer),
@@ -55,31 +51,3 @@ def take_columns(reflection_matches: Artifact, annotated_stream: Artifact, param
     require_no_fault(reflection_matches, parameters.published.allow if parameters.published else ())
     ranges = row_ranges(rows_of(parameters.rows, annotated_stream), parameters.rows_per_task)
     return ranges.map(published_columns, matched=reflection_matches, stream=annotated_stream)
-
-
-def published_nodes() -> list[Node]:
-    """Return the nodes that make the columns of the run ``reflections`` without a generator."""
-    return [
-        Node(
-            find_published_reflections,
-            "params:reflection",
-            "published_reflection_files",
-            name="find_published_reflections",
-            tags=["listing"],
-        ),
-        Node(
-            match_reflections,
-            [
-                *("published_reflection_files", _ANNOTATED, "tokenizer"),
-                *("params:reflection", "params:tokenization"),
-            ],
-            "reflection_matches",
-            name="match_reflections",
-        ),
-        Node(
-            take_columns,
-            ["reflection_matches", _ANNOTATED, "params:reflection"],
-            f"{GENERATION_RUNS[_RUN].name}_columns",
-            name="take_columns",
-        ),
-    ]
