@@ -1,4 +1,4 @@
-"""The commands over a model in use: ``everytoken serve``, OpenAI's API; ``everytoken evaluate``, lm-eval's benchmarks."""
+"""The commands over a model in use: ``serve`` has OpenAI's API, ``evaluate`` the benchmarks of lm-eval."""
 
 from __future__ import annotations
 
