@@ -242,7 +242,7 @@ def test_two_builds_with_other_reflections_differ_in_that_stream_alone(job: Smal
 
 
 def _saved(data: Path, rows: list[dict[str, Any]]) -> Shards:
-    store = Store(data / f"07_model_output/{RUN}_columns")
+    store = Store(data / f"05_model_input/{RUN}_columns")
     store.save(columns_of(rows), Inline())
     return store.load()
 
