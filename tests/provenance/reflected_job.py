@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -46,6 +46,12 @@ CHANGES: dict[str, Any] = {
 }
 
 
+class HasData(Protocol):
+    """A job with a data folder."""
+
+    data: Path
+
+
 @versioned("test_columns_of_run", 1)
 def columns_part(part: Part, *, run: str) -> Rows:
     """The rows that the value has."""
@@ -63,7 +69,7 @@ def said_of(row: int) -> str:
     return f"I read «{row}» and" + " wonder — é" * (row % 4)
 
 
-def rows_of(job: SmallJob) -> list[dict[str, Any]]:
+def rows_of(job: HasData) -> list[dict[str, Any]]:
     """What the run has for each row: some failed, some have a canary, some come at the end of the content."""
     sidecar = pq.read_table(job.data / "05_model_input/annotated_stream/sidecar.parquet").to_pylist()
     found = []

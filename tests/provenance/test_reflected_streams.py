@@ -21,6 +21,7 @@ from everytoken.pipelines import (
     ingestion,
     provenance,
     reflection,
+    release,
     subsampling,
     tokenization,
     training,
@@ -35,7 +36,7 @@ from everytoken.provenance.trace.batch_page import batch_page
 from everytoken.provenance.trace.spans import ReflectionSpan, TakenDownSpan, TextSpan
 from everytoken.provenance.trace.steps import TracedSequence, open_stream, token_at, trace_step, trace_window
 from everytoken.provenance.trace.windows import TracedWindow, trace_windows
-from everytoken.provenance.verification import index_checks, stored_around
+from everytoken.provenance.verification import find_streams, index_checks, release_checks, stored_around
 from everytoken.reflections import find_generation_run
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Artifact, Inline, Shards, Store
@@ -241,7 +242,7 @@ def test_two_builds_with_other_reflections_differ_in_that_stream_alone(job: Smal
 
 
 def _saved(data: Path, rows: list[dict[str, Any]]) -> Shards:
-    store = Store(data / f"07_model_output/{RUN}_columns")
+    store = Store(data / f"05_model_input/{RUN}_columns")
     store.save(columns_of(rows), Inline())
     return store.load()
 
@@ -254,3 +255,11 @@ def test_reflections_of_another_run_are_refused(job: SmallJob, places: Places, t
     moved = Places({name: other / path.relative_to(job.data) for name, path in places.paths.items()}, "test")
     with pytest.raises(ProvenanceError, match=r"was made from reflections_columns with the digest .* merged again"):
         trace_window(DocumentRecords(moved), "reflected", 0, None)
+
+
+def test_a_release_describes_the_annotated_stream_and_no_reflected_one(job: SmallJob) -> None:
+    job.run(release)
+    streams, faults = find_streams(job.release, [job.data / "05_model_input"])
+    assert set(streams) == {"annotated", "compact"} and not faults
+    assert all(check.ok for check in release_checks(job.release, streams, full=True, documents=4, seed=1))
+    assert not [path for path in job.release.rglob("*") if "reflected" in path.name]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,10 +13,16 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
+from kedro.framework.startup import bootstrap_project
 from kedro.pipeline import Pipeline
 from kedro.runner import SequentialRunner
 
+from everytoken import settings
 from everytoken.address import Address
+from everytoken.cli import cli
+from everytoken.cli.project import session_of
+from everytoken.configuration import ConfigurationHook
 from everytoken.pipelines import provenance, reflection, subsampling, tokenization
 from everytoken.provenance.lookup import DocumentRecords
 from everytoken.provenance.takedown import (
@@ -41,10 +49,11 @@ from everytoken.reflections.ranks.contents import marker_of
 from everytoken.reflections.ranks.requests_of_rows import line_without_reply
 from everytoken.shards import canonical_json, file_sha256
 from tests.provenance.reflected_job import CHANGES, MODELS, RUN, make, places_of, rows_of
-from tests.provenance.small_job import SmallJob
+from tests.provenance.small_job import ROOT, SmallJob
+from tests.provenance.takedown.test_exclude_command import Project
 
 
-def write_run(job: SmallJob, rows_per_task: int) -> Path:
+def write_run(job: SmallJob | Project, rows_per_task: int) -> Path:
     """The run of the rows of `reflected_job`, as ranks write it: lines in another order than rows, one failure."""
     root = job.data / "07_model_output/reflections" / RUN
     root.mkdir(parents=True)
@@ -80,7 +89,7 @@ def _merge_and_splice(job: SmallJob) -> None:
     SequentialRunner().run(Pipeline((nodes - nodes.only_nodes_with_tags("report")).nodes), job.catalog)
 
 
-def _chosen(job: SmallJob) -> tuple[int, dict[str, Any]]:
+def _chosen(job: SmallJob | Project) -> tuple[int, dict[str, Any]]:
     """A window with a reflection, and its sidecar row."""
     sidecar = pq.read_table(job.data / "05_model_input/annotated_stream/sidecar.parquet").to_pylist()
     sizes = np.load(job.data / "05_model_input/reflected_stream/reflection_lengths.npy")
@@ -182,3 +191,32 @@ time.sleep(600)
         process.kill()
         process.wait()
     assert '"of 4"' not in rank.results.read_text() and rank.completion() is None
+
+
+@pytest.mark.slow
+def test_the_command_takes_reflections_down_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logging.disable(logging.INFO)
+    monkeypatch.setattr(settings, "HOOKS", (ConfigurationHook(),))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path / "project")
+    project = Project(tmp_path / "project")
+    root = write_run(project, 20)
+    with session_of(None, {}) as session:
+        session.run(pipeline_names=["reflection"], from_inputs=[f"{RUN}_replies"], runner=SequentialRunner())
+    before = np.fromfile(project.data / "05_model_input/reflected_stream/reflected.bin", np.uint16).reshape(-1, 65)
+    row, told = _chosen(project)
+    address = Address(told["source"], told["shard_index"], told["row"])
+    result = project.exclude([str(address)], file="addresses")
+    assert result.exit_code == 0, result.output
+    assert f"generation run {RUN}: what was generated about 1 rows is removed" in result.output
+    after = np.fromfile(project.data / "05_model_input/reflected_stream/reflected.bin", np.uint16).reshape(-1, 65)
+    assert np.flatnonzero((before != after).any(axis=1)).tolist() == [row] and len(set(after[row].tolist())) == 1
+    assert f'"of {row}"' not in "".join(path.read_text() for path in root.rglob("*.jsonl"))
+    result = CliRunner().invoke(cli, ["exclude", "--revoke-all"])
+    assert result.exit_code == 0, result.output
+    assert "To ask about them: kedro run --pipelines reflection" in result.output
+    assert [read_content(rank).results - rank.rows for rank in ranks_of(root)].count(-1) == 1
+    bootstrap_project(ROOT)
+    logging.disable(logging.NOTSET)

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from everytoken.seeds import python_random
 from everytoken.shards import Artifact, ArtifactStore, WorkerProcesses, engines, writing
 from everytoken.tokens.checks import require, verify
 from everytoken.tokens.order import open_window_stream
+from tests.memory import traced_peak
 from tests.reflections.splicing.small_streams import (
     BUDGET,
     SEQ,
@@ -283,3 +285,24 @@ def test_a_reflection_that_spells_a_special_token_follows_the_rule_of_documents(
     assert length == literal[0] - literal[2] + size
     with pytest.raises(ReflectionError, match=rf"the reflection of row {row['row']}: .*spells the special token"):
         stream.spliced(given, "error", rules=replace(stream.rules, special_tokens_in_text="error"))
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "ROW_GROUP_ROWS", 500)
+    peaks = []
+    for count in (3000, 9000):
+        stream = small_stream(tmp_path / str(count), count)
+        given = columns(tmp_path / f"columns_{count}", run_rows(stream), parts=count // 1000)
+        recipe = stream.planned(given).recipe
+        (tmp_path / f"out_{count}").mkdir()
+        assert recipe is not None
+        work = partial(_write_alone, tmp_path / f"out_{count}", recipe.function, dict(recipe.parameters))
+        reflected, peak = traced_peak(work)
+        assert reflected > count // 4
+        peaks.append(peak)
+    assert peaks[1] < 1.1 * peaks[0] < 40 << 20, peaks
+
+
+def _write_alone(folder: Path, function: Any, parameters: dict[str, Any]) -> int:
+    return int(function(folder, **parameters).statistics["reflected_windows"])
