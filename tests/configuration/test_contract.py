@@ -26,6 +26,7 @@ from everytoken.contract import (
 )
 from everytoken.parameters import FinetuningParameters, TrainingParameters
 from everytoken.tokens import TokenizerError
+from everytoken.tokens.streams import STREAM_KINDS
 from everytoken.tokens.tokenizer import TokenizerIds, require_claims
 from tests.configuration.environments import RECIPES, ROOT, groups_of_job, inherited
 
@@ -216,7 +217,8 @@ def test_a_pipeline_by_name_is_its_part_of_the_job_and_the_next_context_forgets_
             (node,) = [node for node in pipelines["training"].nodes if node.name == "training.train_model"]
             return {name for name in node.inputs if "stream" in name or "shards" in name}
 
-    windows = {"compact_stream", "annotated_stream", "canary_stream_when_made"}
+    reflected = {kind.input for kind in STREAM_KINDS.values() if kind.base is not None}
+    windows = {"compact_stream", "annotated_stream", "canary_stream_when_made", *reflected}
     assert trained_on("test") == windows
     assert trained_on("mamba_small") == {"raw_shards"}
     assert trained_on("mythos_small") == {"compact_stream"}

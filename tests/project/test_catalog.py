@@ -27,7 +27,7 @@ DATASETS = {
     ("UpstreamFiles", "01_raw"): "reflection_files score_files upstream_files",
     ("ArtifactFolder", "02_intermediate"): (
         "counting_certificate counting_tokenizer document_matches duplicates evaluation_ngrams "
-        "manifest_contradictions ngram_counts reflection_matches selection"
+        "manifest_contradictions ngram_counts selection"
     ),
     ("ShardStore", "02_intermediate"): (
         "canary_documents contamination document_sketches documents dropped_documents located_documents "
@@ -42,7 +42,8 @@ DATASETS = {
         "annotated_documents exclusions held_out_documents token_estimates unannotated_documents"
     ),
     ("ArtifactFolder", "05_model_input"): (
-        "annotated_index canary_index chat_index compact_index document_index engine_certificate raw_shards "
+        "annotated_index canary_index chat_index compact_index document_index engine_certificate "
+        "published_reflections_index raw_shards "
         "raw_shards_index reflected_end_index reflected_index reflected_refusals_index reflected_summaries_index"
     ),
     ("JsonFile", "05_model_input"): "raw_shards_configuration released_job",
@@ -163,7 +164,7 @@ def test_every_entry_and_every_factory_is_used(context: KedroContext) -> None:
 def test_what_has_digests_has_a_validator_that_no_load_waits_for(context: KedroContext) -> None:
     catalog = context.catalog
     stored = {name for name in _names() if type(catalog[name]).__name__ in STORED}
-    assert set(catalog.validator_specs) == stored and len(stored) == 82
+    assert set(catalog.validator_specs) == stored and len(stored) == 85
     assert not any(spec.enabled for spec in catalog.validator_specs.values())
 
 

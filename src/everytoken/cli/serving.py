@@ -42,6 +42,10 @@ def evaluate_command(
     threads: int | None,
     env: str | None,
     out: Path | None,
+    tasks: str,
+    task_folder: Path | None,
+    shots: int | None,
+    seed: int,
     **options: Any,
 ) -> None:
     """Evaluate MODEL, a checkpoint folder, a Hugging Face folder or a GGUF file, on standard benchmarks.
@@ -52,20 +56,24 @@ def evaluate_command(
     \b
     everytoken evaluate data/06_models/checkpoint --tasks hellaswag,arc_easy --limit 200
     """  # noqa: D301
-    from everytoken.serving import evaluate_tasks, open_model
+    from everytoken.benchmark_tasks import open_tasks
+    from everytoken.serving import open_model
     from everytoken.shards import write_text
+    from everytoken.training.checkpoints import parameters_sha256
     from everytoken.training.step import execution
 
-    options["tasks"] = [name.strip() for name in options["tasks"].split(",") if name.strip()]
-    if not options["tasks"]:
+    names = [name.strip() for name in tasks.split(",") if name.strip()]
+    if not names:
         raise click.BadParameter("names no task", param_hint="--tasks")
     if out is not None and not out.absolute().parent.is_dir():
         raise click.BadParameter(f"there is no folder {out.parent}", param_hint="--out")
+    opened_tasks = open_tasks(names, task_folder, shots=shots, seed=seed)
     opened = open_model(model, tokenizer=tokenizer, device=device)
     with execution(arithmetic(threads)):
-        results = evaluate_tasks(opened, **options)
-    for task, found in results["tasks"].items():
-        for name, value in found["metrics"].items():
+        found = opened_tasks.evaluate(opened, **options)
+    results = {"model": {"name": opened.name, "sha256": parameters_sha256(opened.model)}, **found}
+    for task, result in found["tasks"].items():
+        for name, value in result["metrics"].items():
             click.echo(f"{task:<24}{name:<32}{value:10.4f}")
     report = json.dumps(results, indent=2, ensure_ascii=False) + "\n"
     if out is not None:

@@ -46,8 +46,10 @@ def match_reflections(
     )
 
 
-def take_columns(reflection_matches: Artifact, annotated_stream: Artifact, parameters: ReflectionParameters) -> Shards:
+def take_columns(
+    published_reflections_index: Artifact, annotated_stream: Artifact, parameters: ReflectionParameters
+) -> Shards:
     """Refuse faults that are not allowed; plan the columns of the windows, a part for each range of rows."""
-    require_no_fault(reflection_matches, parameters.published.allow if parameters.published else ())
+    require_no_fault(published_reflections_index, parameters.published.allow if parameters.published else ())
     ranges = row_ranges(rows_of(parameters.rows, annotated_stream), parameters.rows_per_task)
-    return ranges.map(published_columns, matched=reflection_matches, stream=annotated_stream)
+    return ranges.map(published_columns, matched=published_reflections_index, stream=annotated_stream)

@@ -27,12 +27,12 @@ def create_pipeline() -> Pipeline:
             Node(
                 match_reflections,
                 ["reflection_files", _ANNOTATED, "tokenizer", "params:reflection", "params:tokenization"],
-                "reflection_matches",
+                "published_reflections_index",
                 name="match_reflections",
             ),
             Node(
                 take_columns,
-                ["reflection_matches", _ANNOTATED, "params:reflection"],
+                ["published_reflections_index", _ANNOTATED, "params:reflection"],
                 f"{RUN}_columns",
                 name="take_columns",
             ),
