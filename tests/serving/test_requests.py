@@ -24,6 +24,7 @@ def field_of(error):
         ("frequency_penalty", 0.1),
         ("presence_penalty", -1),
         ("store", True),
+        ("separate_reasoning", True),
         ("audio", {}),
         ("web_search_options", {}),
         ("suffix", "end"),
@@ -45,6 +46,14 @@ def test_fields_that_ask_nothing_change_nothing():
     assert ChatRequest.model_validate({**CHAT, **asks}) == ChatRequest.model_validate(CHAT)
     nulls = dict.fromkeys(set(ChatRequest.model_fields) - CHAT.keys())
     assert ChatRequest.model_validate({**CHAT, **nulls}) == ChatRequest.model_validate(CHAT)
+
+
+def test_whether_a_model_thinks_reaches_its_template():
+    asked = {"enable_thinking": False}
+    assert ChatRequest.model_validate({**CHAT, "chat_template_kwargs": asked}).template_values == asked
+    assert ChatRequest.model_validate(CHAT).template_values == {}
+    with pytest.raises(ValidationError, match="builtin_tools"):
+        ChatRequest.model_validate({**CHAT, "chat_template_kwargs": {**asked, "builtin_tools": []}})
 
 
 @pytest.mark.parametrize(

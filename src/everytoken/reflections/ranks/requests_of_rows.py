@@ -84,15 +84,15 @@ class RowRequests:
         return self._line(request.row, "ok", self._told(answer, attempt, seed) | columns)
 
     def _blank(self, request: DocumentRequest, answer: RawReply, attempt: int, seed: int) -> dict[str, Any]:
-        run = self.builder.run
-        known = {
-            run.position_column: request.position,
-            run.index_column: request.token_index,
-            run.canary_column: None if request.canary is None else request.canary.id,
-            run.style_column: request.style,
-        }
-        point = {name: value for name, value in known.items() if name is not None}
-        return self._line(request.row, "empty", self._told(answer, attempt, seed) | point)
+        known = self.builder.run.by_column(
+            position=request.position,
+            index=request.token_index,
+            charter="[]",
+            canary=None if request.canary is None else request.canary.id,
+            count=0,
+            style=request.style,
+        )
+        return self._line(request.row, "empty", self._told(answer, attempt, seed) | known)
 
     def _without_reply(self, row: SidecarRow, status: str) -> dict[str, Any]:
         return line_without_reply(self.builder.run, row.number, row.doc_id, status)
