@@ -30,6 +30,13 @@ def reflections() -> None:
     """Texts that a generator writes about annotated documents: generate, merge, export."""
 
 
+def _annotated() -> str:
+    """Return the dataset of the stream that runs are about."""
+    from everytoken.tokens.streams import dataset_of_stream  # not for `everytoken --help`
+
+    return dataset_of_stream("annotated")
+
+
 @dataclass(frozen=True)
 class _Project:
     """The project, with what the commands need of it."""
@@ -58,7 +65,7 @@ class _Project:
         """Return the run as the node of its pipeline plans it."""
         from everytoken.pipelines.reflection.nodes import generating
 
-        stream, tokenizer = self.catalog.load("annotated_stream"), self.catalog.load("tokenizer")
+        stream, tokenizer = self.catalog.load(_annotated()), self.catalog.load("tokenizer")
         parameters = self.context.params["reflection"], self.context.params["tokenization"]
         planned: GenerationPlan = generating(self.name)(stream, tokenizer, *parameters)
         return planned
@@ -68,7 +75,7 @@ class _Project:
         from everytoken.pipelines.reflection.nodes import merging
         from everytoken.reflections.merging import list_replies
 
-        stream, parameters = self.catalog.load("annotated_stream"), self.context.params["reflection"]
+        stream, parameters = self.catalog.load(_annotated()), self.context.params["reflection"]
         self.catalog.save(f"{self.name}_columns", merging(self.name)(list_replies(self.root), stream, parameters))
         return self.catalog.load(f"{self.name}_columns")
 
@@ -94,7 +101,7 @@ def plan_command(
     from everytoken.reflections.ranks import forecast
 
     with _opened(name, env, params) as opened:
-        if not opened.catalog.exists("annotated_stream"):
+        if not opened.catalog.exists(_annotated()):
             click.echo("\n".join(_without_stream(opened)))
             return
         click.echo("\n".join(_forecast_lines(forecast(opened.plan()), rate, reply_tokens)))
@@ -270,7 +277,7 @@ def export_command(sidecar: Path, names: tuple[str, ...], env: str | None) -> No
 
     target = sidecar.absolute()
     with project(env) as (_, catalog):
-        base = target if target.exists() else catalog.load("annotated_stream").path(SIDECAR_FILE)
+        base = target if target.exists() else catalog.load(_annotated()).path(SIDECAR_FILE)
         columns = {name: (find_generation_run(name)[0], catalog.load(f"{name}_columns")) for name in names}
         rows = export_sidecar(base, columns, target)
         click.echo(f"{target}: {rows:,} rows with the columns of {', '.join(names)}")

@@ -59,7 +59,8 @@ def model_of_generator(parameters: GeneratorParameters) -> str | None:
         GeneratorError: the endpoint is not there, or lacks the model.
     """
     if isinstance(parameters, EmbeddedGenerator):
-        return f"{parameters.project}=={parameters.version} sha256 {parameters.sha256.lower()}: {parameters.member}"
+        file = f"{parameters.project}=={parameters.version} sha256 {parameters.sha256.lower()}: {parameters.member}"
+        return f"{file}, {parameters.batch} at a time"  # the last bits of a product depend on how many rows it has
     if isinstance(parameters, ServerGenerator):
         return parameters.model
     key = api_key(parameters.api_key_variable)
