@@ -59,9 +59,13 @@ def of_chat(data: Path) -> None:
 
 
 def of_corpus(data: Path) -> None:
-    assert read(data / "08_reporting/training_report.json")["streams"].keys() == {"compact", "annotated", "canary"}
-    assert read(data / "08_reporting/subsampling_metrics.json")["rows"]["held_out"] == 0
-    assert not (data / "07_model_output").exists(), "nothing is held out, so nothing is evaluated"
+    assert read(data / "08_reporting/training_report.json")["streams"].keys() == {"compact", "reflected", "canary"}
+    reflections = read(data / "08_reporting/reflections_metrics.json")
+    assert reflections["by_status"] == {"ok": 24}, "the embedded model fills a frame, which always parses"
+    assert 0 < reflections["tokens"]["stored_tokens"] <= reflections["tokens"]["generated_tokens"]
+    stream = read(data / "05_model_input/reflected_stream/ledger.json")["statistics"]
+    assert stream["reflected_windows"] == 24 and stream["reflection_tokens"]["1p"] > 24
+    assert read(data / "08_reporting/evaluation_metrics.json")["total"]["documents"] > 50
 
 
 @pytest.mark.parametrize(
@@ -72,6 +76,8 @@ def test_a_stand_in_runs_to_its_end_and_makes_nothing_again(
 ) -> None:
     project = Project(tmp_path / "project")
     shutil.copytree(ROOT / "tests/tokens/canary_documents", project.folder / "tests/tokens/canary_documents")
+    reflections = project.folder / "conf/spp_small/parameters_reflection.yml"
+    reflections.write_text(reflections.read_text().replace("[0, 200]", "[0, 24]"))  # minutes less
     before = cpu_seconds()
     output = project.kedro("run", "--env", env, PYTHONHASHSEED="1")
     assert cpu_seconds() - before < _CPU_SECONDS

@@ -83,9 +83,10 @@ DATASETS = {
     ("JsonFile", "08_reporting"): (
         "annotation_metrics canary_metrics canary_triggers contamination_report evaluation_metrics "
         "finetuned_samples finetuning_history finetuning_metrics finetuning_report generated_samples "
-        "ingestion_metrics packing_metrics pretraining_history pretraining_metrics pretraining_report "
+        "ingestion_metrics packing_metrics preflections_metrics pretraining_history pretraining_metrics "
+        "pretraining_report reflection_end_metrics reflections_metrics refusal_reflection_metrics "
         "release_metrics release_report replay_metrics replay_report splitting_metrics subsampling_metrics "
-        "tokenization_metrics "
+        "rephrasing_safelm_metrics summaries_metrics tokenization_metrics "
         "training_history training_metrics training_report verification_metrics verification_report"
     ),
     ("ReleaseFolder", "08_reporting"): "release",

@@ -63,8 +63,10 @@ def test_command_session_and_viz_have_the_job_of_an_environment(env: str) -> Non
     registered = register_pipelines()
     job = names(registered[configured["job"]])
     assert len(job) > 20 or configured["job"] == "pretraining"
-    if env in ("spp", "spp_scored", "spp_small"):  # canary documents are trained on, and nothing is held out
+    if env in ("spp", "spp_scored"):  # canary documents are trained on, and nothing is held out
         job = (job | names(registered["canary"])) - names(registered["evaluation"])
+    if env == "spp_small":  # canary documents and reflections are trained on
+        job |= names(registered["canary"]) | names(registered["reflection"])
     if env == "mamba_small":  # its budgets are in tokens
         job |= {f"ingestion.{name}" for name in names(registered["counting"])}
     assert [names(one) for one in (*given, shown["__default__"])] == [job] * 3

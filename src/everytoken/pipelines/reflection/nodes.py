@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from everytoken.corpus import NOTHING_EXPECTED, ExpectParameters, add_statistics
 from everytoken.parameters import ReflectionParameters, TokenizationParameters
-from everytoken.reflections.merging import merge_rank, require_complete
+from everytoken.reflections.merging import MergedStatistics, merge_rank, require_complete
 from everytoken.reflections.ranks import GenerationPlan
 from everytoken.shards import Artifact, Shards
 
@@ -41,3 +42,17 @@ def merging(run: str) -> Callable[..., Shards]:
         return replies.map(merge_rank, run=run, stream=annotated_stream, allow_missing=parameters.allow_missing)
 
     return merge_replies
+
+
+def report_columns(columns: Shards) -> dict[str, object]:
+    """Return what the columns of a run hold: rows by status, usable rows, tokens, canaries by fact and voice."""
+    return dict(add_statistics(columns.statistics_as(MergedStatistics)))
+
+
+def report_reflections(columns: Shards, expect: ExpectParameters = NOTHING_EXPECTED) -> dict[str, object]:
+    """Return what `report_columns` does; compare it with what is expected of the corpus."""
+    found = report_columns(columns)
+    expect.check(
+        reflection_points=found["with_point"], reflections_usable=found["usable"], reflections_1p=found["with_1p"]
+    )
+    return found

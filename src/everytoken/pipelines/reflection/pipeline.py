@@ -6,7 +6,7 @@ A generator writes the columns. Where ``reflection.published`` names files that 
 
 from kedro.pipeline import Node, Pipeline
 
-from everytoken.pipelines.reflection.nodes import generating, merging
+from everytoken.pipelines.reflection.nodes import generating, merging, report_columns, report_reflections
 from everytoken.pipelines.reflection.splicing import splicing_pipeline
 from everytoken.reflections import GENERATION_RUNS
 from everytoken.tokens.streams import STREAM_KINDS
@@ -42,5 +42,13 @@ def _generated(run: str) -> Pipeline:
                 f"{run}_columns",
                 name=f"merge_{run}",
             ),
+            _reporting(run),
         ]
     )
+
+
+def _reporting(run: str) -> Node:
+    columns, metrics = f"{run}_columns", f"{run}_metrics"
+    if run != MAIN_RUN:  # of others nothing is published
+        return Node(report_columns, columns, metrics, name=f"report_{run}", tags=["report"])
+    return Node(report_reflections, [columns, "params:expect"], metrics, name=f"report_{run}", tags=["report"])
