@@ -211,6 +211,7 @@ def release_of(made: Build) -> Release:
         made["upstream_documents"],
         made["withheld_ids"],
         made["classifications"],
+        Shards.from_values([], []),  # no reflections
         made["tokenizer"],
         made["params:ingestion"],
         parameters,

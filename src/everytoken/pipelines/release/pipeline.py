@@ -13,7 +13,9 @@ from everytoken.pipelines.release.nodes import (
     list_withheld_ids,
     report_release,
 )
-from everytoken.tokens.streams import released_kinds
+from everytoken.tokens.streams import STREAM_KINDS, released_kinds
+
+_ANNOTATED = STREAM_KINDS["annotated"].dataset
 
 
 def create_pipeline() -> Pipeline:
@@ -39,7 +41,7 @@ def create_pipeline() -> Pipeline:
             Node(
                 list_released_reflections,
                 [
-                    *("reflections_columns_when_made", "annotated_stream", "tokenizer", "params:tokenization"),
+                    *("reflections_columns_when_made", _ANNOTATED, "tokenizer", "params:tokenization"),
                     *("params:ingestion", "params:release"),
                 ],
                 "reflections_manifest",
