@@ -87,6 +87,7 @@ def test_a_task_gives_the_figures_of_transformers(checkpoint: Path, tasks: Path,
     assert {"acc", "acc_norm"} <= set(found["tasks"]["choices"]["metrics"])
 
 
+@pytest.mark.slow
 def test_an_evaluation_says_what_tells_it_from_others(checkpoint: Path, tasks: Path, tmp_path: Path) -> None:
     opened = open_model(checkpoint)
     found = figures(opened, tasks, ["choices"], limit=3)
@@ -168,6 +169,7 @@ def test_what_cannot_be_evaluated_is_named(checkpoint: Path, tasks: Path) -> Non
         figures(opened, tasks, ["beams"])
 
 
+@pytest.mark.slow
 def test_in_a_project_the_figures_are_recorded(checkpoint: Path, tasks: Path, tmp_path: Path) -> None:
     project = Project(tmp_path / "project")
     arguments = ["evaluate", checkpoint, "--tasks", "choices", "--task-folder", tasks, "--out", "r.json"]

@@ -66,7 +66,7 @@ def test_distinct_positions_are_sorted(batches: list[list[int]], memory: int) ->
 @pytest.mark.parametrize(
     "different",
     [
-        pytest.param(1, id="all equal"),
+        pytest.param(1, id="all equal", marks=pytest.mark.slow),
         pytest.param(1_000, id="many equal", marks=pytest.mark.slow),
         pytest.param(1_000_000, id="few equal", marks=pytest.mark.slow),
     ],

@@ -293,7 +293,8 @@ def _stages_in_order() -> list[str]:
     from everytoken import pipelines
     from everytoken.pipeline_registry import JOBS
 
-    apart = {"splitting", *JOBS} - {"pretraining"}  # what they make is made by the steps of `corpus` too
+    # what these make is made by the steps of `corpus` too, or by a generator
+    apart = {"splitting", "published_reflections", *JOBS} - {"pretraining"}
     names = [module.name for module in pkgutil.iter_modules(pipelines.__path__) if module.name not in apart]
     made = [importlib.import_module(f"everytoken.pipelines.{name}").create_pipeline() for name in names]
     return [output for node in sum(made, Pipeline([])).nodes for output in node.outputs]

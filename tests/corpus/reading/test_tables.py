@@ -101,7 +101,10 @@ def test_arrow_types_that_are_not_read_are_refused_by_name(tmp_path: Path) -> No
         read(file)
 
 
-@pytest.mark.parametrize("how", ["dictionary", "typed", "delta", "after small rows"])
+_SLOW = [pytest.param(how, marks=pytest.mark.slow) for how in ("dictionary", "delta", "after small rows")]
+
+
+@pytest.mark.parametrize("how", ["typed", *_SLOW])
 def test_parquet_of_texts_that_are_stored_once_is_read_in_bounded_memory(tmp_path: Path, how: str) -> None:
     rows, text = 500 if how == "delta" else 1_000, "x" * (2 << 20)
     path = tmp_path / "x.parquet"

@@ -178,6 +178,7 @@ def test_the_index_of_raw_shards_is_exact_for_any_memory(
     st.booleans(),
     st.none() | st.integers(1, 4),
 )
+@pytest.mark.slow
 def test_the_index_of_shards_that_are_padded_or_leave_documents_out_is_exact(
     made_of: list[list[list[tuple[str, int]]]],
     seq_length: int,

@@ -62,7 +62,7 @@ def made(root: Path, artifact: Artifact, engine: Engine) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("write", WRITERS)
-@pytest.mark.parametrize("kind", [pa.uint16(), pa.uint32()])
+@pytest.mark.parametrize("kind", [pa.uint16(), pytest.param(pa.uint32(), marks=pytest.mark.slow)])
 def test_all_files_have_the_same_bytes_for_any_number_of_workers(
     tmp_path: Path, write: Callable[..., Any], kind: pa.DataType
 ) -> None:

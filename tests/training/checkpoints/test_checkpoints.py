@@ -554,7 +554,13 @@ def digests(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, int], st
 
 
 @pytest.mark.sensitive
-@pytest.mark.parametrize("damaged", [False, True], ids=["new, with a mirror", "replaces a damaged one"])
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        pytest.param(False, id="new, with a mirror", marks=pytest.mark.slow),
+        pytest.param(True, id="replaces a damaged one"),
+    ],
+)
 def test_killed_before_any_operation_on_files(
     births: Nursery, tmp_path: Path, damaged: bool, digests: Callable[[int, int], str]
 ) -> None:

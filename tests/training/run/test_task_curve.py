@@ -107,6 +107,7 @@ def test_generators_of_the_process_are_put_back(inputs, tmp_path):
 
 
 @pytest.mark.sensitive
+@pytest.mark.slow
 def test_a_run_with_tasks_that_was_killed_ends_with_the_same_bytes(inputs, tmp_path):
     job = tiny_job(inputs, tmp_path / "killed", steps=12, **LOOKS, **tasks(inputs))
     code = f"""
@@ -129,6 +130,7 @@ with kill_in_step(8):
 
 @pytest.mark.sensitive
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.slow
 def test_of_several_processes_the_first_runs_the_tasks(inputs, tmp_path, strategy):
     shape = {"processes": 2, "strategy": strategy, "steps": 4}
     plain, _ = trained(tiny_job(inputs, tmp_path / "plain", **shape), launch)
@@ -139,6 +141,7 @@ def test_of_several_processes_the_first_runs_the_tasks(inputs, tmp_path, strateg
     assert [(record.step, record.task) for record in figures] == [(2, "choices"), (2, "rolling")]
 
 
+@pytest.mark.slow
 def test_other_tasks_are_the_same_run(inputs, tmp_path):
     few, many = (tiny_job(inputs, tmp_path, **tasks(inputs, every_steps=n)) for n in (9, 2))
     assert few.content == many.content == tiny_job(inputs, tmp_path).content
