@@ -210,6 +210,21 @@ def test_what_is_said_of_a_tokenizer_is_compared_with_its_file() -> None:
         require_claims(found, vocab_size=50_257, eos_id=0)
 
 
+def test_published_reflections_take_the_place_of_a_generator() -> None:
+    def made(name: str, **runtime: object) -> set[str]:
+        with KedroSession.create(project_path=ROOT, env="test", runtime_params=runtime) as session:
+            session.load_context()
+            return {node.name.rpartition(".")[2] for node in pipelines[name].nodes}
+
+    splicing = {"splice_reflections", "say_reflected_stream_is_made", "index_reflections", "report_reflections"}
+    upstream = {"kind": "path", "root": "/nowhere"}
+    published = {"upstream": upstream, "generator": "a-model", "memory": 1}
+    matching = {"find_published_reflections", "match_reflections", "take_columns"}
+    assert made("reflection") == splicing | {"generate_reflections", "merge_reflections"}
+    assert made("reflection", reflection={"published": published}) == splicing | matching
+    assert made("reflection") == splicing | {"generate_reflections", "merge_reflections"}
+
+
 def test_a_pipeline_by_name_is_its_part_of_the_job_and_the_next_context_forgets_it() -> None:
     def trained_on(env: str) -> set[str]:
         with KedroSession.create(project_path=ROOT, env=env) as session:

@@ -27,6 +27,7 @@ from everytoken.shards import Artifact, ArtifactStore, Inline, Shards, Store, pl
 from everytoken.tokens import open_tokenizer
 from everytoken.tokens.tokenizer import EncodingRules
 from tests.reflections.annotated_streams import annotated_stream, rules_of
+from tests.reflections.environment_parameters import parameters
 from tests.tokens.corpora import run, stored
 
 WORDS = ("the", "harbour", "boats", "tide", "salt", "naïve café", "日本", "island", "post", "office", "opens", "🙂")
@@ -305,3 +306,10 @@ def test_what_a_release_has_is_matched_again(made: tuple[Artifact, EncodingRules
     assert matched.statistics_as(MatchedStatistics)["faults"] == {}
     again = pq.read_table(matched.path("reflections.parquet"))
     assert again["reflection_1p"].to_pylist() == [f"I {n}." for n in range(300)]
+
+
+def test_a_stream_of_published_reflections_names_the_model_that_wrote_them() -> None:
+    published = {"upstream": {"kind": "path", "root": "/texts"}, "generator": "qwen", "memory": 1}
+    plain, given = parameters(), parameters(published=published)
+    assert given.generator_of("reflections") == "qwen"
+    assert given.generator_of("summaries") == plain.generator_of("reflections") == plain.generator.alias

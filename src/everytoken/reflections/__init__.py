@@ -7,6 +7,7 @@ from everytoken.lazy_imports import exports
 if TYPE_CHECKING:
     from everytoken.reflections.errors import BlankReply, PromptMissing, ReflectionError, RefusedReply
     from everytoken.reflections.parameters import (
+        PUBLISHED_RUN,
         EmbeddedGenerator,
         GeneratorParameters,
         IdentityCanaries,

@@ -26,6 +26,9 @@ _Alias = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
 _Version = Annotated[str, Field(pattern=r"^v[1-9][0-9]*$")]
 Voice = Literal["1p", "3p"]
 
+PUBLISHED_RUN = "reflections"
+"""The run whose columns may be published ones."""
+
 
 class _Parameters(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
@@ -208,12 +211,14 @@ class SplicingParameters(_Parameters):
 class PublishedReflections(_Parameters):
     """Reflections that somebody published, in place of a generator.
 
-    ``upstream``: the parquet files. ``allow``: kinds of faults that do not end the run; all are counted and listed:
-    ``changed`` (another text of an id), ``ambiguous`` (repeated documents that are not equally many), ``gone`` (no such
-    document), ``bad_index`` (outside the text). ``memory``: bytes for finding the documents; changes no byte.
+    ``upstream``: the parquet files. ``generator``: name of the model that wrote them. ``allow``: kinds of faults that
+    do not end the run; all are counted and listed: ``changed`` (another text of an id), ``ambiguous`` (repeated
+    documents that are not equally many), ``gone`` (no such document), ``bad_index`` (outside the text). ``memory``:
+    bytes for finding the documents; changes no byte.
     """
 
     upstream: Upstream
+    generator: _Alias
     allow: tuple[Literal["changed", "ambiguous", "gone", "bad_index"], ...] = ()
     memory: PositiveInt
 
@@ -259,3 +264,9 @@ class ReflectionParameters(_Parameters):
                 "splice.voice is 3p, and include_reflection_3p is false: splice 1p, or ask for the third person"
             )
         return self
+
+    def generator_of(self, run: str) -> str:
+        """Return the name of the model that wrote the texts of a run."""
+        if self.published is not None and run == PUBLISHED_RUN:
+            return self.published.generator
+        return self.generator.alias

@@ -5,7 +5,7 @@ from __future__ import annotations
 from everytoken.corpus.ingestion import Upstream
 from everytoken.corpus.upstreams import UpstreamFile
 from everytoken.parameters import ReflectionParameters, TokenizationParameters
-from everytoken.reflections import ReflectionError
+from everytoken.reflections import PUBLISHED_RUN, ReflectionError
 from everytoken.reflections.published import (
     match_published_reflections,
     published_columns,
@@ -15,14 +15,12 @@ from everytoken.reflections.published import (
 from everytoken.reflections.ranks import rows_of
 from everytoken.shards import Artifact, Shards, plan_artifact
 
-RUN = "reflections"
-
 
 def find_published_reflections(parameters: ReflectionParameters) -> dict[str, Upstream]:
     """Return where published reflections are; saving it lists the files."""
     if parameters.published is None:
         raise ReflectionError("reflection.published is null: name the upstream of published reflections")
-    return {RUN: parameters.published.upstream}
+    return {PUBLISHED_RUN: parameters.published.upstream}
 
 
 def match_reflections(
@@ -33,11 +31,11 @@ def match_reflections(
     tokenization: TokenizationParameters,
 ) -> Artifact:
     """Find the window of each published reflection: by document id, trained text and occurrence."""
-    files = reflection_files[RUN]
+    files = reflection_files[PUBLISHED_RUN]
     return plan_artifact(
         match_published_reflections,
         stream=annotated_stream,
-        run=RUN,
+        run=PUBLISHED_RUN,
         files=files,
         digests=[file.planned_digest() for file in files],
         rules=tokenization.encoding_rules(tokenizer),

@@ -3,11 +3,11 @@
 from kedro.pipeline import Node, Pipeline
 
 from everytoken.pipelines.published_reflections.nodes import (
-    RUN,
     find_published_reflections,
     match_reflections,
     take_columns,
 )
+from everytoken.reflections import PUBLISHED_RUN
 from everytoken.tokens.streams import STREAM_KINDS
 
 _ANNOTATED = STREAM_KINDS["annotated"].dataset
@@ -33,7 +33,7 @@ def create_pipeline() -> Pipeline:
             Node(
                 take_columns,
                 ["published_reflections_index", _ANNOTATED, "params:reflection"],
-                f"{RUN}_columns",
+                f"{PUBLISHED_RUN}_columns",
                 name="take_columns",
             ),
         ],

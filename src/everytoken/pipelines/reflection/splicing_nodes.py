@@ -28,7 +28,7 @@ def splice_of(run: GenerationRun) -> Splice:
             annotated=annotated_stream,
             columns=columns,
             run=run.name,
-            generator=parameters.generator.alias,
+            generator=parameters.generator_of(run.name),
             rules=tokenization.encoding_rules(tokenizer),
             reflection_budget=tokenization.reflection_budget,
             voice=parameters.splice.voice,
