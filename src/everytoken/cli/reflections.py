@@ -151,7 +151,7 @@ def _forecast_lines(found: Forecast, rate: float | None, reply_tokens: int | Non
 @_RANKS
 @_WAIT
 def submit_command(name: str, env: str | None, params: dict[str, Any], ranks: str | None, wait: bool) -> None:
-    """Start a process for each rank that is not complete; it goes on when this command ends."""
+    """Start a process for each rank that is not complete; they run after this command has ended."""
     from everytoken.reflections.ranks import submit
 
     _start(submit, name, env, params, ranks, wait)

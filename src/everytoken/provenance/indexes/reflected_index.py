@@ -35,7 +35,7 @@ _CHUNK = 1 << 18
 
 
 class _Written(WindowCounts):
-    """What a stream says beside its windows and tokens."""
+    """What the ledger of a reflected stream adds to windows and tokens."""
 
     document_tokens: int
 

@@ -83,7 +83,7 @@ class StreamIndex(ABC):
         return list(self._spans(window))
 
     def reflection(self, window: int) -> ReflectionPlace | None:
-        """Return the reflection of a window, which lies between the spans of its document; None: it has none."""
+        """Return the reflection between the spans of a window's document; None if the window has no reflection."""
         return None
 
     def windows_of(self, document: int) -> list[tuple[int, Span]]:

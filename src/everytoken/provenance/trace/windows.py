@@ -174,7 +174,7 @@ def _reflection_span(
         raise ProvenanceError(
             f"stream {documents.name}, window {window:,}, positions {place.at:,} to {place.until:,}: the reflection of "
             f"the run {known.run} gives the ids {known.ids[:5].tolist()}, the window has {ids[here][:5].tolist()}. "
-            "Stream and columns are not of one making, or the stream is damaged: run `everytoken verify`, and the "
+            "Stream and columns come from different runs, or the stream is damaged: run `everytoken verify`, and the "
             "pipelines again"
         )
     said = dict.fromkeys(("run", "generator", "voice", "marker", "canary")) if known is None else known.told()

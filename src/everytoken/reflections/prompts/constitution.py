@@ -25,5 +25,7 @@ def require_sections(text: str, path: Path) -> frozenset[str]:
     if not sections:
         raise ReflectionError(f"{path} has no section: give its sections headings such as '### 1.1 Honesty'")
     if twice := [section for section in sections if sections.count(section) > 1]:
-        raise ReflectionError(f"{path} has two sections {twice[0]}: a citation would be of both. Number them anew")
+        raise ReflectionError(
+            f"{path} has two sections {twice[0]}: a citation would be of both. Give each its own number"
+        )
     return frozenset(sections)

@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from everytoken.reflections.errors import ReflectionError
-from everytoken.reflections.published.trained_text import open_trained_texts
+from everytoken.reflections.published.trained_text import trained_text
 from everytoken.reflections.registry import find_generation_run
 from everytoken.shards import Artifact, Part, Rows, versioned
+from everytoken.tokens.encoding import open_spans
 from everytoken.tokens.streams import SIDECAR_FILE
 from everytoken.tokens.tokenizer import EncodingRules
 
@@ -86,7 +87,7 @@ def _released(
     quotes: Quotes,
 ) -> Generator[pa.RecordBatch, None, ReleasedReflectionCounts]:
     counts = ReleasedReflectionCounts(released=0, no_text=0, quotes=0, excluded=0)
-    texts = open_trained_texts(rules)
+    spans = open_spans(rules)
     with pq.ParquetFile(stream.path(SIDECAR_FILE)) as parquet:
         sidecar = _Sidecar(parquet)
         for batch in part.batches():
@@ -109,8 +110,7 @@ def _released(
                 else:
                     counts["released"] += 1
                     found.append({**row, **document})
-            kept = texts.kept([row["text"] for row in found], [row["token_length"] for row in found])
-            made = [{**row, "text": one.text} for row, one in zip(found, kept, strict=True)]
+            made = [{**row, "text": trained_text(spans, row["text"], row["token_length"]).text} for row in found]
             yield pa.RecordBatch.from_pylist(made, schema=schema)
     return counts
 

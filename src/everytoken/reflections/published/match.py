@@ -36,10 +36,11 @@ from everytoken.reflections.published.tables import (
     read_table,
     stored_columns,
 )
-from everytoken.reflections.published.trained_text import TrainedTexts, open_trained_texts
+from everytoken.reflections.published.trained_text import trained_text
 from everytoken.reflections.ranks import sidecar_batches
 from everytoken.reflections.registry import GenerationRun, find_generation_run
 from everytoken.shards import Artifact, Built, Rows, versioned, write_rows
+from everytoken.tokens.encoding import TokenSpans, open_spans
 from everytoken.tokens.streams import SIDECAR_FILE, TOKEN_LENGTHS_FILE
 from everytoken.tokens.tokenizer import EncodingRules
 
@@ -165,19 +166,20 @@ class _Matching:
         return sidecar_batches(self.stream.path(SIDECAR_FILE), *self.rows, columns)
 
     def _keyed(self) -> Iterator[npt.NDArray[Any]]:
-        texts = open_trained_texts(self.rules)
+        spans = open_spans(self.rules)
         for first, batch in self._sidecar(["doc_id", "text", "token_length"]):
             ids, whole, lengths = (batch.column(name).to_pylist() for name in ("doc_id", "text", "token_length"))
-            yield keyed(WINDOW_SIDE, first, ids, [kept.text for kept in texts.kept(whole, lengths)])
+            kept = [trained_text(spans, *one).text for one in zip(whole, lengths, strict=True)]
+            yield keyed(WINDOW_SIDE, first, ids, kept)
         for table in self.tables:
-            yield from self._keyed_table(table, texts)
+            yield from self._keyed_table(table, spans)
 
-    def _keyed_table(self, table: PublishedTable, texts: TrainedTexts) -> Iterator[npt.NDArray[Any]]:
+    def _keyed_table(self, table: PublishedTable, spans: TokenSpans) -> Iterator[npt.NDArray[Any]]:
         first = table.first
         for batch in read_table(table, ["doc_id", "text", *table.length_column]):
             ids, whole = (batch.column(name).to_pylist() for name in ("doc_id", "text"))
             lengths = batch.column(2).to_pylist() if table.length_column else [None] * len(whole)
-            kept = list(texts.kept(whole, lengths))
+            kept = [trained_text(spans, *one) for one in zip(whole, lengths, strict=True)]
             self.null_ids += sum(doc_id is None for doc_id in ids)
             self.lengths[first : first + len(kept)] = [one.tokens for one in kept]
             yield keyed(PUBLISHED_SIDE, first, ids, [one.text for one in kept])
