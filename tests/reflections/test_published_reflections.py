@@ -284,6 +284,19 @@ def test_a_release_has_reflections_of_texts_that_it_may_hold_and_no_quotation(
     assert counts["released"] == len(expected) + 1
 
 
+@pytest.mark.parametrize("change", [{"doc_id": "another"}, {"row": 299_999}])
+def test_columns_of_another_stream_are_not_released(
+    made: tuple[Artifact, EncodingRules], tmp_path: Path, change: Row
+) -> None:
+    stream, rules = made
+    rows = [{"row": n, "doc_id": row["doc_id"], "reflection_1p": "I."} for n, row in enumerate(windows_of(stream))]
+    rows[-1] |= change
+    columns = columns_of(rows, tmp_path / "columns")
+    given = {"stream": stream, "run": "reflections", "rules": rules, "sources": ["web"], "quotes": "allow"}
+    with pytest.raises(ReflectionError, match="merge the results of this stream again"):
+        run(released_reflections(columns.parts[0], **given))
+
+
 def test_what_a_release_has_is_matched_again(made: tuple[Artifact, EncodingRules], tmp_path: Path) -> None:
     stream, rules = made
     rows = windows_of(stream)

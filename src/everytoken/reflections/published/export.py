@@ -6,14 +6,14 @@ the taste of the publisher does not allow: such rows are withheld, and counted, 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from typing import Any, Literal, TypedDict
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from everytoken.reflections.errors import ReflectionError
 from everytoken.reflections.published.trained_text import trained_text
+from everytoken.reflections.ranks import sidecar_batches
 from everytoken.reflections.registry import find_generation_run
 from everytoken.shards import Artifact, Part, Rows, versioned
 from everytoken.tokens.encoding import open_spans
@@ -30,7 +30,8 @@ _OF_DOCUMENTS = (
     ("safety_score", pa.int8()),
     ("is_bad", pa.bool_()),
 )
-_BATCH_ROWS = 2_048
+
+_NO_DOCUMENT: dict[str, Any] = {"number": None, "doc_id": None}
 
 
 class ReleasedReflectionCounts(TypedDict):
@@ -87,54 +88,37 @@ def _released(
     quotes: Quotes,
 ) -> Generator[pa.RecordBatch, None, ReleasedReflectionCounts]:
     counts = ReleasedReflectionCounts(released=0, no_text=0, quotes=0, excluded=0)
-    spans = open_spans(rules)
-    with pq.ParquetFile(stream.path(SIDECAR_FILE)) as parquet:
-        sidecar = _Sidecar(parquet)
-        for batch in part.batches():
-            found: list[dict[str, Any]] = []
-            for row in batch.to_pylist():
-                if row["status"] != "ok":
-                    continue
-                document = sidecar.row(row["row"])
-                if document["doc_id"] != row["doc_id"]:
-                    raise ReflectionError(
-                        f"{part.name}: row {row['row']:,} is of document {row['doc_id']!r}, the window of that number "
-                        f"has {document['doc_id']!r}: merge the results of this stream again"
-                    )
-                if document["token_length"] == 0:
-                    counts["excluded"] += 1
-                elif document["source"] not in sources:
-                    counts["no_text"] += 1
-                elif quotes == "withhold" and any(quotes_text(row[name], document["text"]) for name in voices):
-                    counts["quotes"] += 1
-                else:
-                    counts["released"] += 1
-                    found.append({**row, **document})
-            made = [{**row, "text": trained_text(spans, row["text"], row["token_length"]).text} for row in found]
-            yield pa.RecordBatch.from_pylist(made, schema=schema)
+    spans, is_first = open_spans(rules), True
+    documents: Iterator[dict[str, Any]] = iter(())
+    for batch in part.batches():
+        found: list[dict[str, Any]] = []
+        for row in batch.to_pylist():
+            if is_first:
+                documents, is_first = _documents(stream, row["row"], part.rows), False
+            document = next(documents, _NO_DOCUMENT)
+            if (document["number"], document["doc_id"]) != (row["row"], row["doc_id"]):
+                raise ReflectionError(
+                    f"{part.name}: row {row['row']:,} is of document {row['doc_id']!r}, and the stream has "
+                    f"{document['doc_id']!r} as its window {document['number']}: merge the results of this stream again"
+                )
+            if row["status"] != "ok":
+                continue
+            if document["token_length"] == 0:
+                counts["excluded"] += 1
+            elif document["source"] not in sources:
+                counts["no_text"] += 1
+            elif quotes == "withhold" and any(quotes_text(row[name], document["text"]) for name in voices):
+                counts["quotes"] += 1
+            else:
+                counts["released"] += 1
+                text = trained_text(spans, document["text"], document["token_length"]).text
+                found.append({**row, **document, "text": text})
+        yield pa.RecordBatch.from_pylist(found, schema=schema)
     return counts
 
 
-class _Sidecar:
-    """Rows of a sidecar by number, asked for in ascending order."""
-
-    def __init__(self, parquet: pq.ParquetFile) -> None:
-        self._parquet = parquet
-        self._group, self._first, self._batches = -1, 0, iter(())
-        self._rows: list[dict[str, Any]] = []
-        self._end = 0  # behind the last row of the group
-
-    def row(self, number: int) -> dict[str, Any]:
-        while number >= self._end:
-            self._group += 1
-            self._first, self._rows = self._end, []
-            self._end += self._parquet.metadata.row_group(self._group).num_rows
-            if number < self._end:
-                columns = [name for name, _ in _OF_DOCUMENTS] + ["source"]
-                self._batches = self._parquet.iter_batches(
-                    _BATCH_ROWS, row_groups=[self._group], columns=columns, use_threads=False
-                )
-        while number >= self._first + len(self._rows):
-            self._first += len(self._rows)
-            self._rows = next(self._batches).to_pylist()
-        return self._rows[number - self._first]
+def _documents(stream: Artifact, first: int, count: int) -> Iterator[dict[str, Any]]:
+    """Yield rows of the sidecar, each with its ``number``."""
+    columns = [*(name for name, _ in _OF_DOCUMENTS), "source"]
+    for start, batch in sidecar_batches(stream.path(SIDECAR_FILE), first, first + count, columns):
+        yield from ({**row, "number": number} for number, row in enumerate(batch.to_pylist(), start))
