@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from everytoken.reflections.errors import ReflectionError
 from everytoken.reflections.merging import MergedStatistics, columns_schema
-from everytoken.reflections.published.match import MATCHED_FILE, PUBLISHED_FAULTS, MatchedStatistics
+from everytoken.reflections.published.match import MATCH_FAULTS_FILE, MATCHED_FILE, PUBLISHED_FAULTS, MatchedStatistics
 from everytoken.reflections.ranks import COUNTED_TOKENS, sidecar_batches
 from everytoken.reflections.registry import GenerationRun, find_generation_run
 from everytoken.shards import Artifact, Part, Rows, Shards, value_digest, versioned
@@ -36,7 +36,7 @@ def require_no_fault(matched: Artifact, allowed: Sequence[str]) -> None:
     if fatal:
         found = ", ".join(f"{count:,} {name}" for name, count in fatal.items())
         raise ReflectionError(
-            f"of the published reflections, {found}. faults.parquet in the folder of the match lists each row. Check "
+            f"of the published reflections, {found}. {matched.path(MATCH_FAULTS_FILE)} lists each row. Check "
             "that stream and reflections are of one corpus, or name the kinds in reflection.published.allow"
         )
 

@@ -83,7 +83,8 @@ def open_reflection_encoder(
     if number is None:
         raise ReflectionError(
             f"the tokenizer has no token {marker!r}, which reflection.splice.marker names. Add it "
-            f"(tokenization.tokenizer.add_tokens: [{marker!r}]), or set the marker to null"
+            f"(tokenization.tokenizer.add_tokens: [{marker!r}]; special_tokens, if the tokenizer is trained) and run "
+            "tokenization, or set the marker to null"
         )
     if number >= facts.vocab_size:
         raise ReflectionError(
