@@ -172,6 +172,26 @@ def test_what_has_no_partner_is_counted_listed_and_fatal_unless_allowed(
     require_no_fault(matched, ["changed", "ambiguous", "gone", "bad_index"])
 
 
+def test_the_row_of_a_document_that_was_taken_down_may_be_gone(tmp_path: Path) -> None:
+    texts = ["the tide", "", "the island"]  # a take-down leaves neither text nor id
+    rules = rules_of(tmp_path, [*texts, "the boats", *WORDS])
+    stream = annotated_stream(tmp_path / "annotated", rules, texts, ["a", None, "c"])
+    rows = windows_of(stream)
+    published = [published_row(rules, row, number) for number, row in enumerate(rows) if row["token_length"]]
+    gone = {**published[0], "doc_id": "b", "text": "the boats"}
+    matched = match(tmp_path / "matched", stream, rules, written(tmp_path / "files", [[*published, gone]]))
+    said = matched.statistics_as(MatchedStatistics)
+    assert (said["matched"], said["faults"], said["taken_down"]) == (2, {"gone": 1}, 1)
+    require_no_fault(matched, ())
+    store = Store(tmp_path / "columns")
+    store.save(row_ranges((0, 3), 3).map(published_columns, matched=matched, stream=stream), Inline())
+    columns = [row for part in store.load() for batch in part.batches() for row in batch.to_pylist()]
+    assert [row["status"] for row in columns] == ["ok" if row["token_length"] else "excluded" for row in rows]
+    files = written(tmp_path / "more", [[*published, gone, {**gone, "doc_id": "d"}]])
+    with pytest.raises(ReflectionError, match="2 gone"):
+        require_no_fault(match(tmp_path / "more_matched", stream, rules, files), ())
+
+
 def test_only_windows_of_the_range_are_looked_at(made: tuple[Artifact, EncodingRules], tmp_path: Path) -> None:
     stream, rules = made
     rows = windows_of(stream)

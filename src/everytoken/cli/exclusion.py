@@ -253,6 +253,7 @@ def _rebuild_and_report(environment: _Environment, places: Places, entries: Sequ
 
 def _splice_again(environment: _Environment, *, revoked: bool) -> None:
     """Merge the generation runs again, and make what follows from their columns; no generator is asked."""
+    from kedro.framework.project import pipelines
     from kedro.runner import SequentialRunner
 
     from everytoken.provenance.takedown import runs_to_merge_again
@@ -264,7 +265,10 @@ def _splice_again(environment: _Environment, *, revoked: bool) -> None:
     params = {name: environment.params[name] for name in ("tokenization", "reflection") if name in environment.params}
     for replies, pipeline in again.items():
         with session_of(environment.name, params) as session:
-            session.run(pipeline_names=[pipeline], from_inputs=[replies], runner=SequentialRunner())
+            session.load_context()
+            generated = replies in pipelines[pipeline].datasets()  # published reflections are found again
+            first = [replies] if generated else None
+            session.run(pipeline_names=[pipeline], from_inputs=first, runner=SequentialRunner())
 
 
 def _environment(env: str | None, params: dict[str, Any]) -> _Environment:

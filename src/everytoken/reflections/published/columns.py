@@ -23,7 +23,7 @@ WITHOUT_REFLECTION = "not_published"
 
 
 def require_no_fault(matched: Artifact, allowed: Sequence[str]) -> None:
-    """Check that published rows and windows belong together.
+    """Check that published rows and windows belong together; a row may be gone for each window that was taken down.
 
     Args:
         allowed: kinds of faults that may be.
@@ -31,9 +31,11 @@ def require_no_fault(matched: Artifact, allowed: Sequence[str]) -> None:
     Raises:
         ReflectionError: there are faults of another kind.
     """
-    counts = matched.statistics_as(MatchedStatistics)["faults"]
-    fatal = {name: counts[name] for name in PUBLISHED_FAULTS if name in counts and name not in allowed}
-    if fatal:
+    said = matched.statistics_as(MatchedStatistics)
+    counts = {name: said["faults"].get(name, 0) for name in PUBLISHED_FAULTS if name not in allowed}
+    if counts.get("gone", 0) <= said["taken_down"]:
+        counts["gone"] = 0
+    if fatal := {name: count for name, count in counts.items() if count}:
         found = ", ".join(f"{count:,} {name}" for name, count in fatal.items())
         raise ReflectionError(
             f"of the published reflections, {found}. {matched.path(MATCH_FAULTS_FILE)} lists each row. Check "
@@ -52,7 +54,8 @@ def row_ranges(rows: tuple[int, int], rows_per_task: int) -> Shards:
 def published_columns(part: Part, *, matched: Artifact, stream: Artifact) -> Rows:
     """Return the columns of a range, as a merge of results gives them.
 
-    A row without a published reflection has the status ``not_published``. Columns that are not published have the value
+    A row without a published reflection has the status ``not_published``, or ``excluded`` if its document was taken
+    down. Columns that are not published have the value
     of a row without a reply, and tokens are not counted.
 
     Args:
@@ -72,16 +75,19 @@ def _rows(
     schema, counts, canaries = columns_schema(run), Counter[str](), Counter[str]()
     missing = {**dict.fromkeys(schema.names), **run.defaults()}
     found = next(published, None)
-    for start, batch in sidecar_batches(sidecar, first, end, ["doc_id"]):
+    for start, batch in sidecar_batches(sidecar, first, end, ["doc_id", "token_length"]):
         records = []
-        for row, doc_id in enumerate(batch.column(0).to_pylist(), start):
-            own: Mapping[str, Any] = {"status": WITHOUT_REFLECTION}
+        told = (batch.column(name).to_pylist() for name in ("doc_id", "token_length"))
+        for row, (doc_id, length) in enumerate(zip(*told, strict=True), start):
+            own: Mapping[str, Any] = {"status": WITHOUT_REFLECTION if length else "excluded"}
+            counts["excluded"] += not length
             if found is not None and found["row"] == row:
                 own, found = {"status": "ok", **found}, next(published, None)
                 _count(run, own, counts, canaries)
             records.append({**missing, **own, "row": row, "doc_id": doc_id})
         yield pa.RecordBatch.from_pylist(records, schema=schema)
-    by_status = {WITHOUT_REFLECTION: end - first - counts["ok"], "ok": counts["ok"]}
+    missing_rows = end - first - counts["ok"] - counts["excluded"]
+    by_status = {"excluded": counts["excluded"], WITHOUT_REFLECTION: missing_rows, "ok": counts["ok"]}
     return MergedStatistics(
         rows=end - first,
         by_status={name: count for name, count in by_status.items() if count},

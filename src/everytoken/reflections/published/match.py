@@ -10,6 +10,9 @@ a fault:
 
 A token index that is not in the text is the fault ``bad_index``. A window whose id no published row has is no fault:
 documents without a usable reply are not published. Windows are those of a range of the stream.
+
+A window whose document was taken down has neither id nor text, so it takes no row, and the row of its document is
+``gone``. For each such window one row may be.
 """
 
 from __future__ import annotations
@@ -67,7 +70,7 @@ class MatchedStatistics(TypedDict):
 
     ``windows`` are those of the range. ``not_published``: of them, those whose id no published row has. ``null_ids``:
     published rows without an id. ``other_lengths``: matched texts that give another number of tokens than their window
-    has, when they are encoded again.
+    has, when they are encoded again. ``taken_down``: windows without a token, as of documents that were taken down.
     """
 
     run: str
@@ -76,6 +79,7 @@ class MatchedStatistics(TypedDict):
     matched: int
     null_ids: int
     not_published: int
+    taken_down: int
     other_lengths: int
     faults: dict[str, int]
 
@@ -132,7 +136,7 @@ class _Matching:
         self.windows = self._array("windows", -1)  # the window of each published row, -1 for none
         self.lengths = self._array("lengths", 0)  # its tokens
         self.faults = ExternalSort(_FAULT, self.memory // 4, self.scratch, 1)
-        self.null_ids = 0
+        self.null_ids = self.taken_down = 0
         self.counted = dict.fromkeys(PUBLISHED_FAULTS, 0)
 
     def write(self, folder: Path) -> MatchedStatistics:
@@ -151,6 +155,7 @@ class _Matching:
             matched=matched,
             null_ids=self.null_ids,
             not_published=not_published,
+            taken_down=self.taken_down,
             other_lengths=other_lengths,
             faults={name: count for name, count in self.counted.items() if count},
         )
@@ -170,7 +175,9 @@ class _Matching:
         for first, batch in self._sidecar(["doc_id", "text", "token_length"]):
             ids, whole, lengths = (batch.column(name).to_pylist() for name in ("doc_id", "text", "token_length"))
             kept = [trained_text(spans, *one).text for one in zip(whole, lengths, strict=True)]
-            yield keyed(WINDOW_SIDE, first, ids, kept)
+            is_there = np.array(lengths) > 0
+            self.taken_down += len(is_there) - int(np.count_nonzero(is_there))
+            yield keyed(WINDOW_SIDE, first, ids, kept)[is_there]
         for table in self.tables:
             yield from self._keyed_table(table, spans)
 
