@@ -160,7 +160,7 @@ def test_a_take_down_names_every_dataset_that_has_whole_texts() -> None:
     documents = {name for name in pipelines["corpus"].datasets() if name.endswith("_documents")} - {
         "held_out_documents"  # a take-down removes the row itself, and makes them again
     }
-    assert with_text == exported | documents | {"documents"}
+    assert with_text == exported | documents | {"documents", "reflections_manifest"}
 
 
 _NODES = {node.name: node for pipeline in pipelines.values() for node in pipeline.nodes}

@@ -20,6 +20,7 @@ _MOST_SHOWN = 20
 _WITH_TEXT = (
     *("upstream_documents", "dropped_documents", "documents", "scored_documents"),
     *("annotated_documents", "unannotated_documents", "annotated_split", "unannotated_split"),
+    "reflections_manifest",
 )
 _AS_IT_WAS = ("checkpoint", "pretrained_checkpoint", "finetuned_checkpoint", "release")
 
@@ -178,7 +179,7 @@ def say_what_has_text(places: Places) -> None:
     with_text = [str(places.paths[name]) for name in _WITH_TEXT if places.has(name)]
     click.echo(
         "\nthis machine still has their text: the files of the upstream, and the folders below, from which the streams "
-        f"are made; no release has it. To remove it (a later run reads it again from upstream):\n"
+        f"are made; no release that is made from now on has it. To remove it (a later run reads it again from upstream):\n"
         f"rm -r {' '.join(with_text)}"
     )
 
