@@ -179,7 +179,7 @@ def say_what_has_text(places: Places) -> None:
     with_text = [str(places.paths[name]) for name in _WITH_TEXT if places.has(name)]
     click.echo(
         "\nthis machine still has their text: the files of the upstream, and the folders below, from which the streams "
-        f"are made; no release that is made from now on has it. To remove it (a later run reads it again from upstream):\n"
+        f"are made; later releases have none of it. To remove it (a later run reads it again from upstream):\n"
         f"rm -r {' '.join(with_text)}"
     )
 
