@@ -20,6 +20,7 @@ from tests.test_run import Project
 pytestmark = pytest.mark.sensitive
 
 
+@pytest.mark.slow
 def test_a_server_of_ours_gives_the_same_columns_twice(tmp_path: Path) -> None:
     """Requests carry seeds, and `everytoken serve` honours them."""
     built = annotated_stream(tmp_path / "built", texts(20))

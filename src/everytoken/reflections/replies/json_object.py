@@ -60,8 +60,11 @@ def _candidates(text: str) -> Iterator[tuple[str, int | None]]:
 
 
 def _objects(text: str) -> Iterator[tuple[str, int | None]]:
+    end = text.rfind("}")
+    if end < 0:  # a reply of nothing but openings is not tried at each of them
+        return
     yield text, text.find("{")
-    place = text.rfind("{")
+    place = text.rfind("{", 0, end)
     while place >= 0:
         yield text, place
         place = text.rfind("{", 0, place)
