@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
-from everytoken.generation import GenerationParameters, speak
-from everytoken.serving import OpenedModel, open_model
+from everytoken.generation import GenerationParameters, OpenedModel, speak
+from everytoken.serving import open_model
 from everytoken.training.checkpoints import export_checkpoint
 
 _MESSAGE = "Tell me a long story about a river, a bridge and the people who live there."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import json
 import os
 import subprocess
@@ -120,6 +122,14 @@ def data(folder: Path) -> Path:
 
 def test_every_script_has_a_tiny_run() -> None:
     assert sorted(TINY) == SCRIPTS
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_what_a_script_imports_of_the_package_exists(name: str) -> None:
+    imports = [node for node in ast.walk(ast.parse((FOLDER / name).read_text())) if isinstance(node, ast.ImportFrom)]
+    for module, names in [(node.module or "", [each.name for each in node.names]) for node in imports]:
+        if module.partition(".")[0] == "everytoken":
+            assert [each for each in names if not hasattr(importlib.import_module(module), each)] == [], module
 
 
 @pytest.mark.slow
