@@ -386,7 +386,7 @@ def _modules_loaded_by(code: str) -> set[str]:
     return set(run.stdout.splitlines()[-1].split())
 
 
-def test_importing_the_package_and_kedro_help_are_light() -> None:
+def test_importing_the_package_its_pipelines_and_kedro_help_are_light() -> None:
     assert not {"torch", "mlflow", "kedro"} & _modules_loaded_by("import everytoken")
     help_page = (
         "from click.testing import CliRunner\nfrom pathlib import Path\n"
@@ -394,6 +394,11 @@ def test_importing_the_package_and_kedro_help_are_light() -> None:
         "assert CliRunner().invoke(KedroCLI(project_path=Path.cwd()), ['--help']).exit_code == 0"
     )
     assert not {"torch", "mlflow"} & _modules_loaded_by(help_page)
+    pipelines = (
+        "from kedro.framework.project import configure_project, pipelines\n"
+        "configure_project('everytoken')\nassert len(pipelines) > 10"
+    )
+    assert not {"torch", "mlflow", "transformers", "openai"} & _modules_loaded_by(pipelines)
 
 
 def test_telemetry_is_off() -> None:
