@@ -18,6 +18,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what 
 
 os.environ.update(DO_NOT_TRACK="1", MLFLOW_DISABLE_TELEMETRY="true")
 
+# One thread computes in each process, unless a test says more: there are as many processes as cores, and threads that
+# wait for others take three times as much of a core as the small sums that tests do.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 # Tests leave the user's cache alone. Processes of one run share a folder, which goes with the first of them.
 if "EVERYTOKEN_CACHE_OF_TESTS" not in os.environ:
     os.environ["EVERYTOKEN_CACHE_OF_TESTS"] = tempfile.mkdtemp(prefix="everytoken-cache-")

@@ -59,7 +59,9 @@ _IMPORTED = [
     "pathspec",
     "fsspec.implementations.local",
     "safetensors.torch",
+    "profanity_check",
     "torch",
+    "torch._dynamo",
 ]
 
 

@@ -33,13 +33,13 @@ from tests.configuration.environments import RECIPES, ROOT, groups_of_job, inher
 CONTRACTS = Path(__file__).parent / "contracts"
 
 
-@pytest.fixture(autouse=True)
-def project(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(settings, "HOOKS", ())
-    bootstrap_project(ROOT)
-    yield
-    monkeypatch.undo()
+@pytest.fixture(autouse=True, scope="module")
+def project() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        patch.setattr(settings, "HOOKS", ())
+        bootstrap_project(ROOT)
+        yield
     bootstrap_project(ROOT)
 
 

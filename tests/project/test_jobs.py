@@ -33,14 +33,17 @@ def names(pipeline: Pipeline) -> set[str]:
     return {node.name for node in pipeline.nodes}
 
 
-@pytest.fixture(autouse=True)
-def project(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The project without hooks, as kedro-viz loads it: what they refuse and record is tested elsewhere."""
-    monkeypatch.setattr(settings, "HOOKS", ())
-    monkeypatch.chdir(ROOT)
-    bootstrap_project(ROOT)
-    yield
-    monkeypatch.undo()
+@pytest.fixture(autouse=True, scope="module")
+def project() -> Iterator[None]:
+    """The project without hooks, as kedro-viz loads it: what they refuse and record is tested elsewhere.
+
+    Once for all tests: Dynaconf looks through each module for the settings, half a second among a test's many.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(settings, "HOOKS", ())
+        patch.chdir(ROOT)
+        bootstrap_project(ROOT)
+        yield
     bootstrap_project(ROOT)
 
 
@@ -82,6 +85,7 @@ def test_pipelines_that_are_named_run_in_every_environment() -> None:
 
 @pytest.mark.parametrize("env", ["test", "replay"])
 def test_the_registry_is_the_same_in_every_environment(env: str) -> None:
+    bootstrap_project(ROOT)  # a run of pipelines by name has registered no others
     listed = subprocess.run(
         [sys.executable, "-m", "kedro", "registry", "list"],
         cwd=ROOT,

@@ -10,6 +10,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import torch
+import torch._dynamo  # what an optimiser imports: once, before the ranks are forked
 import torch.distributed as dist
 
 from everytoken.tokens.order.loader import TrainingWindows

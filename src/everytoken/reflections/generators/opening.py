@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from everytoken.reflections.generators.asking import Generator
-from everytoken.reflections.generators.embedded import open_embedded
 from everytoken.reflections.generators.endpoint import api_key, served_model
 from everytoken.reflections.generators.openai_client import Endpoint, open_endpoint
 from everytoken.reflections.generators.server_of_task import ServerCommand, task_server
@@ -35,6 +34,8 @@ async def open_generator(parameters: GeneratorParameters, *, server_log: Path) -
     """
     async with AsyncExitStack() as opened:
         if isinstance(parameters, EmbeddedGenerator):
+            from everytoken.reflections.generators.embedded import open_embedded  # torch, which no endpoint needs
+
             yield await opened.enter_async_context(open_embedded(parameters, str(model_of_generator(parameters))))
         elif isinstance(parameters, OpenAiGenerator):
             endpoint = _endpoint(parameters, parameters.endpoint, parameters.api_key_variable)
