@@ -392,7 +392,7 @@ def _modules_loaded_by(code: str) -> set[str]:
     return set(run.stdout.splitlines()[-1].split())
 
 
-def test_importing_the_package_and_kedro_help_are_light() -> None:
+def test_importing_the_package_and_kedro_help_and_nodes_are_light() -> None:
     assert not {"torch", "mlflow", "kedro"} & _modules_loaded_by("import everytoken")
     help_page = (
         "from click.testing import CliRunner\nfrom pathlib import Path\n"
@@ -400,6 +400,7 @@ def test_importing_the_package_and_kedro_help_are_light() -> None:
         "assert CliRunner().invoke(KedroCLI(project_path=Path.cwd()), ['--help']).exit_code == 0"
     )
     assert not {"torch", "mlflow"} & _modules_loaded_by(help_page)
+    assert "torch" not in _modules_loaded_by("from everytoken.pipelines.reflection import pipeline")
 
 
 def test_telemetry_is_off() -> None:
