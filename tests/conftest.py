@@ -18,6 +18,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what 
 
 os.environ.update(DO_NOT_TRACK="1", MLFLOW_DISABLE_TELEMETRY="true")
 
+# One thread computes in each process, unless a test says more: there are as many processes as cores, and threads that
+# wait for others take three times as much of a core as the small sums that tests do.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 # Tests leave the user's cache alone. Processes of one run share a folder, which goes with the first of them.
 if "EVERYTOKEN_CACHE_OF_TESTS" not in os.environ:
     os.environ["EVERYTOKEN_CACHE_OF_TESTS"] = tempfile.mkdtemp(prefix="everytoken-cache-")
@@ -29,18 +33,36 @@ settings.register_profile("everytoken", deadline=None, derandomize=True)
 settings.load_profile("everytoken")
 
 
-# What takes ten seconds and more, longest first. pytest-xdist would begin with the files of most tests, and end with
-# one process at work on a file of few long ones while the others have nothing left.
+# What takes long, longest first. pytest-xdist would begin with the files of most tests, and end with one process at
+# work on a file of few long ones while the others have nothing left.
 _LONGEST = [
     "tests/test_run.py",
+    "tests/reflections/test_ranks.py",
+    "tests/project/test_jobs.py",
     "tests/test_hub_run.py",
+    "tests/provenance/test_replay.py",
+    "tests/configuration/test_contract.py",
     "tests/tracking/test_runs.py",
-    "tests/training/run/test_training_run.py",
-    "tests/shards/test_crash.py",
     "tests/training/step/test_distribution.py",
-    "tests/models/test_gguf.py",
-    "tests/corpus/scoring/test_transformer.py",
+    "tests/training/run/test_training_run.py",
+    "tests/serving/test_process.py",
+    "tests/reflections/test_reflection_runs.py",
+    "tests/reflections/test_generators.py",
+    "tests/project/test_troubleshooting.py",
+    "tests/tracking/test_tracking_store.py",
+    "tests/provenance/test_verify_release.py",
+    "tests/shards/test_crash.py",
     "tests/training/run/test_resume.py",
+    "tests/corpus/test_expected_corpus.py",
+    "tests/benchmark_tasks/test_harness.py",
+    "tests/corpus/scoring/test_transformer.py",
+    "tests/models/test_gguf.py",
+    "tests/provenance/test_diff.py",
+    "tests/configuration/test_missing_configuration.py",
+    "tests/test_own_text.py",
+    "tests/cli/test_command_process.py",
+    "tests/tokens/streams/test_streams_in_ranges.py",
+    "tests/provenance/takedown/test_forgotten_reflections.py",
 ]
 
 

@@ -44,17 +44,29 @@ def ingest(project: Project, hub: Hub, expect_shards: int = FILES, expect: int =
     return project.kedro(*RECIPE, parameters, expect=expect, **environment)
 
 
-def test_the_recipe_is_read_from_the_hub_and_a_killed_run_fetches_only_the_rest(hub: Hub, tmp_path: Path) -> None:
-    undisturbed = Project(tmp_path / "undisturbed")
+def sizes_of(hub: Hub) -> dict[str, int]:
+    return {path: len(content) for path, content in hub.files.items() if path.endswith(".zst")}
+
+
+def undisturbed_run(hub: Hub, folder: Path) -> Project:
+    undisturbed = Project(folder)
     ingest(undisturbed, hub)
     assert len(read_addresses(undisturbed)) == 5 * ROWS
-    sizes = {path: len(content) for path, content in hub.files.items() if path.endswith(".zst")}
     fetched = {request.path: request.sent for request in hub.asked("storage")}
-    assert len(fetched) == 5 and fetched.items() <= sizes.items(), "five of six shards, each once"
+    assert len(fetched) == 5 and fetched.items() <= sizes_of(hub).items(), "five of six shards, each once"
     assert not list((undisturbed.folder / "data/01_raw/hub").rglob("*.zst")), "keep_fetched is false in this recipe"
     assert made(ingest(undisturbed, hub)) == []
     assert len(hub.asked("storage")) == 5, "a finished run fetches nothing"
+    return undisturbed
 
+
+def test_the_recipe_is_read_from_the_hub_and_a_finished_run_fetches_nothing(hub: Hub, tmp_path: Path) -> None:
+    undisturbed_run(hub, tmp_path / "project")
+
+
+@pytest.mark.slow  # of one file: tests/corpus/upstreams/test_hub.py
+def test_a_killed_run_fetches_only_the_rest(hub: Hub, tmp_path: Path) -> None:
+    undisturbed, sizes = undisturbed_run(hub, tmp_path / "undisturbed"), sizes_of(hub)
     hub.requests.clear()
     hub.faults["storage"] = [Fault(), Fault(), *[Fault(cut_after=150_000, stalls=True)] * 2]
     project = Project(tmp_path / "killed")

@@ -282,6 +282,7 @@ def test_another_seed_changes_what_depends_on_it_and_nothing_else(project: Proje
     assert project.files() == files
 
 
+@pytest.mark.slow  # part by part: tests/shards/test_store.py, and the tests of each pipeline
 def test_same_bytes_for_any_engine_and_number_of_workers(tmp_path: Path, files: dict[str, bytes]) -> None:
     """Five workers here and two in the runs that are interrupted below; the other runs are inline."""
     other = Project(tmp_path / "project")
@@ -292,13 +293,10 @@ def test_same_bytes_for_any_engine_and_number_of_workers(tmp_path: Path, files: 
     assert {name.split("/")[1] for name in made} >= {"documents", "scored_documents", "compact_stream"}
 
 
+@pytest.mark.slow  # the same of a toy: tests/tracking/test_runs.py; of a store: tests/shards/test_crash.py
 @pytest.mark.sensitive
 @pytest.mark.parametrize(
-    ("ending", "engine"),
-    [
-        (signal.SIGINT, "{kind: processes, workers: 2}"),
-        pytest.param(signal.SIGTERM, "{kind: inline}", marks=pytest.mark.slow),
-    ],
+    ("ending", "engine"), [(signal.SIGINT, "{kind: processes, workers: 2}"), (signal.SIGTERM, "{kind: inline}")]
 )
 def test_an_interrupted_run_is_killed_in_mlflow_and_resumes(
     tmp_path: Path, files: dict[str, bytes], ending: signal.Signals, engine: str
@@ -491,7 +489,9 @@ def test_the_classifications_of_a_run_score_another_one_without_a_model(
     no_model.mkdir(parents=True)
     (no_model / "__init__.py").write_text("raise SystemExit('the model was loaded')\n")
     shutil.copytree(project.folder / "conf/test", project.folder / "conf/replayed", dirs_exist_ok=True)
-    (project.folder / "conf/replayed/globals.yml").write_text("data: data/replayed\nengine: {kind: inline}\n")
+    (project.folder / "conf/replayed/globals.yml").write_text(
+        "data: data/replayed\nengine: {kind: processes, workers: 2}\n"
+    )
     (project.folder / "conf/replayed/parameters_annotation.yml").write_text(
         f"annotation:\n  scorer:\n    kind: published\n    upstream: {{kind: path, root: {published}, "
         "pattern: '*.parquet', checksums: null}\n    max_missing_share: 0\n"

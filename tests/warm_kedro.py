@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -59,7 +60,9 @@ _IMPORTED = [
     "pathspec",
     "fsspec.implementations.local",
     "safetensors.torch",
+    "profanity_check",
     "torch",
+    "torch._dynamo",
 ]
 
 
@@ -123,6 +126,15 @@ class Started:
             status = _server().ask({"wait": self.pid, "block": block})
             self.returncode = None if status is None else os.waitstatus_to_exitcode(status)
         return self.returncode
+
+    def first_line(self) -> str:
+        """Wait for the first line of its output, and return it; or what there is when it ended without one."""
+        while True:
+            has_ended = self.poll() is not None
+            shown = Path(self._output.name).read_text(encoding="utf-8")
+            if has_ended or "\n" in shown:
+                return shown.partition("\n")[0]
+            time.sleep(0.01)
 
     def send_signal(self, number: int) -> None:
         """Signal the process alone, and not its session."""

@@ -154,10 +154,22 @@ def test_the_command_prints_the_figures_and_writes_them(
     assert f"{'choices':<24}{'acc':<32}{accuracy:10.4f}" in result.stdout.splitlines()
 
 
-def test_what_cannot_be_evaluated_is_named(checkpoint: Path, tasks: Path) -> None:
+@pytest.mark.parametrize("listed", ["few", pytest.param("all", marks=pytest.mark.slow)])
+def test_a_task_that_nobody_has_is_named(
+    checkpoint: Path, tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: str
+) -> None:
+    """The harness lists its 13,000 files, or as few as lie in another folder that it takes for its own."""
+    if listed == "few":
+        (tmp_path / "own.yaml").write_text((tasks / "rolling.yaml").read_text().replace("task: rolling", "task: own"))
+        monkeypatch.setattr("lm_eval.tasks.manager.__file__", str(tmp_path / "manager.py"))
+        open_tasks(["own"], tasks, seed=0)
     opened = open_model(checkpoint)
     with pytest.raises(TaskError, match="has no task nowhere; `lm_eval ls tasks` lists them, and --task-folder"):
         figures(opened, tasks, ["choices", "nowhere"])
+
+
+def test_what_cannot_be_evaluated_is_named(checkpoint: Path, tasks: Path) -> None:
+    opened = open_model(checkpoint)
     text = (tasks / "texts.yaml").read_text()
     (tasks / "long.yaml").write_text(text.replace("task: texts", "task: long").replace("toks: 9", "toks: 500"))
     with pytest.raises(TaskError, match="asks for 500 new tokens, and the model reads 120 in all: give fewer"):

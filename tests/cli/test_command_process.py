@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from everytoken.cli.process import Commands
+from tests.warm_kedro import run_everytoken
 
 ROOT = Path(__file__).resolve().parents[2]
 LOGGED = """
@@ -60,8 +61,7 @@ def test_an_error_outside_a_project_leaves_standard_output_clean(tmp_path: Path)
     (tmp_path / "config.json").write_text("{}")
     environment = {name: value for name, value in os.environ.items() if name != "KEDRO_LOGGING_CONFIG"}
     for arguments in (["summary"], ["chat", str(tmp_path)], ["export", str(tmp_path), "--out", str(tmp_path / "x")]):
-        command = [sys.executable, "-c", "from everytoken.cli import cli; cli()", *arguments]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        done = run_everytoken(arguments, folder=tmp_path, environment=environment, timeout=600)
         assert done.returncode != 0
         assert done.stdout == ""
         assert "Error: " in done.stderr and "logging configuration" not in done.stderr

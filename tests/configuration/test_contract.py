@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,17 +28,18 @@ from everytoken.tokens import TokenizerError
 from everytoken.tokens.streams import STREAM_KINDS
 from everytoken.tokens.tokenizer import TokenizerIds, require_claims
 from tests.configuration.environments import RECIPES, ROOT, groups_of_job, inherited
+from tests.warm_kedro import run_kedro
 
 CONTRACTS = Path(__file__).parent / "contracts"
 
 
-@pytest.fixture(autouse=True)
-def project(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(settings, "HOOKS", ())
-    bootstrap_project(ROOT)
-    yield
-    monkeypatch.undo()
+@pytest.fixture(autouse=True, scope="module")
+def project() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        patch.setattr(settings, "HOOKS", ())
+        bootstrap_project(ROOT)
+        yield
     bootstrap_project(ROOT)
 
 
@@ -150,20 +150,11 @@ def test_plan_prints_the_contract_and_refuses_what_a_run_would() -> None:
 
 
 def test_a_run_begins_with_its_contract_and_a_refused_one_reads_no_data(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "kedro",
-        "run",
-        "--env",
-        "mamba_small",
-        "--params",
-        "packing.shard_size_tokens=900000",
-    ]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    command = ["run", "--env", "mamba_small", "--params", "packing.shard_size_tokens=900000"]
+    done = run_kedro(command, folder=ROOT, environment=os.environ, timeout=600)
     assert done.returncode != 0
-    assert "it fills no shard" in done.stdout + done.stderr
-    assert "Running node" not in done.stdout + done.stderr
+    assert "it fills no shard" in done.stdout
+    assert "Running node" not in done.stdout
 
 
 def test_without_held_out_documents_the_evaluation_is_left_out_with_a_line() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +22,7 @@ from everytoken.configuration import ConfigurationError, JobConfigLoader
 from everytoken.pipeline_registry import JOBS, register_pipelines
 from everytoken.settings import CONFIG_LOADER_ARGS
 from tests.recording_runner import RecordingRunner
+from tests.warm_kedro import Started
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENTS = sorted(folder.name for folder in (ROOT / "conf").iterdir() if folder.is_dir())
@@ -33,14 +32,17 @@ def names(pipeline: Pipeline) -> set[str]:
     return {node.name for node in pipeline.nodes}
 
 
-@pytest.fixture(autouse=True)
-def project(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The project without hooks, as kedro-viz loads it: what they refuse and record is tested elsewhere."""
-    monkeypatch.setattr(settings, "HOOKS", ())
-    monkeypatch.chdir(ROOT)
-    bootstrap_project(ROOT)
-    yield
-    monkeypatch.undo()
+@pytest.fixture(autouse=True, scope="module")
+def project() -> Iterator[None]:
+    """The project without hooks, as kedro-viz loads it: what they refuse and record is tested elsewhere.
+
+    Once for all tests: Dynaconf looks through each module for the settings, half a second among a test's many.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(settings, "HOOKS", ())
+        patch.chdir(ROOT)
+        bootstrap_project(ROOT)
+        yield
     bootstrap_project(ROOT)
 
 
@@ -82,14 +84,9 @@ def test_pipelines_that_are_named_run_in_every_environment() -> None:
 
 @pytest.mark.parametrize("env", ["test", "replay"])
 def test_the_registry_is_the_same_in_every_environment(env: str) -> None:
-    listed = subprocess.run(
-        [sys.executable, "-m", "kedro", "registry", "list"],
-        cwd=ROOT,
-        env={**os.environ, "KEDRO_ENV": env},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    bootstrap_project(ROOT)  # a run of pipelines by name has registered no others
+    listed = Started(["kedro", "registry", "list"], ROOT, {**os.environ, "KEDRO_ENV": env}, one_output=False).run(600)
+    assert listed.returncode == 0, listed.stderr
     assert yaml.safe_load(listed.stdout) == sorted(register_pipelines())
     with KedroSession.create(project_path=ROOT, env=env) as session:
         session.load_context()
@@ -113,8 +110,9 @@ def test_parameters_merge_as_kedro_merges_them_but_for_what_is_not_looked_up(env
     arguments = (str(ROOT / "conf"), env, given)
     own = JobConfigLoader(*arguments, **CONFIG_LOADER_ARGS)["parameters"]
     kedro = OmegaConfigLoader(*arguments, **CONFIG_LOADER_ARGS)["parameters"]
-    different = {path for path in {*leaves(own), *leaves(kedro)} if leaves(own).get(path) != leaves(kedro).get(path)}
-    assert {leaves(own).get(path) for path in different} <= {"???"}
+    ours, theirs = leaves(own), leaves(kedro)
+    different = {path for path in {*ours, *theirs} if ours.get(path) != theirs.get(path)}
+    assert {ours.get(path) for path in different} <= {"???"}
     assert list(own) == list(kedro)
     with pytest.raises(MissingConfigException, match="nowhere"):
         JobConfigLoader(str(ROOT / "conf"), "nowhere", **CONFIG_LOADER_ARGS)["parameters"]

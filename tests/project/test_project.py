@@ -22,6 +22,7 @@ from kedro.framework.context import KedroContext
 from kedro.framework.project import pipelines
 from kedro.framework.session import KedroSession
 from kedro.framework.startup import bootstrap_project
+from kedro.io import DataCatalog
 from kedro.pipeline import Pipeline
 from kedro.validation import ParameterValidator
 from kedro.validation.exceptions import ParameterValidationError
@@ -41,6 +42,12 @@ bootstrap_project(ROOT)
 def context(request: pytest.FixtureRequest) -> Iterator[KedroContext]:
     with KedroSession.create(project_path=ROOT, env=request.param) as session:
         yield session.load_context()
+
+
+@pytest.fixture(scope="module")
+def catalog(context: KedroContext) -> DataCatalog:
+    """Made once: a context makes another one each time that it is asked."""
+    return context.catalog
 
 
 _VIZ_LAYERS = ("raw", "intermediate", "primary", "feature", "model input", "models", "model output", "reporting")
@@ -97,8 +104,7 @@ def _edges_of_layers(pipeline: Pipeline, layers: dict[str, int]) -> set[tuple[in
 
 
 @pytest.mark.parametrize("name", sorted(pipelines))
-def test_every_dataset_is_in_the_catalog(context: KedroContext, name: str) -> None:
-    catalog = context.catalog
+def test_every_dataset_is_in_the_catalog(catalog: DataCatalog, name: str) -> None:
     missing = {d for d in pipelines[name].datasets() if not d.startswith("params:") and d not in catalog}
     assert not missing, "a dataset that is not in the catalog lives in memory and is lost"
 

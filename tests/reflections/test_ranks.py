@@ -391,7 +391,7 @@ def killed(tmp_path: Path, built: Built, server: FaultServer, kills: int) -> Non
 
 
 def test_a_kill_loses_no_row_and_doubles_none(tmp_path: Path, built: Built, server: FaultServer) -> None:
-    killed(tmp_path, built, server, 5)
+    killed(tmp_path, built, server, 3)
 
 
 @pytest.mark.slow

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
+import signal
 import sys
 import time
 from contextlib import closing, contextmanager
 from http.client import HTTPConnection
+from pathlib import Path
 
 import torch
 
 from everytoken.generation import jinja_of_marks
 from everytoken.models import LlamaFacts, write_hugging_face
 from tests.generation.talking import END, EOS, LLAMA, MARKS, byte_tokenizer, talking_model
+from tests.warm_kedro import Started
 
 CONTEXT = 100_000  # a greedy reply of this length takes minutes
 NAME = "tiny"
@@ -130,18 +132,13 @@ def serving(model, *options, token=None):
     environment = {name: value for name, value in os.environ.items() if name != "EVERYTOKEN_SERVE_TOKEN"}
     if token is not None:
         environment["EVERYTOKEN_SERVE_TOKEN"] = token
-    process = subprocess.Popen(
-        [*COMMAND, str(model), "--port", "0", "--threads", "1", *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-        start_new_session=True,
-    )
+    command = ["everytoken", "serve", str(model), "--port", "0", "--threads", "1", *options]
+    process = Started(command, Path.cwd(), environment, one_output=False)
     try:
-        line = process.stdout.readline()
-        assert line.startswith(f"{NAME}: http://"), line + process.stderr.read()
+        line = process.first_line()
+        assert line.startswith(f"{NAME}: http://"), (line, *process.communicate())
         yield Server(process, line.split()[1])
     finally:
-        process.kill()
-        process.communicate()
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            process.wait(60)

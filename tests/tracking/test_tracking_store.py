@@ -28,7 +28,8 @@ RACE = """
 import multiprocessing
 import sys
 from pathlib import Path
-import mlflow  # once, before the fork: the import costs far more than what is tried here
+import alembic.migration  # once, before the fork: the imports cost far more than what is tried here
+import mlflow.store.tracking.sqlalchemy_store
 from everytoken.tracking.run import Contents
 from everytoken.tracking.run import TrackedRun
 from everytoken.tracking.opening import TrackingSettings, open_store

@@ -1,4 +1,4 @@
-"""The processes of the tests of distribution: 2 and 4 of them, with either strategy, over the inputs in FOLDER."""
+"""The processes of the tests of distribution: 2 or 4 (SIZE), with either strategy, over the inputs in FOLDER."""
 
 import json
 import os
@@ -10,6 +10,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import torch
+import torch._dynamo  # what an optimiser imports: once, before the ranks are forked
 import torch.distributed as dist
 
 from everytoken.tokens.order.loader import TrainingWindows
@@ -68,10 +69,10 @@ def refuse_pickles(*arguments):
     raise AssertionError("what another process sent was to be unpickled")
 
 
-def work(folder, rank):
+def work(folder, rank, size):
     dist.distributed_c10d._tensor_to_object = refuse_pickles
     for world, strategy in WORLDS:
-        if rank < world:
+        if world == size:
             store = f"file://{folder}/{world}-{strategy}.store"
             dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world)
             scenario(folder, rank, world, strategy)
@@ -81,12 +82,12 @@ def work(folder, rank):
 def main():
     """Fork the ranks, so that torch is imported once; the exit code is 1 if one failed, which ends the others."""
     torch.set_num_threads(1)
-    ranks = {}
-    for rank in range(4):
+    ranks, size = {}, int(sys.argv[2])
+    for rank in range(size):
         child = os.fork()
         if child == 0:
             try:
-                work(Path(sys.argv[1]), rank)
+                work(Path(sys.argv[1]), rank, size)
                 os._exit(0)
             except BaseException:
                 traceback.print_exc()

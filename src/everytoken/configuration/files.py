@@ -6,6 +6,7 @@ None, and the caller asks Kedro's loader, which also has the words for what is w
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -100,7 +101,7 @@ def _of_folder(folder: Path, key: str, shared: Mapping[str, Any]) -> dict[str, A
     tree: dict[str, Any] = {}
     for file in sorted(folder.rglob("*")):
         if _is_of_kind(file.relative_to(folder).parts, key) and file.suffix in _SUFFIXES and file.is_file():
-            found = yaml.load(file.read_text(encoding="utf-8"), _Loader)
+            found = _parsed(file.read_text(encoding="utf-8"))
             if found is None:  # an empty file
                 continue
             if not isinstance(found, dict) or found.keys() & tree.keys():
@@ -108,6 +109,12 @@ def _of_folder(folder: Path, key: str, shared: Mapping[str, Any]) -> dict[str, A
             tree.update(found)
     resolved = {name: _resolved(value, tree, shared) for name, value in tree.items()}
     return {name: value for name, value in resolved.items() if key == "parameters" or not str(name).startswith("_")}
+
+
+@functools.lru_cache(maxsize=256)
+def _parsed(text: str) -> Any:
+    """Return the tree of a file, which nobody may change: a run asks for the same files many times."""
+    return yaml.load(text, _Loader)
 
 
 def _is_of_kind(parts: tuple[str, ...], key: str) -> bool:

@@ -36,14 +36,31 @@ def alone(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def folder(alone, tmp_path_factory):
-    """What 2 and 4 processes did."""
-    folder = alone.held_out.parent
+def two(alone):
+    """The folder with what 2 processes did."""
+    return ranked(alone.held_out.parent, 2)
+
+
+@pytest.fixture(scope="module")
+def four(two):
+    """The folder with what 2 and 4 processes did; those go on from what these left."""
+    return ranked(two, 4)
+
+
+def ranked(folder, world):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "tests.training.ranks", str(folder)]
+    command = [sys.executable, "-m", "tests.training.ranks", str(folder), str(world)]
     done = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
     return folder
+
+
+@pytest.fixture
+def folder(world, request):
+    return request.getfixturevalue("two" if world == 2 else "four")
+
+
+WORLDS_OF_TESTS = [pytest.param(*one, marks=[pytest.mark.slow] if one[0] == 4 else []) for one in WORLDS]
 
 
 def losses(job):
@@ -54,14 +71,14 @@ def history(job):
     return read_records(newest(job).folder / HISTORY_FILE, StepRecord, HISTORY)
 
 
-@pytest.mark.parametrize(("world", "strategy"), WORLDS)
+@pytest.mark.parametrize(("world", "strategy"), WORLDS_OF_TESTS)
 def test_each_step_reads_the_same_samples_for_any_number_of_processes(folder, world, strategy):
     ranks = [json.loads((folder / f"{world}-{strategy}-{rank}.json").read_text())["samples"] for rank in range(world)]
     for step in range(8):
         assert [sample for rank in ranks for sample in rank[step]] == list(range(step * 8, step * 8 + 8))
 
 
-@pytest.mark.parametrize(("world", "strategy"), WORLDS)
+@pytest.mark.parametrize(("world", "strategy"), WORLDS_OF_TESTS)
 def test_losses_are_those_of_one_process(alone, folder, world, strategy):
     whole, _, _ = jobs(folder, world, strategy)
     assert losses(whole) == pytest.approx(losses(alone), abs=1e-5)
@@ -70,7 +87,7 @@ def test_losses_are_those_of_one_process(alone, folder, world, strategy):
     assert [r.loss_tokens for r in history(whole)] == [r.loss_tokens for r in history(alone)]
 
 
-@pytest.mark.parametrize(("world", "strategy"), WORLDS)
+@pytest.mark.parametrize(("world", "strategy"), WORLDS_OF_TESTS)
 def test_held_out_losses_and_samples_are_those_of_one_process(alone, folder, world, strategy):
     def looks(job):
         place = newest(job).folder
@@ -83,13 +100,13 @@ def test_held_out_losses_and_samples_are_those_of_one_process(alone, folder, wor
     assert texts == expected_texts
 
 
-@pytest.mark.parametrize(("world", "strategy"), WORLDS)
+@pytest.mark.parametrize(("world", "strategy"), WORLDS_OF_TESTS)
 def test_a_run_that_was_cut_ends_with_the_bytes_of_one_that_was_not(folder, world, strategy):
     whole, cut, _ = jobs(folder, world, strategy)
     assert file_digests(newest(cut)) == file_digests(newest(whole))
 
 
-@pytest.mark.parametrize(("world", "strategy"), WORLDS)
+@pytest.mark.parametrize(("world", "strategy"), WORLDS_OF_TESTS)
 def test_a_checkpoint_goes_on_with_another_number_of_processes_and_strategy(alone, folder, world, strategy):
     _, _, over = jobs(folder, world, strategy)
     assert losses(over)[:4] == losses(before(folder, world, strategy))[:4]
@@ -100,9 +117,9 @@ def test_a_checkpoint_goes_on_with_another_number_of_processes_and_strategy(alon
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_a_checkpoint_of_two_processes_goes_on_in_one(alone, folder, strategy):
-    job = tiny_job(folder, folder / f"1-from-2-{strategy}", **SHAPE)
-    taken_over(job, jobs(folder, 2, strategy)[0])
+def test_a_checkpoint_of_two_processes_goes_on_in_one(alone, two, strategy):
+    job = tiny_job(two, two / f"1-from-2-{strategy}", **SHAPE)
+    taken_over(job, jobs(two, 2, strategy)[0])
     run_job(job, lambda records: None)
     assert losses(job) == pytest.approx(losses(alone), abs=1e-5)
 

@@ -109,7 +109,7 @@ def count_characters(text: str) -> CharacterCounts:
     if text.isascii():
         classes = np.frombuffer(text.encode("ascii").translate(_ascii_classes()), np.uint8)
     else:
-        classes = _classes().take(np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4"))
+        classes = _classes(np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4"))
     digits, punctuation, whitespace = (
         int(np.count_nonzero(classes == kind)) for kind in (_DIGIT, _PUNCTUATION, _WHITESPACE)
     )
@@ -151,6 +151,7 @@ def check_keep_rates(counts: Mapping[str, RowCounts], min_keep_rates: Mapping[st
 
 
 _DIGIT, _PUNCTUATION, _WHITESPACE = 1, 2, 3
+_UNKNOWN = 255
 
 
 def _class(character: str) -> int:
@@ -161,10 +162,20 @@ def _class(character: str) -> int:
     return _PUNCTUATION if unicodedata.category(character).startswith("P") else 0
 
 
+def _classes(points: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint8]:
+    """Return the class of each code point; those of all 1,114,112 would take a second, so each is asked for once."""
+    known = _known_classes()
+    classes = known.take(points)
+    if classes.max() == _UNKNOWN:
+        new = np.unique(points[classes == _UNKNOWN])
+        known[new] = [_class(chr(point)) for point in new.tolist()]
+        classes = known.take(points)
+    return classes
+
+
 @functools.cache
-def _classes() -> npt.NDArray[np.uint8]:
-    """Return the class of each code point, uint8 (1,114,112,); made once a process."""
-    return np.fromiter(map(_class, map(chr, range(sys.maxunicode + 1))), np.uint8, sys.maxunicode + 1)
+def _known_classes() -> npt.NDArray[np.uint8]:
+    return np.full(sys.maxunicode + 1, _UNKNOWN, np.uint8)
 
 
 @functools.cache
