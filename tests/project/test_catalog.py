@@ -79,6 +79,10 @@ DATASETS = {
         "bits_per_byte_by_source finetuning_loss_curve ingestion_figure loss_curve mixture_by_source "
         "pretraining_loss_curve score_distribution tokens_by_source"
     ),
+    ("HtmlFile", "08_reporting"): (
+        "preflections_page reflection_end_page reflections_page refusal_reflection_page rephrasing_safelm_page "
+        "summaries_page"
+    ),
     ("JsonFile", "06_models"): "chat_format",
     ("JsonFile", "08_reporting"): (
         "annotation_metrics canary_metrics canary_triggers contamination_report evaluation_metrics "
@@ -125,7 +129,13 @@ OTHER_PATHS = {
     "whole_annotated_tokens_when_made": "whole_annotated_tokens",
     "whole_unannotated_tokens_when_made": "whole_unannotated_tokens",
 }
-SUFFIXES = {"CsvFile": ".csv", "FigureFile": ".json", "JsonFile": ".json", "UpstreamFiles": ".json"}
+SUFFIXES = {
+    "CsvFile": ".csv",
+    "FigureFile": ".json",
+    "HtmlFile": ".html",
+    "JsonFile": ".json",
+    "UpstreamFiles": ".json",
+}
 STORED = {"ArtifactFolder", "Checkpoint", "ReleaseFolder", "ShardStore", "TokenStream", "TokenizerFile", "WhenMade"}
 
 
