@@ -20,7 +20,7 @@ from everytoken.reflections.merging import MergedStatistics, columns_schema
 from everytoken.reflections.report import SHOWN_WINDOWS, reflections_page
 from everytoken.shards import Artifact, Inline, Part, Rows, Shards, Store, value_digest, versioned
 from everytoken.tokens import open_tokenizer
-from tests.browser import browser_page
+from tests.corpus.scoring.browser import browser_page
 from tests.reflections.splicing.small_streams import BUDGET, SmallStream, by_the_book, run_rows, small_stream
 from tests.tokens.corpora import EOS
 

@@ -14,7 +14,7 @@ import pytest
 from everytoken.corpus.scoring.audit import CLASS_NAMES
 from everytoken.corpus.scoring.audit_page import MAX_CHARACTERS, label_page
 from everytoken.corpus.scoring.audit_report import read_labels
-from tests.browser import Page, browser_page
+from tests.corpus.scoring.browser import Page, browser_page
 from tests.shards.children import PATIENCE, wait_until
 
 pytestmark = pytest.mark.sensitive
