@@ -61,6 +61,7 @@ DATASETS = {
     ("TokenizerFile", "05_model_input"): "tokenizer",
     ("WhenMade", "05_model_input"): (
         "canary_stream_when_made canary_tokens_when_made raw_shards_when_made reflections_columns_when_made "
+        "reflection_end_columns_when_made refusal_reflection_columns_when_made summaries_columns_when_made "
         "reflected_end_stream_when_made "
         "reflected_refusals_stream_when_made reflected_stream_when_made reflected_summaries_stream_when_made "
         "whole_annotated_tokens_when_made whole_unannotated_tokens_when_made"
@@ -78,6 +79,10 @@ DATASETS = {
     ("FigureFile", "08_reporting"): (
         "bits_per_byte_by_source finetuning_loss_curve ingestion_figure loss_curve mixture_by_source "
         "pretraining_loss_curve score_distribution tokens_by_source"
+    ),
+    ("HtmlFile", "08_reporting"): (
+        "preflections_page reflection_end_page reflections_page refusal_reflection_page rephrasing_safelm_page "
+        "summaries_page"
     ),
     ("JsonFile", "06_models"): "chat_format",
     ("JsonFile", "08_reporting"): (
@@ -97,7 +102,8 @@ PLANS = (  # in memory: what a release compares with the datasets of these names
     "classifications compact_stream contamination document_sketches documents dropped_documents duplicates "
     "evaluation_ngrams exclusions held_out_documents ngram_counts ngram_matches raw_shards scored_documents scorer "
     "selection token_estimates tokenizer unannotated_documents unannotated_tokens upstream_documents "
-    "whole_annotated_tokens whole_unannotated_tokens"
+    "whole_annotated_tokens whole_unannotated_tokens reflected_stream reflected_end_stream reflected_refusals_stream "
+    "reflected_summaries_stream"
 )
 OTHER_PATHS = {
     "canary_documents_when_made": "canary_documents",
@@ -105,6 +111,9 @@ OTHER_PATHS = {
     "canary_tokens_when_made": "canary_tokens",
     "raw_shards_when_made": "raw_shards",
     "reflections_columns_when_made": "reflections_columns",
+    "reflection_end_columns_when_made": "reflection_end_columns",
+    "refusal_reflection_columns_when_made": "refusal_reflection_columns",
+    "summaries_columns_when_made": "summaries_columns",
     "reflected_end_stream_when_made": "reflected_end_stream",
     "reflected_refusals_stream_when_made": "reflected_refusals_stream",
     "reflected_stream_when_made": "reflected_stream",
@@ -125,7 +134,13 @@ OTHER_PATHS = {
     "whole_annotated_tokens_when_made": "whole_annotated_tokens",
     "whole_unannotated_tokens_when_made": "whole_unannotated_tokens",
 }
-SUFFIXES = {"CsvFile": ".csv", "FigureFile": ".json", "JsonFile": ".json", "UpstreamFiles": ".json"}
+SUFFIXES = {
+    "CsvFile": ".csv",
+    "FigureFile": ".json",
+    "HtmlFile": ".html",
+    "JsonFile": ".json",
+    "UpstreamFiles": ".json",
+}
 STORED = {"ArtifactFolder", "Checkpoint", "ReleaseFolder", "ShardStore", "TokenStream", "TokenizerFile", "WhenMade"}
 
 
@@ -165,7 +180,7 @@ def test_every_entry_and_every_factory_is_used(context: KedroContext) -> None:
 def test_what_has_digests_has_a_validator_that_no_load_waits_for(context: KedroContext) -> None:
     catalog = context.catalog
     stored = {name for name in _names() if type(catalog[name]).__name__ in STORED}
-    assert set(catalog.validator_specs) == stored and len(stored) == 85
+    assert set(catalog.validator_specs) == stored and len(stored) == 88
     assert not any(spec.enabled for spec in catalog.validator_specs.values())
 
 

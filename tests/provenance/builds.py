@@ -29,6 +29,7 @@ from everytoken.provenance.releases.recipe_file import recipe_of
 from everytoken.provenance.releases.release import Release, open_release
 from everytoken.settings import CONFIG_LOADER_ARGS
 from everytoken.shards import Artifact, ArtifactStore, Part, Rows, Shards, Store, make_engine, plan_artifact, versioned
+from everytoken.tokens.streams import released_kinds
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXTS = 160
@@ -215,7 +216,7 @@ def release_of(made: Build) -> Release:
         made["tokenizer"],
         made["params:ingestion"],
         parameters,
-        *(made.held.get(name) for name in ("compact_stream", "annotated_stream", "canary_stream", "raw_shards")),
+        *(made.held.get(kind.dataset) for kind in released_kinds()),
     )
     made.save("release", released, "08_reporting")
     return open_release(made.folder / "08_reporting/release")

@@ -27,7 +27,10 @@ from everytoken.shards import canonical_json, engines
 ROOT = Path(__file__).resolve().parents[2]
 _MODELS = {
     name: getattr(models, f"{name.capitalize()}Parameters")
-    for name in ("ingestion", "annotation", "subsampling", "tokenization", "canary", "packing", "release", "expect")
+    for name in (
+        *("ingestion", "annotation", "subsampling", "tokenization", "canary", "packing", "reflection", "release"),
+        "expect",
+    )
 }
 LONG_TITLE = "On the many names that one and the same small harbour town had"
 TOPICS = ("boats", "tides", "salt")

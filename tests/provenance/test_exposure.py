@@ -32,12 +32,12 @@ from everytoken.provenance.lookup.document_records import DocumentRecords, Store
 from everytoken.provenance.lookup.recorded_runs import recorded_run
 from everytoken.provenance.lookup.runs import OpenRun, Run, describe_run, find_run, open_run
 from everytoken.provenance.lookup.stream_documents import documents_of, index_of_stream
-from everytoken.provenance.lookup.token_texts import bytes_of_token
 from everytoken.provenance.trace.batch_page import batch_page
 from everytoken.provenance.trace.steps import token_at, trace_step
 from everytoken.seeds import numpy_generator
 from everytoken.shards import ArtifactStore, plan_artifact
 from everytoken.tokens import open_tokenizer
+from everytoken.tokens.tokenizer.token_texts import bytes_of_token
 from tests.provenance.small_job import EXCLUDED_ROWS
 from tests.provenance.traced_job import STREAMS, TracedJob, make, rows_of, scanned
 

@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 from kedro.pipeline import Pipeline
 
+from everytoken.cli import cli
 from everytoken.cli.rendering import exposure_lines, sequence_lines
 from everytoken.cli.summary import summary_lines
 from everytoken.datasets import TokenStream
@@ -36,10 +39,24 @@ from everytoken.provenance.trace.batch_page import batch_page
 from everytoken.provenance.trace.spans import ReflectionSpan, TakenDownSpan, TextSpan
 from everytoken.provenance.trace.steps import TracedSequence, open_stream, token_at, trace_step, trace_window
 from everytoken.provenance.trace.windows import TracedWindow, trace_windows
-from everytoken.provenance.verification import find_streams, index_checks, release_checks, stored_around
+from everytoken.provenance.verification import (
+    find_streams,
+    index_checks,
+    release_checks,
+    splice_checks,
+    stored_around,
+)
 from everytoken.reflections import find_generation_run
 from everytoken.seeds import numpy_generator
-from everytoken.shards import Artifact, Inline, Shards, Store
+from everytoken.shards import (
+    Artifact,
+    Inline,
+    Shards,
+    Store,
+    artifact_checksum,
+    artifact_ledger_text,
+    artifact_root_digest,
+)
 from everytoken.tokens import EncodingRules, open_encoder
 from everytoken.tokens.checks import verify
 from tests.provenance.reflected_job import BUDGET, RUN, STREAMS, columns_of, make, places_of, rows_of, said_of
@@ -210,6 +227,60 @@ def test_verification_compares_the_tokens_of_each_voice(job: SmallJob, tmp_path:
     assert re.search(message, found["reflections"].text)
 
 
+@pytest.mark.parametrize(
+    ("file", "damage", "message"),
+    [
+        ("reflected.bin", (1, 7), r"window {0} token 7: expected the id {1}, found {2}.*it holds the document {3}"),
+        ("reflection_lengths.npy", None, r"window {0}: its entry of reflection_lengths.npy: expected {1}, found {2}"),
+    ],
+)
+def test_a_stream_is_spliced_again_and_compared(
+    job: SmallJob, tmp_path: Path, file: str, damage: tuple[int, int] | None, message: str
+) -> None:
+    """Also one whose ledger was edited together with its files."""
+    data = Path(shutil.copytree(job.data, tmp_path / "data"))
+    folder = data / "05_model_input/reflected_stream"
+    (check,) = splice_checks(folder, "full", stored_around(folder))
+    said = job.catalog.load("reflected_stream").statistics
+    voices = f"{said['reflection_tokens']['1p']:,} tokens of 1p"
+    assert check.outcome == "passed", check.text
+    assert check.text == f"{said['windows']:,} windows, {said['reflected_windows']:,} reflections, {voices}"
+    assert splice_checks(folder, "sampled", {}) == []
+    window = int(np.flatnonzero(np.load(folder / "reflection_lengths.npy"))[2])
+    if damage is not None:
+        array = np.memmap(folder / file, np.uint16, "r+").reshape(-1, SEQ + 1)
+        array[window, 7] += 1
+        found = int(array[window, 7])
+    else:
+        array = np.load(folder / file, mmap_mode="r+")
+        array[window] += 1
+        found = int(array[window])
+    array.flush()
+    sidecar = pq.read_table(data / "05_model_input/annotated_stream/sidecar.parquet", columns=["doc_id"])
+    expected = message.format(window, found - 1, found, re.escape(repr(sidecar.column(0)[window].as_py())))
+    (check,) = splice_checks(folder, "full", stored_around(folder))
+    assert check.outcome == "failed" and re.search(expected, check.text, re.DOTALL), check.text
+    output = CliRunner().invoke(cli, ["verify", str(folder), "--full"]).output
+    assert re.search(f"FAIL .*spliced again: .*window {window}", output), output
+
+
+def test_a_stream_with_other_numbers_in_its_ledger_or_without_its_columns_is_told(
+    job: SmallJob, tmp_path: Path
+) -> None:
+    data = Path(shutil.copytree(job.data, tmp_path / "data"))
+    folder = data / "05_model_input/reflected_stream"
+    ledger = json.loads((folder / "ledger.json").read_text())
+    ledger["statistics"]["reflection_tokens"] = {"1p": 1}
+    ledger["root_digest"] = artifact_root_digest(ledger["files"], ledger["statistics"])
+    ledger["checksum"] = artifact_checksum(ledger)
+    (folder / "ledger.json").write_text(artifact_ledger_text(ledger))
+    (check,) = splice_checks(folder, "full", stored_around(folder))
+    assert "reflection_tokens in its ledger: expected" in check.text and check.outcome == "failed"
+    _saved(data, [*rows_of(job)[:-1]])
+    (check,) = splice_checks(folder, "full", stored_around(folder))
+    assert check.text == "not checked: its data folder has no columns of its digest" and check.outcome == "not made"
+
+
 def test_the_summary_has_its_row(job: SmallJob) -> None:
     packages = (ingestion, annotation, subsampling, tokenization, provenance, training, evaluation, reflection)
     whole = sum((package.create_pipeline() for package in packages), Pipeline([]))
@@ -257,9 +328,8 @@ def test_reflections_of_another_run_are_refused(job: SmallJob, places: Places, t
         trace_window(DocumentRecords(moved), "reflected", 0, None)
 
 
-def test_a_release_describes_the_annotated_stream_and_no_reflected_one(job: SmallJob) -> None:
+def test_a_release_describes_the_streams_that_were_made(job: SmallJob) -> None:
     job.run(release)
     streams, faults = find_streams(job.release, [job.data / "05_model_input"])
-    assert set(streams) == {"annotated", "compact"} and not faults
+    assert set(streams) == {"annotated", "compact", "reflected"} and not faults
     assert all(check.ok for check in release_checks(job.release, streams, full=True, documents=4, seed=1))
-    assert not [path for path in job.release.rglob("*") if "reflected" in path.name]

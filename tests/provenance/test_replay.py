@@ -60,6 +60,7 @@ from everytoken.provenance.replay.replayed_release import keep_to_release
 from everytoken.provenance.replay.report import require_unmoved
 from everytoken.provenance.replay.upstream_drift import released_plan
 from everytoken.shards import Artifact, ArtifactStore, Store, make_engine
+from everytoken.tokens.streams import released_kinds
 from everytoken.tokens.streams.megatron import open_indexed
 from tests.provenance.builds import ROOT, Build, build, parameters_of, release_of
 from tests.warm_kedro import run_kedro
@@ -151,7 +152,7 @@ def replay(folder: Path, release: Path, own: Mapping[str, Any], *, upto: str = "
     folder.mkdir(parents=True, exist_ok=True)
     replayed = Replay(folder, parameters, workers)
     replayed.run(replay_pipeline(), "02_intermediate")
-    replayed.held |= {"canary_stream_when_made": None, "raw_shards_when_made": None}
+    replayed.held |= {kind.input: None for kind in released_kinds() if kind.is_on_request}
     if upto == "streams":
         replayed.run(tokenization_pipeline(), "05_model_input")
     if upto == "streams" and "packing" in taken:

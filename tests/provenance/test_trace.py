@@ -24,7 +24,6 @@ from everytoken.provenance.lookup.document_records import DocumentRecord, Docume
 from everytoken.provenance.lookup.run_streams import stream_of_run
 from everytoken.provenance.lookup.runs import open_run
 from everytoken.provenance.lookup.stream_documents import documents_of
-from everytoken.provenance.lookup.token_texts import bytes_of_token
 from everytoken.provenance.lookup.upstream_text import UpstreamDocument, read_documents_at
 from everytoken.provenance.trace.spans import NumberedSpan, TakenDownSpan, TextSpan
 from everytoken.provenance.trace.steps import TracedSequence, open_stream, token_at, trace_step, trace_window
@@ -36,6 +35,7 @@ from everytoken.tokens.streams import STREAM_KINDS
 from everytoken.tokens.streams.megatron import WindowWriter, index_header
 from everytoken.tokens.streams.streams_by_path import given_files
 from everytoken.tokens.tokenizer.document_tokenizer import DocumentTokenizer
+from everytoken.tokens.tokenizer.token_texts import bytes_of_token
 from tests.provenance.small_job import EXCLUDED_ROWS
 from tests.provenance.traced_job import HOSTILE, STREAMS, TracedJob, make, windows_of
 

@@ -72,11 +72,17 @@ def test_all_that_decides_a_reply_is_sent() -> None:
         "top_p": 0.9,
         "top_k": 20,
         "presence_penalty": 1.5,
-        "separate_reasoning": False,
         "chat_template_kwargs": {"enable_thinking": False},
     }
     assert facts["model"] == MODEL and facts["owner"] == "tests" and facts["version"] == "0.9.1"
     assert facts["repeats_seed"] is True and facts["thinking"] == {"sent": False, "replies": 1, "with_reasoning": 0}
+
+
+def test_thinking_is_asked_for_in_the_words_of_sglang_too() -> None:
+    with fault_server(lambda *_: "fine") as server:
+        ask(server, thinking=True)
+    assert all(body["separate_reasoning"] is True for body in server.bodies)
+    assert all(body["chat_template_kwargs"] == {"enable_thinking": True} for body in server.bodies)
 
 
 def test_a_server_that_ignores_the_seed_and_thinks_unasked_is_recorded() -> None:

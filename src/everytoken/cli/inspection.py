@@ -87,7 +87,8 @@ def verify_command(
     """Check that documents, streams, indexes, raw shards, tokenizers and models are what was written.
 
     PATHS are their folders, folders that hold such folders, or prefixes of .bin and .idx; without any, what the
-    environment has made. With --full an index is made again and compared. One line a check; the exit code is 1 when one
+    environment has made. With --full indexes and reflected streams are made again
+    and compared. One line a check; the exit code is 1 when one
     does not hold.
 
     Where the first path is a release, it is checked itself, and the streams in the other paths against it. With
@@ -149,7 +150,7 @@ def _verify_published(paths: list[Path], against: str, fetched: Path, full: bool
 
 def _verify_stored(paths: tuple[Path, ...], env: str | None, full: bool) -> None:
     from everytoken.checks import Check
-    from everytoken.provenance.verification import index_checks, is_index, stored_around
+    from everytoken.provenance.verification import index_checks, is_index, is_reflected, splice_checks, stored_around
     from everytoken.shards import LEDGER_FILE
     from everytoken.tokens import StreamError
     from everytoken.tokens.checks import Level, find_stored, stored_bytes, tokenizers_of, verify
@@ -167,14 +168,15 @@ def _verify_stored(paths: tuple[Path, ...], env: str | None, full: bool) -> None
                 printed.add([Check("", "failed", str(error))])
     tokenizers = tokenizers_of(list(stored))
     level: Level = "full" if full else "sampled"
-    around: dict[Path, dict[str, Path]] = {}  # several indexes lie in one data folder
+    around: dict[Path, dict[str, Path]] = {}  # several lie in one data folder
     for path, name in stored.items():
         printed.add(verify(path, level, tokenizers.get(path), with_ledger=not paths, covers=name))
-        if is_index(path):
+        if is_index(path) or is_reflected(path):
             data = path.resolve().parents[1]
             if full and data not in around:
                 around[data] = stored_around(path)
-            printed.add(index_checks(path, level, around.get(data, {}), covers=name))
+            checks = index_checks if is_index(path) else splice_checks
+            printed.add(checks(path, level, around.get(data, {}), covers=name))
         if not (path if path.is_dir() else path.parent).joinpath(LEDGER_FILE).exists() and paths:
             click.echo(f"--    {name}  has no {LEDGER_FILE}: nothing says which digests its files should have")
     for path in kept:

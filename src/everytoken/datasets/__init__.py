@@ -11,7 +11,7 @@ from everytoken.lazy_imports import exports
 if TYPE_CHECKING:
     from everytoken.datasets.artifact import ArtifactFolder, Checkpoint, TokenizerFile, TokenStream
     from everytoken.datasets.dataset_paths import DatasetPaths
-    from everytoken.datasets.files import CsvFile, FigureFile, JsonFile
+    from everytoken.datasets.files import CsvFile, FigureFile, HtmlFile, JsonFile
     from everytoken.datasets.ranked_replies import RankedReplies
     from everytoken.datasets.release_folder import ReleaseFolder
     from everytoken.datasets.shard_store import ShardStore

@@ -1,4 +1,4 @@
-"""Small results in one file: JSON, CSV and plotly, written atomically.
+"""Small results in one file: JSON, CSV, HTML and plotly, written atomically.
 
 The classes of `kedro_datasets` for these formats are of packages that import SQLAlchemy and plotly.express: half a
 second of each run.
@@ -91,6 +91,18 @@ class CsvFile(_OneFile):
 
         table: pd.DataFrame = pd.read_csv(self._filepath, **{**self._load_args, **more})
         return table
+
+
+class HtmlFile(_OneFile):
+    """A page of HTML."""
+
+    def load(self) -> str:
+        """Read the page."""
+        return self._filepath.read_text(encoding="utf-8")
+
+    def save(self, data: str) -> None:
+        """Write the page."""
+        self._write(data)
 
 
 class FigureFile(_OneFile):

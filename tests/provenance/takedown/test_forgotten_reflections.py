@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -208,8 +209,13 @@ def test_the_command_takes_reflections_down_and_says_so(tmp_path: Path, monkeypa
     before = np.fromfile(project.data / "05_model_input/reflected_stream/reflected.bin", np.uint16).reshape(-1, 65)
     row, told = _chosen(project)
     address = Address(told["source"], told["shard_index"], told["row"])
+    page = project.data / "08_reporting/reflections_page.html"
+    counted = re.compile(r"<td>with a reflection</td><td>(\d+)</td>")
+    (shown,) = counted.findall(page.read_text())
     result = project.exclude([str(address)], file="addresses")
     assert result.exit_code == 0, result.output
+    assert counted.findall(page.read_text()) == [str(int(shown) - 1)]
+    assert f"<h3>window {row}:" not in page.read_text()
     assert f"generation run {RUN}: what was generated about 1 rows is removed" in result.output
     after = np.fromfile(project.data / "05_model_input/reflected_stream/reflected.bin", np.uint16).reshape(-1, 65)
     assert np.flatnonzero((before != after).any(axis=1)).tolist() == [row] and len(set(after[row].tolist())) == 1

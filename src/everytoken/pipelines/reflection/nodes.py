@@ -8,7 +8,9 @@ from everytoken.corpus import NOTHING_EXPECTED, ExpectParameters, add_statistics
 from everytoken.parameters import ReflectionParameters, TokenizationParameters
 from everytoken.reflections.merging import MergedStatistics, merge_rank, require_complete
 from everytoken.reflections.ranks import GenerationPlan
+from everytoken.reflections.report import reflections_page
 from everytoken.shards import Artifact, Shards
+from everytoken.tokens.tokenizer import open_tokenizer
 
 
 def generating(run: str) -> Callable[..., GenerationPlan]:
@@ -56,3 +58,25 @@ def report_reflections(columns: Shards, expect: ExpectParameters = NOTHING_EXPEC
         reflection_points=found["with_point"], reflections_usable=found["usable"], reflections_1p=found["with_1p"]
     )
     return found
+
+
+def page_of_columns(run: str) -> Callable[[Shards], str]:
+    """Return the function that writes the page of a run whose texts are columns alone."""
+
+    def show_columns(columns: Shards) -> str:
+        """Say what the columns hold."""
+        return reflections_page(run, columns)
+
+    return show_columns
+
+
+def page_of_stream(run: str) -> Callable[[Shards, Artifact, Artifact, TokenizationParameters], str]:
+    """Return the function that writes the page of a run with a stream."""
+
+    def show_reflections(
+        columns: Shards, stream: Artifact, tokenizer: Artifact, parameters: TokenizationParameters
+    ) -> str:
+        """Say what the columns and the stream hold; show windows with their reflections."""
+        return reflections_page(run, columns, stream, open_tokenizer(tokenizer, parameters.eos_token))
+
+    return show_reflections

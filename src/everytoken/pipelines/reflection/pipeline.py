@@ -6,7 +6,14 @@ A generator writes the columns. Where ``reflection.published`` names files that 
 
 from kedro.pipeline import Node, Pipeline
 
-from everytoken.pipelines.reflection.nodes import generating, merging, report_columns, report_reflections
+from everytoken.pipelines.reflection.nodes import (
+    generating,
+    merging,
+    page_of_columns,
+    page_of_stream,
+    report_columns,
+    report_reflections,
+)
 from everytoken.pipelines.reflection.splicing import splicing_pipeline
 from everytoken.reflections import GENERATION_RUNS
 from everytoken.tokens.streams import STREAM_KINDS
@@ -43,6 +50,7 @@ def _generated(run: str) -> Pipeline:
                 name=f"merge_{run}",
             ),
             _reporting(run),
+            _page(run),
         ]
     )
 
@@ -52,3 +60,12 @@ def _reporting(run: str) -> Node:
     if run != MAIN_RUN:  # of others nothing is published
         return Node(report_columns, columns, metrics, name=f"report_{run}", tags=["report"])
     return Node(report_reflections, [columns, "params:expect"], metrics, name=f"report_{run}", tags=["report"])
+
+
+def _page(run: str) -> Node:
+    """Return the node that shows what a run made, with windows of its stream if it has one."""
+    columns, page, stream = f"{run}_columns", f"{run}_page", GENERATION_RUNS[run].stream
+    if stream is None:
+        return Node(page_of_columns(run), columns, page, name=f"show_{run}", tags=["report"])
+    inputs = [columns, STREAM_KINDS[stream].dataset, "tokenizer", "params:tokenization"]
+    return Node(page_of_stream(run), inputs, page, name=f"show_{run}", tags=["report"])

@@ -97,9 +97,9 @@ def stages_of(nodes: Iterable[Node]) -> list[Stage]:
 
 
 def _makes(kind: StreamKind) -> Pipeline:
-    """Return the nodes that make a stream of a kind."""
+    """Return the nodes that make a stream of a kind; of a reflected one, from columns that a generator wrote."""
     made: Pipeline = import_module(f"everytoken.pipelines.{kind.pipeline}").create_pipeline()
-    return made.to_outputs(kind.dataset)
+    return made.to_outputs(kind.dataset) if kind.base is None else made.only_nodes_with_outputs(kind.dataset)
 
 
 def _planning(pipeline: Pipeline) -> list[Node]:

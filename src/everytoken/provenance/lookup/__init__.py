@@ -40,7 +40,6 @@ if TYPE_CHECKING:
         index_of_stream,
     )
     from everytoken.provenance.lookup.text_search import canary_documents_with_id, documents_containing
-    from everytoken.provenance.lookup.token_texts import bytes_of_token, decoded
     from everytoken.provenance.lookup.upstream_text import UpstreamDocument, read_documents_at
 
 __getattr__, __dir__ = exports(__name__, __file__)

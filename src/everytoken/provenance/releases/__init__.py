@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         CLASSIFICATIONS_FOLDER,
         MANIFEST_FOLDER,
         RECIPE_FILE,
+        REFLECTIONS_FOLDER,
         RELEASE_FORMAT,
         RESCUE_FOLDER,
         SPLITS,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
         open_release,
         read_sums,
     )
+    from everytoken.provenance.releases.released_reflections import why_not_rebuilt
     from everytoken.provenance.releases.released_texts import find_shared_ids
     from everytoken.provenance.releases.roots import guarded_upstreams, is_readable, without_foreign_places
     from everytoken.provenance.releases.stages import (

@@ -11,6 +11,9 @@ from everytoken.shards import Artifact, Shards
 PARAMETERS = "params:"
 """How the names of parameters begin among those of datasets."""
 
+# of how reflections came about, only what decides the bytes of their stream: no server and no file of a machine
+_PUBLISHED_OF = {"params:reflection": {"rows", "splice"}}
+
 
 class Stage(NamedTuple):
     """A step of a job: the datasets and parameters that it reads, and the dataset that it makes."""
@@ -42,4 +45,7 @@ def stored_by(stages: Iterable[Stage], values: Mapping[str, Any]) -> dict[str, S
 def parameters_of(stages: Iterable[Stage], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters that the stages read, by the name of their pipeline, as plain data."""
     names = {name for stage in stages for name in stage.inputs if name.startswith(PARAMETERS)}
-    return {name.removeprefix(PARAMETERS): values[name].model_dump(mode="json") for name in sorted(names)}
+    return {
+        name.removeprefix(PARAMETERS): values[name].model_dump(mode="json", include=_PUBLISHED_OF.get(name))
+        for name in sorted(names)
+    }

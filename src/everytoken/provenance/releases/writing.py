@@ -49,6 +49,7 @@ from everytoken.provenance.releases.release import (
     UPSTREAM_FILE,
     VERIFICATION_FOLDER,
 )
+from everytoken.provenance.releases.released_reflections import withheld_of_stream
 from everytoken.provenance.releases.released_texts import (
     GivenTexts,
     Rescue,
@@ -177,8 +178,10 @@ def write_release(
     scores = _write_classifications(folder / CLASSIFICATIONS_FOLDER, classifications, withheld)
     _link(tokenizer.path(TOKENIZER_FILE), folder / TOKENIZER_PATH)
     described = {name: _write_stream(folder / VERIFICATION_FOLDER / name, name, streams[name]) for name in streams}
-    _write(folder / STREAMS_FILE, canonical_json(described))
     given = ReleasedReflectionStatistics() if reflections is None else _write_reflections(folder, reflections)
+    for name, stream in streams.items():
+        described[name] |= withheld_of_stream(name, stream, given.get("reflections"))
+    _write(folder / STREAMS_FILE, canonical_json(described))
     by_split = {split: _counts(manifests[split]) for split in SPLITS}
     card = dataset_card(
         pretty_name=pretty_name,

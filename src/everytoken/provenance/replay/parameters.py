@@ -7,7 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.releases import TOKENIZER_PATH, Release, is_readable, open_release, without_foreign_places
+from everytoken.provenance.releases import (
+    REFLECTIONS_FOLDER,
+    TOKENIZER_PATH,
+    Release,
+    is_readable,
+    open_release,
+    why_not_rebuilt,
+    without_foreign_places,
+)
 from everytoken.provenance.replay.manifest_files import is_release
 from everytoken.tokens.streams import released_kinds
 
@@ -16,6 +24,7 @@ _OF_THE_MACHINE = {
     "tokenization": ("fetched", "engine", "certificate", "shuffle_memory"),
     "packing": ("shuffle_memory",),
 }
+_REFLECTION, _REFLECTED = "reflection", "reflected"
 # What a parameter was before there was it, where the default is now another one.
 _BEFORE = {"packing": {"cross_document_boundary": True}}
 
@@ -48,10 +57,12 @@ def named_release(parameters: Mapping[str, Any]) -> Release:
 def rebuilding_pipelines(release: Release) -> tuple[str, ...]:
     """Return the pipelines on request that a replay runs: ``packing`` where the release has raw shards.
 
-    Not ``canary``: its documents are in no release, and whoever has them asks for it.
+    Not ``canary``: its documents are in no release, and whoever has them asks for it. Nor one of a reflected stream
+    whose reflections are not all in the release.
     """
     kinds = [kind for kind in released_kinds() if kind.is_on_request and kind.own_documents is None]
-    return tuple(kind.pipeline for kind in kinds if kind.name in release.streams)
+    found = (kind for kind in kinds if kind.name in release.streams and why_not_rebuilt(release, kind.name) is None)
+    return tuple(kind.pipeline for kind in found)
 
 
 def with_released_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,7 +77,21 @@ def with_released_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """
     release, allowed = named_release(parameters), listed_roots(parameters["replay"].get("allow_roots", ()))
     told = [name for name in released_groups() if name in release.recipe["parameters"]]
-    return {**parameters, **{name: _released(release, name, parameters.get(name, {}), allowed) for name in told}}
+    released = {name: _released(release, name, parameters.get(name, {}), allowed) for name in told}
+    if _REFLECTION in released:
+        released[_REFLECTION] = _reflection(release, parameters)
+    return {**parameters, **released}
+
+
+def _reflection(release: Release, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of reflections: those in the release, in place of a generator, where it has them all."""
+    own, told = parameters.get(_REFLECTION, {}), release.parameters(_REFLECTION)
+    if why_not_rebuilt(release, _REFLECTED) is not None or _REFLECTED not in release.streams:
+        return {**own, **told}
+    files = {"kind": "path", "root": str(release.path.absolute() / REFLECTIONS_FOLDER), "pattern": "*.parquet"}
+    generator = release.streams[_REFLECTED]["statistics"].get("generator")
+    published = {"upstream": files, "generator": generator, "memory": parameters["replay"]["memory"]}
+    return {**own, **told, "published": published}
 
 
 def listed_roots(value: Any) -> Any:

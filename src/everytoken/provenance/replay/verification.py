@@ -9,7 +9,7 @@ from typing import TypedDict
 
 from everytoken.checks import Check
 from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.releases import open_release
+from everytoken.provenance.releases import Release, open_release, why_not_rebuilt
 from everytoken.provenance.replay.manifest_files import is_release
 from everytoken.provenance.replay.match import FAULTS
 from everytoken.provenance.replay.report import ReplayMetrics, found_line, release_name
@@ -48,15 +48,20 @@ def compare_streams(
     if not is_release(folder):
         logger.warning("warning: %s describes no streams: nothing is compared", folder)
         return []
-    known = open_release(folder).streams
+    release = open_release(folder)
+    known = release.streams
     made = {name: one.folder for name, one in streams.items() if name in known and one is not None and one.folder}
     checks = release_checks(folder, made, full=full, documents=documents, seed=seed)
-    checks += [Check(name, "not made", f"{_NOT_REBUILT}{_remedy(name)}") for name in sorted(known.keys() - made)]
+    checks += [
+        Check(name, "not made", f"{_NOT_REBUILT}{_remedy(release, name)}") for name in sorted(known.keys() - made)
+    ]
     return [StreamCheck(name=check.name, ok=_OUTCOMES[check.outcome], text=check.text) for check in checks]
 
 
-def _remedy(name: str) -> str:
-    """Return what makes a stream of a release."""
+def _remedy(release: Release, name: str) -> str:
+    """Return what makes a stream of a release, or why nothing does."""
+    if (why := why_not_rebuilt(release, name)) is not None:
+        return why
     kind = STREAM_KINDS.get(name)
     if kind is None or not kind.is_on_request:
         return "run the whole job"

@@ -18,7 +18,6 @@ import numpy as np
 
 from everytoken.html_pages import page_with
 from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.lookup import bytes_of_token, decoded
 from everytoken.provenance.trace.spans import (
     IndexSpan,
     NumberedSpan,
@@ -29,7 +28,7 @@ from everytoken.provenance.trace.spans import (
 )
 from everytoken.provenance.trace.steps import TracedSequence
 from everytoken.shards import write_text
-from everytoken.tokens.tokenizer import DocumentTokenizer
+from everytoken.tokens.tokenizer import DocumentTokenizer, bytes_of_token, decoded
 
 _TEMPLATE = "batch_page.html"
 

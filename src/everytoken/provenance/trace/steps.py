@@ -13,8 +13,6 @@ from everytoken.provenance.lookup import (
     DocumentRecords,
     IndexedStream,
     OpenRun,
-    bytes_of_token,
-    decoded,
     documents_of,
     documents_of_gone,
     folder_of_stream,
@@ -22,7 +20,7 @@ from everytoken.provenance.lookup import (
 from everytoken.provenance.trace.spans import ReflectionSpan, TextSpan, TracedSpan
 from everytoken.provenance.trace.windows import TracedWindow, trace_windows
 from everytoken.tokens.order import DataParameters, WindowStream, open_training_windows
-from everytoken.tokens.tokenizer import DocumentTokenizer
+from everytoken.tokens.tokenizer import DocumentTokenizer, bytes_of_token, decoded
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from everytoken.provenance.verification.indexes import index_checks, is_index, stored_around
     from everytoken.provenance.verification.published_files import PublishedStreams
     from everytoken.provenance.verification.published_streams import published_checks
+    from everytoken.provenance.verification.reflected_streams import is_reflected, splice_checks
     from everytoken.provenance.verification.releases import (
         each_release_check,
         find_streams,

@@ -114,9 +114,14 @@ def chosen_parts(release: Release, count: int | None, seed: int) -> dict[str, li
 
 
 def kind_in_manifests(stream: str) -> StreamKind | None:
-    """Return the kind of a stream whose windows hold documents of one split; None where the manifests have them not."""
+    """Return the kind of a stream whose windows hold documents of one split; None where the manifests have them not.
+
+    A window with a reflection holds more than its document, so none of reflected streams either.
+    """
     kind = STREAM_KINDS.get(stream)
-    return kind if kind is not None and kind.is_of_windows and kind.is_released and kind.split in SPLITS else None
+    if kind is None or not (kind.is_of_windows and kind.is_released) or kind.base is not None:
+        return None
+    return kind if kind.split in SPLITS else None
 
 
 class WindowDocuments:
@@ -150,6 +155,8 @@ class WindowDocuments:
 
     def named(self, stream: str, window: int) -> str:
         """Return in words, a line each, which documents a window holds; empty where the manifests do not have them."""
+        if stream in STREAM_KINDS:
+            stream = STREAM_KINDS[stream].base or stream
         if (kind := kind_in_manifests(stream)) is None:
             return ""
         try:

@@ -56,7 +56,8 @@ class PublishedStreams:
     def __init__(self, reference: str, fetched: Path) -> None:
         self.reference = reference
         self._files = {file.path: file for file in find_files(reference, _upstream(reference), fetched)}
-        named = {kind.name: self._named(f"{kind.name}.idx") for kind in released_kinds() if kind.is_of_windows}
+        kinds = [kind for kind in released_kinds() if kind.is_of_windows and kind.base is None]
+        named = {kind.name: self._named(f"{kind.name}.idx") for kind in kinds}
         self.indexes = {name: paths[0] for name, paths in named.items() if paths}
         if not self.indexes or any(len(paths) > 1 for paths in named.values()):
             raise ProvenanceError(

@@ -19,11 +19,12 @@ from everytoken.reflections.generators.retries import with_retries
 from everytoken.reflections.generators.whole_replies import answer_of, is_too_long
 
 if TYPE_CHECKING:
-    from openai import AsyncOpenAI
+    from openai import APIStatusError, AsyncOpenAI
 
 _TRIAL = ({"role": "user", "content": "Write one sentence about the sea."},)
 _TRIAL_SEED = 20
 _TRIAL_TOKENS = 24
+_SHOWN_BODY = 500  # characters
 _BODY = ("top_k",)  # sampling that OpenAI's own API does not know: it goes into the extra body
 
 
@@ -157,7 +158,7 @@ class OpenAIGenerator:
         except openai.RateLimitError as error:
             raise RequestFailed("rate_limit", str(error)) from error
         except openai.APIStatusError as error:
-            raise self._of_status(error.status_code, str(error)) from error
+            raise self._of_status(error.status_code, _said(error)) from error
         except (openai.APIConnectionError, openai.APIResponseValidationError, ValueError) as error:
             self.check_process()
             cause = error.__cause__ or error
@@ -177,10 +178,17 @@ class OpenAIGenerator:
         sent = {name: value for name, value in self.endpoint.sampling.items() if value is not None}
         body: dict[str, Any] = {name: sent.pop(name) for name in _BODY if name in sent}
         if (thinking := self.endpoint.thinking) is not None:
-            body |= {"separate_reasoning": thinking, "chat_template_kwargs": {"enable_thinking": thinking}}
+            body["chat_template_kwargs"] = {"enable_thinking": thinking}
+            body |= {"separate_reasoning": True} if thinking else {}  # sglang's word: strict servers refuse it
         if most is not None:
             sent["max_tokens"] = most
         return {"model": self.facts["model"], "messages": list(messages), "seed": seed, **sent, "extra_body": body}
 
 
 ReflectionFailure = GeneratorError | RequestFailed
+
+
+def _said(error: APIStatusError) -> str:
+    """Return what a server says of an error, also where it is not in the form of OpenAI."""
+    said, body = str(error), error.response.text[:_SHOWN_BODY].strip()
+    return said if " - " in said or not body else f"{said} - {body}"

@@ -46,6 +46,7 @@ class MergedStatistics(TypedDict):
 
     ``by_status``: rows. ``with_point``: rows to which a point was assigned and of which there is a reply. ``usable``:
     rows with a text. ``with_1p``: rows with a text in the first person. ``tokens``: sums. ``canaries``: by fact.
+    ``failed``: rows without a reply after their last attempt, by the kind of the last failure.
     """
 
     rows: int
@@ -56,6 +57,7 @@ class MergedStatistics(TypedDict):
     surrogates_replaced: int
     tokens: dict[str, int]
     canaries: dict[str, CanaryHits]
+    failed: dict[str, int]
 
 
 def columns_schema(run: GenerationRun) -> pa.Schema:
@@ -113,6 +115,7 @@ class _Merging:
         self._tokens: Counter[str] = Counter(dict.fromkeys(COUNTED_TOKENS, 0))
         self._canaries: dict[str, Counter[str]] = {}
         self._counts: Counter[str] = Counter()
+        self._failed: Counter[str] = Counter()
 
     def batches(self, digest: str) -> Generator[pa.RecordBatch, None, Mapping[str, Any]]:
         lines = LineDigests(self._rank)
@@ -141,7 +144,7 @@ class _Merging:
                 for row, told in enumerate(batch.to_pylist(), start):
                     offset = int(lines.offsets[row - self._rank.first])
                     if offset < 0:
-                        yield self._without_result(row, told, row in failed)
+                        yield self._without_result(row, told, failed.get(row))
                         continue
                     file.seek(offset)
                     yield self._with_result(row, told["doc_id"], parsed(file.readline()))
@@ -158,13 +161,14 @@ class _Merging:
         self._count(status, own, result)
         return {"row": row, "doc_id": doc_id, "status": status, **own}
 
-    def _without_result(self, row: int, told: Mapping[str, Any], is_failed: bool) -> dict[str, Any]:
+    def _without_result(self, row: int, told: Mapping[str, Any], failure: str | None) -> dict[str, Any]:
         if self._run.gate is not None and not told[self._run.gate]:
             status = "gated"
         elif told["token_length"] == 0:
             status = "excluded"
         else:
-            status = "failed" if is_failed else "missing"
+            status = "missing" if failure is None else "failed"
+            self._failed.update([] if failure is None else [failure])
         self._by_status[status] += 1
         return {"row": row, "doc_id": told["doc_id"], "status": status, **self._defaults}
 
@@ -205,6 +209,7 @@ class _Merging:
                 fact: {"documents": hits["documents"], "in_1p": hits["in_1p"], "in_3p": hits["in_3p"]}
                 for fact, hits in sorted(self._canaries.items())
             },
+            "failed": dict(sorted(self._failed.items())),
         }
 
 

@@ -97,6 +97,7 @@ def _rows(
         surrogates_replaced=0,
         tokens=dict.fromkeys(COUNTED_TOKENS, 0),
         canaries={fact: {"documents": count, "in_1p": 0, "in_3p": 0} for fact, count in sorted(canaries.items())},
+        failed={},
     )
 
 

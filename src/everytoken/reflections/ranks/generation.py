@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,7 +106,7 @@ class GenerationPlan:
             done = done_rows(rank.results)
             with _line_files(rank) as writer:
                 if not done.issuperset(range(rank.first, rank.end)):
-                    asyncio.run(self._ask(rank, done, writer))
+                    _run_to_its_end(self._ask(rank, done, writer))
             complete_rank(rank)
 
     async def _ask(self, rank: RankFolder, done: set[int], writer: RankWriter) -> None:
@@ -136,3 +138,14 @@ def _line_files(rank: RankFolder) -> Iterator[RankWriter]:
         yield RankWriter(results, failures)
         results.flush()
         failures.flush()
+
+
+def _run_to_its_end(asking: Coroutine[Any, Any, None]) -> None:
+    """Run it here; in a thread where an event loop runs here already, as in a notebook."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        asyncio.run(asking)
+        return
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(copy_context().run, asyncio.run, asking).result()

@@ -6,6 +6,7 @@ from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
     from everytoken.reflections.splicing.canary_stream import SplicedCanaryStatistics, write_spliced_canary_stream
+    from everytoken.reflections.splicing.compared_windows import compare_reflected_stream
     from everytoken.reflections.splicing.reflected_stream import ReflectedStatistics, write_reflected_stream
     from everytoken.reflections.splicing.reflection_tokens import (
         EncodedReflections,

@@ -96,14 +96,28 @@ def write_reflected_stream(
         )
     open_reflection_encoder(rules, reflection_budget, marker, facts)  # its errors come before any file
     bounds = source.bounds()
-    window, count, total = source.windows().shape[1], bounds[-1], SplicedCounts()
-    pieces = pieces_by_range(columns, bounds, named)
+    window, count = source.windows().shape[1], bounds[-1]
     ranges = ranges.unless_small(count * window * facts.dtype.itemsize)
     with open_windows_in_place(folder / named.kind, window, facts.dtype, count, ARRAYS) as placed:
         job = SpliceJob(source, placed, named, facts, rules, reflection_budget, marker, canaries)
-        tasks = [SpliceRange(job, *pair, own) for pair, own in zip(pairwise(bounds), pieces, strict=True)]
-        for made in ranges(write_range, tasks):
-            total.add(made)
+        return Built(splice_all(job, columns, run, generator, ranges))
+
+
+def splice_all(
+    job: SpliceJob, columns: Shards, run: str, generator: str, ranges: RangeMap = IN_THIS_PROCESS
+) -> ReflectedStatistics:
+    """Give every window to where the job puts them; return the statistics of the stream.
+
+    Raises:
+        ReflectionError: the columns are not of this stream, or the sidecar is not.
+    """
+    source, named, facts, total = job.source, job.named, job.facts, SplicedCounts()
+    bounds = source.bounds()
+    window, count = source.windows().shape[1], bounds[-1]
+    pieces = pieces_by_range(columns, bounds, named)
+    tasks = [SpliceRange(job, *pair, own) for pair, own in zip(pairwise(bounds), pieces, strict=True)]
+    for made in ranges(write_range, tasks):
+        total.add(made)
     padded: PaddedStatistics = {
         "windows": count,
         "tokens": total.tokens.total(),
@@ -112,7 +126,7 @@ def write_reflected_stream(
         "remainder_tokens": 0,
         "tokenizer": facts.recorded,
     }
-    return Built(_statistics(padded, total, named, run, generator, marker))
+    return _statistics(padded, total, named, run, generator, job.marker)
 
 
 def _statistics(

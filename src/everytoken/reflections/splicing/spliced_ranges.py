@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from everytoken.tokens.streams import (
     REFLECTION_LENGTHS_FILE,
     TOKEN_LENGTHS_FILE,
     TokenizerFacts,
-    WindowsInPlace,
     splice,
 )
 from everytoken.tokens.tokenizer import EncodingRules
@@ -45,12 +44,19 @@ class SplicedCounts:
             counted.update(getattr(other, name))
 
 
+class TakesWindows(Protocol):
+    """Where windows go: into the files of a stream, or to be compared with one."""
+
+    def write(self, first: int, windows: np.ndarray, values: Mapping[str, np.ndarray]) -> None:
+        """Take the windows from ``first`` on, (n, window), and their values in each of `ARRAYS`, (n,)."""
+
+
 @dataclass(frozen=True)
 class SpliceJob:
     """What all ranges share."""
 
     source: AnnotatedSource
-    placed: WindowsInPlace
+    placed: TakesWindows
     named: RunColumns
     facts: TokenizerFacts
     rules: EncodingRules

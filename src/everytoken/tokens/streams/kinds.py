@@ -91,7 +91,7 @@ def _reflected(name: str, pipeline: str) -> StreamKind:
         index=f"{name}_index",
         index_pipeline=pipeline,
         is_on_request=True,
-        is_released=False,
+        is_released=True,
         exclusion="rebuild",
         base="annotated",
     )

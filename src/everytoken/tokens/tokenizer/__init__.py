@@ -29,5 +29,6 @@ if TYPE_CHECKING:
         require_claims,
     )
     from everytoken.tokens.tokenizer.text_pieces import PIECE_CHARACTERS, cut_text
+    from everytoken.tokens.tokenizer.token_texts import bytes_of_token, decoded
 
 __getattr__, __dir__ = exports(__name__, __file__)

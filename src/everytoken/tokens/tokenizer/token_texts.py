@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from everytoken.tokens.tokenizer import DocumentTokenizer, byte_symbols
+from everytoken.tokens.tokenizer.document_tokenizer import DocumentTokenizer, byte_symbols
 
 
 def bytes_of_token(tokenizer: DocumentTokenizer, token: int) -> bytes:
