@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from everytoken.models.hugging_face import LlamaFacts, read_facts, read_model, write_hugging_face
     from everytoken.models.language_model import Cache, LanguageModel, TrainingPoint
     from everytoken.models.llama import KeyValueCache, Llama
-    from everytoken.models.parameters import LlamaParameters, ModelParameters
+    from everytoken.models.parameters import ComplexSsdParameters, LlamaParameters, Mamba3Parameters, ModelParameters
     from everytoken.models.sizes import (
         ParameterCounts,
         Precision,

@@ -48,5 +48,74 @@ class LlamaParameters(BaseModel):
         return self
 
 
-# A further family is another member: LlamaParameters | NextParameters. Fields of this type are told apart by `family`.
-ModelParameters = LlamaParameters
+class Mamba3Parameters(BaseModel):
+    """Shape of a Mamba-3 decoder; its head is the embedding.
+
+    ``d_model`` is the width, ``expand`` times as wide is the mixer, in heads of ``head_width`` with a state of
+    ``head_width`` times ``state_width`` and ``rank`` inputs and outputs a token (1: SISO, more: MIMO).
+    ``rotated_share`` of the state dimensions rotate. ``d_ff`` is the hidden width of the SwiGLU. ``chunk`` tokens are
+    computed at once in training; it changes time, memory and the last bits.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    family: Literal["mamba3"]
+    d_model: int = Field(gt=0)
+    n_layers: int = Field(gt=0)
+    expand: int = Field(gt=0)
+    head_width: int = Field(gt=0)
+    state_width: int = Field(gt=1)
+    rank: int = Field(gt=0)
+    rotated_share: Literal[0.5, 1.0]
+    d_ff: int = Field(gt=0)
+    chunk: int = Field(gt=0)
+    norm_eps: float = Field(gt=0, allow_inf_nan=False)
+    init_std: float = Field(gt=0, allow_inf_nan=False)
+
+    @property
+    def n_heads(self) -> int:
+        """Heads of the mixer."""
+        return self.expand * self.d_model // self.head_width
+
+    @property
+    def rotated_pairs(self) -> int:
+        """Pairs of state dimensions that rotate."""
+        return int(self.rotated_share * self.state_width) // 2
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> Self:
+        if self.expand * self.d_model % self.head_width:
+            raise ValueError(
+                f"model.expand * model.d_model = {self.expand * self.d_model} must be a multiple of model.head_width = "
+                f"{self.head_width}; change one of them"
+            )
+        return self
+
+
+class ComplexSsdParameters(BaseModel):
+    """Shape of the decoder that Mamba-3-Lite ships: heads of d_model / n_heads, a complex state of ``state_width``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    family: Literal["complex_ssd_lite"]
+    d_model: int = Field(gt=0)
+    n_layers: int = Field(gt=0)
+    n_heads: int = Field(gt=0)
+    state_width: int = Field(gt=0)
+    d_ff: int = Field(gt=0)
+    chunk: int = Field(gt=0)
+    norm_eps: float = Field(gt=0, allow_inf_nan=False)
+    init_std: float = Field(gt=0, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> Self:
+        if self.d_model % self.n_heads:
+            raise ValueError(
+                f"model.d_model = {self.d_model} must be a multiple of model.n_heads = {self.n_heads}; "
+                "change one of them"
+            )
+        return self
+
+
+# A further family is another member. Fields of this type are told apart by `family`.
+ModelParameters = LlamaParameters | Mamba3Parameters | ComplexSsdParameters
