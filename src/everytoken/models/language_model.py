@@ -98,7 +98,7 @@ class LanguageModel(nn.Module, ABC):
         With a cache, the tokens continue those already in it, and the cache is extended in place. With ``documents``
         (batch, seq) int64, the number of the document of each position, never falling along seq, the states of each
         document are those of this document alone. Raises ``ModelsError`` when cached and new tokens together exceed
-        ``max_seq_len``, and when both a cache and documents are given.
+        ``context``, and when both a cache and documents are given.
         """
 
     @abstractmethod
@@ -153,13 +153,18 @@ class LanguageModel(nn.Module, ABC):
         """Return the number of parameters, the tied embedding counted once."""
         return sum(parameter.numel() for parameter in self.parameters())
 
+    @property
+    def context(self) -> int:
+        """The most tokens of one sequence, cached and new."""
+        return self.max_seq_len
+
     def checked_positions(self, tokens: Tensor, past: int) -> tuple[int, int]:
         """Return the first position of ``tokens`` and the one after the last, or raise if they do not fit."""
         end = past + tokens.shape[-1]
-        if end > self.max_seq_len:
+        if end > self.context:
             raise ModelsError(
                 f"sequence too long: {past} cached + {tokens.shape[-1]} new = {end} tokens, the model was "
-                f"built for at most max_seq_len = {self.max_seq_len}; cut the input or train with a larger seq_length"
+                f"built for at most max_seq_len = {self.context}; cut the input or train with a larger seq_length"
             )
         return past, end
 

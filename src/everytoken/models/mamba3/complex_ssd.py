@@ -55,7 +55,9 @@ class ComplexSsd(nn.Module):
             part.unflatten(-1, (2, self.heads, self.state_width)).unbind(2) for part in (keys, queries)
         )
         keys = torch.cat((key_re * cos + key_im * sin, key_im * cos - key_re * sin), dim=-1)  # B e^{-i phi}
-        queries = torch.cat((query_re * cos - query_im * sin, -query_im * cos - query_re * sin), dim=-1)  # its conjugate
+        queries = torch.cat(
+            (query_re * cos - query_im * sin, -query_im * cos - query_re * sin), dim=-1
+        )  # its conjugate
         ones = torch.ones_like(step)
         before = ones
         if documents is not None:  # the last token of a document is read by none of the next

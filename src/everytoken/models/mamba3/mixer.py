@@ -1,11 +1,11 @@
 """The Mamba-3 layer: a rotating state with the two-point (exponential-trapezoidal) rule, of rank 1 or more.
 
-Symbols: d width, H heads of width P, N state width, R rank, J = pairs of state dimensions that rotate. For each head and
+Symbols: d width, H heads of width P, N state width, R rank, J pairs of state dimensions that rotate. For each head and
 token, with Delta = softplus(dt + bias):
 
     a       = -max(F(a_raw), 1e-4) Delta,     F(x) = 1 + x for x >= 0, 1 / (1 - x) for x < 0
     lambda  = sigmoid(lambda_raw)
-    phi_t   = phi_{t-1} + Delta pi tanh(angle)                          in R^J, shared by no head as Delta is not
+    phi_t   = phi_{t-1} + Delta pi tanh(angle)      in R^J
     k_r     = Rot(phi_t)(norm(B_r) + b_B),   q_r = Rot(phi_t)(norm(C_r) + b_C)
     S_t     = e^a S_{t-1} + (1 - lambda) Delta e^a sum_r v_{r,t-1} k_{r,t-1}^T + lambda Delta sum_r v_{r,t} k_{r,t}^T
     o_r     = S_t q_r + D v_r
@@ -84,7 +84,15 @@ class Mixer(nn.Module):
             following = following * (documents[:, 1:] == documents[:, :-1])[..., None]
         before = rates.now + torch.cat((following, torch.zeros_like(rates.last[:, :1])), dim=1)
         mixed, after = chunked_scan(
-            queries, keys, values, rates.log_decay, before, rates.now, chunk=self.chunk, state=found, documents=documents
+            queries,
+            keys,
+            values,
+            rates.log_decay,
+            before,
+            rates.now,
+            chunk=self.chunk,
+            state=found,
+            documents=documents,
         )
         left = LayerState(phases[:, -1].clone(), after, keys[:, -1].clone(), inputs[:, -1].clone())  # not views of all
         return self._output(mixed, values, gates), left
@@ -101,9 +109,7 @@ class Mixer(nn.Module):
         left = LayerState(phases[:, 0], after, keys[:, 0], inputs[:, 0])
         return self._output(mixed[:, None], values, gates), left
 
-    def _projected(
-        self, x: Tensor, phases: Tensor | None
-    ) -> tuple[Tensor, Tensor, Rates, Tensor, Tensor, Tensor]:
+    def _projected(self, x: Tensor, phases: Tensor | None) -> tuple[Tensor, Tensor, Rates, Tensor, Tensor, Tensor]:
         """Return gates and inputs (batch, seq, heads, P), rates, phases, rotated queries and keys."""
         parts = linear(x.to(self.project_in.dtype), self.project_in).split(self._split, dim=-1)
         gates, inputs, keys, queries = parts[:4]

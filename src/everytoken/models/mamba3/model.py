@@ -67,9 +67,9 @@ class RecurrentModel(LanguageModel):
         self.final_norm = RMSNorm(parameters.d_model, parameters.norm_eps)
 
     @property
-    def context(self) -> None:
-        """None: the state holds any number of tokens."""
-        return None
+    def context(self) -> int:
+        """The largest number that the files of a conversation hold: the state itself has no limit."""
+        return 2**31 - 1
 
     def hidden_states(self, tokens: Tensor, cache: Cache | None = None, documents: Tensor | None = None) -> Tensor:
         """Return the normalised final states (batch, seq, d_model) of int64 tokens (batch, seq)."""
@@ -88,7 +88,9 @@ class RecurrentModel(LanguageModel):
 
     def _extended(self, x: Tensor, cache: Cache) -> Tensor:
         if not isinstance(cache, RecurrentState):
-            raise ModelsError(f"a recurrent model needs its own state (model.new_cache()), found {type(cache).__name__}")
+            raise ModelsError(
+                f"a recurrent model needs its own state (model.new_cache()), found {type(cache).__name__}"
+            )
         for layer, block in enumerate(self.blocks):
             x, cache.layers[layer] = cast(RecurrentBlock, block).extend(x, cache.layers[layer])
         return x

@@ -2,12 +2,11 @@
 
 The recurrence, for a head of width P with a state S of P x N and rank R:
 
-    S_t = exp(a_t) S_{t-1} + (what is before t, with next-token weights) ,    o_{t,r} = S_t q_{t,r}
+    S_t = exp(a_t) S_{t-1} + sum over r of v_{t,r} k_{t,r}^T,    o_{t,r} = S_t q_{t,r}
 
-A token j adds ``v_j k_j^T`` with weight ``now_j`` to what token j reads itself, and ``before_j`` to what later tokens read.
-So the coefficient of (v_j, k_j) in o_t is ``exp(c_t - c_j) before_j`` for j < t, c the running sum of a, and ``now_t`` for
-j = t. Within chunks of Q tokens that is a product of Q R x Q R; between chunks the state is carried on (Dao and Gu 2024,
-section 6).
+Token j adds ``v_j k_j^T``, with weight ``now_j`` for itself and ``before_j`` for later tokens. So the coefficient of
+(v_j, k_j) in o_t is ``exp(c_t - c_j) before_j`` for j < t, c the running sum of a, and ``now_t`` for j = t. Within
+chunks of Q tokens that is a product of Q R x Q R; between chunks the state is carried on (Dao and Gu 2024, section 6).
 """
 
 from __future__ import annotations

@@ -55,4 +55,3 @@ class RecurrentState:
         copied.length = self.length
         copied.layers = [layer and LayerState(*(x if x is None else x.clone() for x in layer)) for layer in self.layers]
         return copied
-
