@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from everytoken.models.hugging_face import LlamaFacts, read_facts, read_model, write_hugging_face
     from everytoken.models.language_model import Cache, LanguageModel, TrainingPoint
     from everytoken.models.llama import KeyValueCache, Llama
-    from everytoken.models.parameters import LlamaParameters, ModelParameters
+    from everytoken.models.open_mythos import LoopCache, OpenMythos
+    from everytoken.models.parameters import LlamaParameters, ModelParameters, OpenMythosParameters
     from everytoken.models.sizes import (
         ParameterCounts,
         Precision,

@@ -12,7 +12,8 @@ from typing import Any
 
 from everytoken.models.language_model import LanguageModel
 from everytoken.models.llama import Llama, initialise_llama
-from everytoken.models.parameters import LlamaParameters, ModelParameters
+from everytoken.models.open_mythos import OpenMythos, initialise_open_mythos
+from everytoken.models.parameters import LlamaParameters, ModelParameters, OpenMythosParameters
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Family:
 
 FAMILIES: Mapping[type[ModelParameters], Family] = {
     LlamaParameters: Family(Llama, initialise_llama),
+    OpenMythosParameters: Family(OpenMythos, initialise_open_mythos),
 }
 
 
