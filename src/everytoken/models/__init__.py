@@ -21,10 +21,11 @@ if TYPE_CHECKING:
         ParameterCounts,
         Precision,
         cache_bytes_per_token,
+        largest_tensor,
         layer_activation_bytes,
         layer_inference_bytes,
         layer_input_bytes,
-        layer_parameter_count,
+        layer_parameter_counts,
         parameter_counts,
     )
 

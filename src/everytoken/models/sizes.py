@@ -30,6 +30,16 @@ class ParameterCounts:
         """All of them."""
         return sum(getattr(self, field.name) for field in fields(self))
 
+    @property
+    def active(self) -> int:
+        """Those that a token uses."""
+        return self.total
+
+    @property
+    def layer_matrices(self) -> int:
+        """Those of the layers that are factors of products."""
+        return self.attention + self.feed_forward
+
 
 def parameter_counts(parameters: ModelParameters, vocab_size: int) -> ParameterCounts:
     """Return V d, the same for an output matrix of its own, L (d (d + 2 g) + d^2), 3 L d f, and (2 L + 1) d."""
@@ -45,17 +55,26 @@ def parameter_counts(parameters: ModelParameters, vocab_size: int) -> ParameterC
             )
 
 
-def layer_parameter_count(parameters: ModelParameters) -> int:
-    """Return the number of parameters of one layer."""
-    counts = parameter_counts(parameters, vocab_size=0)
-    return (counts.total - parameters.d_model) // parameters.n_layers
+def layer_parameter_counts(parameters: ModelParameters) -> tuple[int, ...]:
+    """Return the number of parameters of each layer."""
+    match parameters.family:
+        case "llama":
+            counts = parameter_counts(parameters, vocab_size=0)
+            return ((counts.total - parameters.d_model) // parameters.n_layers,) * parameters.n_layers
 
 
-def layer_activation_bytes(parameters: ModelParameters, precision: Precision, seq_length: int) -> int:
-    """Return the bytes that one layer keeps of one token between its forward and its backward pass, at most.
+def largest_tensor(parameters: ModelParameters, vocab_size: int) -> int:
+    """Return the numbers in the largest of the embeddings and matrices."""
+    match parameters.family:
+        case "llama":
+            return parameters.d_model * max(vocab_size, parameters.d_ff)
 
-    With b bytes a number in products (4 for float32, 2 under bfloat16 autocast, where the residual stream and the norms
-    stay float32):
+
+def layer_activation_bytes(parameters: ModelParameters, precision: Precision, seq_length: int) -> tuple[int, ...]:
+    """Return the bytes that each layer keeps of one token between its forward and its backward pass, at most.
+
+    A layer that runs several times is there as often. With b bytes a number in products (4 for float32, 2 under
+    bfloat16 autocast, where the residual stream and the norms stay float32):
 
     - each of the two norms: its input and its factor, 4 d + 4; the input of the product behind it, b d;
     - attention: the product of which the values are a part, b (d + 2 g); rotated queries and keys, b (d + g); output,
@@ -73,12 +92,14 @@ def layer_activation_bytes(parameters: ModelParameters, precision: Precision, se
             if seq_length <= 8 * (d // heads):
                 seen = (seq_length + min(CPU_BLOCK, seq_length)) // 2
                 attention += number * heads * seen
-            return norms + attention + number * 4 * parameters.d_ff
+            return (norms + attention + number * 4 * parameters.d_ff,) * parameters.n_layers
 
 
-def layer_input_bytes(parameters: ModelParameters) -> int:
-    """Return the bytes of one token's residual stream: all that a layer keeps with activation checkpointing."""
-    return 4 * parameters.d_model
+def layer_input_bytes(parameters: ModelParameters) -> tuple[int, ...]:
+    """Return the bytes that each layer keeps of one token with activation checkpointing: its residual stream."""
+    match parameters.family:
+        case "llama":
+            return (4 * parameters.d_model,) * parameters.n_layers
 
 
 def layer_inference_bytes(parameters: ModelParameters, precision: Precision, *, queries: int, keys: int) -> int:

@@ -274,6 +274,8 @@ class _Speed:
         self._seconds.extend(record.seconds for record in records)
         names = ("step", "loss", "lr", "grad_norm")
         rows = {name: [_number(getattr(record, name)) for record in records] for name in names}
+        for name in records[0].terms:
+            rows[name] = [_number(record.terms[name]) for record in records]
         rows["tokens_per_second"] = [_rounded(rate(self._tokens_per_step, record.seconds), 1) for record in records]
         announce(rows)
 

@@ -72,7 +72,7 @@ def generation_memory(
 
 def _weights(model: ModelParameters, vocab_size: int, precision: Precision) -> dict[str, int]:
     counts = parameter_counts(model, vocab_size)
-    matrices = counts.attention + counts.feed_forward + vocab_size * model.d_model  # the output matrix, tied or not
+    matrices = counts.layer_matrices + vocab_size * model.d_model  # the output matrix, tied or not
     return {
         "parameters": FLOAT32 * counts.total,
         "narrow_weights": BFLOAT16 * matrices if precision == "bfloat16" else 0,
