@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from everytoken.models import OpenMythosParameters
 from everytoken.models.families import build_model
 from everytoken.seeds import numpy_generator
 from everytoken.shards import file_sha256
@@ -28,6 +29,24 @@ from everytoken.training.run.job import TrainingJob
 from tests.models.tiny_llama import LLAMA
 
 VOCAB, SEQ = 61, 12
+MYTHOS = OpenMythosParameters(
+    family="open_mythos",
+    d_model=32,
+    n_heads=4,
+    attention={"kind": "gqa", "n_kv_heads": 2},
+    prelude_layers=1,
+    coda_layers=1,
+    max_loops=3,
+    d_ff=48,
+    experts={"n_experts": 4, "per_token": 2, "shared": 1, "d_ff": 24, "shared_width": 2, "layers": "recurrent"},
+    lora_rank=4,
+    loop_embedding=8,
+    rope_theta=10_000.0,
+    norm_eps=1e-5,
+    halting={"kind": "budget", "depth": 2.0},
+    depth={"kind": "uniform", "least": 1, "most": 3},
+)
+"""A looped block with experts, positions that halt, and another number of loops in each step."""
 EXECUTION = ExecutionParameters(threads=1, precision="float32", matmul_precision="highest")
 TRAINING = {
     "seed": 7,
@@ -164,14 +183,16 @@ def write_inputs(folder):
     write_held_out(folder / "held_out.safetensors", chunks)
 
 
-def tiny_job(inputs, checkpoints, *, run="a" * 64, processes=1, strategy="ddp", every_steps=5, data=DATA, **changes):
+def tiny_job(
+    inputs, checkpoints, *, run="a" * 64, processes=1, strategy="ddp", every_steps=5, data=DATA, model=LLAMA, **changes
+):
     """Return a job over what `write_inputs` wrote to ``inputs``, of 20 steps of 8 windows; ``changes`` of training."""
     parameters = {"steps": 20, "batch_size": 8, "micro_batch_size": 1, **changes}
     return TrainingJob(
         run=run,
         streams={name: inputs / "streams" / name for name in ("compact", "annotated")},
         data=data,
-        model=LLAMA,
+        model=model,
         training=training_parameters(**parameters),
         checkpoints=CheckpointParameters(
             folder=str(checkpoints), every_steps=every_steps, milestone_steps=10, mirror=None
