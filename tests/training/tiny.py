@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from everytoken.models import OpenMythosParameters
 from everytoken.models.families import build_model
 from everytoken.seeds import numpy_generator
 from everytoken.shards import file_sha256
@@ -26,26 +25,11 @@ from everytoken.training.evaluation.held_out import prepare_held_out, write_held
 from everytoken.training.parameters import PeriodicHeldOut, PeriodicSamples
 from everytoken.training.run import session
 from everytoken.training.run.job import TrainingJob
+from tests.models.open_mythos.tiny import BUDGET, shape
 from tests.models.tiny_llama import LLAMA
 
 VOCAB, SEQ = 61, 12
-MYTHOS = OpenMythosParameters(
-    family="open_mythos",
-    d_model=32,
-    n_heads=4,
-    attention={"kind": "gqa", "n_kv_heads": 2},
-    prelude_layers=1,
-    coda_layers=1,
-    max_loops=3,
-    d_ff=48,
-    experts={"n_experts": 4, "per_token": 2, "shared": 1, "d_ff": 24, "shared_width": 2, "layers": "recurrent"},
-    lora_rank=4,
-    loop_embedding=8,
-    rope_theta=10_000.0,
-    norm_eps=1e-5,
-    halting={"kind": "budget", "depth": 2.0},
-    depth={"kind": "uniform", "least": 1, "most": 3},
-)
+MYTHOS = shape(max_loops=3, halting=BUDGET, depth={"kind": "uniform", "least": 1, "most": 3})
 """A looped block with experts, positions that halt, and another number of loops in each step."""
 EXECUTION = ExecutionParameters(threads=1, precision="float32", matmul_precision="highest")
 TRAINING = {
