@@ -32,7 +32,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self, cast
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -178,8 +178,8 @@ class LanguageModel(nn.Module, ABC):
             raise ModelsError("a cache holds one document a row; found numbers of documents too: give one of the two")
 
 
-def recomputed(layer: nn.Module, *arguments: Tensor | None) -> Tensor:
+def recomputed(layer: nn.Module, *arguments: Any) -> Any:
     """Return ``layer(*arguments)``, computed again for its gradient instead of kept; the same bits."""
     from torch.utils.checkpoint import checkpoint
 
-    return cast(Tensor, checkpoint(layer, *arguments, use_reentrant=False, preserve_rng_state=False))
+    return checkpoint(layer, *arguments, use_reentrant=False, preserve_rng_state=False)
