@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         layer_input_bytes,
         layer_parameter_counts,
         parameter_counts,
+        state_bytes,
     )
 
 __getattr__, __dir__ = exports(__name__, __file__)

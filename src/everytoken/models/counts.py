@@ -36,6 +36,19 @@ class ParameterCounts:
 
 
 @dataclass(frozen=True)
+class RecurrentParameterCounts(ParameterCounts):
+    """The same of a model with a recurrent state: ``mixers`` are their matrices, ``rates`` what else they have."""
+
+    mixers: int
+    rates: int
+
+    @property
+    def layer_matrices(self) -> int:
+        """Those of the layers that are factors of products."""
+        return super().layer_matrices + self.mixers
+
+
+@dataclass(frozen=True)
 class SparseParameterCounts(ParameterCounts):
     """The same of a model with experts in a looped block.
 

@@ -230,7 +230,7 @@ class Mamba3Parameters(_Part):
     head_width: int = Field(gt=0)
     state_width: int = Field(gt=1)
     rank: int = Field(gt=0)
-    rotated_share: Literal[0.5, 1.0]
+    rotated_share: float
     d_ff: int = Field(gt=0)
     chunk: int = Field(gt=0)
     norm_eps: float = Field(gt=0, allow_inf_nan=False)
@@ -248,6 +248,8 @@ class Mamba3Parameters(_Part):
 
     @model_validator(mode="after")
     def _heads_divide(self) -> Self:
+        if self.rotated_share not in (0.5, 1.0):
+            raise ValueError(f"model.rotated_share = {self.rotated_share} must be 0.5 or 1.0; change it")
         if self.expand * self.d_model % self.head_width:
             raise ValueError(
                 f"model.expand * model.d_model = {self.expand * self.d_model} must be a multiple of model.head_width = "

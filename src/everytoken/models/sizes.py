@@ -1,13 +1,14 @@
 """How large a model is, from its parameters alone: numbers by kind, and bytes of what a backward pass keeps.
 
 Nothing is built and torch is not imported. Symbols: V tokens, d width, L layers, H heads and G key-value heads of width
-d / H, g = G d / H, f hidden width of the feed-forward. The formulas of the looped family are in
-`everytoken.models.open_mythos.sizes`.
+d / H, g = G d / H, f hidden width of the feed-forward. The formulas of the other families are in
+`everytoken.models.open_mythos.sizes` and `everytoken.models.mamba3.sizes`.
 """
 
 from __future__ import annotations
 
 from everytoken.models.counts import ParameterCounts, Precision, attention_bytes, bytes_of, norm_bytes
+from everytoken.models.mamba3 import sizes as mamba3
 from everytoken.models.open_mythos import sizes as open_mythos
 from everytoken.models.parameters import LlamaParameters, ModelParameters
 
@@ -26,6 +27,8 @@ def parameter_counts(parameters: ModelParameters, vocab_size: int) -> ParameterC
             )
         case "open_mythos":
             return open_mythos.parameter_counts(parameters, vocab_size)
+        case "mamba3" | "complex_ssd_lite":
+            return mamba3.parameter_counts(parameters, vocab_size)
 
 
 def layer_parameter_counts(parameters: ModelParameters) -> tuple[int, ...]:
@@ -36,6 +39,8 @@ def layer_parameter_counts(parameters: ModelParameters) -> tuple[int, ...]:
             return ((counts.total - parameters.d_model) // parameters.n_layers,) * parameters.n_layers
         case "open_mythos":
             return open_mythos.layer_parameter_counts(parameters)
+        case "mamba3" | "complex_ssd_lite":
+            return mamba3.layer_parameter_counts(parameters)
 
 
 def largest_tensor(parameters: ModelParameters, vocab_size: int) -> int:
@@ -45,6 +50,8 @@ def largest_tensor(parameters: ModelParameters, vocab_size: int) -> int:
             return parameters.d_model * max(vocab_size, parameters.d_ff)
         case "open_mythos":
             return open_mythos.largest_tensor(parameters, vocab_size)
+        case "mamba3" | "complex_ssd_lite":
+            return mamba3.largest_tensor(parameters, vocab_size)
 
 
 def layer_activation_bytes(parameters: ModelParameters, precision: Precision, seq_length: int) -> tuple[int, ...]:
@@ -68,6 +75,8 @@ def layer_activation_bytes(parameters: ModelParameters, precision: Precision, se
             return (2 * norm_bytes(precision, d) + attention + feed_forward,) * parameters.n_layers
         case "open_mythos":
             return open_mythos.layer_activation_bytes(parameters, precision, seq_length)
+        case "mamba3" | "complex_ssd_lite":
+            return mamba3.layer_activation_bytes(parameters, precision)
 
 
 def layer_input_bytes(parameters: ModelParameters) -> tuple[int, ...]:
@@ -77,6 +86,8 @@ def layer_input_bytes(parameters: ModelParameters) -> tuple[int, ...]:
             return (4 * parameters.d_model,) * parameters.n_layers
         case "open_mythos":
             return open_mythos.layer_input_bytes(parameters)
+        case "mamba3" | "complex_ssd_lite":
+            return mamba3.layer_input_bytes(parameters)
 
 
 def layer_inference_bytes(parameters: ModelParameters, precision: Precision, *, queries: int, keys: int) -> int:
@@ -99,6 +110,8 @@ def layer_inference_bytes(parameters: ModelParameters, precision: Precision, *, 
             return queries * 3 * 4 * d + max(attention, queries * 4 * number * parameters.d_ff)
         case "open_mythos":
             return open_mythos.layer_inference_bytes(parameters, precision, queries=queries, keys=keys)
+        case "mamba3" | "complex_ssd_lite":
+            return mamba3.layer_inference_bytes(parameters, precision, queries=queries)
 
 
 def cache_bytes_per_token(parameters: ModelParameters, precision: Precision) -> int:
@@ -108,6 +121,17 @@ def cache_bytes_per_token(parameters: ModelParameters, precision: Precision) -> 
             return 2 * parameters.n_layers * bytes_of(precision) * _key_value_width(parameters)
         case "open_mythos":
             return open_mythos.cache_bytes_per_token(parameters, precision)
+        case "mamba3" | "complex_ssd_lite":
+            return 0
+
+
+def state_bytes(parameters: ModelParameters) -> int:
+    """Return the bytes that all layers keep of a sequence whatever its length; beside those of its tokens."""
+    match parameters.family:
+        case "llama" | "open_mythos":
+            return 0
+        case "mamba3" | "complex_ssd_lite":
+            return mamba3.state_bytes(parameters)
 
 
 def _key_value_width(parameters: LlamaParameters) -> int:

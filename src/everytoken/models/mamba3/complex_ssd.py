@@ -45,14 +45,14 @@ class ComplexSsd(nn.Module):
         return self._chunked(x, state, None)
 
     def _chunked(self, x: Tensor, state: LayerState | None, documents: Tensor | None) -> tuple[Tensor, LayerState]:
-        parts = linear(x.to(self.project_in.dtype), self.project_in).split(self._split, dim=-1)
+        parts = torch.split(linear(x.to(self.project_in.dtype), self.project_in), self._split, dim=-1)
         inputs, keys, queries, step = (part.to(torch.promote_types(x.dtype, torch.float32)) for part in parts)
         step = softplus(step)
         turns = (step * self.decay[:, 1]).double().cumsum(1)
         phases = torch.remainder(turns if state is None else turns + state.phases[:, None, :, 0], 2 * math.pi)
         cos, sin = (f(phases).to(step.dtype)[..., None] for f in (torch.cos, torch.sin))
         (key_re, key_im), (query_re, query_im) = (
-            part.unflatten(-1, (2, self.heads, self.state_width)).unbind(2) for part in (keys, queries)
+            part.view(*x.shape[:2], 2, self.heads, self.state_width).unbind(2) for part in (keys, queries)
         )
         keys = torch.cat((key_re * cos + key_im * sin, key_im * cos - key_re * sin), dim=-1)  # B e^{-i phi}
         queries = torch.cat(
@@ -66,7 +66,7 @@ class ComplexSsd(nn.Module):
         mixed, after = chunked_scan(
             queries[..., None, :],
             keys[..., None, :],
-            inputs.unflatten(-1, (self.heads, 1, self.width)),
+            inputs.view(*x.shape[:2], self.heads, 1, self.width),
             step * self.decay[:, 0],
             before,
             ones,

@@ -111,15 +111,15 @@ class Mixer(nn.Module):
 
     def _projected(self, x: Tensor, phases: Tensor | None) -> tuple[Tensor, Tensor, Rates, Tensor, Tensor, Tensor]:
         """Return gates and inputs (batch, seq, heads, P), rates, phases, rotated queries and keys."""
-        parts = linear(x.to(self.project_in.dtype), self.project_in).split(self._split, dim=-1)
+        parts = torch.split(linear(x.to(self.project_in.dtype), self.project_in), self._split, dim=-1)
         gates, inputs, keys, queries = parts[:4]
         step, decay, share, angles = (_wide(part) for part in parts[4:])
         rates = self._rates(step, decay, share)
-        gates, inputs = (part.unflatten(-1, (self.heads, self.width)) for part in (gates, inputs))
+        gates, inputs = (part.view(*x.shape[:2], self.heads, self.width) for part in (gates, inputs))
         phases = turned(phases, rates.step, angles)
         cos, sin = (f(phases).to(rates.step.dtype)[..., None, :] for f in (torch.cos, torch.sin))
         queries, keys = (
-            rotated(norm(part.unflatten(-1, (self.rank, self.state_width)))[:, :, None] + bias, cos, sin)
+            rotated(norm(part.view(*x.shape[:2], self.rank, self.state_width))[:, :, None] + bias, cos, sin)
             for part, norm, bias in (
                 (queries, self.query_norm, self.query_bias),
                 (keys, self.key_norm, self.key_bias),
@@ -169,7 +169,7 @@ def turned(before: Tensor | None, step: Tensor, angles: Tensor) -> Tensor:
 def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate the pairs (x_i, x_{i + J}), i < J, of x (.., N) by angles whose cos and sin (.., J) broadcast to x."""
     pairs = cos.shape[-1]
-    first, second, rest = x.split([pairs, pairs, x.shape[-1] - 2 * pairs], dim=-1)
+    first, second, rest = torch.split(x, [pairs, pairs, x.shape[-1] - 2 * pairs], dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin, rest), dim=-1)
 
 

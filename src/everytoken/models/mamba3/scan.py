@@ -54,12 +54,14 @@ def chunked_scan(
         first = torch.cat((torch.full_like(last[:, :1], -1), last[:, :-1]), dim=1)  # of the token before the chunk
         weights = weights * (numbers[..., :, None] == numbers[..., None, :])
         to_end, from_start, kept = to_end * (numbers == last), from_start * (numbers == first), kept * (last == first)
-    scores = (queries @ keys.transpose(-1, -2)).unflatten(-1, (chunk, rank)).unflatten(-3, (chunk, rank))
-    mixed = (scores * weights[..., :, None, :, None]).flatten(-2).flatten(-3, -2) @ values
+    scores = queries @ keys.transpose(-1, -2)  # (batch, chunks, heads, Q rank, Q rank)
+    by_token = scores.view(*scores.shape[:3], chunk, rank, chunk, rank) * weights[..., :, None, :, None]
+    mixed = by_token.view_as(scores) @ values
     added = (values * _each_rank(to_end, rank)).transpose(-1, -2) @ keys  # (batch, chunks, heads, P, N)
     found, state = _carried(added, kept[..., None], state)
     mixed = mixed + (queries @ found.transpose(-1, -2)) * _each_rank(from_start, rank)
-    return mixed.unflatten(3, (chunk, rank)).transpose(2, 3).flatten(1, 2)[:, :seq], state
+    mixed = mixed.reshape(*mixed.shape[:3], chunk, rank, -1)
+    return mixed.transpose(2, 3).flatten(1, 2)[:, :seq], state
 
 
 def _chunks(x: Tensor, chunk: int, repeat_last: bool = False) -> Tensor:
@@ -72,7 +74,7 @@ def _chunks(x: Tensor, chunk: int, repeat_last: bool = False) -> Tensor:
         x = torch.cat((x, x[:, -1:].expand(-1, missing, -1)), dim=1)
     elif missing:
         x = pad(x, (0, 0) * (x.ndim - 2) + (0, missing))
-    return x.unflatten(1, (-1, chunk)).transpose(2, 3)
+    return x.reshape(x.shape[0], -1, chunk, *x.shape[2:]).transpose(2, 3)
 
 
 def _weights(decays: Tensor, before: Tensor, now: Tensor) -> Tensor:

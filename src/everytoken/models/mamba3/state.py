@@ -22,6 +22,11 @@ class LayerState(NamedTuple):
     keys: Tensor | None = None
     inputs: Tensor | None = None
 
+    def copied(self) -> LayerState:
+        """Return a copy that shares no tensor with this one."""
+        keys, inputs = (None if last is None else last.clone() for last in (self.keys, self.inputs))
+        return LayerState(self.phases.clone(), self.state.clone(), keys, inputs)
+
     @property
     def tensors(self) -> list[Tensor]:
         """Its tensors."""
@@ -53,5 +58,5 @@ class RecurrentState:
         """Return a copy that shares no tensor with this one."""
         copied = RecurrentState(len(self.layers))
         copied.length = self.length
-        copied.layers = [layer and LayerState(*(x if x is None else x.clone() for x in layer)) for layer in self.layers]
+        copied.layers = [layer and layer.copied() for layer in self.layers]
         return copied
