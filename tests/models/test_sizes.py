@@ -8,9 +8,9 @@ import yaml
 
 from everytoken.models import LlamaParameters
 from everytoken.models.causal_attention import BLOCK
+from everytoken.models.counts import CPU_BLOCK
 from everytoken.models.families import build_model, empty_model
 from everytoken.models.sizes import (
-    CPU_BLOCK,
     layer_activation_bytes,
     layer_parameter_counts,
     parameter_counts,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
+    from everytoken.models.counts import ParameterCounts, Precision
     from everytoken.models.errors import ModelsError
     from everytoken.models.families import build_model, empty_model
     from everytoken.models.gguf import GgufFile
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from everytoken.models.open_mythos import LoopCache, OpenMythos
     from everytoken.models.parameters import LlamaParameters, ModelParameters, OpenMythosParameters
     from everytoken.models.sizes import (
-        ParameterCounts,
-        Precision,
         cache_bytes_per_token,
         largest_tensor,
         layer_activation_bytes,

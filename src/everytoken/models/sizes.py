@@ -1,44 +1,15 @@
 """How large a model is, from its parameters alone: numbers by kind, and bytes of what a backward pass keeps.
 
 Nothing is built and torch is not imported. Symbols: V tokens, d width, L layers, H heads and G key-value heads of width
-d / H, g = G d / H, f hidden width of the feed-forward.
+d / H, g = G d / H, f hidden width of the feed-forward. The formulas of the looped family are in
+`everytoken.models.open_mythos.sizes`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Literal
-
-from everytoken.models.parameters import ModelParameters
-
-Precision = Literal["float32", "bfloat16"]
-CPU_BLOCK = 64  # queries of a block in everytoken.models.causal_attention
-
-
-@dataclass(frozen=True)
-class ParameterCounts:
-    """Numbers of parameters by kind; ``output`` is 0 where the output matrix is the embedding."""
-
-    embedding: int
-    output: int
-    attention: int
-    feed_forward: int
-    norms: int
-
-    @property
-    def total(self) -> int:
-        """All of them."""
-        return sum(getattr(self, field.name) for field in fields(self))
-
-    @property
-    def active(self) -> int:
-        """Those that a token uses."""
-        return self.total
-
-    @property
-    def layer_matrices(self) -> int:
-        """Those of the layers that are factors of products."""
-        return self.attention + self.feed_forward
+from everytoken.models.counts import ParameterCounts, Precision, attention_bytes, bytes_of, norm_bytes
+from everytoken.models.open_mythos import sizes as open_mythos
+from everytoken.models.parameters import LlamaParameters, ModelParameters
 
 
 def parameter_counts(parameters: ModelParameters, vocab_size: int) -> ParameterCounts:
@@ -53,6 +24,8 @@ def parameter_counts(parameters: ModelParameters, vocab_size: int) -> ParameterC
                 feed_forward=layers * 3 * d * parameters.d_ff,
                 norms=(2 * layers + 1) * d,
             )
+        case "open_mythos":
+            return open_mythos.parameter_counts(parameters, vocab_size)
 
 
 def layer_parameter_counts(parameters: ModelParameters) -> tuple[int, ...]:
@@ -61,6 +34,8 @@ def layer_parameter_counts(parameters: ModelParameters) -> tuple[int, ...]:
         case "llama":
             counts = parameter_counts(parameters, vocab_size=0)
             return ((counts.total - parameters.d_model) // parameters.n_layers,) * parameters.n_layers
+        case "open_mythos":
+            return open_mythos.layer_parameter_counts(parameters)
 
 
 def largest_tensor(parameters: ModelParameters, vocab_size: int) -> int:
@@ -68,6 +43,8 @@ def largest_tensor(parameters: ModelParameters, vocab_size: int) -> int:
     match parameters.family:
         case "llama":
             return parameters.d_model * max(vocab_size, parameters.d_ff)
+        case "open_mythos":
+            return open_mythos.largest_tensor(parameters, vocab_size)
 
 
 def layer_activation_bytes(parameters: ModelParameters, precision: Precision, seq_length: int) -> tuple[int, ...]:
@@ -86,13 +63,11 @@ def layer_activation_bytes(parameters: ModelParameters, precision: Precision, se
     match parameters.family:
         case "llama":
             d, g, heads = parameters.d_model, _key_value_width(parameters), parameters.n_heads
-            number = 4 if precision == "float32" else 2
-            norms = 2 * (4 * d + 4 + number * d)
-            attention = number * (4 * d + 3 * g) + 4 * heads
-            if seq_length <= 8 * (d // heads):
-                seen = (seq_length + min(CPU_BLOCK, seq_length)) // 2
-                attention += number * heads * seen
-            return (norms + attention + number * 4 * parameters.d_ff,) * parameters.n_layers
+            attention = attention_bytes(precision, d=d, g=g, heads=heads, seq_length=seq_length)
+            feed_forward = 4 * bytes_of(precision) * parameters.d_ff
+            return (2 * norm_bytes(precision, d) + attention + feed_forward,) * parameters.n_layers
+        case "open_mythos":
+            return open_mythos.layer_activation_bytes(parameters, precision, seq_length)
 
 
 def layer_input_bytes(parameters: ModelParameters) -> tuple[int, ...]:
@@ -100,6 +75,8 @@ def layer_input_bytes(parameters: ModelParameters) -> tuple[int, ...]:
     match parameters.family:
         case "llama":
             return (4 * parameters.d_model,) * parameters.n_layers
+        case "open_mythos":
+            return open_mythos.layer_input_bytes(parameters)
 
 
 def layer_inference_bytes(parameters: ModelParameters, precision: Precision, *, queries: int, keys: int) -> int:
@@ -115,20 +92,23 @@ def layer_inference_bytes(parameters: ModelParameters, precision: Precision, *, 
     """
     match parameters.family:
         case "llama":
-            number = 4 if precision == "float32" else 2
+            number = bytes_of(precision)
             d, g = parameters.d_model, _key_value_width(parameters)
             scores = queries * keys * (2 * parameters.n_heads * number + number + 1) + keys * 2 * number * d
             attention = queries * 3 * number * (d + 2 * g) + scores
             return queries * 3 * 4 * d + max(attention, queries * 4 * number * parameters.d_ff)
+        case "open_mythos":
+            return open_mythos.layer_inference_bytes(parameters, precision, queries=queries, keys=keys)
 
 
 def cache_bytes_per_token(parameters: ModelParameters, precision: Precision) -> int:
     """Return the bytes of one token in the cache of all layers: its keys and values, ``2 L b g``."""
     match parameters.family:
         case "llama":
-            number = 4 if precision == "float32" else 2
-            return 2 * parameters.n_layers * number * _key_value_width(parameters)
+            return 2 * parameters.n_layers * bytes_of(precision) * _key_value_width(parameters)
+        case "open_mythos":
+            return open_mythos.cache_bytes_per_token(parameters, precision)
 
 
-def _key_value_width(parameters: ModelParameters) -> int:
+def _key_value_width(parameters: LlamaParameters) -> int:
     return parameters.n_kv_heads * (parameters.d_model // parameters.n_heads)
