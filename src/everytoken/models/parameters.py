@@ -74,6 +74,14 @@ class LatentAttentionParameters(_Part):
     rope: int = Field(gt=0, multiple_of=2)
     v: int = Field(gt=0)
 
+    @model_validator(mode="after")
+    def _values_fit(self) -> Self:
+        if self.v > self.nope + self.rope:
+            raise ValueError(
+                f"attention.v = {self.v} exceeds attention.nope + attention.rope = {self.nope + self.rope}; lower it"
+            )
+        return self
+
 
 class ExpertsParameters(_Part):
     """A sparse feed-forward: ``per_token`` of ``n_experts`` SwiGLUs of hidden width ``d_ff``, and ``shared`` ones.

@@ -53,7 +53,7 @@ def lively(model: OpenMythos, seed: int = 0) -> OpenMythos:
     model.double()
     for name, parameter in model.named_parameters():
         generator = torch_generator(seed, "lively", name)
-        std = 0.6 if name.endswith("halting.weight") else 0.3
+        std = 0.6 if name.endswith("halting.weight") else 0.25
         if parameter.ndim > 1 or name.endswith(("halting.weight", "injection.a")):
             parameter.normal_(0.0, std, generator=generator)
         elif name.endswith("halting.bias"):

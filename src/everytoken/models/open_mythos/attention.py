@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import pad, scaled_dot_product_attention
 
 from everytoken.models.causal_attention import causal_attention
 from everytoken.models.elementwise import RMSNorm, rotate
@@ -106,8 +106,9 @@ class LatentAttention(nn.Module):
         heads = in_dtype_of(self.key_value_up, latent).view(*latent.shape[:2], self.n_heads, -1)
         plain, values = torch.split(heads, [p.nope, p.v], dim=-1)
         keys = torch.cat((plain, key.unsqueeze(2).expand(-1, -1, self.n_heads, -1).to(plain.dtype)), dim=-1)
-        mixed = _masked(queries, keys, values, visible)
-        return in_dtype_of(self.output, mixed.flatten(2))
+        values = pad(values, (0, p.nope + p.rope - p.v))  # kernels without a matrix of all scores want equal widths
+        mixed = _causal(queries, keys, values) if visible is None else _masked(queries, keys, values, visible)
+        return in_dtype_of(self.output, mixed[..., : p.v].flatten(2))
 
     def absorbed(self, queries: Tensor, memory: Memory) -> Tensor:
         """Return what `attend` does for one query (batch, 1, n_heads, nope + rope) that sees the whole memory."""

@@ -89,11 +89,14 @@ def _experts(rows: Tensor, sizes: Tensor, gate_up: Tensor, down: Tensor) -> Tens
     """Return SwiGLU (m, d) of rows (m, d) sorted by expert, of which expert e has ``sizes[e]``."""
     if len(gate_up) <= FEW_EXPERTS:
         return one_by_one(rows, sizes, gate_up, down)
-    return (grouped if _can_group(rows) else padded)(rows, sizes, gate_up, down)
+    return (grouped if _can_group(rows, down) else padded)(rows, sizes, gate_up, down)
 
 
-def _can_group(rows: Tensor) -> bool:
+def _can_group(rows: Tensor, down: Tensor) -> bool:
+    """Return whether torch's kernel takes these: rows of d and f numbers have to be multiples of 16 bytes."""
     if torch.compiler.is_compiling() or rows.dtype not in (torch.float32, torch.bfloat16):
+        return False
+    if any(width * rows.element_size() % 16 for width in down.shape[1:]):
         return False
     if rows.device.type == "cuda":
         return rows.dtype == torch.bfloat16 and torch.cuda.get_device_capability(rows.device) >= (8, 0)
