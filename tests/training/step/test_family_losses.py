@@ -10,15 +10,18 @@ from torch.nn.functional import cross_entropy
 
 from everytoken.measurements import listening
 from everytoken.models import TrainingPoint
+from everytoken.models.families import build_model
 from everytoken.models.llama import Llama, initialise_llama
+from everytoken.training.checkpoints import model_tensors
+from everytoken.training.checkpoints.model import tensors_sha256
 from everytoken.training.errors import CheckpointError, NonFiniteError
 from everytoken.training.run.artifacts import _Speed
 from everytoken.training.run.progress import with_progress
 from everytoken.training.step.history import HISTORY, StepHistory, StepRecord, term_names
-from everytoken.training.step.loop import make_optimizer, train_steps
+from everytoken.training.step.loop import make_optimizer, prepare, train_steps
 from everytoken.training.step.objective import Objective
 from tests.models.tiny_llama import LLAMA
-from tests.training.tiny import SEQ, VOCAB, random_batches, training_parameters
+from tests.training.tiny import MYTHOS, SEQ, VOCAB, random_batches, training_parameters
 
 
 class Counting(Llama):
@@ -114,6 +117,32 @@ def test_a_forward_pass_knows_the_seed_and_the_step_wherever_the_run_was_cut():
 
     assert places(4) == [TrainingPoint(7, 0, 6), TrainingPoint(7, 4, 6), None, TrainingPoint(7, 5, 6), None]
     assert places(0)[0] == TrainingPoint(7, 0, 6)  # a restart prepares itself as the beginning did
+
+
+def looped(**changes):
+    """Return the looped family of the tests after 6 steps, and what they did without their seconds."""
+    model = build_model(MYTHOS, vocab_size=VOCAB, max_seq_len=SEQ, seed=1)
+    parameters = training_parameters(**changes)
+    module = prepare(model, parameters)
+    records = train_steps(
+        model, make_optimizer(model, parameters), random_batches(), parameters, first_step=0, module=module
+    )
+    return model, [(record.loss, record.terms, record.grad_norm) for record in records]
+
+
+def test_what_is_computed_again_for_its_gradient_is_counted_once():
+    (plain, expected), (again, found) = looped(), looped(activation_checkpointing=True)
+    assert found == expected
+    assert plain.core.block.feed_forward.bias.abs().max() > 0.005, "it has moved"
+    assert tensors_sha256(model_tensors(again)) == tensors_sha256(model_tensors(plain))
+
+
+def test_loops_and_routers_do_not_depend_on_the_micro_batch_size():
+    (whole, expected), (parts, found) = looped(), looped(micro_batch_size=1)
+    for (loss, terms, norm), (other_loss, other_terms, other_norm) in zip(expected, found, strict=True):
+        assert other_loss == pytest.approx(loss, rel=1e-5) and other_norm == pytest.approx(norm, rel=1e-3)
+        assert other_terms == pytest.approx(terms, rel=1e-3, abs=1e-6)
+    assert torch.allclose(whole.core.block.feed_forward.bias, parts.core.block.feed_forward.bias, atol=1e-6)
 
 
 class NotFinite(Objective):
