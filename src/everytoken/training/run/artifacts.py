@@ -380,6 +380,8 @@ def generate_texts(
 ) -> Built:
     """Continue each prompt; write ``generations.json``: a list of ``{prompt, text, tokens, finish}``.
 
+    A model that loops a block also has ``loops``, the mean number behind a token.
+
     Args:
         folder: an empty folder.
         eos_token: the token that ends documents.
@@ -394,7 +396,10 @@ def generate_texts(
     model = load_model(_folder(checkpoint)).to(open_device(generation.device))
     encoder = open_encoder(EncodingRules(tokenizer, eos_token, "control"))  # a prompt may name them
     with _of_training(checkpoint):
-        texts = [asdict(text) for text in generate(model, encoder, generation)]
+        texts = [
+            {name: value for name, value in asdict(text).items() if value is not None}
+            for text in generate(model, encoder, generation)
+        ]
     _write_json(folder / GENERATIONS_FILE, texts)
     return Built(
         statistics=GeneratedStatistics(prompts=len(texts), tokens=sum(len(text["tokens"]) for text in texts)),
