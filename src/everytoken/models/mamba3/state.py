@@ -37,6 +37,7 @@ class RecurrentState:
     """The states of all layers after ``length`` tokens; it cannot go back to fewer."""
 
     can_truncate = False
+    taken = None  # no block is looped
 
     def __init__(self, n_layers: int) -> None:
         self.length = 0
