@@ -27,9 +27,10 @@ class TokenLoops(TypedDict):
 class LoopFigures(TypedDict):
     """What the loops of a model do; keys are numbers of loops, or of the loop from 1.
 
-    ``loss``: nats a token with so many loops; the rest is at the number that the model was built for. ``halted_after``:
-    positions that took so many. ``load``: share of each expert, from 1, in the choices. ``load_ratio``: the largest over
-    the mean. ``router_entropy``: nats a position. ``by_token``: the most frequent tokens, the longest first.
+    ``loss``: nats a token with so many loops; the rest is at the number that the model was built for.
+    ``halted_after``: positions that took so many. ``load``: share of each expert, from 1, in the choices.
+    ``load_ratio``: the largest over the mean. ``router_entropy``: nats a position. ``by_token``: the most frequent
+    tokens, the longest first.
     """
 
     positions: int
