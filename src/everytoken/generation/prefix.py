@@ -49,6 +49,11 @@ class PrefixReader:
         """How many tokens fit into the model's context after those that were read."""
         return self._model.max_seq_len - self._reading.length
 
+    def mean_loops(self, first: int) -> float | None:
+        """Return how many loops the tokens from ``first`` on took; None where the model loops no block."""
+        taken = self._reading.taken
+        return None if taken is None else float(taken[0, first:].double().mean())
+
     def shared(self, tokens: Sequence[int]) -> int:
         """Return how many of the tokens need not be read again."""
         equal = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(self._blocks, tokens[:-1], strict=False)))

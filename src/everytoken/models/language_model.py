@@ -49,6 +49,10 @@ class Cache(Protocol):
     length: int
 
     @property
+    def taken(self) -> Tensor | None:
+        """Loops that each token took, (batch, length) int64; None where no block is looped."""
+
+    @property
     def bytes(self) -> int:
         """Bytes of its tensors."""
 
@@ -90,6 +94,15 @@ class LanguageModel(nn.Module, ABC):
             raise ModelsError(f"vocab_size and max_seq_len must be at least 1, found {vocab_size} and {max_seq_len}")
         self.vocab_size = vocab_size
         self.max_seq_len = max_seq_len
+
+    @property
+    def loops(self) -> int | None:
+        """How often a looped block is run at most outside training; None where no block is looped."""
+        return None
+
+    @loops.setter
+    def loops(self, loops: int) -> None:
+        raise ModelsError("this family runs each layer once: only a model that loops a block takes a number of loops")
 
     @abstractmethod
     def hidden_states(self, tokens: Tensor, cache: Cache | None = None, documents: Tensor | None = None) -> Tensor:
