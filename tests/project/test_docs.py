@@ -20,7 +20,7 @@ from benchmarks.gpu_memory import tables
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "everytoken"
 ARCHITECTURE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md"), *ROOT.glob("conf/*.md")])
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("conf/*.md")])
 NOTEBOOKS = sorted(ROOT.glob("notebooks/*.ipynb"))
 bootstrap_project(ROOT)
 

@@ -8,8 +8,8 @@ d / H, g = G d / H, f hidden width of the feed-forward. The formulas of the othe
 from __future__ import annotations
 
 from everytoken.models.counts import ParameterCounts, Precision, attention_bytes, bytes_of, norm_bytes
-from everytoken.models.mamba3 import sizes as mamba3
-from everytoken.models.open_mythos import sizes as open_mythos
+from everytoken.models.mamba3 import RecurrentSizes
+from everytoken.models.open_mythos import OpenMythosSizes
 from everytoken.models.parameters import LlamaParameters, ModelParameters
 
 
@@ -26,9 +26,9 @@ def parameter_counts(parameters: ModelParameters, vocab_size: int) -> ParameterC
                 norms=(2 * layers + 1) * d,
             )
         case "open_mythos":
-            return open_mythos.parameter_counts(parameters, vocab_size)
+            return OpenMythosSizes(parameters).parameter_counts(vocab_size)
         case "mamba3" | "complex_ssd_lite":
-            return mamba3.parameter_counts(parameters, vocab_size)
+            return RecurrentSizes(parameters).parameter_counts(vocab_size)
 
 
 def layer_parameter_counts(parameters: ModelParameters) -> tuple[int, ...]:
@@ -38,9 +38,9 @@ def layer_parameter_counts(parameters: ModelParameters) -> tuple[int, ...]:
             counts = parameter_counts(parameters, vocab_size=0)
             return ((counts.total - parameters.d_model) // parameters.n_layers,) * parameters.n_layers
         case "open_mythos":
-            return open_mythos.layer_parameter_counts(parameters)
+            return OpenMythosSizes(parameters).layer_parameter_counts()
         case "mamba3" | "complex_ssd_lite":
-            return mamba3.layer_parameter_counts(parameters)
+            return RecurrentSizes(parameters).layer_parameter_counts()
 
 
 def largest_tensor(parameters: ModelParameters, vocab_size: int) -> int:
@@ -49,9 +49,9 @@ def largest_tensor(parameters: ModelParameters, vocab_size: int) -> int:
         case "llama":
             return parameters.d_model * max(vocab_size, parameters.d_ff)
         case "open_mythos":
-            return open_mythos.largest_tensor(parameters, vocab_size)
+            return OpenMythosSizes(parameters).largest_tensor(vocab_size)
         case "mamba3" | "complex_ssd_lite":
-            return mamba3.largest_tensor(parameters, vocab_size)
+            return RecurrentSizes(parameters).largest_tensor(vocab_size)
 
 
 def layer_activation_bytes(parameters: ModelParameters, precision: Precision, seq_length: int) -> tuple[int, ...]:
@@ -74,9 +74,9 @@ def layer_activation_bytes(parameters: ModelParameters, precision: Precision, se
             feed_forward = 4 * bytes_of(precision) * parameters.d_ff
             return (2 * norm_bytes(precision, d) + attention + feed_forward,) * parameters.n_layers
         case "open_mythos":
-            return open_mythos.layer_activation_bytes(parameters, precision, seq_length)
+            return OpenMythosSizes(parameters).layer_activation_bytes(precision, seq_length)
         case "mamba3" | "complex_ssd_lite":
-            return mamba3.layer_activation_bytes(parameters, precision)
+            return RecurrentSizes(parameters).layer_activation_bytes(precision)
 
 
 def layer_input_bytes(parameters: ModelParameters) -> tuple[int, ...]:
@@ -85,9 +85,9 @@ def layer_input_bytes(parameters: ModelParameters) -> tuple[int, ...]:
         case "llama":
             return (4 * parameters.d_model,) * parameters.n_layers
         case "open_mythos":
-            return open_mythos.layer_input_bytes(parameters)
+            return OpenMythosSizes(parameters).layer_input_bytes()
         case "mamba3" | "complex_ssd_lite":
-            return mamba3.layer_input_bytes(parameters)
+            return RecurrentSizes(parameters).layer_input_bytes()
 
 
 def layer_inference_bytes(parameters: ModelParameters, precision: Precision, *, queries: int, keys: int) -> int:
@@ -109,9 +109,9 @@ def layer_inference_bytes(parameters: ModelParameters, precision: Precision, *, 
             attention = queries * 3 * number * (d + 2 * g) + scores
             return queries * 3 * 4 * d + max(attention, queries * 4 * number * parameters.d_ff)
         case "open_mythos":
-            return open_mythos.layer_inference_bytes(parameters, precision, queries=queries, keys=keys)
+            return OpenMythosSizes(parameters).layer_inference_bytes(precision, queries=queries, keys=keys)
         case "mamba3" | "complex_ssd_lite":
-            return mamba3.layer_inference_bytes(parameters, precision, queries=queries)
+            return RecurrentSizes(parameters).layer_inference_bytes(precision, queries=queries)
 
 
 def cache_bytes_per_token(parameters: ModelParameters, precision: Precision) -> int:
@@ -120,18 +120,18 @@ def cache_bytes_per_token(parameters: ModelParameters, precision: Precision) -> 
         case "llama":
             return 2 * parameters.n_layers * bytes_of(precision) * _key_value_width(parameters)
         case "open_mythos":
-            return open_mythos.cache_bytes_per_token(parameters, precision)
+            return OpenMythosSizes(parameters).cache_bytes_per_token(precision)
         case "mamba3" | "complex_ssd_lite":
             return 0
 
 
 def state_bytes(parameters: ModelParameters) -> int:
-    """Return the bytes that all layers keep of a sequence whatever its length; beside those of its tokens."""
+    """Return the bytes that all layers keep of a sequence whatever its length, beside those of its tokens."""
     match parameters.family:
         case "llama" | "open_mythos":
             return 0
         case "mamba3" | "complex_ssd_lite":
-            return mamba3.state_bytes(parameters)
+            return RecurrentSizes(parameters).state_bytes_of_sequence()
 
 
 def _key_value_width(parameters: LlamaParameters) -> int:

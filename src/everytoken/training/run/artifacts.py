@@ -339,6 +339,8 @@ def evaluate(
 ) -> Built:
     """Measure bits per byte on held-out documents, beside a unigram model; write ``bits_per_byte.json``.
 
+    Of a model that loops a block, also what its loops do (`everytoken.training.evaluation.measure_loops`).
+
     The unigram model is counted over exactly the predictions that counted in the loss of the checkpoint's
     training, so ``streams`` and ``data`` must be those of the training.
 
@@ -353,8 +355,9 @@ def evaluate(
         Statistics: what ``bits_per_byte.json`` holds, see
             `everytoken.training.evaluation.language_modelling.bits_per_byte`.
     """
+    from everytoken.models import OpenMythos
     from everytoken.training.checkpoints import load_model
-    from everytoken.training.evaluation import bits_per_byte, count_targets, unigram_bits
+    from everytoken.training.evaluation import bits_per_byte, count_targets, measure_loops, unigram_bits
     from everytoken.training.step import describe_machine, open_device
 
     model = load_model(_folder(checkpoint)).to(open_device(evaluation.device))
@@ -370,6 +373,8 @@ def evaluate(
     encoder = open_encoder(rules)
     with _of_training(checkpoint):
         figures = bits_per_byte(model, encoder, held_out, unigram_bits(counts), evaluation)
+        if isinstance(model, OpenMythos):
+            figures["loops"] = measure_loops(model, encoder, held_out, evaluation)
     _write_json(folder / BITS_PER_BYTE_FILE, figures)
     return Built(statistics=figures, measured={**describe_machine(evaluation.execution), "device": evaluation.device})
 
