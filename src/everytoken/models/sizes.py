@@ -8,7 +8,7 @@ d / H, g = G d / H, f hidden width of the feed-forward. The formulas of the loop
 from __future__ import annotations
 
 from everytoken.models.counts import ParameterCounts, Precision, attention_bytes, bytes_of, norm_bytes
-from everytoken.models.open_mythos import sizes as open_mythos
+from everytoken.models.open_mythos import OpenMythosSizes
 from everytoken.models.parameters import LlamaParameters, ModelParameters
 
 
@@ -25,7 +25,7 @@ def parameter_counts(parameters: ModelParameters, vocab_size: int) -> ParameterC
                 norms=(2 * layers + 1) * d,
             )
         case "open_mythos":
-            return open_mythos.parameter_counts(parameters, vocab_size)
+            return OpenMythosSizes(parameters).parameter_counts(vocab_size)
 
 
 def layer_parameter_counts(parameters: ModelParameters) -> tuple[int, ...]:
@@ -35,7 +35,7 @@ def layer_parameter_counts(parameters: ModelParameters) -> tuple[int, ...]:
             counts = parameter_counts(parameters, vocab_size=0)
             return ((counts.total - parameters.d_model) // parameters.n_layers,) * parameters.n_layers
         case "open_mythos":
-            return open_mythos.layer_parameter_counts(parameters)
+            return OpenMythosSizes(parameters).layer_parameter_counts()
 
 
 def largest_tensor(parameters: ModelParameters, vocab_size: int) -> int:
@@ -44,7 +44,7 @@ def largest_tensor(parameters: ModelParameters, vocab_size: int) -> int:
         case "llama":
             return parameters.d_model * max(vocab_size, parameters.d_ff)
         case "open_mythos":
-            return open_mythos.largest_tensor(parameters, vocab_size)
+            return OpenMythosSizes(parameters).largest_tensor(vocab_size)
 
 
 def layer_activation_bytes(parameters: ModelParameters, precision: Precision, seq_length: int) -> tuple[int, ...]:
@@ -67,7 +67,7 @@ def layer_activation_bytes(parameters: ModelParameters, precision: Precision, se
             feed_forward = 4 * bytes_of(precision) * parameters.d_ff
             return (2 * norm_bytes(precision, d) + attention + feed_forward,) * parameters.n_layers
         case "open_mythos":
-            return open_mythos.layer_activation_bytes(parameters, precision, seq_length)
+            return OpenMythosSizes(parameters).layer_activation_bytes(precision, seq_length)
 
 
 def layer_input_bytes(parameters: ModelParameters) -> tuple[int, ...]:
@@ -76,7 +76,7 @@ def layer_input_bytes(parameters: ModelParameters) -> tuple[int, ...]:
         case "llama":
             return (4 * parameters.d_model,) * parameters.n_layers
         case "open_mythos":
-            return open_mythos.layer_input_bytes(parameters)
+            return OpenMythosSizes(parameters).layer_input_bytes()
 
 
 def layer_inference_bytes(parameters: ModelParameters, precision: Precision, *, queries: int, keys: int) -> int:
@@ -98,7 +98,7 @@ def layer_inference_bytes(parameters: ModelParameters, precision: Precision, *, 
             attention = queries * 3 * number * (d + 2 * g) + scores
             return queries * 3 * 4 * d + max(attention, queries * 4 * number * parameters.d_ff)
         case "open_mythos":
-            return open_mythos.layer_inference_bytes(parameters, precision, queries=queries, keys=keys)
+            return OpenMythosSizes(parameters).layer_inference_bytes(precision, queries=queries, keys=keys)
 
 
 def cache_bytes_per_token(parameters: ModelParameters, precision: Precision) -> int:
@@ -107,7 +107,7 @@ def cache_bytes_per_token(parameters: ModelParameters, precision: Precision) -> 
         case "llama":
             return 2 * parameters.n_layers * bytes_of(precision) * _key_value_width(parameters)
         case "open_mythos":
-            return open_mythos.cache_bytes_per_token(parameters, precision)
+            return OpenMythosSizes(parameters).cache_bytes_per_token(precision)
 
 
 def _key_value_width(parameters: LlamaParameters) -> int:

@@ -7,6 +7,7 @@ from everytoken.lazy_imports import exports
 if TYPE_CHECKING:
     from everytoken.models.open_mythos.cache import LoopCache
     from everytoken.models.open_mythos.experts import Routing
+    from everytoken.models.open_mythos.sizes import OpenMythosSizes
     from everytoken.models.open_mythos.transformer import LastPass, OpenMythos, initialise_open_mythos
 
 __getattr__, __dir__ = exports(__name__, __file__)
