@@ -5,7 +5,7 @@ import torch
 
 from everytoken.models.elementwise import swiglu
 from everytoken.models.open_mythos.balance import LoadCounter, balance_values
-from everytoken.models.open_mythos.dispatch import grouped, one_by_one, in_padded_groups, routed
+from everytoken.models.open_mythos.dispatch import grouped, in_padded_groups, one_by_one, routed
 from everytoken.models.open_mythos.experts import MixtureOfExperts, Routing
 from everytoken.models.parameters import ExpertsParameters
 from everytoken.seeds import torch_generator

@@ -1,6 +1,6 @@
 """What the loops of a model do, on held-out documents: loss by number of loops, halting, and load of the experts.
 
-Of each source, `DOCUMENTS_OF_A_SOURCE` documents are chosen by hash, and cut to the model's context. They follow one another with
+Of each source, `DOCUMENTS_OF_A_SOURCE` are chosen by hash, and cut to the model's context. They follow one another with
 an EOS before each, as in training, and are cut into windows; what is left after the last whole window is not used.
 The loss is measured with 1, 2, 4 ... loops, up to twice as many as the model was built for; the rest at that number.
 """
