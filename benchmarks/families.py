@@ -50,6 +50,7 @@ def shapes(options: argparse.Namespace) -> tuple[LlamaParameters, OpenMythosPara
         "d_ff": 4 * d // 3,
         "experts": {
             "n_experts": 4,
+            "bias_rate": 1e-2,
             "per_token": 2,
             "shared": 1,
             "d_ff": 2 * d // 3,
@@ -58,7 +59,7 @@ def shapes(options: argparse.Namespace) -> tuple[LlamaParameters, OpenMythosPara
         },
         "lora_rank": 16,
         "loop_embedding": d // 8 * 2,
-        "halting": {"kind": "budget", "depth": max(1.0, options.layers - 1)}
+        "halting": {"kind": "budget", "threshold": 0.99, "depth": max(1.0, options.layers - 1)}
         if options.halting == "budget"
         else {"kind": "off"},
     }

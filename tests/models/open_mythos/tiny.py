@@ -14,9 +14,17 @@ GQA = {"kind": "gqa", "n_kv_heads": 2}
 MLA = {"kind": "mla", "q_lora": 12, "kv_lora": 8, "nope": 4, "rope": 4, "v": 6}
 ATTENTIONS = {"gqa": GQA, "mla": MLA}
 OFF = {"kind": "off"}
-PONDER = {"kind": "ponder", "cost": 1e-3}
-BUDGET = {"kind": "budget", "depth": 2.0}
-EXPERTS = {"n_experts": 4, "per_token": 2, "shared": 1, "d_ff": 12, "shared_width": 2, "layers": "recurrent"}
+PONDER = {"kind": "ponder", "threshold": 0.99, "cost": 1e-3}
+BUDGET = {"kind": "budget", "threshold": 0.99, "depth": 2.0}
+EXPERTS = {
+    "n_experts": 4,
+    "per_token": 2,
+    "shared": 1,
+    "d_ff": 12,
+    "shared_width": 2,
+    "layers": "recurrent",
+    "bias_rate": 1e-2,
+}
 TINY: dict[str, Any] = {
     "family": "open_mythos",
     "d_model": 32,

@@ -89,7 +89,7 @@ def _experts(rows: Tensor, sizes: Tensor, gate_up: Tensor, down: Tensor) -> Tens
     """Return SwiGLU (m, d) of rows (m, d) sorted by expert, of which expert e has ``sizes[e]``."""
     if len(gate_up) <= FEW_EXPERTS:
         return one_by_one(rows, sizes, gate_up, down)
-    return (grouped if _can_group(rows, down) else padded)(rows, sizes, gate_up, down)
+    return (grouped if _can_group(rows, down) else in_padded_groups)(rows, sizes, gate_up, down)
 
 
 def _can_group(rows: Tensor, down: Tensor) -> bool:
@@ -118,7 +118,7 @@ def grouped(rows: Tensor, sizes: Tensor, gate_up: Tensor, down: Tensor) -> Tenso
     return out
 
 
-def padded(rows: Tensor, sizes: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+def in_padded_groups(rows: Tensor, sizes: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
     """Return the same by two batched products; each group has rows of zeros up to the size of the largest."""
     most, starts = int(sizes.max()), sizes.cumsum(0) - sizes
     expert = torch.repeat_interleave(torch.arange(len(sizes), device=rows.device), sizes, output_size=len(rows))

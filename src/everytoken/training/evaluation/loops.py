@@ -1,6 +1,6 @@
 """What the loops of a model do, on held-out documents: loss by number of loops, halting, and load of the experts.
 
-Of each source, `DOCUMENTS` documents are chosen by hash, and cut to the model's context. They follow one another with
+Of each source, `DOCUMENTS_OF_A_SOURCE` are chosen by hash, and cut to the model's context. They follow one another with
 an EOS before each, as in training, and are cut into windows; what is left after the last whole window is not used.
 The loss is measured with 1, 2, 4 ... loops, up to twice as many as the model was built for; the rest at that number.
 """
@@ -22,7 +22,7 @@ from everytoken.training.evaluation.statistics import LoopFigures, TokenLoops
 from everytoken.training.parameters import BitsPerByteParameters
 from everytoken.training.step import autocast, execution, to_device, token_losses
 
-DOCUMENTS = 16  # of each source: each number of loops is a pass over all of them
+DOCUMENTS_OF_A_SOURCE = 16  # of each source: each number of loops is a pass over all of them
 MOST_TOKENS = 20  # shown with their loops, the most frequent
 
 
@@ -84,7 +84,7 @@ def numbers_of_loops(built: int) -> list[int]:
 
 def _windows(encoder: DocumentEncoder, parts: Iterable[Part], seq_length: int) -> NDArray[np.int64]:
     """Return tokens (windows, seq + 1) int64 of documents of each source."""
-    chosen = lowest_by_hash(parts, DOCUMENTS, seed=0)
+    chosen = lowest_by_hash(parts, DOCUMENTS_OF_A_SOURCE, seed=0)
     ids = [np.array([encoder.tokenizer.eos_id])]
     for name in sorted(chosen):
         encoded = encoder.encode(chosen[name])
