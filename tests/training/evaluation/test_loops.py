@@ -14,7 +14,7 @@ from everytoken.reports import bits_per_byte_figure
 from everytoken.tokens.encoding import DocumentEncoder
 from everytoken.tracking.mlflow_keys import flat_metrics
 from everytoken.training import BitsPerByteParameters
-from everytoken.training.evaluation import LoopFigures, measure_loops, flat_figures
+from everytoken.training.evaluation import LoopFigures, measure_loops, metrics_of_evaluation
 from everytoken.training.evaluation.loops import _windows, numbers_of_loops
 from tests.models.open_mythos.tiny import OFF, PONDER, lively, tiny
 from tests.training.tiny import EXECUTION, HELD_OUT_SOURCES, HELD_OUT_TEXTS, SEQ, DocumentsPart, byte_encoder
@@ -84,7 +84,7 @@ def test_the_loss_is_reported_below_at_and_beyond_the_loops_of_the_model(built: 
 def test_the_figures_are_metrics_and_panels(encoder: DocumentEncoder) -> None:
     source = {"bits_per_byte": 2.0, "unigram_bits_per_byte": 4.0}
     figures = {"total": source, "by_source": {"wiki": source}, "loops": measured(looping(PONDER), encoder)}
-    metrics = flat_metrics("evaluation", flat_figures(figures), "evaluation_metrics")
+    metrics = flat_metrics("evaluation", metrics_of_evaluation(figures), "evaluation_metrics")
     assert metrics["evaluation.loops.loss.8"] == figures["loops"]["loss"]["8"]
     assert 0 < metrics["evaluation.loops.load.4.2"] < 1
     panels = bits_per_byte_figure(figures["by_source"], json.loads(json.dumps(figures["loops"])))

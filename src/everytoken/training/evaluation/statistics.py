@@ -51,7 +51,7 @@ class BitsPerByte(TypedDict):
     loops: NotRequired[LoopFigures]
 
 
-def flat_figures(figures: BitsPerByte) -> dict[str, Any]:
+def metrics_of_evaluation(figures: BitsPerByte) -> dict[str, Any]:
     """Return the figures as a nested mapping of numbers: without the texts of tokens, which are no names of metrics."""
     metrics: dict[str, Any] = {**figures}
     if "loops" in figures:
