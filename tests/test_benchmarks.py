@@ -25,6 +25,7 @@ from tests.corpus.part_tables import documents
 from tests.generation.talking import save_checkpoint
 from tests.test_run import Project
 from tests.text_to_stream.files import write_tokenizer
+from tests.training.tiny import write_streams
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "benchmarks"
@@ -37,6 +38,10 @@ TINY = {
     "decontamination.py": ["WHEEL", "--ngrams", "20000", "--long", "1"],
     "draws.py": ["DATA"],
     "engines.py": ["TOKENIZER", "--megabytes", "0.01", "--cases", "10"],
+    "families.py": [
+        *("STREAM", "--vocab-size", "257", "--d-model", "24", "--n-heads", "2", "--layers", "2"),
+        *("--steps", "4", "--batch-size", "4", "--held-out", "4"),
+    ],
     "generation.py": ["CHECKPOINT", "--tokens", "4", "--rounds", "1", "--threads", "1"],
     "gpu_memory.py": [],
     "ingestion.py": ["1", "1", "1", "WHEEL"],
@@ -76,6 +81,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What scripts read that the repository does not have: by the name that `TINY` gives it."""
     folder = tmp_path_factory.mktemp("inputs")
     write_tokenizer(folder / "tokenizer.json")
+    write_streams(folder / "streams")
     checkpoint = folder / "checkpoint"
     checkpoint.mkdir()
     return {
@@ -83,6 +89,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "WHEEL": str(wheel(folder)),
         "DATA": str(data(folder / "data")),
         "CHECKPOINT": str(save_checkpoint(checkpoint, 400)),
+        "STREAM": str(folder / "streams" / "compact"),
         "PROJECT": str(Project(folder / "project").folder),
     }
 

@@ -420,14 +420,12 @@ class TrainingParameters(_Parameters):
     """The model, how it is trained, on which samples, where its state is kept, and by how many processes.
 
     ``streams``: names of the streams that are read, in the order of the interleaving rule; a list, or a string with +
-    or | between them. ``stands_in_for``: the family that a recipe has and everytoken has not, in whose place ``model``
-    is trained; null where the model is that of the recipe.
+    or | between them.
     ``checkpoints`` and ``distribution`` say how, not what: changing them trains nothing again.
     """
 
     streams: tuple[str, ...]
     model: ModelParameters = Field(discriminator="family")
-    stands_in_for: str | None = None
     optimisation: OptimisationParameters
     data: DataParameters
     checkpoints: CheckpointParameters

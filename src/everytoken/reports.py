@@ -151,15 +151,41 @@ def training_figure(series: Mapping[str, Sequence[float | None]], smooth: int = 
     return figure.update_layout(title="Training", **_LAYOUT)
 
 
-def bits_per_byte_figure(by_source: Mapping[str, Mapping[str, object]]) -> go.Figure:
-    """Held-out bits per byte by source, model beside unigram model: lower is better."""
+def bits_per_byte_figure(
+    by_source: Mapping[str, Mapping[str, object]], loops: Mapping[str, Any] | None = None
+) -> go.Figure:
+    """Held-out bits per byte by source, model beside unigram model: lower is better.
+
+    ``loops``: `everytoken.training.evaluation.LoopFigures` of a model that loops a block, shown in panels below.
+    """
     sources = sorted(by_source)
-    figure = go.Figure()
+    figure = go.Figure() if loops is None else _loop_panels(loops)
+    place = {} if loops is None else {"row": 1, "col": 1}
     for key, name in (("unigram_bits_per_byte", "unigram model"), ("bits_per_byte", "trained model")):
         values = [by_source[source][key] for source in sources]
-        figure.add_bar(x=sources, y=values, name=name, text=[f"{value:.3f}" for value in values])
+        figure.add_bar(x=sources, y=values, name=name, text=[f"{value:.3f}" for value in values], **place)
     figure.update_layout(barmode="group")
     return _titled(figure, "Held-out documents", "", "bits per byte (lower is better)")
+
+
+def _loop_panels(loops: Mapping[str, Any]) -> go.Figure:
+    """Return panels of what the loops of a model do, below an empty row."""
+    titles = (
+        *("", "Loss by number of loops", "Loops that positions take"),
+        *("Load of experts by loop", "Largest load over the mean", "Loops by token"),
+    )
+    whole_row = [{"colspan": 2}, None]
+    figure = make_subplots(rows=4, cols=2, specs=[whole_row, [{}, {}], [{}, {}], whole_row], subplot_titles=titles)
+    figure.add_scatter(x=[*loops["loss"]], y=[*loops["loss"].values()], name="nats a token", row=2, col=1)
+    figure.add_bar(x=[*loops["halted_after"]], y=[*loops["halted_after"].values()], name="positions", row=2, col=2)
+    for expert in next(iter(loops["load"].values())):
+        shares = [load[expert] for load in loops["load"].values()]
+        figure.add_bar(x=[*loops["load"]], y=shares, name=f"expert {expert}", row=3, col=1)
+    figure.add_scatter(x=[*loops["load_ratio"]], y=[*loops["load_ratio"].values()], name="max / mean", row=3, col=2)
+    tokens = loops["by_token"]
+    labels, means = [repr(token["token"]) for token in tokens], [token["loops"] for token in tokens]
+    figure.add_bar(x=labels, y=means, name="mean loops", row=4, col=1)
+    return figure.update_layout(height=1200)
 
 
 _COLOURS = (  # as many as `_MOST_SHOWN`

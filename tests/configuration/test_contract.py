@@ -166,6 +166,20 @@ def test_without_held_out_documents_the_evaluation_is_left_out_with_a_line() -> 
     assert isinstance(groups["training"], TrainingParameters)
 
 
+def test_the_marks_of_mythos_are_tokens_in_every_step() -> None:
+    groups, _ = groups_of_job("mythos")
+    marks = ["<|im_start|>", "<|im_end|>"]
+    assert groups["tokenization"].tokenizer.special_tokens == ("<|endoftext|>", *marks)
+    assert groups["tokenization"].special_tokens_in_text == "control", "of documents"
+    chats = groups["finetuning"].chats
+    assert (list(chats.marks), chats.turn_ends) == (marks, "template"), "of turns"
+    renderer = groups["ingestion"].active_sources["gsm8k"].renderer
+    assert list(renderer.template.reserved) == marks, "turns that spell one are set aside"
+    assert renderer.template.assistant.suffix == marks[1]
+    kept = groups["training"].checkpoints
+    assert kept.milestone_steps and kept.milestone_steps % kept.every_steps == 0
+
+
 def test_the_configuration_of_raw_shards_has_hashes_of_what_made_them() -> None:
     groups, _ = groups_of_job("mamba")
     ids = TokenizerIds(sha256="ab" * 32, vocab_size=50_257, eos_id=50_256)

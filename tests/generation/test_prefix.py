@@ -15,6 +15,7 @@ class CountingState:
     """A cache that cannot be truncated, as a recurrent state: what it holds is a key-value cache of another model."""
 
     can_truncate = False
+    taken = None
 
     def __init__(self, inner):
         self.inner = inner

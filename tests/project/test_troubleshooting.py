@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from click.testing import CliRunner
 from kedro.io import MemoryDataset
 from kedro.runner import SequentialRunner
@@ -30,11 +31,15 @@ from everytoken.parameters import ProvenanceParameters
 from everytoken.pipelines import annotation, ingestion, provenance, subsampling, tokenization
 from everytoken.provenance.lookup import Places
 from everytoken.provenance.lookup.stream_documents import documents_of
+from everytoken.reflections import ReflectionParameters
+from everytoken.reflections.generators import ServerCommand, task_server
+from everytoken.reflections.prompts import read_prompt
 from everytoken.shards import file_sha256, sole_writer
 from everytoken.system_errors import explained
 from everytoken.training.run.launch import run_job
 from tests.corpus.upstreams.hub_server import COMMIT, Hub, serve_hub
 from tests.provenance.small_job import SmallJob, write_upstream
+from tests.reflections.test_merging import SIDECAR, merged, result, run_folder, stream
 from tests.shared_assets import shared_folder
 from tests.test_run import Project
 from tests.text_to_stream.files import EOS, texts, write, write_tokenizer
@@ -163,6 +168,51 @@ def rows_of_one_length_exchanged(place: Place) -> Iterator[str]:
         return table.take(order)
 
     yield from sidecar(place, exchanged)
+
+
+def reflection_parameters() -> ReflectionParameters:
+    tree = yaml.safe_load((ROOT / "conf/base/parameters_reflection.yml").read_text())["reflection"]
+    folder = str(ROOT / "conf/base/reflections/prompts")
+    return ReflectionParameters.model_validate({**tree, "prompts": {**tree["prompts"], "folder": folder}})
+
+
+@fault("`Final prompt not found`")
+def no_prompt_of_the_model(place: Place) -> Iterator[str]:
+    prompts = reflection_parameters().prompts
+    yield refused(read_prompt, prompts, "reflection", "no-such-model")
+    assert read_prompt(prompts, "reflection", "qwen3.5-35b-a3b").text
+
+
+@fault("`Prompt file not found`")
+def no_prompt_of_the_version(place: Place) -> Iterator[str]:
+    prompts = reflection_parameters().prompts
+    later = prompts.model_copy(update={"versions": prompts.versions.model_copy(update={"summary": "v9"})})
+    yield refused(read_prompt, later, "summary", "qwen3.5-35b-a3b")
+    assert read_prompt(prompts, "summary", "qwen3.5-35b-a3b").text
+
+
+def started(place: Place, code: str) -> None:
+    given = ServerCommand((sys.executable, "-c", code, "{port}"), 0, "/health", 0.05, 0.6, {})
+    with task_server(given, place.folder / "log"):
+        pytest.fail("it does not start")
+
+
+@fault("`FATAL: sglang process died`")
+def server_that_dies(place: Place) -> Iterator[str]:
+    yield refused(started, place, "raise SystemExit('no such model')")
+
+
+@fault("`FATAL: sglang failed to start after 20 minutes`")
+def server_that_does_not_answer(place: Place) -> Iterator[str]:
+    yield refused(started, place, "import time; time.sleep(1000)")
+
+
+@fault("`Missing N rows in results`")
+def rows_without_a_result(place: Place) -> Iterator[str]:
+    built = stream(place.folder, SIDECAR)
+    root = run_folder(place.folder / "run", "reflections", 6, 6, {"00000": [result(0), result(2)]})
+    yield refused(merged, place.folder / "columns", root, "reflections", built)
+    assert merged(place.folder / "columns", root, "reflections", built, allow_missing=True)
 
 
 def hub_of(place: Place, hub: Hub, dataset: str) -> HubUpstream:

@@ -1,4 +1,7 @@
-"""The processes of the tests of distribution: 2 or 4 (SIZE), with either strategy, over the inputs in FOLDER."""
+"""The processes of the tests of distribution: 2 or 4, with either strategy, over the inputs in a folder.
+
+Arguments: the folder, the family of the model, the number of processes.
+"""
 
 import json
 import os
@@ -15,10 +18,12 @@ import torch.distributed as dist
 
 from everytoken.tokens.order.loader import TrainingWindows
 from everytoken.training.run.launch import run_job
-from tests.training.tiny import LOOKS, stop_after, tiny_job
+from tests.models.tiny_llama import LLAMA
+from tests.training.tiny import LOOKS, MYTHOS, stop_after, tiny_job
 
 WORLDS = [(2, "ddp"), (2, "fsdp"), (4, "ddp"), (4, "fsdp")]
 SHAPE = {**LOOKS, "steps": 8, "micro_batch_size": 2, "every_steps": 4}
+MODELS = {model.family: model for model in (LLAMA, MYTHOS)}
 
 
 def taken_over(job, source):
@@ -26,25 +31,30 @@ def taken_over(job, source):
     shutil.copytree(source.folder / "step_000000004", job.folder / "step_000000004")
 
 
-def jobs(folder, world, strategy):
+def alone_job(folder, family):
+    """Return the job of one process."""
+    return tiny_job(folder, folder / "1", model=MODELS[family], **SHAPE)
+
+
+def jobs(folder, family, world, strategy):
     """Return the jobs of a world: not cut; cut after 4 steps; going on from what another world has done."""
 
     def job(name):
         place = folder / f"{world}-{strategy}-{name}"
-        return tiny_job(folder, place, processes=world, strategy=strategy, **SHAPE)
+        return tiny_job(folder, place, processes=world, strategy=strategy, model=MODELS[family], **SHAPE)
 
     return job("whole"), job("cut"), job("over")
 
 
-def before(folder, world, strategy):
+def before(folder, family, world, strategy):
     """Return the job whose checkpoint a world takes over: 1 -> 2 ddp, 1 -> 2 fsdp, 2 fsdp -> 4 ddp, 2 ddp -> 4 fsdp."""
     if world == 2:
-        return tiny_job(folder, folder / "1", **SHAPE)
-    return jobs(folder, 2, "fsdp" if strategy == "ddp" else "ddp")[0]
+        return alone_job(folder, family)
+    return jobs(folder, family, 2, "fsdp" if strategy == "ddp" else "ddp")[0]
 
 
-def scenario(folder, rank, world, strategy):
-    whole, cut, over = jobs(folder, world, strategy)
+def scenario(folder, family, rank, world, strategy):
+    whole, cut, over = jobs(folder, family, world, strategy)
     samples, records = [], []
     read = TrainingWindows.read
 
@@ -58,7 +68,7 @@ def scenario(folder, rank, world, strategy):
         run_job(cut, lambda records: None)
     run_job(cut, lambda records: None)
     if rank == 0:
-        taken_over(over, before(folder, world, strategy))
+        taken_over(over, before(folder, family, world, strategy))
     dist.barrier()
     run_job(over, lambda records: None)
     result = {"samples": samples, "losses": [record.loss for record in records]}
@@ -69,25 +79,25 @@ def refuse_pickles(*arguments):
     raise AssertionError("what another process sent was to be unpickled")
 
 
-def work(folder, rank, size):
+def work(folder, family, rank, size):
     dist.distributed_c10d._tensor_to_object = refuse_pickles
     for world, strategy in WORLDS:
         if world == size:
             store = f"file://{folder}/{world}-{strategy}.store"
             dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world)
-            scenario(folder, rank, world, strategy)
+            scenario(folder, family, rank, world, strategy)
             dist.destroy_process_group()
 
 
 def main():
     """Fork the ranks, so that torch is imported once; the exit code is 1 if one failed, which ends the others."""
     torch.set_num_threads(1)
-    ranks, size = {}, int(sys.argv[2])
+    ranks, size = {}, int(sys.argv[3])
     for rank in range(size):
         child = os.fork()
         if child == 0:
             try:
-                work(Path(sys.argv[1]), rank, size)
+                work(Path(sys.argv[1]), sys.argv[2], rank, size)
                 os._exit(0)
             except BaseException:
                 traceback.print_exc()

@@ -1,5 +1,6 @@
 """Processes of the tests of resuming: ``stop FOLDER`` does half of two runs and is killed in a third, ``go-on FOLDER``
-does the rest of all three. ``compiled FOLDER NAME PRECISION [STEP]`` does a compiled run, or resumes it, and is
+does the rest of all three. ``looped FOLDER [STEP]`` does a run of the looped family, or resumes it, and is killed in a
+step. ``compiled FOLDER NAME PRECISION [STEP]`` does a compiled run, or resumes it, and is
 killed in a step.
 """
 
@@ -14,7 +15,7 @@ import torch
 
 from everytoken.tokens.order.loader import TrainingWindows
 from everytoken.training.run.launch import run_job
-from tests.training.tiny import EXECUTION, LOOKS, stop_after, tiny_job
+from tests.training.tiny import EXECUTION, LOOKS, MYTHOS, stop_after, tiny_job
 
 
 def job(folder, name, precision, **changes):
@@ -46,6 +47,10 @@ def main():
         name, precision, *steps = sys.argv[3:]
         with kill_in_step(int(steps[0])) if steps else nullcontext():
             run_job(job(folder, name, precision, compile=True), ignore)
+        return
+    if what == "looped":
+        with kill_in_step(int(sys.argv[3])) if sys.argv[3:] else nullcontext():
+            run_job(job(folder, "looped", "bfloat16", model=MYTHOS), ignore)
         return
     if what == "go-on":
         for name, precision in (("stopped", "float32"), ("stopped", "bfloat16"), ("killed", "float32")):

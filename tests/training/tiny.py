@@ -25,9 +25,12 @@ from everytoken.training.evaluation.held_out import prepare_held_out, write_held
 from everytoken.training.parameters import PeriodicHeldOut, PeriodicSamples
 from everytoken.training.run import session
 from everytoken.training.run.job import TrainingJob
+from tests.models.open_mythos.tiny import BUDGET, shape
 from tests.models.tiny_llama import LLAMA
 
 VOCAB, SEQ = 61, 12
+MYTHOS = shape(max_loops=3, halting=BUDGET, depth={"kind": "uniform", "least": 1, "most": 3})
+"""A looped block with experts, positions that halt, and another number of loops in each step."""
 EXECUTION = ExecutionParameters(threads=1, precision="float32", matmul_precision="highest")
 TRAINING = {
     "seed": 7,
@@ -164,14 +167,16 @@ def write_inputs(folder):
     write_held_out(folder / "held_out.safetensors", chunks)
 
 
-def tiny_job(inputs, checkpoints, *, run="a" * 64, processes=1, strategy="ddp", every_steps=5, data=DATA, **changes):
+def tiny_job(
+    inputs, checkpoints, *, run="a" * 64, processes=1, strategy="ddp", every_steps=5, data=DATA, model=LLAMA, **changes
+):
     """Return a job over what `write_inputs` wrote to ``inputs``, of 20 steps of 8 windows; ``changes`` of training."""
     parameters = {"steps": 20, "batch_size": 8, "micro_batch_size": 1, **changes}
     return TrainingJob(
         run=run,
         streams={name: inputs / "streams" / name for name in ("compact", "annotated")},
         data=data,
-        model=LLAMA,
+        model=model,
         training=training_parameters(**parameters),
         checkpoints=CheckpointParameters(
             folder=str(checkpoints), every_steps=every_steps, milestone_steps=10, mirror=None

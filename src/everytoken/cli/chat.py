@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from everytoken.cli.models import arithmetic, opens_model, template_option
+from everytoken.cli.models import arithmetic, loops_option, opens_model, template_option
 from everytoken.generation import GenerationParameters
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class _Stop(Exception):
 
 @click.command("chat")
 @opens_model
+@loops_option
 @template_option
 @click.option("--system", help="What the system says first.")
 @click.option("--max-new-tokens", type=click.IntRange(1), default=400, show_default=True, help="Tokens of a reply.")
@@ -72,6 +73,7 @@ def chat_command(
     tokenizer: Path | None,
     threads: int | None,
     device: Literal["cpu", "cuda"],
+    loops: int | None,
     **options: Any,
 ) -> None:
     """Talk with MODEL: a checkpoint folder, a Hugging Face folder or a GGUF file.
@@ -90,7 +92,7 @@ def chat_command(
         parameters = GenerationParameters(**options)
     except ValidationError as error:
         raise click.UsageError(_first_of(error)) from error
-    opened = open_model(model, tokenizer=tokenizer, template=template, device=device)
+    opened = open_model(model, tokenizer=tokenizer, template=template, device=device, loops=loops)
     parameters = parameters.model_copy(update={"stop": opened.chat.stop})
     conversation = Conversation(opened.chat_format(), opened.reader(), parameters)
     if system is not None:
@@ -187,10 +189,11 @@ class _Dialogue:
         if self._chat.left_out:
             click.echo(f"[the context is full: the oldest {self._chat.left_out} messages were left out]", err=True)
         rate = len(reply.tokens) / (time.perf_counter() - started)
-        self._note(f"[{len(reply.tokens)} tokens, {rate:.1f} a second, ended by {reply.finish}]")
+        loops = "" if reply.loops is None else f"{reply.loops:.2f} loops a token, "
+        self._note(f"[{len(reply.tokens)} tokens, {rate:.1f} a second, {loops}ended by {reply.finish}]", bool(loops))
 
-    def _note(self, text: str) -> None:
-        if self._is_terminal:
+    def _note(self, text: str, always: bool = False) -> None:
+        if self._is_terminal or always:
             click.echo(text, err=True)
 
     def _reset(self, _: str) -> None:

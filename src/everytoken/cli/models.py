@@ -32,6 +32,9 @@ def opens_model(command: _Command) -> _Command:
     return command
 
 
+loops_option = click.option(
+    "--loops", type=click.IntRange(1), help="Most loops of a model that loops a block.  [default: as built]"
+)
 template_option = click.option("--template", type=_FILE, help="Chat template in Jinja.")
 
 
@@ -222,6 +225,7 @@ def import_model(source: Path, out: Path, tokenizer: Path | None, eos: str | Non
 
 @click.command("generate")
 @opens_model
+@loops_option
 @click.option("--prompt", "prompts", multiple=True, required=True, help="Text to go on with; may be given again.")
 @click.option("--max-new-tokens", type=click.IntRange(1), default=60, show_default=True)
 @click.option(
@@ -245,13 +249,14 @@ def generate_command(
     if any(not _is_utf8(text) for text in texts):
         raise click.BadParameter("a prompt is not UTF-8", param_hint="--prompt")
     try:
-        opened = open_model(model, tokenizer=tokenizer, device=device)
+        opened = open_model(model, tokenizer=tokenizer, device=device, loops=options.pop("loops"))
         parameters = PromptParameters(prompts=texts, device=device, execution=execution, **options)
         ids = [opened.tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
         continued = continue_prompts(opened.model, opened.tokenizer, opened.eos_id, ids, parameters)
         for number, text in enumerate(continued):
             click.echo(f"{chr(10) if number else ''}{text.prompt}{text.text}")
-            click.echo(f"[{len(text.tokens)} tokens, ended by {text.finish}]", err=True)
+            loops = "" if text.loops is None else f"{text.loops:.2f} loops a token, "
+            click.echo(f"[{len(text.tokens)} tokens, {loops}ended by {text.finish}]", err=True)
     except ServingError as error:
         raise click.UsageError(str(error)) from error
     except ValueError as error:  # of parameters

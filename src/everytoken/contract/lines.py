@@ -123,10 +123,12 @@ def _training(training: TrainingParameters, groups: Mapping[str, Any]) -> _Lines
     model, how = training.model, training.optimisation
     tokenization: TokenizationParameters | None = groups.get("tokenization")
     vocab_size = None if tokenization is None else tokenization.known_vocab_size
-    size = f"{parameter_counts(model, vocab_size or 0).total:,} parameters"
+    counts = parameter_counts(model, vocab_size or 0)
+    size = f"{counts.total:,} parameters"
+    if counts.active < counts.total:
+        size += f", {counts.active:,} of them active in a token"
     uncounted = "" if vocab_size else ", embeddings not counted"
-    place = "" if training.stands_in_for is None else f", in the place of {training.stands_in_for}"
-    yield "model", f"{model.family}, {size}{uncounted}{place}"
+    yield "model", f"{model.family}, {size}{uncounted}"
     steps = f"{how.steps:,} steps of {how.batch_size:,} windows"
     if tokenization is not None:
         steps += f": {how.steps * how.batch_size * tokenization.seq_length:,} predictions"

@@ -141,9 +141,7 @@ class Conversation:
         """Answer the last message; of a reply that is stopped, what was said stays, and a prompt that fails goes."""
         said = ""
         try:
-            prompt = self.format.fitting(
-                self.messages, self.reader.model.max_seq_len, room=self.parameters.max_new_tokens
-            )
+            prompt = self.format.fitting(self.messages, self.reader.model.context, room=self.parameters.max_new_tokens)
             self.left_out = prompt.dropped
             key = (self._last_turn, self.attempts)
             drawing = speak(

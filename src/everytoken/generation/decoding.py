@@ -42,7 +42,8 @@ class Reply:
     """What was said: text without what ended it, ids with it where that is a token, and why it ended.
 
     ``eos``: an end of a document or of a turn was drawn. ``stop``: a text of ``stop``. ``context``: the model's context
-    is full. ``end``: the token that ``eos`` drew.
+    is full. ``end``: the token that ``eos`` drew. ``loops``: mean number of loops behind a drawn token, None where the
+    model loops no block.
     """
 
     text: str
@@ -50,6 +51,7 @@ class Reply:
     finish: Finish
     prompt_tokens: int
     end: DrawnToken | None = None
+    loops: float | None = None
 
 
 def decode(
@@ -121,7 +123,9 @@ def speak_in_steps(
         yield Step(pieces.add(token.id), token)
     if rest := pieces.finish():
         yield Step(rest)
-    return Reply(pieces.text, tuple(tokens), ending.finish, len(prompt), ending.token)
+    return Reply(
+        pieces.text, tuple(tokens), ending.finish, len(prompt), ending.token, reader.mean_loops(len(prompt) - 1)
+    )
 
 
 def speak(

@@ -47,7 +47,12 @@ class PrefixReader:
     @property
     def room(self) -> int:
         """How many tokens fit into the model's context after those that were read."""
-        return self._model.max_seq_len - self._reading.length
+        return self._model.context - self._reading.length
+
+    def mean_loops(self, first: int) -> float | None:
+        """Return how many loops the tokens from ``first`` on took; None where the model loops no block."""
+        taken = self._reading.taken
+        return None if taken is None else float(taken[0, first:].double().mean())
 
     def shared(self, tokens: Sequence[int]) -> int:
         """Return how many of the tokens need not be read again."""
@@ -100,9 +105,9 @@ class PrefixReader:
 
     def _read(self, tokens: Sequence[int], shared: int) -> Iterator[Tensor]:
         """Read all but the first ``shared`` tokens of a prompt; yield the states (rows, d_model) of each block."""
-        if not 1 <= len(tokens) <= self._model.max_seq_len:
+        if not 1 <= len(tokens) <= self._model.context:
             raise GenerationError(
-                f"a prompt has {len(tokens):,} tokens, expected 1 to {self._model.max_seq_len:,}, the model's context; "
+                f"a prompt has {len(tokens):,} tokens, expected 1 to {self._model.context:,}, the model's context; "
                 "shorten it"
             )
         self._prompt = None

@@ -9,22 +9,30 @@ from typing import TYPE_CHECKING
 from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
+    from everytoken.models.counts import ParameterCounts, Precision
     from everytoken.models.errors import ModelsError
     from everytoken.models.families import build_model, empty_model
     from everytoken.models.gguf import GgufFile
     from everytoken.models.hugging_face import LlamaFacts, read_facts, read_model, write_hugging_face
-    from everytoken.models.language_model import Cache, LanguageModel
+    from everytoken.models.language_model import Cache, LanguageModel, TrainingPoint
     from everytoken.models.llama import KeyValueCache, Llama
-    from everytoken.models.parameters import LlamaParameters, ModelParameters
+    from everytoken.models.open_mythos import LoopCache, OpenMythos
+    from everytoken.models.parameters import (
+        ComplexSsdParameters,
+        LlamaParameters,
+        Mamba3Parameters,
+        ModelParameters,
+        OpenMythosParameters,
+    )
     from everytoken.models.sizes import (
-        ParameterCounts,
-        Precision,
         cache_bytes_per_token,
+        largest_tensor,
         layer_activation_bytes,
         layer_inference_bytes,
         layer_input_bytes,
-        layer_parameter_count,
+        layer_parameter_counts,
         parameter_counts,
+        state_bytes,
     )
 
 __getattr__, __dir__ = exports(__name__, __file__)

@@ -12,7 +12,15 @@ from typing import Any
 
 from everytoken.models.language_model import LanguageModel
 from everytoken.models.llama import Llama, initialise_llama
-from everytoken.models.parameters import LlamaParameters, ModelParameters
+from everytoken.models.mamba3 import RecurrentModel, initialise_recurrent
+from everytoken.models.open_mythos import OpenMythos, initialise_open_mythos
+from everytoken.models.parameters import (
+    ComplexSsdParameters,
+    LlamaParameters,
+    Mamba3Parameters,
+    ModelParameters,
+    OpenMythosParameters,
+)
 
 
 @dataclass(frozen=True)
@@ -29,6 +37,9 @@ class Family:
 
 FAMILIES: Mapping[type[ModelParameters], Family] = {
     LlamaParameters: Family(Llama, initialise_llama),
+    Mamba3Parameters: Family(RecurrentModel, initialise_recurrent),
+    ComplexSsdParameters: Family(RecurrentModel, initialise_recurrent),
+    OpenMythosParameters: Family(OpenMythos, initialise_open_mythos),
 }
 
 

@@ -67,6 +67,7 @@ class KeyValueCache:
         return sum(x.nbytes for held in self._layers if held is not None for x in held)
 
     can_truncate = True
+    taken = None
 
     def truncate(self, length: int) -> None:
         """Keep the first ``length`` tokens."""

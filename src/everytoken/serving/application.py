@@ -152,7 +152,7 @@ class Served:
         return EncodedPrompt(given, b"".join(map(self.texts.bytes, given)).decode(errors="replace"))
 
     def _check_prompts(self, prompts: Sequence[EncodedPrompt], param: str) -> None:
-        context = self.opened.model.max_seq_len
+        context = self.opened.model.context
         for prompt in prompts:
             if not 1 <= len(prompt.tokens) <= context:
                 raise Refusal(

@@ -21,7 +21,12 @@ _MADE_CHAT_FORMAT = Path("06_models/chat_format.json")
 
 
 def open_model(
-    path: Path, *, tokenizer: Path | None = None, template: Path | None = None, device: Literal["cpu", "cuda"] = "cpu"
+    path: Path,
+    *,
+    tokenizer: Path | None = None,
+    template: Path | None = None,
+    device: Literal["cpu", "cuda"] = "cpu",
+    loops: int | None = None,
 ) -> OpenedModel:
     """Open a model.
 
@@ -30,9 +35,10 @@ def open_model(
         tokenizer: its ``tokenizer.json``; None for the one next to the model, or in the data folder around it.
         template: a chat template in Jinja; None for the one next to the model, or of the finetuning in the data folder.
         device: where it computes.
+        loops: how often a looped block is run at most; None: as often as it was built for.
 
     Raises:
-        ServingError: there is no model, or no tokenizer.
+        ServingError: there is no model, or no tokenizer, or ``loops`` are given and the model loops no block.
         TrainingError: the device is not here.
         CheckpointError: a file is damaged.
         ModelsError: a foreign model cannot be had exactly.
@@ -45,6 +51,10 @@ def open_model(
             f"the tokenizer has {opened.tokenizer.get_vocab_size():,} tokens, the model {opened.model.vocab_size:,}; "
             "give the tokenizer that the model was trained with (--tokenizer)"
         )
+    if loops is not None:
+        if opened.model.loops is None:
+            raise ServingError(f"{path} loops no block, so it takes no number of loops: leave --loops out")
+        opened.model.loops = loops
     opened.tokenizer.no_truncation()
     opened.tokenizer.no_padding()
     opened.model.to(open_device(device))

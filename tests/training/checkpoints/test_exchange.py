@@ -15,6 +15,7 @@ from everytoken.training.checkpoints.model import (
     save_model,
 )
 from everytoken.training.errors import CheckpointError
+from tests.generation.looping import save_looping_checkpoint
 from tests.models.tiny_llama import LLAMA
 from tests.training.tiny import EOS, SEQ, byte_encoder, byte_model
 
@@ -118,3 +119,10 @@ def test_a_chat_template_goes_along_both_ways(checkpoint, tmp_path):
     assert opened.apply_chat_template([{"role": "user", "content": "ab"}], tokenize=False) == "ab"
     generation = transformers.GenerationConfig.from_pretrained(tmp_path / "twice")
     assert (generation.eos_token_id, generation.stop_strings) == ([0, 5], ["stop"])
+
+
+def test_a_family_that_hugging_face_does_not_have_is_refused_by_name(tmp_path):
+    looping = save_looping_checkpoint(tmp_path)
+    with pytest.raises(TrainingError, match=r"family open_mythos.* llama can be exported.*everytoken chat"):
+        export_checkpoint(looping, tmp_path / "out", tokenizer=None)
+    assert not (tmp_path / "out").exists()

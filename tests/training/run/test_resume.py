@@ -8,11 +8,18 @@ import pytest
 
 from everytoken.training.errors import CheckpointError, TrainingError
 from everytoken.training.run.launch import run_job
+from everytoken.training.step import HISTORY_FILE, StepHistory
 from tests.models.tiny_llama import LLAMA
 from tests.training.resuming import ignore, job
-from tests.training.tiny import DATA, file_digests, newest, training_parameters, write_inputs
+from tests.training.tiny import DATA, MYTHOS, file_digests, newest, training_parameters, write_inputs
 
 pytestmark = pytest.mark.sensitive
+
+
+def process(*arguments):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "tests.training.resuming", *map(str, arguments)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
 
 
 @pytest.fixture(scope="module")
@@ -22,18 +29,12 @@ def folder(tmp_path_factory):
     write_inputs(folder)
     for precision in ("float32", "bfloat16"):
         run_job(job(folder, "whole", precision), ignore)
-
-    def process(what):
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-        command = [sys.executable, "-m", "tests.training.resuming", what, str(folder)]
-        return subprocess.run(command, env=environment, capture_output=True, text=True)
-
-    stopped = process("stop")
+    stopped = process("stop", folder)
     assert stopped.returncode == -signal.SIGKILL, stopped.stderr
     assert newest(job(folder, "stopped", "float32")).step == newest(job(folder, "stopped", "bfloat16")).step == 10
     assert newest(job(folder, "killed", "float32")).step in (5, 10, 15)
     shutil.copytree(folder / "stopped", folder / "half")
-    going_on = process("go-on")
+    going_on = process("go-on", folder)
     assert going_on.returncode == 0, going_on.stderr
     return folder
 
@@ -55,6 +56,23 @@ def test_precisions_differ(folder):
 
 def test_a_run_killed_at_any_step_ends_with_the_bytes_of_one_that_was_not(folder):
     assert newest(job(folder, "killed", "float32")).digest == newest(job(folder, "whole", "float32")).digest
+
+
+@pytest.mark.slow
+def test_a_run_of_loops_and_experts_killed_twice_ends_with_the_bytes_of_one_that_was_not(folder):
+    looped = job(folder, "looped", "bfloat16", model=MYTHOS)
+    for step, kept in ((8, 5), (13, 10)):  # in the middle of a draw of depths, and between two moves of the routers
+        killed = process("looped", folder, step)
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+        assert newest(looped).step == kept
+    ended = process("looped", folder)
+    assert ended.returncode == 0, ended.stderr
+    whole = job(folder, "looped whole", "bfloat16", model=MYTHOS)
+    run_job(whole, ignore)
+    assert newest(looped).step == newest(whole).step == 20
+    assert newest(looped).digest == newest(whole).digest
+    history = StepHistory.read(newest(looped).folder / HISTORY_FILE)
+    assert len(set(history.column("budget").tolist())) > 10 and len(history) == 20
 
 
 def test_a_damaged_checkpoint_costs_steps_and_no_bit(folder):

@@ -4,59 +4,66 @@ import subprocess
 import sys
 
 import pytest
+import torch
+from pyarrow.parquet import read_table
 
+from everytoken.training.checkpoints import MODEL_FILE, read_tensors
 from everytoken.training.errors import TrainingError
 from everytoken.training.run.launch import run_job
 from everytoken.training.step.history import (
     HELD_OUT,
     HELD_OUT_FILE,
-    HISTORY,
     HISTORY_FILE,
     SAMPLES,
     SAMPLES_FILE,
     HeldOutRecord,
     SampleRecord,
-    StepRecord,
     read_records,
+    term_names,
 )
-from tests.training.ranks import SHAPE, WORLDS, before, jobs, taken_over
+from tests.training.ranks import MODELS, SHAPE, WORLDS, alone_job, before, jobs, taken_over
 from tests.training.tiny import file_digests, newest, tiny_job, write_inputs
 
 pytestmark = pytest.mark.sensitive
 
 
+@pytest.fixture(scope="module", params=["llama", pytest.param("open_mythos", marks=pytest.mark.slow)])
+def family(request):
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory):
+def alone(family, tmp_path_factory):
     """A run of one process, in the folder where the ranks find its checkpoints."""
     folder = tmp_path_factory.mktemp("ranks")
     write_inputs(folder)
-    job = tiny_job(folder, folder / "1", **SHAPE)
+    job = alone_job(folder, family)
     run_job(job, lambda records: None)
     return job
 
 
 @pytest.fixture(scope="module")
-def two(alone):
+def two(alone, family):
     """The folder with what 2 processes did."""
-    return ranked(alone.held_out.parent, 2)
+    return ranked(alone.held_out.parent, family, 2)
 
 
 @pytest.fixture(scope="module")
-def four(two):
+def four(two, family):
     """The folder with what 2 and 4 processes did; those go on from what these left."""
-    return ranked(two, 4)
+    return ranked(two, family, 4)
 
 
-def ranked(folder, world):
+def ranked(folder, family, world):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "tests.training.ranks", str(folder), str(world)]
+    command = [sys.executable, "-m", "tests.training.ranks", str(folder), family, str(world)]
     done = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
     return folder
 
 
 @pytest.fixture
-def folder(world, request):
+def folder(world, family, request):
     return request.getfixturevalue("two" if world == 2 else "four")
 
 
@@ -64,11 +71,16 @@ WORLDS_OF_TESTS = [pytest.param(*one, marks=[pytest.mark.slow] if one[0] == 4 el
 
 
 def losses(job):
-    return [record.loss for record in history(job)]
+    return column(job, "loss")
 
 
 def history(job):
-    return read_records(newest(job).folder / HISTORY_FILE, StepRecord, HISTORY)
+    """Return the steps of a run, each with the further terms of its loss."""
+    return read_table(newest(job).folder / HISTORY_FILE).to_pylist()
+
+
+def column(job, name):
+    return [row[name] for row in history(job)]
 
 
 @pytest.mark.parametrize(("world", "strategy"), WORLDS_OF_TESTS)
@@ -79,37 +91,55 @@ def test_each_step_reads_the_same_samples_for_any_number_of_processes(folder, wo
 
 
 @pytest.mark.parametrize(("world", "strategy"), WORLDS_OF_TESTS)
-def test_losses_are_those_of_one_process(alone, folder, world, strategy):
-    whole, _, _ = jobs(folder, world, strategy)
+def test_losses_are_those_of_one_process(alone, folder, family, world, strategy):
+    whole, _, _ = jobs(folder, family, world, strategy)
     assert losses(whole) == pytest.approx(losses(alone), abs=1e-5)
-    norms = [record.grad_norm for record in history(whole)]
-    assert norms == pytest.approx([record.grad_norm for record in history(alone)], rel=1e-4)
-    assert [r.loss_tokens for r in history(whole)] == [r.loss_tokens for r in history(alone)]
+    assert column(whole, "grad_norm") == pytest.approx(column(alone, "grad_norm"), rel=1e-4)
+    assert column(whole, "loss_tokens") == column(alone, "loss_tokens")
+    terms = term_names(history(alone)[0])
+    assert terms == {"llama": [], "open_mythos": ["budget", "balance"]}[family]
+    for name in terms:
+        assert column(whole, name) == pytest.approx(column(alone, name), rel=1e-4, abs=1e-6)
+
+
+def biases(job):
+    """Return the bias of each router by its name, from the checkpoint."""
+    tensors = read_tensors(newest(job).folder / MODEL_FILE)
+    return {name: tensor for name, tensor in tensors.items() if name.endswith("feed_forward.bias")}
 
 
 @pytest.mark.parametrize(("world", "strategy"), WORLDS_OF_TESTS)
-def test_held_out_losses_and_samples_are_those_of_one_process(alone, folder, world, strategy):
+def test_routers_are_moved_by_the_choices_of_all_processes(alone, folder, family, world, strategy):
+    expected, found = biases(alone), biases(jobs(folder, family, world, strategy)[0])
+    assert found.keys() == expected.keys() and bool(found) == (family == "open_mythos")
+    for name, bias in found.items():
+        assert bias.abs().max() > 0.03  # of 8 steps of 0.01
+        assert torch.allclose(bias, expected[name], atol=1e-6)
+
+
+@pytest.mark.parametrize(("world", "strategy"), WORLDS_OF_TESTS)
+def test_held_out_losses_and_samples_are_those_of_one_process(alone, folder, family, world, strategy):
     def looks(job):
         place = newest(job).folder
         held_out = read_records(place / HELD_OUT_FILE, HeldOutRecord, HELD_OUT)
         return held_out, read_records(place / SAMPLES_FILE, SampleRecord, SAMPLES)
 
-    (held_out, texts), (expected, expected_texts) = looks(jobs(folder, world, strategy)[0]), looks(alone)
+    (held_out, texts), (expected, expected_texts) = looks(jobs(folder, family, world, strategy)[0]), looks(alone)
     assert [(r.step, r.source, r.bytes) for r in held_out] == [(r.step, r.source, r.bytes) for r in expected]
     assert [r.bits_per_byte for r in held_out] == pytest.approx([r.bits_per_byte for r in expected], rel=1e-5)
     assert texts == expected_texts
 
 
 @pytest.mark.parametrize(("world", "strategy"), WORLDS_OF_TESTS)
-def test_a_run_that_was_cut_ends_with_the_bytes_of_one_that_was_not(folder, world, strategy):
-    whole, cut, _ = jobs(folder, world, strategy)
+def test_a_run_that_was_cut_ends_with_the_bytes_of_one_that_was_not(folder, family, world, strategy):
+    whole, cut, _ = jobs(folder, family, world, strategy)
     assert file_digests(newest(cut)) == file_digests(newest(whole))
 
 
 @pytest.mark.parametrize(("world", "strategy"), WORLDS_OF_TESTS)
-def test_a_checkpoint_goes_on_with_another_number_of_processes_and_strategy(alone, folder, world, strategy):
-    _, _, over = jobs(folder, world, strategy)
-    assert losses(over)[:4] == losses(before(folder, world, strategy))[:4]
+def test_a_checkpoint_goes_on_with_another_number_of_processes_and_strategy(alone, folder, family, world, strategy):
+    _, _, over = jobs(folder, family, world, strategy)
+    assert losses(over)[:4] == losses(before(folder, family, world, strategy))[:4]
     assert losses(over) == pytest.approx(losses(alone), abs=1e-5)
     segments = newest(over).state["segments"]
     assert [segment["from_step"] for segment in segments] == [0, 4]
@@ -117,9 +147,9 @@ def test_a_checkpoint_goes_on_with_another_number_of_processes_and_strategy(alon
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_a_checkpoint_of_two_processes_goes_on_in_one(alone, two, strategy):
-    job = tiny_job(two, two / f"1-from-2-{strategy}", **SHAPE)
-    taken_over(job, jobs(two, 2, strategy)[0])
+def test_a_checkpoint_of_two_processes_goes_on_in_one(alone, two, family, strategy):
+    job = tiny_job(two, two / f"1-from-2-{strategy}", model=MODELS[family], **SHAPE)
+    taken_over(job, jobs(two, family, 2, strategy)[0])
     run_job(job, lambda records: None)
     assert losses(job) == pytest.approx(losses(alone), abs=1e-5)
 

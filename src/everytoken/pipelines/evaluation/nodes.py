@@ -8,7 +8,7 @@ from everytoken.parameters import EvaluationParameters, TokenizationParameters, 
 from everytoken.reports import bits_per_byte_figure
 from everytoken.shards import Artifact, Shards, plan_artifact
 from everytoken.tokens.streams import chosen_streams
-from everytoken.training.evaluation import BitsPerByte
+from everytoken.training.evaluation import BitsPerByte, metrics_of_evaluation
 from everytoken.training.run import GENERATIONS_FILE, evaluate, generate_texts
 
 
@@ -48,9 +48,9 @@ def generate_samples(
 
 def report_evaluation(
     held_out_evaluation: Artifact, generations: Artifact
-) -> tuple[BitsPerByte, Figure, list[dict[str, object]]]:
+) -> tuple[dict[str, object], Figure, list[dict[str, object]]]:
     """Return the figures by source, their chart, and the generated texts."""
     figures = held_out_evaluation.statistics_as(BitsPerByte)
     samples = json.loads(generations.path(GENERATIONS_FILE).read_text(encoding="utf-8"))
     texts = [{key: sample[key] for key in ("prompt", "text", "finish")} for sample in samples]
-    return figures, bits_per_byte_figure(figures["by_source"]), texts
+    return metrics_of_evaluation(figures), bits_per_byte_figure(figures["by_source"], figures.get("loops")), texts

@@ -8,7 +8,7 @@ from everytoken.reports import training_figure
 from everytoken.shards import Artifact, Shards, plan_artifact
 from everytoken.tokens.streams import STREAM_KINDS, chosen_streams
 from everytoken.training.run import CheckpointDescription, describe_checkpoint, train
-from everytoken.training.step import HISTORY_FILE
+from everytoken.training.step import HISTORY_FILE, term_names
 
 
 def train_model(
@@ -57,7 +57,8 @@ def report_training(
     known = {name: value for name, value in speeds.items() if value is not None}
     steps: list[int] = history["step"].tolist()
     series: dict[str, list[float | None]] = {"step": [*steps]}
-    for name in ("loss", "lr", "grad_norm"):  # of a skipped step some are not finite, and no point of a curve
+    # of a skipped step some are not finite, and no point of a curve
+    for name in ("loss", *term_names(history.columns), "lr", "grad_norm"):
         series[name] = history[name].astype(object).where(~history["skipped"], None).tolist()
     rates = dict(measured["tokens_per_second_by_step"])
     series["tokens_per_second"] = [rates.get(step) for step in steps]

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from everytoken.generation import ChatFiles, read_chat_files
-from everytoken.models import GgufFile, LlamaFacts, read_facts, read_model, write_hugging_face
+from everytoken.models import GgufFile, LlamaFacts, LlamaParameters, read_facts, read_model, write_hugging_face
 from everytoken.shards import atomic_folder
 from everytoken.tokens.tokenizer import TOKENIZER_FILE
 from everytoken.training.checkpoints.model import (
@@ -39,12 +39,17 @@ def export_checkpoint(
         chat: how one chats with it; None for what ``checkpoint`` says.
 
     Raises:
-        TrainingError: ``out`` is there, or the tokenizer does not go with the model.
-        CheckpointError: the checkpoint is incomplete, not what was written, or not of a Llama.
+        TrainingError: ``out`` is there, the tokenizer does not go with the model, or it is not of a Llama.
+        CheckpointError: the checkpoint is incomplete, or not what was written.
     """
     _require_new(out)
     require_intact(checkpoint)
     config = load_config(checkpoint)
+    if not isinstance(config.model, LlamaParameters):
+        raise TrainingError(
+            f"{checkpoint} is of the family {config.model.family}, for which neither Hugging Face nor GGUF has an "
+            "architecture; llama can be exported. Use this one with everytoken chat, generate or serve"
+        )
     facts = LlamaFacts(config.model, config.vocab_size, config.seq_length, config.eos_id)
     tokenizer = tokenizer or checkpoint / TOKENIZER_FILE
     content = _read(tokenizer)

@@ -24,12 +24,16 @@ _Returned = TypeVar("_Returned")
 
 @dataclass(frozen=True)
 class Generated:
-    """What followed a prompt, without EOS, and why it ended ("context": the model's context is full)."""
+    """What followed a prompt, without EOS, and why it ended ("context": the model's context is full).
+
+    ``loops``: mean number of loops behind a drawn token, None where the model loops no block.
+    """
 
     prompt: str
     text: str
     tokens: tuple[int, ...]
     finish: Finish
+    loops: float | None = None
 
 
 def generate(model: LanguageModel, encoder: DocumentEncoder, parameters: PromptParameters) -> Iterator[Generated]:
@@ -72,7 +76,7 @@ def continue_prompts(
             raise NonFiniteError(str(error)) from error
         except GenerationError as error:
             raise TrainingError(f"prompt {number + 1}, with the EOS before it: {error}") from error
-        yield Generated(text, reply.text, tuple(token.id for token in reply.tokens), reply.finish)
+        yield Generated(text, reply.text, tuple(token.id for token in reply.tokens), reply.finish, reply.loops)
 
 
 def _last(speaking: Generator[str, None, _Returned]) -> _Returned:

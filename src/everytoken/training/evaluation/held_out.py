@@ -70,7 +70,7 @@ def prepare_held_out(
     Raises:
         TrainingError: there are no documents, one has no source, or those of a source have no bytes.
     """
-    chosen = _lowest(parts, documents, seed)
+    chosen = lowest_by_hash(parts, documents, seed)
     if not chosen:
         raise TrainingError("there are no held-out documents; raise the share that is held out")
     names = tuple(sorted(chosen))
@@ -98,7 +98,7 @@ def prepare_held_out(
     )
 
 
-def _lowest(parts: Iterable[Part], documents: int, seed: int) -> dict[str, list[str]]:
+def lowest_by_hash(parts: Iterable[Part], documents: int, seed: int) -> dict[str, list[str]]:
     """Return at most ``documents`` texts of each source, in the order of their hashes; holds no more than these."""
     kept: dict[str, list[tuple[float, int, int, str]]] = {}
     for part in parts:

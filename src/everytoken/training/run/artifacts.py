@@ -274,6 +274,8 @@ class _Speed:
         self._seconds.extend(record.seconds for record in records)
         names = ("step", "loss", "lr", "grad_norm")
         rows = {name: [_number(getattr(record, name)) for record in records] for name in names}
+        for name in records[0].terms:
+            rows[name] = [_number(record.terms[name]) for record in records]
         rows["tokens_per_second"] = [_rounded(rate(self._tokens_per_step, record.seconds), 1) for record in records]
         announce(rows)
 
@@ -337,6 +339,8 @@ def evaluate(
 ) -> Built:
     """Measure bits per byte on held-out documents, beside a unigram model; write ``bits_per_byte.json``.
 
+    Of a model that loops a block, also what its loops do (`everytoken.training.evaluation.measure_loops`).
+
     The unigram model is counted over exactly the predictions that counted in the loss of the checkpoint's
     training, so ``streams`` and ``data`` must be those of the training.
 
@@ -351,8 +355,9 @@ def evaluate(
         Statistics: what ``bits_per_byte.json`` holds, see
             `everytoken.training.evaluation.language_modelling.bits_per_byte`.
     """
+    from everytoken.models import OpenMythos
     from everytoken.training.checkpoints import load_model
-    from everytoken.training.evaluation import bits_per_byte, count_targets, unigram_bits
+    from everytoken.training.evaluation import bits_per_byte, count_targets, measure_loops, unigram_bits
     from everytoken.training.step import describe_machine, open_device
 
     model = load_model(_folder(checkpoint)).to(open_device(evaluation.device))
@@ -368,6 +373,8 @@ def evaluate(
     encoder = open_encoder(rules)
     with _of_training(checkpoint):
         figures = bits_per_byte(model, encoder, held_out, unigram_bits(counts), evaluation)
+        if isinstance(model, OpenMythos):
+            figures["loops"] = measure_loops(model, encoder, held_out, evaluation)
     _write_json(folder / BITS_PER_BYTE_FILE, figures)
     return Built(statistics=figures, measured={**describe_machine(evaluation.execution), "device": evaluation.device})
 
@@ -377,6 +384,8 @@ def generate_texts(
     folder: Path, *, checkpoint: Artifact, tokenizer: Artifact, eos_token: str, generation: PromptParameters
 ) -> Built:
     """Continue each prompt; write ``generations.json``: a list of ``{prompt, text, tokens, finish}``.
+
+    A model that loops a block also has ``loops``, the mean number behind a token.
 
     Args:
         folder: an empty folder.
@@ -392,7 +401,10 @@ def generate_texts(
     model = load_model(_folder(checkpoint)).to(open_device(generation.device))
     encoder = open_encoder(EncodingRules(tokenizer, eos_token, "control"))  # a prompt may name them
     with _of_training(checkpoint):
-        texts = [asdict(text) for text in generate(model, encoder, generation)]
+        texts = [
+            {name: value for name, value in asdict(text).items() if value is not None}
+            for text in generate(model, encoder, generation)
+        ]
     _write_json(folder / GENERATIONS_FILE, texts)
     return Built(
         statistics=GeneratedStatistics(prompts=len(texts), tokens=sum(len(text["tokens"]) for text in texts)),

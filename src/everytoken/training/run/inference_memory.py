@@ -14,6 +14,7 @@ from everytoken.models import (
     cache_bytes_per_token,
     layer_inference_bytes,
     parameter_counts,
+    state_bytes,
 )
 from everytoken.training.run.plan import BFLOAT16, FLOAT32, logit_bytes
 
@@ -30,7 +31,7 @@ class InferenceMemory:
         narrow_weights: bfloat16 copies of all matrices, which autocast makes.
         layer: what one layer holds at its worst moment, in attention or in the feed-forward part.
         head: final states, their copies, the losses, and one chunk of logits.
-        cache: keys and values of all sequences, with room for twice as many positions.
+        cache: keys and values of all sequences, with room for twice as many positions, or their recurrent states.
     """
 
     parameters: int
@@ -66,13 +67,13 @@ def generation_memory(
         **_weights(model, vocab_size, precision),
         layer=layer_inference_bytes(model, precision, queries=_READ_AT_ONCE, keys=tokens),
         head=vocab_size * FLOAT32,
-        cache=sequences * _ROOM * tokens * cache_bytes_per_token(model, precision),
+        cache=sequences * (_ROOM * tokens * cache_bytes_per_token(model, precision) + state_bytes(model)),
     )
 
 
 def _weights(model: ModelParameters, vocab_size: int, precision: Precision) -> dict[str, int]:
     counts = parameter_counts(model, vocab_size)
-    matrices = counts.attention + counts.feed_forward + vocab_size * model.d_model  # the output matrix, tied or not
+    matrices = counts.layer_matrices + vocab_size * model.d_model  # the output matrix, tied or not
     return {
         "parameters": FLOAT32 * counts.total,
         "narrow_weights": BFLOAT16 * matrices if precision == "bfloat16" else 0,

@@ -17,9 +17,10 @@ from everytoken.models import (
     ModelParameters,
     ParameterCounts,
     Precision,
+    largest_tensor,
     layer_activation_bytes,
     layer_input_bytes,
-    layer_parameter_count,
+    layer_parameter_counts,
     parameter_counts,
 )
 from everytoken.tokens.order import DataParameters
@@ -139,8 +140,9 @@ class Plan:
         kinds = {
             field.name.replace("_", "-"): getattr(self.parameters, field.name) for field in fields(self.parameters)
         }
+        total, active = self.parameters.total, self.parameters.active
         return [
-            f"parameters: {self.parameters.total:,}",
+            f"parameters: {total:,}" + (f", {active:,} of them active in a token" if active < total else ""),
             *(f"  {kind}: {number:,}" for kind, number in kinds.items() if number),
             f"tokens: {self.tokens_per_step:,} a step x {self.steps:,} steps = {self.tokens:,} "
             f"({self.tokens / self.parameters.total:.1f} a parameter)",
@@ -253,7 +255,7 @@ def make_training_plan(
             seq_length=seq_length,
             shards=processes if sharded else 1,
         ),
-        largest_tensor=FLOAT32 * model.d_model * max(vocab_size, model.d_ff),
+        largest_tensor=FLOAT32 * largest_tensor(model, vocab_size),
         host_memory=state if sharded else 0,
         checkpoint=state,
         checkpoints=_most_checkpoints(training.steps, checkpoints),
@@ -282,21 +284,18 @@ def _memory(
 ) -> ProcessMemory:
     precision = training.execution.precision
     narrow = precision == "bfloat16"
-    layer, own = layer_parameter_count(model), math.ceil(counts.total / shards)
-    outside = counts.total - model.n_layers * layer  # embeddings and the final norm
+    layers, own = layer_parameter_counts(model), math.ceil(counts.total / shards)
+    outside = counts.total - sum(layers)  # embeddings, the final norm, what loops share
     kept = layer_activation_bytes(model, precision, seq_length)
-    if training.activation_checkpointing:
-        in_layers = model.n_layers * layer_input_bytes(model) + kept
-    else:
-        in_layers = model.n_layers * kept
+    in_layers = sum(layer_input_bytes(model)) + max(kept) if training.activation_checkpointing else sum(kept)
     output = vocab_size * model.d_model
     return ProcessMemory(
         parameters=FLOAT32 * own,
         gradients=FLOAT32 * own,
         moments=_MOMENTS * FLOAT32 * own,
-        narrow_weights=BFLOAT16 * (counts.attention + counts.feed_forward) if narrow else 0,
-        unsharded=FLOAT32 * (2 * outside + 4 * layer) if shards > 1 else 0,
-        activations=tokens * (in_layers + kept),
+        narrow_weights=BFLOAT16 * counts.layer_matrices if narrow else 0,
+        unsharded=FLOAT32 * (2 * outside + 4 * max(layers)) if shards > 1 else 0,
+        activations=tokens * (in_layers + max(kept)),
         head=tokens * 4 * FLOAT32 * model.d_model
         + output * (2 * FLOAT32 + narrow * BFLOAT16)
         + logit_bytes(vocab_size, precision),

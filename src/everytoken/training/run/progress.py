@@ -37,7 +37,7 @@ def with_progress(
         with tqdm(total=steps, initial=first_step, desc="training", unit="step", dynamic_ncols=True) as bar:
             for record in records:
                 speed.add(record)
-                bar.set_postfix_str(f"loss {record.loss:.3f}, lr {record.lr:.2e}{speed}", refresh=False)
+                bar.set_postfix_str(f"loss {record.loss:.3f}{_terms(record)}, lr {record.lr:.2e}{speed}", refresh=False)
                 bar.update()
                 yield record
         return
@@ -47,11 +47,12 @@ def with_progress(
         now = time.monotonic()
         if now - last >= _SECONDS_BETWEEN_LINES or record.step + 1 in (first_step + 1, steps):
             logger.info(
-                "training: step %d of %d, %d tokens, loss %.4f, lr %.2e, gradient norm %.3f%s",
+                "training: step %d of %d, %d tokens, loss %.4f%s, lr %.2e, gradient norm %.3f%s",
                 record.step + 1,
                 steps,
                 record.tokens,
                 record.loss,
+                _terms(record),
                 record.lr,
                 record.grad_norm,
                 str(speed),  # now: it begins anew below, and a handler may write later
@@ -59,6 +60,10 @@ def with_progress(
             last = now
             speed.clear()
         yield record
+
+
+def _terms(record: StepRecord) -> str:
+    return "".join(f", {name} {value:.3g}" for name, value in record.terms.items())
 
 
 class _Speed:

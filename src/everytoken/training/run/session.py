@@ -154,6 +154,8 @@ class _Session:
         self._windows = _open_windows(job, processes)
         self._held_out = _held_out_chunks(job)
         self._model = self._first_model()
+        if not past.steps:
+            past.history = StepHistory(self._model.further_terms)
         self._check_prompts()
         self._flop_per_token = self._model.flop_per_token(job.seq_length)
         self._module = prepare(self._model, job.training, processes)

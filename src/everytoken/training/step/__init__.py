@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         TrainingRecord,
         read_records,
         record_values,
+        term_names,
         total_bits_per_byte,
         write_records,
     )

@@ -85,10 +85,11 @@ class Ranks:
             from torch.nn.parallel import DistributedDataParallel
 
             devices = None if self.device.type == "cpu" else [self.device]
-            # buffers are tables: they are made equal once, not before every forward pass; torch 2.13 has another name
+            # all change buffers alike: they are not sent before every forward pass; torch 2.13 has another name
             names = signature(DistributedDataParallel).parameters
             options: dict[str, Any] = {
-                "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers": False
+                "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers": False,
+                "find_unused_parameters": not objective.model.all_parameters_used,
             }
             return DistributedDataParallel(objective.to(self.device), devices, gradient_as_bucket_view=True, **options)
         from torch.distributed.device_mesh import init_device_mesh
@@ -114,7 +115,7 @@ class Ranks:
         if self.strategy != "ddp":
             return
         tokens = torch.zeros(rows, seq_length + 1, dtype=torch.int64, device=self.device)
-        module(tokens, tokens[:, 1:] == 0, None).backward()
+        module(tokens, tokens[:, 1:] == 0, None).sum().backward()
         module.zero_grad(set_to_none=True)
 
     def accumulating(self, module: nn.Module, *, last: bool) -> AbstractContextManager[Any]:
@@ -139,6 +140,12 @@ class Ranks:
                 waiting.pop().wait()
 
         return known
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """Return the sum of a tensor over all processes."""
+        total = tensor.clone()
+        self.add(total)()
+        return total
 
     def whole(self, tensor: Tensor) -> Tensor:
         """Return a tensor that may be in shards as a plain one, in every process."""

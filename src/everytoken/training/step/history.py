@@ -1,7 +1,8 @@
 """What a run has done, as rows: every optimiser step, every look at the held-out documents, every text it wrote.
 
 The rows of a run lie in its checkpoints, so a run that was cut and continued ends with the rows of one that was not.
-Seconds are measurements: a record carries them to whoever watches, the files do not. Importing this loads no torch.
+Seconds are measurements: a record carries them to whoever watches, the files do not. Further terms of a family's loss
+are further columns of the steps. Importing this loads no torch.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -57,6 +58,8 @@ class StepRecord:
     grad_norm: float  # before clipping
     skipped: bool
     seconds: float = 0.0
+    # further terms of the loss by name, as the loss nats per counted prediction with their weight, not part of ``loss``
+    terms: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,15 +105,21 @@ _R = TypeVar("_R", StepRecord, HeldOutRecord, SampleRecord)
 
 
 class StepHistory:
-    """What the steps of a run did, without their seconds: columns of numbers, 49 bytes of memory a step."""
+    """What the steps of a run did, without their seconds: columns of numbers, 49 bytes of memory a step.
 
-    def __init__(self) -> None:
-        self._columns = {field.name: array(_ARRAY_TYPES[field.type]) for field in HISTORY}
+    ``terms``: names of the further terms of the loss; each is a column more, of 8 bytes a step.
+    """
+
+    def __init__(self, terms: Sequence[str] = ()) -> None:
+        self._schema = _with_terms(terms)
+        self._columns = {column.name: array(_ARRAY_TYPES[column.type]) for column in self._schema}
 
     @classmethod
     def read(cls, path: Path) -> StepHistory:
         """Return what `write` wrote; raise ``CheckpointError`` for another file."""
-        history, table = cls(), _read_table(path, HISTORY)
+        table = _open_table(path)
+        history = cls(term_names(table.column_names))
+        _check_columns(path, table, history._schema)
         for name, column in history._columns.items():
             for chunk in table[name].chunks:
                 column.frombytes(chunk.to_numpy(zero_copy_only=False).tobytes())
@@ -118,13 +127,19 @@ class StepHistory:
 
     def write(self, path: Path) -> None:
         """Write it as `write_records` would write the records."""
-        pq.write_table(pa.table({name: self.column(name) for name in self._columns}, schema=HISTORY), path)
+        pq.write_table(pa.table({name: self.column(name) for name in self._columns}, schema=self._schema), path)
         pa.default_memory_pool().release_unused()  # it would keep several times the history
 
     def append(self, record: StepRecord) -> None:
-        """Add the record of the next step."""
+        """Add the record of the next step; raise ``CheckpointError`` for one of other terms than those before."""
+        if [*record.terms] != (known := term_names(self._columns)):
+            raise CheckpointError(
+                f"step {record.step} has the further losses {[*record.terms]}, the history of the run has {known}: the "
+                "steps before it were done by another version of the model. Train with that version, or anew"
+            )
+        values: dict[str, Any] = {**record_values(record), **record.terms}
         for name, column in self._columns.items():
-            column.append(getattr(record, name))
+            column.append(values[name])
 
     def __len__(self) -> int:
         """Return the number of steps."""
@@ -133,12 +148,14 @@ class StepHistory:
     def column(self, name: str) -> np.ndarray:
         """Return a view of a column, (steps,); while it exists nothing can be appended."""
         column = self._columns[name]
-        return np.frombuffer(column, bool if HISTORY.field(name).type == pa.bool_() else column.typecode)
+        return np.frombuffer(column, bool if self._schema.field(name).type == pa.bool_() else column.typecode)
 
     @property
     def last(self) -> StepRecord:
         """The record of the last step."""
-        return StepRecord(**{name: self.column(name)[-1].item() for name in self._columns})
+        values = {name: self.column(name)[-1].item() for name in self._columns}
+        terms = {name: values.pop(name) for name in term_names(self._columns)}
+        return StepRecord(**values, terms=terms)
 
     @property
     def skipped_in_a_row(self) -> int:
@@ -160,14 +177,31 @@ def read_records(path: Path, kind: type[_R], schema: pa.Schema) -> list[_R]:
     return [kind(*row) for row in zip(*(column.to_pylist() for column in table.columns), strict=True)]
 
 
+def term_names(columns: Iterable[str]) -> list[str]:
+    """Return the further terms of the loss among the columns of a history."""
+    return [name for name in columns if name not in HISTORY.names]
+
+
+def _with_terms(terms: Sequence[str]) -> pa.Schema:
+    return pa.schema([*HISTORY, *_schema(**dict.fromkeys(terms, pa.float64()))])
+
+
 def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
+    table = _open_table(path)
+    _check_columns(path, table, schema)
+    return table
+
+
+def _open_table(path: Path) -> pa.Table:
     try:
-        table = pq.read_table(path)
+        return pq.read_table(path)
     except (OSError, pa.ArrowException) as error:
         raise CheckpointError(f"{path} is missing or damaged: {error}") from error
+
+
+def _check_columns(path: Path, table: pa.Table, schema: pa.Schema) -> None:
     if not table.schema.equals(schema):
         raise CheckpointError(f"{path} has the columns {table.schema.names}, expected {schema.names}")
-    return table
 
 
 def record_values(record: TrainingRecord) -> dict[str, object]:

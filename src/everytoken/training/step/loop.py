@@ -5,14 +5,15 @@ can be cut at any step and continued with ``first_step``. Positions whose mask i
 nor in the number it is divided by, and that number is taken over the whole batch, of all processes, so the
 micro-batch size and the number of processes change memory and time, and not the loss.
 
-A step whose loss or gradient is not finite is skipped: nothing is updated, the schedule and the data move on.
+A step whose loss, further terms or gradient are not finite is skipped: nothing is updated, the schedule and the data
+move on.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from everytoken.models import LanguageModel
+from everytoken.models import LanguageModel, TrainingPoint
 from everytoken.training.errors import LOWER_RATE, NonFiniteError, TrainingError
 from everytoken.training.parameters import OptimisationParameters
 from everytoken.training.step.distribution import ALONE, Ranks
@@ -40,16 +41,13 @@ class ReadBatch(Protocol):
         ...
 
 
-def decays(name: str, parameter: Tensor) -> bool:
-    """Return whether weight decay acts on a parameter: on matrices, not on norms and biases."""
-    return parameter.ndim >= 2
-
-
 def make_optimizer(model: LanguageModel, parameters: OptimisationParameters) -> torch.optim.AdamW:
-    """Return fused AdamW over all parameters in two groups, with weight decay (`decays`) and without."""
+    """Return fused AdamW over all parameters in two groups: with weight decay, as the model's ``decays`` says, and
+    without.
+    """
     groups: dict[bool, list[Tensor]] = {True: [], False: []}
     for name, parameter in model.named_parameters():
-        groups[decays(name, parameter)].append(parameter)
+        groups[model.decays(name, parameter)].append(parameter)
     return torch.optim.AdamW(
         [
             {"params": groups[True], "weight_decay": parameters.weight_decay},
@@ -110,7 +108,10 @@ def train_steps(
     module = Objective(model) if module is None else module
     rows = processes.rows(parameters.batch_size)
     module.train()
+    # of the first step of the run wherever this session begins: each begins alike
+    model.begin(TrainingPoint(parameters.seed, 0, parameters.steps))
     processes.settle(module, min(parameters.micro_batch_size, rows.stop - rows.start), model.max_seq_len)
+    model.after_step(processes.sum, updated=False)
     optimizer.zero_grad(set_to_none=True)
     for step in range(first_step, parameters.steps):
         started = time.perf_counter()
@@ -118,19 +119,24 @@ def train_steps(
         lr = _rate(step, parameters)
         for group in optimizer.param_groups:
             group["lr"] = lr
-        loss, loss_tokens, grad_norm = _gradients(model, module, tokens, counted, parameters, processes, eos_id)
+        model.begin(TrainingPoint(parameters.seed, step, parameters.steps))
+        losses, loss_tokens, grad_norm = _gradients(model, module, tokens, counted, parameters, processes, eos_id)
+        model.begin(None)
         if not loss_tokens:
             raise TrainingError(f"batch of step {step}: no position counts in the loss, expected at least one")
-        skipped = not (math.isfinite(loss) and math.isfinite(grad_norm))
+        loss, terms = losses[0], dict(zip(model.further_terms, losses[1:], strict=True))
+        skipped = not all(map(math.isfinite, (*losses, grad_norm)))
         if not skipped:
             optimizer.step()
+        model.after_step(processes.sum, updated=not skipped)
         optimizer.zero_grad(set_to_none=True)
         skipped_in_a_row = skipped_in_a_row + 1 if skipped else 0
         if skipped_in_a_row > parameters.max_skipped_in_a_row:
             raise NonFiniteError(
-                f"training step {step} of {parameters.steps}: loss {loss}, gradient norm {grad_norm}, expected finite "
-                f"numbers; {skipped_in_a_row} steps in a row were skipped, training.max_skipped_in_a_row = "
-                f"{parameters.max_skipped_in_a_row} are allowed. The learning rate was {lr:g}: {LOWER_RATE}"
+                f"training step {step} of {parameters.steps}: {_told(loss, terms)}, gradient norm {grad_norm}, "
+                f"expected finite numbers; {skipped_in_a_row} steps in a row were skipped, "
+                f"training.max_skipped_in_a_row = {parameters.max_skipped_in_a_row} are allowed. "
+                f"The learning rate was {lr:g}: {LOWER_RATE}"
             )
         yield StepRecord(
             step=step,
@@ -141,7 +147,12 @@ def train_steps(
             grad_norm=grad_norm,
             skipped=skipped,
             seconds=time.perf_counter() - started,
+            terms=terms,
         )
+
+
+def _told(loss: float, terms: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in {"loss": loss, **terms}.items())
 
 
 def _rate(step: int, parameters: OptimisationParameters) -> float:
@@ -162,16 +173,16 @@ def _gradients(
     parameters: OptimisationParameters,
     processes: Ranks,
     eos_id: int | None,
-) -> tuple[float, int, float]:
+) -> tuple[list[float], int, float]:
     """Leave the clipped gradient of the mean loss over the whole batch in the parameters.
 
-    Returns that loss, the predictions that it is the mean of, and the norm of the gradient before clipping. The device
-    is waited for once, at the end, when the three are read.
+    Returns that loss and the model's further terms, the predictions that they are means of, and the norm of the
+    gradient before clipping. The device is waited for once, at the end, when all are read.
     """
     device = processes.device
     total = torch.full((), int(counted.sum()), dtype=torch.float64, device=device)
     total_known = processes.add(total)  # meanwhile the first forward pass
-    loss = torch.zeros((), dtype=torch.float64, device=device)
+    losses = torch.zeros(1 + len(model.further_terms), dtype=torch.float64, device=device)
     micro_batches = list(
         zip(
             torch.split(processes.to_device(tokens), parameters.micro_batch_size),
@@ -183,15 +194,15 @@ def _gradients(
         with processes.accumulating(module, last=number == len(micro_batches) - 1):
             documents = None if eos_id is None else document_numbers(micro_tokens, eos_id)
             with autocast(parameters.execution, device.type):
-                loss_sum = module(micro_tokens, micro_counted, documents)
+                sums = module(micro_tokens, micro_counted, documents)
             total_known()
-            (loss_sum / (total / processes.gradient_divisor)).backward()
-            loss += loss_sum.detach()
-    loss_known = processes.add(loss)
+            (sums.sum() / (total / processes.gradient_divisor)).backward()
+            losses += sums.detach()
+    losses_known = processes.add(losses)
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), parameters.gradient_clip)
-    loss_known()
-    figures: list[float] = torch.stack([loss / total, total, processes.whole(norm).double()]).tolist()
-    return figures[0], int(figures[1]), figures[2]
+    losses_known()
+    figures: list[float] = torch.stack([*(losses / total), total, processes.whole(norm).double()]).tolist()
+    return figures[:-2], int(figures[-2]), figures[-1]
 
 
 def _checked_batch(
