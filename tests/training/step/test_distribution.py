@@ -113,7 +113,7 @@ def test_routers_are_moved_by_the_choices_of_all_processes(alone, folder, family
     expected, found = biases(alone), biases(jobs(folder, family, world, strategy)[0])
     assert found.keys() == expected.keys() and bool(found) == (family == "open_mythos")
     for name, bias in found.items():
-        assert bias.abs().max() > 0.03  # of 8 steps of 0.01
+        assert bias.abs().max() > 0.01  # more than one step of 0.01
         assert torch.allclose(bias, expected[name], atol=1e-6)
 
 
