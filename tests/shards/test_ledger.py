@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import pytest
 
@@ -108,6 +108,7 @@ def test_a_record_that_contradicts_itself_is_refused(tmp_path: Path, changed: di
 class Counted(TypedDict):
     rows: int
     words: int
+    shortest: NotRequired[int]
 
 
 def test_statistics_of_another_function_are_refused() -> None:

@@ -47,13 +47,19 @@ def statistics_as(statistics: Mapping[str, Any], kind: type[Record], where: obje
     Raises:
         DamagedStore: they lack a key that such a record always has, so another function wrote them.
     """
-    required: frozenset[str] = kind.__required_keys__  # type: ignore[attr-defined]
-    if missing := sorted(required - statistics.keys()):
+    if missing := sorted(_always_there(kind) - statistics.keys()):
         raise DamagedStore(
             f"{where}: its statistics are no {kind.__name__}: they lack {missing}. Another function or version wrote "
             f"them. {_REMEDY}"
         )
     return cast(Record, dict(statistics))
+
+
+def _always_there(kind: type[Mapping[str, object]]) -> set[str]:
+    """Return the required keys of a ``TypedDict``; Python does not see ``NotRequired`` in an annotation kept as text."""
+    required: frozenset[str] = kind.__required_keys__  # type: ignore[attr-defined]
+    texts = {key: getattr(kind.__annotations__[key], "__forward_arg__", "") for key in required}
+    return {key for key, text in texts.items() if not text.startswith("NotRequired[")}
 
 
 def is_store(folder: Path) -> bool:
