@@ -56,7 +56,7 @@ def statistics_as(statistics: Mapping[str, Any], kind: type[Record], where: obje
 
 
 def _always_there(kind: type[Mapping[str, object]]) -> set[str]:
-    """Return the required keys of a ``TypedDict``; Python does not see ``NotRequired`` in an annotation kept as text."""
+    """Return the required keys of a ``TypedDict``; Python sees no ``NotRequired`` in an annotation that is text."""
     required: frozenset[str] = kind.__required_keys__  # type: ignore[attr-defined]
     texts = {key: getattr(kind.__annotations__[key], "__forward_arg__", "") for key in required}
     return {key for key, text in texts.items() if not text.startswith("NotRequired[")}
