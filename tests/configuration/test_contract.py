@@ -222,6 +222,7 @@ def test_published_reflections_take_the_place_of_a_generator() -> None:
             return {node.name.rpartition(".")[2] for node in pipelines[name].nodes}
 
     splicing = {"splice_reflections", "say_reflected_stream_is_made", "index_reflections", "report_reflections"}
+    splicing |= {"show_reflections"}
     upstream = {"kind": "path", "root": "/nowhere"}
     published = {"upstream": upstream, "generator": "a-model", "memory": 1}
     matching = {"find_published_reflections", "match_reflections", "take_columns"}

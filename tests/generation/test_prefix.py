@@ -40,7 +40,7 @@ class StateModel(torch.nn.Module):
 
     def __init__(self, model):
         super().__init__()
-        self.model, self.max_seq_len, self.read = model, model.max_seq_len, 0
+        self.model, self.context, self.read = model, model.context, 0
 
     def output_weight(self):
         return self.model.output_weight()
