@@ -131,15 +131,24 @@ def _training(training: TrainingParameters, groups: Mapping[str, Any]) -> _Lines
     yield "model", f"{model.family}, {size}{uncounted}"
     steps = f"{how.steps:,} steps of {how.batch_size:,} windows"
     if tokenization is not None:
-        steps += f": {how.steps * how.batch_size * tokenization.seq_length:,} predictions"
+        predictions = how.steps * how.batch_size * tokenization.seq_length
+        steps += f": {predictions:,} predictions{_exposures(predictions, groups.get('ingestion'))}"
     given: PretrainingParameters | None = groups.get("pretraining")
     streams = training.streams if given is None else tuple(given.active_streams)
     yield "training", f"{steps}, on {' + '.join(streams)}"
+    last = how.learning_rate * how.min_lr_ratio
+    yield "rate", f"{how.learning_rate:g} after {how.warmup_steps:,} steps, {last:g} at the last"
     if given is not None and given.initial is not None:
         yield "begins with", f"the weights in {given.initial.path}"
     if training.data.replay is not None:
         first, end = training.data.replay
         yield "samples", f"{first:,} to {end - 1:,} of the order"
+
+
+def _exposures(predictions: int, ingestion: IngestionParameters | None) -> str:
+    """Return how often a token of a mixture is predicted on average."""
+    mixture = None if ingestion is None else ingestion.active_mixture
+    return "" if mixture is None else f" ({predictions / mixture.target_total_tokens:.2f} of each token of the mixture)"
 
 
 def _finetuning(finetuning: FinetuningParameters, groups: Mapping[str, Any]) -> _Lines:
