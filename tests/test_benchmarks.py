@@ -62,6 +62,7 @@ TINY = {
     ],
     "provenance.py": ["0.01", "FOLDER", "25000"],
     "reading.py": ["1", "WHEEL"],
+    "recurrent.py": ["--length", "40", "--rounds", "1", "--seconds", "0.1"],
     "release.py": ["--rows", "2000", "--windows", "50"],
     "replay.py": ["1000"],
     "scoring.py": ["WHEEL", "--texts", "4", "--hidden", "64", "--layers", "1", "--rounds", "1"],
