@@ -79,7 +79,7 @@ def of_corpus(data: Path) -> None:
 @pytest.mark.parametrize(
     ("env", "family", "check"),
     [
-        ("mamba_small", "llama", of_shards),
+        ("mamba_small", "mamba3", of_shards),
         ("mythos_small", "open_mythos", of_chat),
         ("spp_small", "llama", of_corpus),
     ],
