@@ -1,4 +1,4 @@
-"""RMSNorm, rotary positions and SwiGLU, with their gradients written out.
+"""RMSNorm, rotary positions and SwiGLU, with their gradients written out, and the product around them.
 
 Taken apart into single operations, each reads and writes a whole activation, which on a CPU takes longer than its
 arithmetic. Here each is done in few passes, and keeps what its gradient needs and no intermediate. While torch
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import silu
+from torch.nn.functional import linear, silu
 
 
 class RMSNorm(nn.Module):
@@ -57,6 +57,11 @@ class _RMSNorm(torch.autograd.Function):
             gradient, x, [width], torch.zeros_like(reciprocal), reciprocal, weight, None, [True, True, False]
         )
         return x_gradient.add_(mean_gradient.mul_(reciprocal)), weight_gradient, None
+
+
+def in_dtype_of(weight: Tensor, x: Tensor) -> Tensor:
+    """Return ``x weight^T`` in the dtype of the weight: norms are float32 also in a bfloat16 model."""
+    return linear(x.to(weight.dtype), weight)
 
 
 def rope_tables(max_seq_len: int, width: int, theta: float) -> tuple[Tensor, Tensor]:

@@ -22,8 +22,8 @@ the logits of a whole batch never exist. Beside these:
   one forward pass that DDP and FSDP2 see.
 - What changes after an optimiser step without a gradient (the bias of a router) is a buffer, so that checkpoints hold
   it. What is counted for it since the last step is none: a checkpoint is made between two steps.
-- Every parameter with a gradient takes part in each forward pass of training, or the family says so in
-  ``all_parameters_used``. All processes call the same layers equally often.
+- Every parameter with a gradient takes part in each forward pass of training. All processes call the same layers
+  equally often.
 - With activation checkpointing a layer is run a second time for its gradient: what it counts has to be counted once.
 """
 
@@ -81,9 +81,6 @@ class LanguageModel(nn.Module, ABC):
 
     # names of the further terms of the loss, in the order of `further_losses`
     further_terms: tuple[str, ...] = ()
-
-    # whether each parameter has a gradient after each backward pass: else DDP has to search for those without
-    all_parameters_used: bool = True
 
     # whether a training step keeps only the input of each layer and computes the rest again: less memory, more time
     activation_checkpointing: bool = False

@@ -18,11 +18,12 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import embedding, linear, scaled_dot_product_attention
+from torch.nn.functional import embedding, scaled_dot_product_attention
 
 from everytoken.models.causal_attention import causal_attention, document_mask
-from everytoken.models.elementwise import RMSNorm, rope_tables, rotate, swiglu
+from everytoken.models.elementwise import RMSNorm, in_dtype_of, rope_tables, rotate, swiglu
 from everytoken.models.errors import ModelsError
+from everytoken.models.growing import visible_of_cached, written
 from everytoken.models.language_model import Cache, LanguageModel, recomputed
 from everytoken.models.parameters import LlamaParameters
 from everytoken.seeds import torch_generator
@@ -40,23 +41,17 @@ class KeyValueCache:
 
     def extend(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Append the new positions of one layer; return all keys and values of that layer."""
+        first, second = self._layers[layer] or (None, None)
+        held = written(keys, first, self.length, 2), written(values, second, self.length, 2)
+        self._layers[layer] = held
         end = self.length + keys.shape[2]
-        held = self._layers[layer]
-        if held is None or end > held[0].shape[2]:
-            old_keys, old_values = held or (None, None)
-            held = _with_room(keys, old_keys, self.length, end), _with_room(values, old_values, self.length, end)
-            self._layers[layer] = held
-        for room, new in zip(held, (keys, values), strict=True):
-            room[:, :, self.length : end] = new
         return held[0][:, :, :end], held[1][:, :, :end]
 
     def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Append the new positions of one layer; return what its queries (batch, n_heads, seq, head width) mix."""
         past, seq = self.length, queries.shape[2]
         keys, values = self.extend(layer, keys, values)
-        mask = None
-        if past and seq > 1:  # key j is visible to query i when j <= past + i; is_causal would align it to the start
-            mask = torch.ones(seq, past + seq, dtype=torch.bool, device=queries.device).tril(past)
+        mask = visible_of_cached(past, seq, queries.device)
         return scaled_dot_product_attention(
             queries, keys, values, attn_mask=mask, is_causal=past == 0 and seq > 1, enable_gqa=True
         )
@@ -96,15 +91,6 @@ class SideBySide:
         return torch.cat([cache.attend(layer, *new) for cache, new in zip(self.caches, each, strict=True)])
 
 
-def _with_room(new: Tensor, old: Tensor | None, length: int, end: int) -> Tensor:
-    """Return a tensor for twice ``end`` positions with those of ``old``."""
-    batch, heads, _, width = new.shape
-    room = new.new_zeros(batch, heads, 2 * end, width)
-    if old is not None:
-        room[:, :, :length] = old[:, :, :length]
-    return room
-
-
 class Block(nn.Module):
     """One decoder layer; its four matrices are kept as plain parameters (out, in)."""
 
@@ -142,20 +128,15 @@ class Block(nn.Module):
     def _queries_keys_values(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return rotated queries (batch, seq, n_heads, head width), rotated keys and values (.., n_kv_heads, ..)."""
         batch, seq, _ = x.shape
-        heads = _linear(self.attention_norm(x), self.query_key_value).view(batch, seq, -1, self.head_width)
+        heads = in_dtype_of(self.query_key_value, self.attention_norm(x)).view(batch, seq, -1, self.head_width)
         turning, values = torch.split(heads, [self.n_heads + self.n_kv_heads, self.n_kv_heads], dim=2)
         queries, keys = torch.split(rotate(turning, cos, sin), [self.n_heads, self.n_kv_heads], dim=2)
         return queries, keys, values
 
     def _after_attention(self, x: Tensor, mixed: Tensor) -> Tensor:
         """Return the residual stream after attention's output (batch, seq, n_heads, head width) and SwiGLU."""
-        x = x + _linear(mixed.flatten(2), self.attention_output)
-        return x + _linear(swiglu(_linear(self.feed_forward_norm(x), self.gate_up)), self.down)
-
-
-def _linear(x: Tensor, weight: Tensor) -> Tensor:
-    """Return ``x weight^T`` in the dtype of the weight: norms are float32 also in a bfloat16 model."""
-    return linear(x.to(weight.dtype), weight)
+        x = x + in_dtype_of(self.attention_output, mixed.flatten(2))
+        return x + in_dtype_of(self.down, swiglu(in_dtype_of(self.gate_up, self.feed_forward_norm(x))))
 
 
 class Llama(LanguageModel):

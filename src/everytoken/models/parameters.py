@@ -222,27 +222,35 @@ class OpenMythosParameters(_Part):
         return self
 
 
-class Mamba3Parameters(_Part):
-    """Shape of a Mamba-3 decoder; its head is the embedding.
+class _RecurrentParameters(_Part):
+    """What the families with a recurrent state share.
 
-    ``d_model`` is the width, ``expand`` times as wide is the mixer, in heads of ``head_width`` with a state of
-    ``head_width`` times ``state_width`` and ``rank`` inputs and outputs a token (1: SISO, more: MIMO).
-    ``rotated_share`` of the state dimensions rotate. ``d_ff`` is the hidden width of the SwiGLU. ``chunk`` tokens are
-    computed at once in training; it changes time, memory and the last bits.
+    ``d_ff`` is the hidden width of the SwiGLU. ``chunk`` tokens are computed at once in training; it changes time,
+    memory and the last bits.
     """
 
-    family: Literal["mamba3"]
     d_model: int = Field(gt=0)
     n_layers: int = Field(gt=0)
-    expand: int = Field(gt=0)
-    head_width: int = Field(gt=0)
     state_width: int = Field(gt=1)
-    rank: int = Field(gt=0)
-    rotated_share: float
     d_ff: int = Field(gt=0)
     chunk: int = Field(gt=0)
     norm_eps: float = Field(gt=0, allow_inf_nan=False)
     init_std: float = Field(gt=0, allow_inf_nan=False)
+
+
+class Mamba3Parameters(_RecurrentParameters):
+    """Shape of a Mamba-3 decoder; its head is the embedding.
+
+    ``d_model`` is the width, ``expand`` times as wide is the mixer, in heads of ``head_width`` with a state of
+    ``head_width`` times ``state_width`` and ``rank`` inputs and outputs a token (1: SISO, more: MIMO).
+    ``rotated_share`` of the state dimensions rotate.
+    """
+
+    family: Literal["mamba3"]
+    expand: int = Field(gt=0)
+    head_width: int = Field(gt=0)
+    rank: int = Field(gt=0)
+    rotated_share: float
 
     @property
     def n_heads(self) -> int:
@@ -266,18 +274,11 @@ class Mamba3Parameters(_Part):
         return self
 
 
-class ComplexSsdParameters(_Part):
+class ComplexSsdParameters(_RecurrentParameters):
     """Shape of the decoder that Mamba-3-Lite ships: heads of d_model / n_heads, a complex state of ``state_width``."""
 
     family: Literal["complex_ssd_lite"]
-    d_model: int = Field(gt=0)
-    n_layers: int = Field(gt=0)
     n_heads: int = Field(gt=0)
-    state_width: int = Field(gt=0)
-    d_ff: int = Field(gt=0)
-    chunk: int = Field(gt=0)
-    norm_eps: float = Field(gt=0, allow_inf_nan=False)
-    init_std: float = Field(gt=0, allow_inf_nan=False)
 
     @model_validator(mode="after")
     def _heads_divide(self) -> Self:

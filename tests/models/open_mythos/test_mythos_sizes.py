@@ -14,30 +14,7 @@ from everytoken.models import (
     parameter_counts,
 )
 from everytoken.models.families import build_model, empty_model
-from tests.models.open_mythos.tiny import ATTENTIONS, BUDGET, MLA, OFF, PONDER, shape
-
-DEV = {
-    "d_model": 256,
-    "n_heads": 8,
-    "attention": {"kind": "gqa", "n_kv_heads": 4},
-    "prelude_layers": 2,
-    "coda_layers": 2,
-    "d_ff": 341,
-    "experts": {"d_ff": 512},
-    "lora_rank": 16,
-    "loop_embedding": 32,
-    "halting": PONDER,
-}
-REFERENCE = {
-    **DEV,
-    "d_model": 5120,
-    "n_heads": 32,
-    "attention": {"kind": "mla", "q_lora": 1536, "kv_lora": 512, "nope": 128, "rope": 64, "v": 128},
-    "max_loops": 28,
-    "d_ff": None,
-    "experts": {"n_experts": 64, "per_token": 4, "shared": 2, "d_ff": 6144, "shared_width": 1, "layers": "all"},
-    "loop_embedding": 640,
-}
+from tests.models.open_mythos.tiny import ATTENTIONS, BUDGET, DEV, MLA, OFF, REFERENCE_32B, shape
 
 
 def without_memory(parameters, vocab_size):
@@ -47,7 +24,7 @@ def without_memory(parameters, vocab_size):
 
 @pytest.mark.parametrize(
     ("sizes", "vocab_size", "total", "active"),
-    [(DEV, 32_000, 12.595e6, 11.81e6), (REFERENCE, 128_256, 32.028e9, 3.717e9)],
+    [(DEV, 32_000, 12.595e6, 11.81e6), (REFERENCE_32B, 128_256, 32.028e9, 3.717e9)],
     ids=["dev", "reference"],
 )
 def test_the_two_sizes_have_their_numbers_of_parameters(sizes, vocab_size, total, active):

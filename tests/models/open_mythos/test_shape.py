@@ -9,35 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from everytoken.models import OpenMythosParameters
 from everytoken.models.families import empty_model
-from tests.models.open_mythos.tiny import BUDGET, EXPERTS, GQA, MLA, PONDER, TINY, random_tokens, shape, tiny
-
-DEV = {
-    **TINY,
-    "d_model": 256,
-    "n_heads": 8,
-    "attention": {"kind": "gqa", "n_kv_heads": 4},
-    "prelude_layers": 2,
-    "coda_layers": 2,
-    "d_ff": 341,
-    "experts": {**EXPERTS, "d_ff": 512},
-    "lora_rank": 16,
-    "loop_embedding": 32,
-    "halting": PONDER,
-}
-REFERENCE_32B = {
-    **DEV,
-    "d_model": 5120,
-    "n_heads": 32,
-    "attention": {"kind": "mla", "q_lora": 1536, "kv_lora": 512, "nope": 128, "rope": 64, "v": 128},
-    "max_loops": 28,
-    "d_ff": None,
-    "experts": {
-        **EXPERTS,
-        **{"n_experts": 64, "per_token": 4, "shared": 2, "d_ff": 6144, "shared_width": 1, "layers": "all"},
-    },
-    "loop_embedding": 640,
-    "rope_theta": 500000.0,
-}
+from tests.models.open_mythos.tiny import BUDGET, DEV, GQA, MLA, PONDER, REFERENCE_32B, random_tokens, shape, tiny
 
 
 def counts(parameters, vocab_size, max_seq_len):

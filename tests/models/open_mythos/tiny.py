@@ -40,6 +40,33 @@ TINY: dict[str, Any] = {
     "rope_theta": 10000.0,
     "norm_eps": 1e-5,
 }
+DEV: dict[str, Any] = {
+    **TINY,
+    "d_model": 256,
+    "n_heads": 8,
+    "attention": {"kind": "gqa", "n_kv_heads": 4},
+    "prelude_layers": 2,
+    "coda_layers": 2,
+    "d_ff": 341,
+    "experts": {**EXPERTS, "d_ff": 512},
+    "lora_rank": 16,
+    "loop_embedding": 32,
+    "halting": PONDER,
+}
+REFERENCE_32B: dict[str, Any] = {
+    **DEV,
+    "d_model": 5120,
+    "n_heads": 32,
+    "attention": {"kind": "mla", "q_lora": 1536, "kv_lora": 512, "nope": 128, "rope": 64, "v": 128},
+    "max_loops": 28,
+    "d_ff": None,
+    "experts": {
+        **EXPERTS,
+        **{"n_experts": 64, "per_token": 4, "shared": 2, "d_ff": 6144, "shared_width": 1, "layers": "all"},
+    },
+    "loop_embedding": 640,
+    "rope_theta": 500000.0,
+}
 
 
 def shape(**changes: Any) -> OpenMythosParameters:

@@ -16,8 +16,9 @@ import math
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear, softplus
+from torch.nn.functional import softplus
 
+from everytoken.models.elementwise import in_dtype_of
 from everytoken.models.mamba3.scan import chunked_scan
 from everytoken.models.mamba3.state import LayerState
 from everytoken.models.parameters import ComplexSsdParameters
@@ -45,7 +46,7 @@ class ComplexSsd(nn.Module):
         return self._chunked(x, state, None)
 
     def _chunked(self, x: Tensor, state: LayerState | None, documents: Tensor | None) -> tuple[Tensor, LayerState]:
-        parts = torch.split(linear(x.to(self.project_in.dtype), self.project_in), self._split, dim=-1)
+        parts = torch.split(in_dtype_of(self.project_in, x), self._split, dim=-1)
         inputs, keys, queries, step = (part.to(torch.promote_types(x.dtype, torch.float32)) for part in parts)
         step = softplus(step)
         turns = (step * self.decay[:, 1]).double().cumsum(1)
@@ -74,5 +75,5 @@ class ComplexSsd(nn.Module):
             state=None if state is None else state.state,
             documents=documents,
         )
-        out = linear(mixed[..., 0, :].flatten(2).to(self.mix_heads.dtype), self.mix_heads)
-        return linear(out, self.project_out), LayerState(phases[:, -1, :, None].clone(), after)
+        out = in_dtype_of(self.project_out, in_dtype_of(self.mix_heads, mixed[..., 0, :].flatten(2)))
+        return out, LayerState(phases[:, -1, :, None].clone(), after)

@@ -22,9 +22,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear, silu, softplus
+from torch.nn.functional import silu, softplus
 
-from everytoken.models.elementwise import RMSNorm
+from everytoken.models.elementwise import RMSNorm, in_dtype_of
 from everytoken.models.mamba3.scan import chunked_scan
 from everytoken.models.mamba3.state import LayerState
 from everytoken.models.parameters import Mamba3Parameters
@@ -111,7 +111,7 @@ class Mixer(nn.Module):
 
     def _projected(self, x: Tensor, phases: Tensor | None) -> tuple[Tensor, Tensor, Rates, Tensor, Tensor, Tensor]:
         """Return gates and inputs (batch, seq, heads, P), rates, phases, rotated queries and keys."""
-        parts = torch.split(linear(x.to(self.project_in.dtype), self.project_in), self._split, dim=-1)
+        parts = torch.split(in_dtype_of(self.project_in, x), self._split, dim=-1)
         gates, inputs, keys, queries = parts[:4]
         step, decay, share, angles = (_wide(part) for part in parts[4:])
         rates = self._rates(step, decay, share)
@@ -149,7 +149,7 @@ class Mixer(nn.Module):
             out = mixed[..., 0, :] * silu(_wide(gates))
         else:
             out = (mixed * silu(_wide(gates)[..., None, :] * self.gate_scale) * self.output_scale).sum(-2)
-        return linear(out.flatten(2).to(self.project_out.dtype), self.project_out)
+        return in_dtype_of(self.project_out, out.flatten(2))
 
 
 def turned(before: Tensor | None, step: Tensor, angles: Tensor) -> Tensor:

@@ -13,9 +13,9 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import embedding, linear
+from torch.nn.functional import embedding
 
-from everytoken.models.elementwise import RMSNorm, swiglu
+from everytoken.models.elementwise import RMSNorm, in_dtype_of, swiglu
 from everytoken.models.errors import ModelsError
 from everytoken.models.language_model import Cache, LanguageModel, recomputed
 from everytoken.models.mamba3.complex_ssd import ComplexSsd
@@ -52,8 +52,7 @@ class RecurrentBlock(nn.Module):
 
     def _after_mixer(self, x: Tensor, mixed: Tensor) -> Tensor:
         x = x + mixed
-        gate_up = linear(self.feed_forward_norm(x).to(self.gate_up.dtype), self.gate_up)
-        return x + linear(swiglu(gate_up), self.down)
+        return x + in_dtype_of(self.down, swiglu(in_dtype_of(self.gate_up, self.feed_forward_norm(x))))
 
 
 class RecurrentModel(LanguageModel):
@@ -68,7 +67,7 @@ class RecurrentModel(LanguageModel):
 
     @property
     def context(self) -> int:
-        """The largest number that the files of a conversation hold: the state itself has no limit."""
+        """As many tokens as a 32-bit number counts: the state itself has no limit."""
         return 2**31 - 1
 
     def hidden_states(self, tokens: Tensor, cache: Cache | None = None, documents: Tensor | None = None) -> Tensor:

@@ -22,8 +22,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from everytoken.models.causal_attention import causal_attention
-from everytoken.models.elementwise import RMSNorm, rotate
-from everytoken.models.open_mythos.experts import in_dtype_of
+from everytoken.models.elementwise import RMSNorm, in_dtype_of, rotate
 from everytoken.models.parameters import GroupedQueryParameters, LatentAttentionParameters, OpenMythosParameters
 
 Memory = tuple[Tensor, Tensor]

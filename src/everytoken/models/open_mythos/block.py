@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from everytoken.models.elementwise import RMSNorm
+from everytoken.models.growing import visible_of_cached
 from everytoken.models.open_mythos.attention import Memory, make_attention
 from everytoken.models.open_mythos.cache import LoopCache
 from everytoken.models.open_mythos.experts import DenseFeedForward, MixtureOfExperts, Routing
@@ -59,10 +60,11 @@ class MythosBlock(nn.Module):
         """Return what ``forward`` does for positions that follow those in a slot of the cache, which is extended."""
         queries, memory = self.attention.project(self.attention_norm(x), cos, sin)
         memory = _kept(memory, running, carried)
-        whole, visible, past, seq = cache.extend(slot, memory), None, cache.length, x.shape[1]
-        if past and seq > 1:  # key j is visible to query i when j <= past + i; is_causal would align it to the start
-            visible = torch.ones(1, 1, seq, past + seq, dtype=torch.bool, device=x.device).tril(past)
-        return self._after(x, self.attention.attend(queries, whole, visible), running, memory)
+        visible = visible_of_cached(cache.length, x.shape[1], x.device)
+        mixed = self.attention.attend(
+            queries, cache.extend(slot, memory), None if visible is None else visible[None, None]
+        )
+        return self._after(x, mixed, running, memory)
 
     def _after(
         self, x: Tensor, mixed: Tensor, running: Tensor | None, memory: Memory

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from everytoken.models.growing import written
 from everytoken.models.open_mythos.attention import Memory
 
 
@@ -30,14 +31,14 @@ class LoopCache:
     def extend(self, slot: int, new: Memory) -> Memory:
         """Write new positions (batch, seq, ...) after the ``length`` that there are; return all of the slot."""
         first, second = self._slots[slot] or (None, None)
-        held = _written(new[0], first, self.length), _written(new[1], second, self.length)
+        held = written(new[0], first, self.length, 1), written(new[1], second, self.length, 1)
         self._slots[slot] = held
         end = self.length + new[0].shape[1]
         return held[0][:, :end], held[1][:, :end]
 
     def finish(self, taken: Tensor) -> None:
         """Count the new positions, of which each slot has the memory, and their loops (batch, seq) int64."""
-        self._taken = _written(taken, self._taken, self.length)
+        self._taken = written(taken, self._taken, self.length, 1)
         self.length += taken.shape[1]
 
     @property
@@ -62,15 +63,3 @@ class LoopCache:
         copied._slots = [None if held is None else (held[0].clone(), held[1].clone()) for held in self._slots]
         copied._taken = None if self._taken is None else self._taken.clone()
         return copied
-
-
-def _written(new: Tensor, held: Tensor | None, length: int) -> Tensor:
-    """Return ``held`` with ``new`` after its first ``length`` positions, in a larger tensor where it has no room."""
-    end = length + new.shape[1]
-    if held is None or end > held.shape[1]:
-        room = new.new_zeros(new.shape[0], 2 * end, *new.shape[2:])
-        if held is not None:
-            room[:, :length] = held[:, :length]
-        held = room
-    held[:, length:end] = new
-    return held

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from everytoken.models.elementwise import swiglu
+from everytoken.models.elementwise import in_dtype_of, swiglu
 from everytoken.models.open_mythos.dispatch import routed
 from everytoken.models.parameters import ExpertsParameters
 
@@ -33,11 +33,6 @@ class Routing(NamedTuple):
     score: Tensor
     entropy: Tensor
     positions: Tensor
-
-
-def in_dtype_of(weight: Tensor, x: Tensor) -> Tensor:
-    """Return ``x weight^T`` in the dtype of the weight: norms are float32 also in a bfloat16 model."""
-    return linear(x.to(weight.dtype), weight)
 
 
 class DenseFeedForward(nn.Module):

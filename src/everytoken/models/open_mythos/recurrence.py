@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from everytoken.models.open_mythos.experts import in_dtype_of
+from everytoken.models.elementwise import in_dtype_of
 
 _SLOWEST, _FASTEST = 1e-3, 20.0
 
