@@ -88,8 +88,7 @@ class Ranks:
             # all change buffers alike: they are not sent before every forward pass; torch 2.13 has another name
             names = signature(DistributedDataParallel).parameters
             options: dict[str, Any] = {
-                "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers": False,
-                "find_unused_parameters": not objective.model.all_parameters_used,
+                "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers": False
             }
             return DistributedDataParallel(objective.to(self.device), devices, gradient_as_bucket_view=True, **options)
         from torch.distributed.device_mesh import init_device_mesh
