@@ -1,11 +1,11 @@
-"""How well the looped family learns and how fast it is, beside a Llama of the same width: one seed, one order of text.
+"""How well the looped family learns and how fast it is, next to a Llama of the same width: one seed, one order of text.
 
     python benchmarks/families.py data/mythos_small/05_model_input/compact_stream --vocab-size 4096
     python benchmarks/families.py STREAM --vocab-size 4096 --d-model 64 --n-heads 2 --steps 150 --halting budget
 
 The Llama has ``--layers`` layers, the OpenMythos one before, one after, and between them one that is looped so often,
 with 4 experts of which a token reaches 2. Both do a step in turn, on the same windows: equal tokens. Then the one of
-fewer FLOP a token is trained anew, with as many steps more as make the FLOP equal. ``loss`` is in nats a token, on the
+fewer FLOP a token is trained again, with as many steps more as make the FLOP equal. ``loss`` is in nats a token, on the
 windows after all that were read. Time is that of the CPU by `LanguageModel.flop_per_token`, median over steps.
 """
 

@@ -1,4 +1,4 @@
-"""Mamba-3: training in chunks beside a loop over tokens and a Llama of equal size, and what a rotating state learns.
+"""Mamba-3: training in chunks next to a loop over tokens and a Llama of equal size, and what a rotating state learns.
 
     python benchmarks/recurrent.py [--length 2048] [--rounds 3] [--seconds 300]
 

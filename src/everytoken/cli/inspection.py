@@ -87,9 +87,8 @@ def verify_command(
     """Check that documents, streams, indexes, raw shards, tokenizers and models are what was written.
 
     PATHS are their folders, folders that hold such folders, or prefixes of .bin and .idx; without any, what the
-    environment has made. With --full indexes and reflected streams are made again
-    and compared. One line a check; the exit code is 1 when one
-    does not hold.
+    environment has made. With --full indexes and reflected streams are made again and compared. One line a check; the
+    exit code is 1 when one does not hold.
 
     Where the first path is a release, it is checked itself, and the streams in the other paths against it. With
     --against the streams in all paths are compared with published files; the first document that differs is named.

@@ -57,13 +57,12 @@ def _of_rows(said: MergedStatistics) -> Iterator[Markup]:
     yield element("h2", "Identity canaries")
     yield _table(
         ("fact", "documents", "value in 1p", "value in 3p"),
-        ([fact, *(f"{hits[key]:,}" for key in ("documents", "in_1p", "in_3p"))] for fact, hits in _canaries(said)),
+        (
+            [fact, f"{hits['documents']:,}", f"{hits['in_1p']:,}", f"{hits['in_3p']:,}"]
+            for fact, hits in said["canaries"].items()
+        ),
         "No document has one.",
     )
-
-
-def _canaries(said: MergedStatistics) -> Iterable[tuple[str, Mapping[str, int]]]:
-    return said["canaries"].items()  # type: ignore[return-value]
 
 
 def _of_stream(said: ReflectedStatistics) -> Iterator[Markup]:
