@@ -150,20 +150,22 @@ def _verify_published(paths: list[Path], against: str, fetched: Path, full: bool
 def _verify_stored(paths: tuple[Path, ...], env: str | None, full: bool) -> None:
     from everytoken.checks import Check
     from everytoken.provenance.verification import index_checks, is_index, is_reflected, splice_checks, stored_around
+    from everytoken.reflections.ranks import find_run_folders, run_folder_checks
     from everytoken.shards import LEDGER_FILE
     from everytoken.tokens import StreamError
     from everytoken.tokens.checks import Level, find_stored, stored_bytes, tokenizers_of, verify
     from everytoken.training.checkpoints import find_step_folders, step_checks
 
-    printed, stored, kept = _Printed(), dict[Path, str](), list[Path]()
+    printed, stored, kept, runs = _Printed(), dict[Path, str](), list[Path](), dict[Path, str]()
     targets = [(str(path), path) for path in paths] or _stored_by_environment(env, printed)
     for name, path in targets:
-        steps = find_step_folders(path)
+        steps, asked = find_step_folders(path), find_run_folders(path)
         kept += steps
+        runs |= {one: name if one == path else str(one) for one in asked}
         try:
             stored |= {one: name if one == path else str(one) for one in find_stored(path)}
         except StreamError as error:
-            if not steps:
+            if not steps and not asked:
                 printed.add([Check("", "failed", str(error))])
     tokenizers = tokenizers_of(list(stored))
     level: Level = "full" if full else "sampled"
@@ -180,9 +182,11 @@ def _verify_stored(paths: tuple[Path, ...], env: str | None, full: bool) -> None
             click.echo(f"--    {name}  has no {LEDGER_FILE}: nothing says which digests its files should have")
     for path in kept:
         printed.add(step_checks(path, full=full, covers=str(path)))
+    for path, name in runs.items():
+        printed.add(run_folder_checks(path, full=full, covers=name))
     if not printed.made:
         raise click.ClickException("there is nothing to verify: run the pipelines that make it (kedro run)")
-    size = sum(map(stored_bytes, [*stored, *kept])) if full else None
+    size = sum(map(stored_bytes, [*stored, *kept, *runs])) if full else None
     printed.end(size, "sizes and samples only", None if paths else _MADE_AGAIN)
 
 

@@ -29,5 +29,6 @@ if TYPE_CHECKING:
     from everytoken.reflections.ranks.row_range import rows_of
     from everytoken.reflections.ranks.run_lock import RUN_CONFIG, lock_run, read_run_config
     from everytoken.reflections.ranks.verbs import RankedWork, cancel, ranks_of, require_idle, rerun, submit
+    from everytoken.reflections.ranks.verify import find_run_folders, run_folder_checks
 
 __getattr__, __dir__ = exports(__name__, __file__)
