@@ -489,6 +489,7 @@ def test_the_commands_answer_in_lines_and_in_json(inside: None) -> None:
         (["trace", "--stream", "compact"], "give --step"),
         (["trace", "--step", "1", "--position", "2"], "give --sequence"),
         (["trace", "--stream", "none", "--window", "1"], "there is no stream 'none'"),
+        (["trace", "--stream", "compact", "--window", "0", "--seq-length", "99"], "--seq-length is 99, expected"),
         (["trace", "--step", "1", "--run", "none"], "there is no run 'none'"),
         (["trace", "--step", "1", "--streams", "x=/tmp"], "none named 'x'"),
         (["exposure"], "give one of"),

@@ -37,7 +37,7 @@ from everytoken.provenance.indexes import open_stream_index
 from everytoken.provenance.lookup import DocumentRecords, Places, describe_run, documents_of, folder_of_stream, open_run
 from everytoken.provenance.trace.batch_page import batch_page
 from everytoken.provenance.trace.spans import ReflectionSpan, TakenDownSpan, TextSpan
-from everytoken.provenance.trace.steps import TracedSequence, open_stream, token_at, trace_step, trace_window
+from everytoken.provenance.trace.steps import TracedSequence, token_at, trace_step, trace_window
 from everytoken.provenance.trace.windows import TracedWindow, trace_windows
 from everytoken.provenance.verification import (
     find_streams,
@@ -59,6 +59,7 @@ from everytoken.shards import (
 )
 from everytoken.tokens import EncodingRules, open_encoder
 from everytoken.tokens.checks import verify
+from everytoken.tokens.order import open_one_stream
 from tests.provenance.reflected_job import BUDGET, RUN, STREAMS, columns_of, make, places_of, rows_of, said_of
 from tests.provenance.small_job import SmallJob
 
@@ -78,7 +79,7 @@ def places(job: SmallJob) -> Places:
 @pytest.fixture(scope="module")
 def traced(places: Places) -> list[TracedWindow]:
     path = folder_of_stream(places, "reflected")
-    stream, known = open_stream("reflected", path, SEQ), documents_of(places, "reflected", path, SEQ)
+    stream, known = open_one_stream("reflected", path, "sizes", SEQ), documents_of(places, "reflected", path, SEQ)
     return trace_windows(stream, known, DocumentRecords(places), range(len(stream)), keep_texts=True)
 
 

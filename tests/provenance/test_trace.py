@@ -26,11 +26,12 @@ from everytoken.provenance.lookup.runs import open_run
 from everytoken.provenance.lookup.stream_documents import documents_of
 from everytoken.provenance.lookup.upstream_text import UpstreamDocument, read_documents_at
 from everytoken.provenance.trace.spans import NumberedSpan, TakenDownSpan, TextSpan
-from everytoken.provenance.trace.steps import TracedSequence, open_stream, token_at, trace_step, trace_window
+from everytoken.provenance.trace.steps import TracedSequence, token_at, trace_step, trace_window
 from everytoken.provenance.trace.windows import TracedWindow, trace_windows
 from everytoken.tokens import DocumentEncoder, open_tokenizer
 from everytoken.tokens.chat.conversations import encode_chats
 from everytoken.tokens.engines.registry import open_engine
+from everytoken.tokens.order import open_one_stream
 from everytoken.tokens.streams import STREAM_KINDS
 from everytoken.tokens.streams.megatron import WindowWriter, index_header
 from everytoken.tokens.streams.streams_by_path import given_files
@@ -60,7 +61,7 @@ def traced(made: TracedJob) -> dict[str, list[TracedWindow]]:
     """All windows of all streams."""
     found = {}
     for name, dataset in ALL.items():
-        stream = open_stream(name, made.places.paths[dataset], SEQ)
+        stream = open_one_stream(name, made.places.paths[dataset], "sizes", SEQ)
         known = documents_of(made.places, name, made.places.paths[dataset], SEQ)
         found[name] = trace_windows(stream, known, made.records, range(len(stream)), keep_texts=True)
     return found
@@ -79,7 +80,7 @@ def test_spans_are_of_the_documents_that_a_scan_finds(
     }
     canaries = made.table("canary_tokens", ["doc_id", "universe", "effect", "tokens"])
     encoded |= {("canary", (row["doc_id"], row["universe"], row["effect"])): row["tokens"] for row in canaries}
-    stream = open_stream(name, made.places.paths[ALL[name]], SEQ)
+    stream = open_one_stream(name, made.places.paths[ALL[name]], "sizes", SEQ)
     seen: Counter[Any] = Counter()
     for window, ids in zip(traced[name], windows_of(stream), strict=True):
         assert window.tokens.tolist() == ids.tolist()
@@ -238,7 +239,7 @@ def test_a_window_that_is_not_of_its_documents_is_an_error(
     made: TracedJob, traced: dict[str, list[TracedWindow]]
 ) -> None:
     path = made.places.paths["compact_stream"]
-    stream, known = open_stream("compact", path, None), documents_of(made.places, "compact", path, SEQ)
+    stream, known = open_one_stream("compact", path, "sizes", None), documents_of(made.places, "compact", path, SEQ)
     chosen = next(one for one in traced["compact"][7:] if not any(span.taken_down for span in one.spans))
     windows = windows_of(stream)
     windows[chosen.window, 20] += 1

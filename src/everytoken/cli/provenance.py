@@ -106,6 +106,8 @@ def trace(
         assert window is not None
         length = seq_length or (project.parameters.get("tokenization") or {}).get("seq_length")
         traced = [trace_window(records, stream, window, length, keep_texts=keep)]
+        if seq_length not in (None, found := len(traced[0].window.tokens) - 1):
+            raise click.UsageError(f"--seq-length is {seq_length}, expected {found}: the windows of {stream} say it")
     else:
         assert step is not None
         every = as_json or html is not None

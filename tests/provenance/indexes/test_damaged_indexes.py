@@ -18,7 +18,6 @@ from everytoken.provenance.exposure.questions import Questions
 from everytoken.provenance.lookup.dataset_locations import Places
 from everytoken.provenance.lookup.document_records import DocumentRecords
 from everytoken.provenance.lookup.stream_documents import documents_of
-from everytoken.provenance.trace.steps import open_stream
 from everytoken.provenance.trace.windows import trace_windows
 from everytoken.provenance.verification.indexes import index_checks, is_index, stored_around
 from everytoken.shards import (
@@ -29,6 +28,7 @@ from everytoken.shards import (
     file_sha256,
 )
 from everytoken.tokens.checks.integrity import verify
+from everytoken.tokens.order import open_one_stream
 from tests.provenance.traced_job import TracedJob, make
 
 pytestmark = pytest.mark.slow
@@ -87,7 +87,7 @@ def answers(made: TracedJob, index: str, places: Places) -> Any:
         ]
     name, dataset = STREAM_OF[index]
     stream, known = (
-        open_stream(name, places.paths[dataset], SEQ),
+        open_one_stream(name, places.paths[dataset], "sizes", SEQ),
         documents_of(places, name, places.paths[dataset], SEQ),
     )
     windows = trace_windows(stream, known, records, range(len(stream)))

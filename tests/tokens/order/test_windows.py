@@ -23,6 +23,7 @@ from everytoken.tokens import (
     write_annotated_stream,
     write_compact_stream,
 )
+from everytoken.tokens.order import open_one_stream
 from everytoken.tokens.streams.flat_tokens import FlatTokens
 from everytoken.tokens.streams.loss_mask import pack_mask
 from everytoken.tokens.streams.megatron import index_header, with_name
@@ -171,6 +172,7 @@ def test_raw_shards_and_a_tensor_are_streams_beside_windows(folders: dict[str, P
         assert np.array_equal(tokens[chosen == stream], ids[places])
     alone = open_training_windows({"tensor": tmp_path / "tensor.pt"}, data(), 8, seq_length=50)
     assert (alone.seq_length, alone.sizes) == (50, (19,))
+    assert open_one_stream("mine", folders["compact"], "sizes", 99).seq_length == SEQ, "windows say their length"
     with pytest.raises(StreamError, match="nothing says how long the windows"):
         open_training_windows({"tensor": tmp_path / "tensor.pt"}, data(), 8)
     with pytest.raises(StreamError, match="one seq_length"):

@@ -23,7 +23,13 @@ from everytoken.provenance.lookup.dataset_locations import Places
 from everytoken.provenance.lookup.indexed_streams import IndexedStream, indexed_stream
 from everytoken.provenance.lookup.run_streams import stream_of_run
 from everytoken.shards import LEDGER_FILE, Artifact, ArtifactStore, DamagedStore, recipe_digest
-from everytoken.tokens.order import DataParameters, SampleOrder, TrainingWindows, open_training_windows
+from everytoken.tokens.order import (
+    DataParameters,
+    SampleOrder,
+    TrainingWindows,
+    open_one_stream,
+    open_training_windows,
+)
 
 TRAINED = "train"  # the function whose recipe a trained checkpoint has
 
@@ -215,10 +221,7 @@ def open_run(places: Places, run: Run, given: Mapping[str, Path]) -> OpenRun:
 
 
 def _windows_with(gone: Mapping[str, IndexedStream], run: Run, folders: Mapping[str, Path]) -> TrainingWindows:
-    alone = run.data.model_copy(update={"schedule": "integer", "weights": None, "replay": None})
-    there = {
-        name: open_training_windows({name: path}, alone, 1, run.seq_length).streams[0] for name, path in folders.items()
-    }
+    there = {name: open_one_stream(name, path, run.data.check, run.seq_length) for name, path in folders.items()}
     streams = tuple(gone[name] if name in gone else there[name] for name, _ in run.streams)
     order = SampleOrder([one.name for one in streams], [len(one) for one in streams], run.data, run.batch_size)
     return TrainingWindows(streams, order)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from everytoken.provenance.lookup import (
 )
 from everytoken.provenance.trace.spans import ReflectionSpan, TextSpan, TracedSpan
 from everytoken.provenance.trace.windows import TracedWindow, trace_windows
-from everytoken.tokens.order import DataParameters, WindowStream, open_training_windows
+from everytoken.tokens.order import open_one_stream
 from everytoken.tokens.tokenizer import DocumentTokenizer, bytes_of_token, decoded
 
 
@@ -132,23 +131,9 @@ def trace_window(
         StreamError: the stream cannot be read.
     """
     folder = folder_of_stream(records.places, name)
-    stream = open_stream(name, folder, seq_length)
+    stream = open_one_stream(name, folder, "sizes", seq_length)
     known = documents_of(records.places, name, folder, stream.seq_length)
     return TracedSequence(trace_windows(stream, known, records, [window], keep_texts=keep_texts)[0], known.tokenizer)
-
-
-def open_stream(name: str, folder: Path, seq_length: int | None) -> WindowStream:
-    """Open one stream of any kind, as a run of it alone would; errors as of `open_training_windows`."""
-    alone = DataParameters(
-        schedule="integer",
-        weights=None,
-        replay=None,
-        later_epochs="as_written",
-        seed=0,
-        check="sizes",
-        document_mask=False,
-    )
-    return open_training_windows({name: folder}, alone, 1, seq_length).streams[0]
 
 
 def token_at(sequence: TracedSequence, position: int) -> TracedToken:

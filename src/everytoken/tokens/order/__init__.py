@@ -6,7 +6,13 @@ from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
     from everytoken.tokens.order.integer_schedules import IntegerSchedule, integer_schedule
-    from everytoken.tokens.order.loader import TrainingWindows, WindowStream, open_training_windows, open_window_stream
+    from everytoken.tokens.order.loader import (
+        TrainingWindows,
+        WindowStream,
+        open_one_stream,
+        open_training_windows,
+        open_window_stream,
+    )
     from everytoken.tokens.order.parameters import DataParameters, WeightsFrom
     from everytoken.tokens.order.sample_order import SampleOrder, StreamRange
     from everytoken.tokens.order.spp_schedule import SppSchedule, later_shares, window_of_sample

@@ -191,15 +191,30 @@ def open_training_windows(
         raise StreamError(
             f"the streams have windows of {lengths} predictions; write all streams of a run with one seq_length"
         )
-    flat = [name for name, one in opened.items() if isinstance(one, FlatTokens)]
-    if flat and not lengths:
-        raise StreamError(f"nothing says how long the windows of {flat} are, which are flat tokens: give seq_length")
-    length = next(iter(lengths.values()), 0)
-    made = tuple(
-        WindowStream(name, one.windows(length), None, None) if isinstance(one, FlatTokens) else one
-        for name, one in opened.items()
-    )
+    length = next(iter(lengths.values()), None)
+    made = tuple(_in_windows(name, one, length) for name, one in opened.items())
     return TrainingWindows(made, SampleOrder(tuple(opened), [len(stream) for stream in made], data, batch_size))
+
+
+def open_one_stream(name: str, stream: Artifact | Path, check: Level, seq_length: int | None) -> WindowStream:
+    """Open a stream of any kind.
+
+    Args:
+        check: as of `open_window_stream`.
+        seq_length: predictions of a window of flat tokens; windows say it themselves.
+
+    Raises:
+        StreamError: it is not there, is damaged, or is flat and nothing says how long its windows are.
+    """
+    return _in_windows(name, _open(name, stream, check), seq_length)
+
+
+def _in_windows(name: str, opened: WindowStream | FlatTokens, seq_length: int | None) -> WindowStream:
+    if isinstance(opened, WindowStream):
+        return opened
+    if seq_length is None:
+        raise StreamError(f"nothing says how long the windows of {name} are, which are flat tokens: give seq_length")
+    return WindowStream(name, opened.windows(seq_length), None, None)
 
 
 def open_window_stream(stream: Artifact | Path, check: Level = "sampled") -> WindowStream:
