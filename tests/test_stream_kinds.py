@@ -36,12 +36,12 @@ from everytoken.provenance.diff import diff_builds
 from everytoken.provenance.lookup import DocumentRecords, Places, describe_run, documents_of, folder_of_stream, open_run
 from everytoken.provenance.lookup.recorded_runs import recorded_run
 from everytoken.provenance.takedown import compare_after, note_before, stream_indexes
-from everytoken.provenance.trace.steps import open_stream
 from everytoken.provenance.trace.windows import trace_windows
 from everytoken.provenance.verification import find_streams, release_checks
 from everytoken.shards import Artifact, Shards, plan_artifact
 from everytoken.tokens import StreamError
 from everytoken.tokens.encoding import tombstones_of
+from everytoken.tokens.order import open_one_stream
 from everytoken.tokens.streams import STREAM_KINDS, chosen_kinds, chosen_streams, kind_of_dataset, write_compact_stream
 from tests.provenance.small_job import SmallJob, write_upstream
 
@@ -145,7 +145,7 @@ def test_a_stream_that_is_in_the_catalog_alone_cannot_be_chosen(job: SmallJob) -
 
 def test_every_token_is_traced(job: SmallJob, places: Places) -> None:
     path = folder_of_stream(places, "second")
-    stream, known = open_stream("second", path, SEQ), documents_of(places, "second", path, SEQ)
+    stream, known = open_one_stream("second", path, "sizes", SEQ), documents_of(places, "second", path, SEQ)
     assert known.index is not None and known.index.splits == ("unannotated",)
     encoded = [row["tokens"] for part in job.catalog.load("unannotated_tokens") for row in part.table().to_pylist()]
     eos = job.catalog.load("tokenizer").statistics["eos_id"]

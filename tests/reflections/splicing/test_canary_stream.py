@@ -13,7 +13,6 @@ from pydantic import ValidationError
 from everytoken.pipelines import annotation, canary, ingestion, subsampling, tokenization
 from everytoken.provenance.lookup import DocumentRecords, Places, documents_of
 from everytoken.provenance.trace.spans import ReflectionSpan, TextSpan
-from everytoken.provenance.trace.steps import open_stream
 from everytoken.provenance.trace.windows import trace_windows
 from everytoken.reflections.points import sampled_index
 from everytoken.shards import WorkerProcesses, engines
@@ -21,6 +20,7 @@ from everytoken.shards.artifacts import ArtifactStore
 from everytoken.tokens import EncodingRules, open_encoder
 from everytoken.tokens.canary import CanaryParameters
 from everytoken.tokens.checks import require, verify
+from everytoken.tokens.order import open_one_stream
 from tests.provenance.small_job import ROOT, SmallJob, write_upstream
 from tests.shards.folders import content
 
@@ -80,7 +80,7 @@ def test_its_tokens_are_traced(folder: Path) -> None:
     names = ("canary_stream", "canary_index", "canary_tokens", "tokenizer", "annotated_documents")
     places = Places({name: Path(job.catalog[name]._describe()["filepath"]) for name in names}, "test")
     path = places.paths["canary_stream"]
-    stream, known = open_stream("canary", path, SEQ), documents_of(places, "canary", path, SEQ)
+    stream, known = open_one_stream("canary", path, "sizes", SEQ), documents_of(places, "canary", path, SEQ)
     sizes = np.load(path / "reflection_lengths.npy")
     for number, window in enumerate(trace_windows(stream, known, DocumentRecords(places), range(len(stream)))):
         kinds = [type(span) for span in window.spans]
