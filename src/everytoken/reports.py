@@ -120,35 +120,47 @@ def mixture_figure(strata: Sequence[Mapping[str, Any]]) -> go.Figure:
     return figure.update_layout(title="Mixture before and after the draw", **_LAYOUT)
 
 
-def training_figure(series: Mapping[str, Sequence[float | None]], smooth: int = 20) -> go.Figure:
-    """Curves over optimiser steps: loss, its running mean over ``smooth`` steps, held-out bits per byte.
+def training_figure(
+    series: Mapping[str, Sequence[float | None]], terms: Sequence[str] = (), smooth: int = 20
+) -> go.Figure:
+    """Curves over optimiser steps: loss, its running mean over ``smooth`` steps, held-out bits per byte, loss terms.
 
     Args:
         series: columns of one length: ``step``, ``loss`` (None for a skipped step), and any of
             ``held_out_bits_per_byte.<source>`` and, of all sources, ``held_out_bits_per_byte`` (None where nothing was
             measured).
+        terms: further terms of the loss, columns of ``series``.
     """
     total = "held_out_bits_per_byte"
     curves = [name for name in series if name.startswith(total)]
-    titles = ("Training loss", "Held-out documents")[: 1 + bool(curves)]
+    titles = ["Training loss", *["Held-out documents"] * bool(curves), *["Further terms of the loss"] * bool(terms)]
     figure = make_subplots(cols=len(titles), subplot_titles=titles)
-    known = [(step, loss) for step, loss in zip(series["step"], series["loss"], strict=True) if loss is not None]
-    steps, losses = [step for step, _ in known], [loss for _, loss in known]
+    steps, losses = _points(series, "loss")
     means = [sum(losses[max(0, k + 1 - smooth) : k + 1]) / min(k + 1, smooth) for k in range(len(losses))]
     line = {"color": _COLOURS[0]}
     figure.add_scatter(x=steps, y=losses, name="loss", mode="lines", line={**line, "width": 1}, opacity=0.35)
     figure.add_scatter(x=steps, y=means, name=f"loss, mean of {smooth} steps", mode="lines", line=line)
     for number, name in enumerate(curves, 1):
-        points = [point for point in zip(series["step"], series[name], strict=True) if point[1] is not None]
-        x, y = [step for step, _ in points], [bits for _, bits in points]
+        x, y = _points(series, name)
         line = {"color": "black" if name == total else _colour(number)}
         shown = "all sources" if name == total else name.removeprefix(f"{total}.")
         figure.add_scatter(x=x, y=y, name=shown, mode="lines+markers", line=line, row=1, col=2)
+    for number, name in enumerate(terms, 1):
+        x, y = _points(series, name)
+        figure.add_scatter(x=x, y=y, name=name, mode="lines", line={"color": _colour(number)}, row=1, col=len(titles))
     figure.update_xaxes(title_text="optimiser step")
     figure.update_yaxes(title_text="nats per token", row=1, col=1)
     if curves:
         figure.update_yaxes(title_text="bits per byte", row=1, col=2)
     return figure.update_layout(title="Training", **_LAYOUT)
+
+
+def _points(series: Mapping[str, Sequence[float | None]], name: str) -> tuple[list[float], list[float]]:
+    """Return the steps at which something was measured, and what."""
+    points = [
+        (step, y) for step, y in zip(series["step"], series[name], strict=True) if step is not None and y is not None
+    ]
+    return [step for step, _ in points], [y for _, y in points]
 
 
 def bits_per_byte_figure(

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         CheckpointParameters,
         DistributionParameters,
         ExecutionParameters,
+        LoopParameters,
         OptimisationParameters,
         PromptParameters,
     )

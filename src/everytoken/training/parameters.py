@@ -157,15 +157,26 @@ class DistributionParameters(BaseModel):
     device: Device = "cpu"
 
 
+class LoopParameters(BaseModel):
+    """Held-out documents on which the loops of a model are observed: ``documents`` of each source, chosen by hash."""
+
+    model_config = _FROZEN
+
+    documents: int = Field(gt=0)
+    seed: int
+
+
 class BitsPerByteParameters(BaseModel):
     """Bits per byte on held-out documents, ``batch_size`` chunks of seq_length predictions at a time.
 
+    ``loops`` is for models that loop a block.
     ``device``: where the model computes. Another one may give other last bits, so it is recorded unless it is the CPU.
     """
 
     model_config = _FROZEN
 
     batch_size: int = Field(gt=0)
+    loops: Annotated[LoopParameters | None, UNRECORDED_DEFAULT] = None
     device: Annotated[Device, UNRECORDED_DEFAULT] = "cpu"
     execution: ExecutionParameters
 

@@ -20,6 +20,15 @@ def copies(step):
     return tokens, counted
 
 
+def induced(step):
+    """Return 4 to 6 different symbols, repeated to the end of the row; what counts is the second time on."""
+    generator = torch_generator(0, "induced", step)
+    period = torch.randint(4, 7, (BATCH, 1), generator=generator)
+    once = torch.rand(BATCH, SYMBOLS, generator=generator).argsort(1)
+    place = torch.arange(2 * HALF)[None]
+    return once.gather(1, place % period), place[:, 1:] > period
+
+
 def accuracy(model, task):
     tokens, counted = task(1_000_000)
     with torch.no_grad():
@@ -61,3 +70,8 @@ def steps_to(task, target, most, **changes):
 @pytest.mark.parametrize("halting", [OFF, PONDER])
 def test_a_repeated_sequence_is_induced_within_200_steps(halting):
     steps_to(copies, 0.99, 200, halting=halting)
+
+
+@pytest.mark.slow
+def test_a_symbol_is_induced_from_what_followed_it_before_whatever_the_distance():
+    steps_to(induced, 0.95, 500, halting=OFF)

@@ -12,6 +12,7 @@ import torch
 
 from everytoken.measurements import listening
 from everytoken.pipelines.training.nodes import describe_training, report_training
+from everytoken.reports import training_figure
 from everytoken.shards import ArtifactStore, Built, Inline, Rows, Shards, Store, file_sha256, plan_artifact, versioned
 from everytoken.tokens import EncodingRules, WindowWriter
 from everytoken.tokens.order.parameters import DataParameters
@@ -317,6 +318,14 @@ def test_the_curve_is_drawn_by_source_and_in_total_and_changes_no_digest(tmp_pat
     drawn = {trace.name: list(trace.y) for trace in figure.data}
     assert drawn["all sources"] == series["held_out_bits_per_byte"]
     assert drawn["wiki"] == series["held_out_bits_per_byte.wiki"]
+
+
+def test_further_terms_of_the_loss_are_drawn_where_they_are_known():
+    figure = training_figure({"step": [0, 1, 2], "loss": [3.0, None, 2.0], "ponder": [0.5, None, 0.25]}, ["ponder"])
+    drawn = {trace.name: (list(trace.x), list(trace.y)) for trace in figure.data}
+    assert drawn["ponder"] == ([0, 2], [0.5, 0.25])
+    assert drawn["loss"] == ([0, 2], [3.0, 2.0])
+    assert "Further terms of the loss" in [title.text for title in figure.layout.annotations]
 
 
 def test_tasks_are_in_the_report_with_version_and_hash_and_change_no_digest(tmp_path, inputs):

@@ -58,7 +58,8 @@ def report_training(
     steps: list[int] = history["step"].tolist()
     series: dict[str, list[float | None]] = {"step": [*steps]}
     # of a skipped step some are not finite, and no point of a curve
-    for name in ("loss", *term_names(history.columns), "lr", "grad_norm"):
+    terms = term_names(history.columns)
+    for name in ("loss", *terms, "lr", "grad_norm"):
         series[name] = history[name].astype(object).where(~history["skipped"], None).tolist()
     rates = dict(measured["tokens_per_second_by_step"])
     series["tokens_per_second"] = [rates.get(step) for step in steps]
@@ -72,4 +73,4 @@ def report_training(
             curves.setdefault(f"tasks.{row['task']}.{metric}", {})[row["step"]] = value
     for name, by_step in curves.items():
         series[name] = [by_step.get(step) for step in steps]
-    return {**numbers, **known}, series, training_figure(series)
+    return {**numbers, **known}, series, training_figure(series, terms)

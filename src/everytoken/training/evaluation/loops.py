@@ -1,13 +1,13 @@
 """What the loops of a model do, on held-out documents: loss by number of loops, halting, and load of the experts.
 
-Of each source, `DOCUMENTS_OF_A_SOURCE` are chosen by hash, and cut to the model's context. They follow one another with
+Some documents of each source are chosen by hash, and cut to the model's context. They follow one another with
 an EOS before each, as in training, and are cut into windows; what is left after the last whole window is not used.
 The loss is measured with 1, 2, 4 ... loops, up to twice as many as the model was built for; the rest at that number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
 import numpy as np
@@ -19,10 +19,9 @@ from everytoken.shards import Part
 from everytoken.tokens.encoding import DocumentEncoder
 from everytoken.training.evaluation.held_out import lowest_by_hash
 from everytoken.training.evaluation.statistics import LoopFigures, TokenLoops
-from everytoken.training.parameters import BitsPerByteParameters
+from everytoken.training.parameters import BitsPerByteParameters, LoopParameters
 from everytoken.training.step import autocast, execution, to_device, token_losses
 
-DOCUMENTS_OF_A_SOURCE = 16  # of each source: each number of loops is a pass over all of them
 MOST_TOKENS = 20  # shown with their loops, the most frequent
 
 
@@ -50,7 +49,11 @@ class _Observed:
 
 
 def measure_loops(
-    model: OpenMythos, encoder: DocumentEncoder, parts: Iterable[Part], parameters: BitsPerByteParameters
+    model: OpenMythos,
+    encoder: DocumentEncoder,
+    parts: Iterable[Part],
+    parameters: BitsPerByteParameters,
+    chosen: LoopParameters,
 ) -> LoopFigures:
     """Return what the loops do; the model's number of loops is put back afterwards.
 
@@ -58,8 +61,10 @@ def measure_loops(
         model: in eval mode.
         encoder: encodes as the documents were that the model was trained with.
         parts: held-out documents with the columns ``text, source, shard_index, row``.
+        chosen: which of them. Each number of loops is a pass over all that are chosen.
     """
-    windows = _windows(encoder, parts, model.max_seq_len)
+    texts = lowest_by_hash(parts, chosen.documents, chosen.seed)
+    windows = _windows(encoder, texts, model.max_seq_len)
     built = model.loops
     observed = _Observed(built, model.shape.experts.n_experts, model.vocab_size)
     losses = {}
@@ -82,12 +87,11 @@ def numbers_of_loops(built: int) -> list[int]:
     return sorted({*(2**power for power in range((2 * built).bit_length())), built, 2 * built})
 
 
-def _windows(encoder: DocumentEncoder, parts: Iterable[Part], seq_length: int) -> NDArray[np.int64]:
-    """Return tokens (windows, seq + 1) int64 of documents of each source."""
-    chosen = lowest_by_hash(parts, DOCUMENTS_OF_A_SOURCE, seed=0)
+def _windows(encoder: DocumentEncoder, texts: Mapping[str, list[str]], seq_length: int) -> NDArray[np.int64]:
+    """Return tokens (windows, seq + 1) int64 of the documents of each source."""
     ids = [np.array([encoder.tokenizer.eos_id])]
-    for name in sorted(chosen):
-        encoded = encoder.encode(chosen[name])
+    for name in sorted(texts):
+        encoded = encoder.encode(texts[name])
         ids += [encoded.values[start:end][-seq_length:] for start, end in pairwise(encoded.offsets.tolist())]
     stream = np.concatenate(ids).astype(np.int64)
     width = min(seq_length, len(stream) - 1)

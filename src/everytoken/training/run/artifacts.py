@@ -339,7 +339,7 @@ def evaluate(
 ) -> Built:
     """Measure bits per byte on held-out documents, beside a unigram model; write ``bits_per_byte.json``.
 
-    Of a model that loops a block, also what its loops do (`everytoken.training.evaluation.measure_loops`).
+    With ``evaluation.loops``, also what the loops of a model do (`everytoken.training.evaluation.measure_loops`).
 
     The unigram model is counted over exactly the predictions that counted in the loss of the checkpoint's
     training, so ``streams`` and ``data`` must be those of the training.
@@ -361,6 +361,8 @@ def evaluate(
     from everytoken.training.step import describe_machine, open_device
 
     model = load_model(_folder(checkpoint)).to(open_device(evaluation.device))
+    if evaluation.loops is not None and not isinstance(model, OpenMythos):
+        raise TrainingError("evaluation.held_out.loops is given, but the model loops no block; remove it")
     trained = checkpoint.statistics_as(TrainedStatistics)
     batch_size, steps = trained["batch_size"], trained["steps"]
     windows = open_training_windows(dict(streams), data, batch_size)
@@ -373,8 +375,8 @@ def evaluate(
     encoder = open_encoder(rules)
     with _of_training(checkpoint):
         figures = bits_per_byte(model, encoder, held_out, unigram_bits(counts), evaluation)
-        if isinstance(model, OpenMythos):
-            figures["loops"] = measure_loops(model, encoder, held_out, evaluation)
+        if isinstance(model, OpenMythos) and evaluation.loops is not None:
+            figures["loops"] = measure_loops(model, encoder, held_out, evaluation, evaluation.loops)
     _write_json(folder / BITS_PER_BYTE_FILE, figures)
     return Built(statistics=figures, measured={**describe_machine(evaluation.execution), "device": evaluation.device})
 
