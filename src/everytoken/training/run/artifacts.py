@@ -363,7 +363,7 @@ def evaluate(
     model = load_model(_folder(checkpoint)).to(open_device(evaluation.device))
     trained = checkpoint.statistics_as(TrainedStatistics)
     batch_size, steps = trained["batch_size"], trained["steps"]
-    windows = open_training_windows(dict(streams), data, batch_size)
+    windows = open_training_windows(dict(streams), data, batch_size, trained["seq_length"])
     counts = count_targets(windows.read_batch, steps, model.vocab_size)
     if counts.sum() != trained["loss_tokens"]:
         raise TrainingError(
