@@ -43,16 +43,21 @@ def of_shards(data: Path) -> None:
     )
     assert read(data / "08_reporting/packing_metrics.json")["checks"] > 3
     assert read(data / "08_reporting/training_report.json")["streams"]["raw_shards"]
+    assert_beats_unigram(data)
     assert not (data / "03_primary").exists(), "nothing is scored"
+
+
+def assert_beats_unigram(data: Path) -> None:
+    total = read(data / "08_reporting/evaluation_metrics.json")["total"]
+    assert total["documents"] > 50
+    assert total["of_unigram"] == total["bits_per_byte"] / total["unigram_bits_per_byte"] <= 0.85
 
 
 def of_chat(data: Path) -> None:
     assert [set(one) for one in read(data / "08_reporting/finetuned_samples.json")] == [
         {"prompt", "before", "before_finish", "after", "after_finish"}
     ]
-    total = read(data / "08_reporting/evaluation_metrics.json")["total"]
-    assert total["documents"] > 50
-    assert total["bits_per_byte"] <= 0.85 * total["unigram_bits_per_byte"]
+    assert_beats_unigram(data)
     history = read(data / "08_reporting/training_history.json")
     assert history["budget"][-1] < 0.01 < 0.05 < history["budget"][0], "positions halt after two loops of three"
     assert 0.8e-4 < history["balance"][-1] < 2e-4, "experts are about equally busy"

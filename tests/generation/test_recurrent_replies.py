@@ -43,7 +43,7 @@ def test_greedy_replies_over_turns_are_those_without_a_state(parameters) -> None
 def test_a_state_takes_the_same_bytes_however_much_was_read() -> None:
     reader = PrefixReader(recurrent_model())
     sizes = set()
-    for count in (65, 640, 6400):
+    for count in (65, 640, 10_000):
         reader.read_prompt([count % 200] * count)
         sizes.add(reader.bytes)
     assert len(sizes) == 1 and reader.room > 10**9

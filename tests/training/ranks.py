@@ -18,12 +18,10 @@ import torch.distributed as dist
 
 from everytoken.tokens.order.loader import TrainingWindows
 from everytoken.training.run.launch import run_job
-from tests.models.tiny_llama import LLAMA
-from tests.training.tiny import LOOKS, MYTHOS, stop_after, tiny_job
+from tests.training.tiny import FAMILIES, LOOKS, stop_after, tiny_job
 
 WORLDS = [(2, "ddp"), (2, "fsdp"), (4, "ddp"), (4, "fsdp")]
 SHAPE = {**LOOKS, "steps": 8, "micro_batch_size": 2, "every_steps": 4}
-MODELS = {model.family: model for model in (LLAMA, MYTHOS)}
 
 
 def taken_over(job, source):
@@ -33,7 +31,7 @@ def taken_over(job, source):
 
 def alone_job(folder, family):
     """Return the job of one process."""
-    return tiny_job(folder, folder / "1", model=MODELS[family], **SHAPE)
+    return tiny_job(folder, folder / "1", model=FAMILIES[family], **SHAPE)
 
 
 def jobs(folder, family, world, strategy):
@@ -41,7 +39,7 @@ def jobs(folder, family, world, strategy):
 
     def job(name):
         place = folder / f"{world}-{strategy}-{name}"
-        return tiny_job(folder, place, processes=world, strategy=strategy, model=MODELS[family], **SHAPE)
+        return tiny_job(folder, place, processes=world, strategy=strategy, model=FAMILIES[family], **SHAPE)
 
     return job("whole"), job("cut"), job("over")
 

@@ -1,7 +1,6 @@
 """Processes of the tests of resuming: ``stop FOLDER`` does half of two runs and is killed in a third, ``go-on FOLDER``
-does the rest of all three. ``looped FOLDER [STEP]`` does a run of the looped family, or resumes it, and is killed in a
-step. ``compiled FOLDER NAME PRECISION [STEP]`` does a compiled run, or resumes it, and is
-killed in a step.
+does the rest of all three. ``family FOLDER FAMILY [STEP]`` does a run of a family, or resumes it, and is killed in a
+step. ``compiled FOLDER NAME PRECISION FAMILY [STEP]`` does the same with compiled layers.
 """
 
 import os
@@ -15,7 +14,7 @@ import torch
 
 from everytoken.tokens.order.loader import TrainingWindows
 from everytoken.training.run.launch import run_job
-from tests.training.tiny import EXECUTION, LOOKS, MYTHOS, stop_after, tiny_job
+from tests.training.tiny import EXECUTION, FAMILIES, LOOKS, stop_after, tiny_job
 
 
 def job(folder, name, precision, **changes):
@@ -44,13 +43,14 @@ def main():
     what, folder = sys.argv[1], Path(sys.argv[2])
     torch.set_num_threads(1)
     if what == "compiled":
-        name, precision, *steps = sys.argv[3:]
+        name, precision, family, *steps = sys.argv[3:]
         with kill_in_step(int(steps[0])) if steps else nullcontext():
-            run_job(job(folder, name, precision, compile=True), ignore)
+            run_job(job(folder, name, precision, model=FAMILIES[family], compile=True), ignore)
         return
-    if what == "looped":
-        with kill_in_step(int(sys.argv[3])) if sys.argv[3:] else nullcontext():
-            run_job(job(folder, "looped", "bfloat16", model=MYTHOS), ignore)
+    if what == "family":
+        family, *steps = sys.argv[3:]
+        with kill_in_step(int(steps[0])) if steps else nullcontext():
+            run_job(job(folder, family, "bfloat16", model=FAMILIES[family]), ignore)
         return
     if what == "go-on":
         for name, precision in (("stopped", "float32"), ("stopped", "bfloat16"), ("killed", "float32")):

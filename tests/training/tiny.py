@@ -25,12 +25,16 @@ from everytoken.training.evaluation.held_out import prepare_held_out, write_held
 from everytoken.training.parameters import PeriodicHeldOut, PeriodicSamples
 from everytoken.training.run import session
 from everytoken.training.run.job import TrainingJob
+from tests.models.mamba3.shapes import MAMBA3
 from tests.models.open_mythos.tiny import BUDGET, shape
 from tests.models.tiny_llama import LLAMA
 
 VOCAB, SEQ = 61, 12
 MYTHOS = shape(max_loops=3, halting=BUDGET, depth={"kind": "uniform", "least": 1, "most": 3})
 """A looped block with experts, positions that halt, and another number of loops in each step."""
+MAMBA = MAMBA3.model_copy(update={"d_model": 16, "head_width": 8, "state_width": 4, "rank": 2, "d_ff": 24, "chunk": 4})
+"""A recurrent model whose windows have three chunks."""
+FAMILIES = {model.family: model for model in (LLAMA, MYTHOS, MAMBA)}
 EXECUTION = ExecutionParameters(threads=1, precision="float32", matmul_precision="highest")
 TRAINING = {
     "seed": 7,

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,7 +18,7 @@ from everytoken.cli.models import arithmetic, loops_option, opens_model, templat
 from everytoken.generation import GenerationParameters
 
 if TYPE_CHECKING:
-    from everytoken.generation import Conversation, OpenedModel, Reply
+    from everytoken.generation import Conversation, Message, OpenedModel, Reply
 
 _FORMAT = "everytoken-conversation/1"
 
@@ -44,6 +45,7 @@ class _Saved(_Read):
     parameters: GenerationParameters
     attempts: int = Field(ge=0)
     messages: list[_SavedMessage]
+    state_sha256: str | None = None  # of the file with the state that read them; None: they are read again
 
 
 class _Stop(Exception):
@@ -223,22 +225,26 @@ class _Dialogue:
         raise _Stop
 
     def _save(self, rest: str) -> None:
-        from everytoken.shards import write_text
+        from everytoken.generation import save_state
+        from everytoken.shards import file_sha256, write_text
         from everytoken.training.checkpoints import parameters_sha256
 
         if not rest:
             raise click.UsageError("/save needs the name of a file")
         if not Path(rest).absolute().parent.is_dir():
             raise click.UsageError(f"/save: there is no folder {Path(rest).parent}")
+        path, model_sha256 = _state_file(rest), parameters_sha256(self._opened.model)
+        read = save_state(path, self._chat.reader, self._chat.last_prompt, model_sha256)
         content = {
             "format": _FORMAT,
-            "model": {"name": self._opened.name, "sha256": parameters_sha256(self._opened.model)},
+            "model": {"name": self._opened.name, "sha256": model_sha256},
             "parameters": self._chat.parameters.model_dump(mode="json"),
             "attempts": self._chat.attempts,
             "messages": list(self._chat.messages),
+            **({"state_sha256": file_sha256(path)} if read else {}),
         }
         write_text(Path(rest), json.dumps(content, indent=2, ensure_ascii=False) + "\n")
-        click.echo(f"[{rest}: {len(self._chat.messages)} messages]", err=True)
+        self._count(rest, read)
 
     def _load(self, rest: str) -> None:
         from everytoken.training.checkpoints import parameters_sha256
@@ -249,11 +255,40 @@ class _Dialogue:
             saved = _Saved.model_validate_json(Path(rest).read_bytes())
         except ValidationError as error:
             raise click.UsageError(f"{rest} holds no conversation that /save wrote: {_first_of(error)}") from error
-        if saved.model.sha256 != parameters_sha256(self._opened.model):
+        model_sha256 = parameters_sha256(self._opened.model)
+        messages: list[Message] = [one.model_dump() for one in saved.messages]
+        read = 0
+        if saved.state_sha256 is not None:
+            read = self._resume(_state_file(rest), saved.state_sha256, messages, model_sha256)
+        if saved.model.sha256 != model_sha256:
             click.echo(f"[it was with another model, {saved.model.name}]", err=True)
-        self._chat.parameters, self._chat.attempts = saved.parameters, saved.attempts
-        self._chat.messages = [message.model_dump() for message in saved.messages]
-        click.echo(f"[{rest}: {len(self._chat.messages)} messages]", err=True)
+        self._chat.parameters, self._chat.attempts, self._chat.messages = saved.parameters, saved.attempts, messages
+        self._count(rest, read)
+
+    def _resume(self, path: Path, sha256: str, messages: list[Message], model_sha256: str) -> int:
+        """Let the model resume from the state next to a conversation; return how many tokens it need not read."""
+        from everytoken.generation import GenerationError, load_state
+        from everytoken.shards import file_sha256
+
+        if not path.is_file():
+            click.echo(f"[{path} is missing: the conversation will be read again]", err=True)
+            return 0
+        prompt = replace(self._chat, messages=messages).last_prompt
+        if file_sha256(path) != sha256:
+            raise GenerationError(
+                f"{path} is not the file that was saved with the conversation: delete it, and the conversation is read "
+                "again"
+            )
+        return load_state(path, self._chat.reader, prompt, model_sha256)
+
+    def _count(self, file: str, read: int) -> None:
+        state = f", and the state after {read} tokens" if read else ""
+        click.echo(f"[{file}: {len(self._chat.messages)} messages{state}]", err=True)
+
+
+def _state_file(conversation: str) -> Path:
+    """Return where the state of a conversation is kept: next to it."""
+    return Path(f"{conversation}.state.safetensors")
 
 
 def _first_of(error: ValidationError) -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from everytoken.generation.parameters import GenerationParameters
     from everytoken.generation.prefix import PrefixReader
     from everytoken.generation.sampling import draw
+    from everytoken.generation.saved_state import load_state, save_state
     from everytoken.generation.side_by_side import SequencePlaces
     from everytoken.generation.text_pieces import TextPieces
     from everytoken.generation.trained_template import trained_chat_files

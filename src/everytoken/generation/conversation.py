@@ -117,6 +117,12 @@ class Conversation:
         return self.say(text)
 
     @property
+    def last_prompt(self) -> list[int]:
+        """The ids that the last reply answers to; none before the first message of the user."""
+        places = self._turns
+        return self.format.tokens(self.messages[: places[-1] + 1]) if places else []
+
+    @property
     def system(self) -> str | None:
         """What the system says first."""
         return self.messages[0]["content"] if self.messages and self.messages[0]["role"] == "system" else None
@@ -127,12 +133,17 @@ class Conversation:
         self.messages = rest if text is None else [{"role": "system", "content": text}, *rest]
 
     @property
+    def _turns(self) -> list[int]:
+        """Where in the messages each one of the user is."""
+        return [number for number, message in enumerate(self.messages) if message["role"] == "user"]
+
+    @property
     def _last_turn(self) -> int:
-        return sum(message["role"] == "user" for message in self.messages)
+        return len(self._turns)
 
     def _back_to(self, turn: int) -> None:
         """Forget what was said after the message of the user in a turn."""
-        places = [number for number, message in enumerate(self.messages) if message["role"] == "user"]
+        places = self._turns
         if not 1 <= turn <= len(places):
             raise GenerationError(f"there is no turn {turn}; the chat has {len(places)}")
         del self.messages[places[turn - 1] + 1 :]

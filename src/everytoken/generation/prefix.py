@@ -93,6 +93,14 @@ class PrefixReader:
         for states in self._read(tokens, 0):
             yield self._logits(states)
 
+    def kept(self) -> tuple[list[int], Cache]:
+        """Return the tokens that need not be read again, and what the model keeps of them: whole blocks."""
+        return list(self._blocks), self._whole
+
+    def resume(self, tokens: Sequence[int], cache: Cache) -> None:
+        """Go on from what `kept` returned."""
+        self._blocks, self._whole, self._reading, self._prompt = list(tokens), cache, cache, None
+
     def copied_cache(self) -> Cache:
         """Return a copy of what is kept of the prompt and of the tokens after it."""
         return self._reading.clone()

@@ -88,6 +88,7 @@ def test_the_figures_are_metrics_and_panels(encoder: DocumentEncoder) -> None:
     source = {"bits_per_byte": 2.0, "unigram_bits_per_byte": 4.0}
     figures = {"total": source, "by_source": {"wiki": source}, "loops": measured(looping(PONDER), encoder)}
     metrics = flat_metrics("evaluation", metrics_of_evaluation(figures), "evaluation_metrics")
+    assert metrics["evaluation.total.of_unigram"] == metrics["evaluation.by_source.wiki.of_unigram"] == 0.5
     assert metrics["evaluation.loops.loss.8"] == figures["loops"]["loss"]["8"]
     assert 0 < metrics["evaluation.loops.load.4.2"] < 1
     panels = bits_per_byte_figure(figures["by_source"], json.loads(json.dumps(figures["loops"])))

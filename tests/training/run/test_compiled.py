@@ -41,13 +41,14 @@ def process(folder, cache, *arguments):
     return done.returncode
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_a_compiled_run_that_was_killed_ends_with_the_bytes_of_one_that_was_not(folder, precision):
-    assert process(folder, f"{precision}_whole", "whole", precision) == 0
-    assert process(folder, f"{precision}_killed", "killed", precision, "12") == -signal.SIGKILL
-    assert newest(job(folder, "killed", precision)).step == 10
-    assert process(folder, f"{precision}_resumed", "killed", precision) == 0
-    whole, resumed = newest(job(folder, "whole", precision)), newest(job(folder, "killed", precision))
+@pytest.mark.parametrize(("family", "precision"), [("llama", "float32"), ("llama", "bfloat16"), ("mamba3", "float32")])
+def test_a_compiled_run_that_was_killed_ends_with_the_bytes_of_one_that_was_not(folder, family, precision):
+    run = [(f"{family}_{name}", precision, family) for name in ("whole", "killed")]
+    assert process(folder, f"{family}_{precision}_whole", *run[0]) == 0
+    assert process(folder, f"{family}_{precision}_killed", *run[1], "12") == -signal.SIGKILL
+    assert newest(job(folder, run[1][0], precision)).step == 10
+    assert process(folder, f"{family}_{precision}_resumed", *run[1]) == 0
+    whole, resumed = (newest(job(folder, name, precision)) for name, _, _ in run)
     assert resumed.step == 20
     assert file_digests(resumed) == file_digests(whole)
     assert resumed.digest == whole.digest

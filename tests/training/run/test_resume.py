@@ -11,7 +11,7 @@ from everytoken.training.run.launch import run_job
 from everytoken.training.step import HISTORY_FILE, StepHistory
 from tests.models.tiny_llama import LLAMA
 from tests.training.resuming import ignore, job
-from tests.training.tiny import DATA, MYTHOS, file_digests, newest, training_parameters, write_inputs
+from tests.training.tiny import DATA, FAMILIES, file_digests, newest, training_parameters, write_inputs
 
 pytestmark = pytest.mark.sensitive
 
@@ -59,20 +59,24 @@ def test_a_run_killed_at_any_step_ends_with_the_bytes_of_one_that_was_not(folder
 
 
 @pytest.mark.slow
-def test_a_run_of_loops_and_experts_killed_twice_ends_with_the_bytes_of_one_that_was_not(folder):
-    looped = job(folder, "looped", "bfloat16", model=MYTHOS)
+@pytest.mark.parametrize("family", ["open_mythos", "mamba3"])
+def test_a_run_of_another_family_killed_twice_ends_with_the_bytes_of_one_that_was_not(folder, family):
+    model = FAMILIES[family]
+    killed = job(folder, family, "bfloat16", model=model)
     for step, kept in ((8, 5), (13, 10)):  # in the middle of a draw of depths, and between two moves of the routers
-        killed = process("looped", folder, step)
-        assert killed.returncode == -signal.SIGKILL, killed.stderr
-        assert newest(looped).step == kept
-    ended = process("looped", folder)
+        stopped = process("family", folder, family, step)
+        assert stopped.returncode == -signal.SIGKILL, stopped.stderr
+        assert newest(killed).step == kept
+    ended = process("family", folder, family)
     assert ended.returncode == 0, ended.stderr
-    whole = job(folder, "looped whole", "bfloat16", model=MYTHOS)
+    whole = job(folder, f"{family} whole", "bfloat16", model=model)
     run_job(whole, ignore)
-    assert newest(looped).step == newest(whole).step == 20
-    assert newest(looped).digest == newest(whole).digest
-    history = StepHistory.read(newest(looped).folder / HISTORY_FILE)
-    assert len(set(history.column("budget").tolist())) > 10 and len(history) == 20
+    assert newest(killed).step == newest(whole).step == 20
+    assert newest(killed).digest == newest(whole).digest
+    history = StepHistory.read(newest(killed).folder / HISTORY_FILE)
+    assert len(history) == 20
+    if family == "open_mythos":
+        assert len(set(history.column("budget").tolist())) > 10
 
 
 def test_a_damaged_checkpoint_costs_steps_and_no_bit(folder):

@@ -21,13 +21,16 @@ from everytoken.training.step.history import (
     read_records,
     term_names,
 )
-from tests.training.ranks import MODELS, SHAPE, WORLDS, alone_job, before, jobs, taken_over
-from tests.training.tiny import file_digests, newest, tiny_job, write_inputs
+from tests.training.ranks import SHAPE, WORLDS, alone_job, before, jobs, taken_over
+from tests.training.tiny import FAMILIES, file_digests, newest, tiny_job, write_inputs
 
 pytestmark = pytest.mark.sensitive
 
 
-@pytest.fixture(scope="module", params=["llama", pytest.param("open_mythos", marks=pytest.mark.slow)])
+@pytest.fixture(
+    scope="module",
+    params=["llama", *(pytest.param(family, marks=pytest.mark.slow) for family in ("open_mythos", "mamba3"))],
+)
 def family(request):
     return request.param
 
@@ -97,7 +100,7 @@ def test_losses_are_those_of_one_process(alone, folder, family, world, strategy)
     assert column(whole, "grad_norm") == pytest.approx(column(alone, "grad_norm"), rel=1e-4)
     assert column(whole, "loss_tokens") == column(alone, "loss_tokens")
     terms = term_names(history(alone)[0])
-    assert terms == {"llama": [], "open_mythos": ["budget", "balance"]}[family]
+    assert terms == {"open_mythos": ["budget", "balance"]}.get(family, [])
     for name in terms:
         assert column(whole, name) == pytest.approx(column(alone, name), rel=1e-4, abs=1e-6)
 
@@ -148,7 +151,7 @@ def test_a_checkpoint_goes_on_with_another_number_of_processes_and_strategy(alon
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_a_checkpoint_of_two_processes_goes_on_in_one(alone, two, family, strategy):
-    job = tiny_job(two, two / f"1-from-2-{strategy}", model=MODELS[family], **SHAPE)
+    job = tiny_job(two, two / f"1-from-2-{strategy}", model=FAMILIES[family], **SHAPE)
     taken_over(job, jobs(two, family, 2, strategy)[0])
     run_job(job, lambda records: None)
     assert losses(job) == pytest.approx(losses(alone), abs=1e-5)

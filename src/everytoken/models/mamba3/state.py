@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from torch import Tensor
@@ -47,6 +48,28 @@ class RecurrentState:
     def bytes(self) -> int:
         """Bytes of its tensors."""
         return sum(tensor.nbytes for layer in self.layers if layer is not None for tensor in layer.tensors)
+
+    def named_tensors(self) -> dict[str, Tensor]:
+        """Return its tensors by name, as ``1.phases`` of the second layer; none before the first token."""
+        return {
+            f"{number}.{field}": tensor
+            for number, layer in enumerate(self.layers)
+            if layer is not None
+            for field, tensor in layer._asdict().items()
+            if tensor is not None
+        }
+
+    @classmethod
+    def of_tensors(cls, tensors: Mapping[str, Tensor], n_layers: int, length: int) -> RecurrentState:
+        """Return the state after ``length`` tokens whose `named_tensors` these are."""
+        state = cls(n_layers)
+        state.length = length
+        if tensors:
+            state.layers = [
+                LayerState(**{name: tensors.get(f"{number}.{name}") for name in LayerState._fields})  # type: ignore[arg-type]
+                for number in range(n_layers)
+            ]
+        return state
 
     def truncate(self, length: int) -> None:
         """Do nothing for all of its tokens. Raises ``ModelsError`` for fewer: a state holds no single token."""

@@ -1,8 +1,8 @@
-"""Shards: from upstream files to raw shards, and a model trained on them. Nothing is scored."""
+"""Shards: from upstream files to raw shards, and a model that is trained on them and evaluated. Nothing is scored."""
 
 from kedro.pipeline import Pipeline
 
-from everytoken.pipelines import ingestion, packing, provenance, splitting, tokenization, training
+from everytoken.pipelines import evaluation, ingestion, packing, provenance, splitting, tokenization, training
 from everytoken.tokens.streams import trainable_kinds
 
 
@@ -16,5 +16,6 @@ def create_pipeline() -> Pipeline:
         packing.create_pipeline(),
         provenance.create_pipeline().to_outputs("document_index"),
         training.create_pipeline(shards),
+        evaluation.create_pipeline(shards),
     ]
     return sum(steps, Pipeline([]))

@@ -52,8 +52,21 @@ class BitsPerByte(TypedDict):
 
 
 def metrics_of_evaluation(figures: BitsPerByte) -> dict[str, Any]:
-    """Return the figures as a nested mapping of numbers: without the texts of tokens, which are no names of metrics."""
-    metrics: dict[str, Any] = {**figures}
+    """Return the figures as a nested mapping of numbers: without the texts of tokens, which are no names of metrics.
+
+    ``of_unigram`` is added to each group of documents: the model's bits per byte over those of the unigram model.
+    """
+    metrics: dict[str, Any] = {
+        **figures,
+        "total": _with_ratio(figures["total"]),
+        "by_source": {source: _with_ratio(one) for source, one in figures["by_source"].items()},
+    }
     if "loops" in figures:
         metrics["loops"] = {name: value for name, value in figures["loops"].items() if name != "by_token"}
     return metrics
+
+
+def _with_ratio(figures: HeldOutFigures) -> dict[str, Any]:
+    """Return the figures with ``of_unigram``; without it where the unigram model had only one token to learn."""
+    unigram = figures["unigram_bits_per_byte"]
+    return {**figures, "of_unigram": figures["bits_per_byte"] / unigram} if unigram else {**figures}

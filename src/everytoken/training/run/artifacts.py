@@ -365,7 +365,7 @@ def evaluate(
         raise TrainingError("evaluation.held_out.loops is given, but the model loops no block; remove it")
     trained = checkpoint.statistics_as(TrainedStatistics)
     batch_size, steps = trained["batch_size"], trained["steps"]
-    windows = open_training_windows(dict(streams), data, batch_size)
+    windows = open_training_windows(dict(streams), data, batch_size, trained["seq_length"])
     counts = count_targets(windows.read_batch, steps, model.vocab_size)
     if counts.sum() != trained["loss_tokens"]:
         raise TrainingError(
