@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
-from typing import Any, TypedDict, TypeVar, cast
+from typing import Any, NotRequired, TypedDict, TypeVar, cast
 
 Summed = TypeVar("Summed", bound=Mapping[str, object])
 
@@ -29,11 +29,13 @@ class DocumentCounts(RowCounts):
     """Statistics of a part of documents.
 
     ``by_source`` is of what is kept, by source and stratum; ``length_histogram`` has documents by
-    `everytoken.corpus.ingestion.ingest.length_bin`.
+    `everytoken.corpus.ingestion.ingest.length_bin`. ``unread_keys`` has the keys of kept chats that are not in their
+    documents, by why (``passed_over``, ``ignored``, ``unknown``) and name; sources of other documents have none.
     """
 
     by_source: dict[str, dict[str, TextAmounts]]
     length_histogram: dict[str, int]
+    unread_keys: NotRequired[dict[str, dict[str, int]]]
 
 
 class ClassesBySource(TypedDict):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from everytoken.corpus.errors import BAD_ROW_REASONS, BadRow
-from everytoken.corpus.rendering.chats import SHAPES, Turn, all_paths, best_path, cut_tree
+from everytoken.corpus.rendering.chats import SHAPES
 from everytoken.corpus.rendering.renderers import (
     CUTS,
     RENDERERS,
@@ -32,6 +32,8 @@ from everytoken.corpus.rendering.templates import (
     apply_rules,
     render_turns,
 )
+from everytoken.corpus.rendering.trees import all_paths, best_path, cut_tree
+from everytoken.corpus.rendering.turns import Turn
 from tests.shared_assets import shared_folder
 
 CHATML = {
@@ -60,7 +62,7 @@ def render(record: dict[str, Any], shape: str, **changes: Any) -> RenderedDocume
 
 
 def turns_of(record: dict[str, Any], shape: Any) -> list[tuple[str, str]]:
-    return [tuple(turn) for turn in SHAPES[shape].turns(record)]
+    return [(turn.role, turn.content) for turn in SHAPES[shape].turns(record)]
 
 
 def said(document: RenderedDocument) -> list[str]:
@@ -312,7 +314,8 @@ def test_spans_are_the_turns_of_the_assistant_and_nothing_else(turns: list[Turn]
         assert any(mark in turn.content for turn in turns for mark in marks["reserved"])
         return
     suffix = template.assistant.suffix
-    assert [text[start:end] for start, end in spans] == [t.content + suffix for t in turns if t.role == "assistant"]
+    trained = [turn for turn in turns if turn.role == "assistant" and turn.trained]
+    assert [text[start:end] for start, end in spans] == [turn.content + suffix for turn in trained]
     assert list(spans) == sorted(spans)
     for (_, end), (start, _) in pairwise(spans):
         assert end < start, "between two turns of the assistant stands at least a mark"
@@ -334,7 +337,7 @@ def test_a_chatml_text_gives_its_turns_back(turns: list[Turn]) -> None:
     pieces = text.split("<|im_end|>\n")
     assert pieces.pop() == ""
     back = [piece.removeprefix("<|im_start|>").split("\n", 1) for piece in pieces]
-    assert [(role, content) for role, content in back] == [tuple(turn) for turn in turns]
+    assert [(role, content) for role, content in back] == [(turn.role, turn.content) for turn in turns]
 
 
 # --- the renderer
@@ -356,9 +359,10 @@ def test_column_names_are_what_the_file_calls_the_fields() -> None:
         render({**record, "setting": 1}, "prompt_response", column_names=names)
 
 
-def test_a_system_column_that_nobody_named_is_not_read() -> None:
+def test_a_system_column_is_the_first_turn_unless_a_rule_ignores_it() -> None:
     record = {"system": "Be brief.", "prompt": "x", "response": "y"}
-    assert "brief" not in render(record, "prompt_response").text
+    assert render(record, "prompt_response", template=PLAIN).text == "System: Be brief.\n\nUser: x\n\nAssistant: y\n\n"
+    assert "brief" not in render(record, "prompt_response", ignore=["system"]).text
 
 
 def test_the_renderer_tells_which_columns_it_reads() -> None:

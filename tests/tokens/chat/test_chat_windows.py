@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
-from everytoken.corpus.rendering.chats import Turn
 from everytoken.corpus.rendering.templates import ChatTemplate, render_turns
+from everytoken.corpus.rendering.turns import Turn
 from everytoken.parameters import FinetuningParameters
 from everytoken.shards import Artifact, ArtifactStore, Shards, file_sha256, plan_artifact
 from everytoken.tokens import (

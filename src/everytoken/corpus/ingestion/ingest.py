@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -22,13 +22,16 @@ from everytoken.corpus.ingestion.plan import ShardPlan, part_values
 from everytoken.corpus.ingestion.quality import QualityRules, rejection
 from everytoken.corpus.ingestion.source import Source
 from everytoken.corpus.reading import Reading, ReadingLimits, Row, UnreadableRow, iterate_rows
-from everytoken.corpus.rendering import RENDERERS, RenderedDocument, first_identifier
+from everytoken.corpus.rendering import RENDERERS, ConversationRenderer, RenderedDocument, first_identifier, unread_of
 from everytoken.corpus.statistics import DocumentCounts, TextAmounts, as_written
 from everytoken.corpus.upstreams import PLAN_AGAIN, FileStatus, UpstreamFile
 from everytoken.shards import Part, Rows, SetAside, Shards, versioned
 
 MAX_STRATA = 1_000
 MAX_STRATUM = 1_000  # characters
+MAX_UNREAD_KEYS = 1_000  # names for each reason why a key is not read
+MAX_UNREAD_KEY = 100  # characters of a name
+OTHER_KEYS = "other keys"
 _SHOWN = 10
 _ROW_BYTES = 200  # of a row beside its text, for the bound of a batch
 _QUALITY: TypeAdapter[QualityRules | None] = TypeAdapter(QualityRules | None)
@@ -56,7 +59,7 @@ def read_part(
     Returns:
         Rows of schema `DOCUMENTS`, and those set aside of schema `SET_ASIDE`. Statistics: ``rows_in``, ``kept``,
         ``set_aside`` by reason; of the kept ones ``by_source[source][stratum]`` with rows, characters (code points)
-        and UTF-8 bytes, and ``length_histogram``, see `length_bin`.
+        and UTF-8 bytes, ``length_histogram``, see `length_bin`, and of chats ``unread_keys``.
 
     Raises:
         RowError: too many rows are bad, or the file cannot be had or read, is not the one that was planned, or is
@@ -134,7 +137,7 @@ def _batches(
     reading, quality = Reading.model_validate(value["reading"]), _QUALITY.validate_python(value["quality"])
     status = file.require(shard["digest"])
     source, number = file_of(shard)
-    tally = _Tally(file)
+    tally = _Tally(file, isinstance(reading.renderer, ConversationRenderer))
     kept, left = BatchBuilder(DOCUMENTS), BatchBuilder(SET_ASIDE)
     try:
         for row in iterate_rows(file, reading, limits, shard["first_row"], shard["rows"]):
@@ -156,6 +159,8 @@ def _batches(
                 continue
             document, utf8 = outcome
             tally.keep(row, document, len(utf8))
+            if isinstance(row, Row) and isinstance(reading.renderer, ConversationRenderer):
+                tally.count_unread(unread_of(row.record, row.unread, reading.renderer))
             identifier = document.id or (None, None)
             measures = (len(document.text), len(utf8), hashlib.sha256(utf8).digest(), document.assistant_spans)
             columns = (*identifier, utf8, source, document.stratum, number, row.number, *measures)
@@ -224,8 +229,9 @@ def _printable(detail: str) -> str:
 class _Tally:
     """Counts of one shard."""
 
-    def __init__(self, file: UpstreamFile) -> None:
+    def __init__(self, file: UpstreamFile, counts_keys: bool) -> None:
         self._file = file
+        self._unread: dict[str, Counter[str]] | None = {} if counts_keys else None
         self._kept = 0
         self._left: Counter[str] = Counter()
         self._strata: dict[str, list[int]] = {}
@@ -246,6 +252,15 @@ class _Tally:
         counts[1] += characters
         counts[2] += utf8_bytes
         self._histogram[length_bin(characters)] += 1
+
+    def count_unread(self, keys: Iterable[tuple[str, str]]) -> None:
+        """Count keys that are not read; beyond `MAX_UNREAD_KEYS` names the others have one count together."""
+        if self._unread is None:
+            return
+        for why, key in keys:
+            counts = self._unread.setdefault(why, Counter())
+            name = _printable(key[:MAX_UNREAD_KEY])
+            counts[name if name in counts or len(counts) < MAX_UNREAD_KEYS else OTHER_KEYS] += 1
 
     def leave(self, row: Row | UnreadableRow, left: _Left) -> None:
         self._left[left.reason] += 1
@@ -274,13 +289,16 @@ class _Tally:
             name: TextAmounts(rows=rows, characters=characters, utf8_bytes=utf8_bytes)
             for name, (rows, characters, utf8_bytes) in sorted(self._strata.items())
         }
-        return {
+        counts: DocumentCounts = {
             "rows_in": self._kept + self._left.total(),
             "kept": self._kept,
             "set_aside": dict(sorted(self._left.items())),
             "by_source": {self._file.source: strata},
             "length_histogram": dict(sorted(self._histogram.items())),
         }
+        if self._unread is not None:
+            counts["unread_keys"] = {why: dict(sorted(keys.items())) for why, keys in sorted(self._unread.items())}
+        return counts
 
 
 def _require_unchanged(file: UpstreamFile, status: FileStatus) -> None:

@@ -22,12 +22,14 @@ class Row(NamedTuple):
         number: in the file, from 0; unreadable rows have numbers too.
         offset: of its first byte in the decompressed file; None for parquet and arrow.
         key: of the record in a ``json`` object of records, else None.
+        unread: columns of a table that the record lacks, because the renderer does not look at them.
     """
 
     number: int
     offset: int | None
     key: str | None
     record: Any
+    unread: tuple[str, ...] = ()
 
 
 class UnreadableRow(NamedTuple):

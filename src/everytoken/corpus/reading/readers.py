@@ -152,7 +152,7 @@ def _cut_rows(
             number += 1
             continue
         for piece in cut(record.key, record.record):
-            yield Row(number, record.offset, record.key, piece)
+            yield Row(number, record.offset, record.key, piece, record.unread)
             number += 1
 
 

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from everytoken.corpus.errors import RowError
 from everytoken.corpus.reading.lines import Row, UnreadableRow
 from everytoken.corpus.reading.rows import Reading, ReadingLimits
-from everytoken.corpus.rendering import DocumentRenderer, JoinedRenderer, NamedRenderer
+from everytoken.corpus.rendering import ConversationRenderer, DocumentRenderer, JoinedRenderer, NamedRenderer
 from everytoken.corpus.upstreams import UpstreamFile
 
 _BATCH_ROWS = 1_024
@@ -47,6 +47,7 @@ def parquet_rows(
     parquet = _parquet_file(file, stream)
     _require_row_count(file, parquet.metadata)
     wanted = _wanted(file, parquet.schema_arrow.names, reading)
+    unread = _unread(parquet.schema_arrow.names, wanted, reading)
     number = 0
     for group in range(parquet.num_row_groups):
         rows = parquet.metadata.row_group(group).num_rows
@@ -55,7 +56,7 @@ def parquet_rows(
             for batch in _parquet_batches(file, parquet, group, wanted, limits):
                 chosen = batch.select(wanted)
                 _require_valid(file, seen, chosen)
-                yield from _rows(chosen, seen, first_row, limits)
+                yield from _rows(chosen, seen, first_row, limits, unread)
                 seen += batch.num_rows
             if seen != number + rows:
                 _fail(file, f"row group {group} has {seen - number} rows, and {rows} by the footer", _REFETCH)
@@ -75,11 +76,11 @@ def arrow_rows(
     for batch in _arrow_batches(file, stream):
         wanted = wanted or _wanted(file, batch.schema.names, reading)
         if number + batch.num_rows > first_row:
-            chosen = batch.select(wanted)
+            chosen, unread = batch.select(wanted), _unread(batch.schema.names, wanted, reading)
             _require_valid(file, number, chosen)
             for at in range(0, batch.num_rows, _MEASURED_ROWS):
                 if number + at + _MEASURED_ROWS > first_row:
-                    yield from _rows(chosen.slice(at, _MEASURED_ROWS), number + at, first_row, limits)
+                    yield from _rows(chosen.slice(at, _MEASURED_ROWS), number + at, first_row, limits, unread)
         number += batch.num_rows
 
 
@@ -88,7 +89,9 @@ def count_arrow_rows(file: UpstreamFile, stream: io.BufferedReader) -> int:
     return sum(batch.num_rows for batch in _arrow_batches(file, stream))
 
 
-def _rows(batch: pa.RecordBatch, first: int, first_row: int, limits: ReadingLimits) -> Iterator[Row | UnreadableRow]:
+def _rows(
+    batch: pa.RecordBatch, first: int, first_row: int, limits: ReadingLimits, unread: tuple[str, ...]
+) -> Iterator[Row | UnreadableRow]:
     """Yield the rows of a valid batch, whose first row is ``first``, from ``first_row`` on."""
     if first < first_row:
         batch, first = batch.slice(first_row - first), first_row
@@ -109,23 +112,23 @@ def _rows(batch: pa.RecordBatch, first: int, first_row: int, limits: ReadingLimi
         while end < min(batch.num_rows, at + _BATCH_ROWS) and sizes[end] <= most and held + sizes[end] <= _BATCH_BYTES:
             held += sizes[end]
             end += 1
-        yield from _made(batch.slice(at, end - at), first + at)
+        yield from _made(batch.slice(at, end - at), first + at, unread)
         at = end
 
 
-def _made(batch: pa.RecordBatch, first: int) -> Iterator[Row | UnreadableRow]:
+def _made(batch: pa.RecordBatch, first: int, unread: tuple[str, ...]) -> Iterator[Row | UnreadableRow]:
     """Make Python's values of all rows, or of each alone when one of them has none."""
     try:
         records = batch.to_pylist()
     except _NO_PYTHON_VALUE:
         for at in range(batch.num_rows):
-            yield _made_alone(batch.slice(at, 1), first + at)
+            yield _made_alone(batch.slice(at, 1), first + at, unread)
         return
     for number, record in enumerate(records, first):
-        yield Row(number, None, None, record)
+        yield Row(number, None, None, record, unread)
 
 
-def _made_alone(row: pa.RecordBatch, number: int) -> Row | UnreadableRow:
+def _made_alone(row: pa.RecordBatch, number: int, unread: tuple[str, ...]) -> Row | UnreadableRow:
     record = {}
     for name, column in zip(row.schema.names, row.columns, strict=True):
         try:
@@ -136,7 +139,7 @@ def _made_alone(row: pa.RecordBatch, number: int) -> Row | UnreadableRow:
         except _NO_PYTHON_VALUE as error:
             detail = f"column {name!r}: a value has no form in Python ({type(error).__name__}: {error})"
             return UnreadableRow(number, None, "cannot_render", detail, None)
-    return Row(number, None, None, record)
+    return Row(number, None, None, record, unread)
 
 
 def _sizes(array: pa.Array) -> Any:
@@ -202,10 +205,19 @@ def _wanted(file: UpstreamFile, names: Sequence[str], reading: Reading) -> list[
         remedy = "Set the renderer's shape to that of the chats, or name their columns in column_names."
     missing = [name for name in texts if name not in names]
     wanted = [name for name in renderer.columns if name in names]
+    if wanted and isinstance(renderer, ConversationRenderer):
+        wanted += [name for name in renderer.carriers if name in names]
     if missing or not wanted:
         expected = f"no column {missing[0]!r}" if missing else f"none of the columns {renderer.columns}"
         _fail(file, f"there is {expected}, found the columns {sorted(names)}", remedy)
     return wanted
+
+
+def _unread(names: Sequence[str], wanted: Sequence[str], reading: Reading) -> tuple[str, ...]:
+    """Return the columns that no record of chats has; of other documents it is their parameters that choose."""
+    if not isinstance(reading.renderer, ConversationRenderer):
+        return ()
+    return tuple(name for name in names if name not in wanted)
 
 
 def _parquet_file(file: UpstreamFile, stream: io.BufferedReader) -> pq.ParquetFile:

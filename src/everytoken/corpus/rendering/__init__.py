@@ -1,11 +1,10 @@
-"""How a record becomes a document: `renderers`; for chats `chats` (any shape to turns) and `templates` (to text)."""
+"""How a record becomes a document: `renderers`; for chats `chats` (to turns) and `templates` (to text)."""
 
 from typing import TYPE_CHECKING
 
 from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
-    from everytoken.corpus.rendering.chats import Role
     from everytoken.corpus.rendering.renderers import (
         CUTS,
         RENDERERS,
@@ -15,7 +14,9 @@ if TYPE_CHECKING:
         RenderedDocument,
         Renderer,
         first_identifier,
+        unread_of,
     )
-    from everytoken.corpus.rendering.templates import ChatTemplate, ConversationRenderer
+    from everytoken.corpus.rendering.templates import ChatTemplate, ConversationRenderer, RoleMarks
+    from everytoken.corpus.rendering.turns import Role
 
 __getattr__, __dir__ = exports(__name__, __file__)

@@ -3,36 +3,32 @@
 The shapes are functions from a record to turns (`SHAPES`), with the record's fields under the names that the shape's
 authors gave them. Whatever does not fit is a `BadRow` that says where in the record; what a turn says is never
 changed: not stripped, not normalised, not cut. Two things are joined, as the functions say: an instruction with its
-input, and what an assistant says with the calls of tools that it makes.
+input, and what an assistant says with the calls of tools that it makes. `read_chat` adds what the keys of a whole
+record mean, see `everytoken.corpus.rendering.meanings`.
 
 A message's null counts as absent: parquet has one for every key that only other rows have.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal, NamedTuple, get_args
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, get_args
 
 from everytoken.corpus.errors import BadRow
-from everytoken.shards import canonical_json
+from everytoken.corpus.rendering.meanings import (
+    Shape,
+    fields_of_shape,
+    not_honoured,
+    reasoning_of,
+    require_honoured,
+    says_something,
+    weight_of,
+)
+from everytoken.corpus.rendering.messages import definitions_of, messages_in, turn_of_message, turn_with_keys
+from everytoken.corpus.rendering.trees import best_path, gather_tree
+from everytoken.corpus.rendering.turns import Role, Turn, list_of, objects_of, role_of, string_of, type_found
 
-Role = Literal["system", "user", "assistant", "tool"]
-ROLES: tuple[Role, ...] = get_args(Role)
-
-
-class Turn(NamedTuple):
-    """What one role says at a time."""
-
-    role: Role
-    content: str
-
-
-_OPENAI_ROLES: dict[str, Role] = {
-    **{role: role for role in ROLES},
-    "developer": "system",  # the newer name of it
-    "function": "tool",  # the older name of it
-}
 _SHAREGPT_ROLES: dict[str, Role] = {
     "system": "system",
     **dict.fromkeys(("human", "user"), "user"),
@@ -40,240 +36,238 @@ _SHAREGPT_ROLES: dict[str, Role] = {
     **dict.fromkeys(("tool", "function", "function_response", "observation"), "tool"),
 }
 _OASST_ROLES: dict[str, Role] = {"prompter": "user", "assistant": "assistant"}
+_SPEAKER = re.compile(r"(?:\A|\n\n)(Human|Assistant):(?: |(?=\n)|\Z)")
+
+
+def read_chat(record: Mapping[str, Any], shape: Shape) -> list[Turn]:
+    """Return the turns of a record: its system text and tools first, each turn with whether it is trained.
+
+    Raises:
+        BadRow: the record is not of the shape; carries meaning that is not read (``chat_not_honoured``); or its label
+            says that its answer is bad (``chat_not_wanted``).
+    """
+    require_honoured(record, shape)
+    turns = _masked(SHAPES[shape].turns(record), record)
+    return _with_tools(_with_system(turns, record.get("system")), definitions_of(record, "the record"))
 
 
 def turns_of_messages(record: Mapping[str, Any]) -> list[Turn]:
-    r"""Read ``messages: [{role, content}]`` as OpenAI's API has them.
+    """Read ``messages: [{role, content}]`` as OpenAI's API and LLaMA-Factory have them, see `turn_of_message`.
 
-    A content is a string or a list of ``{type: text, text}``, whose texts are joined with nothing between them; parts
-    of other types (images, sounds) are refused, because what is said about them makes no sense without them. An
-    assistant's ``tool_calls`` or ``function_call`` are kept as canonical JSON, on a line of its own after the content
-    when there is one (arguments that are objects in parquet have a null for every key that another row's have: such
-    files are better when they hold arguments as text, as the API does). A tool's ``name`` and ``tool_call_id`` are not
-    kept: a turn has no place for them.
+    A message in ``chosen`` is the answer, as in `turns_of_sharegpt`. An object in parquet has a null for every key that
+    another row's has, so arguments of calls are better kept as text, as the API does. A tool's ``name`` and
+    ``tool_call_id`` are not kept: a turn has no place for them.
     """
-    return _messages(record, "messages")
+    return _with_chosen(messages_in(record, "messages"), record, turn_of_message)
 
 
 def turns_of_sharegpt(record: Mapping[str, Any]) -> list[Turn]:
     """Read ``conversations: [{from, value}]`` as ShareGPT and LLaMA-Factory have them.
 
-    ``function_call`` is the assistant's turn, ``observation`` the tool's; what the value holds is text already.
+    ``function_call`` is the assistant's turn, ``observation`` the tool's; what the value holds is text already. A
+    message in ``chosen`` is the answer to the conversation, of which nothing else is trained.
     """
-    return [
-        Turn(_role(turn, "from", where, _SHAREGPT_ROLES), _string(turn, "value", where))
-        for where, turn in _list(record, "conversations")
-    ]
+    turns = [_sharegpt_turn(turn, where) for where, turn in objects_of(record, "conversations")]
+    return _with_chosen(turns, record, _sharegpt_turn)
 
 
 def turns_of_alpaca(record: Mapping[str, Any]) -> list[Turn]:
-    """Read ``instruction, input, output``: the user says the instruction and, after a blank line, any input."""
-    return [Turn("user", _with_context(record, "instruction", "input")), Turn("assistant", _string(record, "output"))]
+    """Read ``instruction, input, output``: the user says the instruction and, after a blank line, any input.
+
+    A text in ``chosen`` is the output of records without one, as LLaMA-Factory has preferences.
+    """
+    answer = "output"
+    if says_something(record.get("chosen")):
+        if says_something(record.get("output")):
+            raise not_honoured("chosen", "the record", "is beside 'output': expected one answer")
+        answer = "chosen"
+    return _pair(record, _with_context(record, "instruction", "input"), answer)
 
 
 def turns_of_dolly(record: Mapping[str, Any]) -> list[Turn]:
     """Read ``instruction, context, response``: as `turns_of_alpaca`, the context in the place of the input."""
-    user = _with_context(record, "instruction", "context")
-    return [Turn("user", user), Turn("assistant", _string(record, "response"))]
+    return _pair(record, _with_context(record, "instruction", "context"), "response")
 
 
 def turns_of_chosen(record: Mapping[str, Any]) -> list[Turn]:
     """Read the preferred answer of a pair: ``chosen`` is the whole chat as messages, or the answer to ``prompt``.
 
-    What was rejected is not read. A chat written into one string, as in hh-rlhf, is not cut apart: what its speakers
-    say may hold the marks of speakers.
+    Where ``prompt`` is messages too, those of ``chosen`` follow it, unless they begin with it. What was rejected is not
+    read.
     """
     if isinstance(record.get("chosen"), str):
-        return [Turn("user", _string(record, "prompt")), Turn("assistant", _string(record, "chosen"))]
-    return _messages(record, "chosen")
+        if isinstance(record.get("prompt"), list):
+            return [*_context(messages_in(record, "prompt")), Turn("assistant", string_of(record, "chosen"))]
+        return [Turn("user", string_of(record, "prompt")), Turn("assistant", string_of(record, "chosen"))]
+    chosen = messages_in(record, "chosen")
+    if not isinstance(record.get("prompt"), list):
+        return chosen
+    prompt = messages_in(record, "prompt")
+    return chosen if chosen[: len(prompt)] == prompt else [*_context(prompt), *chosen]
+
+
+def turns_of_completion(record: Mapping[str, Any]) -> list[Turn]:
+    """Read ``prompt, completion`` as TRL has them: two texts, or two lists of messages.
+
+    Only the completion is trained.
+    """
+    if isinstance(record.get("prompt"), str):
+        prompt = [Turn("user", string_of(record, "prompt"))]
+    else:
+        prompt = _context(messages_in(record, "prompt"))
+    if isinstance(record.get("completion"), str):
+        return [*prompt, Turn("assistant", string_of(record, "completion"))]
+    return [*prompt, *messages_in(record, "completion")]
+
+
+def turns_of_transcript(record: Mapping[str, Any]) -> list[Turn]:
+    r"""Read a chat in one text, as hh-rlhf has it in ``chosen``: ``\n\nHuman: Hi\n\nAssistant: Hello``.
+
+    Every mark of a speaker after a blank line begins a turn, also where somebody only quotes one.
+    """
+    text = string_of(record, "chosen")
+    marks = list(_SPEAKER.finditer(text))
+    if not marks or marks[0].start() != 0:
+        raise BadRow("cannot_render", "'chosen' of the record does not begin with 'Human:' or 'Assistant:'")
+    ends = [*(mark.start() for mark in marks[1:]), len(text)]
+    said = ((mark[1], text[mark.end() : end]) for mark, end in zip(marks, ends, strict=True))
+    return [Turn("user" if speaker == "Human" else "assistant", content) for speaker, content in said]
+
+
+def turns_of_strings(record: Mapping[str, Any]) -> list[Turn]:
+    """Read ``data: [text, text, ...]``, where the user speaks first and then every other time."""
+    turns: list[Turn] = []
+    for number, text in enumerate(list_of(record, "data")):
+        if not isinstance(text, str):
+            raise BadRow("cannot_render", f"data[{number}] is {type_found(text)}, expected a string")
+        turns.append(Turn("assistant" if number % 2 else "user", text))
+    return turns
 
 
 def turns_of_tree(record: Mapping[str, Any]) -> list[Turn]:
     """Read the best path of a tree of messages: at every message the reply that people ranked best.
 
-    Rank 0 is the best; replies without a rank come after those with one, in the order of the file (prompters' messages
-    have no ranks). Deleted messages and those that the review rejected (``review_result`` false) are left out with all
-    that hangs on them.
+    Deleted messages and those that the review rejected (``review_result`` false) are left out with all that hangs on
+    them. A record of which a path was taken has it in ``messages``.
     """
-    return turns_of_path(best_path(record))
+    path = record["messages"] if "prompt" not in record and "messages" in record else best_path(gather_tree(record))
+    turns = []
+    for depth, message in enumerate(path):
+        where = f"message {depth}"
+        role = role_of(message, "role", where, _OASST_ROLES)
+        turns.append(turn_with_keys(message, role, string_of(message, "text", where), where))
+    return turns
 
 
-def turns_of_path(path: list[Mapping[str, Any]]) -> list[Turn]:
-    """Return the turns of messages of a tree that follow each other; see `turns_of_tree`."""
-    return [
-        Turn(_role(message, "role", f"message {depth}", _OASST_ROLES), _string(message, "text", f"message {depth}"))
-        for depth, message in enumerate(path)
-    ]
-
-
-def _pair(question: str, answer: str) -> Callable[[Mapping[str, Any]], list[Turn]]:
+def _of_pair(question: str, answer: str) -> Callable[[Mapping[str, Any]], list[Turn]]:
     def turns_of_pair(record: Mapping[str, Any]) -> list[Turn]:
-        return [Turn("user", _string(record, question)), Turn("assistant", _string(record, answer))]
+        return _pair(record, string_of(record, question), answer)
 
     turns_of_pair.__doc__ = f"Read ``{question}, {answer}``; reasoning in the answer stays as it is, to its last sign."
     return turns_of_pair
 
 
-Shape = Literal[
-    "messages",
-    "sharegpt",
-    "alpaca",
-    "dolly",
-    "prompt_response",
-    "query_response",
-    "question_answer",
-    "chosen",
-    "oasst_tree",
-]
-
-
 class ShapeOf(NamedTuple):
-    """How a shape is read: its fields (all that its function looks at), and the function."""
+    """How a shape is read: its fields, and the function."""
 
     fields: tuple[str, ...]
     turns: Callable[[Mapping[str, Any]], list[Turn]]
 
 
-SHAPES: dict[Shape, ShapeOf] = {
-    "messages": ShapeOf(("messages",), turns_of_messages),
-    "sharegpt": ShapeOf(("conversations",), turns_of_sharegpt),
-    "alpaca": ShapeOf(("instruction", "input", "output"), turns_of_alpaca),
-    "dolly": ShapeOf(("instruction", "context", "response"), turns_of_dolly),
-    "prompt_response": ShapeOf(("prompt", "response"), _pair("prompt", "response")),
-    "query_response": ShapeOf(("query", "response"), _pair("query", "response")),
-    "question_answer": ShapeOf(("question", "answer"), _pair("question", "answer")),
-    "chosen": ShapeOf(("prompt", "chosen"), turns_of_chosen),
-    "oasst_tree": ShapeOf(("message_tree_id", "prompt"), turns_of_tree),
+_TURNS: dict[Shape, Callable[[Mapping[str, Any]], list[Turn]]] = {
+    "messages": turns_of_messages,
+    "sharegpt": turns_of_sharegpt,
+    "alpaca": turns_of_alpaca,
+    "dolly": turns_of_dolly,
+    "prompt_response": _of_pair("prompt", "response"),
+    "query_response": _of_pair("query", "response"),
+    "question_answer": _of_pair("question", "answer"),
+    "prompt_completion": turns_of_completion,
+    "chosen": turns_of_chosen,
+    "transcript": turns_of_transcript,
+    "strings": turns_of_strings,
+    "oasst_tree": turns_of_tree,
 }
+SHAPES: dict[Shape, ShapeOf] = {shape: ShapeOf(fields_of_shape(shape), _TURNS[shape]) for shape in get_args(Shape)}
 
 
-def best_path(tree: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the messages of the best path from the root to a leaf; see `turns_of_tree`."""
-    path = [_root(tree)]
-    while replies := _replies(path[-1]):
-        path.append(min(replies, key=_rank))  # the first of equals
-    return path
+def _sharegpt_turn(turn: Mapping[str, Any], where: str) -> Turn:
+    role = role_of(turn, "from", where, _SHAREGPT_ROLES)
+    return turn_with_keys(turn, role, string_of(turn, "value", where), where)
 
 
-def all_paths(tree: Mapping[str, Any]) -> Iterator[list[Mapping[str, Any]]]:
-    """Yield every path from the root to a leaf, depth first, replies in the order of the file."""
-    waiting = [[_root(tree)]]
-    while waiting:
-        path = waiting.pop()
-        replies = _replies(path[-1])
-        if not replies:
-            yield path
-        waiting += [[*path, reply] for reply in reversed(replies)]
+def _with_chosen(
+    turns: list[Turn], record: Mapping[str, Any], turn_of: Callable[[Mapping[str, Any], str], Turn]
+) -> list[Turn]:
+    """Add the preferred answer to a conversation that is its prompt."""
+    chosen = record.get("chosen")
+    if not says_something(chosen):
+        return turns
+    if not isinstance(chosen, Mapping):
+        raise not_honoured("chosen", "the record", f"is {type_found(chosen)}, expected the message that answers")
+    return [*_context(turns), turn_of(chosen, "chosen")]
 
 
-def cut_tree(key: str | None, record: Any) -> Iterator[dict[str, Any]]:
-    """Cut a tree into its paths: rows ``{message_tree_id, messages}``, messages without their replies.
-
-    Raises:
-        BadRow: the record is no tree of messages.
-    """
-    if not isinstance(record, Mapping):
-        raise BadRow("cannot_render", f"the tree is {_name(record)}, expected an object with 'prompt'")
-    for path in all_paths(record):
-        messages = [{name: value for name, value in message.items() if name != "replies"} for message in path]
-        yield {"message_tree_id": record.get("message_tree_id"), "messages": messages}
-
-
-def _root(tree: Mapping[str, Any]) -> Mapping[str, Any]:
-    root = tree.get("prompt")
-    if not isinstance(root, Mapping):
-        raise BadRow("cannot_render", f"'prompt' is {_name(root)}, expected the first message of a tree")
-    if not _stands(root):
-        raise BadRow("cannot_render", "the first message of the tree is deleted, or its review rejected it")
-    return root
-
-
-def _replies(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [reply for _, reply in _list(message, "replies", "a message") if _stands(reply)]
-
-
-def _stands(message: Mapping[str, Any]) -> bool:
-    for name in ("deleted", "review_result"):
-        if not isinstance(message.get(name), bool | None):
-            raise BadRow("cannot_render", f"{name!r} of a message is {_name(message[name])}, expected true or false")
-    return not message.get("deleted") and message.get("review_result") is not False
-
-
-def _rank(message: Mapping[str, Any]) -> tuple[bool, float]:
-    rank = message.get("rank")
-    if rank is None:
-        return True, 0
-    if isinstance(rank, bool) or not isinstance(rank, int | float) or rank != rank:
-        raise BadRow("cannot_render", f"'rank' of a message is {_name(rank)}, expected a number")
-    return False, rank
-
-
-def _messages(record: Mapping[str, Any], field: str) -> list[Turn]:
+def _pair(record: Mapping[str, Any], question: str, answer: str) -> list[Turn]:
+    """Return what was said before (``history``: pairs of texts), the question, and the answer with its reasoning."""
     turns = []
-    for where, message in _list(record, field):
-        role = _role(message, "role", where, _OPENAI_ROLES)
-        calls = [message[name] for name in ("tool_calls", "function_call") if message.get(name)]
-        if calls and role != "assistant":
-            raise BadRow("cannot_render", f"{where} calls a tool, and its role is {role}, expected assistant")
-        content = [] if calls and message.get("content") in (None, "", []) else [_content(message, where)]
-        turns.append(Turn(role, "\n".join([*content, *(_as_json(call, where) for call in calls)])))
-    return turns
+    history = record.get("history")
+    for number, pair in enumerate(list_of(record, "history") if says_something(history) else ()):
+        if not isinstance(pair, list) or [type(text) for text in pair] != [str, str]:
+            raise not_honoured("history", "the record", f"has an item {number} that is no pair of texts")
+        turns += [Turn("user", pair[0]), Turn("assistant", pair[1])]
+    said = Turn("assistant", string_of(record, answer), reasoning_of(record, "the record"))
+    return [*turns, Turn("user", question), said]
 
 
-def _content(message: Mapping[str, Any], where: str) -> str:
-    content = message.get("content")
-    if not isinstance(content, list):
-        return _string(message, "content", where)
-    texts = []
-    for number, part in enumerate(content):
-        kind = part.get("type") if isinstance(part, Mapping) else _name(part)
-        if kind != "text":
-            raise BadRow("cannot_render", f"part {number} of {where} is {kind!r}, expected text: others are not read")
-        texts.append(_string(part, "text", f"part {number} of {where}"))
-    return "".join(texts)
-
-
-def _as_json(value: Any, where: str) -> str:
-    try:
-        return canonical_json(value)
-    except (TypeError, ValueError):  # parquet has dates, bytes and NaN
-        raise BadRow("cannot_render", f"the call of a tool in {where} is no JSON value") from None
+def _context(turns: Sequence[Turn]) -> list[Turn]:
+    """Return turns that are read and not trained."""
+    return [turn._replace(trained=False) for turn in turns]
 
 
 def _with_context(record: Mapping[str, Any], instruction: str, context: str) -> str:
-    asked = _string(record, instruction)
-    return f"{asked}\n\n{_string(record, context)}" if record.get(context) not in (None, "") else asked
+    asked = string_of(record, instruction)
+    return f"{asked}\n\n{string_of(record, context)}" if record.get(context) not in (None, "") else asked
 
 
-def _role(turn: Mapping[str, Any], name: str, where: str, known: Mapping[str, Role]) -> Role:
-    said = _string(turn, name, where)
-    if said not in known:
-        shown = json.dumps(said[:40])
-        raise BadRow("cannot_render", f"{name!r} of {where} is {shown}, expected one of {', '.join(sorted(known))}")
-    return known[said]
+def _masked(turns: list[Turn], record: Mapping[str, Any]) -> list[Turn]:
+    """Apply the weights of the record: one for all turns, and a ``loss_mask`` with one for each of the assistant's.
+
+    A mask may also have an entry for every turn, with 0 for those that nobody trains.
+    """
+    mask = record.get("loss_mask")
+    if isinstance(mask, list):
+        if any(not isinstance(one, bool | int | float) or one not in (0, 1) for one in mask):
+            raise not_honoured("loss_mask", "the record", "has an entry that is neither 0 nor 1")
+        spoken = [turn.role == "assistant" for turn in turns]
+        if len(mask) == sum(spoken):
+            entries = iter(mask)
+            mask = [next(entries) if one else 0 for one in spoken]
+        if len(mask) != len(turns):
+            problem = f"has {len(mask)} entries, and the chat {sum(spoken)} turns of the assistant among {len(turns)}"
+            raise not_honoured("loss_mask", "the record", problem)
+        if any(one and not assistant for one, assistant in zip(mask, spoken, strict=True)):
+            raise not_honoured("loss_mask", "the record", "trains another role than the assistant")
+        turns = [turn._replace(trained=turn.trained and bool(one)) for turn, one in zip(turns, mask, strict=True)]
+        record = {name: value for name, value in record.items() if name != "loss_mask"}
+    return _context(turns) if weight_of(record, "the record") is False else turns
 
 
-def _list(record: Mapping[str, Any], name: str, of: str = "the record") -> list[tuple[str, Mapping[str, Any]]]:
-    """Return the objects of a list with where they stand."""
-    if name not in record:
-        raise BadRow("cannot_render", f"{of} has no {name!r}; its fields are {sorted(record)[:20]}")
-    value = record[name]
-    if not isinstance(value, list):
-        raise BadRow("cannot_render", f"{name!r} of {of} is {_name(value)}, expected a list")
-    for number, item in enumerate(value):
-        if not isinstance(item, Mapping):
-            raise BadRow("cannot_render", f"{name}[{number}] is {_name(item)}, expected an object")
-    return [(f"{name}[{number}]", item) for number, item in enumerate(value)]
+def _with_system(turns: list[Turn], system: Any) -> list[Turn]:
+    """Put the system text of the record before the turns; null and empty are none."""
+    if system is None or system == "":
+        return turns
+    if not isinstance(system, str):
+        raise BadRow("cannot_render", f"the system column is {type_found(system)}, expected a string or null")
+    return [Turn("system", system), *turns]
 
 
-def _string(record: Mapping[str, Any], name: str, of: str = "the record") -> str:
-    value = record.get(name)
-    if not isinstance(value, str):
-        if name not in record:
-            raise BadRow("cannot_render", f"{of} has no {name!r}; its fields are {sorted(record)[:20]}")
-        raise BadRow("cannot_render", f"{name!r} of {of} is {_name(value)}, expected a string")
-    return value
-
-
-def _name(value: Any) -> str:
-    return "null" if value is None else type(value).__name__
+def _with_tools(turns: list[Turn], tools: tuple[str, ...]) -> list[Turn]:
+    """Give the definitions to the system turn at the start, or to a new one that says nothing else."""
+    if not tools:
+        return turns
+    if not turns or turns[0].role != "system":
+        return [Turn("system", "", tools=tools), *turns]
+    if turns[0].tools:
+        raise not_honoured("tools", "the record", "is beside tools of its system turn: expected one list of tools")
+    return [turns[0]._replace(tools=tools), *turns[1:]]

@@ -13,8 +13,10 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field
 
 from everytoken.corpus.errors import BadRow
-from everytoken.corpus.rendering.chats import SHAPES, best_path, cut_tree, turns_of_path
-from everytoken.corpus.rendering.templates import ConversationRenderer, apply_rules, render_turns, with_system
+from everytoken.corpus.rendering.chats import read_chat
+from everytoken.corpus.rendering.meanings import Unread, fields_of_shape, unread_keys, why_unread, without_keys
+from everytoken.corpus.rendering.templates import ConversationRenderer, apply_rules, render_turns, without_left_out
+from everytoken.corpus.rendering.trees import best_path, cut_tree, gather_tree
 from everytoken.shards import canonical_json
 
 
@@ -189,20 +191,63 @@ def render_conversation(key: str | None, record: Any, renderer: ConversationRend
         raise BadRow("cannot_render", f"the record is {type(record).__name__}, expected an object")
     identifier: Identifier | None
     try:
+        fields = _fields(record, renderer)
+        turns = read_chat(_with_meaning(fields, renderer), renderer.shape)
         if renderer.shape == "oasst_tree":
-            path = _field(record, "messages", list) if renderer.kind == "conversation_paths" else best_path(record)
-            turns, described, identifier = turns_of_path(path), path[0], _path_identifier(record, path)
+            path = _field(fields, "messages", list)
+            described, identifier = path[0], _path_identifier(fields, path)
         else:
-            fields = renderer.fields_of(record)
-            system = fields.get("system") if "system" in renderer.column_names else None
-            turns, described = with_system(SHAPES[renderer.shape].turns(fields), system), record
-            identifier = first_identifier(record, renderer.id_columns)
-        chat = render_turns(apply_rules(turns, renderer.rules), renderer.template)
+            described, identifier = record, first_identifier(record, renderer.id_columns)
+        turns = apply_rules(without_left_out(turns, renderer.template), renderer.rules)
+        chat = render_turns(turns, renderer.template)
     except BadRow as error:
         if not renderer.column_names:
             raise
         raise BadRow(error.reason, f"{error.detail} (column_names: {renderer.column_names})") from None
     return RenderedDocument(identifier, chat.text, _stratum(described, renderer.stratum_column), chat.assistant_spans)
+
+
+def unread_of(
+    record: Mapping[str, Any], columns: Sequence[str], renderer: ConversationRenderer
+) -> Iterator[tuple[Unread, str]]:
+    """Yield every key of a rendered chat that is not in its document: why, and its name after its level.
+
+    Args:
+        columns: of a table that were not read; each counts, whatever the row has in it.
+    """
+    named = {*_described(renderer), *renderer.column_names.values()}
+    for kind, name in unread_keys(_fields(record, renderer), renderer.shape, renderer.passed_over):
+        if name not in named:
+            yield kind, name
+    for name in sorted(set(renderer.column_names) & record.keys() - set(renderer.column_names.values())):
+        if record[name] is not None:
+            yield "ignored", name  # another column has its name
+    for name in columns:
+        yield "ignored" if name in renderer.passed_over or name in renderer.column_names else why_unread(name), name
+
+
+def _fields(record: Mapping[str, Any], renderer: ConversationRenderer) -> dict[str, Any]:
+    """Return a record under the names of the shape's fields; of a tree the path that is read, as ``messages``."""
+    if renderer.shape != "oasst_tree":
+        return renderer.fields_of(dict(record))
+    if renderer.kind == "conversation_paths":
+        return dict(record)
+    tree = gather_tree(record)
+    rest = {name: value for name, value in tree.items() if name != "prompt"}
+    return {**rest, "messages": best_path(tree)}
+
+
+def _described(renderer: ConversationRenderer) -> set[str]:
+    """Return the columns of the id and the stratum, which say nothing that is rendered."""
+    ids = {name for entry in renderer.id_columns for name in ([entry] if isinstance(entry, str) else entry)}
+    return ids | ({renderer.stratum_column} if renderer.stratum_column else set())
+
+
+def _with_meaning(fields: Mapping[str, Any], renderer: ConversationRenderer) -> Mapping[str, Any]:
+    """Return a record without ignored keys, and without columns of the id and the stratum that are no field."""
+    hidden = _described(renderer).difference(fields_of_shape(renderer.shape)) if renderer.shape != "oasst_tree" else ()
+    kept = {name: value for name, value in fields.items() if name not in hidden} if hidden else fields
+    return without_keys(kept, renderer.shape, renderer.ignore)
 
 
 RENDERERS: dict[str, Callable[[str | None, Any, Any], RenderedDocument]] = {

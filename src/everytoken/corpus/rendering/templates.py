@@ -1,10 +1,11 @@
 r"""From turns to one text: what a chat must be like, the marks of its roles, and where the assistant speaks.
 
 A turn is rendered as ``prefix + content + suffix + after_turn`` with the marks of its role, and a chat as its turns
-one after the other, with nothing else. The *span* of an assistant's turn is its content and its suffix, in code
-points: what a model is to learn to say, and that it ends there. Prefixes and ``after_turn`` are never in a span, as
-whoever runs the chat writes them. With ChatML's marks the text is, byte for byte, what the chat templates of models
-that use them make.
+one after the other, with nothing else. Reasoning comes before the content of the assistant, and definitions of tools
+after that of the system, each between marks of its own. The *span* of an assistant's turn is its reasoning, its content
+and its suffix, in code points: what a model is to learn to say, and that it ends there. A turn that is not trained has
+no span. Prefixes and ``after_turn`` are never in a span, as whoever runs the chat writes them. With ChatML's marks the
+text is, byte for byte, what the chat templates of models that use them make.
 """
 
 from __future__ import annotations
@@ -15,7 +16,15 @@ from typing import Any, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from everytoken.corpus.errors import BadRow
-from everytoken.corpus.rendering.chats import SHAPES, Role, Shape, Turn
+from everytoken.corpus.rendering.meanings import (
+    DEFINITIONS,
+    REASONING,
+    Shape,
+    carriers_of_record,
+    fields_of_shape,
+    not_honoured,
+)
+from everytoken.corpus.rendering.turns import Role, Turn
 
 # Why a chat that can be read is left out, as its source's parameters want it. Filters: no row is bad for these.
 CHAT_REASONS = {
@@ -25,7 +34,13 @@ CHAT_REASONS = {
     "chat_opening": "rules.opening",
     "chat_unanswered": "rules.unanswered",
     "chat_says_a_mark": "template.reserved",
+    "chat_not_honoured": "ignore, template.reasoning, template.tools",
+    "chat_not_wanted": "its label says that the answer is bad",
 }
+
+
+_RULE = "Set template.{} to its marks, or to leave_out"
+_NOT_MERGED = "Set rules.neighbours to keep"
 
 
 class _Model(BaseModel):
@@ -40,11 +55,15 @@ class RoleMarks(_Model):
 
 
 class ChatTemplate(_Model):
-    """How a chat becomes a text.
+    r"""How a chat becomes a text.
 
     Attributes:
         system, user, assistant, tool: marks of each role.
         after_turn: after every turn, the last one too, and outside of spans.
+        reasoning: marks around the assistant's reasoning, as ``{prefix: "<think>\n", suffix: "\n</think>\n\n"}``;
+            ``leave_out`` reads chats without it, and null sets those that have it aside.
+        tools: the same for definitions of tools, one a line as canonical JSON, at the end of the system's turn. A blank
+            line parts them from what it says.
         reserved: strings that nobody in a chat may say. A turn with one of them is refused: a tokenizer that knows
             ``<|im_end|>`` as one token would read a user's text as the end of a turn and what follows as the
             assistant's. So this is the list of the marks that are special tokens; an empty list takes everything
@@ -58,6 +77,8 @@ class ChatTemplate(_Model):
     tool: RoleMarks
     after_turn: str
     reserved: tuple[str, ...]
+    reasoning: RoleMarks | Literal["leave_out"] | None = None
+    tools: RoleMarks | Literal["leave_out"] | None = None
 
     @model_validator(mode="after")
     def _reserve_something(self) -> ChatTemplate:
@@ -100,8 +121,9 @@ class ConversationRenderer(_Model):
             documents as it has paths from the root to a leaf, which share their beginnings.
         shape: one of `everytoken.corpus.rendering.chats.SHAPES`.
         column_names: names of the shape's fields that the file calls otherwise, as ``{prompt: problem}``. Each shape
-            has one field more, ``system``, which is read only when it is named here: when there is one it is the
-            first turn.
+            has one field more, ``system``: when there is one it is the first turn.
+        ignore: keys that are passed over, and counted, although they carry meaning; they may be of the record, of a
+            message, or the type of a part.
         id_columns: as for a document, and none where nothing is said. A tree has none: its id is the tree's id, a slash
             and the id of the path's last message.
         stratum_column: as for a document; of a tree, a field of its first message.
@@ -114,6 +136,7 @@ class ConversationRenderer(_Model):
     column_names: dict[str, str] = {}
     id_columns: tuple[str | tuple[str, ...], ...] = ()
     stratum_column: str | None = None
+    ignore: tuple[str, ...] = ()
     rules: ChatRules
     template: ChatTemplate
 
@@ -124,18 +147,33 @@ class ConversationRenderer(_Model):
             raise ValueError(f"kind conversation_paths is for trees of messages, and shape is {self.shape}")
         if tree and (self.column_names or self.id_columns):
             raise ValueError("column_names and id_columns must be empty for shape oasst_tree, whose names are fixed")
-        known = {*SHAPES[self.shape].fields, "system"}
+        known = {*fields_of_shape(self.shape), "system"}
         if unknown := sorted(set(self.column_names) - known):
             raise ValueError(f"column_names has {unknown[0]!r}; shape {self.shape} has {', '.join(sorted(known))}")
+        if own := sorted(set(self.ignore) & {*fields_of_shape(self.shape), "role", "content", "from", "value", "text"}):
+            raise ValueError(f"ignore has {own[0]!r}, without which there is no chat: remove it")
         return self
 
     @property
     def columns(self) -> list[str]:
         """Every column that the renderer looks at, once."""
-        names = {field: field for field in SHAPES[self.shape].fields} | self.column_names
+        names = {field: field for field in fields_of_shape(self.shape)} | self.column_names
         ids = [name for entry in self.id_columns for name in ([entry] if isinstance(entry, str) else entry)]
         stratum = [self.stratum_column] if self.stratum_column and self.shape != "oasst_tree" else []
         return list(dict.fromkeys([*names.values(), *ids, *stratum]))
+
+    @property
+    def carriers(self) -> list[str]:
+        """Further columns that are read where a file has them, because they carry meaning."""
+        hidden = {*self.columns, *self.column_names, *self.ignore}
+        return [name for name in carriers_of_record(self.shape) if name not in hidden]
+
+    @property
+    def passed_over(self) -> frozenset[str]:
+        """Keys whose meaning is left out by a rule: those of ``ignore``, and of a template that leaves out."""
+        keys = frozenset(self.ignore)
+        keys |= frozenset(REASONING) if self.template.reasoning == "leave_out" else frozenset()
+        return keys | frozenset(DEFINITIONS) if self.template.tools == "leave_out" else keys
 
     def fields_of(self, record: dict[str, Any]) -> dict[str, Any]:
         """Return the record under the names of the shape's fields."""
@@ -151,15 +189,6 @@ class RenderedChat(NamedTuple):
 
     text: str
     assistant_spans: tuple[tuple[int, int], ...]
-
-
-def with_system(turns: list[Turn], system: Any) -> list[Turn]:
-    """Put the value of a system column before the turns; null and empty are none."""
-    if system is None or system == "":
-        return turns
-    if not isinstance(system, str):
-        raise BadRow("cannot_render", f"the system column is {type(system).__name__}, expected a string or null")
-    return [Turn("system", system), *turns]
 
 
 def apply_rules(turns: Sequence[Turn], rules: ChatRules) -> list[Turn]:
@@ -194,27 +223,68 @@ def render_turns(turns: Sequence[Turn], template: ChatTemplate) -> RenderedChat:
     spans: list[tuple[int, int]] = []
     position = 0
     for number, turn in enumerate(turns):
-        marks = template.marks(turn.role)
+        marks, inner = template.marks(turn.role), _inner_marks(turn, template)
+        said = _said(turn, template)
         after = marks.suffix + template.after_turn
         for reserved in template.reserved:  # also where what is said and a mark together spell one
-            own = marks.prefix.count(reserved) + after.count(reserved)
-            if (marks.prefix + turn.content + after).count(reserved) != own:
+            own = sum(mark.count(reserved) for mark in (marks.prefix, *inner, after))
+            if (marks.prefix + said + after).count(reserved) != own:
                 raise BadRow("chat_says_a_mark", f"turn {number} ({turn.role}) says {reserved!r}, which is reserved")
         start = position + len(marks.prefix)
-        end = start + len(turn.content) + len(marks.suffix)
-        if turn.role == "assistant":
+        end = start + len(said) + len(marks.suffix)
+        if turn.role == "assistant" and turn.trained:
             spans.append((start, end))
-        pieces += [marks.prefix, turn.content, marks.suffix, template.after_turn]
+        pieces += [marks.prefix, said, marks.suffix, template.after_turn]
         position = end + len(template.after_turn)
     return RenderedChat("".join(pieces), tuple(spans))
+
+
+def without_left_out(turns: Sequence[Turn], template: ChatTemplate) -> list[Turn]:
+    """Return the turns without what the template leaves out.
+
+    Raises:
+        BadRow: a turn has reasoning or tools, and the template has no rule for them (``chat_not_honoured``).
+    """
+    kept = []
+    for number, turn in enumerate(turns):
+        if turn.reasoning and not isinstance(template.reasoning, RoleMarks):
+            if template.reasoning is None:
+                raise not_honoured("reasoning", f"turn {number}", "has no rule", _RULE.format("reasoning"))
+            turn = turn._replace(reasoning="")
+        if turn.tools and not isinstance(template.tools, RoleMarks):
+            if template.tools is None:
+                raise not_honoured("tools", f"turn {number}", "has no rule", _RULE.format("tools"))
+            turn = turn._replace(tools=())
+            if turn.is_empty:  # it was made for the tools
+                continue
+        kept.append(turn)
+    return kept
+
+
+def _inner_marks(turn: Turn, template: ChatTemplate) -> list[str]:
+    """Return the marks within what a turn says."""
+    used = [template.reasoning] if turn.reasoning else []
+    used += [template.tools] if turn.tools else []
+    return [mark for marks in used if isinstance(marks, RoleMarks) for mark in (marks.prefix, marks.suffix)]
+
+
+def _said(turn: Turn, template: ChatTemplate) -> str:
+    """Return what a turn says between the marks of its role."""
+    said = turn.content
+    if turn.reasoning and isinstance(template.reasoning, RoleMarks):
+        said = template.reasoning.prefix + turn.reasoning + template.reasoning.suffix + said
+    if turn.tools and isinstance(template.tools, RoleMarks):
+        definitions = template.tools.prefix + "\n".join(turn.tools) + template.tools.suffix
+        said = f"{said}\n\n{definitions}" if said else definitions
+    return said
 
 
 def _without_empty(turns: Sequence[Turn], rules: ChatRules) -> list[Turn]:
     if rules.empty == "refuse":
         for number, turn in enumerate(turns):
-            if not turn.content:
+            if turn.is_empty:
                 raise BadRow("chat_empty_turn", f"turn {number} ({turn.role}) says nothing")
-    return [turn for turn in turns if turn.content or rules.empty != "drop"]
+    return [turn for turn in turns if not turn.is_empty or rules.empty != "drop"]
 
 
 def _without_neighbours(turns: list[Turn], rules: ChatRules) -> list[Turn]:
@@ -225,10 +295,19 @@ def _without_neighbours(turns: list[Turn], rules: ChatRules) -> list[Turn]:
         if not kept or kept[-1].role != turn.role or turn.role == "tool":
             kept.append(turn)
         elif rules.neighbours == "merge":
-            kept[-1] = Turn(turn.role, f"{kept[-1].content}\n\n{turn.content}")
+            kept[-1] = _merged(kept[-1], turn, number)
         else:
             raise BadRow("chat_neighbours", f"turns {number - 1} and {number} are both of role {turn.role}")
     return kept
+
+
+def _merged(first: Turn, second: Turn, number: int) -> Turn:
+    if second.reasoning or second.tools:
+        what = "reasoning" if second.reasoning else "tools"
+        raise not_honoured(what, f"turn {number}", "has no place in a merged turn", _NOT_MERGED)
+    if first.role == "assistant" and first.trained != second.trained:
+        raise not_honoured("weight", f"turn {number}", "differs from that of the turn before it", _NOT_MERGED)
+    return first._replace(content=f"{first.content}\n\n{second.content}")
 
 
 def _require_opening(turns: list[Turn]) -> None:

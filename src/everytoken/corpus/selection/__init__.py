@@ -8,7 +8,13 @@ if TYPE_CHECKING:
     from everytoken.corpus.selection.decisions import SelectionStatistics, select
     from everytoken.corpus.selection.mixed_parts import mix_part, mixture_parts
     from everytoken.corpus.selection.mixture import MixtureParameters, MixtureRow, budgets, interleave
-    from everytoken.corpus.selection.report import read_counts, require_documents, selection_table
+    from everytoken.corpus.selection.report import (
+        read_counts,
+        require_documents,
+        selection_table,
+        unread_by_source,
+        unread_line,
+    )
     from everytoken.corpus.selection.selected_parts import (
         TakenCounts,
         check_selection_conservation,

@@ -9,7 +9,7 @@ from typing import Any
 from everytoken.corpus.errors import SelectionError
 from everytoken.corpus.selection.decisions import RowsChosen
 from everytoken.corpus.selection.mixture import MixtureRow
-from everytoken.corpus.statistics import DocumentCounts, RowCounts
+from everytoken.corpus.statistics import DocumentCounts, RowCounts, add_statistics
 
 
 def read_counts(statistics: Iterable[DocumentCounts]) -> dict[str, RowCounts]:
@@ -28,14 +28,31 @@ def read_counts(statistics: Iterable[DocumentCounts]) -> dict[str, RowCounts]:
     return dict(sorted(counts.items()))
 
 
+def unread_by_source(statistics: Iterable[DocumentCounts]) -> dict[str, dict[str, dict[str, int]]]:
+    """Return the keys of each source of chats that are not in its documents, by why and name; others have none."""
+    counts: dict[str, dict[str, dict[str, int]]] = {}
+    for part in statistics:
+        if "unread_keys" in part:
+            (source,) = part["by_source"]
+            counts[source] = add_statistics([counts.get(source, {}), part["unread_keys"]])
+    return dict(sorted(counts.items()))
+
+
 def selection_table(
-    read: Mapping[str, RowCounts], selected: Mapping[str, RowsChosen], mixture: Sequence[MixtureRow] | None
+    read: Mapping[str, RowCounts],
+    selected: Mapping[str, RowsChosen],
+    mixture: Sequence[MixtureRow] | None,
+    unread_keys: Mapping[str, Mapping[str, Mapping[str, int]]] | None = None,
 ) -> list[dict[str, object]]:
     """Return what became of the rows of each source, an entry a source and one of all: a flat table.
 
     ``rows_read = kept + (set aside by each reason)`` in every entry; a reason is a column when any row has it. With a
-    mixture the columns of `mixture_table` follow, intended beside realised.
+    mixture the columns of `mixture_table` follow, intended beside realised. With ``unread_keys``, see
+    `unread_by_source`, the columns ``keys_passed_over``, ``keys_unknown`` and ``keys_ignored`` count values of keys.
     """
+    keys = {source: _keys(by_reason) for source, by_reason in (unread_keys or {}).items()}
+    if keys:
+        keys["all sources"] = add_statistics(keys.values())
     mixed = {row["source"]: {name: dict(row)[name] for name in _MIXTURE} for row in mixture or ()}
     entries: dict[str, dict[str, Any]] = {}
     for source, counts in read.items():
@@ -56,10 +73,26 @@ def selection_table(
             "characters": entry["characters"],
             "utf8_bytes": entry["utf8_bytes"],
             **{reason: entry["set_aside"][reason] for reason in reasons},
+            **({**_keys({}), **keys.get(source, {})} if keys else {}),
             **mixed.get(source, {}),
         }
         for source, entry in [*entries.items(), ("all sources", total)]
     ]
+
+
+def unread_line(by_reason: Mapping[str, Mapping[str, int]]) -> str:
+    """Return which keys were not read and how often, the most frequent first, for people."""
+    parts = []
+    for why, counts in sorted(by_reason.items()):
+        frequent = sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))
+        shown = ", ".join(f"{name} {count:,}" for name, count in frequent[:_SHOWN])
+        more = f" and {len(frequent) - _SHOWN:,} more" if len(frequent) > _SHOWN else ""
+        parts.append(f"{why.replace('_', ' ')} {shown}{more}")
+    return "; ".join(parts)
+
+
+def _keys(by_reason: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+    return {f"keys_{why}": sum(by_reason.get(why, {}).values()) for why in ("passed_over", "unknown", "ignored")}
 
 
 def require_documents(read: Mapping[str, RowCounts], selected: Mapping[str, RowsChosen]) -> None:
@@ -81,5 +114,6 @@ def require_documents(read: Mapping[str, RowCounts], selected: Mapping[str, Rows
 
 
 _NONE = RowsChosen(rows_in=0, kept=0, set_aside={}, characters=0, utf8_bytes=0)
+_SHOWN = 10
 _AMOUNTS = ("rows_read", "kept", "characters", "utf8_bytes")
 _MIXTURE = ("uses", "budget_tokens", "tokens", "weight", "realised_weight", "relative_difference")

@@ -37,6 +37,8 @@ from everytoken.corpus.selection import (
     select,
     select_part,
     selection_table,
+    unread_by_source,
+    unread_line,
 )
 from everytoken.corpus.upstreams import UpstreamFile
 from everytoken.parameters import IngestionParameters
@@ -213,7 +215,8 @@ def report_ingestion(
     came = read.statistics_as(DocumentCounts)
     for warning in chosen["warnings"]:
         logger.warning("warning: %s", warning)
-    table = selection_table(read_counts(came), chosen["by_source"], chosen["mixture"])
+    unread = unread_by_source(came)
+    table = selection_table(read_counts(came), chosen["by_source"], chosen["mixture"], unread)
     by_source = {name: add_statistics([_NONE, *strata.values()]) for name, strata in total["by_source"].items()}
     metrics = {
         "rows_in": table[-1]["rows_read"],
@@ -222,6 +225,9 @@ def report_ingestion(
         "set_aside": add_statistics(part["set_aside"] for part in [*came, *left]),
         "by_source": by_source,
     }
+    for source, by_reason in unread.items():
+        if line := unread_line(by_reason):
+            logger.info("source %s: keys of its chats that are not in the documents: %s", source, line)
     if contamination:
         metrics["contamination"] = contamination_metrics(contamination)
     figure = ingestion_figure(total["length_histogram"], by_source, chosen["mixture"])
