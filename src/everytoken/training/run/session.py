@@ -193,6 +193,8 @@ class _Session:
             if processes.first:
                 past.history.append(record)
                 self._listeners.add(record)
+                if not record.loss_tokens:
+                    logger.warning("step %d reads padding alone, without loss: it updates nothing", record.step)
             self._after(record.step)
         if processes.first and (skipped := past.history.skipped_in_a_row):
             logger.warning(

@@ -47,7 +47,7 @@ SAMPLES = _schema(step=pa.int64(), prompt=pa.string(), text=pa.string())
 class StepRecord:
     """What one optimiser step did; all but ``seconds`` is deterministic.
 
-    Of a skipped step loss or norm is infinite or not a number, and nothing was updated.
+    Of a skipped step loss or norm is infinite or not a number, and nothing was updated. Of padding alone, both are not.
     """
 
     step: int  # 0-based
@@ -159,9 +159,10 @@ class StepHistory:
 
     @property
     def skipped_in_a_row(self) -> int:
-        """Skipped steps at the end."""
+        """Skipped steps at the end, without those of padding alone."""
         done = np.flatnonzero(~self.column("skipped"))
-        return len(self) - (int(done[-1]) + 1 if len(done) else 0)
+        after = int(done[-1]) + 1 if len(done) else 0
+        return int((self.column("loss_tokens")[after:] > 0).sum())
 
 
 def write_records(path: Path, records: Iterable[_R], schema: pa.Schema) -> None:

@@ -6,7 +6,7 @@ nor in the number it is divided by, and that number is taken over the whole batc
 micro-batch size and the number of processes change memory and time, and not the loss.
 
 A step whose loss, further terms or gradient are not finite is skipped: nothing is updated, the schedule and the data
-move on.
+move on. So is a step of padding alone, whose loss is 0 / 0: the end of a raw shard may be longer than a batch.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def train_steps(
         first_step: the first to do; the steps before are done.
         module: what `prepare` returned; None: the model as it is, in this process alone.
         eos_id: attention and positions begin anew after this token; None: they run through a window.
-        skipped_in_a_row: number of skipped steps right before ``first_step``.
+        skipped_in_a_row: number of skipped steps right before ``first_step``, without those of padding alone.
 
     Raises:
         TrainingError: a batch does not fit.
@@ -122,15 +122,14 @@ def train_steps(
         model.begin(TrainingPoint(parameters.seed, step, parameters.steps))
         losses, loss_tokens, grad_norm = _gradients(model, module, tokens, counted, parameters, processes, eos_id)
         model.begin(None)
-        if not loss_tokens:
-            raise TrainingError(f"batch of step {step}: no position counts in the loss, expected at least one")
         loss, terms = losses[0], dict(zip(model.further_terms, losses[1:], strict=True))
         skipped = not all(map(math.isfinite, (*losses, grad_norm)))
         if not skipped:
             optimizer.step()
         model.after_step(processes.sum, updated=not skipped)
         optimizer.zero_grad(set_to_none=True)
-        skipped_in_a_row = skipped_in_a_row + 1 if skipped else 0
+        if loss_tokens:  # padding alone says nothing about the run
+            skipped_in_a_row = skipped_in_a_row + 1 if skipped else 0
         if skipped_in_a_row > parameters.max_skipped_in_a_row:
             raise NonFiniteError(
                 f"training step {step} of {parameters.steps}: {_told(loss, terms)}, gradient norm {grad_norm}, "
