@@ -17,7 +17,7 @@ from everytoken.configuration import (
     ContractHook,
     JobConfigLoader,
     JobContext,
-    MissingParametersHook,
+    MissingInputsHook,
     ReplayHook,
     SystemErrorHook,
 )
@@ -46,7 +46,7 @@ HOOKS = (
     ReplayHook(),
     ContractHook(),
     TrackingHook(),
-    MissingParametersHook(),
+    MissingInputsHook(),
     SystemErrorHook(),
 )
 DISABLE_HOOKS_FOR_PLUGINS = ("kedro_mlflow",)

@@ -30,6 +30,7 @@ from everytoken.shards import (
     WorkerProcesses,
 )
 from everytoken.shards.atomic import sole_writer
+from everytoken.shards.errors import Failure
 from everytoken.shards.progress_bar import progress
 from tests.shards import functions
 from tests.shards.folders import content
@@ -294,6 +295,12 @@ def test_a_failing_part_costs_no_other_and_is_mended_alone(
     store.save(given(6).map(count_up), engine)
     assert ran() == names(1, 4)
     assert content(tmp_path / "s") == content(tmp_path / "fresh")
+
+
+def test_one_cause_of_many_parts_is_one_line_with_their_number() -> None:
+    gone, bad = Failure("OSError: gone", ""), Failure("ValueError: bad", "")
+    told = str(PartsFailed("s", {"part_0": gone, "part_1": bad, "part_2": gone, "part_3": gone}, 9))
+    assert "\n  part_0 and 2 more parts: OSError: gone\n  part_1: ValueError: bad\nTracebacks" in told
 
 
 @pytest.mark.parametrize("engine", [Inline(), WorkerProcesses(1)], ids=["inline", "processes"])

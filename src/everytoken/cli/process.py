@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import functools
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,8 @@ class Commands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command; for Kedro also ``run``."""
-        if cmd_name == "run" and ctx.command is not self:
+        asked_by: click.Context | None = ctx  # kedro-telemetry asks without one
+        if cmd_name == "run" and (asked_by is None or asked_by.command is not self):
             return run_command()
         return super().get_command(ctx, cmd_name)
 
@@ -40,31 +42,42 @@ class Commands(click.Group):
 
 
 def run_command() -> click.Command:
-    """Return the ``run`` of the project: Kedro's own, which else ends with exit code 1 at Ctrl-C.
+    """Return the ``run`` of the project: Kedro's own, which ends with exit code 130 at Ctrl-C.
 
-    A configuration that is missing ends it with one line and exit code 2.
+    An error ends it with a few lines: exit code 2 if what was asked for is not there, and else 1.
     """
     from kedro.framework.cli.project import run
 
     own: click.Command = copy.copy(run)
     assert own.callback is not None, "it is a command"
-    own.callback = _interruptible()(_missing_configuration_in_words()(own.callback))
+    option = click.Option(["--traceback"], is_flag=True, help="Print where in the code an error was raised.")
+    own.params = [*own.params, option]
+    own.callback = _interruptible()(_failing_in_few_lines(own.callback))
     return own
 
 
-@contextmanager
-def _missing_configuration_in_words() -> Iterator[None]:
-    from kedro.config import MissingConfigException
+def _failing_in_few_lines(callback: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(callback)
+    def run(*, traceback: bool, **options: Any) -> Any:
+        from everytoken.configuration.failures import shortened, unknown_pipelines
 
-    from everytoken.cli.project import missing_in_words
-    from everytoken.configuration import MissingConfigurationError
+        asked = [*(options["pipelines"] or ()), *filter(None, [options["pipeline"]])]
+        if (unknown := unknown_pipelines(asked)) is not None:
+            raise click.UsageError(unknown)
+        try:
+            return callback(**options)
+        except click.ClickException:
+            raise
+        except Exception as error:
+            if traceback:
+                raise
+            from everytoken.cli.project import failure_of_a_run
 
-    try:
-        yield
-    except (MissingConfigException, MissingConfigurationError) as error:
-        told = missing_in_words(error) if isinstance(error, MissingConfigException) else str(error)
-        click.echo(f"Error: {redacted(told)}", err=True)
-        raise SystemExit(2) from None
+            code, told = failure_of_a_run(error, options)
+            click.echo(f"Error: {shortened(redacted(told))}", err=True)
+            raise SystemExit(code) from None
+
+    return run
 
 
 @contextmanager

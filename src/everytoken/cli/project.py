@@ -10,6 +10,8 @@ from typing import Any
 
 import click
 
+from everytoken.system_errors import explained
+
 
 @contextmanager
 def session_of(env: str | None, given: dict[str, Any]) -> Iterator[Any]:
@@ -38,6 +40,45 @@ def missing_in_words(error: Exception) -> str:
         return str(error)
     known = sorted(folder.name for folder in named.parent.iterdir() if folder.is_dir())
     return f"there is no environment {named.name!r} in {named.parent}, only {', '.join(known)}. Correct --env."
+
+
+def failure_of_a_run(error: Exception, options: dict[str, Any]) -> tuple[int, str]:
+    """Return exit code and words for an error of ``kedro run``.
+
+    Args:
+        options: of the command.
+    """
+    from kedro.config import MissingConfigException
+    from kedro.io.core import DatasetError
+    from kedro.validation.exceptions import ParameterValidationError
+
+    from everytoken.configuration import MissingConfigurationError, failures
+
+    if isinstance(error, MissingConfigException):
+        return 2, missing_in_words(error)
+    if isinstance(error, MissingConfigurationError):
+        return 2, str(error)
+    if isinstance(error, ParameterValidationError):
+        return 2, failures.parameters_in_words(_raw_parameters(options)) or str(error)
+    if isinstance(error, DatasetError) and (told := failures.missing_dataset(error, options["env"])) is not None:
+        return 1, told
+    if isinstance(error, ValueError | AttributeError) and (told := failures.unknown_selection(options)) is not None:
+        return 2, told
+    if (told := explained(error)) is not None:
+        return 1, told
+    return 1, str(cause_of(error)) if isinstance(error, known_errors()) else failures.unexpected(error)
+
+
+def _raw_parameters(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters that a run was given, as its configuration says them."""
+    from kedro.framework.project import settings
+
+    conf = options["conf_source"] or str(project_folder() / settings.CONF_SOURCE)
+    loader = settings.CONFIG_LOADER_CLASS(
+        conf_source=conf, env=options["env"], runtime_params=options["params"], **settings.CONFIG_LOADER_ARGS
+    )
+    found: dict[str, Any] = loader["parameters"]
+    return found
 
 
 @contextmanager

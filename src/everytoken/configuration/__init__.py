@@ -15,6 +15,6 @@ if TYPE_CHECKING:
         ReplayHook,
         SystemErrorHook,
     )
-    from everytoken.configuration.missing import MissingParametersHook
+    from everytoken.configuration.missing import MissingInputsHook
 
 __getattr__, __dir__ = exports(__name__, __file__)

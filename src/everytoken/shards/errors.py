@@ -44,14 +44,25 @@ class RangeFailed(ShardsError):
         self.add_note(redacted(failure.traceback))
 
 
+_MOST_CAUSES = 20
+
+
+def _and_more(parts: int) -> str:
+    return f" and {parts} more part{'s' * (parts > 1)}" if parts else ""
+
+
 class PartsFailed(ShardsError):
     """Some parts failed; all others were made and are kept."""
 
     def __init__(self, store: str, failures: Mapping[str, Failure], total: int) -> None:
         self.failures = dict(failures)
-        lines = [f"  {name}: {failure.error}" for name, failure in list(failures.items())[:20]]
-        if len(failures) > 20:
-            lines.append(f"  and {len(failures) - 20} more")
+        by_cause: dict[str, list[str]] = {}
+        for name, failure in failures.items():
+            by_cause.setdefault(failure.error, []).append(name)
+        causes = list(by_cause.items())
+        lines = [f"  {names[0]}{_and_more(len(names) - 1)}: {cause}" for cause, names in causes[:_MOST_CAUSES]]
+        if len(causes) > _MOST_CAUSES:
+            lines.append(f"  and {sum(len(names) for _, names in causes[_MOST_CAUSES:])} more")
         super().__init__(
             f"{store}: {len(failures)} of {total} parts failed, the other {total - len(failures)} are done and kept.\n"
             + "\n".join(lines)
