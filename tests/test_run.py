@@ -681,7 +681,7 @@ def test_the_notebook_runs(project: Project, files: dict[str, bytes], monkeypatc
 
     monkeypatch.setenv("KEDRO_ENV", "test")
     paths = {path.name: path for path in (ROOT / "notebooks").glob("*.ipynb")}
-    tested_elsewhere = {"reflections.ipynb", "mamba.ipynb"}  # in tests/reflections and tests/models/mamba3
+    tested_elsewhere = {"reflections.ipynb", "mamba.ipynb", "chat_model.ipynb"}  # in tests/reflections and tests/models
     assert paths.keys() == {"what_a_run_left.ipynb", *tested_elsewhere}
     for path in [paths["what_a_run_left.ipynb"]]:
         notebook = nbformat.read(path, as_version=4)

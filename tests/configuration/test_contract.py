@@ -59,7 +59,7 @@ def test_a_recipe_inherits_only_what_it_lists(env: str) -> None:
     assert sorted(inherited(env)) == listed
 
 
-def test_the_contract_of_seed_000_has_its_three_lines() -> None:
+def test_the_contract_of_seed_000_has_its_three_lines_and_the_facts_of_its_schedule() -> None:
     for env, tokenizer in (
         ("mamba", "gpt2 (vocab=50,257, EOS=50,256)"),
         ("mamba_universal", "llama3 (vocab=128,256, EOS=128,009)"),
@@ -68,6 +68,10 @@ def test_the_contract_of_seed_000_has_its_three_lines() -> None:
         assert "corpus       8,000,000,000 tokens" in lines
         assert any(line.startswith(f"tokenizer    {tokenizer}") for line in lines)
         assert "shard size   160 shards of 50,000,000 tokens (uint32)" in lines
+        (steps,) = (line for line in lines if line.startswith("training "))
+        assert "256,000 steps of 32 windows: 16,777,216,000 predictions (2.10 of each token of the mixture)" in steps
+        (rate,) = (line for line in lines if line.startswith("rate "))
+        assert rate.endswith("53% of it after half of all steps, 1.5e-05 at the last"), "where the original ends"
 
 
 def changed(groups: dict[str, Any], name: str, **updates: Any) -> dict[str, Any]:
@@ -102,7 +106,7 @@ def test_parameters_of_two_pipelines_are_compared() -> None:
         (
             changed(shards, "packing", n_shards=17, cross_document_boundary=True),
             of_shards,
-            "850,000 in all, and ingestion.mixture.target_total_tokens is 830,000: 20,000 are missing",
+            "850,000 in all, and ingestion.mixture.target_total_tokens is 823,000: 27,000 are missing",
         ),
         (counted_with(shards, corpus), of_shards, "of 16,384 tokens is trained on the selected documents: give a tok"),
         (changed(shards, "tokenization", tokenizer__expect_eos_id=50_257), of_shards, "outside its vocabulary"),

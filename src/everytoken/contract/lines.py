@@ -18,6 +18,7 @@ from everytoken.parameters import (
     TrainedTokenizer,
     TrainingParameters,
 )
+from everytoken.training.step import learning_rate
 
 _Lines = Iterator[tuple[str, str]]
 _WIDTH = 12
@@ -136,8 +137,11 @@ def _training(training: TrainingParameters, groups: Mapping[str, Any]) -> _Lines
     given: PretrainingParameters | None = groups.get("pretraining")
     streams = training.streams if given is None else tuple(given.active_streams)
     yield "training", f"{steps}, on {' + '.join(streams)}"
-    last = how.learning_rate * how.min_lr_ratio
-    yield "rate", f"{how.learning_rate:g} after {how.warmup_steps:,} steps, {last:g} at the last"
+    half = learning_rate(
+        how.steps // 2, peak=1.0, min_ratio=how.min_lr_ratio, warmup_steps=how.warmup_steps, steps=how.steps
+    )
+    rise, last = f"{how.learning_rate:g} after {how.warmup_steps:,} steps", how.learning_rate * how.min_lr_ratio
+    yield "rate", f"{rise}, {half:.0%} of it after half of all steps, {last:g} at the last"
     if given is not None and given.initial is not None:
         yield "begins with", f"the weights in {given.initial.path}"
     if training.data.replay is not None:

@@ -196,3 +196,24 @@ def test_recomputed_layers_give_the_same_gradients():
 
 def _tensors(cache: RecurrentState) -> list[torch.Tensor]:
     return [tensor for layer in cache.layers if layer is not None for tensor in layer.tensors]
+
+
+@pytest.mark.parametrize("family", ["mamba3", "complex_ssd_lite"])
+def test_what_a_backward_pass_needs_is_linear_in_the_length(family: str) -> None:
+    model, kept = small_model(family), []
+
+    def bytes_of(length: int) -> int:
+        sizes: dict[int, int] = {}
+
+        def note(tensor: torch.Tensor) -> torch.Tensor:
+            sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            kept.append(tensor)  # so that no storage is used twice
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            model.hidden_states(some_tokens(1, length))
+        return sum(sizes.values())
+
+    first, second, third = (bytes_of(length) for length in (128, 192, 256))
+    assert first > 10**6
+    assert third - second == pytest.approx(second - first, rel=1e-2)

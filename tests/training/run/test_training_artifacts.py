@@ -383,6 +383,29 @@ def test_evaluation_reports_every_source_beside_a_unigram_model(tmp_path, inputs
     assert figures["total"]["bits_per_byte"] < figures["total"]["unigram_bits_per_byte"]
 
 
+@versioned("flat", 1)
+def flat(folder, *, tokenizer):
+    opened = byte_encoder(folder.parent)
+    ids = np.concatenate([opened.encode([text]).values for text in TEXTS * 5])
+    torch.save(torch.from_numpy(ids.astype(np.int64)), folder / "shard_00000.bin")
+    return Built(statistics={})
+
+
+def test_a_model_of_flat_tokens_is_evaluated_with_the_windows_of_its_training(tmp_path, inputs):
+    shards = ArtifactStore(tmp_path / "flat").save(plan_artifact(flat, tokenizer=inputs["rules"].tokenizer))
+    given = {**training_of(tmp_path, {**inputs, "streams": [("raw_shards", shards)]}), "seq_length": SEQ}
+    checkpoint = ArtifactStore(tmp_path / "checkpoint").save(plan_artifact(train, **given))
+    planned = plan_artifact(
+        evaluate,
+        checkpoint=checkpoint,
+        held_out=held_out(tmp_path),
+        evaluation=BitsPerByteParameters(batch_size=2, execution=EXECUTION),
+        **{name: given[name] for name in ("streams", "data", "rules")},
+    )
+    figures = ArtifactStore(tmp_path / "evaluation").save(planned).statistics
+    assert figures["total"]["unigram_bits_per_byte"] > 0
+
+
 def test_evaluation_refuses_other_streams_than_those_of_the_training(tmp_path, inputs):
     checkpoint = trained(tmp_path, inputs)
     planned = plan_artifact(

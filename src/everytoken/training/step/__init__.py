@@ -29,5 +29,6 @@ if TYPE_CHECKING:
     from everytoken.training.step.loss import token_losses
     from everytoken.training.step.objective import Objective, document_numbers
     from everytoken.training.step.optimizer_state import OPTIMIZER_FILE
+    from everytoken.training.step.schedule import learning_rate
 
 __getattr__, __dir__ = exports(__name__, __file__)
