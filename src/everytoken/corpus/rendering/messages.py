@@ -46,8 +46,9 @@ def turn_of_message(message: Mapping[str, Any], where: str) -> Turn:
         said = _said(message, where)
     if (calls or said.calls) and role != "assistant":
         raise BadRow("cannot_render", f"{where} calls a tool, and its role is {role}, expected assistant")
-    texts = ["".join(said.texts)] if said.texts or not (calls or said.calls) else []
-    content = "\n".join([*texts, *said.calls, *(json_of(call, f"the call of a tool in {where}") for call in calls)])
+    text = "".join(said.texts)
+    lines = [*said.calls, *(json_of(call, f"the call of a tool in {where}") for call in calls)]
+    content = "\n".join([text, *lines] if text or not lines else lines)
     return turn_with_keys(message, role, content, where, "".join(said.reasoning))
 
 

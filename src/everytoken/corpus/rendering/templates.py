@@ -39,7 +39,6 @@ CHAT_REASONS = {
 }
 
 
-_RULE = "Set template.{} to its marks, or to leave_out"
 _NOT_MERGED = "Set rules.neighbours to keep"
 
 
@@ -239,26 +238,20 @@ def render_turns(turns: Sequence[Turn], template: ChatTemplate) -> RenderedChat:
     return RenderedChat("".join(pieces), tuple(spans))
 
 
-def without_left_out(turns: Sequence[Turn], template: ChatTemplate) -> list[Turn]:
-    """Return the turns without what the template leaves out.
+def require_marks(turns: Sequence[Turn], template: ChatTemplate) -> None:
+    """Check that the template says how to render the reasoning and the tools that the turns have.
 
     Raises:
-        BadRow: a turn has reasoning or tools, and the template has no rule for them (``chat_not_honoured``).
+        BadRow: it does not (``chat_not_honoured``).
     """
-    kept = []
     for number, turn in enumerate(turns):
-        if turn.reasoning and not isinstance(template.reasoning, RoleMarks):
-            if template.reasoning is None:
-                raise not_honoured("reasoning", f"turn {number}", "has no rule", _RULE.format("reasoning"))
-            turn = turn._replace(reasoning="")
-        if turn.tools and not isinstance(template.tools, RoleMarks):
-            if template.tools is None:
-                raise not_honoured("tools", f"turn {number}", "has no rule", _RULE.format("tools"))
-            turn = turn._replace(tools=())
-            if turn.is_empty:  # it was made for the tools
-                continue
-        kept.append(turn)
-    return kept
+        for what, given, rule in (
+            ("reasoning", turn.reasoning, template.reasoning),
+            ("tools", turn.tools, template.tools),
+        ):
+            if given and not isinstance(rule, RoleMarks):
+                remedy = f"Set template.{what} to its marks, or to leave_out"
+                raise not_honoured(what, f"turn {number}", "has no rule", remedy)
 
 
 def _inner_marks(turn: Turn, template: ChatTemplate) -> list[str]:
