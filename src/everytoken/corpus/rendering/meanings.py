@@ -59,6 +59,10 @@ HARMLESS_KEYS = frozenset(
 """Keys that say where a chat comes from, and not what is said in it."""
 
 
+MESSAGE_COLUMNS = (*("message_id", "message_tree_id", "parent_id", "role", "text", "rank", "deleted", "review_result"),)
+"""Columns of a table whose rows are the messages of trees."""
+
+
 class _Keys(NamedTuple):
     """What a shape reads: its fields, further keys of a record, keys of a message, and fields that hold messages."""
 

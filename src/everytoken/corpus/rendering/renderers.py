@@ -259,7 +259,11 @@ RENDERERS: dict[str, Callable[[str | None, Any, Any], RenderedDocument]] = {
     "joined": render_joined,
     "conversation": render_conversation,
     "conversation_paths": render_conversation,
+    "conversation_messages": render_conversation,
 }
+
+# renderers of files where several records are one document: what names it; its records follow each other
+GATHERED: dict[str, str] = {"conversation_messages": "message_tree_id"}
 
 # renderers of files where one record holds several documents: rows are what the record is cut into
 CUTS: dict[str, Callable[[str | None, Any], Iterator[dict[str, Any]]]] = {

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from everytoken.corpus.errors import BadRow
 from everytoken.corpus.rendering.meanings import (
     DEFINITIONS,
+    MESSAGE_COLUMNS,
     REASONING,
     Shape,
     carriers_of_record,
@@ -117,7 +118,8 @@ class ConversationRenderer(_Model):
 
     Attributes:
         kind: ``conversation``: a record is one document. ``conversation_paths``: a tree of messages is as many
-            documents as it has paths from the root to a leaf, which share their beginnings.
+            documents as it has paths from the root to a leaf, which share their beginnings. ``conversation_messages``:
+            a record is one message of a tree, and those of a tree follow each other; they are one document.
         shape: one of `everytoken.corpus.rendering.chats.SHAPES`.
         column_names: names of the shape's fields that the file calls otherwise, as ``{prompt: problem}``. Each shape
             has one field more, ``system``: when there is one it is the first turn.
@@ -130,7 +132,7 @@ class ConversationRenderer(_Model):
         template: how it becomes a text.
     """
 
-    kind: Literal["conversation", "conversation_paths"]
+    kind: Literal["conversation", "conversation_paths", "conversation_messages"]
     shape: Shape
     column_names: dict[str, str] = {}
     id_columns: tuple[str | tuple[str, ...], ...] = ()
@@ -142,8 +144,8 @@ class ConversationRenderer(_Model):
     @model_validator(mode="after")
     def _fits_the_shape(self) -> ConversationRenderer:
         tree = self.shape == "oasst_tree"
-        if self.kind == "conversation_paths" and not tree:
-            raise ValueError(f"kind conversation_paths is for trees of messages, and shape is {self.shape}")
+        if self.kind != "conversation" and not tree:
+            raise ValueError(f"kind {self.kind} is for trees of messages, and shape is {self.shape}")
         if tree and (self.column_names or self.id_columns):
             raise ValueError("column_names and id_columns must be empty for shape oasst_tree, whose names are fixed")
         known = {*fields_of_shape(self.shape), "system"}
@@ -156,6 +158,8 @@ class ConversationRenderer(_Model):
     @property
     def columns(self) -> list[str]:
         """Every column that the renderer looks at, once."""
+        if self.kind == "conversation_messages":
+            return list(dict.fromkeys([*MESSAGE_COLUMNS, *([self.stratum_column] if self.stratum_column else [])]))
         names = {field: field for field in fields_of_shape(self.shape)} | self.column_names
         ids = [name for entry in self.id_columns for name in ([entry] if isinstance(entry, str) else entry)]
         stratum = [self.stratum_column] if self.stratum_column and self.shape != "oasst_tree" else []
