@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
@@ -68,3 +69,40 @@ def test_one_run_reads_only_some_of_the_sources(tmp_path: Path) -> None:
     assert {name: round(count / 4, -1) for name, count in characters.items()} == {"b": 310, "c": 210}, "300, 200, ended"
     assert "ingestion.only" not in project.kedro(*run)
     assert set(json.loads(metrics.read_text())["by_source"]) == {"a", "b", "c"}
+
+
+def test_a_source_of_chats_reports_the_keys_that_are_not_in_its_documents(tmp_path: Path) -> None:
+    project = Project(tmp_path / "project")
+    (tmp_path / "talk").mkdir()
+    asked, answered = {"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4", "thinking": "Add."}
+    rows: list[dict[str, object]] = [
+        {"messages": [asked, {**answered, "content": "5", "weight": 0}, asked, answered], "note": "x"},
+        {"messages": [asked, {**answered, "content": "It is four, as was said."}], "id": "2", "label": True},
+        {"messages": [asked, {**answered, "content": "go away"}], "label": False},
+        {"messages": [asked, answered], "images": ["1.jpg"]},
+    ]
+    (tmp_path / "talk/rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    environment = project.folder / "conf/mine"
+    environment.mkdir()
+    (environment / "globals.yml").write_text("data: data/mine\nengine: {kind: inline}\n")
+    marks = {role: {"prefix": f"{role}: ", "suffix": ""} for role in ("system", "user", "assistant", "tool")}
+    template = {**marks, "after_turn": "\n", "reserved": [], "reasoning": "leave_out"}
+    rules = {"empty": "drop", "neighbours": "merge", "opening": "user", "unanswered": "cut"}
+    renderer = {"kind": "conversation", "shape": "messages", "rules": rules, "template": template}
+    off: dict[str, object] = dict.fromkeys(("wikipedia", "chats", "champ", "flan_cot"))
+    talk = {"upstream": {"kind": "path", "root": str(tmp_path / "talk")}, "renderer": renderer}
+    parameters = {"ingestion": {"sources": {**off, "talk": talk}}}  # JSON is YAML
+    (environment / "parameters_ingestion.yml").write_text(json.dumps(parameters))
+    output = project.kedro("run", "--env", "mine", "--pipelines", "ingestion")
+    assert "ignored message.thinking 3; passed over id 1; unknown note 1" in " ".join(output.split())
+    with (project.folder / "data/mine/08_reporting/ingestion_report.csv").open() as file:
+        report = {row["source"]: row for row in csv.DictReader(file)}
+    names = ("rows_read", "kept", "chat_not_honoured", "chat_not_wanted")
+    assert [report["talk"][name] for name in names] == ["4", "2", "1", "1"]
+    keys = ("keys_passed_over", "keys_unknown", "keys_ignored")
+    assert [report["all sources"][name] for name in keys] == ["1", "1", "3"]
+    (part,) = Store(project.folder / "data/mine/02_intermediate/documents").load()
+    found = part.table(["text", "assistant_spans"]).to_pylist()
+    said = [[row["text"][span["start"] : span["end"]] for span in row["assistant_spans"]] for row in found]
+    assert said == [["4"], ["It is four, as was said."]]
+    assert "assistant: 5\n" in found[0]["text"]

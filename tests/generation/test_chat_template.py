@@ -7,7 +7,8 @@ import random
 
 import pytest
 
-from everytoken.corpus.rendering.templates import ChatTemplate
+from everytoken.corpus.rendering.renderers import render_conversation
+from everytoken.corpus.rendering.templates import ChatTemplate, ConversationRenderer
 from everytoken.generation import (
     ChatFiles,
     ChatFormat,
@@ -114,6 +115,36 @@ def test_200_chats_have_the_text_and_the_ids_of_transformers(with_tools, tmp_pat
         ids = theirs.apply_chat_template(messages, tools=tools, add_generation_prompt=True)["input_ids"]
         assert ours.tokens(messages, **more) == ids
     assert number == 199
+
+
+THINK = {"prefix": "<think>\n", "suffix": "\n</think>\n\n"}
+TOOLS = {"prefix": "# Tools\n<tools>\n", "suffix": "\n</tools>"}
+
+
+@pytest.mark.parametrize(("reasoning", "tools"), [(THINK, TOOLS), ("leave_out", "leave_out"), (THINK, None)])
+def test_200_chats_read_as_they_were_trained(reasoning, tools):
+    """The text of a document, that of the template that its model brings, and that of transformers are one."""
+    transformers = pytest.importorskip("transformers")
+    template = ChatTemplate(**{**CHATML.model_dump(), "reasoning": reasoning, "tools": tools})
+    rules = {"empty": "keep", "neighbours": "keep", "opening": "any", "unanswered": "keep"}
+    renderer = ConversationRenderer(kind="conversation", shape="messages", rules=rules, template=template)
+    files = trained({"chats": SPANS}, {"chats": template}, turn_ends="template")
+    theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=byte_tokenizer(), bos_token=EOS, eos_token=EOS)
+    theirs.chat_template = files.template
+    ours, with_tools = JinjaTemplate(files.template, files.special), 0
+    for number in range(200):
+        messages, given = chat(python_random(11, number))
+        given = given if tools else None
+        more = {} if given is None else {"tools": given}
+        document = render_conversation(None, {"messages": messages, **more}, renderer)
+        text = theirs.apply_chat_template(messages, tools=given, add_generation_prompt=False, tokenize=False)
+        assert text == EOS + document.text
+        assert ours.render(messages, begins_reply=False, **more) == text
+        with_tools += "lies" in document.text
+    assert with_tools > 50
+    if tools is None:
+        with pytest.raises(GenerationError, match="the model was trained without tools"):
+            ours.render(MESSAGES, tools=[{"name": "f"}])
 
 
 def test_a_template_may_refuse_a_chat_and_reaches_nothing_else():

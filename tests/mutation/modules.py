@@ -32,7 +32,11 @@ MODULES: dict[str, list[str]] = {
     "corpus/reading/lines.py": ["tests/corpus/reading/test_readers.py", "tests/text_to_stream/test_texts.py"],
     "corpus/reading/readers.py": ["tests/corpus/reading/test_readers.py", "tests/text_to_stream/test_texts.py"],
     "corpus/reading/archives.py": ["tests/corpus/reading/test_archives.py"],
-    "corpus/rendering/chats.py": ["tests/corpus/rendering/test_chats.py"],
+    "corpus/rendering/chats.py": ["tests/corpus/rendering/test_chats.py", "tests/corpus/rendering/test_meanings.py"],
+    "corpus/rendering/meanings.py": [
+        "tests/corpus/rendering/test_meanings.py",
+        "tests/corpus/rendering/test_chat_keys.py",
+    ],
     "corpus/selection/mixture.py": ["tests/corpus/selection/test_mixture.py"],
     "corpus/selection/mixed_parts.py": ["tests/corpus/selection/test_selected_parts.py"],
     "corpus/ingestion/quality.py": ["tests/corpus/ingestion/test_quality.py"],

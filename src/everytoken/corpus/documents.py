@@ -36,7 +36,7 @@ DOCUMENTS = pa.schema(
         pa.field("characters", pa.int64(), nullable=False),  # code points
         pa.field("utf8_bytes", pa.int64(), nullable=False),
         pa.field("text_sha256", pa.binary(), nullable=False),  # of the UTF-8 text
-        pa.field("assistant_spans", _SPANS, nullable=True),  # what the assistant of a chat says; null for other texts
+        pa.field("assistant_spans", _SPANS, nullable=True),  # of a chat: the turns that are learned; else null
     ]
 )
 

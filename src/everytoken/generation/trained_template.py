@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
-from everytoken.corpus.rendering import ChatTemplate, Role
+from everytoken.corpus.rendering import ChatTemplate, Role, RoleMarks
 from everytoken.generation.chat_files import ChatFiles
-from everytoken.generation.chat_template import jinja_of_marks
+from everytoken.generation.chat_template import jinja_of_lines, jinja_of_marks
 from everytoken.generation.errors import GenerationError
 from everytoken.shards import canonical_json
 from everytoken.tokens.chat import ChatParameters, ChatRule, SpansAfter, SpansOfLines, SpansOfTurns
@@ -36,9 +37,16 @@ def trained_chat_files(
         marks: dict[str, tuple[str, str]] = {
             role: (template.marks(role).prefix, template.marks(role).suffix) for role in _ROLES
         }
-        jinja, end = jinja_of_marks(_ending(marks, eos), template.after_turn), template.assistant.suffix
+        reasoning = _inner(template.reasoning)
+        jinja = jinja_of_marks(
+            _ending(marks, eos),
+            template.after_turn,
+            reasoning=None if reasoning == "leave_out" else reasoning,
+            tools=_inner(template.tools),
+        )
+        end = template.assistant.suffix
     else:
-        jinja, end = jinja_of_marks(_ending(_marks(rule), eos), "\n", trims=True), ""
+        jinja, end = jinja_of_lines(_ending(_marks(rule), eos)), ""
     is_token = end in ids
     return ChatFiles(
         template=jinja,
@@ -80,6 +88,13 @@ def _marks(rule: SpansOfLines | SpansAfter) -> dict[str, tuple[str, str]]:
         return {"user": ("", ""), "assistant": (rule.mark.lstrip("\n"), "")}
     others = [speaker for speaker in rule.speakers if speaker not in rule.assistant]
     return {"user": (f"{others[0]}: ", ""), "assistant": (f"{rule.assistant[0]}:", "")}
+
+
+def _inner(
+    rule: RoleMarks | Literal["leave_out"] | None,
+) -> tuple[str, str] | Literal["leave_out"] | None:
+    """Return the marks of a rule, or the rule."""
+    return (rule.prefix, rule.suffix) if isinstance(rule, RoleMarks) else rule
 
 
 def _ending(marks: Mapping[str, tuple[str, str]], eos: str) -> dict[str, tuple[str, str]]:

@@ -12,11 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from everytoken.corpus.errors import RowError, UpstreamError
+from everytoken.corpus.errors import BadRow, RowError, UpstreamError
+from everytoken.corpus.reading import readers
 from everytoken.corpus.reading.lines import Row
 from everytoken.corpus.reading.readers import count_rows, format_of, iterate_rows
 from everytoken.corpus.reading.rows import ReadingLimits
-from everytoken.corpus.rendering.renderers import NamedRenderer
+from everytoken.corpus.rendering.renderers import RENDERERS, NamedRenderer
 from everytoken.corpus.upstreams.file import UpstreamFile
 from tests.corpus.reading.read_rows import LIMITS, file_at, jsonl, kept, read, reading, set_aside, write, write_arrow
 from tests.corpus.rendering.test_chats import renderer
@@ -420,6 +421,48 @@ TREES = [
     }
     for tree, answers in (("one", ["a", "b"]), ("two", ["c"]), ("three", ["d", "e", "f"]))
 ]
+
+
+def messages_of_tree(name: str, answers: str) -> list[dict[str, Any]]:
+    told = {"message_tree_id": name, "rank": None}
+    root = {**told, "message_id": name, "parent_id": None, "role": "prompter", "text": name}
+    keys = {**told, "parent_id": name, "role": "assistant"}
+    return [root, *({**keys, "message_id": name + one, "text": one, "rank": at} for at, one in enumerate(answers))]
+
+
+MESSAGES = [*messages_of_tree("one", "ab"), *messages_of_tree("two", ""), *messages_of_tree("three", "cde")]
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_messages_that_follow_each_other_are_gathered_to_trees(tmp_path: Path, suffix: str) -> None:
+    file = write(tmp_path / f"x.{suffix}", MESSAGES)
+    gathering = renderer("oasst_tree", kind="conversation_messages")
+    rows = read(file, renderer=gathering)
+    assert [(row.number, row.record["message_tree_id"]) for row in rows] == [(0, "one"), (1, "two"), (2, "three")]
+    assert [message for row in rows for message in row.record["messages"]] == MESSAGES
+    documents = [RENDERERS[gathering.kind](row.key, row.record, gathering) for row in rows]
+    assert [document.id.text for document in documents if document.id] == ["one/onea", "two/two", "three/threec"]
+    assert count(file, renderer=gathering) == 3
+    for first in range(3):
+        assert read(file, first, 1, renderer=gathering) == rows[first : first + 1]
+
+
+def test_a_tree_whose_messages_are_apart_or_damaged_is_not_read_as_another(tmp_path: Path) -> None:
+    gathering = renderer("oasst_tree", kind="conversation_messages")
+    apart = [MESSAGES[0], MESSAGES[3], *MESSAGES[1:3]]
+    lines = [json.dumps(message) for message in apart]
+    lines.insert(1, "{")
+    rows = read(file_at(tmp_path / "x.jsonl", ("\n".join(lines) + "\n").encode()), renderer=gathering)
+    assert [row.number for row in rows] == [0, 1, 2, 3]
+    assert [(number, reason) for number, _, reason in set_aside(rows)] == [(1, "not_json")]
+    with pytest.raises(BadRow, match="'parent_id' is 'one', which is no message of the tree"):
+        RENDERERS[gathering.kind](None, kept(rows)[2], gathering)
+
+
+def test_a_tree_without_end_is_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "MAX_GATHERED", 2)
+    rows = read(write(tmp_path / "x.jsonl", MESSAGES), renderer=renderer("oasst_tree", kind="conversation_messages"))
+    assert [getattr(row, "reason", "read") for row in rows] == ["row_too_large", "read", "row_too_large"]
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)

@@ -81,7 +81,7 @@ def messages_of(record: Any, shape: Shape) -> list[dict[str, Any]]:
     return [message for value in lists for message in value if isinstance(message, dict)]
 
 
-def with_key(shape: Shape, level: str, key: str, value: Any) -> dict[str, Any] | None:
+def with_key(shape: Shape, level: str, key: str, value: Any, replace: bool = False) -> dict[str, Any] | None:
     """Return a copy of the shape's record with a key more, or None where the level is not there or has the key."""
     record = copied(BASE[shape])
     places = [record] if level == "record" else messages_of(record, shape)[-1:] if level == "answer" else None
@@ -90,7 +90,7 @@ def with_key(shape: Shape, level: str, key: str, value: Any) -> dict[str, Any] |
         if not messages or "content" not in messages[-1]:
             return None
         messages[-1]["content"] = places = [{"type": "text", "text": "Hello"}]
-    if not places or key in places[-1]:
+    if not places or (key in places[-1] and not replace):
         return None
     places[-1][key] = value
     return record
@@ -124,6 +124,25 @@ def test_no_key_is_dropped_without_a_count(shape: Shape, level: str) -> None:
         assert changed or counted, f"{key} in {level} of {shape} left no trace"
         assert not (changed and counted), f"{key} in {level} of {shape} is honoured and counted as unread"
     assert fed > 50 or level != "record"
+
+
+STRANGE = ([[1]], {"a": [None]}, 7, float("nan"), b"x", True, "[{", [{"role": []}], [{"type": {}}], "")
+"""Values of every type, also those that parquet has and JSON has not."""
+
+
+@pytest.mark.parametrize("level", ["record", "answer", "part"])
+@pytest.mark.parametrize("shape", get_args(Shape))
+def test_no_value_stops_the_run(shape: Shape, level: str) -> None:
+    names = {"type", "role", "from", "content", "value", "replies", "parent_id", "message_id", "rank", "deleted"}
+    for key in sorted(MEANINGFUL_KEYS | names | BASE[shape].keys()):
+        for value in STRANGE:
+            record = with_key(shape, level, key, value, replace=True)
+            for one in (renderer(shape), renderer(shape, ignore=["weight", "images"])):
+                try:
+                    if record is not None:
+                        rendered(record, one)
+                except BadRow as error:
+                    assert error.detail
 
 
 @pytest.mark.parametrize("level", ["record", "answer", "part"])

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
-from everytoken.corpus.rendering.templates import ChatTemplate, render_turns
+from everytoken.corpus.rendering.templates import ChatTemplate, RoleMarks, render_turns
 from everytoken.corpus.rendering.turns import Turn
 from everytoken.parameters import FinetuningParameters
 from everytoken.shards import Artifact, ArtifactStore, Shards, file_sha256, plan_artifact
@@ -276,6 +276,29 @@ def test_spans_of_the_documents_are_used_as_they_are(
     stream = write(tmp_path / "s", tokenizer, given_chats, sources={"web": {"kind": "spans"}})
     assert sorted(turns(ids, encoder) for ids in learned(*read(stream))) == [["x"], ["yes\n\nüber", "more"]]
     assert stream.statistics["set_aside"] == {"is_bad": 0, "no_answer": 1}
+
+
+def test_a_turn_that_is_not_trained_is_in_the_window_and_in_no_loss(
+    tmp_path: Path, tokenizer: Artifact, encoder: DocumentEncoder
+) -> None:
+    words = ChatTemplate(
+        **{role: {"prefix": f"{role}: ", "suffix": ""} for role in ("system", "user", "assistant", "tool")},
+        after_turn="\n",
+        reserved=(),
+        reasoning=RoleMarks(prefix="(", suffix=") "),
+    )
+    said = [
+        *(Turn("user", "2+2?"), Turn("assistant", "five", trained=False)),
+        *(Turn("user", "sure?"), Turn("assistant", "four", "two and two")),
+    ]
+    chats = [render_turns(said, words), render_turns(said[:2], words)]
+    spans = [[{"start": a, "end": b} for a, b in chat.assistant_spans] for chat in chats]
+    given_chats = chats_in(tmp_path, [chat.text for chat in chats], spans)
+    stream = write(tmp_path / "s", tokenizer, given_chats, sources={"web": {"kind": "spans"}})
+    ids, masks = read(stream)
+    assert [turns(one, encoder) for one in learned(ids, masks)] == [["(two and two) four"]]
+    assert "five" in encoder.tokenizer.tokenizer.decode(ids[0].tolist())
+    assert stream.statistics["set_aside"] == {"is_bad": 0, "no_answer": 1}, "of the other chat nothing is trained"
 
 
 @pytest.mark.parametrize(

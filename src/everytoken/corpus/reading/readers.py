@@ -33,9 +33,10 @@ from everytoken.corpus.reading.records import (
     text_blocks,
 )
 from everytoken.corpus.reading.rows import Reading, ReadingLimits
-from everytoken.corpus.rendering import CUTS
+from everytoken.corpus.rendering import CUTS, GATHERED
 from everytoken.corpus.upstreams import UpstreamFile, damage_named
 
+MAX_GATHERED = 10_000  # records of one document
 _TABLES = ("parquet", "arrow")
 
 
@@ -105,7 +106,7 @@ def count_rows(file: UpstreamFile, reading: Reading, limits: ReadingLimits) -> i
     """
     form = format_of(file, reading)
     with file.open() as stream, _damage_named(file, stream):
-        if reading.renderer.kind in CUTS:
+        if reading.renderer.kind in CUTS or reading.renderer.kind in GATHERED:
             return sum(1 for _ in _rows(file, stream, form, reading, limits, 0))
         if form.kind in _TABLES:
             from everytoken.corpus.reading.tables import count_arrow_rows, count_parquet_rows  # as in `_records`
@@ -127,11 +128,47 @@ def _rows(
     limits: ReadingLimits,
     first_row: int,
 ) -> Iterator[Row | UnreadableRow]:
-    """Yield the rows from ``first_row`` on: the records, or what the renderer has them cut into."""
-    cut = CUTS.get(reading.renderer.kind)
+    """Yield the rows from ``first_row`` on: the records, or what the renderer has them cut into or gathered to."""
+    cut, gathered = CUTS.get(reading.renderer.kind), GATHERED.get(reading.renderer.kind)
+    if gathered is not None:
+        records = _records(file, stream, form, reading, limits, 0)
+        return itertools.islice(_gathered_rows(records, gathered), first_row, None)
     if cut is None:
         return _records(file, stream, form, reading, limits, first_row)
     return itertools.islice(_cut_rows(_records(file, stream, form, reading, limits, 0), cut), first_row, None)
+
+
+def _gathered_rows(records: Iterator[Row | UnreadableRow], name: str) -> Iterator[Row | UnreadableRow]:
+    """Gather records that follow each other and have one value of ``name`` into rows ``{name, messages}``.
+
+    A record that cannot be read is a row of its own; one without the name is gathered with no other.
+    """
+    number, count, held = 0, 0, list[Row]()
+    for record in itertools.chain(records, [None]):
+        if held and not (isinstance(record, Row) and _belongs(held[0], record, name)):
+            yield _gathered(number, held, count, name)
+            number, count, held = number + 1, 0, []
+        if isinstance(record, UnreadableRow):
+            yield record._replace(number=number)
+            number += 1
+        elif record is not None:
+            count += 1
+            held += [record] if count <= MAX_GATHERED else []
+
+
+def _belongs(first: Row, record: Row, name: str) -> bool:
+    value = first.record.get(name)
+    return value is not None and bool(record.record.get(name) == value)
+
+
+def _gathered(number: int, held: list[Row], count: int, name: str) -> Row | UnreadableRow:
+    first = held[0]
+    if count > MAX_GATHERED:
+        detail = f"{count:,} records have one {name!r}, and at most {MAX_GATHERED:,} are gathered"
+        return UnreadableRow(number, first.offset, "row_too_large", detail, None)
+    unread = tuple(column for row in held for column in row.unread)
+    record = {name: first.record.get(name), "messages": [row.record for row in held]}
+    return Row(number, first.offset, None, record, unread)
 
 
 def _cut_rows(

@@ -7,6 +7,7 @@ from everytoken.lazy_imports import exports
 if TYPE_CHECKING:
     from everytoken.corpus.rendering.renderers import (
         CUTS,
+        GATHERED,
         RENDERERS,
         DocumentRenderer,
         JoinedRenderer,

@@ -59,6 +59,10 @@ HARMLESS_KEYS = frozenset(
 """Keys that say where a chat comes from, and not what is said in it."""
 
 
+MESSAGE_COLUMNS = (*("message_id", "message_tree_id", "parent_id", "role", "text", "rank", "deleted", "review_result"),)
+"""Columns of a table whose rows are the messages of trees."""
+
+
 class _Keys(NamedTuple):
     """What a shape reads: its fields, further keys of a record, keys of a message, and fields that hold messages."""
 
@@ -70,7 +74,7 @@ class _Keys(NamedTuple):
 
 _ANY_RECORD = (*WEIGHTS, *_LABELS, *DEFINITIONS, "system")
 _OF_A_PAIR = (*REASONING, "history")
-_OF_A_MESSAGE = (*WEIGHTS, *REASONING, *DEFINITIONS)
+_OF_A_MESSAGE = frozenset((*WEIGHTS, *REASONING, *DEFINITIONS))
 _OPENAI = ("role", "content", *CALLS)
 _PART = frozenset(("type", "text", "value"))
 
@@ -142,7 +146,7 @@ def without_keys(record: Mapping[str, Any], shape: Shape, names: Iterable[str]) 
             return {key: cut(one, ()) if key in below else one for key, one in kept.items()}
         if not isinstance(value, list):
             return value
-        return [cut(one, below) for one in value if not (isinstance(one, Mapping) and one.get("type") in gone)]
+        return [cut(one, below) for one in value if not (isinstance(one, Mapping) and _own_key("part", one) & gone)]
 
     kept = {key: value for key, value in record.items() if key not in gone}
     return {key: cut(value, ("content",)) if key in holders else value for key, value in kept.items()}
@@ -161,8 +165,10 @@ def require_honoured(record: Mapping[str, Any], shape: Shape) -> None:
         if not isinstance(label, bool | None):
             raise not_honoured(name, "the record", f"is {type_found(label)}, expected true or false")
     for level, where, keys in _levels(record, shape):
-        unread = (keys.keys() & _refused_keys(shape, level)) - _own_key(level, keys)
-        for name in sorted(unread):
+        refused = _refused_keys(shape, level)
+        if refused.isdisjoint(keys):
+            continue
+        for name in sorted((keys.keys() & refused) - _own_key(level, keys)):
             if says_something(keys[name]):
                 raise not_honoured(name, where, f"carries meaning that shape {shape} does not read there")
 
@@ -175,7 +181,7 @@ def unread_keys(record: Mapping[str, Any], shape: Shape, ignored: Iterable[str] 
     """
     ignored = frozenset(ignored)
     for level, _, keys in _levels(record, shape):
-        if level == "part" and keys.get("type") in ignored:
+        if _own_key(level, keys) & ignored:
             yield "ignored", f"part.{keys['type']}"
             continue
         read = read_keys(shape, level) | _own_key(level, keys)
@@ -195,6 +201,11 @@ def unread_keys(record: Mapping[str, Any], shape: Shape, ignored: Iterable[str] 
 def why_unread(name: str) -> Unread:
     """Return whether a key that is not read is known to be harmless; one that carries meaning is empty there."""
     return "passed_over" if name in HARMLESS_KEYS or name in MEANINGFUL_KEYS else "unknown"
+
+
+def is_plain(message: Mapping[str, Any]) -> bool:
+    """Return whether a message has none of the keys that any message may have next to what is said."""
+    return _OF_A_MESSAGE.isdisjoint(message)
 
 
 def weight_of(keys: Mapping[str, Any], where: str) -> bool | None:

@@ -13,6 +13,7 @@ from everytoken.corpus.rendering.meanings import (
     REASONING,
     WEIGHTS,
     first_key,
+    is_plain,
     not_honoured,
     reasoning_of,
     says_something,
@@ -41,13 +42,16 @@ def turn_of_message(message: Mapping[str, Any], where: str) -> Turn:
     """
     role = role_of(message, "role", where, _OPENAI_ROLES)
     calls = [message[name] for name in CALLS if message.get(name)]
+    if not calls and isinstance(message.get("content"), str):
+        return turn_with_keys(message, role, message["content"], where)
     said = _Said([], [], [])
     if not (calls and message.get("content") in (None, "", [])):
         said = _said(message, where)
     if (calls or said.calls) and role != "assistant":
         raise BadRow("cannot_render", f"{where} calls a tool, and its role is {role}, expected assistant")
-    texts = ["".join(said.texts)] if said.texts or not (calls or said.calls) else []
-    content = "\n".join([*texts, *said.calls, *(json_of(call, f"the call of a tool in {where}") for call in calls)])
+    text = "".join(said.texts)
+    lines = [*said.calls, *(json_of(call, f"the call of a tool in {where}") for call in calls)]
+    content = "\n".join([text, *lines] if text or not lines else lines)
     return turn_with_keys(message, role, content, where, "".join(said.reasoning))
 
 
@@ -59,6 +63,8 @@ def turn_with_keys(
     Raises:
         BadRow: ``chat_not_honoured``: a role has what only another may have.
     """
+    if is_plain(message) and not reasoning_in_parts:
+        return Turn(role, content)
     weight, reasoning, tools = weight_of(message, where), reasoning_of(message, where), definitions_of(message, where)
     if reasoning_in_parts and reasoning not in ("", reasoning_in_parts):
         raise not_honoured(first_key(message, REASONING), where, "differs from the reasoning among its parts")
@@ -89,15 +95,21 @@ def definitions_of(keys: Mapping[str, Any], where: str) -> tuple[str, ...]:
         raise not_honoured(name, where, f"is beside {given[1]!r}: expected one list of tools")
     if isinstance(value, str):
         try:
-            value = json.loads(value)
-        except ValueError:
-            raise not_honoured(name, where, "is no JSON, expected a list of objects") from None
+            value = json.loads(value, object_pairs_hook=_distinct)
+        except (ValueError, RecursionError):
+            raise not_honoured(name, where, "is no JSON with distinct keys, expected a list of objects") from None
     if not isinstance(value, list) or not all(isinstance(tool, Mapping) for tool in value):
         raise not_honoured(name, where, f"is {type_found(value)}, expected a list of objects")
     return tuple(json_of(tool, f"{name!r} of {where}") for tool in value)
 
 
 _IN_ORDER = "Parts are read as reasoning, then text, then calls of tools, so its place would be lost"
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError("a key twice")
+    return dict(pairs)
 
 
 class _Said(NamedTuple):

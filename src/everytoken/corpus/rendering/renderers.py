@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from everytoken.corpus.errors import BadRow
 from everytoken.corpus.rendering.chats import read_chat
 from everytoken.corpus.rendering.meanings import Unread, fields_of_shape, unread_keys, why_unread, without_keys
-from everytoken.corpus.rendering.templates import ConversationRenderer, apply_rules, render_turns, without_left_out
+from everytoken.corpus.rendering.templates import ConversationRenderer, apply_rules, render_turns, require_marks
 from everytoken.corpus.rendering.trees import best_path, cut_tree, gather_tree
 from everytoken.shards import canonical_json
 
@@ -198,8 +198,8 @@ def render_conversation(key: str | None, record: Any, renderer: ConversationRend
             described, identifier = path[0], _path_identifier(fields, path)
         else:
             described, identifier = record, first_identifier(record, renderer.id_columns)
-        turns = apply_rules(without_left_out(turns, renderer.template), renderer.rules)
-        chat = render_turns(turns, renderer.template)
+        require_marks(turns, renderer.template)
+        chat = render_turns(apply_rules(turns, renderer.rules), renderer.template)
     except BadRow as error:
         if not renderer.column_names:
             raise
@@ -244,10 +244,10 @@ def _described(renderer: ConversationRenderer) -> set[str]:
 
 
 def _with_meaning(fields: Mapping[str, Any], renderer: ConversationRenderer) -> Mapping[str, Any]:
-    """Return a record without ignored keys, and without columns of the id and the stratum that are no field."""
+    """Return a record without what a rule passes over, and without columns of the id and the stratum."""
     hidden = _described(renderer).difference(fields_of_shape(renderer.shape)) if renderer.shape != "oasst_tree" else ()
     kept = {name: value for name, value in fields.items() if name not in hidden} if hidden else fields
-    return without_keys(kept, renderer.shape, renderer.ignore)
+    return without_keys(kept, renderer.shape, renderer.passed_over)
 
 
 RENDERERS: dict[str, Callable[[str | None, Any, Any], RenderedDocument]] = {
@@ -259,7 +259,11 @@ RENDERERS: dict[str, Callable[[str | None, Any, Any], RenderedDocument]] = {
     "joined": render_joined,
     "conversation": render_conversation,
     "conversation_paths": render_conversation,
+    "conversation_messages": render_conversation,
 }
+
+# renderers of files where several records are one document: what names it; its records follow each other
+GATHERED: dict[str, str] = {"conversation_messages": "message_tree_id"}
 
 # renderers of files where one record holds several documents: rows are what the record is cut into
 CUTS: dict[str, Callable[[str | None, Any], Iterator[dict[str, Any]]]] = {

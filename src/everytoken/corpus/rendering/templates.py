@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from everytoken.corpus.errors import BadRow
 from everytoken.corpus.rendering.meanings import (
     DEFINITIONS,
+    MESSAGE_COLUMNS,
     REASONING,
     Shape,
     carriers_of_record,
@@ -39,7 +40,6 @@ CHAT_REASONS = {
 }
 
 
-_RULE = "Set template.{} to its marks, or to leave_out"
 _NOT_MERGED = "Set rules.neighbours to keep"
 
 
@@ -118,7 +118,8 @@ class ConversationRenderer(_Model):
 
     Attributes:
         kind: ``conversation``: a record is one document. ``conversation_paths``: a tree of messages is as many
-            documents as it has paths from the root to a leaf, which share their beginnings.
+            documents as it has paths from the root to a leaf, which share their beginnings. ``conversation_messages``:
+            a record is one message of a tree, and those of a tree follow each other; they are one document.
         shape: one of `everytoken.corpus.rendering.chats.SHAPES`.
         column_names: names of the shape's fields that the file calls otherwise, as ``{prompt: problem}``. Each shape
             has one field more, ``system``: when there is one it is the first turn.
@@ -131,7 +132,7 @@ class ConversationRenderer(_Model):
         template: how it becomes a text.
     """
 
-    kind: Literal["conversation", "conversation_paths"]
+    kind: Literal["conversation", "conversation_paths", "conversation_messages"]
     shape: Shape
     column_names: dict[str, str] = {}
     id_columns: tuple[str | tuple[str, ...], ...] = ()
@@ -143,8 +144,8 @@ class ConversationRenderer(_Model):
     @model_validator(mode="after")
     def _fits_the_shape(self) -> ConversationRenderer:
         tree = self.shape == "oasst_tree"
-        if self.kind == "conversation_paths" and not tree:
-            raise ValueError(f"kind conversation_paths is for trees of messages, and shape is {self.shape}")
+        if self.kind != "conversation" and not tree:
+            raise ValueError(f"kind {self.kind} is for trees of messages, and shape is {self.shape}")
         if tree and (self.column_names or self.id_columns):
             raise ValueError("column_names and id_columns must be empty for shape oasst_tree, whose names are fixed")
         known = {*fields_of_shape(self.shape), "system"}
@@ -157,6 +158,8 @@ class ConversationRenderer(_Model):
     @property
     def columns(self) -> list[str]:
         """Every column that the renderer looks at, once."""
+        if self.kind == "conversation_messages":
+            return list(dict.fromkeys([*MESSAGE_COLUMNS, *([self.stratum_column] if self.stratum_column else [])]))
         names = {field: field for field in fields_of_shape(self.shape)} | self.column_names
         ids = [name for entry in self.id_columns for name in ([entry] if isinstance(entry, str) else entry)]
         stratum = [self.stratum_column] if self.stratum_column and self.shape != "oasst_tree" else []
@@ -239,26 +242,20 @@ def render_turns(turns: Sequence[Turn], template: ChatTemplate) -> RenderedChat:
     return RenderedChat("".join(pieces), tuple(spans))
 
 
-def without_left_out(turns: Sequence[Turn], template: ChatTemplate) -> list[Turn]:
-    """Return the turns without what the template leaves out.
+def require_marks(turns: Sequence[Turn], template: ChatTemplate) -> None:
+    """Check that the template says how to render the reasoning and the tools that the turns have.
 
     Raises:
-        BadRow: a turn has reasoning or tools, and the template has no rule for them (``chat_not_honoured``).
+        BadRow: it does not (``chat_not_honoured``).
     """
-    kept = []
     for number, turn in enumerate(turns):
-        if turn.reasoning and not isinstance(template.reasoning, RoleMarks):
-            if template.reasoning is None:
-                raise not_honoured("reasoning", f"turn {number}", "has no rule", _RULE.format("reasoning"))
-            turn = turn._replace(reasoning="")
-        if turn.tools and not isinstance(template.tools, RoleMarks):
-            if template.tools is None:
-                raise not_honoured("tools", f"turn {number}", "has no rule", _RULE.format("tools"))
-            turn = turn._replace(tools=())
-            if turn.is_empty:  # it was made for the tools
-                continue
-        kept.append(turn)
-    return kept
+        for what, given, rule in (
+            ("reasoning", turn.reasoning, template.reasoning),
+            ("tools", turn.tools, template.tools),
+        ):
+            if given and not isinstance(rule, RoleMarks):
+                remedy = f"Set template.{what} to its marks, or to leave_out"
+                raise not_honoured(what, f"turn {number}", "has no rule", remedy)
 
 
 def _inner_marks(turn: Turn, template: ChatTemplate) -> list[str]:

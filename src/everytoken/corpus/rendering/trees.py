@@ -79,7 +79,7 @@ def _gathered(record: Mapping[str, Any]) -> dict[str, Any]:
         parent = message.get("parent_id")
         if parent is None:
             roots.append(message)
-        elif parent not in messages:
+        elif not isinstance(parent, str) or parent not in messages:
             raise BadRow("cannot_render", f"'parent_id' is {str(parent)[:40]!r}, which is no message of the tree")
         else:
             messages[parent]["replies"].append(message)

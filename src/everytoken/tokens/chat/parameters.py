@@ -1,7 +1,8 @@
 """What of a document the assistant says, and how chats become windows: parameters, without the code that computes.
 
 ``spans``: the document brings its ``assistant_spans``, as every chat does that Ingestion rendered from turns (renderers
-``conversation`` and ``conversation_paths``). ``lines`` and ``after`` read them from the text of other documents.
+``conversation``, ``conversation_paths`` and ``conversation_messages``). ``lines`` and ``after`` read them from the text
+of other documents.
 """
 
 from __future__ import annotations
