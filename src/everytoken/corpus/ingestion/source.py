@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt
 
 from everytoken.corpus.errors import NoFilesError
 from everytoken.corpus.ingestion.quality import QualityRules
-from everytoken.corpus.reading import FileKind, Reading
+from everytoken.corpus.reading import FileKind, Reading, TextEncoding
 from everytoken.corpus.rendering import DocumentRenderer, Renderer
 from everytoken.corpus.upstreams import (
     FileStatus,
@@ -59,7 +59,7 @@ class Source(BaseModel):
     """One named source of documents.
 
     Attributes:
-        format, records: see `Reading`.
+        format, records, encoding: see `Reading`.
         renderer: how a record becomes a document. Without one a row has a ``text``, and an ``id`` or none.
         rows_per_shard: rows of one shard, or null when a shard is a whole file. Reading a range of a compressed or
             ``.json`` file means reading the file up to it, so a file should give tens of shards, not thousands.
@@ -74,6 +74,7 @@ class Source(BaseModel):
     upstream: Upstream
     format: FileKind | None = None
     records: str | None = None
+    encoding: TextEncoding | None = Field(default=None, exclude_if=lambda value: value is None)
     renderer: Renderer = DocumentRenderer(kind="document")
     rows_per_shard: PositiveInt | None = None
     quality: QualityRules | None = None
@@ -83,7 +84,7 @@ class Source(BaseModel):
     @property
     def reading(self) -> Reading:
         """How its files are read."""
-        return Reading(renderer=self.renderer, records=self.records, format=self.format)
+        return Reading(renderer=self.renderer, records=self.records, format=self.format, encoding=self.encoding)
 
 
 class Guarded(NamedTuple):
