@@ -12,6 +12,8 @@ from click.testing import CliRunner
 from kedro.framework.project import pipelines
 from kedro.framework.session import KedroSession
 from kedro.framework.startup import bootstrap_project
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
 
 from everytoken import settings
 from everytoken.cli import cli
@@ -125,6 +127,33 @@ def test_parameters_of_two_pipelines_are_compared() -> None:
             require_consistent(groups, streams)
     for groups, streams in ((shards, of_shards), (chat, of_chat), (corpus, of_corpus)):
         require_consistent(groups, streams)
+
+
+def test_a_vocabulary_without_eos_is_reported_before_the_run(tmp_path: Path) -> None:
+    groups, streams = groups_of_job("test")
+    trained = groups["tokenization"].tokenizer.special_tokens
+    with pytest.raises(ContractError, match=r"eos_token is '</s>', and .*special_tokens are .*: add it to them"):
+        require_consistent(changed(groups, "tokenization", eos_token="</s>"), streams)
+    require_consistent(
+        changed(groups, "tokenization", eos_token="</s>", tokenizer__special_tokens=(*trained, "</s>")), streams
+    )
+
+    path = tmp_path / "tokenizer.json"
+    tokenizer = Tokenizer(BPE(dict.fromkeys("ab", 0) | {"b": 1}, []))
+    tokenizer.add_special_tokens(["<|end|>"])
+    tokenizer.save(str(path))
+    tree = groups["tokenization"].model_dump()
+
+    def given(eos: str, path: Path = path, **more: Any) -> dict[str, Any]:
+        chosen = {"kind": "file", "path": str(path), "sha256": "0" * 64, **more}
+        model = type(groups["tokenization"]).model_validate({**tree, "eos_token": eos, "tokenizer": chosen})
+        return {**groups, "tokenization": model}
+
+    with pytest.raises(ContractError, match=r"no token '</s>'. Take one of its special tokens, \['<|end|>'\], or give"):
+        require_consistent(given("</s>"), streams)
+    require_consistent(given("<|end|>"), streams)
+    require_consistent(given("</s>", add_tokens=("</s>",)), streams)
+    require_consistent(given("</s>", tmp_path / "gone.json"), streams)  # no file: its node says so
 
 
 def test_a_mixture_must_hold_what_is_drawn_of_it() -> None:

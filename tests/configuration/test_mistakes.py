@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from everytoken.configuration.failures import nearest, shortened, unexpected
+from everytoken.configuration.failures import nearest, few_lines, unexpected
 from tests.test_run import Project
 
 MISTAKES: list[dict[str, Any]] = yaml.safe_load((Path(__file__).parent / "mistakes.yml").read_text(encoding="utf-8"))
@@ -79,6 +79,6 @@ def test_an_error_without_words_of_its_own_names_its_place_in_the_code() -> None
 
 
 def test_a_long_message_is_cut_and_its_lines_counted() -> None:
-    assert shortened("a\nb") == "a\nb"
-    lines = shortened("\n".join(map(str, range(40)))).splitlines()
+    assert few_lines("a\nb") == "a\nb"
+    lines = few_lines("\n".join(map(str, range(40)))).splitlines()
     assert lines == ["0", "1", "2", "  and 36 more lines (--traceback)", "39"]

@@ -59,7 +59,7 @@ def run_command() -> click.Command:
 def _failing_in_few_lines(callback: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(callback)
     def run(*, traceback: bool, **options: Any) -> Any:
-        from everytoken.configuration.failures import shortened, unknown_pipelines
+        from everytoken.configuration import few_lines, unknown_pipelines
 
         asked = [*(options["pipelines"] or ()), *filter(None, [options["pipeline"]])]
         if (unknown := unknown_pipelines(asked)) is not None:
@@ -74,7 +74,7 @@ def _failing_in_few_lines(callback: Callable[..., Any]) -> Callable[..., Any]:
             from everytoken.cli.project import failure_of_a_run
 
             code, told = failure_of_a_run(error, options)
-            click.echo(f"Error: {shortened(redacted(told))}", err=True)
+            click.echo(f"Error: {few_lines(redacted(told))}", err=True)
             raise SystemExit(code) from None
 
     return run

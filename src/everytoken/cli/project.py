@@ -52,21 +52,27 @@ def failure_of_a_run(error: Exception, options: dict[str, Any]) -> tuple[int, st
     from kedro.io.core import DatasetError
     from kedro.validation.exceptions import ParameterValidationError
 
-    from everytoken.configuration import MissingConfigurationError, failures
+    from everytoken.configuration import (
+        MissingConfigurationError,
+        missing_dataset,
+        parameters_in_words,
+        unexpected,
+        unknown_selection,
+    )
 
     if isinstance(error, MissingConfigException):
         return 2, missing_in_words(error)
     if isinstance(error, MissingConfigurationError):
         return 2, str(error)
     if isinstance(error, ParameterValidationError):
-        return 2, failures.parameters_in_words(_raw_parameters(options)) or str(error)
-    if isinstance(error, DatasetError) and (told := failures.missing_dataset(error, options["env"])) is not None:
+        return 2, parameters_in_words(_raw_parameters(options)) or str(error)
+    if isinstance(error, DatasetError) and (told := missing_dataset(error, options["env"])) is not None:
         return 1, told
-    if isinstance(error, ValueError | AttributeError) and (told := failures.unknown_selection(options)) is not None:
+    if isinstance(error, ValueError | AttributeError) and (told := unknown_selection(options)) is not None:
         return 2, told
     if (told := explained(error)) is not None:
         return 1, told
-    return 1, str(cause_of(error)) if isinstance(error, known_errors()) else failures.unexpected(error)
+    return 1, str(cause_of(error)) if isinstance(error, known_errors()) else unexpected(error)
 
 
 def _raw_parameters(options: dict[str, Any]) -> dict[str, Any]:

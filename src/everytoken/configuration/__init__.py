@@ -7,6 +7,14 @@ from everytoken.lazy_imports import exports
 if TYPE_CHECKING:
     from everytoken.configuration.contract_of_run import ContractHook, groups_of, streams_of
     from everytoken.configuration.errors import ConfigurationError, MissingConfigurationError
+    from everytoken.configuration.failures import (
+        missing_dataset,
+        parameters_in_words,
+        few_lines,
+        unexpected,
+        unknown_pipelines,
+        unknown_selection,
+    )
     from everytoken.configuration.files import CONFIG_LOADER_ARGS, read_plainly
     from everytoken.configuration.jobs import (
         ConfigurationHook,

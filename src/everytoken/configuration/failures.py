@@ -59,8 +59,7 @@ def parameters_in_words(parameters: Mapping[str, Any]) -> str:
     Args:
         parameters: raw, by group.
     """
-    from everytoken import parameters as models
-
+    models = import_module("everytoken.parameters")
     classes = {name.removesuffix("Parameters").lower(): getattr(models, name) for name in models.__all__}
     told: list[str] = []
     for group in sorted(parameters.keys() & classes.keys()):
@@ -165,7 +164,7 @@ def unexpected(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}{where}\n  --traceback shows all of it; the run in MLflow has it too"
 
 
-def shortened(told: str) -> str:
+def few_lines(told: str) -> str:
     """Return at most five lines of a message: its begin, how many lines are left out, and its end, the remedy."""
     lines = told.splitlines()
     if len(lines) <= _MOST_LINES:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from everytoken.corpus.upstreams import UNKNOWN_REVISION
 from everytoken.parameters import (
+    GivenTokenizer,
     IngestionParameters,
     PackingParameters,
     SubsamplingParameters,
@@ -14,6 +16,8 @@ from everytoken.parameters import (
     TrainedTokenizer,
     TrainingParameters,
 )
+from everytoken.tokens import TokenizerError
+from everytoken.tokens.tokenizer import require_tokens
 
 
 class ContractError(Exception):
@@ -64,6 +68,7 @@ def contradictions(groups: Mapping[str, Any], streams: frozenset[str] | None) ->
         yield from _circle(ingestion, tokenization)
     if tokenization is not None:
         yield from _vocabulary(tokenization, packing)
+        yield from _end_token(tokenization)
         yield from _lengths(tokenization, groups)
     if subsampling is not None:
         yield from _held_out(subsampling, groups)
@@ -126,6 +131,22 @@ def _vocabulary(tokenization: TokenizationParameters, packing: PackingParameters
             f"tokenization.tokenizer.expect_eos_id is {eos_id:,}, outside its vocabulary of {vocab_size:,}: "
             "expect_vocab_size is the highest id + 1, with all added tokens"
         )
+
+
+def _end_token(tokenization: TokenizationParameters) -> Iterator[str]:
+    """Yield that the vocabulary lacks EOS, where parameters or a file of this machine show it."""
+    chosen, eos = tokenization.tokenizer, tokenization.eos_token
+    if isinstance(chosen, TrainedTokenizer):
+        if eos not in chosen.special_tokens:
+            yield (
+                f"tokenization.eos_token is {eos!r}, and tokenization.tokenizer.special_tokens are "
+                f"{list(chosen.special_tokens)}: add it to them, or end documents with one of them"
+            )
+    elif isinstance(chosen, GivenTokenizer) and Path(chosen.path).is_file():
+        try:
+            require_tokens(Path(chosen.path), [eos], chosen.add_tokens)
+        except TokenizerError as error:
+            yield f"tokenization.eos_token is {eos!r}: {error}"
 
 
 def _lengths(tokenization: TokenizationParameters, groups: Mapping[str, Any]) -> Iterator[str]:

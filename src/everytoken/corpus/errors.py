@@ -10,6 +10,7 @@ BAD_ROW_REASONS = {
     "duplicate_key": "a JSON object that names a key twice",
     "not_finite": "NaN or Infinity, which are no JSON",
     "not_an_object": "JSON, but not an object",
+    "wrong_columns": "a row of CSV or TSV with more or fewer fields than the header",
     "row_too_large": "more bytes than max_row_bytes",
     "no_text": "no field for the text",
     "text_null": "the text is null",

@@ -20,6 +20,7 @@ from everytoken.corpus.reading import (
     format_by_name,
     iterate_line_records,
     json_name,
+    may_be_array,
     shown_name,
 )
 from everytoken.text_to_stream.errors import FileError
@@ -149,7 +150,8 @@ def _format_of(name: str) -> Format:
 
 
 def _runs(given: TextRange, digest: Digest | None) -> Iterator[list[dict[str, Any]] | UnreadableRow]:
-    return (_line_runs if _format_of(given.path.name).kind == "jsonl" else _row_runs)(given, digest)
+    lines = _format_of(given.path.name).kind == "jsonl" and not may_be_array(given.path.name)
+    return (_line_runs if lines else _row_runs)(given, digest)
 
 
 def _line_runs(given: TextRange, digest: Digest | None) -> Iterator[list[dict[str, Any]] | UnreadableRow]:

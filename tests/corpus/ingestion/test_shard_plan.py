@@ -147,9 +147,9 @@ def test_a_file_that_is_gone_is_named(planned: tuple[Path, ShardPlan]) -> None:
 
 
 def test_an_unknown_format_stops_the_plan(tmp_path: Path) -> None:
-    write_rows(tmp_path / "a/y.csv", 1)
-    source = path_source(tmp_path / "a", "*.csv")
-    with pytest.raises(UpstreamError, match=r"source 'a', file y.csv: the format is not known"):
+    write_rows(tmp_path / "a/y.sqlite", 1)
+    source = path_source(tmp_path / "a", "*.sqlite")
+    with pytest.raises(UpstreamError, match=r"source 'a', file y.sqlite: the format is not known"):
         make_shard_plan({"a": source}, {"a": find_files("a", source.upstream, tmp_path)}, plan_parameters(), LIMITS)
 
 

@@ -28,15 +28,17 @@ TEXT = 'Title\r\n\n  A line, é and 😀.\u2028{"not": "JSON"\n'
 )
 def test_the_text_of_a_file_is_one_row_and_nothing_of_it_changes(tmp_path: Path, name: str, data: bytes) -> None:
     file = file_at(tmp_path / name, data)
-    assert read(file) == read(file, 0, 1) == [Row(0, 0, None, {"text": TEXT})]
+    assert read(file) == read(file, 0, 1) == [Row(0, 0, None, {"id": name, "text": TEXT})]
     assert read(file, 1) == read(file, 1, 0) == []
     assert count_rows(file, reading(), LIMITS) == 1
 
 
 def test_a_mark_at_the_start_is_no_part_of_the_text_and_an_empty_file_is_an_empty_row(tmp_path: Path) -> None:
-    assert read(file_at(tmp_path / "a.txt", b"\xef\xbb\xbfhere")) == [Row(0, 3, None, {"text": "here"})]
-    assert read(file_at(tmp_path / "b.txt", b"")) == [Row(0, 0, None, {"text": ""})]
-    assert read(file_at(tmp_path / "README", b"here"), format="txt") == [Row(0, 0, None, {"text": "here"})]
+    assert read(file_at(tmp_path / "a.txt", b"\xef\xbb\xbfhere")) == [Row(0, 3, None, {"id": "a.txt", "text": "here"})]
+    assert read(file_at(tmp_path / "b.txt", b"")) == [Row(0, 0, None, {"id": "b.txt", "text": ""})]
+    assert read(file_at(tmp_path / "README", b"here"), format="txt") == [
+        Row(0, 0, None, {"id": "README", "text": "here"})
+    ]
 
 
 def test_a_text_that_cannot_be_read_is_set_aside(tmp_path: Path) -> None:

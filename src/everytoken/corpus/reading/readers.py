@@ -1,10 +1,11 @@
-r"""The rows of one upstream file: JSON Lines, an array or object of records, a text, parquet, arrow; ``.gz``, ``.zst``.
+r"""The rows of one upstream file of any format in `formats.FORMAT_NAMES`.
 
 A row is read exactly as it is, or set aside as an `UnreadableRow` with its number, its offset and the reason; nothing
 is repaired, and nothing is passed over. A file that is damaged as a whole (cut, corrupt, no such format) is a
 `RowError`. Memory holds blocks of 128 KiB and one row, whatever the size of the file: see `ReadingLimits`.
 
-`archives` decompresses, `records` cuts bytes into records, `parsing` reads one; `tables` reads parquet and arrow.
+`archives` decompresses, `encodings` makes UTF-8, `records` cuts bytes into records, `parsing` reads one;
+`delimited` reads CSV and TSV, `tables` parquet and arrow.
 """
 
 from __future__ import annotations
@@ -17,7 +18,16 @@ from typing import Any
 
 from everytoken.corpus.errors import BadRow, RowError, UpstreamError
 from everytoken.corpus.reading.archives import DamagedFile, decompressed
-from everytoken.corpus.reading.formats import FORMAT_NAMES, Format, named_format
+from everytoken.corpus.reading.delimited import delimited_rows
+from everytoken.corpus.reading.encodings import as_utf8
+from everytoken.corpus.reading.formats import (
+    FORMAT_NAMES,
+    TABLES,
+    Format,
+    may_be_array,
+    named_format,
+    what_to_run_first,
+)
 from everytoken.corpus.reading.lines import Row, UnreadableRow, line_runs, too_large
 from everytoken.corpus.reading.parsing import (
     json_name,
@@ -29,7 +39,9 @@ from everytoken.corpus.reading.records import (
     HEAD_BYTES,
     Oversized,
     count_lines,
+    first_character,
     iterate_elements,
+    iterate_objects,
     text_blocks,
 )
 from everytoken.corpus.reading.rows import Reading, ReadingLimits
@@ -37,7 +49,7 @@ from everytoken.corpus.rendering import CUTS, GATHERED
 from everytoken.corpus.upstreams import UpstreamFile, damage_named
 
 MAX_GATHERED = 10_000  # records of one document
-_TABLES = ("parquet", "arrow")
+_ONE_RECORD = "; for a file that is one record set format to objects"
 
 
 def format_of(file: UpstreamFile, reading: Reading) -> Format:
@@ -49,15 +61,21 @@ def format_of(file: UpstreamFile, reading: Reading) -> Format:
     place = f"source {file.source!r}, file {file.path}"
     named, compression = named_format(file.path)
     kind = reading.format or named
+    if kind is None and (first := what_to_run_first(file.path)) is not None:
+        raise UpstreamError(f"{place}: {first}. Or leave the file out by upstream.pattern.")
     if kind is None:
         raise UpstreamError(
             f"{place}: the format is not known by its name. Expected one of {FORMAT_NAMES}: set the source's format, "
             f"or change upstream.pattern or upstream.member."
         )
-    if compression is not None and kind in _TABLES:
+    if compression is not None and kind in TABLES:
         raise UpstreamError(
             f"{place}: {kind} is compressed inside and is not read from a .{compression} file. "
             f"Decompress it, or change the source's format."
+        )
+    if reading.encoding is not None and kind in TABLES:
+        raise UpstreamError(
+            f"{place}: encoding is {reading.encoding!r}, but strings of {kind} are UTF-8. Set encoding to null."
         )
     if reading.records is not None and kind != "json":
         raise UpstreamError(
@@ -108,15 +126,19 @@ def count_rows(file: UpstreamFile, reading: Reading, limits: ReadingLimits) -> i
     with file.open() as stream, _damage_named(file, stream):
         if reading.renderer.kind in CUTS or reading.renderer.kind in GATHERED:
             return sum(1 for _ in _rows(file, stream, form, reading, limits, 0))
-        if form.kind in _TABLES:
+        if form.kind in TABLES:
             from everytoken.corpus.reading.tables import count_arrow_rows, count_parquet_rows  # as in `_records`
 
             return (count_parquet_rows if form.kind == "parquet" else count_arrow_rows)(file, stream)
-        start, blocks = text_blocks(decompressed(stream, form.compression, limits.zstd_window_log_max))
+        if form.kind == "txt":
+            return sum(1 for _ in _rows(file, stream, form, reading, limits, 0))
+        start, form, blocks = _text(file, stream, form, reading, limits)
+        if form.kind in ("csv", "tsv"):
+            return sum(1 for _ in delimited_rows(blocks, start, form.kind, limits.max_row_bytes))
         if form.kind == "jsonl":
             return count_lines(blocks)
-        if form.kind == "txt":
-            return 1
+        if form.kind == "objects":
+            return sum(1 for _ in iterate_objects(blocks, start, limits.max_row_bytes))
         return sum(1 for _ in iterate_elements(blocks, start, limits.max_row_bytes, reading.records, _parse_top_key))
 
 
@@ -201,18 +223,34 @@ def _records(
     limits: ReadingLimits,
     first_row: int,
 ) -> Iterator[Row | UnreadableRow]:
-    if form.kind in _TABLES:
+    if form.kind in TABLES:
         # loaded here: pyarrow costs a start more than a small file of text
         from everytoken.corpus.reading.tables import arrow_rows, parquet_rows
 
         return (parquet_rows if form.kind == "parquet" else arrow_rows)(file, stream, reading, limits, first_row)
-    data = decompressed(stream, form.compression, limits.zstd_window_log_max)
     if form.kind == "txt":
-        return itertools.islice(_whole_text(data, limits), first_row, None)
-    start, blocks = text_blocks(data)
+        data = as_utf8(decompressed(stream, form.compression, limits.zstd_window_log_max), reading.encoding)
+        return itertools.islice(_whole_text(file.path, data, limits), first_row, None)
+    start, form, blocks = _text(file, stream, form, reading, limits)
+    if form.kind in ("csv", "tsv"):
+        return itertools.islice(delimited_rows(blocks, start, form.kind, limits.max_row_bytes), first_row, None)
     if form.kind == "jsonl":
         return _line_rows(blocks, start, limits, first_row)
+    if form.kind == "objects":
+        return itertools.islice(_object_rows(blocks, start, limits), first_row, None)
     return _json_rows(blocks, start, reading, limits, first_row)
+
+
+def _text(
+    file: UpstreamFile, stream: io.BufferedReader, form: Format, reading: Reading, limits: ReadingLimits
+) -> tuple[int, Format, Iterator[bytes]]:
+    """Return the offset of the text after a BOM, its format by its first character, and its blocks."""
+    data = as_utf8(decompressed(stream, form.compression, limits.zstd_window_log_max), reading.encoding)
+    start, blocks = text_blocks(data, f"{form.kind.upper()} text" if form.kind in ("csv", "tsv") else "JSON text")
+    if reading.format is None and may_be_array(file.path):
+        first, blocks = first_character(blocks)
+        form = form._replace(kind="json" if first == b"[" else "jsonl")
+    return start, form, blocks
 
 
 def _line_rows(
@@ -228,8 +266,8 @@ def _line_rows(
             number += 1
 
 
-def _whole_text(data: Iterator[bytes], limits: ReadingLimits) -> Iterator[Row | UnreadableRow]:
-    """Yield the one row of a file of text: ``{"text": all that it holds}``."""
+def _whole_text(path: str, data: Iterator[bytes], limits: ReadingLimits) -> Iterator[Row | UnreadableRow]:
+    """Yield the one row of a file of text: its path as ``id``, all that it holds as ``text``."""
     start, blocks = text_blocks(data, "text")
     held, size = bytearray(), 0
     for block in blocks:  # to its end: an archive's checksum comes last
@@ -241,7 +279,7 @@ def _whole_text(data: Iterator[bytes], limits: ReadingLimits) -> Iterator[Row | 
         yield too_large(0, start, Oversized(size, bytes(held)), limits.max_row_bytes)
         return
     try:
-        yield Row(0, start, None, {"text": held.decode("utf-8")})
+        yield Row(0, start, None, {"id": path, "text": held.decode("utf-8")})
     except UnicodeDecodeError as error:
         detail = f"not valid UTF-8 ({error.reason} at byte {error.start} of the row)"
         yield UnreadableRow(0, start, "not_utf8", detail, bytes(held[:HEAD_BYTES]))
@@ -272,10 +310,21 @@ def _json_rows(
             yield row
 
 
+def _object_rows(blocks: Iterator[bytes], start: int, limits: ReadingLimits) -> Iterator[Row | UnreadableRow]:
+    for number, (offset, record) in enumerate(iterate_objects(blocks, start, limits.max_row_bytes)):
+        if isinstance(record, Oversized):
+            yield too_large(number, offset, record, limits.max_row_bytes)
+            continue
+        try:
+            yield Row(number, offset, None, parse_record(record))
+        except BadRow as error:
+            yield UnreadableRow(number, offset, error.reason, error.detail, record[:HEAD_BYTES])
+
+
 def _value(record: bytes, objects: bool) -> Any:
     value = parse_record(record)
     if objects and type(value) is not dict:
-        raise BadRow("not_an_object", f"the record is {json_name(value)}, expected a JSON object")
+        raise BadRow("not_an_object", f"the record is {json_name(value)}, expected a JSON object{_ONE_RECORD}")
     return value
 
 

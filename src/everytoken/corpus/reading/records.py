@@ -23,14 +23,20 @@ from everytoken.corpus.reading.archives import BLOCK_BYTES, DamagedFile, name_of
 
 HEAD_BYTES = 4_096  # of an unreadable row, kept as evidence
 
+_SEVERAL = "If records follow each other, set format to jsonl (one a line) or objects (one on several lines)."
 _REPAIR = "Repair the file at its origin, or pin another revision of it."
 _BOMS = {
-    codecs.BOM_UTF32_LE: "UTF-32",
-    codecs.BOM_UTF32_BE: "UTF-32",
-    codecs.BOM_UTF16_LE: "UTF-16",
-    codecs.BOM_UTF16_BE: "UTF-16",
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
 }
-_NULS = {(0, 0, 0, 1): "UTF-32", (1, 0, 0, 0): "UTF-32", (0, 1, 0, 1): "UTF-16", (1, 0, 1, 0): "UTF-16"}
+_NULS = {
+    (0, 0, 0, 1): "utf-32-be",
+    (1, 0, 0, 0): "utf-32-le",
+    (0, 1, 0, 1): "utf-16-be",
+    (1, 0, 1, 0): "utf-16-le",
+}
 
 _SPACE = re.compile(rb"[ \t\n\r]*+")
 _SCALAR = re.compile(rb'[^ \t\n\r,:"\[\]{}]*+')
@@ -65,9 +71,10 @@ def text_blocks(blocks: Iterator[bytes], expected: str = "JSON text") -> tuple[i
     if found is None and len(head) >= 4:  # the first two characters of JSON are ASCII
         found = _NULS.get(tuple(min(byte, 1) for byte in head[:4]))  # type: ignore[arg-type]
     if found is not None:
-        raise DamagedFile(f"the text is {found} (it begins with {head[:4]!r}), expected UTF-8", "Convert it to UTF-8.")
+        reason = f"the text is {found[:6].upper()} (it begins with {head[:4]!r}), expected UTF-8"
+        raise DamagedFile(reason, f"Convert it to UTF-8, or set the source's encoding to {found}.")
     if (binary := name_of_magic(head)) is not None:
-        remedy = "Name the file by what it is (.gz, .zst, .parquet, .arrow), or set format."
+        remedy = "Name the file by what it is (.gz, .zst, .bz2, .xz, .parquet, .arrow), or set format."
         raise DamagedFile(f"it holds {binary} (it begins with {head[:8]!r}), expected {expected}", remedy)
     start = len(codecs.BOM_UTF8) if head.startswith(codecs.BOM_UTF8) else 0
     return start, _chain(head[start:], blocks)
@@ -178,7 +185,35 @@ def iterate_elements(
     else:
         yield from _elements_of_key(cutter, max_row_bytes, records, key_of)
     if cutter.peek() != _END:
-        cutter.fail("the end of the file", "If every line is a record, the file is JSON Lines: set format to jsonl.")
+        cutter.fail("the end of the file", _SEVERAL)
+
+
+def iterate_objects(blocks: Iterator[bytes], start: int, max_row_bytes: int) -> Iterator[tuple[int, bytes | Oversized]]:
+    """Yield JSON objects that follow each other with only white space between, each with its offset.
+
+    Args:
+        max_row_bytes: larger objects are `Oversized`.
+
+    Raises:
+        DamagedFile: something else is there, or brackets do not fit.
+    """
+    cutter = _Cutter(blocks, start)
+    while (found := cutter.peek()) != _END:
+        if found != ord("{"):
+            cutter.fail("a JSON object", "If the objects are in an array, set format to json.")
+        yield cutter.value(max_row_bytes)
+
+
+def first_character(blocks: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:
+    """Return the first byte that is not white space (none in a blank text), and all the blocks.
+
+    Args:
+        blocks: white space at their begin is held, at most a few blocks of it in any real file.
+    """
+    head = b""
+    while not head.strip() and (block := next(blocks, b"")):
+        head += block
+    return head.strip()[:1], _chain(head, blocks)
 
 
 def _elements(cutter: _Cutter, limit: int) -> Iterator[tuple[int, bytes | None, bytes | Oversized]]:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from typing import Annotated
 
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt
+
+from everytoken.corpus.reading.encodings import known_encoding
 from everytoken.corpus.reading.formats import FileKind
 from everytoken.corpus.rendering import Renderer
+
+TextEncoding = Annotated[str, AfterValidator(known_encoding)]
 
 
 class Reading(BaseModel):
@@ -15,10 +20,12 @@ class Reading(BaseModel):
         renderer: how a record becomes a document; it says which columns are wanted.
         records: for ``json``: the key whose value holds the records, or null when the whole file does. Null for every
             other format.
-        format: the format of every file of the source, or null to go by the name: ``.jsonl``, ``.json``, ``.txt``,
-            ``.parquet``, ``.arrow``; ``.gz`` and ``.zst`` after the first three. A file of ``txt`` is one row, whose
-            ``text`` is all that it holds. ``.json.gz`` and ``.json.zst`` are JSON Lines, as
-            Dolma's are: give ``json`` for an array in such a file.
+        format: the format of every file of the source, or null to go by the name, see `formats.FORMAT_NAMES`. A file
+            of ``txt`` is one row: its ``text`` is all that it holds, its ``id`` the path. ``objects`` are JSON objects
+            one after the other, on one line or many: one object a file too. ``.json.gz`` (or another compression) has
+            JSON Lines, as Dolma's, or an array.
+        encoding: of the text, such as ``cp1252``; null for UTF-8. A file with a byte that it lacks is an error. Offsets
+            of rows then count the bytes of the text as UTF-8.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -26,6 +33,7 @@ class Reading(BaseModel):
     renderer: Renderer
     records: str | None
     format: FileKind | None
+    encoding: TextEncoding | None = Field(default=None, exclude_if=lambda value: value is None)
 
 
 class ReadingLimits(BaseModel):
@@ -37,7 +45,8 @@ class ReadingLimits(BaseModel):
             seven times this for a row that is mostly text (one emoji in a long text is the worst), up to sixty times
             for one of nothing but brackets; a parquet page is held whole, however large a writer made it.
         zstd_window_log_max: frames of ``.zst`` may need ``2**zstd_window_log_max`` bytes of history; 27 is what every
-            reader allows, ``zstd --long=31`` writes frames that need 31 (2 GiB).
+            reader allows, ``zstd --long=31`` writes frames that need 31 (2 GiB). It bounds the
+            dictionaries of ``.xz`` too.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

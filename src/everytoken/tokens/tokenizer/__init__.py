@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         load_archive_tokenizer,
         load_hub_tokenizer,
         load_tokenizer_file,
+        require_tokens,
         train_tokenizer,
     )
     from everytoken.tokens.tokenizer.statistics import (

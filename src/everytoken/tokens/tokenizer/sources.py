@@ -196,6 +196,24 @@ def with_added_tokens(content: bytes, tokens: Sequence[str]) -> bytes:
     return json.dumps(description, indent=2, ensure_ascii=False).encode()
 
 
+def require_tokens(path: Path, tokens: Sequence[str], add_tokens: Sequence[str] = ()) -> None:
+    """Check that a ``tokenizer.json`` has tokens, or gets them by ``add_tokens``.
+
+    Raises:
+        TokenizerError: it lacks one, or cannot be read.
+    """
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exception
+        raise TokenizerError(f"{path} is no tokenizer.json that can be read: {error}") from error
+    added = [token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special]
+    if lacking := [token for token in tokens if token not in add_tokens and tokenizer.token_to_id(token) is None]:
+        raise TokenizerError(
+            f"the vocabulary of {path} has no token {lacking[0]!r}. Take one of its special tokens, {added[:20]}, or "
+            f"give {lacking[0]!r} to tokenization.tokenizer.add_tokens"
+        )
+
+
 def _taken(
     folder: Path, source: Path, sha256: str | None, eos_token: str, add_tokens: Sequence[str], remedy: str
 ) -> Built:
