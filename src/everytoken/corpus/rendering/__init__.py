@@ -6,6 +6,7 @@ from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
     from everytoken.corpus.rendering.chats import Role
+    from everytoken.corpus.rendering.columns import top_column
     from everytoken.corpus.rendering.renderers import (
         CUTS,
         RENDERERS,
