@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from everytoken.configuration.failures import nearest, few_lines, unexpected
+from everytoken.configuration.failures import few_lines, nearest, unexpected
 from tests.test_run import Project
 
 MISTAKES: list[dict[str, Any]] = yaml.safe_load((Path(__file__).parent / "mistakes.yml").read_text(encoding="utf-8"))

@@ -8,9 +8,9 @@ if TYPE_CHECKING:
     from everytoken.configuration.contract_of_run import ContractHook, groups_of, streams_of
     from everytoken.configuration.errors import ConfigurationError, MissingConfigurationError
     from everytoken.configuration.failures import (
+        few_lines,
         missing_dataset,
         parameters_in_words,
-        few_lines,
         unexpected,
         unknown_pipelines,
         unknown_selection,

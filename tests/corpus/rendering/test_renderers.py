@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import typing
+from datetime import date
 from typing import Any
 
 import pytest
@@ -107,7 +108,7 @@ def test_the_stratum_comes_from_a_column() -> None:
         ({"text": None}, "text_null: 'text' is null"),
         ({"text": 7}, "text_not_string: 'text' is int, expected str"),
         ({"text": "t", "id": float("nan")}, "the id is nan, which is no JSON value"),
-        ({"text": "t", "id": b"7"}, "the id is bytes, expected a JSON value"),
+        ({"text": "t", "id": date(2026, 1, 1)}, "the id is date, expected a JSON value"),
     ],
 )
 def test_a_row_without_a_text_or_with_a_strange_id_is_an_error(record: dict[str, Any], reason: str) -> None:

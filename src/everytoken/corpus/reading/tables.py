@@ -25,7 +25,13 @@ import pyarrow.parquet as pq
 from everytoken.corpus.errors import RowError
 from everytoken.corpus.reading.lines import Row, UnreadableRow
 from everytoken.corpus.reading.rows import Reading, ReadingLimits
-from everytoken.corpus.rendering import ConversationRenderer, DocumentRenderer, JoinedRenderer, NamedRenderer
+from everytoken.corpus.rendering import (
+    ConversationRenderer,
+    DocumentRenderer,
+    JoinedRenderer,
+    NamedRenderer,
+    top_column,
+)
 from everytoken.corpus.upstreams import UpstreamFile
 
 _BATCH_ROWS = 1_024
@@ -203,8 +209,9 @@ def _wanted(file: UpstreamFile, names: Sequence[str], reading: Reading) -> list[
         texts, remedy = renderer.text_columns, "Set the renderer's text_columns to those that hold the text."
     else:
         remedy = "Set the renderer's shape to that of the chats, or name their columns in column_names."
-    missing = [name for name in texts if name not in names]
-    wanted = [name for name in renderer.columns if name in names]
+    missing = [name for name in texts if top_column(name, names) is None]
+    held = (top_column(name, names) for name in renderer.columns)
+    wanted = list(dict.fromkeys(name for name in held if name is not None))
     if wanted and isinstance(renderer, ConversationRenderer):
         wanted += [name for name in renderer.carriers if name in names]
     if missing or not wanted:

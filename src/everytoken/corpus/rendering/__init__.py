@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
+    from everytoken.corpus.rendering.columns import top_column
     from everytoken.corpus.rendering.renderers import (
         CUTS,
         GATHERED,

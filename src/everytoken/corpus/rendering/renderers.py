@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
+from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from everytoken.corpus.errors import BadRow
 from everytoken.corpus.rendering.chats import read_chat
+from everytoken.corpus.rendering.columns import Missing, value_at, value_or_none
 from everytoken.corpus.rendering.meanings import Unread, fields_of_shape, unread_keys, why_unread, without_keys
 from everytoken.corpus.rendering.templates import ConversationRenderer, apply_rules, render_turns, require_marks
 from everytoken.corpus.rendering.trees import best_path, cut_tree, gather_tree
@@ -48,7 +50,7 @@ class NamedRenderer(BaseModel):
 
 
 class DocumentRenderer(BaseModel):
-    """The renderer for rows that hold a text.
+    """The renderer for rows that hold a text. A column may be a path into objects: ``doc.text``.
 
     Attributes:
         id_columns: the id is the first of these that is present and not null; a list joins its members with ``/``
@@ -273,15 +275,21 @@ CUTS: dict[str, Callable[[str | None, Any], Iterator[dict[str, Any]]]] = {
 
 
 def identify(value: Any) -> Identifier:
-    """Return an id of any JSON type as text: a string as it is, everything else as its canonical JSON.
+    """Return an id as text: a string as it is, any other JSON type as its canonical JSON.
+
+    Of tables, a UUID in its usual form and bytes as hexadecimal digits, both in lower case.
 
     >>> identify("7"), identify(7), identify(True)
     (Identifier(text='7', type='string'), Identifier(text='7', type='integer'), Identifier(text='true', type='boolean'))
     """
     if isinstance(value, str):
         return Identifier(value, "string")
+    if isinstance(value, UUID):
+        return Identifier(str(value), "uuid")
+    if isinstance(value, bytes):
+        return Identifier(value.hex(), "bytes")
     kinds = {bool: "boolean", int: "integer", float: "number", list: "list", dict: "object"}
-    if type(value) not in kinds:  # parquet has dates and bytes, whose text is a matter of taste
+    if type(value) not in kinds:  # parquet has dates, whose text is a matter of taste
         raise BadRow("cannot_render", f"the id is {type(value).__name__}, expected a JSON value")
     try:
         return Identifier(canonical_json(value), kinds[type(value)])
@@ -293,10 +301,12 @@ def first_identifier(record: dict[str, Any], id_columns: Sequence[str | tuple[st
     """Return the id of the first of ``id_columns`` that is present and not null, or None; see `DocumentRenderer`."""
     for entry in id_columns:
         if isinstance(entry, str):
-            if record.get(entry) is not None:
-                return identify(record[entry])
-        elif all(record.get(name) is not None for name in entry):
-            return Identifier("/".join(identify(record[name]).text for name in entry), "joined")
+            if (value := value_or_none(record, entry)) is not None:
+                return identify(value)
+            continue
+        values = [value_or_none(record, name) for name in entry]
+        if all(value is not None for value in values):
+            return Identifier("/".join(identify(value).text for value in values), "joined")
     return None
 
 
@@ -311,11 +321,19 @@ def _key(key: str | None) -> Identifier:
 
 
 def _text(record: dict[str, Any], column: str) -> str:
-    if column not in record:
-        raise BadRow("no_text", f"the row has no column {column!r}; its columns are {sorted(record)[:20]}")
-    text = record[column]
+    try:
+        text = value_at(record, column)
+    except Missing:
+        detail = f"the row has no column {column!r}; its columns are {sorted(record)[:20]}"
+        raise BadRow("no_text", detail) from None
     if text is None:
         raise BadRow("text_null", f"{column!r} is null")
+    if isinstance(text, bytes):  # a binary column of a table
+        try:
+            return text.decode("utf-8")
+        except UnicodeDecodeError as error:
+            detail = f"{column!r} is not valid UTF-8 ({error.reason} at byte {error.start})"
+            raise BadRow("not_utf8", detail) from None
     if not isinstance(text, str):
         raise BadRow("text_not_string", f"{column!r} is {type(text).__name__}, expected str")
     return text
@@ -324,7 +342,12 @@ def _text(record: dict[str, Any], column: str) -> str:
 def _stratum(record: Any, column: str | None) -> str:
     if column is None:
         return "all"
-    return f"no {column}" if record.get(column) is None else _string(record, column)
+    value = value_or_none(record, column)
+    if value is None:
+        return f"no {column}"
+    if not isinstance(value, str):
+        raise BadRow("cannot_render", f"{column!r} is {type(value).__name__}, expected str")
+    return value
 
 
 def _string(record: Any, name: str) -> str:
