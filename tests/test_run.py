@@ -267,7 +267,8 @@ def test_another_seed_changes_what_depends_on_it_and_nothing_else(project: Proje
     project.kedro("run", "--env", "test", "--pipelines", "subsampling")
     project.kedro("run", "--env", "test", "--pipelines", "subsampling", "--params", "subsampling.seed=43")
     before, after = project.runs()[-2:]
-    assert after.data.tags["mlflow.runName"] == "subsampling"
+    assert before.data.tags["mlflow.runName"] == "test · subsampling"
+    assert after.data.tags["mlflow.runName"] == "test · subsampling · subsampling.seed=43"
     differ = {name for name in before.data.params if before.data.params[name] != after.data.params.get(name)}
     assert differ == {
         "subsampling.seed",

@@ -78,7 +78,8 @@ def test_a_run_says_how_it_was_made(finished: Run, runs: Runs, toy: ToyProject) 
     assert finished.info.status == "FINISHED"
     assert tags["kedro.command"].endswith(" -m kedro run --params sampling.rate=0.25")
     assert tags["mlflow.source.name"] == tags["kedro.command"]
-    assert tags["mlflow.runName"] == tags["kedro.pipelines"] == "__default__"
+    assert tags["mlflow.runName"] == "local · __default__ · sampling.rate=0.25"
+    assert tags["kedro.pipelines"] == "__default__"
     assert tags["kedro.env"] == "local"
     assert json.loads(tags["kedro.runtime_params"]) == {"sampling": {"rate": 0.25}}
     assert tags["git.commit"] == tags["git.dirty"] == "unknown"
@@ -147,6 +148,8 @@ def test_compare_prints_what_differs_between_two_runs(toy: ToyProject, finished:
     assert "parameters: all 4 are equal" in lines
     assert any(re.match(r"  sample +[0-9a-f]{16}  \|  [0-9a-f]{16}$", line) for line in lines)
     assert "metrics: all 4 are equal" in lines
+    with_last = compare_runs(toy.folder, settings, None, reseeded.info.run_id)
+    assert with_last["A"][0] != reseeded.info.run_id and len(with_last["kinds"]["seeds"][0]) == 3
     with pytest.raises(TrackingError, match="no run begins with 'zzz'"):
         compare_runs(toy.folder, settings, "zzz", "last")
     with pytest.raises(TrackingError, match="there are only"):
@@ -159,7 +162,12 @@ def test_compare_reads_a_run_that_died_before_its_parameters_were_written(toy: T
     half = store.client.create_run(store.experiment_id, run_name="half").info.run_id
     store.client.set_terminated(half, "KILLED")
     lines = list(comparison_lines(compare_runs(toy.folder, settings, half, finished.info.run_id)))
-    assert lines[0].endswith("half  KILLED") and any(re.match(r"  sampling.rate +-  \|  0.25$", line) for line in lines)
+    assert lines[0].endswith("half  KILLED") and "parameters: all 0 are equal" in lines
+    assert "  only B has 4 (--all)" in lines and not any(line.startswith("  sampling.rate") for line in lines)
+    lines = list(comparison_lines(compare_runs(toy.folder, settings, half, finished.info.run_id), show_all=True))
+    assert any(re.match(r"  sampling.rate +-  \|  0.25$", line) for line in lines)
+    with pytest.raises(TrackingError, match="ran the same pipelines"):
+        compare_runs(toy.folder, settings, None, half)
     store.client.delete_run(half)
 
 

@@ -18,7 +18,8 @@ from everytoken.cli.serving import evaluate_command, serve_command
 from everytoken.cli.tracking import tracking
 
 
-@click.group(cls=Commands)
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="everytoken", message="everytoken %(version)s")
 def cli() -> None:
     """Language-model training data and models, exact to the token."""
 

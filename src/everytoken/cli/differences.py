@@ -121,18 +121,28 @@ def _differing_line(one: JsonRecord, kind: str) -> str:
     return f"{Address.of(one)}{name}: {', '.join(places)}{reason}"
 
 
-def comparison_lines(compared: JsonRecord) -> Iterator[str]:
-    """Yield what differs between two MLflow runs, by kind."""
+def comparison_lines(compared: JsonRecord, *, show_all: bool = False) -> Iterator[str]:
+    """Yield what differs between two MLflow runs, by kind; what only one of them has as a count, or all of it."""
     for letter in ("A", "B"):
         yield "  ".join((letter, *compared[letter]))
     for kind, (left, right) in compared["kinds"].items():
-        names = sorted(left.keys() | right.keys())
+        names = sorted(left.keys() | right.keys() if show_all else left.keys() & right.keys())
         both = {name: (left.get(name, "-"), right.get(name, "-")) for name in names}
         rows = {name: [*map(_cell, values)] for name, values in both.items() if values[0] != values[1]}
         equal = len(names) - len(rows)
         yield ""
         yield f"{kind}: {len(rows)} differ, {equal} are equal" if rows else f"{kind}: all {equal} are equal"
         yield from _table(rows, "  |  ")
+        if not show_all:
+            alone = [
+                (f"only {letter} has {len(one - other)}", one - other) for letter, one, other in _sides(left, right)
+            ]
+            yield from (f"  {told} (--all)" for told, found in alone if found)
+
+
+def _sides(left: Mapping[str, str], right: Mapping[str, str]) -> Iterator[tuple[str, set[str], set[str]]]:
+    yield "A", {*left}, {*right}
+    yield "B", {*right}, {*left}
 
 
 def _cell(text: str) -> str:

@@ -239,19 +239,21 @@ def _wrapped(fault: str, columns: int) -> Iterator[str]:
 
 
 @click.command()
-@click.argument("first", default="last~1")
+@click.argument("first", required=False)
 @click.argument("second", default="last")
 @click.option("--env", default=None, help="Kedro environment, as for `kedro run --env`: which MLflow store.")
-def compare(first: str, second: str, env: str | None) -> None:
+@click.option("--all", "show_all", is_flag=True, help="Name also what only one of the two has.")
+def compare(first: str | None, second: str, env: str | None, show_all: bool) -> None:
     """Print what differs between two MLflow runs: seeds, parameters, contents of datasets, metrics, versions.
 
-    FIRST and SECOND are run ids or their beginnings, `last`, or `last~N`; without them, the last two runs.
+    FIRST and SECOND are run ids or their beginnings, `last`, or `last~N`; without them, the last run and the one before
+    it that ran the same pipelines. What only one of them has is a count, unless --all.
     """
     from everytoken.tracking import compare_runs, tracking_settings
 
     with project(env) as (context, _):
         compared = compare_runs(context.project_path, tracking_settings(context), first, second)
-        click.echo("\n".join(comparison_lines(compared)))
+        click.echo("\n".join(comparison_lines(compared, show_all=show_all)))
 
 
 @click.command()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 _PARAMETERS = "parameters.json"
+_PIPELINES = "kedro.pipelines"
 _ALWAYS_OTHER = ("kedro.run_id", "process.", "mlflow.", "kedro.command", "working_folder", "error")
 
 
@@ -36,17 +37,19 @@ class RecordedRun:
 
 
 @mlflow_environment()
-def compare_runs(project: Path, settings: TrackingSettings, first: str, second: str) -> dict[str, Any]:
+def compare_runs(project: Path, settings: TrackingSettings, first: str | None, second: str) -> dict[str, Any]:
     """Return runs ``A`` and ``B`` (id, name, status), and what they have of each kind, by name.
 
     Args:
-        first: a run: its id or the beginning of it, ``last``, or ``last~N`` for the N-th before the last.
+        first: a run: its id or the beginning of it, ``last``, or ``last~N`` for the N-th before the last; None: the
+            last before the second that ran the same pipelines.
 
     Raises:
         TrackingError: there is no such run, or several.
     """
     store = open_store(project, settings)
-    a, b = (_find(store, which) for which in (first, second))
+    b = _find(store, second)
+    a = _of_same_pipelines(store, b) if first is None else _find(store, first)
     others = _kinds(b)
     kinds = {kind: (values, others[kind]) for kind, values in _kinds(a).items()}
     return {"A": _named(a), "B": _named(b), "kinds": kinds}
@@ -80,9 +83,13 @@ def _kinds(run: Run) -> dict[str, Mapping[str, str]]:
         "seeds": {name: value for name, value in own.items() if name in seeds},
         "parameters": {name: value for name, value in own.items() if name not in seeds},
         "datasets": _digests(run),
-        "metrics": {name: f"{value:.6g}" for name, value in run.data.metrics.items()},
+        "metrics": {name: _number(value) for name, value in run.data.metrics.items()},
         "machine and versions": {k: value for k, value in run.data.tags.items() if not k.startswith(_ALWAYS_OTHER)},
     }
+
+
+def _number(value: float) -> str:
+    return f"{int(value)}" if value.is_integer() and abs(value) < 2**53 else f"{value:.6g}"
 
 
 def _digests(run: Run) -> dict[str, str]:
@@ -105,6 +112,19 @@ def _find(store: TrackingStore, which: str, made: Collection[str] = ()) -> Run:
         what = f"{len(found)} runs begin" if found else "no run begins"
         raise TrackingError(f"{what} with {which!r}; give an id as MLflow shows it, or last~1")
     return found[0]
+
+
+def _of_same_pipelines(store: TrackingStore, run: Run) -> Run:
+    """Return the last run before one with the same pipelines."""
+    pipelines, started = run.data.tags.get(_PIPELINES), run.info.start_time
+    for other in store.runs():
+        is_earlier = other.info.run_id != run.info.run_id and other.info.start_time <= started
+        if is_earlier and other.data.tags.get(_PIPELINES) == pipelines:
+            return other
+    raise TrackingError(
+        f"no run before {run.info.run_id} ran the same pipelines ({pipelines}); "
+        "give two runs: everytoken compare last~1 last"
+    )
 
 
 def _made(run: Run, names: Collection[str]) -> bool:

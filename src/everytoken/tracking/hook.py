@@ -35,12 +35,12 @@ from kedro.pipeline import Node, Pipeline
 from pydantic import ValidationError
 
 from everytoken.measurements import MetricRows, listening
-from everytoken.redaction import redact_output, without_secrets
+from everytoken.redaction import redact_output, redacted, without_secrets
 from everytoken.tracking import environment
 from everytoken.tracking.database import SQLITE
 from everytoken.tracking.delivery import deliver
 from everytoken.tracking.errors import TrackingError
-from everytoken.tracking.mlflow_keys import flat_metrics, leaves, metric_points, plain
+from everytoken.tracking.mlflow_keys import flat_metrics, leaves, metric_points, plain, shorten
 from everytoken.tracking.opening import TrackingSettings, open_store
 from everytoken.tracking.run import NOTHING, TrackedRun, contents, is_figure, local_path
 from everytoken.tracking.store import mlflow_environment
@@ -54,6 +54,8 @@ _REFUSED_RUNNERS = {
     "ThreadRunner": "at once that share generators and torch's threads; curves would be recorded for the wrong one",
 }
 _FOLDERS = {"report": "reports", "samples": "samples", "metadata": "metadata"}
+_MOST_IN_NAME = 3  # parameters
+_NAME_LIMIT = 40  # characters of a value
 _SELECTION = (
     *("tags", "from_nodes", "to_nodes", "node_names"),
     *("from_inputs", "to_outputs", "load_versions", "namespaces"),
@@ -144,9 +146,7 @@ class TrackingHook:
             self._while_open.enter_context(mlflow_environment())
             for delivery in deliver(store, _SECONDS_FOR_EARLIER_RUNS):
                 logger.warning("Tracking: %s", delivery)
-            job = getattr(context.config_loader, "job", "__default__")
-            name = "+".join(sorted(run_params["pipeline_names"] or [job]))
-            self._run = TrackedRun(store, name, _tags(context, run_params))
+            self._run = TrackedRun(store, _run_name(context, run_params), _tags(context, run_params))
             logger.info("Run %s is recorded in %s", self._run.id, store.shown)
             self._run.log_parameters(tree)
             installed = "".join(f"{package}=={version}\n" for package, version in environment.packages().items())
@@ -231,6 +231,21 @@ def _refuse_options(run_params: Mapping[str, Any], pipeline: Pipeline, catalog: 
             )
 
 
+def _environment_of(context: KedroContext, run_params: Mapping[str, Any]) -> str:
+    return str(run_params["env"] or getattr(context.config_loader, "default_run_env", None) or "base")
+
+
+def _run_name(context: KedroContext, run_params: Mapping[str, Any]) -> str:
+    """Return ``ENV · JOB · key=value``: what a list of runs shows of the parameters that the command line gave."""
+    job = getattr(context.config_loader, "job", "__default__")
+    given = leaves(plain(run_params["runtime_params"] or {}))
+    values = [f"{'.'.join(path)}={shorten(redacted(str(value)), _NAME_LIMIT)}" for path, value in given]
+    shown, more = values[:_MOST_IN_NAME], len(values) - _MOST_IN_NAME
+    pipelines = "+".join(sorted(run_params["pipeline_names"] or [job]))
+    parts = (_environment_of(context, run_params), pipelines, ", ".join([*shown, *[f"and {more} more"] * (more > 0)]))
+    return " · ".join(filter(None, parts))
+
+
 def _tags(context: KedroContext, run_params: Mapping[str, Any]) -> dict[str, str]:
     command, installed = environment.command_line(), environment.packages()
     git = environment.git_state(context.project_path)
@@ -241,7 +256,7 @@ def _tags(context: KedroContext, run_params: Mapping[str, Any]) -> dict[str, str
         "mlflow.source.git.commit": git.commit,
         **{f"git.{key}": value for key, value in git._asdict().items() if value},
         "kedro.command": command,
-        "kedro.env": run_params["env"] or getattr(context.config_loader, "default_run_env", None) or "base",
+        "kedro.env": _environment_of(context, run_params),
         "kedro.pipelines": ",".join(sorted(run_params["pipeline_names"] or ["__default__"])),
         "kedro.run_id": run_params["run_id"],
         "kedro.runtime_params": json.dumps(plain(run_params["runtime_params"])),
