@@ -253,8 +253,11 @@ def test_held_out_documents_are_in_no_stream(project: Project) -> None:
 
 
 def test_a_second_run_makes_nothing(project: Project, files: dict[str, bytes]) -> None:
-    assert made(project.kedro("run", "--env", "test", PYTHONHASHSEED="2")) == []
+    output = project.kedro("run", "--env", "test", PYTHONHASHSEED="2")
+    assert made(output) == []
     assert project.files() == files
+    stages = re.findall(r"Stage (\d+) of (\d+): [\w.]+$", output, re.MULTILINE)
+    assert len(stages) > 20 and stages == [(str(k + 1), str(len(stages))) for k in range(len(stages))]
 
 
 def test_a_deleted_part_is_made_again_alone(project: Project, files: dict[str, bytes]) -> None:
@@ -318,19 +321,19 @@ def test_an_interrupted_run_is_killed_in_mlflow_and_resumes(
 
 
 @pytest.mark.parametrize(
-    ("parameter", "named"),
+    ("parameter", "named", "code"),
     [
-        ("subsampling.sede=43", "sede"),
-        ("subsampling.seed=many", "seed"),
-        ("subsamplign.seed=43", "subsamplign"),
-        ("annotation.scorer.slope=-1", "slope"),
+        ("subsampling.sede=43", "sede", 2),
+        ("subsampling.seed=many", "seed", 2),
+        ("subsamplign.seed=43", "subsamplign", 1),
+        ("annotation.scorer.slope=-1", "slope", 2),
     ],
 )
-def test_a_wrong_parameter_stops_before_any_work(project: Project, parameter: str, named: str) -> None:
+def test_a_wrong_parameter_stops_before_any_work(project: Project, parameter: str, named: str, code: int) -> None:
     before = len(project.runs())
-    output = project.kedro("run", "--env", "test", "--params", parameter, expect=1)
+    output = project.kedro("run", "--env", "test", "--params", parameter, expect=code)
     assert named in output.splitlines()[-1] or named in output
-    assert "Running node" not in output
+    assert "Stage 1 of" not in output
     assert len(project.runs()) == before
 
 
@@ -349,7 +352,7 @@ def test_a_mistyped_key_in_a_file_is_refused(project: Project, file: str, text: 
     output = project.kedro("run", "--env", "mistyped", "--pipelines", "annotation", expect=1)
     shutil.rmtree(folder)
     assert named in output
-    assert "Running node" not in output
+    assert "Stage 1 of" not in output
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from everytoken.configuration import (
     JobContext,
     MissingInputsHook,
     ReplayHook,
+    StagesHook,
     SystemErrorHook,
 )
 from everytoken.tracking import TrackingHook
@@ -47,6 +48,7 @@ HOOKS = (
     ContractHook(),
     TrackingHook(),
     MissingInputsHook(),
+    StagesHook(),
     SystemErrorHook(),
 )
 DISABLE_HOOKS_FOR_PLUGINS = ("kedro_mlflow",)

@@ -187,7 +187,7 @@ def test_a_run_begins_with_its_contract_and_a_refused_one_reads_no_data(tmp_path
     done = run_kedro(command, folder=ROOT, environment=os.environ, timeout=600)
     assert done.returncode != 0
     assert "it fills no shard" in done.stdout
-    assert "Running node" not in done.stdout
+    assert "Stage 1 of" not in done.stdout
 
 
 def test_without_held_out_documents_the_evaluation_is_left_out_with_a_line() -> None:

@@ -16,7 +16,7 @@ def refused(project: Project, *arguments: str) -> str:
     output = project.kedro("run", *arguments, expect=2)
     errors = [line for line in output.splitlines() if line.startswith("Error: ")]
     assert len(errors) == 1 and output.splitlines()[-1] == errors[0], output
-    assert "Traceback" not in output and "Running node" not in output
+    assert "Traceback" not in output and "Stage 1 of" not in output
     return errors[0]
 
 

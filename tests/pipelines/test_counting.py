@@ -70,7 +70,7 @@ def test_a_job_spends_its_budgets_in_its_own_tokens_and_is_released(tmp_path: Pa
 def test_a_tokenizer_that_the_job_trains_is_refused_before_the_first_node(tmp_path: Path) -> None:
     output = project_with_a_mixture(tmp_path).kedro("run", "--env", "test", expect=1)
     assert "tokenization.tokenizer of 700 tokens is trained on the selected documents" in output
-    assert "Running node" not in output
+    assert "Stage 1 of" not in output
 
 
 def test_no_trained_tokenizer_counts(tmp_path: Path) -> None:

@@ -24,5 +24,6 @@ if TYPE_CHECKING:
         SystemErrorHook,
     )
     from everytoken.configuration.missing import MissingInputsHook
+    from everytoken.configuration.stages import StagesHook
 
 __getattr__, __dir__ = exports(__name__, __file__)

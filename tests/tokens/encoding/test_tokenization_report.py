@@ -25,6 +25,7 @@ from everytoken.tokens.encoding.language_bands import BANDS, language_band
 from everytoken.tokens.encoding.recheck import Recheck
 from everytoken.tokens.encoding.report import (
     BOTH,
+    cut_lines,
     length_histograms,
     tokenization_figure,
     tokenization_summary,
@@ -299,3 +300,15 @@ def test_the_figure_shows_each_split_by_source_by_band_and_by_length(made: Made)
 )
 def test_language_bands_are_bytes_a_character(text: str, band: str) -> None:
     assert band_of(text) == band
+
+
+def test_a_split_of_which_more_than_a_tenth_is_cut_is_warned_of() -> None:
+    """Of 100 tokens 11 are cut in one split, and 10 in the other."""
+    lines = [
+        {"split": split, "group": "all", "full_tokens": 100, "cut_tokens": cut}
+        for split, cut in (("annotated", 11), ("unannotated", 10), (BOTH, 21))
+    ]
+    (told,) = cut_lines(pd.DataFrame(lines))
+    assert told.startswith("11% of the tokens of annotated documents are beyond seq_length and cut")
+    nothing = [{"split": "annotated", "group": "all", "full_tokens": 0, "cut_tokens": 0}]
+    assert cut_lines(pd.DataFrame(nothing)) == []

@@ -12,6 +12,7 @@ from everytoken.parameters import IngestionParameters, TokenizationParameters, T
 from everytoken.pipelines.tokenization.plans import check_claims, plan_certificate, plan_given_tokenizer
 from everytoken.shards import Artifact, Shards, plan_artifact
 from everytoken.tokens.encoding import (
+    cut_lines,
     encode_part,
     estimate_errors,
     estimate_lines,
@@ -167,5 +168,7 @@ def report_tokenization(
     if expect.expects("longest_document"):  # for which all lengths are read
         expect.check(longest_document=longest_document(annotated_stream))
     expect.check(share_at_cap=share_at_cap(table, "annotated"))
+    for line in cut_lines(table):
+        logger.warning("%s", line)
     figure = tokenization_figure(table, length_histograms(tokens))
     return {"vocab_size": tokenizer.statistics_as(TokenizerIds)["vocab_size"], **summary}, table, figure

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from everytoken.tokens.encoding.estimate_error import EstimateError, estimate_errors, estimate_lines
     from everytoken.tokens.encoding.recheck import EngineDiffers, Recheck, Rechecker
     from everytoken.tokens.encoding.report import (
+        cut_lines,
         length_histograms,
         share_at_cap,
         tokenization_figure,

@@ -31,6 +31,7 @@ _COUNTS = (
     *("truncated_documents", "cut_tokens"),
     *("empty_documents", "lossy_documents", "lossy_bytes", "normalized_documents", "special_documents", "special_ids"),
 )
+_MUCH_CUT = 0.1
 _GROUPS = {"source": "by_source", "band": "by_band"}
 _HISTOGRAM = "length_histogram"
 
@@ -154,6 +155,22 @@ def share_at_cap(table: pd.DataFrame, split: str) -> float | None:
     """
     (line,) = table[(table["split"] == split) & (table["group"] == "all")].to_dict("records")
     return float(line["share_at_cap"]) if line["documents"] else None
+
+
+def cut_lines(table: pd.DataFrame) -> list[str]:
+    """Return a line for each split of which more than `_MUCH_CUT` of the tokens were cut.
+
+    Args:
+        table: of `tokenization_table`.
+    """
+    whole = table[(table["group"] == "all") & (table["split"] != BOTH)].to_dict("records")
+    shares = {line["split"]: _ratio(line["cut_tokens"], line["full_tokens"]) for line in whole}
+    return [
+        f"{share:.0%} of the tokens of {split} documents are beyond seq_length and cut: no window has them. "
+        "A larger tokenization.seq_length keeps more"
+        for split, share in shares.items()
+        if share > _MUCH_CUT
+    ]
 
 
 def tokenization_figure(table: pd.DataFrame, histograms: Mapping[str, Sequence[int]]) -> go.Figure:
