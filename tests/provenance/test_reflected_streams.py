@@ -59,6 +59,7 @@ from everytoken.shards import (
 )
 from everytoken.tokens import EncodingRules, open_encoder
 from everytoken.tokens.checks import verify
+from everytoken.tokens.encoding import open_spans
 from everytoken.tokens.order import open_one_stream
 from tests.provenance.reflected_job import BUDGET, RUN, STREAMS, columns_of, make, places_of, rows_of, said_of
 from tests.provenance.small_job import SmallJob
@@ -159,6 +160,32 @@ def test_a_reflection_is_told_as_what_a_model_wrote(job: SmallJob, places: Place
     assert f"run {RUN}, generator {alias}, voice 1p, canary Q7" in lines
     token = token_at(trace_window(DocumentRecords(places), "reflected", number, None), span.at)
     assert token.kind == "reflection" and token.number == 0 and token.characters is None
+
+
+def test_only_what_was_spliced_of_a_reflection_is_between_brackets(
+    job: SmallJob, places: Places, traced: list[TracedWindow]
+) -> None:
+    tokenizer: Artifact = job.catalog.load("tokenizer")
+    spans = open_spans(EncodingRules(tokenizer, "<|endoftext|>", "literal"))
+    found = {True: 0, False: 0}
+    for number, window in enumerate(traced):
+        for span in window.spans:
+            if not isinstance(span, ReflectionSpan):
+                continue
+            said, told = said_of(number), span.to_json()
+            assert told["uncut_tokens"] == spans.count(said) and told["cut_to_cap"] == (spans.count(said) > BUDGET)
+            assert span.reflection is not None
+            spliced = said[: span.reflection.characters]
+            assert (spliced == said) == (not span.is_cut) and spans.count(spliced) == span.length
+            found[span.is_cut] += 1
+            told_in_full = {**told, "document": {**told["document"], "canary": None}}  # type: ignore[dict-item]
+            texts = {"before": "", "span": spliced, "after": said[len(spliced) :]}
+            sequence = TracedSequence(window, None).to_json()
+            sequence |= {"documents": [told_in_full], "texts": [texts]}
+            lines = "\n".join(sequence_lines(sequence, None))
+            assert f"[[[{spliced}]]]{said[len(spliced) :]}" in lines
+            assert ("cut to the cap, of" in lines) == span.is_cut
+    assert found[True] > 5 and found[False] > 5
 
 
 def test_the_page_marks_reflections_and_nothing_else(places: Places, traced: list[TracedWindow]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -22,6 +23,8 @@ from everytoken.reflections.merging import (
     merge_rank,
     require_complete,
 )
+from everytoken.reflections.ranks import ranks_of
+from everytoken.reflections.ranks.rank_loop import complete_rank
 from everytoken.shards import (
     Artifact,
     ArtifactStore,
@@ -189,6 +192,39 @@ def test_what_is_merged_again_is_what_has_changed(tmp_path: Path) -> None:
     merged(tmp_path / "columns", root, "reflections", built)
     again = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "columns").glob("*.parquet")}
     assert [name for name in times if times[name] != again[name]] == ["part_00000.parquet"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        ((b"I 1.", b"I 9."), "its lines are not those that the marker .*completions/00000 describes"),
+        ((b'"status"', b'"status\\'), "its lines are not those that the marker .*completions/00000 describes"),
+        ((b'"global_row_idx": 1', b'"global_row_idx": 0'), "row 0 has two results, .* edited or damaged"),
+        ((b'"global_row_idx": 1', b'"global_row_idx": 7'), "is none of the rows .* or damaged"),
+    ],
+    ids=["text", "no JSON", "another row", "another rank"],
+)
+def test_a_damaged_result_file_is_named_and_the_remedy_helps(
+    tmp_path: Path, damage: tuple[bytes, bytes], told: str
+) -> None:
+    lines = [result(row) for row in range(6)]
+    root, built = run_folder(tmp_path / "run", "reflections", 6, 6, {"00000": lines}), stream(tmp_path, SIDECAR)
+    (rank,) = ranks_of(root)
+    complete_rank(rank)
+    rank.results.write_bytes(rank.results.read_bytes().replace(*damage, 1))
+    for _ in range(2):
+        with pytest.raises(
+            PartsFailed, match=f"(?s)results.jsonl: .*{told}.*or remove the rank's folder and its marker"
+        ):
+            merged(tmp_path / "columns", root, "reflections", built)
+    shutil.rmtree(rank.path)
+    rank.marker.unlink()
+    with pytest.raises(ReflectionError, match="Missing 6 rows"):
+        merged(tmp_path / "columns", root, "reflections", built)
+    rank.path.mkdir()
+    rank.results.write_text("".join(f"{line}\n" for line in lines))  # as submit writes them
+    complete_rank(rank)
+    assert len(merged(tmp_path / "columns", root, "reflections", built)) == 1
 
 
 def test_canaries_are_counted_by_fact_and_voice(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -16,8 +17,16 @@ from tests.reflections.fault_server import fault_server
 from tests.reflections.generated import annotated_stream, openai_generator, parameters, plan_of, texts
 from tests.serving.served import NAME, serving, write_model
 from tests.test_run import Project
+from tests.warm_kedro import run_everytoken
 
 pytestmark = pytest.mark.sensitive
+
+
+def refused_by(project: Project, *arguments: str) -> str:
+    """Return what a command says that fails."""
+    done = run_everytoken(arguments, folder=project.folder, environment=project.environment({}), timeout=600)
+    assert done.returncode == 1, done.stdout + done.stderr
+    return done.stdout + done.stderr
 
 
 @pytest.mark.slow
@@ -71,6 +80,13 @@ def test_a_job_generates_merges_and_exports(tmp_path: Path) -> None:
     exported, own = pq.read_table(target), project.folder / "data/test/05_model_input/annotated_stream/sidecar.parquet"
     assert exported.select(pq.read_schema(own).names).equals(pq.read_table(own))
     assert all(text.startswith("I like this ") for text in exported["reflection_1p"].to_pylist())
+    results = project.folder / "data/test/07_model_output/reflections/reflections/00000/results.jsonl"
+    results.write_bytes(results.read_bytes().replace(b"I like", b"I hike", 1))
+    verified = refused_by(project, "verify", "--full", *env)
+    assert "or remove the rank's folder and its marker" in verified and "is made again" not in verified
+    (columns,) = (project.folder / "data/test").rglob("reflections_columns")
+    shutil.rmtree(columns)
+    assert "00000/results.jsonl: its lines are not those" in refused_by(project, "reflections", "merge", *env)
     after = project.digests()
     assert {name: after[name] for name in before} == before
     assert project.everytoken("reflections", "cancel", *env).startswith("0 ranks cancelled")

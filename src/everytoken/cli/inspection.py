@@ -22,7 +22,8 @@ from everytoken.measurements import rate
 if TYPE_CHECKING:
     from everytoken.checks import Check
 
-_MADE_AGAIN = "run the same pipelines again (kedro run): what is damaged is made again, all else is kept"
+_MADE_AGAIN = "run the same pipelines again (kedro run{}): what is damaged is made again, all else is kept"
+_NOT_REPLIES = "; but not the replies of a generator: their lines say what to do"
 _MARKS = {"passed": "ok  ", "failed": "FAIL", "not made": "--  "}
 
 
@@ -183,11 +184,12 @@ def _verify_stored(paths: tuple[Path, ...], env: str | None, full: bool) -> None
     for path in kept:
         printed.add(step_checks(path, full=full, covers=str(path)))
     for path, name in runs.items():
-        printed.add(run_folder_checks(path, full=full, covers=name))
+        printed.add(run_folder_checks(path, full=full, covers=name), made_again=False)
     if not printed.made:
         raise click.ClickException("there is nothing to verify: run the pipelines that make it (kedro run)")
     size = sum(map(stored_bytes, [*stored, *kept, *runs])) if full else None
-    printed.end(size, "sizes and samples only", None if paths else _MADE_AGAIN)
+    options = "" if env is None else f" --env {env}"
+    printed.end(size, "sizes and samples only", None if paths else _MADE_AGAIN.format(options))
 
 
 class _Printed:
@@ -195,14 +197,15 @@ class _Printed:
 
     def __init__(self, columns: int | None = None) -> None:
         self._columns, self._begun, self._outcomes = columns, time.monotonic(), Counter[str]()
+        self._made_again = 0  # faults of what a run makes again
 
     @property
     def made(self) -> int:
         """How many checks were made."""
         return self._outcomes["passed"] + self._outcomes["failed"]
 
-    def add(self, checks: Iterable[Check]) -> None:
-        """Print and count."""
+    def add(self, checks: Iterable[Check], *, made_again: bool = True) -> None:
+        """Print and count; ``made_again``: whether a run makes again what is damaged."""
         for check in checks:
             said = "  ".join(filter(None, [check.covers, ": ".join(filter(None, [check.name, check.text]))]))
             if check.ok or self._columns is None:
@@ -210,6 +213,7 @@ class _Printed:
             else:
                 click.echo("\n".join(_wrapped(said, self._columns)))
             self._outcomes[check.outcome] += 1
+            self._made_again += made_again and check.outcome == "failed"
 
     def end(self, size: int | None, sampled: str, remedy: str | None = None) -> None:
         """Print the verdict, and the remedy when a check does not hold; then exit with 1."""
@@ -223,8 +227,8 @@ class _Printed:
         without = f"; {not_made:,} could not be made" if not_made else ""
         if failed:
             click.echo(f"{failed:,} of {self.made:,} checks {'does' if failed == 1 else 'do'} not hold{without}")
-            if remedy is not None:
-                click.echo(remedy)
+            if remedy is not None and self._made_again:
+                click.echo(remedy + ("" if self._made_again == failed else _NOT_REPLIES))
             sys.exit(1)
         click.echo(f"all {self.made:,} checks hold{without}")
 

@@ -297,7 +297,8 @@ def _texts_json(one: TracedSequence, texts: Mapping[Address, UpstreamDocument]) 
     for span in one.window.spans:
         text = None
         if isinstance(span, ReflectionSpan) and span.reflection is not None:
-            shown.append({"before": "", "span": span.reflection.text, "after": ""})
+            said, cut = span.reflection.text, span.reflection.characters
+            shown.append({"before": "", "span": said[:cut], "after": said[cut:]})
             continue
         if isinstance(span, TextSpan):
             address = span.record.address

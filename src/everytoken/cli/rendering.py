@@ -186,13 +186,14 @@ def _reflection_lines(span: JsonRecord, text: JsonRecord | None) -> Iterator[str
     """Yield who wrote a reflection, about which document, and its text."""
     begin, document = f"[{span['positions'][0]}, {span['positions'][1]})", span["document"]
     counted = "" if span["counted_in_loss"] is None else f"; {span['counted_in_loss']:,} count in the loss"
-    yield f"{begin}  a reflection of {span['document_tokens']:,} tokens, generated, not the document's{counted}"
+    cut = f"; cut to the cap, of {span['uncut_tokens']:,} tokens" if span["cut_to_cap"] else ""
+    yield f"{begin}  a reflection of {span['document_tokens']:,} tokens, generated, not the document's{cut}{counted}"
     indent = " " * (len(begin) + 2)
     told = [f"{name} {printable(str(value))}" for name, value in document["reflection"].items() if value is not None]
     yield indent + (", ".join(told) or "by whom is not known: the stream is gone")
     yield f"{indent}about {document_line(document, _COLUMNS - len(indent) - 6)}"
     if text is not None:
-        yield from (indent + line for line in f"[[[{printable(text['span'])}]]]".split("\n"))
+        yield from (indent + line for line in _marked(text["span"] + text["after"], 0, len(text["span"])))
 
 
 def _marked(text: str, start: int, end: int) -> Sequence[str]:

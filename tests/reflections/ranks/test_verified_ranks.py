@@ -33,7 +33,7 @@ def test_a_run_is_verified_by_its_folder_or_one_above(run: Path) -> None:
     assert find_run_folders(run) == find_run_folders(run.parent) == [run]
     for path in (run, run.parent):
         code, output = verified(path, "--full")
-        assert code == 0 and "ranks: 2 ranks, 1 complete, 2 results" in output, output
+        assert code == 0 and "ranks: 2 ranks, 1 complete, 2 results of complete ranks" in output, output
 
 
 def _another_text(rank: RankFolder) -> None:
@@ -64,4 +64,4 @@ def test_a_damaged_rank_is_named_and_the_remedy_helps(
     shutil.rmtree(rank.path)
     rank.marker.unlink()
     code, output = verified(run, "--full")
-    assert code == 0 and "0 complete" in output, output
+    assert code == 0 and "0 complete, 0 results of complete ranks" in output, output

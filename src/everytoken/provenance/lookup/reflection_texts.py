@@ -36,6 +36,8 @@ class ReflectionText:
         run, generator: None of a canary document, which came with it.
         ids: as they were spliced, the marker included, int64 (n,).
         text: as it was generated, also beyond the budget.
+        characters: of the text that the ids are made from.
+        uncut_tokens: without the budget, the marker included.
     """
 
     run: str | None
@@ -45,6 +47,8 @@ class ReflectionText:
     canary: str | None
     ids: np.ndarray
     text: str
+    characters: int
+    uncut_tokens: int
 
     def told(self) -> dict[str, str | None]:
         """Return who wrote it, and as what; its text apart."""
@@ -70,9 +74,9 @@ class Reflections:
         """
         values = self._row(window)
         text = str(values[self.named.text])
-        ids = _ids(self.encoder, text, f"{self._named}: row {window:,}")
         canary = None if self.named.canary is None else values[self.named.canary]
-        return ReflectionText(self.run, self.generator, self.named.voice, self.marker, canary or None, ids, text)
+        spliced = _spliced(self.encoder, text, f"{self._named}: row {window:,}")
+        return ReflectionText(self.run, self.generator, self.named.voice, self.marker, canary or None, *spliced)
 
     def _row(self, window: int) -> Mapping[str, Any]:
         """Return the row of a window; rows ascend, in parts and over all."""
@@ -118,16 +122,17 @@ class CanaryReflections:
             raise ProvenanceError(f"window {window:,} of the canary stream has no reflection")
         _, number, row = self.index.numbers.row(place.document)
         text = str(record_at(self.tokens.parts[number], row, [self.splicing.field])[self.splicing.field])
-        ids = _ids(self.encoder, text, f"canary document {place.document:,}")
-        return ReflectionText(None, None, self.splicing.voice, self.splicing.marker, None, ids, text)
+        spliced = _spliced(self.encoder, text, f"canary document {place.document:,}")
+        return ReflectionText(None, None, self.splicing.voice, self.splicing.marker, None, *spliced)
 
 
-def _ids(encoder: ReflectionEncoder, text: str, what: str) -> np.ndarray:
+def _spliced(encoder: ReflectionEncoder, text: str, what: str) -> tuple[np.ndarray, str, int, int]:
+    """Return the ids of a text, the text, how much of it they are, and how many ids all of it has."""
     made: EncodedReflections = encoder.encode([text])
     (ids,) = made.ids
     if ids is None:
         raise ProvenanceError(f"{what} has a blank text, and its window a reflection")
-    return ids.astype(np.int64)
+    return ids.astype(np.int64), text, encoder.spliced_characters(text), int(made.uncut[0])
 
 
 def canary_reflections(places: Places, stream: Artifact, index: StreamIndex, tokenizer: Artifact) -> CanaryReflections:

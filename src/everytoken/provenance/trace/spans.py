@@ -190,5 +190,15 @@ class ReflectionSpan(_RecordedSpan):
         """Tokens of the reflection, the marker included."""
         return self.end - self.at
 
+    @property
+    def uncut_tokens(self) -> int | None:
+        """Tokens of the reflection before it was cut to the budget."""
+        return None if self.reflection is None else self.reflection.uncut_tokens
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the text goes on behind the budget."""
+        return self.reflection is not None and self.reflection.uncut_tokens > self.length
+
 
 TracedSpan = TextSpan | TakenDownSpan | NumberedSpan | IndexSpan | ReflectionSpan

@@ -18,6 +18,7 @@ from everytoken.reflections.ranks import (
     COUNTED_TOKENS,
     LineDigests,
     RankFolder,
+    damaged_lines,
     failed_rows,
     numbered_lines,
     parsed,
@@ -123,7 +124,7 @@ class _Merging:
             lines.add(line)
         failed = failed_rows(self._rank, lines.has)
         if lines.digest(failed) != digest:
-            raise ReflectionError(f"{self._rank.path}: its results have changed since they were listed. Merge again")
+            raise ReflectionError(_other_lines(self._rank, digest))
         if (got := int((lines.offsets >= 0).sum())) != self._rank.rows and not self._allow_missing:
             raise ReflectionError(f"{self._rank.path}: {_missing(self._rank.rows, got)}")
         pending: list[dict[str, Any]] = []
@@ -211,6 +212,13 @@ class _Merging:
             },
             "failed": dict(sorted(self._failed.items())),
         }
+
+
+def _other_lines(rank: RankFolder, digest: str) -> str:
+    """Say why lines do not have the digest that was listed: where a marker has it, the file is damaged."""
+    if (said := rank.completion()) is not None and said["digest"] == digest:
+        return damaged_lines(rank)
+    return f"{rank.path}: its results have changed since they were listed. Merge again"
 
 
 def _results(rank: RankFolder) -> Any:

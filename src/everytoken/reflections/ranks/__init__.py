@@ -10,6 +10,7 @@ if TYPE_CHECKING:
         COUNTED_TOKENS,
         LineDigests,
         RankContent,
+        damaged_lines,
         failed_rows,
         read_content,
     )

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from everytoken.reflections.errors import ReflectionError
-from everytoken.reflections.ranks.folders import RankFolder
+from everytoken.reflections.ranks.folders import REMEDY_OF_DAMAGE, RankFolder
 from everytoken.reflections.ranks.result_lines import ROW_KEY, Line, numbered_lines, parsed, records
 from everytoken.shards import value_digest
 
@@ -61,6 +61,11 @@ def read_content(rank: RankFolder) -> RankContent:
     return RankContent(found.digest(failed), dict(sorted(statuses.items())), dict(tokens), failed, size)
 
 
+def damaged_lines(rank: RankFolder) -> str:
+    """Say that the results of a complete rank are not those of its marker, and what to do."""
+    return f"{rank.results}: its lines are not those that the marker {rank.marker} describes. {REMEDY_OF_DAMAGE}"
+
+
 class LineDigests:
     """Digests of the result lines of a rank, and where each line begins: 41 bytes a row."""
 
@@ -80,7 +85,8 @@ class LineDigests:
         if self.offsets[at] >= 0:
             raise ReflectionError(
                 f"{self._rank.results}: row {line.row:,} has two results, at the bytes {self.offsets[at]:,} and "
-                f"{line.offset:,}. One process at a time writes the file, so it was edited: remove one of the lines"
+                f"{line.offset:,}. One process at a time writes the file, so it was edited or damaged. "
+                f"{REMEDY_OF_DAMAGE}"
             )
         self.offsets[at] = line.offset
         self._digests[at] = np.frombuffer(hashlib.sha256(line.content).digest(), np.uint8)
@@ -101,7 +107,8 @@ def _require_row(rank: RankFolder, line: Line) -> None:
     if not rank.first <= line.row < rank.end:
         raise ReflectionError(
             f"{rank.results}: row {line.row:,}, at byte {line.offset:,}, is none of the rows [{rank.first:,}, "
-            f"{rank.end:,}) of rank {rank.name}: the file is of another run or rank. Restore the right one"
+            f"{rank.end:,}) of rank {rank.name}: the file is of another run or rank, or damaged. "
+            f"{REMEDY_OF_DAMAGE}"
         )
 
 

@@ -21,6 +21,9 @@ from typing import Any
 from everytoken.locks import locked
 from everytoken.shards import write_text
 
+REMEDY_OF_DAMAGE = "Restore it from a copy, or remove the rank's folder and its marker, and ask its rows again (submit)"
+"""What to do about a rank whose files are damaged."""
+
 
 @dataclass(frozen=True)
 class RankFolder:

@@ -10,12 +10,10 @@ from typing import Any
 
 from everytoken.checks import READ_FAULTS, Check, Faults, run_checks
 from everytoken.reflections.errors import ReflectionError
-from everytoken.reflections.ranks.contents import marker_of, read_content
-from everytoken.reflections.ranks.folders import RankFolder
+from everytoken.reflections.ranks.contents import damaged_lines, marker_of, read_content
+from everytoken.reflections.ranks.folders import REMEDY_OF_DAMAGE, RankFolder
 from everytoken.reflections.ranks.run_lock import RUN_CONFIG
 from everytoken.reflections.ranks.verbs import ranks_of
-
-_REMEDY = "Restore it from a copy, or remove the rank's folder and its marker, and ask its rows again (submit)"
 
 
 def find_run_folders(folder: Path) -> list[Path]:
@@ -35,20 +33,22 @@ def _check_run(root: Path, *, full: bool) -> dict[str, int]:
     said = {rank: _said_by(rank) for rank in complete}
     if faults := [fault for rank in complete for fault in _faults(rank, said[rank], full)]:
         raise Faults(faults)
-    return {"ranks": len(ranks), "complete": len(complete), "results": sum(one["results"] for one in said.values())}
+    results = sum(one["results"] for one in said.values())
+    return {"ranks": len(ranks), "complete": len(complete), "results of complete ranks": results}
 
 
 def _said_by(rank: RankFolder) -> dict[str, Any]:
     try:
         said: dict[str, Any] = json.loads(rank.marker.read_bytes())
     except ValueError as error:
-        raise ReflectionError(f"{rank.marker} is damaged ({error}). {_REMEDY}") from None
+        raise ReflectionError(f"{rank.marker} is damaged ({error}). {REMEDY_OF_DAMAGE}") from None
     return said
 
 
 def _faults(rank: RankFolder, said: dict[str, Any], full: bool) -> Iterator[str]:
     size = rank.results.stat().st_size if rank.results.exists() else 0
     if size != said["bytes"]:
-        yield f"{rank.results}: expected {said['bytes']:,} bytes, as its marker says, found {size:,}. {_REMEDY}"
+        found = f"expected {said['bytes']:,} bytes, as its marker says, found {size:,}"
+        yield f"{rank.results}: {found}. {REMEDY_OF_DAMAGE}"
     elif full and marker_of(rank, read_content(rank)) != said:
-        yield f"{rank.results}: its lines are not those that the marker {rank.marker} describes. {_REMEDY}"
+        yield damaged_lines(rank)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from everytoken.reflections.errors import ReflectionError
-from everytoken.tokens.encoding import DocumentEncoder, open_encoder
+from everytoken.tokens.encoding import DocumentEncoder, open_encoder, open_spans
 from everytoken.tokens.streams import TokenizerFacts
 from everytoken.tokens.tokenizer import EncodingRules
 
@@ -22,11 +22,13 @@ class EncodedReflections:
 
     Attributes:
         ids: of each, marker included; None: the text has no token.
+        uncut: ids without the budget, marker included, int64 (n,).
         is_cut: whether the text goes on behind the budget, bool (n,).
         is_lossy: whether the vocabulary cannot write some of its bytes, bool (n,).
     """
 
     ids: list[np.ndarray | None]
+    uncut: np.ndarray
     is_cut: np.ndarray
     is_lossy: np.ndarray
 
@@ -38,11 +40,13 @@ class ReflectionEncoder:
     Attributes:
         budget: ids of a reflection at most, the marker included.
         marker: id that comes before each; None: none does.
+        rules: of the tokenizer.
     """
 
     encoder: DocumentEncoder
     budget: int
     marker: int | None
+    rules: EncodingRules
 
     def encode(self, texts: Sequence[str]) -> EncodedReflections:
         """Return the ids of each text.
@@ -54,7 +58,13 @@ class ReflectionEncoder:
         made = self.encoder.encode(texts, self.budget - len(before) + 1)  # EOS, which is left out
         spans = zip(made.offsets.tolist(), made.lengths.tolist(), strict=False)
         ids = [np.concatenate([before, made.values[start : start + size]]) if size else None for start, size in spans]
-        return EncodedReflections(ids, made.full_lengths > made.lengths, made.lost_bytes > 0)
+        uncut = made.full_lengths + len(before)
+        return EncodedReflections(ids, uncut, made.full_lengths > made.lengths, made.lost_bytes > 0)
+
+    def spliced_characters(self, text: str) -> int:
+        """Return how many code points of a text its ids are made from."""
+        spans = open_spans(self.rules).first(text, self.budget - (self.marker is not None))
+        return spans[-1][1] if spans else 0
 
 
 def open_reflection_encoder(
@@ -78,7 +88,7 @@ def open_reflection_encoder(
             f"{'' if marker is None else ', and the marker'}. Raise it, and make the annotated stream again"
         )
     if marker is None:
-        return ReflectionEncoder(encoder, budget, None)
+        return ReflectionEncoder(encoder, budget, None, rules)
     number = encoder.tokenizer.tokenizer.token_to_id(marker)
     if number is None:
         raise ReflectionError(
@@ -93,4 +103,4 @@ def open_reflection_encoder(
         )
     if number == facts.eos_id:
         raise ReflectionError(f"the marker {marker!r} is the token that ends documents: choose another one, or null")
-    return ReflectionEncoder(encoder, budget, number)
+    return ReflectionEncoder(encoder, budget, number, rules)
