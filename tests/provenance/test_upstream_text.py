@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,12 +36,22 @@ def parquet(path: Path, rows: list[dict[str, Any]]) -> None:
     pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=40)
 
 
+def tar(path: Path, rows: list[dict[str, Any]]) -> None:
+    with tarfile.open(path, "w") as archive:
+        for begin in range(0, len(rows), 30):
+            data = lines(rows[begin : begin + 30])
+            header = tarfile.TarInfo(f"{begin}.jsonl")
+            header.size = len(data)
+            archive.addfile(header, io.BytesIO(data))
+
+
 WRITERS: dict[str, Callable[[Path, list[dict[str, Any]]], Any]] = {
     "jsonl": lambda path, rows: path.write_bytes(lines(rows)),
     "jsonl.gz": lambda path, rows: path.write_bytes(gzip.compress(lines(rows))),
     "jsonl.zst": lambda path, rows: path.write_bytes(zstd.compress(lines(rows))),
     "json": lambda path, rows: path.write_text(json.dumps(rows)),
     "parquet": parquet,
+    "tar": tar,
 }
 
 

@@ -19,6 +19,9 @@ BAD_ROW_REASONS = {
     "cannot_render": "not of the shape that the renderer reads",
 }
 
+# A file of an archive that is no text: it is set aside, and is not bad.
+OTHER_MEMBER = "other_member"
+
 MAX_DETAIL = 500  # characters
 
 

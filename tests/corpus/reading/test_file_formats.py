@@ -169,7 +169,6 @@ def test_an_encoding_is_strict_and_known(tmp_path: Path) -> None:
         ("x.pdf", "pdftotext"),
         ("x.epub", "pandoc"),
         ("x.zip", "python -m zipfile -e"),
-        ("x.tar.gz", "tar --extract"),
     ],
 )
 def test_what_is_not_read_names_what_to_run_first(tmp_path: Path, name: str, first: str) -> None:

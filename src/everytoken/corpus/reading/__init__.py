@@ -2,7 +2,7 @@
 
 `rows` (the parameters), `formats` (by name), `readers` (by format), `lines` (JSON Lines, and what comes out),
 `archives` (decompression), `encodings` (to UTF-8), `records` (bytes cut into rows), `parsing` (one row),
-`delimited` (CSV and TSV), `tables` (parquet and arrow).
+`delimited` (CSV and TSV), `tables` (parquet and arrow), `tars` and `members` (tar archives).
 """
 
 from typing import TYPE_CHECKING

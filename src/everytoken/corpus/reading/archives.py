@@ -18,10 +18,9 @@ rows: only the digest or the row count of its upstream can tell.
 from __future__ import annotations
 
 import bz2
-import io
 import lzma
 from collections.abc import Callable, Iterator
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 from backports.zstd import DecompressionParameter, ZstdDecompressor, ZstdError
 from isal import isal_zlib
@@ -48,6 +47,14 @@ _MAGIC = {
 }
 
 
+class Readable(Protocol):
+    """What is read from begin to end."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return the next bytes, at most ``size``; none at the end."""
+        ...
+
+
 class DamagedFile(CorpusError):
     """A file as a whole cannot be read on; readers make it a `RowError` with the file's name.
 
@@ -65,7 +72,7 @@ def name_of_magic(head: bytes) -> str | None:
     return next((name for magic, name in _MAGIC.items() if head.startswith(magic)), None)
 
 
-def decompressed(stream: io.BufferedReader, compression: str | None, window_log_max: int) -> Iterator[bytes]:
+def decompressed(stream: Readable, compression: str | None, window_log_max: int) -> Iterator[bytes]:
     """Yield what a file holds in blocks of at most `BLOCK_BYTES` bytes, none of them empty.
 
     Args:
@@ -91,7 +98,7 @@ def decompressed(stream: io.BufferedReader, compression: str | None, window_log_
 class _Compressed:
     """The compressed bytes, and how many were read of them."""
 
-    def __init__(self, stream: io.BufferedReader) -> None:
+    def __init__(self, stream: Readable) -> None:
         self._stream = stream
         self.held = b""  # read, not yet used
         self.position = 0  # of the byte after those that are held

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-FileKind = Literal["jsonl", "json", "objects", "csv", "tsv", "txt", "parquet", "arrow"]
+FileKind = Literal["jsonl", "json", "objects", "csv", "tsv", "txt", "parquet", "arrow", "tar", "webdataset"]
 _KINDS: dict[str, FileKind] = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
@@ -16,11 +16,14 @@ _KINDS: dict[str, FileKind] = {
     ".md": "txt",
     ".parquet": "parquet",
     ".arrow": "arrow",
+    ".tar": "tar",
 }
 _COMPRESSIONS = {".gz": "gz", ".zst": "zst", ".bz2": "bz2", ".xz": "xz"}
+_SHORT = {".tgz": ".tar.gz", ".tbz2": ".tar.bz2", ".txz": ".tar.xz", ".tzst": ".tar.zst"}
 TABLES = ("parquet", "arrow")
+TARS = ("tar", "webdataset")
 FORMAT_NAMES = (
-    ".jsonl, .json, .txt (also .ndjson, .jsonlines, .csv, .tsv, .md; "
+    ".jsonl, .json, .txt (also .ndjson, .jsonlines, .csv, .tsv, .md, .tar; "
     "each also with .gz, .zst, .bz2 or .xz after it), .parquet, .arrow"
 )
 
@@ -36,8 +39,6 @@ _FIRST = {
     ".epub": f"EPUB is not read: {_PANDOC}",
     ".docx": f"DOCX is not read: {_PANDOC}",
     ".zip": f"a zip archive is not read: {_ARCHIVE}",
-    ".tar": "a tar archive is not read: unpack it first, for example by tar --extract --file FILE",
-    ".tgz": "a tar archive is not read: unpack it first, for example by tar --extract --file FILE",
 }
 
 
@@ -68,8 +69,25 @@ def may_be_array(name: str) -> bool:
     return kind == "json" and compression is not None
 
 
+def member_format(name: str) -> Format | None:
+    """Return how a member of a tar archive is read, None for one that is no text.
+
+    A ``.json`` has objects, or an array when it begins as one.
+    """
+    kind, compression = named_format(name)
+    if kind is None or kind in TABLES or kind in TARS or is_of_macos(name):
+        return None
+    return Format("objects" if kind == "json" else kind, compression)
+
+
+def is_of_macos(name: str) -> bool:
+    """Return whether a member has attributes that tar of macOS writes before the member they are of: ``._a.txt``."""
+    return name.rpartition("/")[2].startswith("._")
+
+
 def _suffixes(name: str) -> tuple[FileKind | None, str | None]:
     lower = name.lower()
+    lower = next((lower.removesuffix(short) + long for short, long in _SHORT.items() if lower.endswith(short)), lower)
     compression = next((found for suffix, found in _COMPRESSIONS.items() if lower.endswith(suffix)), None)
     stem = lower if compression is None else lower.removesuffix(f".{compression}")
     return next((kind for suffix, kind in _KINDS.items() if stem.endswith(suffix)), None), compression

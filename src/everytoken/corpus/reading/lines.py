@@ -38,7 +38,7 @@ class UnreadableRow(NamedTuple):
     Attributes:
         number: as in `Row`.
         offset: as in `Row`.
-        reason: one of `everytoken.corpus.errors.BAD_ROW_REASONS`.
+        reason: one of `everytoken.corpus.errors.BAD_ROW_REASONS`, or `OTHER_MEMBER`.
         raw: the first bytes of the row, at most `records.HEAD_BYTES`; None for parquet and arrow.
     """
 

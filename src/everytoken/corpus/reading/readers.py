@@ -5,7 +5,7 @@ is repaired, and nothing is passed over. A file that is damaged as a whole (cut,
 `RowError`. Memory holds blocks of 128 KiB and one row, whatever the size of the file: see `ReadingLimits`.
 
 `archives` decompresses, `encodings` makes UTF-8, `records` cuts bytes into records, `parsing` reads one;
-`delimited` reads CSV and TSV, `tables` parquet and arrow.
+`delimited` reads CSV and TSV, `tables` parquet and arrow, `members` what `tars` finds in tar archives.
 """
 
 from __future__ import annotations
@@ -17,18 +17,20 @@ from contextlib import contextmanager
 from typing import Any
 
 from everytoken.corpus.errors import BadRow, RowError, UpstreamError
-from everytoken.corpus.reading.archives import DamagedFile, decompressed
+from everytoken.corpus.reading.archives import DamagedFile, Readable, decompressed
 from everytoken.corpus.reading.delimited import delimited_rows
 from everytoken.corpus.reading.encodings import as_utf8
 from everytoken.corpus.reading.formats import (
     FORMAT_NAMES,
     TABLES,
+    TARS,
     Format,
     may_be_array,
     named_format,
     what_to_run_first,
 )
 from everytoken.corpus.reading.lines import Row, UnreadableRow, line_runs, too_large
+from everytoken.corpus.reading.members import SampleColumns, file_rows, sample_rows
 from everytoken.corpus.reading.parsing import (
     json_name,
     parse_record,
@@ -45,7 +47,8 @@ from everytoken.corpus.reading.records import (
     text_blocks,
 )
 from everytoken.corpus.reading.rows import Reading, ReadingLimits
-from everytoken.corpus.rendering import CUTS, GATHERED
+from everytoken.corpus.reading.tars import TarMember, tar_members
+from everytoken.corpus.rendering import CUTS, GATHERED, DocumentRenderer, JoinedRenderer
 from everytoken.corpus.upstreams import UpstreamFile, damage_named
 
 MAX_GATHERED = 10_000  # records of one document
@@ -81,6 +84,11 @@ def format_of(file: UpstreamFile, reading: Reading) -> Format:
         raise UpstreamError(
             f"{place}: records is {reading.records!r}, but the file is read as {kind}, where every row is a record. "
             f"Set records to null, or change upstream.pattern to .json files, or set format to json."
+        )
+    if kind == "webdataset" and not isinstance(reading.renderer, DocumentRenderer | JoinedRenderer):
+        raise UpstreamError(
+            f"{place}: format is 'webdataset', which is for the renderers document and joined. Set format to tar: "
+            f"every .json member is then a record."
         )
     return Format(kind, compression)
 
@@ -130,9 +138,9 @@ def count_rows(file: UpstreamFile, reading: Reading, limits: ReadingLimits) -> i
             from everytoken.corpus.reading.tables import count_arrow_rows, count_parquet_rows  # as in `_records`
 
             return (count_parquet_rows if form.kind == "parquet" else count_arrow_rows)(file, stream)
-        if form.kind == "txt":
+        if form.kind == "txt" or form.kind in TARS:
             return sum(1 for _ in _rows(file, stream, form, reading, limits, 0))
-        start, form, blocks = _text(file, stream, form, reading, limits)
+        start, form, blocks = _text(stream, form, reading.format is None and may_be_array(file.path), reading, limits)
         if form.kind in ("csv", "tsv"):
             return sum(1 for _ in delimited_rows(blocks, start, form.kind, limits.max_row_bytes))
         if form.kind == "jsonl":
@@ -228,10 +236,43 @@ def _records(
         from everytoken.corpus.reading.tables import arrow_rows, parquet_rows
 
         return (parquet_rows if form.kind == "parquet" else arrow_rows)(file, stream, reading, limits, first_row)
+    if form.kind in TARS:
+        return itertools.islice(_tar_rows(stream, form, reading, limits), first_row, None)
+    may_be = reading.format is None and may_be_array(file.path)
+    return _text_rows(file.path, stream, form, may_be, reading, limits, first_row)
+
+
+def _tar_rows(
+    stream: io.BufferedReader, form: Format, reading: Reading, limits: ReadingLimits
+) -> Iterator[Row | UnreadableRow]:
+    members = tar_members(decompressed(stream, form.compression, limits.zstd_window_log_max))
+    if form.kind == "webdataset":
+        renderer = reading.renderer
+        assert isinstance(renderer, DocumentRenderer | JoinedRenderer)  # see `format_of`
+        texts = (renderer.text_column,) if isinstance(renderer, DocumentRenderer) else renderer.text_columns
+        return sample_rows(members, SampleColumns(renderer.columns, texts, reading.encoding), limits)
+
+    def rows_of(member: TarMember, of_member: Format) -> Iterator[Row | UnreadableRow]:
+        may_be = of_member.kind == "objects" or may_be_array(member.name)
+        return _text_rows(member.name, member, of_member, may_be, reading, limits, 0)
+
+    return file_rows(members, rows_of)
+
+
+def _text_rows(
+    path: str,
+    stream: Readable,
+    form: Format,
+    may_be: bool,
+    reading: Reading,
+    limits: ReadingLimits,
+    first_row: int,
+) -> Iterator[Row | UnreadableRow]:
+    """Yield the rows of a file of text, or of a member that is one; ``may_be``: see `_text`."""
     if form.kind == "txt":
         data = as_utf8(decompressed(stream, form.compression, limits.zstd_window_log_max), reading.encoding)
-        return itertools.islice(_whole_text(file.path, data, limits), first_row, None)
-    start, form, blocks = _text(file, stream, form, reading, limits)
+        return itertools.islice(_whole_text(path, data, limits), first_row, None)
+    start, form, blocks = _text(stream, form, may_be, reading, limits)
     if form.kind in ("csv", "tsv"):
         return itertools.islice(delimited_rows(blocks, start, form.kind, limits.max_row_bytes), first_row, None)
     if form.kind == "jsonl":
@@ -242,14 +283,18 @@ def _records(
 
 
 def _text(
-    file: UpstreamFile, stream: io.BufferedReader, form: Format, reading: Reading, limits: ReadingLimits
+    stream: Readable, form: Format, may_be: bool, reading: Reading, limits: ReadingLimits
 ) -> tuple[int, Format, Iterator[bytes]]:
-    """Return the offset of the text after a BOM, its format by its first character, and its blocks."""
+    """Return the offset of the text after a BOM, its format, and its blocks.
+
+    Args:
+        may_be: whether it is an array when it begins as one.
+    """
     data = as_utf8(decompressed(stream, form.compression, limits.zstd_window_log_max), reading.encoding)
     start, blocks = text_blocks(data, f"{form.kind.upper()} text" if form.kind in ("csv", "tsv") else "JSON text")
-    if reading.format is None and may_be_array(file.path):
+    if may_be:
         first, blocks = first_character(blocks)
-        form = form._replace(kind="json" if first == b"[" else "jsonl")
+        form = form._replace(kind="json" if first == b"[" else form.kind)
     return start, form, blocks
 
 

@@ -23,7 +23,8 @@ class Reading(BaseModel):
         format: the format of every file of the source, or null to go by the name, see `formats.FORMAT_NAMES`. A file
             of ``txt`` is one row: its ``text`` is all that it holds, its ``id`` the path. ``objects`` are JSON objects
             one after the other, on one line or many: one object a file too. ``.json.gz`` (or another compression) has
-            JSON Lines, as Dolma's, or an array.
+            JSON Lines, as Dolma's, or an array. A ``.tar`` has files, or with ``webdataset`` records of several
+            members: see `members`.
         encoding: of the text, such as ``cp1252``; null for UTF-8. A file with a byte that it lacks is an error. Offsets
             of rows then count the bytes of the text as UTF-8.
     """
