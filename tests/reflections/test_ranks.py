@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -342,8 +343,9 @@ def test_a_second_submit_of_a_rank_refuses_and_cancel_ends_the_first(
     assert [rank.number for rank in started] == [0, 1, 2]
     until(tmp_path / "run", 3)
     states = [rank.state for rank in progress_of(tmp_path / "run").ranks]
-    assert states == ["running"] * 3
-    with pytest.raises(ReflectionError, match=r"3 ranks are being made: 00000 \(process [0-9]+\), .*\(cancel\)"):
+    assert states == ["running", "waiting", "waiting"]
+    told = r"3 ranks are being made: 00000 \(process [0-9]+\), .*reflections cancel\)"
+    with pytest.raises(ReflectionError, match=told):
         submit(plan(built, server), tmp_path / "run", at_once=1)
     with pytest.raises(ReflectionError, match="3 ranks are being made"):
         list_replies(tmp_path / "run")
@@ -351,9 +353,37 @@ def test_a_second_submit_of_a_rank_refuses_and_cancel_ends_the_first(
     assert not any(rank.is_running for rank in ranks_of(tmp_path / "run"))
     progress = progress_of(tmp_path / "run")
     assert {rank.state for rank in progress.ranks} == {"ended early"} and progress.seconds_left is None
+    assert {rank.error for rank in progress.ranks} == {"cancelled; submit resumes"}
     slowly(server, 0)
     submit(plan(built, server), tmp_path / "run", at_once=2, wait=True)
     assert sorted(lines(tmp_path / "run")) == list(range(ROWS))
+
+
+def test_a_rank_without_a_result_yet_says_what_it_asked_and_what_failed(
+    tmp_path: Path, built: Built, server: FaultServer
+) -> None:
+    server.script = lambda body, asked: (500, "busy") if asked % 2 else "no JSON at all"
+    root = tmp_path / "run"
+    submit(plan(built, server, generator={"first_pause_seconds": 0.5}), root, at_once=1, numbers=[0])
+    end = time.monotonic() + 120
+    while (told := progress_of(root).requests) is None or not told["failed_tries"] or not told["refused_replies"]:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    assert told["questions"] >= told["refused_replies"] and set(told["failed_tries"]) == {"server_error"}
+    assert sum(rank.done for rank in progress_of(root).ranks) == 0
+    cancel(root)
+
+
+def test_a_complete_run_shows_the_rate_that_a_plan_takes(tmp_path: Path, built: Built, server: FaultServer) -> None:
+    slowly(server, 0.02)
+    submit(plan(built, server), tmp_path / "run", at_once=0)
+    progress = progress_of(tmp_path / "run")
+    assert progress.seconds_left is None and progress.rows_per_second is None
+    for rank in progress.ranks:
+        began, ended = (json.loads(line)["ts"] for line in (tmp_path / "run" / rank.rank / "sessions.jsonl").open())
+        seconds = (datetime.fromisoformat(ended) - datetime.fromisoformat(began)).total_seconds()
+        assert rank.documents_per_second == pytest.approx(rank.rows / seconds)
+    assert progress.requests == {"questions": ROWS, "refused_replies": 0, "failed_tries": {}}
 
 
 def test_why_a_rank_ended_early_is_told(tmp_path: Path, built: Built, server: FaultServer) -> None:

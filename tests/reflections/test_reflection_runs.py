@@ -58,6 +58,10 @@ def test_a_job_generates_merges_and_exports(tmp_path: Path) -> None:
     env = ("--env", "test")
     refused = project.everytoken("reflections", "plan", *env)
     assert "canaries: drop would mask as many windows" in refused and "13,012 GPU-hours" in refused
+    assert "120 a reply, at most (max_tokens); give a measured number (--reply-tokens)" in refused
+    named = ("--run", "summaries", *env)
+    started = "everytoken reflections submit --run summaries --env test"
+    assert started in refused_by(project, "reflections", "status", *named)
     with fault_server() as server:
         given = f"reflection.generator.kind=openai,reflection.generator.endpoint={server.address}"
         given += ",reflection.generator.first_pause_seconds=0.01,reflection.rows_per_task=10"
@@ -70,9 +74,13 @@ def test_a_job_generates_merges_and_exports(tmp_path: Path) -> None:
             "reflections", "submit", *env, "--run", "reflections_test", "--params", given, "--wait", "--ranks", "0-1"
         )
     assert "ranks        2 complete, 1 not started" in submitted and "rows         20 of 28: 20 ok" in submitted
+    missing = refused_by(project, "reflections", "merge", *env, "--run", "reflections_test", "--params", given)
+    assert "everytoken reflections rerun --run reflections_test --env test" in missing
     status = json.loads(project.everytoken("reflections", "status", *env, "--json"))
     assert status["statuses"] == {"ok": 28} and status["states"] == {"complete": 3}
     assert status["ranks"][0]["generator"]["version"] == "0.9.1"
+    shown = project.everytoken("reflections", "status", *env)
+    assert re.search(r"rate         [0-9.]+ documents/s of a rank, as plan --rate takes it", shown)
     merged = project.everytoken("reflections", "merge", *env, "--params", given)
     assert merged.strip() == "28 rows: 28 with a point, 28 usable, 28 with a text in the first person"
     target = tmp_path / "sidecar.parquet"

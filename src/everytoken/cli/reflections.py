@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,10 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from everytoken.cli.project import given_parameters, project
+from everytoken.cli.project import cause_of, given_parameters, known_errors, project
 
 if TYPE_CHECKING:
     from everytoken.reflections.ranks import Forecast, GenerationPlan, RankFolder, RunProgress
+
+_COMMAND = re.compile(r"(everytoken reflections [a-z]+)( --run [^\s,).]+)?")
+_KEDRO_RUN = re.compile(r"kedro run(?! --env)")
 
 _RUN = click.option(
     "--run", "name", default="reflections", show_default=True, help="Name of the generation run, or an alias."
@@ -82,8 +86,29 @@ class _Project:
 
 @contextmanager
 def _opened(name: str, env: str | None, given: dict[str, Any] | None = None) -> Iterator[_Project]:
-    with project(env, given) as (context, catalog):
-        yield _Project(context, catalog, name)
+    """Give the project; the commands that its errors name get the options of this one."""
+    from kedro.io.core import DatasetError
+
+    from everytoken.configuration import missing_dataset
+
+    try:
+        with project(env, given) as (context, catalog):
+            yield _Project(context, catalog, name)
+    except click.ClickException as error:
+        error.message = _with_options(error.message, name, env)  # type: ignore[misc]
+        raise
+    except Exception as error:
+        if not isinstance(error, known_errors()):
+            raise
+        missing = missing_dataset(error, env) if isinstance(error, DatasetError) else None
+        raise click.ClickException(_with_options(missing or str(cause_of(error)), name, env)) from error
+
+
+def _with_options(message: str, name: str, env: str | None) -> str:
+    """Return a message whose commands have ``--run`` and ``--env``."""
+    option = "" if env is None else f" --env {env}"
+    told = _COMMAND.sub(lambda found: f"{found[1]}{found[2] or f' --run {name}'}{option}", message)
+    return _KEDRO_RUN.sub(f"kedro run{option}", told)
 
 
 @reflections.command("plan")
@@ -104,7 +129,8 @@ def plan_command(
         if not opened.catalog.exists(_annotated()):
             click.echo("\n".join(_without_stream(opened)))
             return
-        click.echo("\n".join(_forecast_lines(forecast(opened.plan()), rate, reply_tokens)))
+        lines = _forecast_lines(forecast(opened.plan()), rate, reply_tokens, _max_tokens(opened))
+        click.echo(_with_options("\n".join(lines), name, env))
 
 
 def _without_stream(opened: _Project) -> Iterator[str]:
@@ -121,7 +147,15 @@ def _without_stream(opened: _Project) -> Iterator[str]:
     yield "the annotated stream is not made: requests, tokens and canaries are not known"
 
 
-def _forecast_lines(found: Forecast, rate: float | None, reply_tokens: int | None) -> Iterator[str]:
+def _max_tokens(opened: _Project) -> int | None:
+    """Return how many tokens a reply may have; None where the context decides."""
+    most = opened.context.params["reflection"].generator.chosen_sampling.max_tokens
+    return most if isinstance(most, int) else None
+
+
+def _forecast_lines(
+    found: Forecast, rate: float | None, reply_tokens: int | None, max_tokens: int | None
+) -> Iterator[str]:
     from everytoken.reflections.ranks import PUBLISHED_GPU_HOURS, PUBLISHED_ROWS, PUBLISHED_TOKENS_OF_A_REPLY
 
     first, end = found.rows
@@ -130,8 +164,11 @@ def _forecast_lines(found: Forecast, rate: float | None, reply_tokens: int | Non
     yield f"ranks        {found.ranks:,}"
     yield f"requests     {found.requests:,}, if each reply is accepted at once"
     yield f"tokens in    about {found.input_tokens:,}, from {found.sampled:,} rows"
-    tokens = reply_tokens or PUBLISHED_TOKENS_OF_A_REPLY
-    origin = "as measured" if reply_tokens else "as published; --reply-tokens"
+    tokens, origin = PUBLISHED_TOKENS_OF_A_REPLY, "as published; give a measured number (--reply-tokens)"
+    if reply_tokens is not None:
+        tokens, origin = reply_tokens, "as measured"
+    elif max_tokens is not None and max_tokens < tokens:
+        tokens, origin = max_tokens, "at most (max_tokens); give a measured number (--reply-tokens)"
     yield f"tokens out   about {tokens * found.requests:,}: {tokens:,} a reply, {origin}"
     if rate is None:
         yield "hours        not known: give a measured rate (--rate), as `everytoken reflections status` shows it"
@@ -216,9 +253,15 @@ def _progress_lines(found: RunProgress) -> Iterator[str]:
         f"tokens       {tokens['generated_tokens'] / asked:,.0f} generated and {tokens['stored_tokens'] / asked:,.0f} "
         "stored a document (published: 4,400 and 101)"
     )
-    if (rate := told["rows_per_second"]) is not None:
+    if (requests := told["requests"]) is not None:
+        yield (
+            f"asked        {requests['questions']:,} questions by the last processes; replies refused: "
+            f"{requests['refused_replies']:,}; tries failed: {_listed(requests['failed_tries'])}"
+        )
+    if (rate := told["documents_per_second"]) is not None:
         left = told["seconds_left"]
-        yield f"rate         {rate:.2f} rows/s, {'-' if left is None else f'{left / 3600:,.2f}'} hours left"
+        until = "" if left is None else f"; {left / 3600:,.2f} hours left"
+        yield f"rate         {rate:.4g} documents/s of a rank, as plan --rate takes it{until}"
     makers = {json.dumps(rank["generator"], sort_keys=True): rank["generator"] for rank in told["ranks"]}
     for maker in makers.values():
         if maker is not None:
@@ -241,7 +284,9 @@ def cancel_command(name: str, env: str | None, ranks: str | None) -> None:
     from everytoken.reflections.ranks import cancel
 
     with _opened(name, env) as opened:
-        click.echo(f"{len(cancel(opened.root, _numbers(ranks))):,} ranks cancelled; submit resumes them")
+        count = len(cancel(opened.root, _numbers(ranks)))
+        told = f"{count:,} ranks cancelled; everytoken reflections submit resumes them"
+        click.echo(_with_options(told, name, env))
 
 
 @reflections.command("merge")
@@ -276,7 +321,8 @@ def export_command(sidecar: Path, names: tuple[str, ...], env: str | None) -> No
     from everytoken.tokens.streams import SIDECAR_FILE
 
     target = sidecar.absolute()
-    with project(env) as (_, catalog):
+    with _opened(names[0], env) as opened:
+        catalog = opened.catalog
         base = target if target.exists() else catalog.load(_annotated()).path(SIDECAR_FILE)
         columns = {name: (find_generation_run(name)[0], catalog.load(f"{name}_columns")) for name in names}
         rows = export_sidecar(base, columns, target)

@@ -180,7 +180,7 @@ def check_classifications(checked: CheckedRelease) -> str:
 
 
 def check_reflections(checked: CheckedRelease) -> str:
-    """There are none yet; where there are, their rows are counted."""
+    """Count the rows of the reflections that the release has."""
     files = sorted((checked.folder / "reflections").rglob("*.parquet"))
     return f"{sum(pq.read_metadata(file).num_rows for file in files):,} rows" if files else "none are made"
 

@@ -72,16 +72,17 @@ def require_complete(replies: Shards, allow_missing: bool) -> None:
     Raises:
         ReflectionError: one has none, and that is not allowed.
     """
+    folders = {Path(value["folder"]).name for value in replies.values}
     expected = sum(value["rows"][1] - value["rows"][0] for value in replies.values)
     got = sum(value["results"] for value in replies.values)
     if expected != got and not allow_missing:
-        raise ReflectionError(_missing(expected, got))
+        raise ReflectionError(_missing(expected, got, " ".join(folders)))
 
 
-def _missing(expected: int, got: int) -> str:
+def _missing(expected: int, got: int, run: str) -> str:
     return (
         f"Missing {expected - got} rows in results. Expected {expected}, got {got}. Ask for them again (everytoken "
-        "reflections rerun), or merge without them: reflection.allow_missing: true gives them empty texts"
+        f"reflections rerun --run {run}), or merge without them: reflection.allow_missing: true gives them empty texts"
     )
 
 
@@ -126,7 +127,7 @@ class _Merging:
         if lines.digest(failed) != digest:
             raise ReflectionError(_other_lines(self._rank, digest))
         if (got := int((lines.offsets >= 0).sum())) != self._rank.rows and not self._allow_missing:
-            raise ReflectionError(f"{self._rank.path}: {_missing(self._rank.rows, got)}")
+            raise ReflectionError(f"{self._rank.path}: {_missing(self._rank.rows, got, self._rank.root.name)}")
         pending: list[dict[str, Any]] = []
         for record in self._records(lines, failed):
             pending.append(record)

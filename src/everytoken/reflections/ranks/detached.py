@@ -43,6 +43,7 @@ def start_rank(work: RankWork, rank: RankFolder, at_once: int) -> subprocess.Pop
     rank.path.mkdir(parents=True, exist_ok=True)
     with locked(rank.path, wait=False) as lock, rank.log.open("ab") as log:
         rank.error.unlink(missing_ok=True)
+        rank.waiting.touch()
         process = subprocess.Popen(
             [sys.executable, "-m", __name__],
             stdin=subprocess.PIPE,
@@ -67,6 +68,7 @@ def run_here(work: RankWork, rank: RankFolder) -> None:
     rank.path.mkdir(parents=True, exist_ok=True)
     with locked(rank.path, wait=False):
         rank.error.unlink(missing_ok=True)
+        rank.waiting.unlink(missing_ok=True)
         work.run_rank(rank)
 
 
@@ -94,6 +96,7 @@ def _main() -> int:
     work, rank, at_once = pickle.load(sys.stdin.buffer)
     try:
         with _a_slot(rank.root, at_once):
+            rank.waiting.unlink(missing_ok=True)
             work.run_rank(rank)
     except Exception as error:
         traceback.print_exc()

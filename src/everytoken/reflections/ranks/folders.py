@@ -8,6 +8,7 @@
     00000/failures.jsonl   a line for each document that failed, after all attempts
     00000/sessions.jsonl   a line for each start and end of a process: what made the replies
     00000/log, 00000/pid   of the last process
+    00000/requests.json    questions so far, refused replies, and failed tries by kind
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ from typing import Any
 from everytoken.locks import locked
 from everytoken.shards import write_text
 
-REMEDY_OF_DAMAGE = "Restore it from a copy, or remove the rank's folder and its marker, and ask its rows again (submit)"
+REMEDY_OF_DAMAGE = (
+    "Restore it from a copy, or remove the rank's folder and its marker, and ask its rows again "
+    "(everytoken reflections submit)"
+)
 """What to do about a rank whose files are damaged."""
 
 
@@ -73,6 +77,16 @@ class RankFolder:
     def pid(self) -> Path:
         """Number of its last process."""
         return self.path / "pid"
+
+    @property
+    def waiting(self) -> Path:
+        """There while its process waits until fewer others work."""
+        return self.path / "waiting"
+
+    @property
+    def requests(self) -> Path:
+        """What its last process has asked so far, and what failed."""
+        return self.path / "requests.json"
 
     @property
     def error(self) -> Path:

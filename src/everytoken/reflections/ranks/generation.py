@@ -21,6 +21,7 @@ from everytoken.reflections.ranks.rank_loop import (
     ask_rows,
     complete_rank,
     end_session,
+    telling,
     write_session,
 )
 from everytoken.reflections.ranks.requests_of_rows import RowRequests
@@ -123,9 +124,10 @@ class GenerationPlan:
                 first_pause(generator),
             )
             try:
-                await ask_rows(sidecar_rows(self.sidecar, rank.first, rank.end, done), requests, writer)
+                async with telling(rank, requests):
+                    await ask_rows(sidecar_rows(self.sidecar, rank.first, rank.end, done), requests, writer)
             finally:
-                end_session(rank, opened)
+                end_session(rank, opened, len(done) + writer.added)
 
     def _sidecar_digest(self) -> str:
         return str(self.stream.ledger["files"][SIDECAR_FILE]["sha256"])

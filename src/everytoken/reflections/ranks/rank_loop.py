@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -15,8 +17,9 @@ from everytoken.reflections.ranks.contents import marker_of, read_content
 from everytoken.reflections.ranks.folders import RankFolder
 from everytoken.reflections.ranks.requests_of_rows import DocumentFailed, RowRequests, failure
 from everytoken.reflections.ranks.result_lines import LineFile
-from everytoken.shards import fsync_folder
+from everytoken.shards import fsync_folder, write_text
 
+_TOLD_EVERY = 2.0  # seconds
 _FAILED_IN_A_ROW = 100
 
 
@@ -27,10 +30,12 @@ class RankWriter:
     results: LineFile
     failures: LineFile
     in_a_row: int = 0
+    added: int = 0
 
     def add(self, line: dict[str, Any]) -> None:
         """Append a result."""
         self.results.add(line)
+        self.added += 1
         self.in_a_row = 0
 
     def fail(self, record: dict[str, Any]) -> None:
@@ -44,7 +49,7 @@ class RankWriter:
         if self.in_a_row >= _FAILED_IN_A_ROW:
             raise GeneratorError(
                 f"{_FAILED_IN_A_ROW} documents in a row failed, the last one (row {record['global_row_idx']:,}) with "
-                f"{record['error']}. Mend the cause, and submit the rank again: what is done is kept"
+                f"{record['error']}. Remove the cause, and submit the rank again: what is done is kept"
             )
 
 
@@ -90,14 +95,37 @@ async def _ask(row: SidecarRow, requests: RowRequests, writer: RankWriter) -> No
 
 def write_session(rank: RankFolder, event: str, **told: Any) -> None:
     """Append what a process of the rank says of itself and of its generator."""
-    now = datetime.now(UTC).isoformat(timespec="seconds")
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
     with LineFile(rank.sessions) as sessions:
         sessions.add({"event": event, "ts": now, "pid": os.getpid(), **told})
 
 
-def end_session(rank: RankFolder, generator: Generator) -> None:
-    """Append what the generator did."""
-    write_session(rank, "end", generator=generator.facts, failed_requests=dict(generator.failures))
+@asynccontextmanager
+async def telling(rank: RankFolder, requests: RowRequests) -> AsyncIterator[None]:
+    """Keep the file with what was asked so far up to date inside the block."""
+
+    async def keep() -> None:
+        while True:
+            _tell(rank, requests)
+            await asyncio.sleep(_TOLD_EVERY)
+
+    task = asyncio.create_task(keep())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        _tell(rank, requests)
+
+
+def _tell(rank: RankFolder, requests: RowRequests) -> None:
+    write_text(rank.requests, json.dumps(requests.so_far(), sort_keys=True) + "\n")
+
+
+def end_session(rank: RankFolder, generator: Generator, done: int) -> None:
+    """Append what the generator did; ``done`` rows of the rank have a result now."""
+    write_session(rank, "end", done=done, generator=generator.facts, failed_requests=dict(generator.failures))
 
 
 def complete_rank(rank: RankFolder) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -41,6 +42,7 @@ class RowRequests:
         count_tokens: of a text, with the tokenizer of the stream.
         max_attempts: of a document.
         first_pause: seconds, about, between the first two attempts.
+        counts: of ``questions`` and ``refused_replies`` so far.
     """
 
     builder: RequestBuilder
@@ -48,6 +50,12 @@ class RowRequests:
     count_tokens: Callable[[str], int]
     max_attempts: int
     first_pause: float
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def so_far(self) -> dict[str, Any]:
+        """Return questions, refused replies, and failed tries by kind, as plain JSON."""
+        failed = dict(sorted(self.generator.failures.items()))
+        return {"questions": 0, "refused_replies": 0, **self.counts, "failed_tries": failed}
 
     async def line(self, row: SidecarRow) -> dict[str, Any]:
         """Return the result line of a row.
@@ -62,14 +70,17 @@ class RowRequests:
         for attempt in range(self.max_attempts):
             is_last = attempt + 1 == self.max_attempts
             seed, reply = self.builder.request_seed(row, attempt), ""
+            self.counts["questions"] += 1
             try:
                 answer = await self.generator.ask(Question(request.messages, seed, request.required))
                 reply = answer.text
                 return self._with_reply(request, answer, attempt, seed)
             except BlankReply:
+                self.counts["refused_replies"] += 1
                 if is_last:
                     return self._blank(request, answer, attempt, seed)
             except (RefusedReply, RequestFailed) as error:
+                self.counts["refused_replies"] += isinstance(error, RefusedReply)
                 if isinstance(error, RequestFailed):
                     reply = error.reply
                     if error.kind == "connection":

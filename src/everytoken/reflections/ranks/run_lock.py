@@ -24,7 +24,9 @@ def read_run_config(root: Path) -> dict[str, Any]:
     try:
         found: dict[str, Any] = json.loads(path.read_bytes())
     except FileNotFoundError:
-        raise ReflectionError(f"{root} holds no run: it has no {RUN_CONFIG}. Start one: submit") from None
+        raise ReflectionError(
+            f"{root} holds no run: it has no {RUN_CONFIG}. Start one: everytoken reflections submit"
+        ) from None
     except ValueError as error:
         raise ReflectionError(f"{path} is damaged ({error}). Restore it from a copy: it says what was asked") from None
     return found

@@ -104,6 +104,9 @@ def cancel(root: Path, numbers: Collection[int] | None = None) -> list[RankFolde
             _signal(rank, signal.SIGKILL)
     while any(rank.is_running for rank in running):
         time.sleep(_LOOK)
+    for rank in running:
+        if rank.completion() is None and not rank.error.exists():
+            rank.error.write_text("cancelled; submit resumes\n", encoding="utf-8")
     return running
 
 
@@ -116,8 +119,8 @@ def require_idle(ranks: Iterable[RankFolder]) -> None:
     if running := [rank for rank in ranks if rank.is_running]:
         told = ", ".join(f"{rank.name} (process {_pid(rank)})" for rank in running[:5])
         raise ReflectionError(
-            f"{running[0].root}: {len(running)} ranks are being made: {told}. Wait for them (status), or end them "
-            "(cancel)"
+            f"{running[0].root}: {len(running)} ranks are being made: {told}. Wait for them (everytoken reflections "
+            "status), or end them (everytoken reflections cancel)"
         )
 
 
