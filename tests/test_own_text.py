@@ -36,10 +36,10 @@ def test_a_folder_of_texts_is_a_whole_source(tmp_path: Path) -> None:
     by_file = {(row["shard_index"], row["row"]): (row["id"], row["text"]) for row in found}
     assert {row["source"] for row in found} == {"mine"}
     assert by_file == {
-        (0, 0): (None, texts["a.txt"]),
+        (0, 0): ("a.txt", texts["a.txt"]),
         **{(1, i): (str(i), row["text"]) for i, row in enumerate(rows)},
         (1, 3): (None, "without an id " * 4),
-        (2, 0): (None, texts["letters/b.txt"]),
+        (2, 0): ("letters/b.txt", texts["letters/b.txt"]),
     }
     (root / "notes.doc").write_bytes(b"of another program")
     output = project.kedro("run", "--env", "mine", "--pipelines", "ingestion", expect=1)

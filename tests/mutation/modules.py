@@ -30,7 +30,12 @@ MODULES: dict[str, list[str]] = {
     "corpus/reading/records.py": ["tests/corpus/reading/test_records.py", "tests/corpus/reading/test_bad_input.py"],
     "corpus/reading/tables.py": ["tests/corpus/reading/test_tables.py"],
     "corpus/reading/lines.py": ["tests/corpus/reading/test_readers.py", "tests/text_to_stream/test_texts.py"],
-    "corpus/reading/readers.py": ["tests/corpus/reading/test_readers.py", "tests/text_to_stream/test_texts.py"],
+    "corpus/reading/readers.py": [
+        "tests/corpus/reading/test_readers.py",
+        "tests/corpus/reading/test_file_formats.py",
+        "tests/corpus/reading/test_plain_text.py",
+        "tests/text_to_stream/test_texts.py",
+    ],
     "corpus/reading/archives.py": ["tests/corpus/reading/test_archives.py"],
     "corpus/rendering/chats.py": ["tests/corpus/rendering/test_chats.py", "tests/corpus/rendering/test_meanings.py"],
     "corpus/rendering/meanings.py": [

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from everytoken.system_errors import explained
+from everytoken.system_errors import SystemTrouble, explained
 
 
 @contextmanager
@@ -72,7 +72,7 @@ def failure_of_a_run(error: Exception, options: dict[str, Any]) -> tuple[int, st
         return 2, told
     if (told := explained(error)) is not None:
         return 1, told
-    return 1, str(cause_of(error)) if isinstance(error, known_errors()) else unexpected(error)
+    return 1, str(cause_of(error)) if isinstance(error, (SystemTrouble, *known_errors())) else unexpected(error)
 
 
 def _raw_parameters(options: dict[str, Any]) -> dict[str, Any]:
