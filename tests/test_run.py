@@ -85,6 +85,17 @@ class Project:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
+    def notebook(self, name: str) -> str:
+        """Run a notebook as a reader does; return all that its cells show."""
+        import nbformat
+        from nbclient import NotebookClient
+
+        notebook = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
+        assert all(not cell.get("outputs") for cell in notebook.cells), "commit it without outputs"
+        where = {"metadata": {"path": str(self.folder)}}
+        NotebookClient(notebook, timeout=600, startup_timeout=600, resources=where).execute()
+        return "".join(str(cell.get("outputs")) for cell in notebook.cells)
+
     def use_engine(self, engine: str) -> None:
         settings = self.folder / "conf/test/globals.yml"
         settings.write_text(settings.read_text().replace("{kind: inline}", engine))
@@ -680,19 +691,11 @@ def test_kedro_viz_builds(project: Project, files: dict[str, bytes]) -> None:
 
 @pytest.mark.sensitive
 def test_the_notebook_runs(project: Project, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
-    import nbformat
-    from nbclient import NotebookClient
-
     monkeypatch.setenv("KEDRO_ENV", "test")
-    paths = {path.name: path for path in (ROOT / "notebooks").glob("*.ipynb")}
+    names = {path.name for path in (ROOT / "notebooks").glob("*.ipynb")}
     tested_elsewhere = {"reflections.ipynb", "mamba.ipynb", "chat_model.ipynb"}  # in tests/reflections and tests/models
-    assert paths.keys() == {"what_a_run_left.ipynb", *tested_elsewhere}
-    for path in [paths["what_a_run_left.ipynb"]]:
-        notebook = nbformat.read(path, as_version=4)
-        assert all(not cell.get("outputs") for cell in notebook.cells), f"{path.name}: commit it without outputs"
-        NotebookClient(
-            notebook, timeout=600, startup_timeout=600, resources={"metadata": {"path": str(project.folder)}}
-        ).execute()
+    assert names == {"what_a_run_left.ipynb", *tested_elsewhere}
+    project.notebook("what_a_run_left")
 
 
 def test_the_python_of_the_guide_runs(project: Project, files: dict[str, bytes]) -> None:

@@ -31,6 +31,7 @@ from everytoken.reflections.ranks import (
     sidecar_rows,
     submit,
 )
+from everytoken.reflections.ranks.folders import RankFolder
 from everytoken.seeds import python_random
 from everytoken.shards import Artifact, Inline, Store, file_sha256
 from tests.reflections.fault_server import GOOD, FaultServer, fault_server, good_reply
@@ -435,3 +436,12 @@ def test_processes_of_a_run_leave_nothing_running(tmp_path: Path, built: Built, 
     submit(plan(built, server), tmp_path / "run", at_once=2, wait=True)
     told = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
     assert str(tmp_path) not in told
+
+
+def test_counts_that_cannot_be_written_end_no_rank(
+    tmp_path: Path, built: Built, server: FaultServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RankFolder, "requests", property(lambda rank: rank.results / "below a file"))
+    root = tmp_path / "run"
+    submit(plan(built, server), root, at_once=0)
+    assert [rank.state for rank in progress_of(root).ranks] == ["complete"] * 3

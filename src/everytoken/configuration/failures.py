@@ -66,12 +66,12 @@ def parameters_in_words(parameters: Mapping[str, Any]) -> str:
         try:
             classes[group].model_validate(parameters[group])
         except ValidationError as error:
-            told += faults(group, classes[group], error)
+            told += _faults(group, classes[group], error)
     more = [f"and {len(told) - _MOST_FAULTS} more parameters"] if len(told) > _MOST_FAULTS else []
     return "\n".join([*told[:_MOST_FAULTS], *more])
 
 
-def faults(group: str, model: type[BaseModel], error: ValidationError) -> list[str]:
+def _faults(group: str, model: type[BaseModel], error: ValidationError) -> list[str]:
     """Return the faults of a group of parameters: the place of each, what was given, and why that is wrong."""
     told = []
     for one in error.errors(include_url=False, include_context=False):
@@ -161,7 +161,8 @@ def unexpected(error: BaseException) -> str:
     if ours:
         file = Path(ours[-1].filename).relative_to(_PACKAGE.parent)
         where = f"\n  raised from {file.as_posix()}, line {ours[-1].lineno}, in {ours[-1].name}"
-    return f"{type(error).__name__}: {error}{where}\n  --traceback shows all of it; the run in MLflow has it too"
+    more = "--traceback shows all of it; of a run that is recorded, traceback.txt in MLflow too"
+    return f"{type(error).__name__}: {error}{where}\n  {more}"
 
 
 def few_lines(told: str) -> str:

@@ -24,6 +24,7 @@ from backports import zstd
 from pydantic import ValidationError
 
 from everytoken.corpus.errors import CorpusError
+from everytoken.corpus.reading import members
 from everytoken.corpus.reading.lines import Row
 from everytoken.corpus.reading.rows import ReadingLimits
 from everytoken.corpus.rendering.renderers import RENDERERS
@@ -365,6 +366,22 @@ def strings_of(module: Path) -> list[str]:
     documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     constants = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in documentation]
     return [node.value for node in constants if isinstance(node.value, str)]
+
+
+@pytest.mark.parametrize("how", [{}, SAMPLES], ids=["tar", "webdataset"])
+def test_an_archive_of_more_names_than_are_held_is_divided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: dict[str, Any]
+) -> None:
+    files = [(f"{k}.txt", b"text") for k in range(3)]
+    whole = file_at(tmp_path / "x.tar", tar(*files))
+    monkeypatch.setattr(members, "MAX_MEMBERS", 3)
+    assert len(read(whole, **how)) == 3
+    monkeypatch.setattr(members, "MAX_MEMBERS", 2)
+    with pytest.raises(CorpusError, match="it has over 2 names of members") as refused:
+        read(whole, **how)
+    assert "Divide the archive, or unpack it and read the folder." in str(refused.value)
+    parts = [file_at(tmp_path / f"{k}.tar", tar(*half)) for k, half in enumerate((files[:2], files[2:]))]
+    assert [len(read(part, **how)) for part in parts] == [2, 1]
 
 
 def test_every_remedy_has_a_test() -> None:

@@ -87,7 +87,7 @@ def test_what_is_not_trained_is_in_the_text_and_in_no_span() -> None:
         (chat({}, tools='[{"name": "f", "name": "g"}]'), "is no JSON with distinct keys"),
         (chat({}, tools="[" * 100_000), "is no JSON with distinct keys"),
         (chat({}, tools=["f"]), "'tools' of the record is list, expected a list of objects"),
-        (chat({}, tools=[{"name": "f"}], functions=[{"name": "f"}]), "'tools' of the record is beside 'functions'"),
+        (chat({}, tools=[{"name": "f"}], functions=[{"name": "f"}]), "'tools' of the record is given with 'functions'"),
         (chat({"tools": [{"name": "f"}]}), "'tools' of messages[1] is of role assistant, expected system"),
         (chat({}, chosen=[{"role": "assistant", "content": "x"}]), "'chosen' of the record is list"),
         ({"messages": [{"role": "user", "content": "x", "weight": 1}]}, "trains role user"),
@@ -138,7 +138,7 @@ def test_tools_are_of_the_system_turn_that_is_there_or_of_a_new_one() -> None:
     )
     own = {"messages": [{"role": "system", "content": "Be.", "functions": tools}, *chat({})["messages"]]}
     assert read_chat(own, "messages")[0] == Turn("system", "Be.", tools=written)
-    assert "beside tools of its system turn" in refusal({**own, "tools": tools})
+    assert "with tools of its system turn" in refusal({**own, "tools": tools})
 
 
 def test_history_and_reasoning_of_a_pair_become_turns() -> None:
@@ -165,7 +165,7 @@ def test_of_a_preference_only_the_chosen_answer_is_trained() -> None:
     ]
     alpaca = {"instruction": "Hi", "chosen": "Hello", "rejected": "No"}
     assert read_chat(alpaca, "alpaca")[-1] == Turn("assistant", "Hello")
-    assert "'chosen' of the record is beside 'output'" in refusal({**alpaca, "output": "x"}, "alpaca")
+    assert "'chosen' of the record is given with 'output'" in refusal({**alpaca, "output": "x"}, "alpaca")
 
 
 def test_a_prompt_before_a_completion_or_a_choice_is_read_and_not_trained() -> None:

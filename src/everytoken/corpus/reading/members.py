@@ -7,7 +7,7 @@ other. The rest of the name is the column, as in `webdataset`: ``a/7.json`` and 
 ``{"__key__": "a/7", "json": ..., "txt": "..."}``. A column that the renderer looks at is read, as JSON when its name
 ends in ``json`` and else as text; the others are passed over, as those of a table are.
 
-Names are held to find one that is there twice.
+Names, or keys, are held to find one that is there twice, so an archive has at most `MAX_MEMBERS` of them.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from everytoken.corpus.reading.rows import ReadingLimits
 from everytoken.corpus.reading.tars import DamagedArchive, TarMember
 
 KEY = "__key__"
+MAX_MEMBERS = 1_000_000  # about 150 MB of names
 _ONCE = "the archive has a member of this name before"
 _SORT = "members of one record follow each other, and this key was there before: sort them by name"
 
@@ -59,7 +60,7 @@ def file_rows(
             yield _aside(number, member, "duplicate_key", _ONCE)
             number += 1
             continue
-        names.add(member.name)
+        _hold(names, member.name)
         if form is None:
             yield _aside(number, member, OTHER_MEMBER, _why_not(member))
             number += 1
@@ -74,6 +75,13 @@ def file_rows(
                 number += 1
         except DamagedFile as error:
             raise _named(member, error) from None
+
+
+def _hold(names: set[str], name: str) -> None:
+    names.add(name)
+    if len(names) > MAX_MEMBERS:
+        reason = f"it has over {MAX_MEMBERS:,} names of members, which are held to find one that is there twice"
+        raise DamagedArchive(reason, "Divide the archive, or unpack it and read the folder.")
 
 
 def _why_not(member: TarMember) -> str:
@@ -129,7 +137,7 @@ def sample_rows(
             sample = _Sample(key, member.offset, columns, limits)
             if key in keys:
                 sample.fail("duplicate_key", _of_member(member, _SORT))
-            keys.add(key)
+            _hold(keys, key)
         sample.add(name, member)
     if sample is not None:
         yield sample.row(number)

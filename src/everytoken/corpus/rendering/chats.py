@@ -79,7 +79,7 @@ def turns_of_alpaca(record: Mapping[str, Any]) -> list[Turn]:
     answer = "output"
     if says_something(record.get("chosen")):
         if says_something(record.get("output")):
-            raise not_honoured("chosen", "the record", "is beside 'output': expected one answer")
+            raise not_honoured("chosen", "the record", "is given with 'output': expected one answer")
         answer = "chosen"
     return _pair(record, _with_context(record, "instruction", "input"), answer)
 
@@ -269,5 +269,5 @@ def _with_tools(turns: list[Turn], tools: tuple[str, ...]) -> list[Turn]:
     if not turns or turns[0].role != "system":
         return [Turn("system", "", tools=tools), *turns]
     if turns[0].tools:
-        raise not_honoured("tools", "the record", "is beside tools of its system turn: expected one list of tools")
+        raise not_honoured("tools", "the record", "is given with tools of its system turn: expected one list of tools")
     return [turns[0]._replace(tools=tools), *turns[1:]]

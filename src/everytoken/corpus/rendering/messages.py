@@ -92,7 +92,7 @@ def definitions_of(keys: Mapping[str, Any], where: str) -> tuple[str, ...]:
         return ()
     name, value = given[0], keys[given[0]]
     if len(given) > 1:
-        raise not_honoured(name, where, f"is beside {given[1]!r}: expected one list of tools")
+        raise not_honoured(name, where, f"is given with {given[1]!r}: expected one list of tools")
     if isinstance(value, str):
         try:
             value = json.loads(value, object_pairs_hook=_distinct)
@@ -145,5 +145,5 @@ def _text_of(part: Mapping[str, Any], kind: str, where: str) -> str:
     """Return the text of a part: under its type, or under ``value`` as LLaMA-Factory has it, or under ``text``."""
     names = [name for name in dict.fromkeys((kind, "value", "text")) if part.get(name) is not None]
     if len(names) > 1:
-        raise not_honoured(names[1], where, f"is beside {names[0]!r}", "Expected one text in a part")
+        raise not_honoured(names[1], where, f"is given with {names[0]!r}", "Expected one text in a part")
     return string_of(part, names[0] if names else "text", where)

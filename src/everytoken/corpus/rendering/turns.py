@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 from everytoken.corpus.errors import BadRow
 from everytoken.shards import canonical_json
 
+_T = TypeVar("_T")
 Role = Literal["system", "user", "assistant", "tool"]
 ROLES: tuple[Role, ...] = get_args(Role)
 
@@ -40,10 +41,7 @@ def string_of(record: Mapping[str, Any], name: str, of: str = "the record") -> s
     Raises:
         BadRow: the field is missing, or of another type.
     """
-    value = record.get(name)
-    if not isinstance(value, str):
-        raise _missing(record, name, of) if name not in record else _of_type(name, of, value, "a string")
-    return value
+    return _of_type(record, name, of, str, "a string")
 
 
 def list_of(record: Mapping[str, Any], name: str, of: str = "the record") -> list[Any]:
@@ -52,10 +50,7 @@ def list_of(record: Mapping[str, Any], name: str, of: str = "the record") -> lis
     Raises:
         BadRow: the field is missing, or of another type.
     """
-    value = record.get(name)
-    if not isinstance(value, list):
-        raise _missing(record, name, of) if name not in record else _of_type(name, of, value, "a list")
-    return value
+    return _of_type(record, name, of, list, "a list")
 
 
 def objects_of(record: Mapping[str, Any], name: str, of: str = "the record") -> list[tuple[str, Mapping[str, Any]]]:
@@ -101,9 +96,10 @@ def type_found(value: Any) -> str:
     return "null" if value is None else type(value).__name__
 
 
-def _missing(record: Mapping[str, Any], name: str, of: str) -> BadRow:
-    return BadRow("cannot_render", f"{of} has no {name!r}; its fields are {sorted(record)[:20]}")
-
-
-def _of_type(name: str, of: str, value: Any, expected: str) -> BadRow:
-    return BadRow("cannot_render", f"{name!r} of {of} is {type_found(value)}, expected {expected}")
+def _of_type(record: Mapping[str, Any], name: str, of: str, kind: type[_T], expected: str) -> _T:
+    if name not in record:
+        raise BadRow("cannot_render", f"{of} has no {name!r}; its fields are {sorted(record)[:20]}")
+    value = record[name]
+    if not isinstance(value, kind):
+        raise BadRow("cannot_render", f"{name!r} of {of} is {type_found(value)}, expected {expected}")
+    return value

@@ -47,7 +47,7 @@ def selection_table(
     """Return what became of the rows of each source, an entry a source and one of all: a flat table.
 
     ``rows_read = kept + (set aside by each reason)`` in every entry; a reason is a column when any row has it. With a
-    mixture the columns of `mixture_table` follow, intended beside realised. With ``unread_keys``, see
+    mixture the columns of `mixture_table` follow, what was intended and what came out. With ``unread_keys``, see
     `unread_by_source`, the columns ``keys_passed_over``, ``keys_unknown`` and ``keys_ignored`` count values of keys.
     """
     keys = {source: _keys(by_reason) for source, by_reason in (unread_keys or {}).items()}

@@ -187,7 +187,7 @@ def _seconds(start: str, end: datetime) -> float:
 def _requests(rank: RankFolder) -> dict[str, Any] | None:
     try:
         found: dict[str, Any] = json.loads(rank.requests.read_bytes())
-    except (FileNotFoundError, ValueError):
+    except (OSError, ValueError):
         return None
     return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
@@ -18,6 +19,8 @@ from everytoken.reflections.ranks.folders import RankFolder
 from everytoken.reflections.ranks.requests_of_rows import DocumentFailed, RowRequests, failure
 from everytoken.reflections.ranks.result_lines import LineFile
 from everytoken.shards import fsync_folder, write_text
+
+logger = logging.getLogger(__name__)
 
 _TOLD_EVERY = 2.0  # seconds
 _FAILED_IN_A_ROW = 100
@@ -120,7 +123,11 @@ async def telling(rank: RankFolder, requests: RowRequests) -> AsyncIterator[None
 
 
 def _tell(rank: RankFolder, requests: RowRequests) -> None:
-    write_text(rank.requests, json.dumps(requests.so_far(), sort_keys=True) + "\n")
+    """Write the counts; a disk that does not take them ends no rank."""
+    try:
+        write_text(rank.requests, json.dumps(requests.so_far(), sort_keys=True) + "\n")
+    except OSError as error:
+        logger.warning("rank %s: what was asked so far is not shown (%s)", rank.name, error)
 
 
 def end_session(rank: RankFolder, generator: Generator, done: int) -> None:

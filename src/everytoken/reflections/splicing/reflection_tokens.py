@@ -23,7 +23,7 @@ class EncodedReflections:
     Attributes:
         ids: of each, marker included; None: the text has no token.
         uncut: ids without the budget, marker included, int64 (n,).
-        is_cut: whether the text goes on behind the budget, bool (n,).
+        is_cut: whether the text is longer than the budget, bool (n,).
         is_lossy: whether the vocabulary cannot write some of its bytes, bool (n,).
     """
 
