@@ -66,6 +66,6 @@ class PartsFailed(ShardsError):
         super().__init__(
             f"{store}: {len(failures)} of {total} parts failed, the other {total - len(failures)} are done and kept.\n"
             + "\n".join(lines)
-            + f"\nTracebacks are in {store}/.making/*.error.txt. Mend the cause and run the same command again: "
+            + f"\nTracebacks are in {store}/.making/*.error.txt. Remove the cause and run the same command again: "
             "only the missing parts are made."
         )
