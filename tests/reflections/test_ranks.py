@@ -445,3 +445,14 @@ def test_counts_that_cannot_be_written_end_no_rank(
     root = tmp_path / "run"
     submit(plan(built, server), root, at_once=0)
     assert [rank.state for rank in progress_of(root).ranks] == ["complete"] * 3
+
+
+def test_a_rank_that_was_killed_in_the_process_of_its_run_has_begun(
+    tmp_path: Path, built: Built, server: FaultServer
+) -> None:
+    submit(plan(built, server), tmp_path / "run", at_once=0)
+    (marker,) = (tmp_path / "run" / "completions").glob("00001")
+    marker.unlink()
+    state = {rank.rank: (rank.state, rank.error) for rank in progress_of(tmp_path / "run").ranks}
+    assert state["00000"] == ("complete", None)
+    assert state["00001"] == ("ended early", "its process was killed")

@@ -146,7 +146,7 @@ def _state(rank: RankFolder, is_complete: bool) -> State:
         return "waiting" if rank.waiting.exists() else "running"
     if is_complete:
         return "complete"
-    return "ended early" if rank.pid.exists() else "not started"
+    return "ended early" if rank.sessions.exists() or rank.pid.exists() else "not started"
 
 
 def _rate(sessions: list[dict[str, Any]], done: int) -> float | None:

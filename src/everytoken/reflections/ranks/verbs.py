@@ -155,7 +155,7 @@ def why_ended(rank: RankFolder) -> str:
     """Return why the last process of a rank ended early; of one that was killed, where its log is."""
     with suppress(FileNotFoundError):
         return rank.error.read_text(encoding="utf-8").strip()
-    return f"its process was killed; its log is {rank.log}"
+    return "its process was killed" + (f"; its log is {rank.log}" if rank.log.exists() else "")
 
 
 def _pid(rank: RankFolder) -> str:
