@@ -307,6 +307,7 @@ class ArchiveTokenizer(_TokenizerClaims):
         return self.url if self.url is not None else (str(self.project), str(self.version))
 
 
+LongDocuments = Literal["cut", "split"]
 TokenizerParameters = TrainedTokenizer | GivenTokenizer | HubTokenizer | ArchiveTokenizer
 _TOKENIZERS: dict[str, type[BaseModel]] = {
     "train": TrainedTokenizer,
@@ -336,6 +337,8 @@ class TokenizationParameters(_Parameters):
     ``fetched``: folder for the file of a tokenizer on the hub, and for archives.
     ``seed``: of the order of documents in parts, of windows and of annotated documents. ``seq_length``: predictions
     of a window, which holds ``seq_length + 1`` tokens. ``reflection_budget``: tokens kept free in annotated windows.
+    ``long_documents``: documents of the compact stream that have more than ``seq_length`` tokens are ``cut`` there, or
+    ``split``: all of their tokens follow each other, and each window holds a piece.
     ``special_tokens_in_text``: a special token that a text spells is encoded as plain text (``literal``), becomes the
     token (``control``), or stops the run (``error``). ``max_lossy_share``: share of a part's documents that may lose
     text. ``engine``: ``fastest`` of those that are proven equal, or the name of one; changes time, never a byte.
@@ -349,6 +352,7 @@ class TokenizationParameters(_Parameters):
     eos_token: str
     seq_length: PositiveInt
     reflection_budget: NonNegativeInt
+    long_documents: LongDocuments = "cut"
     special_tokens_in_text: SpecialTokens = "literal"
     max_lossy_share: float = Field(ge=0, le=1)
     engine: EngineName = "fastest"
@@ -414,6 +418,11 @@ class TokenizationParameters(_Parameters):
     def max_annotated_tokens(self) -> int:
         """Tokens of an annotated document with its EOS: what the reflection budget leaves of ``seq_length``."""
         return self.seq_length - self.reflection_budget
+
+    @property
+    def max_compact_tokens(self) -> int | None:
+        """Tokens of a document of the compact stream with its EOS at most; None: as many as it has."""
+        return self.seq_length if self.long_documents == "cut" else None
 
 
 class TrainingParameters(_Parameters):

@@ -88,10 +88,12 @@ def _tokens(tokenization: TokenizationParameters, groups: Mapping[str, Any]) -> 
     chosen = tokenization.tokenizer
     yield "tokenizer", f"{_tokenizer(chosen, tokenization.eos_token)}"
     if "packing" not in groups or "annotation" in groups:
-        cut = (
-            f", annotated documents of at most {tokenization.max_annotated_tokens:,}" if "annotation" in groups else ""
+        cap = tokenization.max_compact_tokens
+        compact = "long documents are split" if cap is None else f"documents are cut to {cap:,} tokens"
+        annotated = (
+            f", annotated ones cut to {tokenization.max_annotated_tokens:,} tokens" if "annotation" in groups else ""
         )
-        yield "windows", f"{tokenization.seq_length:,} predictions{cut}"
+        yield "windows", f"{tokenization.seq_length:,} predictions; {compact}{annotated}"
 
 
 def _tokenizer(chosen: TokenizerParameters, eos_token: str) -> str:

@@ -352,6 +352,8 @@ def _columns(schema: pa.Schema, meaning: Mapping[str, str]) -> str:
 def _streams(streams: Mapping[str, Mapping[str, Any]], tokenization: Mapping[str, Any]) -> str:
     length = tokenization["seq_length"]
     annotated = length - tokenization["reflection_budget"]
+    is_split = tokenization.get("long_documents") == "split"
+    compact = "each whole, with its EOS" if is_split else f"each cut at {length:,} tokens with its EOS"
     lines = []
     for name, stream in streams.items():
         statistics = stream["statistics"]
@@ -364,7 +366,7 @@ def _streams(streams: Mapping[str, Mapping[str, Any]], tokenization: Mapping[str
         + "\n\n`verification/streams.json` has size and SHA-256 of every file; beside it are the indexes, the lengths "
         "of the documents, and a CRC-32 of each window.\n\n"
         f"seq_length is {length:,}: a window has {length + 1:,} tokens, the last of which is only predicted. compact: "
-        f"documents one after the other, each cut at {length:,} tokens with its EOS, windows without padding. "
+        f"documents one after the other, {compact}, windows without padding. "
         f"annotated: one document a window, cut at {annotated:,} tokens with its EOS, the rest is padding."
     )
 

@@ -120,11 +120,13 @@ class _PartCheck:
             "an address in a file of the plan": ~_are_of_plan(batch, self._shards) | (column_values(batch, "row") < 0),
             "id_type where there is an id": has_id & ~has_type,
         }
-        if self._longest is None:
+        if self.split == "held_out":
             wrong["no token_length: nothing of it is encoded"] = length.is_valid().to_numpy(zero_copy_only=False)
         else:
             tokens = length.fill_null(-1).to_numpy(zero_copy_only=False)
-            wrong[f"a token_length from 0 to {self._longest:,}"] = (tokens < 0) | (tokens > self._longest)
+            allowed = "of at least 0" if self._longest is None else f"from 0 to {self._longest:,}"
+            most = np.iinfo(np.int32).max if self._longest is None else self._longest
+            wrong[f"a token_length {allowed}"] = (tokens < 0) | (tokens > most)
         require_rule(wrong, lambda i: f"{part.path} row {first + i:,} ({shown_row(batch.slice(i, 1).to_pylist()[0])})")
 
 
