@@ -28,7 +28,7 @@ from everytoken.provenance.exposure.unused_documents import unused_at
 from everytoken.provenance.indexes.document_numbers import DocumentPlace
 from everytoken.provenance.indexes.stream_index import MadeStream, index_padded_stream
 from everytoken.provenance.lookup.dataset_locations import Places
-from everytoken.provenance.lookup.document_records import DocumentRecords, StoreRow, planned_shards
+from everytoken.provenance.lookup.document_records import DocumentRecords, StoreRow, planned_parts
 from everytoken.provenance.lookup.recorded_runs import recorded_run
 from everytoken.provenance.lookup.runs import OpenRun, Run, describe_run, find_run, open_run
 from everytoken.provenance.lookup.stream_documents import documents_of, index_of_stream
@@ -226,7 +226,7 @@ def test_a_damaged_shard_plan_is_named_with_its_remedy(made: TracedJob) -> None:
             with pytest.raises(
                 ProvenanceError, match=r"shard_plan\.json is no shard plan .* Run the pipeline ingestion"
             ):
-                planned_shards(made.records.places)
+                planned_parts(made.records.places)
     finally:
         path.write_bytes(content)
 

@@ -6,10 +6,11 @@ import pandas as pd
 from plotly.graph_objects import Figure
 
 from everytoken.address import ADDRESS_COLUMNS
+from everytoken.contract import plan_given_tokenizer
 from everytoken.corpus import NOTHING_EXPECTED, ExpectParameters, add_statistics
 from everytoken.corpus.sampling import EstimatedTokens, SubsamplingParameters
 from everytoken.parameters import IngestionParameters, TokenizationParameters, TrainedTokenizer
-from everytoken.pipelines.tokenization.plans import check_claims, plan_certificate, plan_given_tokenizer
+from everytoken.pipelines.tokenization.plans import check_claims, plan_certificate
 from everytoken.shards import Artifact, Shards, plan_artifact
 from everytoken.tokens.encoding import (
     cut_lines,
