@@ -49,6 +49,8 @@ def audit_scores(
         raise click.UsageError("--labels reports on an audit that is drawn already: --seed and --per-class do nothing")
     out, labels = (None if path is None else path.resolve() for path in (out, labels))  # of the folder one is in
     with project(env) as (context, catalog):
+        if context.params["annotation"].scorer.kind == "none":
+            raise click.ClickException("nothing is scored here (annotation.scorer.kind is none): choose a scorer first")
         folder = out or (Path(context.config_loader["globals"]["data"]) / "08_reporting" / "score_audit").resolve()
         try:
             if labels is not None:
