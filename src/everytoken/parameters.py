@@ -51,6 +51,7 @@ from everytoken.training import (
     DistributionParameters,
     OptimisationParameters,
     PromptParameters,
+    SampleParameters,
 )
 
 __all__ = [
@@ -487,10 +488,12 @@ class PretrainingParameters(_Parameters):
 
 
 class EvaluationParameters(_Parameters):
-    """Bits per byte on held-out documents, and samples."""
+    """Bits per byte on held-out documents, and samples: what the model writes after the prompts of ``generation``, or,
+    where it has none, after the beginnings of held-out documents.
+    """
 
     held_out: BitsPerByteParameters
-    generation: PromptParameters
+    generation: SampleParameters
 
 
 class FinetuningParameters(_Parameters):

@@ -120,6 +120,11 @@ def test_parameters_of_two_pipelines_are_compared() -> None:
         (changed(chat, "evaluation", generation__max_new_tokens=128), of_chat, "the model reads 128 tokens"),
         (changed(chat, "finetuning", chats__context_tokens=128), of_chat, "repeat fewer"),
         (changed(chat, "subsampling", held_out_share=0), of_chat, "training.optimisation.held_out looks at held-out"),
+        (
+            changed(changed(chat, "evaluation", generation__prompts=None), "subsampling", held_out_share=0),
+            of_chat,
+            "give prompts, or hold some out",
+        ),
         (changed(chat, "subsampling", held_out_share=0), of_chat, "finetuning.optimisation.held_out to null"),
         (
             changed(corpus, "annotation", scorer={"kind": "none"}),

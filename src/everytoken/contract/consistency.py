@@ -189,6 +189,11 @@ def _lengths(tokenization: TokenizationParameters, groups: Mapping[str, Any]) ->
 def _held_out(subsampling: SubsamplingParameters, groups: Mapping[str, Any]) -> Iterator[str]:
     if subsampling.held_out_share:
         return
+    if "evaluation" in groups and groups["evaluation"].generation.prompts is None:
+        yield (
+            "evaluation.generation names no prompts, which are then the beginnings of held-out documents, and "
+            "subsampling.held_out_share is 0: give prompts, or hold some out"
+        )
     for name in ("training", "finetuning"):
         if name in groups and groups[name].optimisation.held_out is not None:
             yield (
