@@ -1,4 +1,4 @@
-"""Commands for texts: label their scores, turn files of them into a stream."""
+"""Commands for texts: an environment for one's own, labels for their scores, a stream of files of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,32 @@ from typing import Any
 
 import click
 
-from everytoken.cli.project import project
+from everytoken.cli.project import project, project_folder
+
+
+@click.command("new")
+@click.argument("name")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+def new_command(name: str, files: tuple[Path, ...]) -> None:
+    """Write conf/NAME, the environment of a corpus of FILES: one folder, or files of one.
+
+    A sample of FILES decides vocabulary, windows, scores and steps; the reason is next to each value. Change
+    what you like, then: kedro run --env NAME
+    """
+    import yaml
+
+    from everytoken.new_environment import decide, facts_lines, look_at, require_new, sampled_classes, write_environment
+
+    conf = project_folder() / "conf"
+    require_new(conf, name)
+    facts = look_at(files)
+    base = yaml.safe_load((conf / "base/parameters_ingestion.yml").read_text(encoding="utf-8"))
+    scorer = yaml.safe_load((conf / "base/parameters_annotation.yml").read_text(encoding="utf-8"))["annotation"]
+    classes = sampled_classes(facts, scorer["scorer"]) if facts.language == "en" else None
+    written = write_environment(conf, name, facts, decide(facts, classes), list(base["ingestion"]["sources"]))
+    click.echo("\n".join(facts_lines(facts)))
+    click.echo("\nwritten: " + ", ".join(str(path.relative_to(conf.parent)) for path in written))
+    click.echo(f"then:    kedro run --env {name}")
 
 
 @click.command("audit-scores")
