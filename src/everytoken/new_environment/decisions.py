@@ -35,7 +35,7 @@ def decide(facts: SampleFacts, classes: Mapping[int, int] | None = None) -> Deci
     Args:
         classes: documents of the sample by class of the embedded scorer; None where it does not know the language.
     """
-    tokens = estimated_tokens(facts.estimated_characters)
+    tokens = tokens_of_characters(facts.estimated_characters)
     seq_length = window_length(facts.lengths, tokens)
     size = model_size(tokens)
     steps = training_steps(tokens, seq_length, size)
@@ -52,7 +52,7 @@ def decide(facts: SampleFacts, classes: Mapping[int, int] | None = None) -> Deci
     )
 
 
-def estimated_tokens(characters: int) -> int:
+def tokens_of_characters(characters: int) -> int:
     """Return about how many tokens so many characters have: 3.5 characters each, as of a small vocabulary."""
     return round(characters / 3.5)
 

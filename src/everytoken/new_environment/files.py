@@ -42,9 +42,10 @@ def write_environment(
     """
     folder = conf / name
     folder.mkdir()
+    source = f"{name}_text" if name in base_sources else name  # it would inherit what base says of that one
     texts = {
         GLOBALS_FILE: _globals(name, facts, chosen),
-        PARAMETERS_FILE: _parameters(name, facts, chosen, base_sources),
+        PARAMETERS_FILE: _parameters(name, source, facts, chosen, base_sources),
     }
     for file, lines in texts.items():
         write_text(folder / file, "\n".join(lines) + "\n")
@@ -76,15 +77,17 @@ def _globals(name: str, facts: SampleFacts, chosen: Decisions) -> Iterator[str]:
     yield f"model_size: {chosen.model_size}        # for about {chosen.estimated_tokens:,} tokens"
 
 
-def _parameters(name: str, facts: SampleFacts, chosen: Decisions, base_sources: Sequence[str]) -> Iterator[str]:
+def _parameters(
+    name: str, source: str, facts: SampleFacts, chosen: Decisions, base_sources: Sequence[str]
+) -> Iterator[str]:
     for line in facts_lines(facts):
         yield f"# {line}"
     yield "ingestion:"
     if chosen.max_bad_share:
         yield f"  max_bad_share: {chosen.max_bad_share:g}    # twice the share of the sample"
     yield "  sources:"
-    yield f"    {name}: {_flow(_source(facts))}"
-    yield from (f"    {source}: null" for source in base_sources if source != name)
+    yield f"    {source}: {_flow(_source(facts))}"
+    yield from (f"    {of_base}: null" for of_base in base_sources)
     yield from _scores(facts, chosen)
     yield "tokenization:"
     yield f"  tokenizer: {{vocab_size: {chosen.vocab_size}}}    # about 1,000 characters or more for each token"
@@ -93,13 +96,13 @@ def _parameters(name: str, facts: SampleFacts, chosen: Decisions, base_sources: 
     if not chosen.held_out_share:
         yield "evaluation:"
         yield '  generation: {prompts: [""]}    # none is held out to begin with'
-    yield from _finetuning(name, facts, base_sources)
+    yield from _finetuning(name, source, facts)
     yield "release:"
     yield f"  pretty_name: {name}"
     yield f"  languages: [{'en' if facts.language == 'other' else facts.language}]    # roughly"
-    yield f"  sources: {{{name}: {{public: false}}}}    # a folder of this machine; with an address: {{homepage: URL}}"
+    yield f"  sources: {{{source}: {{public: false}}}}    # no public address; else: {{homepage: URL}}"
     yield "  licences:    # look it up and replace each ???; until then there is no release"
-    yield f'    {name}: {{name: "???", spdx: "???", url: "???", attribution: "???"}}'
+    yield f'    {source}: {{name: "???", spdx: "???", url: "???", attribution: "???"}}'
 
 
 def _source(facts: SampleFacts) -> dict[str, object]:
@@ -152,13 +155,13 @@ def _training(chosen: Decisions) -> Iterator[str]:
     yield "    samples: null    # the evaluation writes some, after the beginnings of held-out documents"
 
 
-def _finetuning(name: str, facts: SampleFacts, base_sources: Sequence[str]) -> Iterator[str]:
+def _finetuning(name: str, source: str, facts: SampleFacts) -> Iterator[str]:
     if facts.shape is None:
         return
     yield f"finetuning:    # kedro run --env {name} --pipelines finetuning"
     yield "  chats:"
-    yield f"    sources: {{chats: null, flan_cot: null, {name}: {{kind: spans}}}}"
-    yield f"    template: {name}"
+    yield f"    sources: {{chats: null, flan_cot: null, {source}: {{kind: spans}}}}"
+    yield f"    template: {source}"
     yield '  generation: {prompts: ["User: Hello!\\nAssistant:"]}'
 
 

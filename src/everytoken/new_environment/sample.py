@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from everytoken.corpus.errors import BadRow, CorpusError
+from everytoken.corpus import BadRow, CorpusError
 from everytoken.corpus.ingestion import find_files
 from everytoken.corpus.reading import Reading, ReadingLimits, UnreadableRow, format_of, iterate_rows
 from everytoken.corpus.rendering import SHAPES, NamedRenderer, Shape, read_chat
@@ -196,12 +196,9 @@ def sampled_classes(facts: SampleFacts, scorer: Mapping[str, Any]) -> Mapping[in
     Args:
         scorer: its parameters, as an environment has them.
     """
-    from everytoken.corpus.scoring import EmbeddedScorer
-    from everytoken.corpus.scoring.embedded import class_probabilities, rate_texts
+    from everytoken.corpus.scoring import EmbeddedScorer, embedded_classes
 
-    embedded = EmbeddedScorer.model_validate(scorer)
-    rated = rate_texts(facts.some_texts, embedded)
-    return Counter(class_probabilities(rated.probabilities, embedded).argmax(axis=1).tolist())
+    return Counter(embedded_classes(facts.some_texts, EmbeddedScorer.model_validate(scorer)).tolist())
 
 
 def _format(file: UpstreamFile) -> str:

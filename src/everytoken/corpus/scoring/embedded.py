@@ -90,6 +90,11 @@ def class_probabilities(p: npt.NDArray[np.float64], scorer: EmbeddedScorer) -> n
     return np.asarray(edges[:, :-1] - edges[:, 1:], dtype=np.float32)
 
 
+def embedded_classes(texts: Sequence[str], scorer: EmbeddedScorer) -> npt.NDArray[np.int64]:
+    """Return the most probable class of each text, shape (n,)."""
+    return np.asarray(class_probabilities(rate_texts(texts, scorer).probabilities, scorer).argmax(axis=1), np.int64)
+
+
 class _Embedded:
     def __init__(self, scorer: EmbeddedScorer) -> None:
         self._scorer = scorer
