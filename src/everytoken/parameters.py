@@ -26,7 +26,7 @@ from everytoken.corpus.dedup import DedupRules
 from everytoken.corpus.ingestion import PlanParameters, Source, Upstream
 from everytoken.corpus.reading import ReadingLimits
 from everytoken.corpus.sampling import SubsamplingParameters
-from everytoken.corpus.scoring import AuditParameters, EmbeddedScorer, PublishedScorer, TransformersScorer
+from everytoken.corpus.scoring import AuditParameters, EmbeddedScorer, NoScorer, PublishedScorer, TransformersScorer
 from everytoken.corpus.selection import MixtureParameters
 from everytoken.corpus.upstreams import UNKNOWN_REVISION, commit, find_commit, is_safe, repository_id
 from everytoken.models import ModelParameters
@@ -51,6 +51,7 @@ from everytoken.training import (
     DistributionParameters,
     OptimisationParameters,
     PromptParameters,
+    SampleParameters,
 )
 
 __all__ = [
@@ -158,18 +159,21 @@ _SCORERS: dict[str, type[BaseModel]] = {
     "embedded": EmbeddedScorer,
     "transformers": TransformersScorer,
     "published": PublishedScorer,
+    "none": NoScorer,
 }
 
 
 class AnnotationParameters(_Parameters):
     """How documents are scored.
 
-    ``fetched``: folder for the files of a model on the hub. ``near``: the eps for which documents near another class or
-    the threshold are counted. ``memory``: bytes for joining published scores and for grouping ids; changes time, never
-    a byte of the result. ``audit``: the sample that people label.
+    ``max_unknown_words``: share of the words of all texts that the scorer may not know; more is a warning. ``fetched``:
+    folder for the files of a model on the hub. ``near``: the eps for which documents near another class or the
+    threshold are counted. ``memory``: bytes for joining published scores and for grouping ids; changes time, never a
+    byte of the result. ``audit``: the sample that people label.
     """
 
-    scorer: EmbeddedScorer | TransformersScorer | PublishedScorer = Field(discriminator="kind")
+    scorer: EmbeddedScorer | TransformersScorer | PublishedScorer | NoScorer = Field(discriminator="kind")
+    max_unknown_words: float = Field(ge=0, le=1)
     fetched: str
     near: tuple[Annotated[float, Field(gt=0, le=1)], ...]
     memory: PositiveInt
@@ -493,10 +497,12 @@ class PretrainingParameters(_Parameters):
 
 
 class EvaluationParameters(_Parameters):
-    """Bits per byte on held-out documents, and samples."""
+    """Bits per byte on held-out documents, and samples: what the model writes after the prompts of ``generation``, or,
+    where it has none, after the beginnings of held-out documents.
+    """
 
     held_out: BitsPerByteParameters
-    generation: PromptParameters
+    generation: SampleParameters
 
 
 class FinetuningParameters(_Parameters):

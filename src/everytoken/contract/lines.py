@@ -77,7 +77,8 @@ def _upstream(upstream: Any) -> str:
 def _splits(subsampling: SubsamplingParameters, groups: Mapping[str, Any]) -> _Lines:
     if "annotation" in groups:
         scorer = groups["annotation"].scorer
-        yield "scores", f"{scorer.kind}; annotated from class {subsampling.annotation_threshold} on"
+        threshold = subsampling.annotation_threshold
+        yield "scores", "none" if threshold is None else f"{scorer.kind}; annotated from class {threshold} on"
         target = subsampling.target_tokens
         yield "corpus", "all documents" if target is None else f"{target:,.0f} tokens, estimated"
     share = subsampling.held_out_share

@@ -197,6 +197,11 @@ def scores_section(recipe: Mapping[str, Any]) -> str:
     """Say what made ``safety_score``."""
     parameters = recipe["parameters"]
     scorer = parameters["annotation"]["scorer"]
+    if scorer["kind"] == "none":
+        return (
+            "## Scores\n\nNothing was scored: `safety_score` is 0 and `safety_probs` null in every row, and `is_bad` "
+            "is false. They say nothing about the documents."
+        )
     return (
         f"## Scores\n\n`safety_score` and `safety_probs` are those of {_scorer(scorer, recipe['datasets'])} "
         f"`is_bad` is a score of {parameters['subsampling']['annotation_threshold']} and more. "
