@@ -14,6 +14,7 @@ from everytoken.cli.models import export, generate_command, import_model, plan, 
 from everytoken.cli.process import Commands, run_command
 from everytoken.cli.provenance import exposure, trace
 from everytoken.cli.reflections import reflections
+from everytoken.cli.report import report_command
 from everytoken.cli.serving import evaluate_command, serve_command
 from everytoken.cli.tracking import tracking
 
@@ -27,6 +28,7 @@ def cli() -> None:
 for command in (
     new_command,
     summary,
+    report_command,
     audit_scores,
     tokenize_command,
     verify_command,
