@@ -23,6 +23,7 @@ from everytoken.configuration import (
     StagesHook,
     SystemErrorHook,
 )
+from everytoken.progress import fold_log_lines
 from everytoken.tracking import TrackingHook
 
 
@@ -37,6 +38,7 @@ def _log_as_in_the_project_folder() -> None:
         LOGGING.configure(ours)
         logging.captureWarnings(False)  # what Kedro's own handler has switched on
         sys.excepthook = sys.__excepthook__
+    fold_log_lines()
 
 
 _log_as_in_the_project_folder()  # before the hooks: they wrap what prints errors

@@ -43,12 +43,13 @@ class ArtifactFolder(AbstractDataset[Artifact, Artifact]):
         return {"filepath": str(self._store.root), **engine}
 
     def ledger_summary(self) -> dict[str, Any]:
-        """Return root digest, rows (windows of a stream; else none) and bytes."""
+        """Return root digest, rows (windows of a stream; else none), bytes, and whether there is nothing in it."""
         artifact = self._store.load()
         return {
             "root_digest": artifact.root_digest,
             "rows": artifact.statistics.get(self._rows_are),
             "bytes": artifact.bytes,
+            "is_empty": artifact.is_empty,
         }
 
     def is_made_from(self, root_digest: str, part_digests: Sequence[str]) -> bool:

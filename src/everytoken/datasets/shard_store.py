@@ -45,9 +45,14 @@ class ShardStore(AbstractDataset[Shards, Shards]):
         return {"filepath": str(self._store.root), "engine": str(self._engine)}
 
     def ledger_summary(self) -> dict[str, Any]:
-        """Return root digest, rows and bytes of the complete store."""
+        """Return root digest, rows and bytes of the complete store, and whether it has no part."""
         ledger = self._store.ledger()
-        return {"root_digest": ledger.root_digest, "rows": ledger.rows, "bytes": ledger.bytes}
+        return {
+            "root_digest": ledger.root_digest,
+            "rows": ledger.rows,
+            "bytes": ledger.bytes,
+            "is_empty": not ledger.parts,
+        }
 
     def is_made_from(self, root_digest: str, part_digests: Sequence[str]) -> bool:
         """Tell whether a dataset of this content was an input of what is stored, whole or part by part."""

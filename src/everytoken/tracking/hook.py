@@ -109,6 +109,8 @@ class TrackingHook:
     @hook_impl
     def after_dataset_saved(self, dataset_name: str, data: Any) -> None:
         """Record an output, and by its name as metrics, series or artifact."""
+        if isinstance(data, list | dict) and not data:  # a report on what is switched off
+            return
         run, dataset = self._record(dataset_name, "output")
         stem, _, kind = dataset_name.rpartition("_")
         if is_figure(data):

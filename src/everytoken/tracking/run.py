@@ -44,19 +44,22 @@ class Contents:
 
 
 NOTHING = Contents("", None, 0)
-"""Of an optional dataset that was not made."""
+"""Of an optional dataset that was not made, or of what is switched off."""
 
 
 def contents(dataset: Any) -> Contents | None:
     """Return what a Kedro dataset object holds now, or None if nothing tells (a database, a remote file).
 
     A dataset with ``ledger_summary() -> {"root_digest": str, "rows": int | None, "bytes": int}`` is asked; where that
-    is None, it is an optional one that was not made, and holds `NOTHING`.
+    is None, it is an optional one that was not made, and holds `NOTHING`; so does one
+    with ``is_empty``, of what is switched off.
     Otherwise a local file gives the SHA-256 of its bytes, and a local folder that of its files' names and SHA-256s.
     """
     if hasattr(dataset, "ledger_summary"):
         summary = dataset.ledger_summary()
-        return NOTHING if summary is None else Contents(summary["root_digest"], summary["rows"], summary["bytes"])
+        if summary is None or summary.get("is_empty"):
+            return NOTHING
+        return Contents(summary["root_digest"], summary["rows"], summary["bytes"])
     path = local_path(dataset)
     if path is None:
         return None

@@ -22,7 +22,7 @@ import pyarrow as pa
 from everytoken.arrays import Integers, SingleFloats
 from everytoken.corpus.documents import N_CLASSES
 from everytoken.corpus.errors import ScoringError
-from everytoken.shards import Part
+from everytoken.shards import Part, rows_done
 
 
 class Scored(NamedTuple):
@@ -112,6 +112,7 @@ def score_distinct(part: Part, distinct: DistinctRows, scorer: TextScorer) -> tu
     """
     probabilities = np.empty((distinct.ids, N_CLASSES), np.float32)
     times = np.zeros(distinct.ids, np.int8)
+    texts = 0
     scored = scorer.score(first_texts(part, distinct.of_row))
     while True:
         try:
@@ -121,6 +122,8 @@ def score_distinct(part: Part, distinct: DistinctRows, scorer: TextScorer) -> tu
             break
         probabilities[some.numbers] = some.probabilities
         np.add.at(times, some.numbers, 1)
+        texts += len(some.numbers)
+        rows_done(len(distinct.of_row) * texts // distinct.ids)
     if (times != 1).any():
         raise ScoringError(f"{part.name}: {np.count_nonzero(times != 1):,} texts were not scored exactly once")
     strange = ~((probabilities >= 0) & (probabilities <= 1)).all(axis=1)  # NaN compares false
