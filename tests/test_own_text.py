@@ -53,7 +53,7 @@ def test_the_command_writes_an_environment_whose_ingestion_runs(tmp_path: Path) 
     root.mkdir()
     for number in range(60):
         (root / f"{number:02}.txt").write_text(
-            f"Der Hafen {number} ist im Winter nicht frei, und die Schiffe liegen fest."
+            f"Der Hafen {number} ist im Winter nicht frei, und die Schiffe liegen fest. " * 6
         )
     told = project.everytoken("new", "mine", str(root))
     assert "60 documents" in told and "languages, roughly: de 100%" in told and "kedro run --env mine" in told
