@@ -29,6 +29,7 @@ CASES: dict[str, dict[str, Any]] = {
     "few": {"files": 3, "estimated_documents": 3, "lengths": (10, 20, 30), "estimated_characters": 60},
     "large": {"estimated_characters": 10**11, "estimated_documents": 10**7, "is_whole": False, "bytes": 10**11},
     "names": {"root": "/texts/of mine: 'a', \"b\" #1 ü", "pattern": "[*]: no.txt", "text_column": "doc: text"},
+    "rows": {"formats": {"csv": 1}, "columns": ("a\nb: c", *"defghijkl"), "text_column": "a\nb: c"},
     "older": {"encoding": "cp1252", "bad": {"not_an_object": 3}, "duplicates": 7, "languages": {"other": 200}},
 }
 
@@ -82,6 +83,12 @@ def test_what_was_found_is_what_is_written(conf: Path) -> None:
     assert english["subsampling"].annotation_threshold == 3
     assert english["training"].streams == ("compact", "annotated")
     assert yaml.safe_load((conf / "large/globals.yml").read_text())["model_size"] == "135m"
+
+
+def test_columns_are_said_in_a_comment(conf: Path) -> None:
+    lines = (conf / "rows/parameters.yml").read_text().splitlines()
+    assert "# columns: a b: c, d, e, f, g, h, i, j and 2 more; the text is in a b: c" in lines
+    assert groups_of(conf, "rows")["ingestion"].active_sources["rows"].renderer.text_column == "a\nb: c"
 
 
 def test_a_name_that_is_taken_or_none_is_refused(conf: Path) -> None:

@@ -13,6 +13,7 @@ from everytoken.new_environment.sample import SampleFacts
 from everytoken.shards import write_text
 
 PARAMETERS_FILE, GLOBALS_FILE = "parameters.yml", "globals.yml"
+_SHOWN, _NAME_CHARACTERS = 8, 40
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _MARKS = {"system": "System: ", "user": "User: ", "assistant": "Assistant: ", "tool": "Tool: "}
 
@@ -62,6 +63,10 @@ def facts_lines(facts: SampleFacts) -> Iterator[str]:
         f"{about}{facts.estimated_documents:,} {what}, {about}{facts.estimated_characters:,} characters; a sample of "
         f"{len(facts.lengths):,} was read"
     )
+    if set(facts.formats) != {"txt"}:
+        text = "" if facts.shape is not None else f"; the text is in {_plain(facts.text_column)}"
+        more = f" and {len(facts.columns) - _SHOWN} more" if len(facts.columns) > _SHOWN else ""
+        yield f"columns: {', '.join(map(_plain, facts.columns[:_SHOWN]))}{more}{text}"
     total = sum(facts.languages.values())
     ordered = sorted(facts.languages.items(), key=lambda item: (-item[1], item[0]))
     yield "languages, roughly: " + ", ".join(f"{language} {count / total:.0%}" for language, count in ordered[:4])
@@ -69,6 +74,11 @@ def facts_lines(facts: SampleFacts) -> Iterator[str]:
         yield f"{facts.duplicates:,} of the sample have the text of another one"
     if facts.bad:
         yield "rows that cannot be read: " + ", ".join(f"{reason} {count:,}" for reason, count in facts.bad.items())
+
+
+def _plain(name: str) -> str:
+    """Return a name on one line: it is written into a comment."""
+    return " ".join(name.split())[:_NAME_CHARACTERS]
 
 
 def _globals(name: str, facts: SampleFacts, chosen: Decisions) -> Iterator[str]:
