@@ -12,7 +12,7 @@ from kedro.io import AbstractDataset
 
 from everytoken.corpus.sampling import is_scored
 from everytoken.datasets.previews import TablePreview
-from everytoken.shards import Shards, Store, digests_in, make_engine
+from everytoken.shards import Shards, Store, digests_in, ledger_state, make_engine
 
 _PREVIEW_CHARS = 200
 _UNSCORED = dict.fromkeys(("safety_score", "safety_probs", "is_bad"), "not scored")
@@ -53,6 +53,10 @@ class ShardStore(AbstractDataset[Shards, Shards]):
             "bytes": ledger.bytes,
             "is_empty": not ledger.parts,
         }
+
+    def state(self) -> object:
+        """Return what differs after a part was made again, also to the same digest."""
+        return ledger_state(self._store.root)
 
     def is_made_from(self, root_digest: str, part_digests: Sequence[str]) -> bool:
         """Tell whether a dataset of this content was an input of what is stored, whole or part by part."""
