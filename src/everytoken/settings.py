@@ -15,6 +15,7 @@ from everytoken.configuration import (
     CONFIG_LOADER_ARGS,  # noqa: F401  # Kedro reads it
     ConfigurationHook,
     ContractHook,
+    CostsHook,
     JobConfigLoader,
     JobContext,
     MissingInputsHook,
@@ -51,6 +52,7 @@ HOOKS = (
     TrackingHook(),
     MissingInputsHook(),
     StagesHook(),
+    CostsHook(),
     SystemErrorHook(),
 )
 DISABLE_HOOKS_FOR_PLUGINS = ("kedro_mlflow",)

@@ -41,12 +41,15 @@ class TextScorer(Protocol):
 
 class ScorerCounts(TypedDict, total=False):
     """What a scorer counted, if it does: ``truncated``, texts that it did not read to their end; ``tokens`` that it
-    read, ``padded_tokens`` that went through it; ``scored_with``, texts by what ran.
+    read, ``padded_tokens`` that went through it; ``words`` that it read, and of these the ``unknown_words``;
+    ``scored_with``, texts by what ran.
     """
 
     truncated: int
     tokens: int
     padded_tokens: int
+    words: int
+    unknown_words: int
     scored_with: dict[str, int]
 
 
