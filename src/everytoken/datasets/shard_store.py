@@ -54,6 +54,11 @@ class ShardStore(AbstractDataset[Shards, Shards]):
             "is_empty": not ledger.parts,
         }
 
+    def columns(self) -> int | None:
+        """Return how many columns a row has; None: the parts are values, or there are none."""
+        shards = self._store.load()
+        return len(shards.parts[0].schema) if shards.holds == "rows" and shards.parts else None
+
     def state(self) -> object:
         """Return what differs after a part was made again, also to the same digest."""
         return ledger_state(self._store.root)
@@ -68,7 +73,7 @@ class ShardStore(AbstractDataset[Shards, Shards]):
         """Return the content digests of the parts, in plan order."""
         return [part.content_digest for part in self._store.ledger().parts]
 
-    def preview(self, nrows: int = 20) -> TablePreview:
+    def preview(self, nrows: int = 50) -> TablePreview:
         """Return the first rows (of values: the first parts) as a table for kedro-viz."""
         shards = self.load()
         if shards.holds == "values":
