@@ -53,7 +53,7 @@ def test_the_command_writes_an_environment_whose_ingestion_runs(tmp_path: Path) 
     root.mkdir()
     for number in range(60):
         (root / f"{number:02}.txt").write_text(
-            f"Der Hafen {number} ist im Winter nicht frei, und die Schiffe liegen fest."
+            f"Der Hafen {number} ist im Winter nicht frei, und die Schiffe liegen fest. " * 6
         )
     told = project.everytoken("new", "mine", str(root))
     assert "60 documents" in told and "languages, roughly: de 100%" in told and "kedro run --env mine" in told
@@ -61,6 +61,11 @@ def test_the_command_writes_an_environment_whose_ingestion_runs(tmp_path: Path) 
     held_out = Store(project.folder / "data/mine/04_feature/held_out_documents").load()
     unannotated = Store(project.folder / "data/mine/04_feature/unannotated_documents").load()
     assert held_out.rows > 0 and held_out.rows + unannotated.rows == 60
+    scored = "annotation.scorer.kind=embedded,subsampling.annotation_threshold=3"
+    output = " ".join(project.kedro("run", "--env", "mine", "--pipelines", "annotation", "--params", scored).split())
+    assert "warning: the scorer embedded knows English, and not " in output and "Set annotation.scorer to" in output
+    told = json.loads((project.folder / "data/mine/08_reporting/annotation_metrics.json").read_text())
+    assert told["unknown_words_share"] == told["unknown_words"] / told["words"] > 0.35
     for arguments, message in ((["mine", str(root)], "conf/mine exists"), (["other", "nowhere"], "there is no file")):
         done = run_everytoken(
             ["new", *arguments], folder=project.folder, environment=project.environment({}), timeout=60

@@ -22,6 +22,7 @@ from everytoken.configuration import (
     ReplayHook,
     StagesHook,
     SystemErrorHook,
+    VizFilesHook,
 )
 from everytoken.progress import fold_log_lines
 from everytoken.tracking import TrackingHook
@@ -53,6 +54,7 @@ HOOKS = (
     MissingInputsHook(),
     StagesHook(),
     CostsHook(),
+    VizFilesHook(),
     SystemErrorHook(),
 )
 DISABLE_HOOKS_FOR_PLUGINS = ("kedro_mlflow",)

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from everytoken.new_environment import Decisions, SampleFacts, decide, decisions
+from everytoken.corpus import CorpusError
+from everytoken.new_environment import Decisions, SampleFacts, decide, decisions, require_enough
 
 GIVEN: dict[str, Any] = {
     "root": "/texts",
@@ -53,6 +54,12 @@ def test_values_are_such_as_a_run_takes(characters: int, length: int) -> None:
     made = chosen(lengths=(length,) * 3, estimated_characters=characters, estimated_documents=3)
     assert made.vocab_size >= 512 and made.seq_length in (64, 128, 256, 512, 1_024)
     assert 1 <= made.warmup_steps < made.steps and made.held_out_share == 0
+
+
+def test_too_little_text_is_refused() -> None:
+    require_enough(SampleFacts(**GIVEN))
+    with pytest.raises(CorpusError, match=r"/texts has 231 characters of text, .* 20,000 or more\. Give more files"):
+        require_enough(SampleFacts(**{**GIVEN, "estimated_characters": 231}))
 
 
 def test_only_documents_that_the_scorer_knows_are_scored() -> None:

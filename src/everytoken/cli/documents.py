@@ -21,11 +21,20 @@ def new_command(name: str, files: tuple[Path, ...]) -> None:
     """
     import yaml
 
-    from everytoken.new_environment import decide, facts_lines, look_at, require_new, sampled_classes, write_environment
+    from everytoken.new_environment import (
+        decide,
+        facts_lines,
+        look_at,
+        require_enough,
+        require_new,
+        sampled_classes,
+        write_environment,
+    )
 
     conf = project_folder() / "conf"
     require_new(conf, name)
     facts = look_at(files)
+    require_enough(facts)
     base = yaml.safe_load((conf / "base/parameters_ingestion.yml").read_text(encoding="utf-8"))
     scorer = yaml.safe_load((conf / "base/parameters_annotation.yml").read_text(encoding="utf-8"))["annotation"]
     classes = sampled_classes(facts, scorer["scorer"]) if facts.language == "en" else None

@@ -12,7 +12,7 @@ from kedro.io import AbstractDataset
 
 from everytoken.corpus.sampling import is_scored
 from everytoken.datasets.previews import TablePreview
-from everytoken.shards import Shards, Store, digests_in, make_engine
+from everytoken.shards import Shards, Store, digests_in, ledger_state, make_engine
 
 _PREVIEW_CHARS = 200
 _UNSCORED = dict.fromkeys(("safety_score", "safety_probs", "is_bad"), "not scored")
@@ -54,6 +54,15 @@ class ShardStore(AbstractDataset[Shards, Shards]):
             "is_empty": not ledger.parts,
         }
 
+    def columns(self) -> int | None:
+        """Return how many columns a row has; None: the parts are values, or there are none."""
+        shards = self._store.load()
+        return len(shards.parts[0].schema) if shards.holds == "rows" and shards.parts else None
+
+    def state(self) -> object:
+        """Return what differs after a part was made again, also to the same digest."""
+        return ledger_state(self._store.root)
+
     def is_made_from(self, root_digest: str, part_digests: Sequence[str]) -> bool:
         """Tell whether a dataset of this content was an input of what is stored, whole or part by part."""
         ledger = self._store.ledger()
@@ -64,7 +73,7 @@ class ShardStore(AbstractDataset[Shards, Shards]):
         """Return the content digests of the parts, in plan order."""
         return [part.content_digest for part in self._store.ledger().parts]
 
-    def preview(self, nrows: int = 20) -> TablePreview:
+    def preview(self, nrows: int = 50) -> TablePreview:
         """Return the first rows (of values: the first parts) as a table for kedro-viz."""
         shards = self.load()
         if shards.holds == "values":

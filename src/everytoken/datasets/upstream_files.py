@@ -51,6 +51,10 @@ class UpstreamFiles(AbstractDataset[Mapping[str, Upstream | Guarded | MayBeGone]
     def _describe(self) -> dict[str, Any]:
         return {"filepath": str(self._list), "files": str(self._files)}
 
+    def state(self) -> object:
+        """Return the list as it was written."""
+        return self._list.read_bytes() if self._list.exists() else None
+
     def ledger_summary(self) -> dict[str, Any]:
         """Return a digest over the names of the files (their contents are in the shard plan), and their bytes.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
-    from everytoken.new_environment.decisions import Decisions, decide
+    from everytoken.new_environment.decisions import Decisions, decide, require_enough
     from everytoken.new_environment.errors import NewEnvironmentError
     from everytoken.new_environment.files import facts_lines, require_new, write_environment
     from everytoken.new_environment.sample import SampleFacts, look_at, sampled_classes

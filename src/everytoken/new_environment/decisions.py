@@ -6,8 +6,10 @@ import statistics
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from everytoken.new_environment.errors import NewEnvironmentError
 from everytoken.new_environment.sample import SampleFacts
 
+LEAST_CHARACTERS = 20_000
 MOST_STEPS = {"mini": 3_000, "demo": 20_000, "135m": 100_000}
 BATCH_WINDOWS = 2  # of the default run, as its learning rate is for them
 
@@ -27,6 +29,19 @@ class Decisions(NamedTuple):
     warmup_steps: int
     max_bad_share: float
     estimated_tokens: int
+
+
+def require_enough(facts: SampleFacts) -> None:
+    """Check that there is text enough for the smallest vocabulary and some windows.
+
+    Raises:
+        NewEnvironmentError: there is less.
+    """
+    if facts.estimated_characters < LEAST_CHARACTERS:
+        raise NewEnvironmentError(
+            f"{facts.root} has {facts.estimated_characters:,} characters of text, and a vocabulary and windows need "
+            f"{LEAST_CHARACTERS:,} or more. Give more files."
+        )
 
 
 def decide(facts: SampleFacts, classes: Mapping[int, int] | None = None) -> Decisions:

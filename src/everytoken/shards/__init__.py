@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         PartRecord,
         Record,
         is_store,
+        ledger_state,
         read_ledger,
         statistics_as,
     )
