@@ -39,12 +39,14 @@ class DocumentCounts(RowCounts):
     ``by_source`` is of what is kept, by source and stratum; ``length_histogram`` has documents by
     `everytoken.corpus.ingestion.ingest.length_bin`. ``unread_keys`` has the keys of kept chats that are not in their
     documents, by why (``passed_over``, ``ignored``, ``unknown``) and name; sources of other documents have none.
-    ``files`` has the rows of each file, in file order, of a part that was read from several.
+    ``personal_data`` has the documents that have some, dropped ones too, and how much of each kind, where a rule looks
+    for it. ``files`` has the rows of each file, in file order, of a part that was read from several.
     """
 
     by_source: dict[str, dict[str, TextAmounts]]
     length_histogram: dict[str, int]
     unread_keys: NotRequired[dict[str, dict[str, int]]]
+    personal_data: NotRequired[dict[str, int]]
     files: NotRequired[list[FileRows]]
 
 

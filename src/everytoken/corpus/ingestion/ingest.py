@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -20,9 +21,10 @@ from everytoken.corpus.documents import DOCUMENTS, SET_ASIDE, BatchBuilder
 from everytoken.corpus.errors import BAD_ROW_REASONS, BadRow, RowError, SelectionError
 from everytoken.corpus.ingestion.plan import PlannedShard, ShardPlan, part_values
 from everytoken.corpus.ingestion.quality import QualityRules, rejection
+from everytoken.corpus.ingestion.rendered_rows import render_row
 from everytoken.corpus.ingestion.source import Source
 from everytoken.corpus.reading import Reading, ReadingLimits, Row, UnreadableRow, iterate_rows
-from everytoken.corpus.rendering import RENDERERS, ConversationRenderer, RenderedDocument, first_identifier, unread_of
+from everytoken.corpus.rendering import ConversationRenderer, RenderedDocument, first_identifier, unread_of
 from everytoken.corpus.statistics import DocumentCounts, FileRows, TextAmounts, as_written
 from everytoken.corpus.upstreams import PLAN_AGAIN, FileStatus, UpstreamFile
 from everytoken.shards import Part, Rows, SetAside, Shards, versioned
@@ -59,8 +61,8 @@ def read_part(
     Returns:
         Rows of schema `DOCUMENTS`, and those set aside of schema `SET_ASIDE`. Statistics: ``rows_in``, ``kept``,
         ``set_aside`` by reason; of the kept ones ``by_source[source][stratum]`` with rows, characters (code points)
-        and UTF-8 bytes, ``length_histogram``, see `length_bin`, and of chats ``unread_keys``. A part that is read from
-        several files has the rows of each as ``files``.
+        and UTF-8 bytes, ``length_histogram``, see `length_bin`, of chats ``unread_keys``, and ``personal_data`` where
+        it is looked for. A part that is read from several files has the rows of each as ``files``.
 
     Raises:
         RowError: too many rows are bad, or the file cannot be had or read, is not the one that was planned, or is
@@ -129,6 +131,15 @@ class _Left(NamedTuple):
     detail: str | None
     id: str | None
     raw: bytes | None
+    personal_data: Mapping[str, int] = MappingProxyType({})
+
+
+class _Kept(NamedTuple):
+    """A document with its text in UTF-8, and how much personal data of each kind it had."""
+
+    document: RenderedDocument
+    utf8: bytes
+    personal_data: Mapping[str, int]
 
 
 def _batches(
@@ -136,7 +147,7 @@ def _batches(
 ) -> Generator[pa.RecordBatch | SetAside, None, DocumentCounts]:
     rules = _Rules(Reading.model_validate(value["reading"]), _QUALITY.validate_python(value["quality"]), min_chars)
     read = [_PlannedFile(given["shard"], UpstreamFile.from_json(given["file"])) for given in value["files"]]
-    tally = _Tally([file for _, file in read], isinstance(rules.reading.renderer, ConversationRenderer))
+    tally = _Tally([file for _, file in read], rules.reading)
     kept, left = BatchBuilder(DOCUMENTS), BatchBuilder(SET_ASIDE)
     for planned in read:
         yield from _of_file(planned, rules, limits, tally, kept, left)
@@ -157,6 +168,10 @@ class _Rules(NamedTuple):
     quality: QualityRules | None
     min_chars: int
 
+    @property
+    def drops_personal_data(self) -> bool:
+        return self.reading.personal_data is not None and self.reading.personal_data.rule == "drop"
+
 
 class _PlannedFile(NamedTuple):
     shard: PlannedShard
@@ -175,6 +190,7 @@ def _of_file(
     try:
         for row in iterate_rows(file, rules.reading, limits, shard["first_row"], shard["rows"]):
             outcome = _document_of(row, rules)
+            tally.count_personal_data(outcome.personal_data)
             if isinstance(outcome, _Left):
                 tally.leave(row, outcome)
                 place = (source, number, row.number, row.offset)
@@ -182,7 +198,7 @@ def _of_file(
                 for batch in left.add(aside, _ROW_BYTES + len(outcome.raw or b"") + 4 * len(outcome.id or "")):
                     yield SetAside(batch)
                 continue
-            document, utf8 = outcome
+            document, utf8, _ = outcome
             tally.keep(row, document, len(utf8))
             if isinstance(row, Row) and isinstance(renderer, ConversationRenderer):
                 tally.count_unread(unread_of(row.record, row.unread, renderer))
@@ -197,13 +213,12 @@ def _of_file(
     _require_unchanged(file, status)
 
 
-def _document_of(row: Row | UnreadableRow, rules: _Rules) -> tuple[RenderedDocument, bytes] | _Left:
-    """Return the document of a row with its text in UTF-8, or why there is none."""
+def _document_of(row: Row | UnreadableRow, rules: _Rules) -> _Kept | _Left:
+    """Return the document of a row, or why there is none."""
     if isinstance(row, UnreadableRow):
         return _Left(row.reason, _printable(row.detail), None, row.raw)
-    renderer = rules.reading.renderer
     try:
-        document = RENDERERS[renderer.kind](row.key, row.record, renderer)
+        document, personal = render_row(row, rules.reading)
         utf8 = _utf8("text", document.text)
         _utf8("stratum", document.stratum)
         if len(document.stratum) > MAX_STRATUM:
@@ -217,7 +232,9 @@ def _document_of(row: Row | UnreadableRow, rules: _Rules) -> tuple[RenderedDocum
     if len(document.text) < rules.min_chars:
         return _Left("too_short", None, name, None)
     reason = None if rules.quality is None else rejection(document.text, rules.quality)
-    return (document, utf8) if reason is None else _Left(reason, None, name, None)
+    if reason is None and personal and rules.drops_personal_data:
+        reason = "personal_data"
+    return _Kept(document, utf8, personal) if reason is None else _Left(reason, None, name, None, personal)
 
 
 def _id_of(row: Row, reading: Reading) -> str | None:
@@ -245,12 +262,15 @@ def _printable(detail: str) -> str:
 class _Tally:
     """Counts of one part, file after file."""
 
-    def __init__(self, files: Sequence[UpstreamFile], counts_keys: bool) -> None:
+    def __init__(self, files: Sequence[UpstreamFile], reading: Reading) -> None:
         self._source, self._several = files[0].source, len(files) > 1
         self._path = files[0].path
         self._files: list[FileRows] = []
         self._rows = 0  # of the files before
-        self._unread: dict[str, Counter[str]] | None = {} if counts_keys else None
+        is_chat = isinstance(reading.renderer, ConversationRenderer)
+        self._unread: dict[str, Counter[str]] | None = {} if is_chat else None
+        kinds = () if reading.personal_data is None else reading.personal_data.kinds
+        self._personal: Counter[str] | None = Counter(dict.fromkeys(("documents", *kinds), 0)) if kinds else None
         self._kept = 0
         self._left: Counter[str] = Counter()
         self._strata: dict[str, list[int]] = {}
@@ -292,6 +312,11 @@ class _Tally:
             counts = self._unread.setdefault(why, Counter())
             name = _printable(key[:MAX_UNREAD_KEY])
             counts[name if name in counts or len(counts) < MAX_UNREAD_KEYS else OTHER_KEYS] += 1
+
+    def count_personal_data(self, found: Mapping[str, int]) -> None:
+        if self._personal is not None and found:
+            self._personal.update(found)
+            self._personal["documents"] += 1
 
     def leave(self, row: Row | UnreadableRow, left: _Left) -> None:
         self._left[left.reason] += 1
@@ -335,6 +360,8 @@ class _Tally:
         }
         if self._unread is not None:
             counts["unread_keys"] = {why: dict(sorted(keys.items())) for why, keys in sorted(self._unread.items())}
+        if self._personal is not None:
+            counts["personal_data"] = dict(self._personal)
         if self._several:
             self._end_file()
             counts["files"] = self._files

@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt,
 from everytoken.corpus.errors import NoFilesError
 from everytoken.corpus.ingestion.quality import QualityRules
 from everytoken.corpus.ingestion.saved_datasets import metadata_of_saved_datasets
+from everytoken.corpus.personal_data import PersonalDataRule
 from everytoken.corpus.reading import FileKind, Reading, TextEncoding
 from everytoken.corpus.rendering import DocumentRenderer, Renderer
 from everytoken.corpus.upstreams import (
@@ -60,7 +61,7 @@ class Source(BaseModel):
     """One named source of documents.
 
     Attributes:
-        format, records, encoding: see `Reading`.
+        format, records, encoding, personal_data: see `Reading`.
         renderer: how a record becomes a document. Without one a row has a ``text``, and an ``id`` or none.
         rows_per_shard: rows of one shard, or null when a shard is a whole file. Reading a range of a compressed or
             ``.json`` file means reading the file up to it, so a file should give tens of shards, not thousands.
@@ -77,6 +78,7 @@ class Source(BaseModel):
     format: FileKind | None = None
     records: str | None = None
     encoding: TextEncoding | None = Field(default=None, exclude_if=lambda value: value is None)
+    personal_data: PersonalDataRule | None = Field(default=None, exclude_if=lambda value: value is None)
     renderer: Renderer = DocumentRenderer(kind="document")
     rows_per_shard: PositiveInt | None = None
     files_per_shard: PositiveInt = Field(default=1, exclude_if=lambda value: value == 1)
@@ -96,7 +98,13 @@ class Source(BaseModel):
     @property
     def reading(self) -> Reading:
         """How its files are read."""
-        return Reading(renderer=self.renderer, records=self.records, format=self.format, encoding=self.encoding)
+        return Reading(
+            renderer=self.renderer,
+            records=self.records,
+            format=self.format,
+            encoding=self.encoding,
+            personal_data=self.personal_data,
+        )
 
 
 class Guarded(NamedTuple):

@@ -33,6 +33,8 @@ from everytoken.corpus.selection import (
     dropped_part,
     mix_part,
     mixture_parts,
+    personal_data_by_source,
+    personal_data_line,
     read_counts,
     require_documents,
     select,
@@ -217,8 +219,8 @@ def report_ingestion(
     came = read.statistics_as(DocumentCounts)
     for warning in chosen["warnings"]:
         logger.warning("warning: %s", warning)
-    unread = unread_by_source(came)
-    table = selection_table(read_counts(came), chosen["by_source"], chosen["mixture"], unread)
+    unread, personal = unread_by_source(came), personal_data_by_source(came)
+    table = selection_table(read_counts(came), chosen["by_source"], chosen["mixture"], unread, personal)
     by_source = {name: add_statistics([_NONE, *strata.values()]) for name, strata in total["by_source"].items()}
     metrics = {
         "rows_in": table[-1]["rows_read"],
@@ -230,6 +232,8 @@ def report_ingestion(
     for source, by_reason in unread.items():
         if line := unread_line(by_reason):
             logger.info("source %s: keys of its chats that are not in the documents: %s", source, line)
+    for source, counts in personal.items():
+        logger.info("source %s: %s", source, personal_data_line(counts))
     if contamination:
         metrics["contamination"] = contamination_metrics(contamination)
     figure = ingestion_figure(total["length_histogram"], by_source, chosen["mixture"])
