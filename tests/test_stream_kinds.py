@@ -20,7 +20,7 @@ from kedro.pipeline import Node, Pipeline
 from pydantic import ValidationError
 
 import everytoken
-from everytoken.cli.summary import summary_lines
+from everytoken.cli.summary import stages_left, summary_lines
 from everytoken.datasets import ArtifactFolder, TokenStream
 from everytoken.parameters import (
     EvaluationParameters,
@@ -191,7 +191,7 @@ def _replay(job: SmallJob) -> ReplayParameters:
 def test_the_summary_has_its_row_and_what_it_leaves_over(job: SmallJob) -> None:
     packages = (ingestion, annotation, subsampling, tokenization, provenance, training_pipeline, evaluation, release)
     whole = sum((package.create_pipeline() for package in packages), Pipeline([]))
-    lines = list(summary_lines(job.catalog, {"__default__": whole}, ""))
+    lines = list(summary_lines(stages_left(job.catalog, {"__default__": whole}), ""))
     statistics = job.catalog.load(SECOND.dataset).statistics
     (row,) = [line for line in lines if line.startswith("second_stream")]
     assert f"{statistics['windows']:,} windows" in row and f"{statistics['tokens']:,} with EOS" in row

@@ -101,7 +101,7 @@ ROWS = [{"text": f"Write to {MAIL}, or call {NUMBER}.", "id": "1"}, {"text": "No
 
 
 def read(folder: Path, **rule: Any) -> tuple[list[str], list[dict[str, Any]], dict[str, Any]]:
-    (value,) = values_of(folder, personal_data=rule)
+    (value,) = values_of(folder, personal_data={"version": 1, **rule})
     kept, aside, statistics = collect_all(read_rows_of(value))
     return kept.column("text").to_pylist(), aside.to_pylist(), statistics
 
@@ -124,7 +124,7 @@ def test_a_rule_counts_masks_or_drops(tmp_path: Path) -> None:
 def test_the_answers_of_a_chat_keep_their_ranges(tmp_path: Path) -> None:
     turns = [{"role": "user", "content": f"I am {MAIL}"}, {"role": "assistant", "content": "Noted: +1 415-555-2671."}]
     write_lines(tmp_path / "a.jsonl", {"messages": turns, "id": "1"})
-    (value,) = values_of(tmp_path, personal_data={"rule": "mask"}, renderer=renderer("messages"))
+    (value,) = values_of(tmp_path, personal_data={"version": 1, "rule": "mask"}, renderer=renderer("messages"))
     kept, aside, _ = collect_all(read_rows_of(value))
     (row,) = kept.to_pylist()
     (span,) = row["assistant_spans"]
@@ -135,7 +135,7 @@ def test_the_answers_of_a_chat_keep_their_ranges(tmp_path: Path) -> None:
 def test_a_document_is_read_again_as_it_was_masked(tmp_path: Path) -> None:
     write_lines(tmp_path / "a.jsonl", *ROWS)
     source = Source.model_validate(
-        {"upstream": {"kind": "path", "root": str(tmp_path)}, "personal_data": {"rule": "mask"}}
+        {"upstream": {"kind": "path", "root": str(tmp_path)}, "personal_data": {"version": 1, "rule": "mask"}}
     )
     files = find_files("s", source.upstream, tmp_path / "fetched")
     found = read_documents_at({"s": source}, {"s": files}, [Address("s", 0, 0)])

@@ -16,7 +16,7 @@ from kedro.pipeline import Pipeline
 
 from everytoken.cli import cli
 from everytoken.cli.rendering import exposure_lines, sequence_lines
-from everytoken.cli.summary import summary_lines
+from everytoken.cli.summary import stages_left, summary_lines
 from everytoken.datasets import TokenStream
 from everytoken.pipelines import (
     annotation,
@@ -312,7 +312,7 @@ def test_a_stream_with_other_numbers_in_its_ledger_or_without_its_columns_is_tol
 def test_the_summary_has_its_row(job: SmallJob) -> None:
     packages = (ingestion, annotation, subsampling, tokenization, provenance, training, evaluation, reflection)
     whole = sum((package.create_pipeline() for package in packages), Pipeline([]))
-    lines = list(summary_lines(job.catalog, {"__default__": Pipeline(whole.nodes)}, ""))
+    lines = list(summary_lines(stages_left(job.catalog, {"__default__": Pipeline(whole.nodes)}), ""))
     told = job.catalog.load("reflected_stream").statistics
     (row,) = [line for line in lines if line.startswith("reflected_stream")]
     assert f"{told['windows']:,} windows" in row and f"{told['tokens']:,} without EOS" in row

@@ -32,17 +32,17 @@ class PersonalDataRule(BaseModel):
     """What is done about personal data in the documents of a source.
 
     Attributes:
+        version: of the patterns of this module; another one finds other texts.
         rule: ``count`` counts it only; ``mask`` writes ``[email]``, ``[iban]``, ``[ip]`` or ``[phone]`` in its place;
             ``drop`` sets the document aside as ``personal_data``.
         kinds: which kinds are looked for.
-        version: of the patterns of this module; another one finds other texts.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    version: Literal[1]
     rule: Literal["count", "mask", "drop"]
     kinds: Annotated[tuple[PersonalDataKind, ...], Field(min_length=1)] = PERSONAL_DATA_KINDS
-    version: Literal[1] = 1
 
 
 class PersonalDatum(NamedTuple):
