@@ -68,6 +68,7 @@ TINY = {
     "scoring.py": ["WHEEL", "--texts", "4", "--hidden", "64", "--layers", "1", "--rounds", "1"],
     "selection.py": ["WHEEL", "--rows", "20000"],
     "shards.py": ["FOLDER", "1", "4"],
+    "small_files.py": ["--files", "40", "--together", "8"],
     "starts.py": ["PROJECT", "--rounds", "1"],
     "streams.py": ["0.1", "1"],
     "tokens.py": ["1", "20"],

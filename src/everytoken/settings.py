@@ -22,7 +22,9 @@ from everytoken.configuration import (
     ReplayHook,
     StagesHook,
     SystemErrorHook,
+    VizFilesHook,
 )
+from everytoken.progress import fold_log_lines
 from everytoken.tracking import TrackingHook
 
 
@@ -37,6 +39,7 @@ def _log_as_in_the_project_folder() -> None:
         LOGGING.configure(ours)
         logging.captureWarnings(False)  # what Kedro's own handler has switched on
         sys.excepthook = sys.__excepthook__
+    fold_log_lines()
 
 
 _log_as_in_the_project_folder()  # before the hooks: they wrap what prints errors
@@ -51,6 +54,7 @@ HOOKS = (
     MissingInputsHook(),
     StagesHook(),
     CostsHook(),
+    VizFilesHook(),
     SystemErrorHook(),
 )
 DISABLE_HOOKS_FOR_PLUGINS = ("kedro_mlflow",)

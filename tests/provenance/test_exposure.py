@@ -28,7 +28,7 @@ from everytoken.provenance.exposure.unused_documents import unused_at
 from everytoken.provenance.indexes.document_numbers import DocumentPlace
 from everytoken.provenance.indexes.stream_index import MadeStream, index_padded_stream
 from everytoken.provenance.lookup.dataset_locations import Places
-from everytoken.provenance.lookup.document_records import DocumentRecords, StoreRow, planned_shards
+from everytoken.provenance.lookup.document_records import DocumentRecords, StoreRow, planned_parts
 from everytoken.provenance.lookup.recorded_runs import recorded_run
 from everytoken.provenance.lookup.runs import OpenRun, Run, describe_run, find_run, open_run
 from everytoken.provenance.lookup.stream_documents import documents_of, index_of_stream
@@ -132,13 +132,14 @@ def test_the_tokens_of_a_document_stand_where_the_exposures_say(made: TracedJob)
 
 
 def test_steps_decide_what_counts_and_what_a_checkpoint_has_seen(made: TracedJob) -> None:
-    opened = made.run(STREAMS, STEPS, BATCH)
+    last = 3 * STEPS
+    opened = made.run(STREAMS, last, BATCH)
     of = indexes(made, opened)
     place = DocumentPlace("annotated", 3)
     whole = reads_of([opened], [of], place)
     steps = [one.step for one in whole.exposures]
     assert len(steps) > 3
-    for at_step in (0, steps[0], steps[0] + 1, steps[2] + 1, STEPS, STEPS + 60):
+    for at_step in (0, steps[0], steps[0] + 1, steps[2] + 1, last, last + 120):
         run = Run(**{**vars(opened.run), "checkpoints": tuple((k, str(k)) for k in (10, 25, 60, 80))})
         asked = OpenRun(run, opened.windows, opened.folders)
         found = reads_of([asked], [of], place, at_step)
@@ -225,7 +226,7 @@ def test_a_damaged_shard_plan_is_named_with_its_remedy(made: TracedJob) -> None:
             with pytest.raises(
                 ProvenanceError, match=r"shard_plan\.json is no shard plan .* Run the pipeline ingestion"
             ):
-                planned_shards(made.records.places)
+                planned_parts(made.records.places)
     finally:
         path.write_bytes(content)
 

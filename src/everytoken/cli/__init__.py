@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from everytoken.cli.chat import chat_command
-from everytoken.cli.documents import audit_scores, tokenize_command
+from everytoken.cli.documents import audit_scores, new_command, tokenize_command
 from everytoken.cli.exclusion import exclude
 from everytoken.cli.inspection import compare, diff, summary, verify_command
 from everytoken.cli.models import export, generate_command, import_model, plan, train_command
@@ -27,6 +27,7 @@ def cli() -> None:
 
 
 for command in (
+    new_command,
     summary,
     report_command,
     sweep_command,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from everytoken.corpus import RowCounts, add_statistics
-from everytoken.corpus.sampling import EstimatedTokens
+from everytoken.corpus.sampling import EstimatedTokens, is_scored
 from everytoken.corpus.scoring import ClassificationStatistics
 from everytoken.shards import Artifact, Shards, digests_in
 from everytoken.tokens.encoding import EncodedCounts, counts_in, sum_counts
@@ -314,7 +314,9 @@ def _counted(read: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
         yield counts["lossy_bytes"], f"bytes of {split} documents that the vocabulary cannot write"
     if "classifications" in read:
         unknown = read["classifications"].statistics_as(ClassificationStatistics)["without_score"]
-        yield unknown, "documents that the published scores do not know: they count as class 0"
+        scored = read.get("scored_documents")
+        if scored is None or scored.ledger is None or is_scored(scored.ledger.recipe):
+            yield unknown, "documents that the published scores do not know: they count as class 0"
     for kind in kinds_by_name():
         if kind.layout == "packed" and kind.dataset in read:
             remainder = read[kind.dataset].statistics_as(CompactStatistics)["remainder_tokens"]

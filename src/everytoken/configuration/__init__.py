@@ -29,5 +29,6 @@ if TYPE_CHECKING:
     )
     from everytoken.configuration.missing import MissingInputsHook
     from everytoken.configuration.stages import StagesHook
+    from everytoken.configuration.viz_files import VizFilesHook
 
 __getattr__, __dir__ = exports(__name__, __file__)

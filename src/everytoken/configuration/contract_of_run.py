@@ -6,10 +6,12 @@ import logging
 from typing import Any
 
 from kedro.framework.hooks import hook_impl
-from kedro.io import DataCatalog
+from kedro.io import DataCatalog, DatasetError
 from kedro.pipeline import Pipeline
 
 logger = logging.getLogger(__name__)
+
+_TOKENIZER = "tokenizer"
 
 
 class ContractHook:
@@ -18,12 +20,24 @@ class ContractHook:
     @hook_impl
     def before_pipeline_run(self, run_params: dict[str, Any], pipeline: Pipeline, catalog: DataCatalog) -> None:
         """Refuse what contradicts; log the contract, unless only some pipelines were asked for."""
-        from everytoken.contract import contract_lines, require_consistent
+        from everytoken.contract import contract_lines, require_consistent, require_given_tokenizer
 
         groups = groups_of(pipeline, catalog)
         require_consistent(groups, streams_of(pipeline))
+        if any(_TOKENIZER in node.outputs for node in pipeline.nodes):
+            require_given_tokenizer(groups["tokenization"], _stored(catalog, _TOKENIZER))
         for line in () if run_params.get("pipeline_names") else contract_lines(groups):
             logger.info("%s", line)
+
+
+def _stored(catalog: DataCatalog, name: str) -> Any:
+    """Return a dataset that was made; None: it was not, or is damaged and is made again."""
+    from everytoken.shards import ShardsError
+
+    try:
+        return catalog.load(name) if catalog.exists(name) else None
+    except (ShardsError, DatasetError):
+        return None
 
 
 def groups_of(pipeline: Pipeline, catalog: DataCatalog) -> dict[str, Any]:

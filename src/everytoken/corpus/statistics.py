@@ -25,17 +25,29 @@ class RowCounts(TypedDict):
     set_aside: dict[str, int]
 
 
+class FileRows(TypedDict):
+    """How many rows one of the files of a part has, before any filter."""
+
+    path: str
+    shard_index: int
+    rows: int
+
+
 class DocumentCounts(RowCounts):
     """Statistics of a part of documents.
 
     ``by_source`` is of what is kept, by source and stratum; ``length_histogram`` has documents by
     `everytoken.corpus.ingestion.ingest.length_bin`. ``unread_keys`` has the keys of kept chats that are not in their
     documents, by why (``passed_over``, ``ignored``, ``unknown``) and name; sources of other documents have none.
+    ``personal_data`` has the documents that have some, dropped ones too, and how much of each kind, where a rule looks
+    for it. ``files`` has the rows of each file, in file order, of a part that was read from several.
     """
 
     by_source: dict[str, dict[str, TextAmounts]]
     length_histogram: dict[str, int]
     unread_keys: NotRequired[dict[str, dict[str, int]]]
+    personal_data: NotRequired[dict[str, int]]
+    files: NotRequired[list[FileRows]]
 
 
 class ClassesBySource(TypedDict):

@@ -252,13 +252,15 @@ def test_a_full_disk_fails_the_part_and_leaves_nothing_half(tmp_path: Path, smal
     write_lines(tmp_path / "a.jsonl", *({"text": text} for text in texts))
     write_lines(tmp_path / "b.jsonl", {"text": "a small one"})
     values = values_of(tmp_path)
-    planned = Shards.from_values(values, [str(value["shard"]["path"]) for value in values]).map(
+    planned = Shards.from_values(values, [str(value["files"][0]["shard"]["path"]) for value in values]).map(
         read_part, min_chars=0, max_bad_share=0.0, keep_fetched=True, **LIMITS.model_dump()
     )
     with pytest.raises(PartsFailed, match="No space left on device"):
         Store(small_disk / "s").save(planned, Inline())
     assert [path.name for path in (small_disk / "s").glob("*.parquet")] == [
-        f"part_{index:05d}.parquet" for index, value in enumerate(values) if value["shard"]["path"] == "b.jsonl"
+        f"part_{index:05d}.parquet"
+        for index, value in enumerate(values)
+        if value["files"][0]["shard"]["path"] == "b.jsonl"
     ], "the part that fits is made"
     assert not list((small_disk / "s").glob(".*.tmp"))
     Store(tmp_path / "s").save(planned, Inline())

@@ -118,14 +118,14 @@ def test_a_moved_folder_changes_no_digest_and_a_changed_byte_does(tmp_path: Path
     for place in ("one", "two", "three"):
         sources, files = sources_and_files(tmp_path / place, a=None)
         values, digests[place] = part_values(make_shard_plan(sources, files, plan_parameters(), LIMITS), sources, files)
-        assert values[0]["file"]["location"].startswith(str(tmp_path / place))
+        assert values[0]["files"][0]["file"]["location"].startswith(str(tmp_path / place))
     assert digests["one"] == digests["two"] != digests["three"]
 
 
 def test_a_part_knows_whether_others_read_its_file(planned: tuple[Path, ShardPlan]) -> None:
     root, plan = planned
     values, _ = part_values(plan, *sources_and_files(root, a=None, b=2))
-    found = {(value["shard"]["path"], value["shared"]) for value in values}
+    found = {(file["shard"]["path"], file["shared"]) for value in values for file in value["files"]}
     assert found == {("y.jsonl", False), ("w.jsonl", True), ("x.jsonl", True)}
 
 
@@ -135,7 +135,10 @@ def test_a_part_knows_the_classes_of_characters_that_its_rules_ask_for(planned: 
     rules = QualityRules.model_validate({"max_punctuation": 0.5})
     sources["b"] = sources["b"].model_copy(update={"quality": rules})
     values, _ = part_values(plan, sources, files)
-    assert {(value["shard"]["source"], "unicode" in value) for value in values} == {("a", False), ("b", True)}
+    assert {(value["files"][0]["shard"]["source"], "unicode" in value) for value in values} == {
+        ("a", False),
+        ("b", True),
+    }
 
 
 def test_a_file_that_is_gone_is_named(planned: tuple[Path, ShardPlan]) -> None:

@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from tokenizers import Tokenizer
 
 from everytoken.configuration import CONFIG_LOADER_ARGS, JobConfigLoader
+from everytoken.contract import require_given_tokenizer
 from everytoken.corpus.upstreams import retries
 from everytoken.parameters import ArchiveTokenizer, TokenizationParameters
 from everytoken.pipelines.tokenization.nodes import make_tokenizer
@@ -30,6 +31,7 @@ from everytoken.tokens.tokenizer import BpeFiles, load_archive_tokenizer
 from everytoken.tokens.tokenizer import archive as archives
 from everytoken.tokens.tokenizer.probe import PROBE_TEXT
 from tests.shared_assets import shared_folder
+from tests.test_run import Project
 from tests.tokens.corpora import EOS, small_tokenizer
 
 pytestmark = pytest.mark.sensitive
@@ -359,3 +361,43 @@ def test_gpt2s_tokenizer_of_the_wheel_gives_the_ids_of_the_published_file(gpt2: 
         of_both = [one.encode_batch(texts, add_special_tokens=False) for one in (found, published)]
         assert [one.ids for one in of_both[0]] == [one.ids for one in of_both[1]]
     found.encode_special_tokens = False
+
+
+def test_an_archive_whose_vocabulary_lacks_eos_stops_a_run_before_anything_is_read(
+    web: Server, content: bytes, tmp_path: Path
+) -> None:
+    archive = tarred({"a/tokenizer.json": content})
+    (web.folder / "kept.tar.gz").write_bytes(archive)
+    digest = hashlib.sha256(archive).hexdigest()
+    project = Project(tmp_path / "project", database=False)
+    place = {"kind": "archive", "url": f"{web.url}/kept.tar.gz", "sha256": digest, "member": "a/tokenizer.json"}
+    folder = project.folder / "conf/lacking"
+    folder.mkdir()
+    (folder / "globals.yml").write_text("data: data/lacking\nraw: data/lacking/raw\nengine: {kind: inline}\n")
+    tokenizer = "".join(f"    {name}: {value}\n" for name, value in place.items())
+    (folder / "parameters_tokenization.yml").write_text(
+        f"tokenization:\n  eos_token: <|nothing|>\n  tokenizer:\n{tokenizer}"
+    )
+    output = project.kedro("run", "--env", "lacking", expect=1)
+    assert output.count("<|nothing|>") == 1 and "Stage 1 of" not in output
+    assert web.asked > 0 and not list((project.folder / "data/lacking").rglob("ledger.json"))
+
+
+def test_a_tokenizer_that_is_made_is_not_looked_at_again(web: Server, content: bytes, tmp_path: Path) -> None:
+    made = taken(web, tmp_path, archive := tarred({"a/tokenizer.json": content}))
+    chosen = {
+        "kind": "archive",
+        "url": f"{web.url}/kept.tar.gz",
+        "sha256": hashlib.sha256(archive).hexdigest(),
+        "member": "a/tokenizer.json",
+    }
+    own = {"tokenizer": chosen, "fetched": str(tmp_path / "elsewhere"), "eos_token": EOS}
+    parameters = TokenizationParameters.model_validate({**base_parameters(), **own})
+    asked = web.asked
+    require_given_tokenizer(parameters, made)
+    assert web.asked == asked and not (tmp_path / "elsewhere").exists()
+    require_given_tokenizer(parameters, None)
+    assert web.asked > asked and list((tmp_path / "elsewhere").rglob("kept.tar.gz"))
+    other = parameters.model_copy(update={"eos_token": "<|nothing|>"})
+    with pytest.raises(TokenizerError, match="nothing"):
+        require_given_tokenizer(other, made)

@@ -15,10 +15,12 @@ import tokenizers
 from pydantic import ValidationError
 from tokenizers import Tokenizer
 
+from everytoken.configuration import CONFIG_LOADER_ARGS, JobConfigLoader
+from everytoken.contract import require_given_tokenizer
 from everytoken.corpus.upstreams import retries
 from everytoken.models import LlamaParameters
 from everytoken.models.families import build_model
-from everytoken.parameters import GivenTokenizer, HubTokenizer
+from everytoken.parameters import GivenTokenizer, HubTokenizer, TokenizationParameters
 from everytoken.shards import Artifact, ArtifactStore, file_sha256, plan_artifact
 from everytoken.tokens import TokenizerError, load_tokenizer_file, open_tokenizer, train_tokenizer
 from everytoken.tokens.tokenizer.probe import PROBE_VERSION, probe_ids
@@ -341,3 +343,14 @@ def test_tokens_that_cannot_be_added_are_named(
 ) -> None:
     with pytest.raises(TokenizerError, match=message):
         load_tokenizer_file(tmp_path, path=str(given), sha256=file_sha256(given), eos_token=EOS, add_tokens=tokens)
+
+
+def test_a_vocabulary_of_the_hub_without_eos_is_named_before_a_run(hub: Hub, tmp_path: Path) -> None:
+    loader = JobConfigLoader(str(Path(__file__).resolve().parents[3] / "conf"), env="test", **CONFIG_LOADER_ARGS)
+    chosen = {"kind": "hub", "repository": "org/model", "revision": COMMIT}
+    own = {"tokenizer": chosen, "fetched": str(tmp_path / "raw"), "eos_token": "</s>"}
+    parameters = TokenizationParameters.model_validate({**loader["parameters"]["tokenization"], **own})
+    with pytest.raises(TokenizerError, match="</s>"):
+        require_given_tokenizer(parameters, None)
+    require_given_tokenizer(parameters.model_copy(update={"eos_token": EOS}), None)
+    assert len(hub.asked("storage")) == 1, "it is fetched once"

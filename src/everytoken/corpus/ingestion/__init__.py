@@ -14,8 +14,10 @@ if TYPE_CHECKING:
         make_shard_plan,
         part_values,
         shard_order,
+        shards_by_part,
     )
     from everytoken.corpus.ingestion.quality import QualityRules, check_keep_rates, count_characters, rejection
+    from everytoken.corpus.ingestion.rendered_rows import render_row
     from everytoken.corpus.ingestion.source import Guarded, MayBeGone, Source, Upstream, find_files
 
 __getattr__, __dir__ = exports(__name__, __file__)

@@ -1,4 +1,4 @@
-"""Ingestion of one shard: rows of an upstream file become documents with their address, or are set aside with a reason.
+"""Ingestion of one part: rows of upstream files become documents with their address, or are set aside with a reason.
 
 The text is the renderer's, unchanged. Row numbers count before any filter. Rows that cannot be read or rendered are
 *bad*: a share of them over ``max_bad_share`` fails the part. Documents that a filter leaves out (too short, quality
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -18,12 +19,13 @@ from pydantic import TypeAdapter
 from everytoken.address import file_of
 from everytoken.corpus.documents import DOCUMENTS, SET_ASIDE, BatchBuilder
 from everytoken.corpus.errors import BAD_ROW_REASONS, BadRow, RowError, SelectionError
-from everytoken.corpus.ingestion.plan import ShardPlan, part_values
+from everytoken.corpus.ingestion.plan import PlannedShard, ShardPlan, part_values
 from everytoken.corpus.ingestion.quality import QualityRules, rejection
+from everytoken.corpus.ingestion.rendered_rows import render_row
 from everytoken.corpus.ingestion.source import Source
 from everytoken.corpus.reading import Reading, ReadingLimits, Row, UnreadableRow, iterate_rows
-from everytoken.corpus.rendering import RENDERERS, ConversationRenderer, RenderedDocument, first_identifier, unread_of
-from everytoken.corpus.statistics import DocumentCounts, TextAmounts, as_written
+from everytoken.corpus.rendering import ConversationRenderer, RenderedDocument, first_identifier, unread_of
+from everytoken.corpus.statistics import DocumentCounts, FileRows, TextAmounts, as_written
 from everytoken.corpus.upstreams import PLAN_AGAIN, FileStatus, UpstreamFile
 from everytoken.shards import Part, Rows, SetAside, Shards, versioned
 
@@ -48,18 +50,19 @@ def read_part(
     zstd_window_log_max: int,
     keep_fetched: bool,
 ) -> Rows:
-    """Read the documents of one planned shard, in file order; a file that is not here yet is fetched first.
+    """Read the documents of one part of the plan, in file order; a file that is not here yet is fetched first.
 
     Args:
         part: its ``value`` is one of `everytoken.corpus.ingestion.plan.part_values`.
         min_chars: documents with fewer code points are set aside.
         max_bad_share: the part fails when more than this share of its rows is bad.
-        keep_fetched: whether a fetched file stays when its rows are read (one that several parts read always does).
+        keep_fetched: whether a fetched file stays when the part is read (one that several parts read always does).
 
     Returns:
         Rows of schema `DOCUMENTS`, and those set aside of schema `SET_ASIDE`. Statistics: ``rows_in``, ``kept``,
         ``set_aside`` by reason; of the kept ones ``by_source[source][stratum]`` with rows, characters (code points)
-        and UTF-8 bytes, ``length_histogram``, see `length_bin`, and of chats ``unread_keys``.
+        and UTF-8 bytes, ``length_histogram``, see `length_bin`, of chats ``unread_keys``, and ``personal_data`` where
+        it is looked for. A part that is read from several files has the rows of each as ``files``.
 
     Raises:
         RowError: too many rows are bad, or the file cannot be had or read, is not the one that was planned, or is
@@ -128,39 +131,77 @@ class _Left(NamedTuple):
     detail: str | None
     id: str | None
     raw: bytes | None
+    personal_data: Mapping[str, int] = MappingProxyType({})
+
+
+class _Kept(NamedTuple):
+    """A document with its text in UTF-8, and how much personal data of each kind it had."""
+
+    document: RenderedDocument
+    utf8: bytes
+    personal_data: Mapping[str, int]
 
 
 def _batches(
     value: dict[str, Any], min_chars: int, max_bad_share: float, limits: ReadingLimits, keep_fetched: bool
 ) -> Generator[pa.RecordBatch | SetAside, None, DocumentCounts]:
-    shard, file = value["shard"], UpstreamFile.from_json(value["file"])
-    reading, quality = Reading.model_validate(value["reading"]), _QUALITY.validate_python(value["quality"])
+    rules = _Rules(Reading.model_validate(value["reading"]), _QUALITY.validate_python(value["quality"]), min_chars)
+    read = [_PlannedFile(given["shard"], UpstreamFile.from_json(given["file"])) for given in value["files"]]
+    tally = _Tally([file for _, file in read], rules.reading)
+    kept, left = BatchBuilder(DOCUMENTS), BatchBuilder(SET_ASIDE)
+    for planned in read:
+        yield from _of_file(planned, rules, limits, tally, kept, left)
+    tally.check(max_bad_share)
+    yield from kept.rest()
+    for batch in left.rest():
+        yield SetAside(batch)
+    for (_, file), given in zip(read, value["files"], strict=True):
+        if not keep_fetched and not given["shared"]:  # another worker may be reading the same file
+            file.discard()
+    return tally.statistics()
+
+
+class _Rules(NamedTuple):
+    """What decides which rows become documents."""
+
+    reading: Reading
+    quality: QualityRules | None
+    min_chars: int
+
+    @property
+    def drops_personal_data(self) -> bool:
+        return self.reading.personal_data is not None and self.reading.personal_data.rule == "drop"
+
+
+class _PlannedFile(NamedTuple):
+    shard: PlannedShard
+    file: UpstreamFile
+
+
+def _of_file(
+    planned: _PlannedFile, rules: _Rules, limits: ReadingLimits, tally: _Tally, kept: BatchBuilder, left: BatchBuilder
+) -> Iterator[pa.RecordBatch | SetAside]:
+    """Read the rows of one file into ``kept`` and ``left``, and yield the batches that are full."""
+    shard, file = planned
+    renderer = rules.reading.renderer
     status = file.require(shard["digest"])
     source, number = file_of(shard)
-    tally = _Tally(file, isinstance(reading.renderer, ConversationRenderer))
-    kept, left = BatchBuilder(DOCUMENTS), BatchBuilder(SET_ASIDE)
+    tally.begin(file, number)
     try:
-        for row in iterate_rows(file, reading, limits, shard["first_row"], shard["rows"]):
-            outcome = _document_of(row, reading, min_chars, quality)
+        for row in iterate_rows(file, rules.reading, limits, shard["first_row"], shard["rows"]):
+            outcome = _document_of(row, rules)
+            tally.count_personal_data(outcome.personal_data)
             if isinstance(outcome, _Left):
                 tally.leave(row, outcome)
-                aside = (
-                    source,
-                    number,
-                    row.number,
-                    row.offset,
-                    outcome.id,
-                    outcome.reason,
-                    outcome.detail,
-                    outcome.raw,
-                )
+                place = (source, number, row.number, row.offset)
+                aside = (*place, outcome.id, outcome.reason, outcome.detail, outcome.raw)
                 for batch in left.add(aside, _ROW_BYTES + len(outcome.raw or b"") + 4 * len(outcome.id or "")):
                     yield SetAside(batch)
                 continue
-            document, utf8 = outcome
+            document, utf8, _ = outcome
             tally.keep(row, document, len(utf8))
-            if isinstance(row, Row) and isinstance(reading.renderer, ConversationRenderer):
-                tally.count_unread(unread_of(row.record, row.unread, reading.renderer))
+            if isinstance(row, Row) and isinstance(renderer, ConversationRenderer):
+                tally.count_unread(unread_of(row.record, row.unread, renderer))
             identifier = document.id or (None, None)
             measures = (len(document.text), len(utf8), hashlib.sha256(utf8).digest(), document.assistant_spans)
             columns = (*identifier, utf8, source, document.stratum, number, row.number, *measures)
@@ -170,24 +211,14 @@ def _batches(
         _require_unchanged(file, status)  # half of a new file is often no valid row: the change is what to report
         raise
     _require_unchanged(file, status)
-    tally.check(max_bad_share)
-    yield from kept.rest()
-    for batch in left.rest():
-        yield SetAside(batch)
-    if not keep_fetched and not value["shared"]:  # another worker may be reading the same file
-        file.discard()
-    return tally.statistics()
 
 
-def _document_of(
-    row: Row | UnreadableRow, reading: Reading, min_chars: int, quality: QualityRules | None
-) -> tuple[RenderedDocument, bytes] | _Left:
-    """Return the document of a row with its text in UTF-8, or why there is none."""
+def _document_of(row: Row | UnreadableRow, rules: _Rules) -> _Kept | _Left:
+    """Return the document of a row, or why there is none."""
     if isinstance(row, UnreadableRow):
         return _Left(row.reason, _printable(row.detail), None, row.raw)
-    renderer = reading.renderer
     try:
-        document = RENDERERS[renderer.kind](row.key, row.record, renderer)
+        document, personal = render_row(row, rules.reading)
         utf8 = _utf8("text", document.text)
         _utf8("stratum", document.stratum)
         if len(document.stratum) > MAX_STRATUM:
@@ -196,12 +227,14 @@ def _document_of(
         if document.id is not None:
             _utf8("id", document.id.text)
     except BadRow as error:
-        return _Left(error.reason, _printable(error.detail), _id_of(row, reading), None)
+        return _Left(error.reason, _printable(error.detail), _id_of(row, rules.reading), None)
     name = None if document.id is None else document.id.text
-    if len(document.text) < min_chars:
+    if len(document.text) < rules.min_chars:
         return _Left("too_short", None, name, None)
-    reason = None if quality is None else rejection(document.text, quality)
-    return (document, utf8) if reason is None else _Left(reason, None, name, None)
+    reason = None if rules.quality is None else rejection(document.text, rules.quality)
+    if reason is None and personal and rules.drops_personal_data:
+        reason = "personal_data"
+    return _Kept(document, utf8, personal) if reason is None else _Left(reason, None, name, None, personal)
 
 
 def _id_of(row: Row, reading: Reading) -> str | None:
@@ -227,16 +260,34 @@ def _printable(detail: str) -> str:
 
 
 class _Tally:
-    """Counts of one shard."""
+    """Counts of one part, file after file."""
 
-    def __init__(self, file: UpstreamFile, counts_keys: bool) -> None:
-        self._file = file
-        self._unread: dict[str, Counter[str]] | None = {} if counts_keys else None
+    def __init__(self, files: Sequence[UpstreamFile], reading: Reading) -> None:
+        self._source, self._several = files[0].source, len(files) > 1
+        self._path = files[0].path
+        self._files: list[FileRows] = []
+        self._rows = 0  # of the files before
+        is_chat = isinstance(reading.renderer, ConversationRenderer)
+        self._unread: dict[str, Counter[str]] | None = {} if is_chat else None
+        kinds = () if reading.personal_data is None else reading.personal_data.kinds
+        self._personal: Counter[str] | None = Counter(dict.fromkeys(("documents", *kinds), 0)) if kinds else None
         self._kept = 0
         self._left: Counter[str] = Counter()
         self._strata: dict[str, list[int]] = {}
         self._histogram: Counter[str] = Counter()
         self._first_bad: list[str] = []
+
+    def begin(self, file: UpstreamFile, number: int) -> None:
+        """Count the rows that follow for this file."""
+        self._end_file()
+        self._path = file.path
+        self._files.append(FileRows(path=file.path, shard_index=number, rows=0))
+
+    def _end_file(self) -> None:
+        rows = self._kept + self._left.total()
+        if self._files:
+            self._files[-1]["rows"] = rows - self._rows
+        self._rows = rows
 
     def keep(self, row: Row | UnreadableRow, document: RenderedDocument, utf8_bytes: int) -> None:
         self._kept += 1
@@ -246,7 +297,7 @@ class _Tally:
             if len(self._strata) > MAX_STRATA:
                 reason = f"the shard has over {MAX_STRATA:,} strata, which are for reports"
                 remedy = "Choose another stratum_column."
-                raise RowError(self._file.source, self._file.path, row.number, reason, remedy)
+                raise RowError(self._source, self._path, row.number, reason, remedy)
         characters = len(document.text)
         counts[0] += 1
         counts[1] += characters
@@ -262,10 +313,16 @@ class _Tally:
             name = _printable(key[:MAX_UNREAD_KEY])
             counts[name if name in counts or len(counts) < MAX_UNREAD_KEYS else OTHER_KEYS] += 1
 
+    def count_personal_data(self, found: Mapping[str, int]) -> None:
+        if self._personal is not None and found:
+            self._personal.update(found)
+            self._personal["documents"] += 1
+
     def leave(self, row: Row | UnreadableRow, left: _Left) -> None:
         self._left[left.reason] += 1
         if left.reason in BAD_ROW_REASONS and len(self._first_bad) < _SHOWN:
-            place = f"row {row.number}" + ("" if row.offset is None else f" at byte {row.offset:,}")
+            file = f"{self._path} " if self._several else ""
+            place = f"{file}row {row.number}" + ("" if row.offset is None else f" at byte {row.offset:,}")
             self._first_bad.append(f"{place}: {left.reason}, {left.detail}")
 
     def check(self, max_bad_share: float) -> None:
@@ -282,7 +339,12 @@ class _Tally:
             "Repair the file at its origin, pin another revision, or allow more by ingestion.max_bad_share: "
             "bad rows are then set aside beside the part, with address and reason."
         )
-        raise RowError(self._file.source, self._file.path, None, reason, remedy)
+        raise RowError(self._source, self._name, None, reason, remedy)
+
+    @property
+    def _name(self) -> str:
+        first, last = self._files[0]["path"], self._files[-1]["path"]
+        return f"{first} to {last} ({len(self._files):,} files)" if self._several else first
 
     def statistics(self) -> DocumentCounts:
         strata = {
@@ -293,11 +355,16 @@ class _Tally:
             "rows_in": self._kept + self._left.total(),
             "kept": self._kept,
             "set_aside": dict(sorted(self._left.items())),
-            "by_source": {self._file.source: strata},
+            "by_source": {self._source: strata},
             "length_histogram": dict(sorted(self._histogram.items())),
         }
         if self._unread is not None:
             counts["unread_keys"] = {why: dict(sorted(keys.items())) for why, keys in sorted(self._unread.items())}
+        if self._personal is not None:
+            counts["personal_data"] = dict(self._personal)
+        if self._several:
+            self._end_file()
+            counts["files"] = self._files
         return counts
 
 

@@ -7,6 +7,9 @@ disjoint slices share no shard.
 
 The *shards* of a source are its files, or ranges of ``rows_per_shard`` rows of them. ``shard_index`` counts files, so
 the address of a document (`everytoken.address`) stays what it is when ``rows_per_shard`` changes.
+
+With ``files_per_shard`` files of a source that follow each other are read together: files 0 to n - 1, n to 2n - 1, ....
+The content of a file moves no other file to another group, nor does a file that comes after all others.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ from __future__ import annotations
 import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, TypedDict
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt
@@ -66,7 +71,11 @@ class PlannedShard(ShardRange):
 
 
 class ShardPlan(TypedDict):
-    """The plan as it is stored; it names no place on this machine."""
+    """The plan as it is stored; it names no place on this machine.
+
+    ``order`` has a number for each of ``shards``. Files that are read together have the same number and follow each
+    other: see `shards_by_part`. ``n_total`` counts what is numbered.
+    """
 
     parameters: dict[str, Any]
     n_total: int
@@ -74,8 +83,14 @@ class ShardPlan(TypedDict):
     shards: list[PlannedShard]
 
 
-def list_shards(source: Source, files: Sequence[UpstreamFile], limits: ReadingLimits) -> list[ShardRange]:
-    """Return the shards of a source, sorted by path, then first row.
+def shards_by_part(plan: ShardPlan) -> list[list[PlannedShard]]:
+    """Return the shards of each part in plan order: one, or the files that are read together, sorted by path."""
+    numbered = zip(plan["order"], plan["shards"], strict=True)
+    return [[shard for _, shard in part] for _, part in groupby(numbered, itemgetter(0))]
+
+
+def list_shards(source: Source, files: Sequence[UpstreamFile], limits: ReadingLimits) -> list[list[ShardRange]]:
+    """Return the shards of a source, sorted by path, then first row; those that are read together in one list.
 
     Nothing but names is looked at when shards are whole files; else the rows of every file are counted. An empty file
     gives one shard without rows, so that no file is missing from the plan.
@@ -90,12 +105,13 @@ def list_shards(source: Source, files: Sequence[UpstreamFile], limits: ReadingLi
         size, total = source.rows_per_shard, count_rows(file, source.reading, limits)
         for first in range(0, max(total, 1), size):
             shards.append({**base, "first_row": first, "rows": min(size, total - first)})
-    return shards
+    together = source.files_per_shard
+    return [shards[first : first + together] for first in range(0, len(shards), together)]
 
 
 def list_all_shards(
     sources: Mapping[str, Source], files: Mapping[str, Sequence[UpstreamFile]], limits: ReadingLimits
-) -> list[ShardRange]:
+) -> list[list[ShardRange]]:
     """Return what the plan's order indexes: the shards of all sources, by source name, then path, then first row."""
     return [shard for name in sorted(sources) for shard in list_shards(sources[name], files[name], limits)]
 
@@ -148,29 +164,33 @@ def make_shard_plan(
         PlanError: see `shard_order`; raised before any chosen file is read or fetched, as the next one.
         ExpectationError: a value that is expected differs.
     """
-    _require_enough_shards(sum(map(len, files.values())), parameters)
+    _require_enough_shards(sources, files, parameters)
     listed = list_all_shards(sources, files, limits)
     order = shard_order(len(listed), parameters)
     revisions = {name: one.upstream.revision for name, one in sources.items() if isinstance(one.upstream, HubUpstream)}
     shuffled = _shuffled(len(listed), parameters.seed)
     expect.check(revisions=revisions, shards=len(listed), first_shards=shuffled)
     by_path = {(file.source, file.path): file for of_source in files.values() for file in of_source}
-    chosen = [listed[index] for index in order]
+    chosen = [shard for index in order for shard in listed[index]]
     digests = {place: by_path[place].planned_digest() for place in sorted({(s["source"], s["path"]) for s in chosen})}
     return ShardPlan(
         parameters=parameters.model_dump(mode="json"),
         n_total=len(listed),
-        order=order,
+        order=[index for index in order for _ in listed[index]],
         shards=[PlannedShard(**shard, digest=digests[shard["source"], shard["path"]]) for shard in chosen],
     )
 
 
-def _require_enough_shards(n_files: int, parameters: PlanParameters) -> None:
-    """Stop before any file is fetched to count its rows: every file is at least one shard."""
-    expected = parameters.expect_shards
-    if expected is not None and n_files > expected:
+def _require_enough_shards(
+    sources: Mapping[str, Source], files: Mapping[str, Sequence[UpstreamFile]], parameters: PlanParameters
+) -> None:
+    """Stop before any file is fetched to count its rows, where files alone give more shards than there may be."""
+    expected, n_files = parameters.expect_shards, sum(map(len, files.values()))
+    least = sum(-(-len(files[name]) // source.files_per_shard) for name, source in sources.items())
+    if expected is not None and least > expected:
+        many = "as many" if least == n_files else f"{least:,}"
         raise PlanError(
-            f"the upstreams have {n_files:,} files, and so at least as many shards; expect_shards pins {expected:,}. "
+            f"the upstreams have {n_files:,} files, and so at least {many} shards; expect_shards pins {expected:,}. "
             f"One shard more or less changes the whole order: check the pinned revision and the files, or set "
             f"expect_shards to the number that there is. Nothing was read."
         )
@@ -181,29 +201,45 @@ def part_values(
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Return, in plan order, what `read_part` needs for each part, and the digest that stands for it in the recipe.
 
-    The values say where the file is on this machine; the digests do not, so a moved folder redoes nothing. They cover
-    the shard (with its file's digest) and how the source is read: another renderer redoes that source's parts alone.
-    ``shared`` says whether other parts read the same file (ranges of it, or another source of the same dataset).
+    The values say where files are on this machine; the digests do not, so a moved folder redoes nothing. They cover
+    the shards (with the digests of their files) and how the source is read: another renderer redoes that source's parts
+    alone. ``shared`` says whether other parts read the same file (ranges of it, or another source of the same dataset).
     """
     by_path = {(file.source, file.path): file for of_source in files.values() for file in of_source}
     planned = (by_path.get((shard["source"], shard["path"])) for shard in plan["shards"])
     readers = Counter(file.location for file in planned if file is not None)
+    rules = {name: _rules_of(sources[name]) for name in {shard["source"] for shard in plan["shards"]}}
     values, digests = [], []
-    for shard in plan["shards"]:
-        place = (shard["source"], shard["path"])
-        if place not in by_path:
-            raise PlanError(
-                f"the plan has file {shard['path']} of source {shard['source']!r}, which is no longer there. "
-                f"Put it back, or {PLAN_AGAIN}."
-            )
-        source = sources[shard["source"]]
-        rules = source.model_dump(mode="json", include={"quality"})["quality"]
-        stands_for = {"shard": dict(shard), "reading": source.reading.model_dump(mode="json"), "quality": rules}
-        file = by_path[place]
-        if format_of(file, source.reading).kind == "txt":
+    for shards in shards_by_part(plan):
+        source = sources[shards[0]["source"]]
+        given = [_file_of(shard, by_path) for shard in shards]
+        stands_for = dict(rules[shards[0]["source"]])
+        if any(format_of(file, source.reading).kind == "txt" for file in given):
             stands_for["text_id"] = "path"  # without it, parts of earlier versions would keep texts without ids
-        if rules is not None:
-            stands_for["unicode"] = unicodedata.unidata_version  # classes of characters are Python's
-        digests.append(value_digest(stands_for))
-        values.append({**stands_for, "file": file.to_json(), "shared": readers[file.location] > 1})
+        covered = {"shard": dict(shards[0])} if len(shards) == 1 else {"shards": [dict(shard) for shard in shards]}
+        digests.append(value_digest({**covered, **stands_for}))
+        read = [
+            {"shard": dict(shard), "file": file.to_json(), "shared": readers[file.location] > 1}
+            for shard, file in zip(shards, given, strict=True)
+        ]
+        values.append({**stands_for, "files": read})
     return values, digests
+
+
+def _rules_of(source: Source) -> dict[str, Any]:
+    """Return what decides, but for the files, which documents a part of a source has."""
+    rules = source.model_dump(mode="json", include={"quality"})["quality"]
+    said = {"reading": source.reading.model_dump(mode="json"), "quality": rules}
+    if rules is not None:
+        said["unicode"] = unicodedata.unidata_version  # classes of characters are Python's
+    return said
+
+
+def _file_of(shard: PlannedShard, by_path: Mapping[tuple[str, str], UpstreamFile]) -> UpstreamFile:
+    place = (shard["source"], shard["path"])
+    if place not in by_path:
+        raise PlanError(
+            f"the plan has file {shard['path']} of source {shard['source']!r}, which is no longer there. "
+            f"Put it back, or {PLAN_AGAIN}."
+        )
+    return by_path[place]

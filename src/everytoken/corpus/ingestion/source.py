@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import zipfile
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, model_validator
 
 from everytoken.corpus.errors import NoFilesError
 from everytoken.corpus.ingestion.quality import QualityRules
 from everytoken.corpus.ingestion.saved_datasets import metadata_of_saved_datasets
+from everytoken.corpus.personal_data import PersonalDataRule
 from everytoken.corpus.reading import FileKind, Reading, TextEncoding
 from everytoken.corpus.rendering import DocumentRenderer, Renderer
 from everytoken.corpus.upstreams import (
@@ -60,10 +61,11 @@ class Source(BaseModel):
     """One named source of documents.
 
     Attributes:
-        format, records, encoding: see `Reading`.
+        format, records, encoding, personal_data: see `Reading`.
         renderer: how a record becomes a document. Without one a row has a ``text``, and an ``id`` or none.
         rows_per_shard: rows of one shard, or null when a shard is a whole file. Reading a range of a compressed or
             ``.json`` file means reading the file up to it, so a file should give tens of shards, not thousands.
+        files_per_shard: how many files are read together, as one shard and one part: for many small files.
         quality: rules for its documents, or null for none.
         min_keep_rate: least share of its rows that must become documents (before deduplication), or null: a rule
             that rejects nearly everything is a wrong rule.
@@ -76,16 +78,33 @@ class Source(BaseModel):
     format: FileKind | None = None
     records: str | None = None
     encoding: TextEncoding | None = Field(default=None, exclude_if=lambda value: value is None)
+    personal_data: PersonalDataRule | None = Field(default=None, exclude_if=lambda value: value is None)
     renderer: Renderer = DocumentRenderer(kind="document")
     rows_per_shard: PositiveInt | None = None
+    files_per_shard: PositiveInt = Field(default=1, exclude_if=lambda value: value == 1)
     quality: QualityRules | None = None
     min_keep_rate: float | None = Field(default=None, ge=0, le=1)
     max_text_bytes: PositiveInt | None = None
 
+    @model_validator(mode="after")
+    def _cuts_or_joins(self) -> Self:
+        if self.rows_per_shard is not None and self.files_per_shard > 1:
+            raise ValueError(
+                f"rows_per_shard {self.rows_per_shard} cuts files, and files_per_shard {self.files_per_shard} reads "
+                f"several as one shard: set rows_per_shard to null, or files_per_shard to 1"
+            )
+        return self
+
     @property
     def reading(self) -> Reading:
         """How its files are read."""
-        return Reading(renderer=self.renderer, records=self.records, format=self.format, encoding=self.encoding)
+        return Reading(
+            renderer=self.renderer,
+            records=self.records,
+            format=self.format,
+            encoding=self.encoding,
+            personal_data=self.personal_data,
+        )
 
 
 class Guarded(NamedTuple):

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt
 
+from everytoken.corpus.personal_data import PersonalDataRule
 from everytoken.corpus.reading.encodings import known_encoding
 from everytoken.corpus.reading.formats import FileKind
 from everytoken.corpus.rendering import Renderer
@@ -27,6 +28,7 @@ class Reading(BaseModel):
             members: see `members`.
         encoding: of the text, such as ``cp1252``; null for UTF-8. A file with a byte that it lacks is an error. Offsets
             of rows then count the bytes of the text as UTF-8.
+        personal_data: what is done about e-mail addresses and the like in the documents, or null for nothing.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -35,6 +37,7 @@ class Reading(BaseModel):
     records: str | None
     format: FileKind | None
     encoding: TextEncoding | None = Field(default=None, exclude_if=lambda value: value is None)
+    personal_data: PersonalDataRule | None = Field(default=None, exclude_if=lambda value: value is None)
 
 
 class ReadingLimits(BaseModel):

@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from everytoken.corpus.selection.mixed_parts import mix_part, mixture_parts
     from everytoken.corpus.selection.mixture import MixtureParameters, MixtureRow, budgets, interleave
     from everytoken.corpus.selection.report import (
+        personal_data_by_source,
+        personal_data_line,
         read_counts,
         require_documents,
         selection_table,

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from everytoken.corpus.errors import SelectionError
+from everytoken.corpus.personal_data import PERSONAL_DATA_KINDS
 from everytoken.corpus.selection.decisions import RowsChosen
 from everytoken.corpus.selection.mixture import MixtureRow
 from everytoken.corpus.statistics import DocumentCounts, RowCounts, add_statistics
@@ -38,21 +39,43 @@ def unread_by_source(statistics: Iterable[DocumentCounts]) -> dict[str, dict[str
     return dict(sorted(counts.items()))
 
 
+def personal_data_by_source(statistics: Iterable[DocumentCounts]) -> dict[str, dict[str, int]]:
+    """Return documents with personal data, and how much of each kind, of each source where it is looked for."""
+    counts: dict[str, dict[str, int]] = {}
+    for part in statistics:
+        if "personal_data" in part:
+            (source,) = part["by_source"]
+            counts[source] = dict(add_statistics([counts.get(source, {}), part["personal_data"]]))
+    return dict(sorted(counts.items()))
+
+
+def personal_data_line(counts: Mapping[str, int]) -> str:
+    """Return how many documents of a source have personal data, and how much of each kind, for people."""
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in counts.items() if kind != "documents")
+    return f"personal data in {counts['documents']:,} documents: {kinds}"
+
+
 def selection_table(
     read: Mapping[str, RowCounts],
     selected: Mapping[str, RowsChosen],
     mixture: Sequence[MixtureRow] | None,
     unread_keys: Mapping[str, Mapping[str, Mapping[str, int]]] | None = None,
+    personal_data: Mapping[str, Mapping[str, int]] | None = None,
 ) -> list[dict[str, object]]:
     """Return what became of the rows of each source, an entry a source and one of all: a flat table.
 
     ``rows_read = kept + (set aside by each reason)`` in every entry; a reason is a column when any row has it. With a
     mixture the columns of `mixture_table` follow, what was intended and what came out. With ``unread_keys``, see
     `unread_by_source`, the columns ``keys_passed_over``, ``keys_unknown`` and ``keys_ignored`` count values of keys.
+    With ``personal_data``, see `personal_data_by_source`, ``personal_documents`` counts documents that have some, and
+    ``personal_email``, ``personal_iban``, ``personal_ip`` and ``personal_phone`` how much.
     """
     keys = {source: _keys(by_reason) for source, by_reason in (unread_keys or {}).items()}
     if keys:
         keys["all sources"] = add_statistics(keys.values())
+    personal = {source: _personal(counts) for source, counts in (personal_data or {}).items()}
+    if personal:
+        personal["all sources"] = add_statistics(personal.values())
     mixed = {row["source"]: {name: dict(row)[name] for name in _MIXTURE} for row in mixture or ()}
     entries: dict[str, dict[str, Any]] = {}
     for source, counts in read.items():
@@ -74,6 +97,7 @@ def selection_table(
             "utf8_bytes": entry["utf8_bytes"],
             **{reason: entry["set_aside"][reason] for reason in reasons},
             **({**_keys({}), **keys.get(source, {})} if keys else {}),
+            **({**_personal({}), **personal.get(source, {})} if personal else {}),
             **mixed.get(source, {}),
         }
         for source, entry in [*entries.items(), ("all sources", total)]
@@ -93,6 +117,10 @@ def unread_line(by_reason: Mapping[str, Mapping[str, int]]) -> str:
 
 def _keys(by_reason: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
     return {f"keys_{why}": sum(by_reason.get(why, {}).values()) for why in ("passed_over", "unknown", "ignored")}
+
+
+def _personal(counts: Mapping[str, int]) -> dict[str, int]:
+    return {f"personal_{name}": counts.get(name, 0) for name in ("documents", *PERSONAL_DATA_KINDS)}
 
 
 def require_documents(read: Mapping[str, RowCounts], selected: Mapping[str, RowsChosen]) -> None:

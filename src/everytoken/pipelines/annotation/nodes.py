@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from everytoken.corpus.sampling import SubsamplingParameters
 from everytoken.corpus.scoring import (
     ClassificationStatistics,
     EmbeddedScorer,
+    NoScorer,
     PublishedScorer,
     ScorerCounts,
     TransformersScorer,
@@ -22,7 +24,9 @@ from everytoken.corpus.scoring import (
     identify_model,
     join_part,
     join_published,
+    leave_unscored,
     model_identity,
+    no_model,
     require_fit,
     require_scores_known,
     row_counts,
@@ -33,6 +37,8 @@ from everytoken.corpus.upstreams import UpstreamFile
 from everytoken.parameters import AnnotationParameters
 from everytoken.reports import score_figure
 from everytoken.shards import Artifact, Shards, plan_artifact
+
+logger = logging.getLogger(__name__)
 
 
 def find_score_files(parameters: AnnotationParameters) -> dict[str, Upstream]:
@@ -46,6 +52,8 @@ def prepare_scorer(
 ) -> Artifact:
     """Bring the model, or join the published scores to the documents."""
     scorer = parameters.scorer
+    if isinstance(scorer, NoScorer):
+        return plan_artifact(no_model)
     if isinstance(scorer, EmbeddedScorer):
         return plan_artifact(identify_model, version=scorer.version)
     if isinstance(scorer, TransformersScorer):
@@ -57,7 +65,9 @@ def prepare_scorer(
 
 
 def score_documents(documents: Shards, scorer: Artifact, parameters: AnnotationParameters) -> Shards:
-    """Append safety_score and safety_probs to every document."""
+    """Append safety_score and safety_probs to every document; without a scorer both say that there is no score."""
+    if isinstance(parameters.scorer, NoScorer):
+        return documents.map(leave_unscored)
     if isinstance(parameters.scorer, PublishedScorer):
         require_scores_known(scorer, documents, parameters.scorer.max_missing_share)
         return documents.map(join_part, published=scorer)
@@ -110,6 +120,18 @@ def report_scores(
     }
     if "scored" in total:
         metrics["saved_share"] = 1 - total["scored"] / max(1, total["rows"])
+    if total.get("words"):
+        metrics["unknown_words_share"] = share = total["unknown_words"] / total["words"]
+        if share > parameters.max_unknown_words:
+            logger.warning(
+                "warning: the scorer %s knows English, and not %.1f %% of the %s words that it read "
+                "(annotation.max_unknown_words allows %.0f %%): its scores say little. Set annotation.scorer to "
+                "{kind: none} with subsampling.annotation_threshold: null, or choose a classifier of the language.",
+                parameters.scorer.kind,
+                100 * share,
+                f"{total['words']:,}",
+                100 * parameters.max_unknown_words,
+            )
     return metrics, metadata, _with_whole_counts(pd.DataFrame(table))
 
 

@@ -1,8 +1,8 @@
 """Counting: the tokens of every document that was read, by the tokenizer of the job, before documents are selected."""
 
-from everytoken.contract import ContractError
+from everytoken.contract import ContractError, plan_given_tokenizer
 from everytoken.parameters import TokenizationParameters, TrainedTokenizer
-from everytoken.pipelines.tokenization.plans import check_claims, plan_certificate, plan_given_tokenizer
+from everytoken.pipelines.tokenization.plans import check_claims, plan_certificate
 from everytoken.shards import Artifact, Shards
 from everytoken.tokens.encoding import count_part_tokens
 

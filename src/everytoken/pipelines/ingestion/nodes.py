@@ -1,6 +1,7 @@
 """Ingestion: which files, in which order, the documents in them, and which of these stay."""
 
 import logging
+from dataclasses import replace
 
 import pandas as pd
 from plotly.graph_objects import Figure
@@ -32,6 +33,8 @@ from everytoken.corpus.selection import (
     dropped_part,
     mix_part,
     mixture_parts,
+    personal_data_by_source,
+    personal_data_line,
     read_counts,
     require_documents,
     select,
@@ -114,7 +117,7 @@ def index_evaluation_files(parameters: IngestionParameters) -> Artifact:
     """Index the n-grams of the evaluation files; nothing without decontamination."""
     rules = parameters.decontamination
     if rules is None:
-        return plan_artifact(index_nothing, ngram=None, files={}, kinds={})
+        return replace(plan_artifact(index_nothing, ngram=None, files={}, kinds={}), switched_off=True)
     return plan_artifact(
         index_evaluation,
         ngram=rules.ngram,
@@ -137,13 +140,14 @@ def count_evaluation_ngrams(
     """Count in how many documents, duplicates left out, each of these n-grams is."""
     rules = parameters.decontamination
     looked = rules is not None
-    return plan_artifact(
+    planned = plan_artifact(
         count_documents,
         matches=matches if looked else None,
         duplicates=duplicates if looked else None,
         evaluation=evaluation,
         max_documents=None if rules is None else rules.max_documents,
     )
+    return replace(planned, switched_off=not looked)
 
 
 def judge_contamination(
@@ -215,8 +219,8 @@ def report_ingestion(
     came = read.statistics_as(DocumentCounts)
     for warning in chosen["warnings"]:
         logger.warning("warning: %s", warning)
-    unread = unread_by_source(came)
-    table = selection_table(read_counts(came), chosen["by_source"], chosen["mixture"], unread)
+    unread, personal = unread_by_source(came), personal_data_by_source(came)
+    table = selection_table(read_counts(came), chosen["by_source"], chosen["mixture"], unread, personal)
     by_source = {name: add_statistics([_NONE, *strata.values()]) for name, strata in total["by_source"].items()}
     metrics = {
         "rows_in": table[-1]["rows_read"],
@@ -228,6 +232,8 @@ def report_ingestion(
     for source, by_reason in unread.items():
         if line := unread_line(by_reason):
             logger.info("source %s: keys of its chats that are not in the documents: %s", source, line)
+    for source, counts in personal.items():
+        logger.info("source %s: %s", source, personal_data_line(counts))
     if contamination:
         metrics["contamination"] = contamination_metrics(contamination)
     figure = ingestion_figure(total["length_histogram"], by_source, chosen["mixture"])

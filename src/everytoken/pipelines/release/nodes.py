@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from everytoken.corpus.ingestion import ShardPlan
+from everytoken.corpus.ingestion import ShardPlan, shards_by_part
 from everytoken.parameters import IngestionParameters, ReleaseParameters, TokenizationParameters
 from everytoken.pipelines.release.job import DescribedJob, NotPlanned, stages_of
 from everytoken.provenance import ProvenanceError
@@ -146,7 +146,7 @@ def assemble_release(
     manifests = {"annotated": annotated_manifest, "unannotated": unannotated_manifest, "held_out": held_out_manifest}
     documents = {"annotated": annotated, "unannotated": unannotated, "held_out": held_out}
     rescued = {source for source, licence in licences.items() if licence.text == "rescue"}
-    by_part = zip(plan["shards"], upstream_documents, strict=True)
+    by_part = zip(shards_by_part(plan), upstream_documents, strict=True)
     return plan_artifact(
         write_release,
         pretty_name=parameters.pretty_name,
@@ -157,7 +157,7 @@ def assemble_release(
         upstream=canonical_json(upstream_of(ingestion.active_sources, licences, origins, plan)).encode(),
         manifests=manifests,
         texts={split: parts_with_text(documents[split], manifests[split], licences) for split in documents},
-        upstream_documents=Shards(tuple(part for shard, part in by_part if shard["source"] in rescued)),
+        upstream_documents=Shards(tuple(part for shards, part in by_part if shards[0]["source"] in rescued)),
         withheld=_withheld(withheld_ids),
         classifications=classifications,
         tokenizer=tokenizer,

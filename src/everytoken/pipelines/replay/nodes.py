@@ -4,7 +4,15 @@ from pathlib import Path
 
 from everytoken.address import Address, file_of
 from everytoken.corpus import NOTHING_EXPECTED, ExpectParameters
-from everytoken.corpus.ingestion import Guarded, MayBeGone, ShardPlan, Upstream, make_shard_plan, read_shards
+from everytoken.corpus.ingestion import (
+    Guarded,
+    MayBeGone,
+    ShardPlan,
+    Upstream,
+    make_shard_plan,
+    read_shards,
+    shards_by_part,
+)
 from everytoken.corpus.sampling import SubsamplingParameters
 from everytoken.corpus.upstreams import UpstreamFile
 from everytoken.parameters import IngestionParameters, ReplayParameters
@@ -140,7 +148,7 @@ def read_released_documents(
 
 def locate_documents(documents: Shards, plan: ShardPlan, replay: ReplayParameters) -> Shards:
     """Find the document of every row of the manifest at its address."""
-    places = [Address(*file_of(shard), shard["first_row"]) for shard in plan["shards"]]
+    places = [[Address(*file_of(shard), shard["first_row"]) for shard in shards] for shards in shards_by_part(plan)]
     return manifest_parts(Path(replay.release)).map(locate_part, documents=documents, shards=places)
 
 

@@ -6,10 +6,11 @@ import pandas as pd
 from plotly.graph_objects import Figure
 
 from everytoken.address import ADDRESS_COLUMNS
+from everytoken.contract import plan_given_tokenizer
 from everytoken.corpus import NOTHING_EXPECTED, ExpectParameters, add_statistics
 from everytoken.corpus.sampling import EstimatedTokens, SubsamplingParameters
 from everytoken.parameters import IngestionParameters, TokenizationParameters, TrainedTokenizer
-from everytoken.pipelines.tokenization.plans import check_claims, plan_certificate, plan_given_tokenizer
+from everytoken.pipelines.tokenization.plans import check_claims, plan_certificate
 from everytoken.shards import Artifact, Shards, plan_artifact
 from everytoken.tokens.encoding import (
     cut_lines,
@@ -77,11 +78,11 @@ def encode_unannotated(
     certificate: Artifact,
     parameters: TokenizationParameters,
 ) -> Shards:
-    """Encode documents of the compact stream: content and EOS, at most seq_length tokens; excluded ones as EOS."""
+    """Encode documents of the compact stream, whole or cut to seq_length, and an EOS; excluded ones as EOS alone."""
     return unannotated.zip(exclusions).map(
         encode_part,
         **parameters.encoding(tokenizer, certificate, unannotated.rows),
-        max_tokens=parameters.seq_length,
+        max_tokens=parameters.max_compact_tokens,
         columns=COMPACT_COLUMNS,
         keep_lengths=True,
     )

@@ -1,15 +1,8 @@
-"""Plans of a tokenizer that exists before the job, and of the proof of the engines that encode with one."""
+"""What is said of a tokenizer that exists before the job, and the proof of the engines that encode with one."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
-from everytoken.parameters import (
-    ArchiveTokenizer,
-    GivenTokenizer,
-    HubTokenizer,
-    TokenizationParameters,
-    TrainedTokenizer,
-)
+from everytoken.parameters import TokenizationParameters, TrainedTokenizer
 from everytoken.shards import Artifact, Shards, plan_artifact
 from everytoken.tokens.engines import (
     FASTEST,
@@ -22,42 +15,8 @@ from everytoken.tokens.engines import (
 from everytoken.tokens.tokenizer import (
     EncodingRules,
     TokenizerIds,
-    load_archive_tokenizer,
-    load_hub_tokenizer,
-    load_tokenizer_file,
     require_claims,
 )
-
-
-def plan_given_tokenizer(
-    chosen: GivenTokenizer | HubTokenizer | ArchiveTokenizer, parameters: TokenizationParameters
-) -> Artifact:
-    """Return the plan of a tokenizer that exists before the job."""
-    # only where there are some: a tokenizer without keeps the recipe that it had before there was this parameter
-    added = {"add_tokens": chosen.add_tokens} if chosen.add_tokens else {}
-    if isinstance(chosen, GivenTokenizer):
-        return plan_artifact(
-            load_tokenizer_file, path=chosen.path, sha256=chosen.sha256, eos_token=parameters.eos_token, **added
-        )
-    if isinstance(chosen, HubTokenizer):
-        return plan_artifact(
-            load_hub_tokenizer,
-            repository=chosen.repository,
-            revision=chosen.revision,
-            sha256=chosen.sha256,
-            eos_token=parameters.eos_token,
-            fetched=Path(parameters.fetched),
-            **added,
-        )
-    return plan_artifact(
-        load_archive_tokenizer,
-        place=chosen.place,
-        sha256=chosen.sha256.lower(),
-        member=chosen.member,
-        eos_token=parameters.eos_token,
-        fetched=Path(parameters.fetched),
-        **added,
-    )
 
 
 def check_claims(tokenizer: Artifact, parameters: TokenizationParameters) -> None:

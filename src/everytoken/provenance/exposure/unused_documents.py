@@ -19,9 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from everytoken.address import ADDRESS_COLUMNS, Address, Addressed, file_of
+from everytoken.progress import progress
 from everytoken.provenance.errors import ProvenanceError
-from everytoken.provenance.lookup import CANARY, STORES, DocumentRecords, Places, planned_shards, store_head
-from everytoken.shards import DamagedStore, StoredPart, part_name, progress, set_aside_path
+from everytoken.provenance.lookup import CANARY, STORES, DocumentRecords, Places, planned_parts, store_head
+from everytoken.shards import DamagedStore, StoredPart, part_name, set_aside_path
 
 NOT_PLANNED, NO_ROW, NOT_DRAWN, EXCLUDED = "not_planned", "no_such_row", "not_drawn", "excluded"
 _REPEATED = re.compile(r"of source (.*), shard (\d+), row (\d+)")  # as `selected_parts` says which document
@@ -92,8 +93,8 @@ def unused_with_id(records: DocumentRecords, id: str, used: set[Address]) -> Ite
         used: addresses of the documents with this id that are in a split.
     """
     wanted = pc.field("id") == id
-    parts = planned_shards(records.places)
-    for index in progress(range(len(parts)), len(parts), "looking for the id among what was read"):
+    parts = len(planned_parts(records.places))
+    for index in progress(range(parts), parts, "looking for the id among what was read"):
         left = list(_left_out(records.places, index, wanted))
         yield from left
         known = {one.address for one in left} | used
@@ -151,7 +152,7 @@ def _part(places: Places, dataset: str, index: int) -> Path:
 
 
 def _parts_of(places: Places, address: Address) -> Iterator[int]:
-    for index, shard in enumerate(planned_shards(places)):
+    for index, shard in [(index, shard) for index, part in enumerate(planned_parts(places)) for shard in part]:
         if file_of(shard) != (address.source, address.shard_index):
             continue
         if shard["rows"] is None or shard["first_row"] <= address.row < shard["first_row"] + shard["rows"]:

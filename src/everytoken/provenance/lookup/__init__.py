@@ -14,7 +14,7 @@ if TYPE_CHECKING:
         DocumentRecords,
         RecordText,
         StoreRow,
-        planned_shards,
+        planned_parts,
     )
     from everytoken.provenance.lookup.foreign_streams import joined_file_of
     from everytoken.provenance.lookup.indexed_streams import IndexedStream

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from everytoken.address import ADDRESS_COLUMNS, Address, file_of
+from everytoken.corpus.ingestion import PlannedShard, shards_by_part
 from everytoken.corpus.sampling import is_scored
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.lookup.dataset_locations import Places, store_head
@@ -183,7 +184,7 @@ class DocumentRecords:
     def _shard_paths(self) -> dict[tuple[str, int], str]:
         if not self.places.has("shard_plan"):
             return {}
-        return {file_of(shard): shard["path"] for shard in planned_shards(self.places)}
+        return {file_of(shard): shard["path"] for part in planned_parts(self.places) for shard in part}
 
     @cached_property
     def excluded(self) -> dict[Address, str]:
@@ -249,8 +250,8 @@ def _by_group(rows: Iterable[int], ends: np.ndarray) -> Iterator[tuple[int, list
         yield group, list(found)
 
 
-def planned_shards(places: Places) -> list[dict[str, Any]]:
-    """Return the shards of the plan of an environment.
+def planned_parts(places: Places) -> list[list[PlannedShard]]:
+    """Return the shards of each part of the plan of an environment.
 
     Raises:
         ProvenanceError: there is no plan, or it is damaged.
@@ -259,10 +260,9 @@ def planned_shards(places: Places) -> list[dict[str, Any]]:
         raise ProvenanceError(f"there is no shard plan in the environment {places.environment!r}: run ingestion")
     path = places.path("shard_plan")
     try:
-        planned: list[dict[str, Any]] = orjson.loads(path.read_bytes())["shards"]
+        return shards_by_part(orjson.loads(path.read_bytes()))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise_trouble(error)
         raise ProvenanceError(
             f"{path} is no shard plan ({error}). Run the pipeline ingestion: it is written again"
         ) from error
-    return planned

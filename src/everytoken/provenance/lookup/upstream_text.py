@@ -13,9 +13,8 @@ from typing import NamedTuple
 
 from everytoken.address import Address
 from everytoken.corpus import BadRow
-from everytoken.corpus.ingestion import Source
+from everytoken.corpus.ingestion import Source, render_row
 from everytoken.corpus.reading import Reading, ReadingLimits, Row, UnreadableRow, iterate_rows
-from everytoken.corpus.rendering import RENDERERS
 from everytoken.corpus.upstreams import UpstreamFile
 from everytoken.provenance.errors import ProvenanceError
 
@@ -102,7 +101,7 @@ def _document(file: UpstreamFile, row: Row | UnreadableRow, reading: Reading) ->
     try:
         if isinstance(row, UnreadableRow):
             raise BadRow(row.reason, row.detail)
-        document = RENDERERS[reading.renderer.kind](row.key, row.record, reading.renderer)
+        document = render_row(row, reading).document
     except BadRow as error:
         raise ProvenanceError(
             f"source {file.source!r}, file {file.path}, row {row.number:,} is no document any more ({error}); expected "

@@ -2,7 +2,7 @@
 
 An address leads to a part by the shard plan and to a row in it by search, as rows are in the order of their file. The
 text that is there must have the hash of the manifest. Rows that are not found so are left to
-`everytoken.provenance.replay.match`. Of the documents, three numbers a row are held, of at most `_HELD` parts.
+`everytoken.provenance.replay.match`. Of the documents, four numbers a row are held, of at most `_HELD` parts.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class LocatedCounts(TypedDict):
 
 # the documents are those of the planned shards: their addresses say the same
 @versioned("locate_part", 2, unrecorded=["shards"])
-def locate_part(part: Part, *, documents: Shards, shards: Sequence[Address]) -> Rows:
+def locate_part(part: Part, *, documents: Shards, shards: Sequence[Sequence[Address]]) -> Rows:
     """Find the documents of one part of all splits at their addresses; rows are `LOCATED`, split after split.
 
     Statistics: `LocatedCounts` by split.
 
     Args:
-        shards: the address of the first row of each planned shard, one for each part of ``documents``.
+        shards: for each part of ``documents``, the address of the first row of each file that it was read from.
 
     Raises:
         ProvenanceError: a file of the manifest is not what it should be.
@@ -108,8 +108,9 @@ class _Found(NamedTuple):
 
 
 class _Columns(NamedTuple):
-    """Of the documents of one part; arrays of shape (documents,)."""
+    """Of the documents of one part, in the order of files, then rows; arrays of shape (documents,)."""
 
+    files: Integers
     rows: Integers
     utf8_bytes: Integers
     hashes: Hashes
@@ -118,12 +119,13 @@ class _Columns(NamedTuple):
 class _Addresses:
     """Finds documents by address."""
 
-    def __init__(self, documents: Shards, shards: Sequence[Address]) -> None:
+    def __init__(self, documents: Shards, shards: Sequence[Sequence[Address]]) -> None:
         self._documents = documents
         self._held: OrderedDict[int, _Columns] = OrderedDict()
         of_file: dict[tuple[str, int], list[tuple[int, int]]] = {}
-        for number, (source, shard_index, first_row) in enumerate(shards):
-            of_file.setdefault((source, shard_index), []).append((first_row, number))
+        for number, of_part in enumerate(shards):
+            for source, shard_index, first_row in of_part:
+                of_file.setdefault((source, shard_index), []).append((first_row, number))
         self._ranges = {file: np.array(sorted(ranges), np.int64) for file, ranges in of_file.items()}
 
     def find(self, batch: pa.RecordBatch) -> tuple[Flags, _Found]:
@@ -132,33 +134,42 @@ class _Addresses:
         there, parts = np.zeros(rows, np.bool_), np.full(rows, -1, np.int32)
         found = _Found(parts, np.zeros(rows, np.int64), np.zeros(rows, np.int64), np.zeros(rows, np.uint64))
         wanted = batch.column("row").fill_null(-1).to_numpy()
+        of_files: dict[int, list[tuple[int, Integers]]] = {}  # by part: file, rows of the batch
         for file, chosen in _by_file(batch).items():
             if file in self._ranges:
                 ranges = self._ranges[file]
                 place = np.searchsorted(ranges[:, 0], wanted[chosen], side="right") - 1
                 parts[chosen] = np.where(place >= 0, ranges[np.maximum(place, 0), 1], -1)
-        for number in np.unique(parts[parts >= 0]).tolist():
-            columns, chosen = self._columns(number), np.flatnonzero(parts == number)
-            at = np.searchsorted(columns.rows, wanted[chosen])
-            hit = at < len(columns.rows)
-            hit[hit] = columns.rows[at[hit]] == wanted[chosen[hit]]
-            chosen, at = chosen[hit], at[hit]
-            there[chosen], found.rows[chosen] = True, at
-            found.utf8_bytes[chosen], found.hashes[chosen] = columns.utf8_bytes[at], columns.hashes[at]
+                for number in np.unique(parts[chosen]).tolist():
+                    of_files.setdefault(number, []).append((file[1], chosen[parts[chosen] == number]))
+        of_files.pop(-1, None)
+        for number, chosen_of_files in sorted(of_files.items()):
+            columns = self._columns(number)
+            for shard_index, chosen in chosen_of_files:
+                begin, end = np.searchsorted(columns.files, [shard_index, shard_index + 1]).tolist()
+                at = begin + np.searchsorted(columns.rows[begin:end], wanted[chosen])
+                hit = at < end
+                hit[hit] = columns.rows[at[hit]] == wanted[chosen[hit]]
+                chosen, at = chosen[hit], at[hit]
+                there[chosen], found.rows[chosen] = True, at
+                found.utf8_bytes[chosen], found.hashes[chosen] = columns.utf8_bytes[at], columns.hashes[at]
         return there, found
 
     def _columns(self, number: int) -> _Columns:
         if number in self._held:
             self._held.move_to_end(number)
             return self._held[number]
-        rows, sizes, hashes = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0, np.uint64)]
-        for batch in self._documents.parts[number].batches(["row", "utf8_bytes", "text_sha256"]):
+        files, rows, sizes = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        hashes = [np.empty(0, np.uint64)]
+        for batch in self._documents.parts[number].batches([SHARD_INDEX, "row", "utf8_bytes", "text_sha256"]):
+            files.append(batch.column(SHARD_INDEX).to_numpy().astype(np.int64))
             rows.append(batch.column("row").to_numpy())
             sizes.append(batch.column("utf8_bytes").to_numpy())
             hashes.append(text_hashes(batch.column("text_sha256"), self._documents.parts[number].name))
         while len(self._held) >= _HELD:
             self._held.popitem(last=False)
-        self._held[number] = _Columns(np.concatenate(rows), np.concatenate(sizes), np.concatenate(hashes))
+        gathered = np.concatenate(files), np.concatenate(rows), np.concatenate(sizes)
+        self._held[number] = _Columns(*gathered, np.concatenate(hashes))
         return self._held[number]
 
 
