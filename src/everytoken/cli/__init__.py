@@ -16,6 +16,7 @@ from everytoken.cli.provenance import exposure, trace
 from everytoken.cli.reflections import reflections
 from everytoken.cli.report import report_command
 from everytoken.cli.serving import evaluate_command, serve_command
+from everytoken.cli.sweep import sweep_command
 from everytoken.cli.tracking import tracking
 
 
@@ -29,6 +30,7 @@ for command in (
     new_command,
     summary,
     report_command,
+    sweep_command,
     audit_scores,
     tokenize_command,
     verify_command,

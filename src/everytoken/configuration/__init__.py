@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from everytoken.configuration.failures import (
         few_lines,
         missing_dataset,
+        nearest,
         parameters_in_words,
         unexpected,
         unknown_pipelines,
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
         JobConfigLoader,
         JobContext,
         ReplayHook,
+        ResultsPlace,
         SystemErrorHook,
+        results_in,
     )
     from everytoken.configuration.missing import MissingInputsHook
     from everytoken.configuration.stages import StagesHook

@@ -17,6 +17,9 @@ import copy
 import json
 import logging
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import cached_property, reduce
 from importlib import import_module
 from operator import add
@@ -57,6 +60,27 @@ _REFLECTION, _REPLIES, _COLUMNS = "reflection", "reflections_replies", "reflecti
 GLOBALS = {"data", "raw", "engine", "model_size", "job"}
 
 
+@dataclass(frozen=True)
+class ResultsPlace:
+    """Where the results of sessions go in the place of ``data`` in ``globals.yml``, and tags of their MLflow runs."""
+
+    data: str
+    tags: Mapping[str, str]
+
+
+_results: ContextVar[ResultsPlace | None] = ContextVar("results", default=None)
+
+
+@contextmanager
+def results_in(place: ResultsPlace) -> Iterator[None]:
+    """Let sessions that begin inside the block have their data folder in another place."""
+    token = _results.set(place)
+    try:
+        yield
+    finally:
+        _results.reset(token)
+
+
 class JobConfigLoader(OmegaConfigLoader):
     """Loads an environment, with the parameters that its job and its data folder decide.
 
@@ -69,6 +93,9 @@ class JobConfigLoader(OmegaConfigLoader):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._told: set[str] = set()
+        self._results = _results.get()
+        if self._results is not None:
+            self["globals"] = {**self["globals"], "data": self._results.data}
 
     def __getitem__(self, key: str) -> dict[str, Any]:
         """Return the configuration of a kind; the parameters of a replay are those of the release.
@@ -140,7 +167,8 @@ class JobConfigLoader(OmegaConfigLoader):
     def run_tags(self) -> dict[str, str]:
         """Return what the tracking of a run says of its configuration."""
         release = self.replayed_release()
-        return {"job": self.job, **({} if release is None else {"replay.release.digest": release.digest})}
+        tags = {} if self._results is None else self._results.tags
+        return {"job": self.job, **tags, **({} if release is None else {"replay.release.digest": release.digest})}
 
     def _parameters_of_files(self) -> dict[str, Any]:
         """Return the parameters of base with those of the environment, and then of the command line, over them.

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
+    from everytoken.cli.report.blocks import DataTable, Paragraph, Picture, Section, html_elements, plain_lines
+    from everytoken.cli.report.charts import dot_chart
     from everytoken.cli.report.command import report_command, report_files
 
 __getattr__, __dir__ = exports(__name__, __file__)

@@ -6,7 +6,7 @@ and one for a dark page.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from everytoken.html_pages import Markup, element
 
@@ -20,6 +20,11 @@ _TICKS = 5
 CurvePoints = Sequence[tuple[float, float]]
 
 
+def dot_chart(groups: Mapping[str, CurvePoints], x: str, y: str) -> Markup:
+    """Return dots by the name of their group, which nothing connects; see `line_chart`."""
+    return _over_x(groups, x, y, _dots)
+
+
 def line_chart(curves: Mapping[str, CurvePoints], x: str, y: str) -> Markup:
     """Return curves by name.
 
@@ -27,21 +32,41 @@ def line_chart(curves: Mapping[str, CurvePoints], x: str, y: str) -> Markup:
         curves: points in the order of x; of a long curve every n-th point is drawn, and the last.
         x: what the horizontal axis shows, with its unit; ``y`` likewise.
     """
-    drawn = {name: _thinned(points) for name, points in curves.items() if points}
+    return _over_x({name: _thinned(points) for name, points in curves.items()}, x, y, _line)
+
+
+_Place = tuple[float, float]
+
+
+def _line(places: Sequence[_Place], colour: int) -> Iterator[Markup]:
+    points = " ".join(f"{across:.1f},{up:.1f}" for across, up in places)
+    yield element("polyline", points=points, fill="none", **{"class": f"line c{colour}"})
+
+
+def _dots(places: Sequence[_Place], colour: int) -> Iterator[Markup]:
+    for across, up in places:
+        yield element("circle", cx=f"{across:.1f}", cy=f"{up:.1f}", r="4", **{"class": f"bar c{colour}"})
+
+
+def _over_x(
+    curves: Mapping[str, CurvePoints], x: str, y: str, draw: Callable[[Sequence[_Place], int], Iterator[Markup]]
+) -> Markup:
+    drawn = {name: points for name, points in curves.items() if points}
     everything = [point for points in drawn.values() for point in points]
     low_x, high_x = _bounds([point[0] for point in everything])
     low_y, high_y = _bounds([point[1] for point in everything])
 
-    def place(point: tuple[float, float]) -> str:
+    def place(point: tuple[float, float]) -> _Place:
         across = _LEFT + (point[0] - low_x) / (high_x - low_x) * (_WIDTH - _LEFT - 8)
-        return f"{across:.1f},{_up(point[1], low_y, high_y):.1f}"
+        return across, _up(point[1], low_y, high_y)
 
-    lines = []
-    for number, points in enumerate(drawn.values()):
-        kind = f"line c{number % PALETTE}"
-        lines.append(element("polyline", points=" ".join(map(place, points)), fill="none", **{"class": kind}))
+    shapes = [
+        shape
+        for number, points in enumerate(drawn.values())
+        for shape in draw([place(point) for point in points], number % PALETTE)
+    ]
     ticks = [*_vertical_ticks(low_y, high_y), *_horizontal_ticks(low_x, high_x)]
-    return _chart([*ticks, *lines], list(drawn), x, y)
+    return _chart([*ticks, *shapes], list(drawn), x, y)
 
 
 def bar_chart(groups: Mapping[str, Mapping[str, float]], y: str) -> Markup:
