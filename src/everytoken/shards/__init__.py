@@ -64,7 +64,7 @@ if TYPE_CHECKING:
         statistics_as,
     )
     from everytoken.shards.locked_inputs import reading, stored_in, unchanging
-    from everytoken.shards.parts import BATCH_ROWS, Part, Rows, SetAside, StoredPart, Unchanged, ValuePart
+    from everytoken.shards.parts import BATCH_ROWS, Part, Rows, SetAside, StoredPart, Unchanged, ValuePart, side_by_side
     from everytoken.shards.progress_bar import progress
     from everytoken.shards.recipe import (
         UNRECORDED,
