@@ -1,4 +1,4 @@
-# make run   set up the environment, run the whole default job on real text, print what came out
+# make run   set up the environment, run the whole default job on real text, print its card
 # make test  lint, types, tests
 # make slow  the tests that take minutes: mutations, many kills
 # make busy  the tests that depend on time, 20 times (N=20) while two loops keep the cores busy
@@ -19,7 +19,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 
 run: $(VENV)/installed
 	$(BIN)/kedro run
-	@$(BIN)/everytoken summary
+	@$(BIN)/everytoken report
 
 # The types are checked beside the tests, which leave a part of two cores idle.
 test: $(VENV)/installed-test

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from everytoken.shards import Store
 from tests.test_run import Project
+from tests.warm_kedro import run_everytoken
 
 MINE = "mine: {{upstream: {{kind: path, root: {root}}}}}"
 
@@ -44,6 +45,33 @@ def test_a_folder_of_texts_is_a_whole_source(tmp_path: Path) -> None:
     (root / "notes.doc").write_bytes(b"of another program")
     output = project.kedro("run", "--env", "mine", "--pipelines", "ingestion", expect=1)
     assert "file notes.doc: the format is not known by its name" in output, "nothing in the folder is passed over"
+
+
+def test_the_command_writes_an_environment_whose_ingestion_runs(tmp_path: Path) -> None:
+    project = Project(tmp_path / "project")
+    root = tmp_path / "texts"
+    root.mkdir()
+    for number in range(60):
+        (root / f"{number:02}.txt").write_text(
+            f"Der Hafen {number} ist im Winter nicht frei, und die Schiffe liegen fest. " * 6
+        )
+    told = project.everytoken("new", "mine", str(root))
+    assert "60 documents" in told and "languages, roughly: de 100%" in told and "kedro run --env mine" in told
+    project.kedro("run", "--env", "mine", "--pipelines", "ingestion,annotation,subsampling")
+    held_out = Store(project.folder / "data/mine/04_feature/held_out_documents").load()
+    unannotated = Store(project.folder / "data/mine/04_feature/unannotated_documents").load()
+    assert held_out.rows > 0 and held_out.rows + unannotated.rows == 60
+    scored = "annotation.scorer.kind=embedded,subsampling.annotation_threshold=3"
+    output = " ".join(project.kedro("run", "--env", "mine", "--pipelines", "annotation", "--params", scored).split())
+    assert "warning: the scorer embedded knows English, and not " in output and "Set annotation.scorer to" in output
+    told = json.loads((project.folder / "data/mine/08_reporting/annotation_metrics.json").read_text())
+    assert told["unknown_words_share"] == told["unknown_words"] / told["words"] > 0.35
+    for arguments, message in ((["mine", str(root)], "conf/mine exists"), (["other", "nowhere"], "there is no file")):
+        done = run_everytoken(
+            ["new", *arguments], folder=project.folder, environment=project.environment({}), timeout=60
+        )
+        assert done.returncode == 1 and message in done.stderr and done.stderr.count("\n") == 1
+    assert not (project.folder / "conf/other").exists()
 
 
 def test_one_run_reads_only_some_of_the_sources(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from everytoken.corpus.sampling import SubsamplingParameters
 from everytoken.corpus.scoring import (
     AuditParameters,
     EmbeddedScorer,
+    NoScorer,
     PublishedScorer,
     ScoreName,
     SecondScorer,
@@ -58,6 +59,7 @@ from everytoken.training import (
     DistributionParameters,
     OptimisationParameters,
     PromptParameters,
+    SampleParameters,
 )
 
 __all__ = [
@@ -165,20 +167,23 @@ _SCORERS: dict[str, type[BaseModel]] = {
     "embedded": EmbeddedScorer,
     "transformers": TransformersScorer,
     "published": PublishedScorer,
+    "none": NoScorer,
 }
 
 
 class AnnotationParameters(_Parameters):
     """How documents are scored.
 
-    ``fetched``: folder for the files of a model on the hub. ``near``: the eps for which documents near another class or
-    the threshold are counted. ``memory``: bytes for joining published scores and for grouping ids; changes time, never
-    a byte of the result. ``audit``: the sample that people label. ``second_scores``: further scorers by the name of
-    their column; the draw reads them where `SubsamplingParameters` has ``score_bounds``.
+    ``max_unknown_words``: share of the words of all texts that the scorer may not know; more is a warning. ``fetched``:
+    folder for the files of a model on the hub. ``near``: the eps for which documents near another class or the
+    threshold are counted. ``memory``: bytes for joining published scores and for grouping ids; changes time, never a
+    byte of the result. ``audit``: the sample that people label. ``second_scores``: further scorers by the
+    name of their column; the draw reads them where `SubsamplingParameters` has ``score_bounds``.
     """
 
-    scorer: EmbeddedScorer | TransformersScorer | PublishedScorer = Field(discriminator="kind")
+    scorer: EmbeddedScorer | TransformersScorer | PublishedScorer | NoScorer = Field(discriminator="kind")
     second_scores: dict[ScoreName, SecondScorer] = Field(default={}, exclude_if=lambda value: not value)
+    max_unknown_words: float = Field(ge=0, le=1)
     fetched: str
     near: tuple[Annotated[float, Field(gt=0, le=1)], ...]
     memory: PositiveInt
@@ -316,6 +321,7 @@ class ArchiveTokenizer(_TokenizerClaims):
         return self.url if self.url is not None else (str(self.project), str(self.version))
 
 
+LongDocuments = Literal["cut", "split"]
 TokenizerParameters = TrainedTokenizer | GivenTokenizer | HubTokenizer | ArchiveTokenizer
 _TOKENIZERS: dict[str, type[BaseModel]] = {
     "train": TrainedTokenizer,
@@ -345,6 +351,8 @@ class TokenizationParameters(_Parameters):
     ``fetched``: folder for the file of a tokenizer on the hub, and for archives.
     ``seed``: of the order of documents in parts, of windows and of annotated documents. ``seq_length``: predictions
     of a window, which holds ``seq_length + 1`` tokens. ``reflection_budget``: tokens kept free in annotated windows.
+    ``long_documents``: documents of the compact stream that have more than ``seq_length`` tokens are ``cut`` there, or
+    ``split``: all of their tokens follow each other, and each window holds a piece.
     ``special_tokens_in_text``: a special token that a text spells is encoded as plain text (``literal``), becomes the
     token (``control``), or stops the run (``error``). ``max_lossy_share``: share of a part's documents that may lose
     text. ``engine``: ``fastest`` of those that are proven equal, or the name of one; changes time, never a byte.
@@ -358,6 +366,7 @@ class TokenizationParameters(_Parameters):
     eos_token: str
     seq_length: PositiveInt
     reflection_budget: NonNegativeInt
+    long_documents: LongDocuments = "cut"
     special_tokens_in_text: SpecialTokens = "literal"
     max_lossy_share: float = Field(ge=0, le=1)
     engine: EngineName = "fastest"
@@ -423,6 +432,11 @@ class TokenizationParameters(_Parameters):
     def max_annotated_tokens(self) -> int:
         """Tokens of an annotated document with its EOS: what the reflection budget leaves of ``seq_length``."""
         return self.seq_length - self.reflection_budget
+
+    @property
+    def max_compact_tokens(self) -> int | None:
+        """Tokens of a document of the compact stream with its EOS at most; None: as many as it has."""
+        return self.seq_length if self.long_documents == "cut" else None
 
 
 class TrainingParameters(_Parameters):
@@ -493,10 +507,12 @@ class PretrainingParameters(_Parameters):
 
 
 class EvaluationParameters(_Parameters):
-    """Bits per byte on held-out documents, and samples."""
+    """Bits per byte on held-out documents, and samples: what the model writes after the prompts of ``generation``, or,
+    where it has none, after the beginnings of held-out documents.
+    """
 
     held_out: BitsPerByteParameters
-    generation: PromptParameters
+    generation: SampleParameters
 
 
 class FinetuningParameters(_Parameters):

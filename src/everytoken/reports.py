@@ -15,7 +15,11 @@ from everytoken.corpus.selection import MixtureRow
 
 Counts = Mapping[str, float]
 
-_LAYOUT = {"template": "plotly_white", "font": {"size": 14}, "legend_title_text": "", "margin": {"t": 70}}
+_GREY = "rgba(128, 128, 128, 0.35)"  # seen on a white and on a black page
+_AXIS = {"gridcolor": _GREY, "zerolinecolor": _GREY, "linecolor": _GREY, "automargin": True}
+_CLEAR = "rgba(0, 0, 0, 0)"
+_TEMPLATE = {"layout": {"paper_bgcolor": _CLEAR, "plot_bgcolor": _CLEAR, "xaxis": _AXIS, "yaxis": _AXIS}}
+_LAYOUT = {"template": _TEMPLATE, "font": {"size": 14}, "legend_title_text": "", "margin": {"t": 90}}
 
 
 def ingestion_figure(
@@ -34,6 +38,7 @@ def ingestion_figure(
     lengths = [histogram[f"{b:02d}"] for b in bins]
     panels.add_bar(x=names, y=lengths, name="documents", showlegend=False, marker_color=_COLOURS[0], row=1, col=1)
     sources = sorted(by_source)
+    colour_of = source_colours(sources)
     if mixture is None:
         amounts = {source: by_source[source]["characters"] for source in sources}
         shares = {"share of characters": [_share(amounts, source) for source in sources]}
@@ -43,13 +48,15 @@ def ingestion_figure(
             "intended share of tokens": [row["weight"] for row in mixture],
             "realised": [row["realised_weight"] for row in mixture],
         }
-    for colour, (name, values) in zip((_OTHERS_COLOUR, _COLOURS[1])[-len(shares) :], shares.items(), strict=True):
+    own = [colour_of.get(source, _OTHERS_COLOUR) for source in sources]
+    for colour, (name, values) in zip((_OTHERS_COLOUR, own)[-len(shares) :], shares.items(), strict=True):
         text = [f"{value:.2%}" for value in values]
         panels.add_bar(x=sources, y=values, name=name, text=text, marker_color=colour, row=1, col=2)
     panels.update_xaxes(title_text="characters", row=1, col=1)
     panels.update_yaxes(title_text="documents", row=1, col=1)
     panels.update_yaxes(tickformat=".0%", row=1, col=2)
-    return panels.update_layout(title="Documents of the corpus", barmode="group", **_LAYOUT)
+    title = _title("Documents of the corpus", "How long documents are, and how much each source gives.")
+    return panels.update_layout(title=title, barmode="group", **_LAYOUT)
 
 
 def score_figure(table: Sequence[Mapping[str, Any]]) -> go.Figure:
@@ -60,8 +67,9 @@ def score_figure(table: Sequence[Mapping[str, Any]]) -> go.Figure:
     """
     figure = go.Figure()
     sources = sorted({line["source"] for line in table} - {ALL_SOURCES})
+    colour_of = source_colours(sources)
     for counted, hatching, which in (("rows", "", "all rows"), ("once", "/", "each id once")):
-        for i, source in enumerate(sources):
+        for source in sources:
             by_class = {line["class"]: line[counted] for line in table if line["source"] == source}
             total = sum(by_class.values())
             figure.add_bar(
@@ -70,13 +78,14 @@ def score_figure(table: Sequence[Mapping[str, Any]]) -> go.Figure:
                 customdata=list(by_class.values()),
                 hovertemplate=f"%{{y:.2%}} (%{{customdata:,}} documents)<extra>{_shown(source)}, {which}</extra>",
                 name=_shown(source),
-                marker={"color": _colour(i), "pattern": {"shape": hatching}},
+                marker={"color": colour_of[source], "pattern": {"shape": hatching}},
                 legendgroup=counted,
                 legendgrouptitle={"text": which},
             )
     figure.update_yaxes(type="log", tickformat=".1%")
     figure.update_layout(legend_groupclick="toggleitem")
-    return _titled(figure, "Safety scores by source", "", "share of the source's documents (log)")
+    title = _title("Safety scores by source", "Which share of the documents of a source is in each class.")
+    return _titled(figure, title, "safety class", "share of the source's documents (log)")
 
 
 def mixture_figure(strata: Sequence[Mapping[str, Any]]) -> go.Figure:
@@ -91,6 +100,7 @@ def mixture_figure(strata: Sequence[Mapping[str, Any]]) -> go.Figure:
     panels = {group: lines for group in _PANELS if (lines := [line for line in strata if line["group"] == group])}
     titles = [_PANELS[group][0] for group in panels]
     figure = make_subplots(cols=max(1, len(panels)), subplot_titles=titles, shared_yaxes=True)
+    colour_of = source_colours([_shown(line["source"]) for line in panels.get("source", ())])
     for number, (group, lines) in enumerate(panels.items(), start=1):
         title, key = _PANELS[group]
         totals = _tokens(lines)
@@ -106,7 +116,7 @@ def mixture_figure(strata: Sequence[Mapping[str, Any]]) -> go.Figure:
                 customdata=list(tokens.values()),
                 hovertemplate="%{y:.2%} (%{customdata:,.0f} estimated tokens)",
                 name=name,
-                marker={"color": _OTHERS_COLOUR if i == _MOST_SHOWN else _colour(i)},
+                marker={"color": _OTHERS_COLOUR if i == _MOST_SHOWN else colour_of.get(name, _colour(i))},
                 text=[f"{share:.1%}" if share >= _LEAST_WRITTEN else "" for share in shares.values()],
                 textangle=0,
                 legendgroup=group,
@@ -117,7 +127,8 @@ def mixture_figure(strata: Sequence[Mapping[str, Any]]) -> go.Figure:
     figure.update_yaxes(tickformat=".0%", range=[0, 1])
     figure.update_yaxes(title_text="share of estimated tokens", col=1)
     figure.update_layout(barmode="stack", legend={"groupclick": "toggleitem", "traceorder": "grouped"})
-    return figure.update_layout(title="Mixture before and after the draw", **_LAYOUT)
+    title = _title("Mixture before and after the draw", "Of what the corpus is made, and each split of it.")
+    return figure.update_layout(title=title, **_LAYOUT)
 
 
 def training_figure(
@@ -140,10 +151,11 @@ def training_figure(
     line = {"color": _COLOURS[0]}
     figure.add_scatter(x=steps, y=losses, name="loss", mode="lines", line={**line, "width": 1}, opacity=0.35)
     figure.add_scatter(x=steps, y=means, name=f"loss, mean of {smooth} steps", mode="lines", line=line)
-    for number, name in enumerate(curves, 1):
+    colour_of = source_colours([name.removeprefix(f"{total}.") for name in curves if name != total])
+    for name in curves:
         x, y = _points(series, name)
-        line = {"color": "black" if name == total else _colour(number)}
         shown = "all sources" if name == total else name.removeprefix(f"{total}.")
+        line = {"color": colour_of.get(shown, _OTHERS_COLOUR) if name != total else "#808080"}
         figure.add_scatter(x=x, y=y, name=shown, mode="lines+markers", line=line, row=1, col=2)
     for number, name in enumerate(terms, 1):
         x, y = _points(series, name)
@@ -152,7 +164,8 @@ def training_figure(
     figure.update_yaxes(title_text="nats per token", row=1, col=1)
     if curves:
         figure.update_yaxes(title_text="bits per byte", row=1, col=2)
-    return figure.update_layout(title="Training", **_LAYOUT)
+    sentence = "How the loss falls, on what is trained on and on documents that are held out."
+    return figure.update_layout(title=_title("Training", sentence), **_LAYOUT)
 
 
 def _points(series: Mapping[str, Sequence[float | None]], name: str) -> tuple[list[float], list[float]]:
@@ -177,7 +190,8 @@ def bits_per_byte_figure(
         values = [by_source[source][key] for source in sources]
         figure.add_bar(x=sources, y=values, name=name, text=[f"{value:.3f}" for value in values], **place)
     figure.update_layout(barmode="group")
-    return _titled(figure, "Held-out documents", "", "bits per byte (lower is better)")
+    title = _title("Held-out documents", "What a byte of documents costs that the model was not trained on.")
+    return _titled(figure, title, "source", "bits per byte (lower is better)")
 
 
 def _loop_panels(loops: Mapping[str, Any]) -> go.Figure:
@@ -255,6 +269,15 @@ def _is_given(number: float | None) -> bool:
 def _share(amounts: Mapping[str, float], source: str) -> float:
     total = sum(amounts.values())
     return amounts.get(source, 0) / total if total else 0.0
+
+
+def source_colours(sources: Sequence[str]) -> dict[str, str]:
+    """Return the colour of each source: the same in all figures of one corpus."""
+    return {source: _colour(number) for number, source in enumerate(sorted(set(sources)))}
+
+
+def _title(title: str, sentence: str) -> str:
+    return f"{title}<br><sub>{sentence}</sub>"
 
 
 def _titled(figure: go.Figure, title: str, x: str, y: str) -> go.Figure:

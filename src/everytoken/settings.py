@@ -15,13 +15,16 @@ from everytoken.configuration import (
     CONFIG_LOADER_ARGS,  # noqa: F401  # Kedro reads it
     ConfigurationHook,
     ContractHook,
+    CostsHook,
     JobConfigLoader,
     JobContext,
     MissingInputsHook,
     ReplayHook,
     StagesHook,
     SystemErrorHook,
+    VizFilesHook,
 )
+from everytoken.progress import fold_log_lines
 from everytoken.tracking import TrackingHook
 
 
@@ -36,6 +39,7 @@ def _log_as_in_the_project_folder() -> None:
         LOGGING.configure(ours)
         logging.captureWarnings(False)  # what Kedro's own handler has switched on
         sys.excepthook = sys.__excepthook__
+    fold_log_lines()
 
 
 _log_as_in_the_project_folder()  # before the hooks: they wrap what prints errors
@@ -49,6 +53,8 @@ HOOKS = (
     TrackingHook(),
     MissingInputsHook(),
     StagesHook(),
+    CostsHook(),
+    VizFilesHook(),
     SystemErrorHook(),
 )
 DISABLE_HOOKS_FOR_PLUGINS = ("kedro_mlflow",)

@@ -120,12 +120,25 @@ def test_parameters_of_two_pipelines_are_compared() -> None:
         (changed(chat, "evaluation", generation__max_new_tokens=128), of_chat, "the model reads 128 tokens"),
         (changed(chat, "finetuning", chats__context_tokens=128), of_chat, "repeat fewer"),
         (changed(chat, "subsampling", held_out_share=0), of_chat, "training.optimisation.held_out looks at held-out"),
+        (
+            changed(changed(chat, "evaluation", generation__prompts=None), "subsampling", held_out_share=0),
+            of_chat,
+            "give prompts, or hold some out",
+        ),
         (changed(chat, "subsampling", held_out_share=0), of_chat, "finetuning.optimisation.held_out to null"),
+        (
+            changed(corpus, "annotation", scorer={"kind": "none"}),
+            of_corpus,
+            "annotation_threshold is 3: set it to null",
+        ),
+        (changed(corpus, "subsampling", annotation_threshold=None), of_corpus, "give the lowest class that is annot"),
         (changed(corpus, "training", streams=("raw_shards",)), of_corpus, "this job trains on annotated"),
     ):
         with pytest.raises(ContractError, match=message):
             require_consistent(groups, streams)
-    for groups, streams in ((shards, of_shards), (chat, of_chat), (corpus, of_corpus)):
+    unscored = changed(corpus, "annotation", scorer={"kind": "none"})
+    none = (changed(unscored, "subsampling", annotation_threshold=None), of_corpus)
+    for groups, streams in ((shards, of_shards), (chat, of_chat), (corpus, of_corpus), none):
         require_consistent(groups, streams)
 
 

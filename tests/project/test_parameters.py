@@ -24,7 +24,7 @@ _DECISIONS = {
     *("seed", "seeds", "threshold", "thresholds", "budget", "target", "memory", "share", "tolerance", "revision"),
     *("min", "max", "steps", "rate", "temperature", "threads"),
 }
-_MAY_BE_NULL = {"target_tokens", "max_documents"}  # a target and a threshold all the same
+_MAY_BE_NULL = {"target_tokens", "annotation_threshold", "max_documents"}  # targets and thresholds all the same
 
 
 def _is_nullable(field: FieldInfo) -> bool:

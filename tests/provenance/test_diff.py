@@ -197,6 +197,18 @@ def test_streams_of_another_seed_have_the_same_documents_in_other_windows(builds
         assert found.windows["annotated_stream"].in_a == found.windows["annotated_stream"].in_b > 0
 
 
+def test_documents_that_are_cut_in_place_of_split_are_told_by_the_parameter(builds: Path, tmp_path: Path) -> None:
+    build(tmp_path / "cut", builds / "texts", tokenization__long_documents="cut")
+    assert (
+        "long_documents"
+        in json.loads((builds / "first" / RELEASE / "recipe.json").read_text())["parameters"]["tokenization"]
+    )
+    for a in ("first", f"first/{RELEASE}"):
+        found = diff(builds / a, tmp_path / "cut")
+        assert found.parameters == {"tokenization.long_documents": ("split", "cut")}
+        assert list(found.different)[:1] == ["unannotated_tokens"]
+
+
 def test_the_command_says_all_of_it_in_words_and_as_json(builds: Path) -> None:
     found = command(builds / "first", builds / "drawn", "--limit", 1)
     assert found.exit_code == 1

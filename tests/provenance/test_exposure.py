@@ -132,13 +132,14 @@ def test_the_tokens_of_a_document_stand_where_the_exposures_say(made: TracedJob)
 
 
 def test_steps_decide_what_counts_and_what_a_checkpoint_has_seen(made: TracedJob) -> None:
-    opened = made.run(STREAMS, STEPS, BATCH)
+    last = 3 * STEPS
+    opened = made.run(STREAMS, last, BATCH)
     of = indexes(made, opened)
     place = DocumentPlace("annotated", 3)
     whole = reads_of([opened], [of], place)
     steps = [one.step for one in whole.exposures]
     assert len(steps) > 3
-    for at_step in (0, steps[0], steps[0] + 1, steps[2] + 1, STEPS, STEPS + 60):
+    for at_step in (0, steps[0], steps[0] + 1, steps[2] + 1, last, last + 120):
         run = Run(**{**vars(opened.run), "checkpoints": tuple((k, str(k)) for k in (10, 25, 60, 80))})
         asked = OpenRun(run, opened.windows, opened.folders)
         found = reads_of([asked], [of], place, at_step)

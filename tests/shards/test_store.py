@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import logging
 import os
@@ -31,7 +30,6 @@ from everytoken.shards import (
 )
 from everytoken.shards.atomic import sole_writer
 from everytoken.shards.errors import Failure
-from everytoken.shards.progress_bar import progress
 from tests.shards import functions
 from tests.shards.folders import content
 from tests.shards.functions import add_one, add_up, count_up, given, read_file, show_total, total, version_of
@@ -561,31 +559,7 @@ def test_the_root_digest_is_over_content_alone(tmp_path: Path, monkeypatch: pyte
     assert content(tmp_path / "small groups") != content(tmp_path / "large groups")
 
 
-# --- progress -------------------------------------------------------------------------------------------------------
-
-
-def test_progress_is_logged_in_plain_lines_when_there_is_no_terminal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("everytoken.shards.progress_bar._SECONDS_BETWEEN_LINES", 0.0)
-    with caplog.at_level(logging.INFO, logger="everytoken.shards"):
-        make(tmp_path / "documents", given(3).map(count_up))
-    lines = [record.getMessage() for record in caplog.records]
-    assert "documents: 3 of 3 parts to make" in lines
-    found = [line for line in lines if " parts, " in line]
-    assert [line.split(",")[0] for line in found] == [f"documents: {n} of 3 parts" for n in (1, 2, 3)]
-    assert found[-1].endswith("/s, 0 s left")
-
-
-def test_progress_is_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    assert list(progress(iter("abc"), 3, "documents")) == ["a", "b", "c"]
-    assert "documents" in terminal.getvalue() and "0/3" in terminal.getvalue()
+# --- reruns ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_rerun_reads_every_file_once(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from everytoken.tracking import TrackingError
 from everytoken.tracking.database import SCHEMA, DatabaseStore, has_known_tables
 from everytoken.tracking.opening import TrackingSettings, open_store
-from everytoken.tracking.store import TrackingStore
+from everytoken.tracking.store import DISCARDED, TrackingStore
 
 SETTINGS = TrackingSettings(experiment="toy", tracking_uri="sqlite:///mlflow.db", artifacts="mlartifacts")
 
@@ -171,3 +171,44 @@ def test_tables_of_another_version_are_left_to_mlflow(store: TrackingStore, proj
 def test_workspaces_are_left_to_mlflow(store: TrackingStore, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_ENABLE_WORKSPACES", "true")
     assert not has_known_tables(project / "mlflow.db")
+
+
+MODEL = {
+    "name": "checkpoint",
+    "step": 8,
+    "time": 1_000,
+    "params": {"step": "8"},
+    "tags": {"root_digest": "a" * 64},
+    "metrics": [
+        ("held_out_bits_per_byte.wikipedia", 4.2, 1_000, 2),
+        ("held_out_bits_per_byte.wikipedia", 4.1, 1_000, 8),
+    ],
+    "dataset": ["held_out_documents", "b" * 36],
+}
+
+
+def test_a_model_is_recorded_once_with_step_digests_and_metrics_on_the_held_out_documents(
+    store: TrackingStore, client: TrackingStore, tmp_path: Path
+) -> None:
+    for kind in (store, client):
+        run = kind.create_run("a run", {})
+        for _ in range(2):
+            kind.send(run, {"model": MODEL}, tmp_path)
+        (model,) = store.client.search_logged_models([store.experiment_id], filter_string=f"source_run_id = '{run}'")
+        assert (model.name, str(model.status), model.params["step"]) == ("checkpoint", "READY", "8")
+        assert model.tags["root_digest"] == "a" * 64
+        found = {(one.step, one.value, one.dataset_name, one.dataset_digest) for one in model.metrics}
+        assert found == {(2, 4.2, "held_out_documents", "b" * 36), (8, 4.1, "held_out_documents", "b" * 36)}
+        outputs = store.client.get_run(run).outputs.model_outputs
+        assert [(one.model_id, one.step) for one in outputs] == [(model.model_id, 8)]
+
+
+def test_a_run_that_made_nothing_is_deleted_however_often_it_is_said(
+    store: TrackingStore, client: TrackingStore, tmp_path: Path
+) -> None:
+    for kind in (store, client):
+        run = kind.create_run("a run", {})
+        for _ in range(2):
+            kind.send(run, {"end": DISCARDED, "time": 2_000}, tmp_path)
+        assert store.client.get_run(run).info.end_time == 2_000
+        assert {one.status(run) for one in (store, client)} == {"deleted"}

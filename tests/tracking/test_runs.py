@@ -90,26 +90,31 @@ def test_a_run_says_how_it_was_made(finished: Run, runs: Runs, toy: ToyProject) 
     assert re.search(r"^mlflow==3\.", runs.text(finished, "requirements.txt"), re.MULTILINE)
 
 
-def test_every_dataset_is_recorded_with_digest_rows_and_bytes(finished: Run, toy: ToyProject) -> None:
-    assert finished.inputs is not None
-    inputs = {entry.dataset.name: entry for entry in finished.inputs.dataset_inputs}
-    tags = {name: {tag.key: tag.value for tag in entry.tags} for name, entry in inputs.items()}
+def test_every_dataset_is_recorded_with_digest_rows_and_bytes(finished: Run, toy: ToyProject, runs: Runs) -> None:
     files = {"documents", "sampling_metrics", "sampling_report", "training_history", "training_plot"}
-    assert set(inputs) == files | {"sample"}, "nothing of what was not made"
+    listed = runs.client.download_artifacts(finished.info.run_id, "datasets.json")
+    datasets = json.loads(Path(listed).read_text())
+    assert set(datasets) == files | {"sample"}, "nothing of what was not made"
     assert not [key for key in [*finished.data.params, *finished.data.tags] if "never_made" in key]
-    assert {name for name in inputs if tags[name]["mlflow.data.context"] == "input"} == {"documents"}
+    assert {name for name, held in datasets.items() if held["was"] == "input"} == {"documents"}
     sample = (toy.folder / "data/sample/part").read_bytes()
-    assert tags["sample"] == {
-        "mlflow.data.context": "output",  # made here: that training then reads it changes nothing
-        "digest": hashlib.sha256(sample).hexdigest(),
-        "rows": "10",
-        "bytes": str(len(sample)),
-    }
+    digest = hashlib.sha256(sample).hexdigest()
+    # made here: that training then reads it changes nothing
+    assert datasets["sample"] == {"was": "output", "digest": digest, "rows": 10, "bytes": len(sample)}
+    assert finished.data.tags["made.sample"] == digest
+
+
+def test_inputs_are_the_data_that_a_run_read_and_did_not_make(finished: Run, toy: ToyProject) -> None:
+    assert finished.inputs is not None
+    (read,) = finished.inputs.dataset_inputs
     documents = hashlib.sha256((toy.folder / "data/documents.json").read_bytes()).hexdigest()
-    assert inputs["documents"].dataset.digest == documents[:36]
-    assert json.loads(inputs["documents"].dataset.source) == {"uri": "data/documents.json"}
-    assert json.loads(inputs["sample"].dataset.source) == {"uri": "data/sample"}
+    assert (read.dataset.name, read.dataset.digest) == ("documents", documents[:36])
+    assert json.loads(read.dataset.source) == {"uri": "data/documents.json"}
     assert finished.data.params["digest.documents"] == documents[:16]
+
+
+def test_seed_and_environment_are_tags(finished: Run) -> None:
+    assert finished.data.tags["seed"] == "sampling.seed=7" and finished.data.tags["environment"] == "local"
 
 
 def test_metrics_and_series_are_recorded(finished: Run, runs: Runs) -> None:
@@ -366,6 +371,4 @@ def test_the_last_run_that_made_a_dataset_is_found_behind_those_that_did_not(run
 
 
 def _made(run: Run, name: str) -> bool:
-    inputs = [] if run.inputs is None else run.inputs.dataset_inputs
-    tags = {(one.dataset.name, tag.key): tag.value for one in inputs for tag in one.tags}
-    return tags.get((name, "mlflow.data.context")) == "output"
+    return f"made.{name}" in run.data.tags

@@ -44,7 +44,7 @@ def record():
     try:
         for number in range(5):
             start.wait()  # equal content at once: each finds that it is not recorded yet
-            run.log_dataset(f"dataset {number}", Contents("a" * 64, 1, 2), "output", "data/x")
+            run.log_dataset(f"dataset {number}", Contents("a" * 64, 1, 2), "input", "data/x")
     except BaseException:
         start.abort()  # the others would wait for this one
         raise

@@ -17,6 +17,7 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from everytoken.benchmark_tasks.errors import TaskError
 from everytoken.generation import GenerationParameters, NonFiniteLogits, OpenedModel, speak
+from everytoken.progress import progress
 
 _ROWS = 1024  # positions whose logits exist at once
 _KNOWN = {"until", "max_gen_toks", "do_sample", "temperature", "top_k", "top_p", "min_p", "repetition_penalty"}
@@ -82,7 +83,8 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # lm_eval has no types
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Return the text after each context."""
-        return [self._text(request.args[0], request.args[1], number) for number, request in enumerate(requests)]
+        shown = progress(requests, len(requests), "tasks", "text")
+        return [self._text(request.args[0], request.args[1], number) for number, request in enumerate(shown)]
 
     def _loglikelihood_tokens(
         self, requests: list[tuple[tuple[str, str], list[int], list[int]]], **_: Any
@@ -93,7 +95,8 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # lm_eval has no types
         """Return the log-likelihood of each continuation, and whether it is what greedy decoding gives."""
         scores: list[_Scored] = [(0.0, True)] * len(pairs)
         longest_first = sorted(range(len(pairs)), key=lambda i: -len(pairs[i][0]) - len(pairs[i][1]))
-        for start in range(0, len(pairs), self._batch_size):
+        starts = range(0, len(pairs), self._batch_size)
+        for start in progress(starts, len(starts), "tasks", "batch"):
             numbers = longest_first[start : start + self._batch_size]
             for number, score in zip(numbers, self._score_batch([pairs[i] for i in numbers]), strict=True):
                 scores[number] = score

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partialmethod
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -70,7 +71,7 @@ class OpenedTasks:
         from everytoken.benchmark_tasks.harness import HarnessModel
 
         model = HarnessModel(opened, batch_size=batch_size, seed=self.seed, max_new_tokens=max_new_tokens)
-        with _in_words(self.names), seeded_everywhere(self.seed):
+        with _in_words(self.names), seeded_everywhere(self.seed), _without_bars():
             for task in self.loaded["tasks"].values():
                 task.set_fewshot_seed(seed=self.seed)
             # `simple_evaluate` around it would run pip to describe the machine, each time
@@ -120,7 +121,7 @@ def open_tasks(
             f"lm-eval {lm_eval.__version__} has no task {', '.join(unknown)}; `lm_eval ls tasks` lists them, and "
             "--task-folder names a folder with files of your own"
         )
-    with _in_words(names), seeded_everywhere(seed):
+    with _in_words(names), seeded_everywhere(seed), _without_bars():
         loaded = manager.load(list(names))
     for task in loaded["tasks"].values():
         own = task.get_config("num_fewshot")
@@ -138,6 +139,19 @@ def _require_readable(task_folder: Path) -> None:
             load_yaml(path, resolve_func=False)
         except (OSError, ValueError, yaml.YAMLError) as error:
             raise TaskError(f"{path} is no task file: {' '.join(str(error).split())}. Correct or remove it") from error
+
+
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """Keep the bars of the harness and of its data sets out of the log: `everytoken.progress` shows how far it is."""
+    from tqdm import tqdm
+
+    original = tqdm.__init__
+    tqdm.__init__ = partialmethod(original, disable=True)
+    try:
+        yield
+    finally:
+        tqdm.__init__ = original
 
 
 @contextmanager

@@ -7,13 +7,14 @@ from typing import Any
 import click
 
 from everytoken.cli.chat import chat_command
-from everytoken.cli.documents import audit_scores, tokenize_command
+from everytoken.cli.documents import audit_scores, new_command, tokenize_command
 from everytoken.cli.exclusion import exclude
 from everytoken.cli.inspection import compare, diff, summary, verify_command
 from everytoken.cli.models import export, generate_command, import_model, plan, train_command
 from everytoken.cli.process import Commands, run_command
 from everytoken.cli.provenance import exposure, trace
 from everytoken.cli.reflections import reflections
+from everytoken.cli.report import report_command
 from everytoken.cli.serving import evaluate_command, serve_command
 from everytoken.cli.tracking import tracking
 
@@ -25,7 +26,9 @@ def cli() -> None:
 
 
 for command in (
+    new_command,
     summary,
+    report_command,
     audit_scores,
     tokenize_command,
     verify_command,

@@ -1,4 +1,4 @@
-"""Commands for texts: label their scores, turn files of them into a stream."""
+"""Commands for texts: an environment for one's own, labels for their scores, a stream of files of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,41 @@ from typing import Any
 
 import click
 
-from everytoken.cli.project import project
+from everytoken.cli.project import project, project_folder
+
+
+@click.command("new")
+@click.argument("name")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+def new_command(name: str, files: tuple[Path, ...]) -> None:
+    """Write conf/NAME, the environment of a corpus of FILES: one folder, or files of one.
+
+    A sample of FILES decides vocabulary, windows, scores and steps; the reason is next to each value. Change
+    what you like, then: kedro run --env NAME
+    """
+    import yaml
+
+    from everytoken.new_environment import (
+        decide,
+        facts_lines,
+        look_at,
+        require_enough,
+        require_new,
+        sampled_classes,
+        write_environment,
+    )
+
+    conf = project_folder() / "conf"
+    require_new(conf, name)
+    facts = look_at(files)
+    require_enough(facts)
+    base = yaml.safe_load((conf / "base/parameters_ingestion.yml").read_text(encoding="utf-8"))
+    scorer = yaml.safe_load((conf / "base/parameters_annotation.yml").read_text(encoding="utf-8"))["annotation"]
+    classes = sampled_classes(facts, scorer["scorer"]) if facts.language == "en" else None
+    written = write_environment(conf, name, facts, decide(facts, classes), list(base["ingestion"]["sources"]))
+    click.echo("\n".join(facts_lines(facts)))
+    click.echo("\nwritten: " + ", ".join(str(path.relative_to(conf.parent)) for path in written))
+    click.echo(f"then:    kedro run --env {name}")
 
 
 @click.command("audit-scores")
@@ -49,6 +83,8 @@ def audit_scores(
         raise click.UsageError("--labels reports on an audit that is drawn already: --seed and --per-class do nothing")
     out, labels = (None if path is None else path.resolve() for path in (out, labels))  # of the folder one is in
     with project(env) as (context, catalog):
+        if context.params["annotation"].scorer.kind == "none":
+            raise click.ClickException("nothing is scored here (annotation.scorer.kind is none): choose a scorer first")
         folder = out or (Path(context.config_loader["globals"]["data"]) / "08_reporting" / "score_audit").resolve()
         try:
             if labels is not None:

@@ -33,10 +33,10 @@ def summary(env: str | None) -> None:
     """Print documents, tokens and digests at each stage, and where to look next. All numbers come from the ledgers."""
     from kedro.framework.project import pipelines
 
-    from everytoken.cli.summary import summary_lines
+    from everytoken.cli.summary import stages_left, summary_lines
 
     with project(env) as (_, catalog):
-        click.echo("\n".join(summary_lines(catalog, pipelines, "" if env is None else f" --env {env}")))
+        click.echo("\n".join(summary_lines(stages_left(catalog, pipelines), "" if env is None else f" --env {env}")))
 
 
 @click.command("verify")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
 from everytoken.corpus import RowCounts, add_statistics
-from everytoken.corpus.sampling import EstimatedTokens
+from everytoken.corpus.sampling import EstimatedTokens, is_scored
 from everytoken.corpus.scoring import ClassificationStatistics
 from everytoken.shards import Artifact, Shards, digests_in
 from everytoken.tokens.encoding import EncodedCounts, counts_in, sum_counts
@@ -102,16 +103,50 @@ def _stream_stage(kind: StreamKind) -> _Stage:
     return kind.dataset, "" if kind.layout == "flat" else "windows", tokens, words
 
 
-def summary_lines(catalog: Any, pipelines: Mapping[str, Any], env: str) -> Iterator[str]:
-    """Yield the lines of ``everytoken summary``.
+@dataclass(frozen=True)
+class StageRow:
+    """What a stage holds, as its ledger says.
+
+    Attributes:
+        tokens: None of a stage whose tokens are not counted; ``counted`` says what they are.
+        digest: root digest, 64 hexadecimal digits.
+        outdated: which input holds something else than when the stage was made; empty where none does.
+    """
+
+    name: str
+    rows: int | None
+    unit: str
+    tokens: float | None
+    counted: str
+    digest: str
+    outdated: str
+
+
+@dataclass(frozen=True)
+class StagesLeft:
+    """What a run left, stage by stage.
+
+    Attributes:
+        read: what each stage of ``rows`` holds, by name.
+        unmade: stages of the job that were not made.
+        unreadable: stages that cannot be read, with the reason, by name.
+    """
+
+    rows: Sequence[StageRow]
+    read: Mapping[str, Any]
+    unmade: Sequence[str]
+    unreadable: Mapping[str, str]
+
+
+def stages_left(catalog: Any, pipelines: Mapping[str, Any]) -> StagesLeft:
+    """Read the ledgers of all stages, in the order of the flow.
 
     Args:
         pipelines: by name; what only those make that are not in ``__default__`` need not be there.
-        env: option to add to the commands that are shown.
     """
-    yield f"{'stage':<24}{'rows':>18}{'tokens':>24}  digest"
+    rows: list[StageRow] = []
     unmade: list[str] = []
-    missing: list[str] = []
+    unreadable: dict[str, str] = {}
     outdated: dict[str, str] = {}
     read: dict[str, Any] = {}
     default = pipelines["__default__"]  # where it makes a dataset, no other pipeline that makes it is looked at
@@ -126,25 +161,39 @@ def summary_lines(catalog: Any, pipelines: Mapping[str, Any], env: str) -> Itera
             if "has not been made" in reason:
                 unmade += [name] if name in made_by_default else []
             else:
-                missing.append(f"{name}: {reason}")
+                unreadable[name] = reason
             continue
-        rows = f"{held['rows']:,} {unit}" if unit else ""
-        amount = f"{tokens(stored):,.0f} {kind}" if tokens else ""
         outdated[name] = _outdated(name, catalog, makers[name].inputs, outdated)
-        yield f"{name:<24}{rows:>18}{amount:>24}  {held['root_digest'][:16]}  {outdated[name]}".rstrip()
+        amount = tokens(stored) if tokens else None
+        rows.append(StageRow(name, held["rows"], unit, amount, kind, held["root_digest"], outdated[name]))
         read[name] = stored
+    return StagesLeft(rows, read, unmade, unreadable)
+
+
+def summary_lines(left: StagesLeft, env: str) -> Iterator[str]:
+    """Yield the lines of ``everytoken summary``.
+
+    Args:
+        env: option to add to the commands that are shown.
+    """
+    yield f"{'stage':<24}{'rows':>18}{'tokens':>24}  digest"
+    for row in left.rows:
+        rows = f"{row.rows:,} {row.unit}" if row.unit else ""
+        amount = "" if row.tokens is None else f"{row.tokens:,.0f} {row.counted}"
+        yield f"{row.name:<24}{rows:>18}{amount:>24}  {row.digest[:16]}  {row.outdated}".rstrip()
+    read, outdated = left.read, {row.name: row.outdated for row in left.rows}
     if "held_out_evaluation" in read:
         yield from _bits_per_byte(read["held_out_evaluation"], outdated["held_out_evaluation"])
     yield from _engine_and_lengths(read)
     yield from _set_aside(read)
-    if missing or unmade:
+    if left.unreadable or left.unmade:
         yield ""
         yield f"not there (kedro run{env} makes it)"
-        yield from (f"  {reason}" for reason in missing)
-        yield from textwrap.wrap(", ".join(unmade), 120, initial_indent="  ", subsequent_indent="  ")
+        yield from (f"  {name}: {reason}" for name, reason in left.unreadable.items())
+        yield from textwrap.wrap(", ".join(left.unmade), 120, initial_indent="  ", subsequent_indent="  ")
     yield ""
     is_released = "release" in read and not outdated["release"]
-    yield from _where_to_look(env, "checkpoint" in read, "scored_documents" in read and not is_released)
+    yield from where_to_look(env, "checkpoint" in read, "scored_documents" in read and not is_released)
 
 
 def reason_of(error: Exception) -> str:
@@ -235,11 +284,16 @@ _BY_REASON = (("upstream_documents", "rows"), ("dropped_documents", "documents")
 
 
 def _set_aside(read: Mapping[str, Any]) -> Iterator[str]:
-    counted = [(count, words) for count, words in _counted(read) if count]
+    counted = amounts_set_aside(read)
     if counted:
         yield ""
         yield "set aside"
         yield from (f"  {count:>12,.0f} {words}" for count, words in counted)
+
+
+def amounts_set_aside(read: Mapping[str, Any]) -> list[tuple[int, str]]:
+    """Return how much is in no later stage, and in words; what is nothing is left out."""
+    return [(count, words) for count, words in _counted(read) if count]
 
 
 def _counted(read: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
@@ -260,7 +314,9 @@ def _counted(read: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
         yield counts["lossy_bytes"], f"bytes of {split} documents that the vocabulary cannot write"
     if "classifications" in read:
         unknown = read["classifications"].statistics_as(ClassificationStatistics)["without_score"]
-        yield unknown, "documents that the published scores do not know: they count as class 0"
+        scored = read.get("scored_documents")
+        if scored is None or scored.ledger is None or is_scored(scored.ledger.recipe):
+            yield unknown, "documents that the published scores do not know: they count as class 0"
     for kind in kinds_by_name():
         if kind.layout == "packed" and kind.dataset in read:
             remainder = read[kind.dataset].statistics_as(CompactStatistics)["remainder_tokens"]
@@ -277,7 +333,8 @@ def _cut_to_shards(kind: StreamKind, made: RawShardStatistics) -> Iterator[tuple
     yield made.get("padding_tokens", 0), f"tokens of padding at the ends of the {kind.name}, added, of no document"
 
 
-def _where_to_look(env: str, is_trained: bool, is_to_release: bool) -> Iterator[str]:
+def where_to_look(env: str, is_trained: bool, is_to_release: bool) -> Iterator[str]:
+    """Yield the commands that show more of what a run left."""
     commands = Path(sys.executable).parent
     here = f"{commands.relative_to(Path.cwd())}/" if commands.is_relative_to(Path.cwd()) else ""
     yield "where to look next"

@@ -6,6 +6,7 @@ from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
     from everytoken.configuration.contract_of_run import ContractHook, groups_of, streams_of
+    from everytoken.configuration.costs import COSTS_FILE, CostsHook, StageCost, read_costs
     from everytoken.configuration.errors import ConfigurationError, MissingConfigurationError
     from everytoken.configuration.failures import (
         few_lines,
@@ -25,5 +26,6 @@ if TYPE_CHECKING:
     )
     from everytoken.configuration.missing import MissingInputsHook
     from everytoken.configuration.stages import StagesHook
+    from everytoken.configuration.viz_files import VizFilesHook
 
 __getattr__, __dir__ = exports(__name__, __file__)

@@ -30,11 +30,11 @@ from kedro.framework.project import pipelines
 from kedro.io import DataCatalog
 from kedro.pipeline import Pipeline
 from kedro.pipeline.node import Node
-from kedro.utils import find_kedro_project
 from omegaconf.errors import InterpolationKeyError
 
 from everytoken.configuration.errors import ConfigurationError
 from everytoken.configuration.files import CONFIG_LOADER_ARGS, read_folder, read_plainly
+from everytoken.configuration.viz_files import EVENTS_FILE, viz_file
 from everytoken.pipeline_registry import DEFAULT_JOB, JOBS
 from everytoken.redaction import Redaction, SecretError, require_no_secrets
 from everytoken.shards import write_text
@@ -324,8 +324,7 @@ class SystemErrorHook:
 
 def _redact_events() -> None:
     """Write the events of the run again without secrets: kedro-viz keeps the text of each error as it is."""
-    project = find_kedro_project(Path.cwd())
-    file = None if project is None else project / ".viz" / "kedro_pipeline_events.json"
+    file = viz_file(EVENTS_FILE)
     if file is None or not file.exists():
         return
     try:

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack
+from typing import Any
 
 from kedro.framework.hooks import hook_impl
 from kedro.pipeline import Pipeline
 from kedro.pipeline.node import Node
 
+from everytoken.progress import working
+from everytoken.shards import Shards
+
 logger = logging.getLogger(__name__)
 
 
 class StagesHook:
-    """Counts the nodes of a run. Kedro's own line of a node names all its datasets, up to 500 characters."""
+    """Counts the nodes of a run. Kedro's own line of a node names all its datasets, up to 500 characters.
+
+    What a node reads itself is shown too; what it plans is shown by the store that makes it.
+    """
 
     def __init__(self) -> None:
         self._stages = self._begun = 0
+        self._work = ExitStack()
 
     @hook_impl
     def before_pipeline_run(self, pipeline: Pipeline) -> None:
@@ -23,7 +32,24 @@ class StagesHook:
         self._stages, self._begun = len(pipeline.nodes), 0
 
     @hook_impl(tryfirst=True)
-    def before_node_run(self, node: Node) -> None:
+    def before_node_run(self, node: Node, inputs: dict[str, Any]) -> None:
         """Name the stage that begins."""
+        self._work.close()
         self._begun += 1
         logger.info("Stage %d of %d: %s", self._begun, self._stages, node.name)
+        rows = sum(data.rows for data in inputs.values() if _is_stored(data))
+        self._work.enter_context(working(node.name, rows or None, "row", reads=True))
+
+    @hook_impl
+    def after_node_run(self) -> None:
+        """The node has done its part."""
+        self._work.close()
+
+    @hook_impl
+    def on_node_error(self) -> None:
+        """The node has failed."""
+        self._work.close()
+
+
+def _is_stored(data: Any) -> bool:
+    return isinstance(data, Shards) and data.ledger is not None and data.holds == "rows"

@@ -8,6 +8,7 @@ from typing import Any
 
 from everytoken.corpus.upstreams import UNKNOWN_REVISION
 from everytoken.parameters import (
+    AnnotationParameters,
     GivenTokenizer,
     IngestionParameters,
     PackingParameters,
@@ -62,6 +63,8 @@ def contradictions(groups: Mapping[str, Any], streams: frozenset[str] | None) ->
         yield from _streams(training, streams)
     if ingestion is not None and subsampling is not None and "annotation" in groups:
         yield from _targets(ingestion, subsampling)
+    if subsampling is not None and "annotation" in groups:
+        yield from _threshold(groups["annotation"], subsampling)
     if ingestion is not None and packing is not None:
         yield from _shards(ingestion, packing)
     if ingestion is not None and tokenization is not None:
@@ -80,6 +83,20 @@ def _streams(training: TrainingParameters, streams: frozenset[str]) -> Iterator[
         yield (
             f"training.streams names {', '.join(unknown)}, and this job trains on {', '.join(sorted(streams))}: name "
             "some of these, or another job (globals.yml: job)"
+        )
+
+
+def _threshold(annotation: AnnotationParameters, subsampling: SubsamplingParameters) -> Iterator[str]:
+    threshold, is_scored = subsampling.annotation_threshold, annotation.scorer.kind != "none"
+    if not is_scored and threshold is not None:
+        yield (
+            f"annotation.scorer.kind is none, so no document has a score, and subsampling.annotation_threshold is "
+            f"{threshold}: set it to null, or choose a scorer"
+        )
+    if is_scored and threshold is None:
+        yield (
+            f"subsampling.annotation_threshold is null, and annotation.scorer.kind is {annotation.scorer.kind}: give "
+            "the lowest class that is annotated, or score nothing (annotation.scorer: {kind: none})"
         )
 
 
@@ -185,6 +202,11 @@ def _score_bounds(subsampling: SubsamplingParameters, groups: Mapping[str, Any])
 def _held_out(subsampling: SubsamplingParameters, groups: Mapping[str, Any]) -> Iterator[str]:
     if subsampling.held_out_share:
         return
+    if "evaluation" in groups and groups["evaluation"].generation.prompts is None:
+        yield (
+            "evaluation.generation names no prompts, which are then the beginnings of held-out documents, and "
+            "subsampling.held_out_share is 0: give prompts, or hold some out"
+        )
     for name in ("training", "finetuning"):
         if name in groups and groups[name].optimisation.held_out is not None:
             yield (

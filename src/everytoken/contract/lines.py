@@ -77,7 +77,8 @@ def _upstream(upstream: Any) -> str:
 def _splits(subsampling: SubsamplingParameters, groups: Mapping[str, Any]) -> _Lines:
     if "annotation" in groups:
         scorer = groups["annotation"].scorer
-        yield "scores", f"{scorer.kind}; annotated from class {subsampling.annotation_threshold} on"
+        threshold = subsampling.annotation_threshold
+        yield "scores", "none" if threshold is None else f"{scorer.kind}; annotated from class {threshold} on"
         target = subsampling.target_tokens
         yield "corpus", "all documents" if target is None else f"{target:,.0f} tokens, estimated"
     share = subsampling.held_out_share
@@ -88,10 +89,12 @@ def _tokens(tokenization: TokenizationParameters, groups: Mapping[str, Any]) -> 
     chosen = tokenization.tokenizer
     yield "tokenizer", f"{_tokenizer(chosen, tokenization.eos_token)}"
     if "packing" not in groups or "annotation" in groups:
-        cut = (
-            f", annotated documents of at most {tokenization.max_annotated_tokens:,}" if "annotation" in groups else ""
+        cap = tokenization.max_compact_tokens
+        compact = "long documents are split" if cap is None else f"documents are cut to {cap:,} tokens"
+        annotated = (
+            f", annotated ones cut to {tokenization.max_annotated_tokens:,} tokens" if "annotation" in groups else ""
         )
-        yield "windows", f"{tokenization.seq_length:,} predictions{cut}"
+        yield "windows", f"{tokenization.seq_length:,} predictions; {compact}{annotated}"
 
 
 def _tokenizer(chosen: TokenizerParameters, eos_token: str) -> str:

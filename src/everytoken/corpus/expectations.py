@@ -87,6 +87,14 @@ class ExpectParameters(BaseModel):
             reason = f". {self.because}" if self.because and not one.agrees else ""
             logger.info("%s%s", one.text, reason)
 
+    def compared(self, found: Mapping[str, Any]) -> list[ComparedFigure]:
+        """Return every value that is expected next to the one that was found, in words; one may not be known."""
+        return [
+            _in_words(_Compared(f"expect.{level}.{name}", found.get(name), expected), name in found)
+            for level, values in (("fatal", self.fatal), ("compare", self.compare))
+            for name, expected in _given(values).items()
+        ]
+
     def require(self, **found: Any) -> None:
         """Compare values by name, where neither level leaves room for another one, as in a replay.
 
@@ -94,6 +102,15 @@ class ExpectParameters(BaseModel):
             ExpectationError: one differs; the message names all that do.
         """
         _require([*_compared("fatal", self.fatal, found), *_compared("compare", self.compare, found)])
+
+
+class ComparedFigure(NamedTuple):
+    """A figure of a published account next to what was found, as texts; ``verdict``: equal, different, not known."""
+
+    name: str
+    expected: str
+    found: str
+    verdict: str
 
 
 class _Compared(NamedTuple):
@@ -123,6 +140,14 @@ class _Compared(NamedTuple):
     @property
     def _wanted(self) -> str:
         return _shown(self.expected, self.expected, 0)
+
+
+def _in_words(one: _Compared, is_known: bool) -> ComparedFigure:
+    expected = _shown(one.expected, one.expected, 0)
+    name = one.place.rpartition(".")[2].replace("_", " ")
+    if not is_known:
+        return ComparedFigure(name, expected, "", "not known: its stage is missing or does not record it")
+    return ComparedFigure(name, expected, _shown(one.found, one.expected, 2), "equal" if one.agrees else "different")
 
 
 def _given(values: ExpectedValues | None) -> dict[str, Any]:

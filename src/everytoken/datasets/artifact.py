@@ -10,7 +10,7 @@ from typing import Any
 from kedro.io import AbstractDataset
 
 from everytoken.datasets.previews import JSONPreview
-from everytoken.shards import Artifact, ArtifactStore, digests_in, make_engine
+from everytoken.shards import Artifact, ArtifactStore, digests_in, ledger_state, make_engine
 
 
 class ArtifactFolder(AbstractDataset[Artifact, Artifact]):
@@ -43,13 +43,18 @@ class ArtifactFolder(AbstractDataset[Artifact, Artifact]):
         return {"filepath": str(self._store.root), **engine}
 
     def ledger_summary(self) -> dict[str, Any]:
-        """Return root digest, rows (windows of a stream; else none) and bytes."""
+        """Return root digest, rows (windows of a stream; else none), bytes, and whether there is nothing in it."""
         artifact = self._store.load()
         return {
             "root_digest": artifact.root_digest,
             "rows": artifact.statistics.get(self._rows_are),
             "bytes": artifact.bytes,
+            "is_empty": artifact.is_empty,
         }
+
+    def state(self) -> object:
+        """Return what differs after the artifact was made again, also to the same digest."""
+        return ledger_state(self._store.root)
 
     def is_made_from(self, root_digest: str, part_digests: Sequence[str]) -> bool:
         """Tell whether a dataset of this content was an input of what is stored."""
@@ -86,3 +91,21 @@ class TokenizerFile(ArtifactFolder):
 
 class Checkpoint(ArtifactFolder):
     """A trained model: safetensors weights, configuration, history."""
+
+    def models(self) -> list[dict[str, Any]]:
+        """Return the model as `everytoken.tracking` records it: step, digests, bits per byte on held-out documents."""
+        artifact = self._store.load()
+        step = int(artifact.statistics["steps"])
+        curve = artifact.measured.get("held_out_curve", [])
+        files = {f"sha256.{name}": entry["sha256"] for name, entry in artifact.ledger["files"].items()}
+        return [
+            {
+                "name": self._store.root.name,
+                "step": step,
+                "params": {"step": str(step), "parameters": str(artifact.statistics.get("parameters", ""))},
+                "tags": {"root_digest": artifact.root_digest, **files},
+                "metrics": [
+                    (f"held_out_bits_per_byte.{one['source']}", one["step"] + 1, one["bits_per_byte"]) for one in curve
+                ],
+            }
+        ]

@@ -82,7 +82,7 @@ class CsvFile(_OneFile):
         """Write the table."""
         self._write(data.to_csv(**self._save_args))
 
-    def preview(self, nrows: int = 5) -> TablePreview:
+    def preview(self, nrows: int = 100) -> TablePreview:
         """Return the first rows for kedro-viz."""
         return TablePreview(self._read(nrows=nrows).to_dict(orient="split"))
 

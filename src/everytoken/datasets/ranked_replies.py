@@ -40,6 +40,10 @@ class RankedReplies(AbstractDataset[GenerationPlan, Shards]):
     def _describe(self) -> dict[str, Any]:
         return {"filepath": str(self._root), "ranks at a time": max(1, self._at_once)}
 
+    def state(self) -> object:
+        """Return what differs after a rank was made."""
+        return self.load().root_digest if self._exists() else None
+
     def ledger_summary(self) -> dict[str, Any]:
         """Return root digest, rows with a result, and bytes of the results."""
         replies = self.load()

@@ -12,7 +12,7 @@ from kedro.io import AbstractDataset
 
 from everytoken.corpus.sampling import is_scored
 from everytoken.datasets.previews import TablePreview
-from everytoken.shards import Shards, Store, digests_in, make_engine
+from everytoken.shards import Shards, Store, digests_in, ledger_state, make_engine
 
 _PREVIEW_CHARS = 200
 _UNSCORED = dict.fromkeys(("safety_score", "safety_probs", "is_bad"), "not scored")
@@ -45,9 +45,23 @@ class ShardStore(AbstractDataset[Shards, Shards]):
         return {"filepath": str(self._store.root), "engine": str(self._engine)}
 
     def ledger_summary(self) -> dict[str, Any]:
-        """Return root digest, rows and bytes of the complete store."""
+        """Return root digest, rows and bytes of the complete store, and whether it has no part."""
         ledger = self._store.ledger()
-        return {"root_digest": ledger.root_digest, "rows": ledger.rows, "bytes": ledger.bytes}
+        return {
+            "root_digest": ledger.root_digest,
+            "rows": ledger.rows,
+            "bytes": ledger.bytes,
+            "is_empty": not ledger.parts,
+        }
+
+    def columns(self) -> int | None:
+        """Return how many columns a row has; None: the parts are values, or there are none."""
+        shards = self._store.load()
+        return len(shards.parts[0].schema) if shards.holds == "rows" and shards.parts else None
+
+    def state(self) -> object:
+        """Return what differs after a part was made again, also to the same digest."""
+        return ledger_state(self._store.root)
 
     def is_made_from(self, root_digest: str, part_digests: Sequence[str]) -> bool:
         """Tell whether a dataset of this content was an input of what is stored, whole or part by part."""
@@ -59,7 +73,7 @@ class ShardStore(AbstractDataset[Shards, Shards]):
         """Return the content digests of the parts, in plan order."""
         return [part.content_digest for part in self._store.ledger().parts]
 
-    def preview(self, nrows: int = 20) -> TablePreview:
+    def preview(self, nrows: int = 50) -> TablePreview:
         """Return the first rows (of values: the first parts) as a table for kedro-viz."""
         shards = self.load()
         if shards.holds == "values":

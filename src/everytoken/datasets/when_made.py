@@ -38,6 +38,10 @@ class WhenMade(AbstractDataset[Any, Any]):
     def _describe(self) -> dict[str, Any]:
         return dict(self._made._describe())
 
+    def state(self) -> object:
+        """Return the same before and after: nothing is written."""
+        return None
+
     def ledger_summary(self) -> dict[str, Any] | None:
         """Return what the dataset says it holds; None when it is not there."""
         return dict(self._made.ledger_summary()) if self._made.exists() else None

@@ -60,12 +60,13 @@ if TYPE_CHECKING:
         PartRecord,
         Record,
         is_store,
+        ledger_state,
         read_ledger,
         statistics_as,
     )
     from everytoken.shards.locked_inputs import reading, stored_in, unchanging
+    from everytoken.shards.part_progress import rows_done
     from everytoken.shards.parts import BATCH_ROWS, Part, Rows, SetAside, StoredPart, Unchanged, ValuePart, side_by_side
-    from everytoken.shards.progress_bar import progress
     from everytoken.shards.recipe import (
         UNRECORDED,
         UNRECORDED_DEFAULT,

@@ -17,13 +17,14 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from everytoken.progress import progress, working
 from everytoken.shards.atomic import atomic_folder, lock_folder, remove_temporaries, sole_writer, write_text
 from everytoken.shards.digests import file_sha256, plain_json, value_digest
 from everytoken.shards.engines import Engine, Inline, RangeMap, in_threads
 from everytoken.shards.errors import DamagedStore, IncompleteStore, ShardsError
 from everytoken.shards.former_paths import as_described_today
 from everytoken.shards.ledger import LEDGER_FILE, Record, is_store, read_ledger, statistics_as
-from everytoken.shards.locked_inputs import unchanging
+from everytoken.shards.locked_inputs import stored_in, unchanging
 from everytoken.shards.recipe import Recipe, fingerprint_today
 
 logger = logging.getLogger(__name__)
@@ -45,11 +46,16 @@ class Built:
 
 @dataclass(frozen=True)
 class Artifact:
-    """A planned (recipe) or a made (folder, ledger) artifact."""
+    """A planned (recipe) or a made (folder, ledger) artifact.
+
+    Attributes:
+        switched_off: it holds nothing, as nobody asked for it: saving it is not worth a line of the log.
+    """
 
     recipe: Recipe | None = None
     folder: Path | None = None
     ledger: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    switched_off: bool = False
 
     def path(self, name: str) -> Path:
         """Return the path of a file of the artifact.
@@ -87,6 +93,11 @@ class Artifact:
     def bytes(self) -> int:
         """Bytes of all files."""
         return sum(entry["bytes"] for entry in self._made("files").values())
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it holds nothing: no file, and no number or text that says something."""
+        return not self._made("files") and not any(self.statistics.values())
 
     @property
     def statistics(self) -> Mapping[str, Any]:
@@ -130,7 +141,9 @@ def _changed(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> Path | Non
         path, entry = folder / name, files[name]
         return path.exists() and path.stat().st_size == entry["bytes"] and file_sha256(path) == entry["sha256"]
 
-    with closing(in_threads(is_same, files)) as same:
+    hashed = in_threads(is_same, files)
+    with closing(hashed):
+        same = progress(hashed, len(files), f"{folder.name}: reading what is there", "file")
         return next((folder / name for name, holds in zip(files, same, strict=False) if not holds), None)
 
 
@@ -301,20 +314,22 @@ class ArtifactStore:
         recipe = planned.recipe
         if recipe is None:
             raise ShardsError(f"{self.root}: only a planned artifact can be saved")
-        fingerprint = recipe.fingerprint([])
+        fingerprint, level = recipe.fingerprint([]), logging.DEBUG if planned.switched_off else logging.INFO
         root = self.root.resolve()  # a link to a folder on another disk stays a link
         root.parent.mkdir(parents=True, exist_ok=True)
         lock = lock_folder(root)
         with sole_writer(lock):
             remove_temporaries(root.parent, root.name)
             if self._holds(fingerprint):
-                logger.info("%s is there", self.root.name)
+                logger.log(level, "%s is there", self.root.name)
                 return self.load()
-            logger.info("%s: making it with %s", self.root.name, recipe.name)
+            logger.log(level, "%s: making it with %s", self.root.name, recipe.name)
             self.check_replaceable()
             with unchanging(recipe.parameters.values()), atomic_folder(root) as folder:
                 ranges = {"ranges": RangeMap(engine or Inline())} if recipe.in_ranges else {}
-                built = recipe.function(folder, **recipe.parameters, **ranges)
+                rows = sum(getattr(data, "rows", 0) for data in stored_in(recipe.parameters.values()))
+                with working(self.root.name, rows or None, "row", reads=True):
+                    built = recipe.function(folder, **recipe.parameters, **ranges)
                 if not isinstance(built, Built):
                     raise ShardsError(f"{recipe.place} returned a {type(built).__name__}, not Built")
                 files = _entries(folder, recipe.place, built.sha256)

@@ -30,6 +30,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
+from everytoken.progress import progress
 from everytoken.shards.errors import Failure, RangeFailed, ShardsError
 from everytoken.system_errors import explained
 
@@ -292,7 +293,7 @@ class RangeMap:
         wanted = 0
         outcomes = self.engine.run(_OfNumbered(function), list(enumerate(ranges)))
         with closing(outcomes):  # type: ignore[type-var]
-            for (number, task), outcome in outcomes:
+            for (number, task), outcome in progress(outcomes, len(ranges), "", "range"):
                 if isinstance(outcome, Failure):
                     raise RangeFailed(task.name, outcome)
                 done[number] = outcome

@@ -62,6 +62,15 @@ def _always_there(kind: type[Mapping[str, object]]) -> set[str]:
     return {key for key, text in texts.items() if not text.startswith("NotRequired[")}
 
 
+def ledger_state(folder: Path) -> object:
+    """Return what differs when the ledger of a folder was written again; None: there is none."""
+    try:
+        found = (folder / LEDGER_FILE).stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
 def is_store(folder: Path) -> bool:
     """Return whether a folder with a ledger is a store of parts; the others are artifacts."""
     with (folder / LEDGER_FILE).open("rb") as file:

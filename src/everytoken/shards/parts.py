@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from everytoken.arrays import Integers
 from everytoken.shards.digests import file_sha256
 from everytoken.shards.errors import DamagedStore, ShardsError
+from everytoken.shards.part_progress import count_rows_read
 from everytoken.shards.table_digests import stored_content, table_digest
 from everytoken.system_errors import raise_trouble
 
@@ -275,6 +276,7 @@ class StoredPart:
                         found += batch.num_rows
                         if skipped < batch.num_rows:
                             yield batch.slice(skipped)
+                        count_rows_read(batch.num_rows)
             except _UNREADABLE as error:
                 raise self._damaged(error) from error
         if found != self.rows:  # checksums cover pages, but not the page headers and footer that count them

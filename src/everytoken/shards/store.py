@@ -22,11 +22,12 @@ import json
 import logging
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from everytoken.progress import progress, tick, working
 from everytoken.redaction import redacted
 from everytoken.shards.atomic import remove_temporaries, sole_writer, write_text
 from everytoken.shards.digests import file_sha256, plain_json, value_digest
@@ -34,8 +35,8 @@ from everytoken.shards.engines import Engine, in_threads
 from everytoken.shards.errors import DamagedStore, Failure, IncompleteStore, PartsFailed, ShardsError
 from everytoken.shards.ledger import LEDGER_FILE, FileRecord, Ledger, PartRecord
 from everytoken.shards.locked_inputs import reading, stored_in, unchanging
+from everytoken.shards.part_progress import PartCounts, counting
 from everytoken.shards.parts import Rows, StoredPart, Unchanged, ValuePart, extended_path
-from everytoken.shards.progress_bar import progress
 from everytoken.shards.recipe import Recipe
 from everytoken.shards.shards import PlannedPart, Shards
 from everytoken.shards.writing import link_part, link_stored, set_aside_path, write_rows
@@ -43,6 +44,7 @@ from everytoken.shards.writing import link_part, link_stored, set_aside_path, wr
 logger = logging.getLogger(__name__)
 
 _MAKING = ".making"
+_COUNTS = "counts"  # in it: how far each part is
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class _Task:
     name: str
     index: int
     inputs: tuple[Any, ...]
+    number: int  # among those that are made
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,10 @@ class _MakePart:
     holds: str
 
     def __call__(self, task: _Task) -> PartRecord:
+        with counting(self.root / _MAKING / _COUNTS, task.number, reads=self.holds == "values"):
+            return self._record(task)
+
+    def _record(self, task: _Task) -> PartRecord:
         part = PlannedPart(task.name, task.index, self.recipe, task.inputs)
         for stored in stored_in(task.inputs):
             stored.verify()
@@ -88,6 +95,11 @@ class _MakePart:
             )
         write_text(self.root / _MAKING / f"{task.name}.json", json.dumps(record.to_json(), ensure_ascii=False))
         return record
+
+
+def _rows_of(inputs: tuple[Any, ...]) -> int:
+    """Return the rows of the longest part among inputs; 0 where there is none."""
+    return max((part.rows for part in inputs if isinstance(part, StoredPart)), default=0)
 
 
 def _part_path(root: Path, name: str) -> Path:
@@ -222,17 +234,18 @@ class Store:
         with sole_writer(self.root):
             self._refuse_foreign_files()
             self._clear_dead_writers()
-            tasks = [
-                _Task(part.name, part.index, part.inputs) for part in planned.parts if isinstance(part, PlannedPart)
-            ]
+            tasks = [part for part in planned.parts if isinstance(part, PlannedPart)]
             wanted = {part.name: part.digest for part in planned.parts}
             kept = self._kept(wanted, planned.holds, {task.name: task.inputs for task in tasks})
-            todo = [task for task in tasks if task.name not in kept]
+            left = (task for task in tasks if task.name not in kept)
+            todo = [_Task(task.name, task.index, task.inputs, number) for number, task in enumerate(left)]
             is_clean = not todo and not self._stale(kept, planned.holds)
             if is_clean and self._is_current(kept, wanted, planned.holds, recipe):
-                logger.info("%s: all %d parts are there", self.root.name, len(wanted))
+                if wanted:
+                    logger.info("%s: all %d parts are there", self.root.name, len(wanted))
                 return self.ledger()
-            logger.info("%s: %d of %d parts to make", self.root.name, len(todo), len(wanted))
+            if wanted:  # else it is of something that is switched off
+                logger.info("%s: %d of %d parts to make", self.root.name, len(todo), len(wanted))
             self._making.mkdir(exist_ok=True)
             if (self.root / LEDGER_FILE).exists():
                 (self.root / LEDGER_FILE).replace(self._making / LEDGER_FILE)
@@ -292,7 +305,8 @@ class Store:
             if wanted.get(record.name) == record.fingerprint and (record.sha256 == "") == (holds == "values")
         }
         right = in_threads(lambda record: self._is_right(record, inputs[record.name]), candidates.values())
-        return {name: record for (name, record), ok in zip(candidates.items(), right, strict=True) if ok}
+        shown = progress(right, len(candidates), f"{self.root.name}: reading what is there")
+        return {name: record for (name, record), ok in zip(candidates.items(), shown, strict=True) if ok}
 
     def _is_right(self, record: PartRecord, inputs: tuple[Any, ...]) -> bool:
         if record.sha256 == "":
@@ -311,8 +325,16 @@ class Store:
     def _make(self, make: _MakePart, todo: list[_Task], engine: Engine, total: int) -> dict[str, PartRecord]:
         made: dict[str, PartRecord] = {}
         failures: dict[str, Failure] = {}
-        with closing(engine.run(make, todo)) as outcomes:  # type: ignore[type-var]
-            for task, outcome in progress(outcomes, len(todo), self.root.name):
+        done = PartCounts(self._making / _COUNTS, [_rows_of(task.inputs) for task in todo])
+        with (
+            ExitStack() as ended,
+            working(self.root.name, done.total, done.unit, found=done, note=done.further),
+            closing(engine.run(make, todo)) as outcomes,  # type: ignore[type-var]
+        ):
+            ended.callback(done.remove)
+            for task, outcome in outcomes:
+                done.finish(task.number)
+                tick()
                 if isinstance(outcome, Failure):
                     failures[task.name] = outcome
                     write_text(self._making / f"{task.name}.error.txt", redacted(outcome.traceback))

@@ -20,6 +20,7 @@ from everytoken.shards.atomic import atomic_file, link_file
 from everytoken.shards.digests import HashedFile, plain_json
 from everytoken.shards.errors import ShardsError
 from everytoken.shards.ledger import FileRecord
+from everytoken.shards.part_progress import rows_done
 from everytoken.shards.parts import (
     EXTENDED_ROW,
     Part,
@@ -190,12 +191,15 @@ def write_rows(rows: Rows, path: Path) -> Written:
         part = _PartFile(stack.enter_context(atomic_file(path)), rows.schema, left_out, chosen)
         stack.callback(part.close)
         aside: _PartFile | None = None
+        done = 0
         while True:
             try:
                 batch = next(rows.batches)
             except StopIteration as stop:
                 statistics = plain_json(dict(stop.value or {}), f"{name}: statistics")
                 break
+            done += (batch.batch if isinstance(batch, SetAside) else batch).num_rows
+            rows_done(done if rows.chosen is None or not done else int(rows.chosen[done - 1]) + 1)
             if not isinstance(batch, SetAside):
                 part.write(batch)
                 continue

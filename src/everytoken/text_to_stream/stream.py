@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from everytoken.progress import progress
 from everytoken.shards import (
     LEDGER_FILE,
     Artifact,
@@ -33,7 +34,6 @@ from everytoken.shards import (
     file_sha256,
     lock_folder,
     plan_artifact,
-    progress,
     sole_writer,
 )
 from everytoken.text_to_stream.certify import engine_of_run

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from everytoken.tracking.delivery import FOLDER, deliver, waiting
     from everytoken.tracking.errors import TrackingError
     from everytoken.tracking.hook import TrackingHook, tracking_settings
+    from everytoken.tracking.later_files import add_to_newest_run
     from everytoken.tracking.opening import TrackingSettings, open_store
     from everytoken.tracking.run import record_results
     from everytoken.tracking.store import mlflow_environment

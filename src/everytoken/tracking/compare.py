@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from everytoken.tracking.errors import TrackingError
 from everytoken.tracking.opening import TrackingSettings, open_store
+from everytoken.tracking.run import MADE
 from everytoken.tracking.store import TrackingStore, mlflow_environment
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 _PARAMETERS = "parameters.json"
 _PIPELINES = "kedro.pipelines"
-_ALWAYS_OTHER = ("kedro.run_id", "process.", "mlflow.", "kedro.command", "working_folder", "error")
+_ALWAYS_OTHER = ("kedro.run_id", "process.", "mlflow.", "kedro.command", "working_folder", "error", f"{MADE}.")
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,8 @@ def _number(value: float) -> str:
 
 
 def _digests(run: Run) -> dict[str, str]:
-    return {name: tags["digest"][:16] for name, tags in _inputs(run) if "digest" in tags}
+    prefix = "digest."
+    return {key.removeprefix(prefix): value for key, value in run.data.params.items() if key.startswith(prefix)}
 
 
 def _find(store: TrackingStore, which: str, made: Collection[str] = ()) -> Run:
@@ -128,8 +130,12 @@ def _of_same_pipelines(store: TrackingStore, run: Run) -> Run:
 
 
 def _made(run: Run, names: Collection[str]) -> bool:
-    return not names or any(
-        name in names and tags.get("mlflow.data.context") == "output" for name, tags in _inputs(run)
+    return (
+        not names
+        or any(f"{MADE}.{name}" in run.data.tags for name in names)
+        or any(  # of version 0.1
+            name in names and tags.get("mlflow.data.context") == "output" for name, tags in _inputs(run)
+        )
     )
 
 

@@ -7,6 +7,7 @@ MLflow creates and upgrades the tables; a file with other tables than those of `
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import math
 import os
 import shutil
@@ -21,7 +22,7 @@ from urllib.parse import unquote, urlsplit
 from everytoken.locks import locked
 from everytoken.shards import atomic_file, fsync_file, fsync_folder
 from everytoken.tracking.errors import TrackingError
-from everytoken.tracking.store import Experiment, TrackingStore
+from everytoken.tracking.store import DISCARDED, Experiment, TrackingStore
 
 SQLITE = "sqlite:///"
 _SQLITE_AS_IT_IS = "sqlite+pysqlite:///"
@@ -78,6 +79,8 @@ class DatabaseStore(TrackingStore):
         with transaction(self.database, _SEND_SECONDS) as rows:
             query = "SELECT lifecycle_stage, artifact_uri, experiment_id FROM runs WHERE run_uuid = ?"
             stage, artifacts, experiment = rows.execute(query, (run_id,)).fetchone() or ("missing", "", 0)
+            if stage == "deleted" and record.get("end") == DISCARDED:
+                return  # it was sent before
             if stage != "active":
                 raise TrackingError(f"the run {run_id} is {stage} in {self.shown}")
             match record:
@@ -89,6 +92,14 @@ class DatabaseStore(TrackingStore):
                     _set_tags(rows, run_id, values)
                 case {"dataset": dataset, "tags_of_dataset": values}:
                     _add_input(rows, run_id, experiment, dataset, values)
+                case {"model": model}:
+                    _add_model(rows, run_id, experiment, model)
+                case {"end": str(status), "time": end} if status == DISCARDED:
+                    rows.execute(
+                        "UPDATE runs SET status = 'FINISHED', end_time = ?, lifecycle_stage = 'deleted',"
+                        " deleted_time = ? WHERE run_uuid = ?",
+                        (end, end, run_id),
+                    )
                 case {"end": status, "time": end}:
                     rows.execute("UPDATE runs SET status = ?, end_time = ? WHERE run_uuid = ?", (status, end, run_id))
         if "file" in record:
@@ -165,6 +176,45 @@ def _add_input(
     ).fetchall()
     pairs = [(added_id, *pair) for (added_id,) in added for pair in tags.items()]
     rows.executemany("INSERT INTO input_tags (input_uuid, name, value) VALUES (?, ?, ?)", pairs)
+
+
+def _add_model(rows: sqlite3.Connection, run_id: str, experiment: int, model: Mapping[str, Any]) -> None:
+    """Add a logged model that is ready, as an output of its run; the same one may come twice."""
+    model_id = "m-" + hashlib.sha256(f"{run_id} {model['name']}".encode()).hexdigest()[:32]
+    location = "SELECT artifact_location FROM experiments WHERE experiment_id = ?"
+    folder = rows.execute(location, (experiment,)).fetchone()[0]
+    rows.execute(
+        "INSERT OR IGNORE INTO logged_models (model_id, experiment_id, name, artifact_location, creation_timestamp_ms,"
+        " last_updated_timestamp_ms, status, lifecycle_stage, model_type, source_run_id)"
+        " VALUES (?, ?, ?, ?, ?, ?, 2, 'active', '', ?)",
+        (
+            *(model_id, experiment, model["name"], f"{folder}/models/{model_id}/artifacts"),
+            *(model["time"], model["time"], run_id),
+        ),
+    )
+    for table, column in (("params", "param"), ("tags", "tag")):
+        rows.executemany(
+            f"INSERT OR IGNORE INTO logged_model_{table} (model_id, experiment_id, {column}_key, {column}_value)"
+            " VALUES (?, ?, ?, ?)",
+            [(model_id, experiment, *pair) for pair in model[table].items()],
+        )
+    name, digest = model["dataset"]
+    of_dataset = "SELECT dataset_uuid FROM datasets WHERE experiment_id = ? AND name = ? AND digest = ?"
+    dataset = rows.execute(of_dataset, (experiment, name, digest)).fetchone() or (None,)
+    rows.executemany(
+        "INSERT OR IGNORE INTO logged_model_metrics (model_id, metric_name, metric_timestamp_ms, metric_step,"
+        " metric_value, experiment_id, run_id, dataset_uuid, dataset_name, dataset_digest)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        [
+            (model_id, key, time, step, _stored(value), experiment, run_id, *dataset, name, digest)
+            for key, value, time, step in model["metrics"]
+        ],
+    )
+    rows.execute(
+        "INSERT OR IGNORE INTO inputs (input_uuid, source_type, source_id, destination_type, destination_id, step)"
+        f" VALUES ({_NEW_ID}, 'RUN_OUTPUT', ?, 'MODEL_OUTPUT', ?, ?)",
+        (run_id, model_id, model["step"]),
+    )
 
 
 @contextlib.contextmanager

@@ -7,9 +7,10 @@ twice: MLflow keeps one point of equal key, step, time and value, one value of a
 A record that the disk does not take is sent while the run waits, or left out and counted.
 
 Line 1 says which store and run; each further line is a JSON object with one of ``metrics`` ([key, value, time, step]),
-``params``, ``tags``, ``dataset``, ``file`` (its content is in ``<run id>.files/``) and ``end``. Whoever holds the
-lock (``flock``) of the file delivers it: the run itself, and after its death whoever comes first (`deliver`). A run
-removes its file when it has ended, so one that was killed is known by its file without a lock, and is marked KILLED.
+``params``, ``tags``, ``dataset``, ``model``, ``file`` (its content is in ``<run id>.files/``) and ``end``. Whoever
+holds the lock (``flock``) of the file delivers it: the run itself, and after its death whoever comes first (`deliver`).
+A run removes its file when it has ended, so one that was killed is known by its file without a lock, and is marked
+KILLED.
 """
 
 from __future__ import annotations
@@ -206,7 +207,7 @@ class Backlog:
                 return record if all(map(_is_point, points)) else None
             case {"params": dict()} | {"tags": dict()} | {"end": str(), "time": int()}:
                 return record
-            case {"dataset": dict(), "tags_of_dataset": dict()}:
+            case {"dataset": dict(), "tags_of_dataset": dict()} | {"model": dict()}:
                 return record
             case {"file": str(name)} if "\0" not in name:
                 own = self.files.parent.resolve() / self.files.name  # nothing else is uploaded

@@ -5,7 +5,8 @@ still shows the seeds of its later steps. Each dataset is recorded when it is re
 metrics or artifact:
 
 =====================================  ==========================================================================
-``<x>_metrics``                        (nested) dict of numbers: metrics ``x.key``
+``<x>_metrics``                        (nested) dict of numbers: metrics ``x.key``, of those that ``mlflow.yml`` lists;
+                                       its file: ``reports/``
 ``<x>_history``                        DataFrame or dict of lists with ``step``: metric series ``x.column``; what is
                                        announced while a node of pipeline x runs (`everytoken.measurements`) is
                                        recorded at once, under the same keys
@@ -42,8 +43,9 @@ from everytoken.tracking.delivery import deliver
 from everytoken.tracking.errors import TrackingError
 from everytoken.tracking.mlflow_keys import flat_metrics, leaves, metric_points, plain, shorten
 from everytoken.tracking.opening import TrackingSettings, open_store
-from everytoken.tracking.run import NOTHING, TrackedRun, contents, is_figure, local_path
-from everytoken.tracking.store import mlflow_environment
+from everytoken.tracking.run import NOTHING, TrackedModel, TrackedRun, contents, is_figure, local_path, state_of
+from everytoken.tracking.store import DISCARDED, mlflow_environment
+from everytoken.tracking.system import system_metrics
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +56,7 @@ _REFUSED_RUNNERS = {
     "ThreadRunner": "at once that share generators and torch's threads; curves would be recorded for the wrong one",
 }
 _FOLDERS = {"report": "reports", "samples": "samples", "metadata": "metadata"}
+_REPORTS = {*_FOLDERS, "metrics", "history"}
 _MOST_IN_NAME = 3  # parameters
 _NAME_LIMIT = 40  # characters of a value
 _SELECTION = (
@@ -73,6 +76,18 @@ class TrackingHook:
         self._run: TrackedRun | None = None
         self._running: str | None = None  # the pipeline of the node that runs
         self._while_open = ExitStack()
+        self._metrics: tuple[str, ...] | None = None
+        self._begin_run()
+
+    def _begin_run(self) -> None:
+        self._changed: dict[str, bool] = {}  # of each dataset that was saved, whether it was made
+        self._held: dict[str, str] = {}  # digest of each dataset
+        self._before: object = None
+
+    def _held_out(self) -> tuple[str, str]:
+        """Return the held-out documents of the run, name and digest."""
+        found = [(name, digest) for name, digest in self._held.items() if name.startswith("held_out_documents")]
+        return found[0] if found else ("", "")
 
     @hook_impl
     def after_context_created(self, context: KedroContext) -> None:
@@ -107,18 +122,36 @@ class TrackingHook:
         self._record(dataset_name, "input")
 
     @hook_impl
+    def before_dataset_saved(self, dataset_name: str) -> None:
+        """Remember what the dataset was, to know whether anything is made."""
+        self._before = state_of(self._catalog.get(dataset_name))
+
+    @hook_impl
     def after_dataset_saved(self, dataset_name: str, data: Any) -> None:
         """Record an output, and by its name as metrics, series or artifact."""
+        dataset = self._catalog.get(dataset_name)
+        if hasattr(dataset, "state"):
+            self._changed.setdefault(dataset_name, False)
+        if not isinstance(dataset, MemoryDataset) and state_of(dataset) != self._before:
+            self._changed[dataset_name] = True
+        if isinstance(data, list | dict) and not data:  # a report on what is switched off
+            return
         run, dataset = self._record(dataset_name, "output")
         stem, _, kind = dataset_name.rpartition("_")
         if is_figure(data):
             run.log_figure(dataset_name, data)
         elif kind == "metrics":
-            run.log_metrics(flat_metrics(stem, data, dataset_name), dataset_name)
+            values = flat_metrics(stem, data, dataset_name)
+            shown = values if self._metrics is None else {key: values[key] for key in self._metrics if key in values}
+            run.log_metrics(shown, dataset_name)
+            if self._metrics is not None and (path := local_path(dataset)) is not None:
+                run.log_file(path, f"reports/{dataset_name}{path.suffix}")
         elif kind == "history":
             run.log_series(metric_points(stem, data, dataset_name), dataset_name)
         elif kind in _FOLDERS and (path := local_path(dataset)) is not None:
             run.log_file(path, f"{_FOLDERS[kind]}/{dataset_name}{path.suffix}")
+        for model in dataset.models() if hasattr(dataset, "models") else ():
+            run.log_model(TrackedModel(**model), self._held_out())
 
     @hook_impl(wrapper=True)
     def after_pipeline_run(self) -> Generator[None, Any, Any]:
@@ -128,7 +161,10 @@ class TrackingHook:
         except Exception as error:
             self._fail(error)
             raise
-        self._close("FINISHED")
+        if self._changed and not any(self._changed.values()):
+            self._close(DISCARDED)
+        else:
+            self._close("FINISHED")
         return result
 
     @hook_impl
@@ -140,25 +176,31 @@ class TrackingHook:
         self, settings: TrackingSettings, run_params: dict[str, Any], pipeline: Pipeline, catalog: DataCatalog
     ) -> None:
         context, tree = self._context, parameters_read(pipeline, catalog)
+        self._metrics = settings.metrics
+        self._begin_run()
         store = open_store(context.project_path, settings)
         self._while_open.enter_context(environment.exit_watched(partial(self._close, "KILLED")))
         try:
             self._while_open.enter_context(mlflow_environment())
             for delivery in deliver(store, _SECONDS_FOR_EARLIER_RUNS):
                 logger.warning("Tracking: %s", delivery)
-            self._run = TrackedRun(store, _run_name(context, run_params), _tags(context, run_params))
+            tags = {**_tags(context, run_params), **_seed_tag(tree)}
+            self._run = TrackedRun(store, _run_name(context, run_params), tags)
             logger.info("Run %s is recorded in %s", self._run.id, store.shown)
             self._run.log_parameters(tree)
             installed = "".join(f"{package}=={version}\n" for package, version in environment.packages().items())
             self._run.log_text(installed, "requirements.txt")
             self._run.require_recorded()
             self._while_open.enter_context(listening(self._announced))
+            if settings.system_metrics:
+                self._while_open.enter_context(system_metrics(self._run))
         except Exception as error:  # Kedro calls on_pipeline_error only for what its runner raises
             self._fail(error)
             raise
 
     def _announced(self, rows: MetricRows) -> None:
         if self._run is not None and self._running is not None:
+            self._changed["announced"] = True
             owner = f"{self._running}_history"
             self._run.log_series(metric_points(self._running, rows, owner), owner)
 
@@ -172,7 +214,9 @@ class TrackingHook:
             logger.warning("Dataset %s (%s) has neither ledger nor local file: recorded by name", name, dataset)
             self._run.set_tag(f"without_digest.{name}", type(dataset).__name__)
         elif held is not NOTHING:
-            self._run.log_dataset(name, held, context, self._source(dataset))
+            is_data = name.rpartition("_")[2] not in _REPORTS
+            self._run.log_dataset(name, held, context, self._source(dataset), is_data=is_data)
+            self._held[name] = held.digest
         return self._run, dataset
 
     def _source(self, dataset: Any) -> str:
@@ -200,8 +244,18 @@ class TrackingHook:
         with self._while_open:
             if run is not None and reason:
                 run.set_tag("error", reason)
-            if run is not None:
+            if run is not None and status == DISCARDED:
+                run.discard()
+                logger.info("Nothing was made: MLflow has no run of it")
+            elif run is not None:
                 run.end(status)
+
+
+def _seed_tag(tree: Mapping[str, Any]) -> dict[str, str]:
+    """Return the tag ``seed``: each seed of the parameters, by name."""
+    seeds = [(".".join(path), value) for path, value in leaves(tree) if path[-1] == "seed"]
+    shown = ", ".join(f"{name}={value}" for name, value in seeds)
+    return {"seed": shown} if seeds else {}
 
 
 def tracking_settings(context: KedroContext) -> TrackingSettings:
@@ -256,6 +310,7 @@ def _tags(context: KedroContext, run_params: Mapping[str, Any]) -> dict[str, str
         "mlflow.source.git.commit": git.commit,
         **{f"git.{key}": value for key, value in git._asdict().items() if value},
         "kedro.command": command,
+        "environment": _environment_of(context, run_params),
         "kedro.env": _environment_of(context, run_params),
         "kedro.pipelines": ",".join(sorted(run_params["pipeline_names"] or ["__default__"])),
         "kedro.run_id": run_params["run_id"],

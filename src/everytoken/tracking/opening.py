@@ -6,8 +6,9 @@ import logging
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from everytoken.redaction import hide_secrets_of, redact_output, redacted
 from everytoken.tracking.database import (
@@ -29,13 +30,19 @@ _SERVERS = ("http:", "https:", "databricks")  # a server decides itself where it
 
 
 class TrackingSettings(BaseModel):
-    """The whole of ``mlflow.yml``; relative paths start at the project folder."""
+    """The whole of ``mlflow.yml``; relative paths start at the project folder.
+
+    ``metrics``: which numbers of ``*_metrics`` are metrics of a run, at most 15; the others are in its reports alone.
+    None: all are. ``system_metrics``: whether the use of CPU and memory is recorded every 10 seconds.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     experiment: str
     tracking_uri: str
     artifacts: str
+    metrics: Annotated[tuple[str, ...], Field(max_length=15)] | None = None
+    system_metrics: bool = False
 
     def uri(self, project: Path) -> str:
         """Return the address in use: ``MLFLOW_TRACKING_URI`` as MLflow itself reads it, else that of ``mlflow.yml``."""

@@ -24,7 +24,7 @@ from everytoken.shards import file_sha256
 from everytoken.tracking.delivery import Sender
 from everytoken.tracking.errors import TrackingError
 from everytoken.tracking.mlflow_keys import Point, flat_key, flat_parameters, shorten
-from everytoken.tracking.store import TrackingStore, reason
+from everytoken.tracking.store import DISCARDED, TrackingStore, reason
 
 _PARAMETERS_A_BATCH = 100  # MLflow's own limits
 _METRICS_A_BATCH = 1000
@@ -44,19 +44,22 @@ class Contents:
 
 
 NOTHING = Contents("", None, 0)
-"""Of an optional dataset that was not made."""
+"""Of an optional dataset that was not made, or of what is switched off."""
 
 
 def contents(dataset: Any) -> Contents | None:
     """Return what a Kedro dataset object holds now, or None if nothing tells (a database, a remote file).
 
     A dataset with ``ledger_summary() -> {"root_digest": str, "rows": int | None, "bytes": int}`` is asked; where that
-    is None, it is an optional one that was not made, and holds `NOTHING`.
+    is None, it is an optional one that was not made, and holds `NOTHING`; so does one
+    with ``is_empty``, of what is switched off.
     Otherwise a local file gives the SHA-256 of its bytes, and a local folder that of its files' names and SHA-256s.
     """
     if hasattr(dataset, "ledger_summary"):
         summary = dataset.ledger_summary()
-        return NOTHING if summary is None else Contents(summary["root_digest"], summary["rows"], summary["bytes"])
+        if summary is None or summary.get("is_empty"):
+            return NOTHING
+        return Contents(summary["root_digest"], summary["rows"], summary["bytes"])
     path = local_path(dataset)
     if path is None:
         return None
@@ -68,12 +71,46 @@ def contents(dataset: Any) -> Contents | None:
     return Contents(digest, None, sum(file.stat().st_size for file in files))
 
 
+def state_of(dataset: Any) -> object:
+    """Return what differs after something was made in a dataset; where nothing tells, another thing each time.
+
+    A dataset with ``state()`` is asked, a local file gives its SHA-256.
+    """
+    if hasattr(dataset, "state"):
+        return dataset.state()
+    if hasattr(dataset, "ledger_summary") or (path := local_path(dataset)) is None:
+        return object()
+    return file_sha256(path) if path.is_file() else None
+
+
 def local_path(dataset: Any) -> Path | None:
     """Return the local file or folder of a Kedro dataset (of a versioned one the version in use), or None."""
     path = getattr(dataset, "_filepath", None)
     if path is None or getattr(dataset, "_protocol", "file") not in ("file", "local", ""):
         return None
     return Path(str(dataset._get_load_path() if getattr(dataset, "_version", None) else path))
+
+
+@dataclass(frozen=True)
+class TrackedModel:
+    """A model that a run made.
+
+    Attributes:
+        step: of the training that it is of.
+        params: texts by name.
+        tags: digests by name.
+        metrics: key, step and value, on held-out documents.
+    """
+
+    name: str
+    step: int
+    params: Mapping[str, str]
+    tags: Mapping[str, str]
+    metrics: Sequence[Point]
+
+
+MADE = "made"
+"""What is before the name of a dataset in the tag of a run that made it."""
 
 
 class TrackedRun:
@@ -102,6 +139,7 @@ class TrackedRun:
             raise TrackingError(text) from error
         self._lock = threading.Lock()
         self._digests: dict[str, str] = {}
+        self._datasets: dict[str, Mapping[str, Any]] = {}
         self._metric_owner: dict[str, str] = {}
         self._figures: dict[str, Any] = {}
         self._series: dict[str, tuple[int, int]] = {}  # first and last step of each key that is recorded
@@ -123,8 +161,11 @@ class TrackedRun:
             self._sender.put({"params": dict(pairs[start : start + _PARAMETERS_A_BATCH])})
         self.log_text(json.dumps(tree, indent=2, ensure_ascii=False) + "\n", "parameters.json")
 
-    def log_dataset(self, name: str, held: Contents, context: str, source: str) -> None:
+    def log_dataset(self, name: str, held: Contents, context: str, source: str, *, is_data: bool = True) -> None:
         """Record that the run read ("input") or made ("output") a dataset, once: its first context stays.
+
+        What was read is an MLflow dataset, unless it is a report (not ``is_data``); what was made is a tag with its
+        digest. Both are parameters, which MLflow compares.
 
         Raises:
             TrackingError: if the dataset held something else when the run touched it before.
@@ -138,21 +179,30 @@ class TrackedRun:
                     f"datasets of the catalog share its place (give each its own)."
                 )
             if known is None:
-                self._put_dataset(name, held, context, source)
+                self._put_dataset(name, held, context, source, is_data)
                 self._digests[name] = held.digest
 
-    def _put_dataset(self, name: str, held: Contents, context: str, source: str) -> None:
+    def _log_datasets(self) -> None:
+        """Record what was read and made, as the artifact ``datasets.json``."""
+        if self._datasets:
+            self.log_text(json.dumps(self._datasets, indent=1, ensure_ascii=False) + "\n", "datasets.json")
+
+    def _put_dataset(self, name: str, held: Contents, context: str, source: str, is_data: bool) -> None:
         rows = {} if held.rows is None else {"rows": held.rows}
-        dataset = {
-            "name": name,
-            "digest": held.digest[:_DIGEST_LIMIT],
-            "source_type": "local",
-            "source": json.dumps({"uri": redacted(source)}),
-            "profile": json.dumps({f"num_{key}": count for key, count in rows.items()} | {"bytes": held.bytes}),
-        }
-        tags = {"mlflow.data.context": context, "digest": held.digest, "bytes": str(held.bytes)}
-        tags |= {key: str(count) for key, count in rows.items()}
-        self._sender.put({"dataset": dataset, "tags_of_dataset": tags})
+        self._datasets[name] = {"was": context, "digest": held.digest, **rows, "bytes": held.bytes}
+        if context == "output":
+            self._sender.put({"tags": {flat_key(MADE, name): held.digest}})
+        elif is_data:
+            dataset = {
+                "name": name,
+                "digest": held.digest[:_DIGEST_LIMIT],
+                "source_type": "local",
+                "source": json.dumps({"uri": redacted(source)}),
+                "profile": json.dumps({f"num_{key}": count for key, count in rows.items()} | {"bytes": held.bytes}),
+            }
+            tags = {"mlflow.data.context": context, "digest": held.digest, "bytes": str(held.bytes)}
+            tags |= {key: str(count) for key, count in rows.items()}
+            self._sender.put({"dataset": dataset, "tags_of_dataset": tags})
         # a parameter too: MLflow's compare page shows no datasets
         self._sender.put({"params": {flat_key("digest", name): held.digest[:_DIGEST_SHOWN]}})
 
@@ -213,8 +263,25 @@ class TrackedRun:
         self.set_tag("error", f"{type(error).__name__}: {error}", complete_in="traceback.txt")
         self.log_text(redacted("".join(traceback.format_exception(error))), "traceback.txt")
 
+    def log_model(self, model: TrackedModel, dataset: tuple[str, str]) -> None:
+        """Record a model that was made, with its metrics on a dataset (name and digest)."""
+        now = int(time.time() * 1000)
+        metrics = [(flat_key(key), value, now, step) for key, step, value in model.metrics]
+        record = {"name": model.name, "step": model.step, "time": now, "params": dict(model.params)}
+        tags = {key: redacted(value) for key, value in model.tags.items()}
+        name, digest = dataset
+        self._sender.put(
+            {"model": {**record, "tags": tags, "metrics": metrics, "dataset": [name, digest[:_DIGEST_LIMIT]]}}
+        )
+
+    def discard(self) -> None:
+        """End the run and delete it: nothing was made."""
+        self._sender.put({"end": DISCARDED, "time": int(time.time() * 1000)})
+        self._sender.close()
+
     def end(self, status: str) -> None:
         """End the run as FINISHED, FAILED or KILLED; what the store does not have by now is left to a later process."""
+        self._log_datasets()
         if self._figures:
             self.log_text(_page(self._figures), "figures.html")
         self._sender.put({"end": status, "time": int(time.time() * 1000)})

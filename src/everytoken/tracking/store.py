@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
+DISCARDED = "DISCARDED"
+"""The end of a run that made nothing: it is deleted."""
+
 _ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",  # read when MLflow is imported
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",  # of files of some kilobytes
@@ -125,8 +128,36 @@ class TrackingStore:
                 if (file := files / name).exists():
                     folder = Path(name).parent.as_posix()
                     client.log_artifact(run_id, str(file), None if folder == "." else folder)
+            case {"model": model}:
+                self._send_model(run_id, model)
+            case {"end": str(status), "time": end} if status == DISCARDED:
+                if self.status(run_id) != "deleted":
+                    client.set_terminated(run_id, "FINISHED", end)
+                    client.delete_run(run_id)
             case {"end": status, "time": end}:
                 client.set_terminated(run_id, status, end)
+
+    def _send_model(self, run_id: str, model: Mapping[str, Any]) -> None:
+        """Create a logged model unless the run has one of this name; give it its metrics."""
+        from mlflow.entities import LoggedModelOutput, Metric
+
+        client, name = self.client, model["name"]
+        of_run = f"source_run_id = '{run_id}' AND name = '{name}'"
+        found = client.search_logged_models([self.experiment_id], filter_string=of_run)
+        if not found:
+            made = client.create_logged_model(self.experiment_id, name, run_id, model["tags"], model["params"])
+            client.log_outputs(run_id, [LoggedModelOutput(made.model_id, model["step"])])
+            client.finalize_logged_model(made.model_id, "READY")
+        model_id = found[0].model_id if found else made.model_id
+        known = found[0].metrics or [] if found else []
+        has = {(metric.key, metric.step) for metric in known}
+        metrics = [
+            Metric(key, value, time, step, model_id, *model["dataset"])
+            for key, value, time, step in model["metrics"]
+            if (key, step) not in has
+        ]
+        if metrics:
+            client.log_batch(run_id, metrics=metrics)
 
 
 def persistent(call: Callable[[], _T]) -> _T:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         LoopParameters,
         OptimisationParameters,
         PromptParameters,
+        SampleParameters,
     )
 
 __getattr__, __dir__ = exports(__name__, __file__)

@@ -187,3 +187,11 @@ class PromptParameters(GenerationParameters):
     prompts: tuple[str, ...]
     device: Annotated[Device, UNRECORDED_DEFAULT] = "cpu"
     execution: ExecutionParameters
+
+
+class SampleParameters(GenerationParameters):
+    """As `PromptParameters`; without ``prompts`` they are the beginnings of held-out documents that ``seed`` names."""
+
+    prompts: tuple[str, ...] | None = None
+    device: Annotated[Device, UNRECORDED_DEFAULT] = "cpu"
+    execution: ExecutionParameters

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from everytoken.corpus.documents import SCORED_DOCUMENTS
 from everytoken.corpus.errors import ScoringError
-from everytoken.corpus.scoring.embedded import EmbeddedScorer, class_probabilities, offensive_probabilities
+from everytoken.corpus.scoring.embedded import EmbeddedScorer, class_probabilities, rate_texts
 from everytoken.corpus.scoring.score import score_part
 from everytoken.seeds import python_random
 from tests.corpus.part_tables import TablePart, collect, documents
@@ -36,13 +36,13 @@ def scores_of(texts: list[str], ids: list[str | None], batch_rows: int = 7) -> t
 
 def test_a_score_does_not_depend_on_what_else_is_in_the_batch() -> None:
     texts = some_texts(130)
-    alone = np.concatenate([offensive_probabilities([text], scorer()) for text in texts])
+    alone = np.concatenate([rate_texts([text], scorer()).probabilities for text in texts])
     order = list(range(len(texts)))
     python_random(3).shuffle(order)
     for batch in (1, 8, 64, len(texts)):
         for rows in (list(range(len(texts))), order):
             parts = [rows[start : start + batch] for start in range(0, len(rows), batch)]
-            p = np.concatenate([offensive_probabilities([texts[row] for row in part], scorer()) for part in parts])
+            p = np.concatenate([rate_texts([texts[row] for row in part], scorer()).probabilities for part in parts])
             assert p.tobytes() == alone[rows].tobytes()
             classes = np.concatenate([class_probabilities(alone[part], scorer()) for part in parts])
             assert classes.tobytes() == class_probabilities(alone, scorer())[rows].tobytes()
@@ -103,7 +103,15 @@ def test_every_column_is_kept_and_an_empty_part_is_empty() -> None:
     assert table.schema == SCORED_DOCUMENTS
     empty, statistics = collect(score_part(TablePart(documents([])), scorer=scorer(), model=None))
     assert empty.num_rows == 0
-    counts = {"rows": 0, "scored": 0, "null_ids": 0, "same_id_other_text": 0, "truncated": 0}
+    counts = {
+        "rows": 0,
+        "scored": 0,
+        "null_ids": 0,
+        "same_id_other_text": 0,
+        "truncated": 0,
+        "words": 0,
+        "unknown_words": 0,
+    }
     assert statistics.pop("scored_with") == {"alt-profanity-check 1.9.1, scikit-learn 1.9.1": 0}
     assert statistics == {**counts, "by_source": {}}
 
@@ -132,4 +140,16 @@ def test_parameters_are_checked(changes: dict[str, Any]) -> None:
 
 def test_another_version_of_the_model_is_refused() -> None:
     with pytest.raises(ScoringError, match=r"pin alt-profanity-check 1.8, installed is 1.9.1"):
-        offensive_probabilities(["tea"], scorer(version="1.8"))
+        rate_texts(["tea"], scorer(version="1.8"))
+
+
+def test_words_that_the_model_does_not_know_are_counted_alike_for_any_batches() -> None:
+    english = "The harbour froze in January and nobody could sail before the ice broke in the spring."
+    german = "Der Hafen fror im Januar zu, und niemand konnte segeln, bevor das Eis im Frühling aufbrach."
+    shares = {}
+    for text in (english, german):
+        (_, one), (_, many) = (scores_of([text] * 20, [None] * 20, rows) for rows in (1, 20))
+        assert one == many and one["words"] == 20 * rate_texts([text], scorer()).words
+        shares[text] = one["unknown_words"] / one["words"]
+    assert shares[english] < 0.2 and shares[german] > 0.5
+    assert scores_of([german], [None])[1]["unknown_words"] == rate_texts([german], scorer()).unknown_words

@@ -236,7 +236,7 @@ def test_what_the_files_tell_is_checked_once_before_any_part(model: Artifact, tm
 
     def parameters(**changes: Any) -> AnnotationParameters:
         base = {"scorer": {**scorer(**changes).model_dump(), "kind": "transformers"}, "near": [0.01]}
-        base |= {"fetched": "", "memory": 100_000_000, "audit": {"seed": 1, "per_class": 1}}
+        base |= {"max_unknown_words": 1.0, "fetched": "", "memory": 100_000_000, "audit": {"seed": 1, "per_class": 1}}
         return AnnotationParameters.model_validate(base)
 
     assert len(score_documents(documents, made, parameters(max_tokens=511))) == len(documents)

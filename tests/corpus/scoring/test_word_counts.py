@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from profanity_check.profanity_check import predict_prob, vectorizer
 from sklearn.feature_extraction.text import CountVectorizer
 
-from everytoken.corpus.scoring.embedded import offensive_probabilities
+from everytoken.corpus.scoring.embedded import rate_texts
 from everytoken.corpus.scoring.word_counts import count_words, same_words, vocabulary_array
 from tests.corpus.scoring.test_embedded import scorer
 
@@ -57,7 +57,13 @@ def same(found, expected):
 @given(texts)
 def test_counts_are_those_of_scikit_learn(texts):
     expected = CountVectorizer(vocabulary=WORDS, dtype=np.float64).transform(["", *texts])
-    same(count_words(["", *texts], vocabulary_array({word: number for number, word in enumerate(WORDS)})), expected)
+    counted = count_words(["", *texts], vocabulary_array({word: number for number, word in enumerate(WORDS)}))
+    same(counted.matrix, expected)
+    split = CountVectorizer().build_analyzer()
+    words = [word for text in texts for word in split(text)]
+    assert (counted.words, counted.unknown) == (len(words), sum(word not in WORDS for word in words))
+    passed = count_words(texts, vocabulary_array({"damn": 0}), vocabulary_array({"idiot": 0, "x_1": 1}))
+    assert passed.unknown == sum(word not in ("damn", "idiot", "x_1") for word in words)
 
 
 def test_every_character_is_of_a_word_or_not_as_in_scikit_learn():
@@ -66,13 +72,13 @@ def test_every_character_is_of_a_word_or_not_as_in_scikit_learn():
         " ".join(f"x{chr(point)}y" for point in points[first : first + 512]) for first in range(0, len(points), 512)
     ]
     check = CountVectorizer(dtype=np.float64).fit(texts)
-    same(count_words(texts, vocabulary_array(check.vocabulary_)), check.transform(texts))
+    same(count_words(texts, vocabulary_array(check.vocabulary_)).matrix, check.transform(texts))
 
 
 @settings(max_examples=100, deadline=None)
 @given(texts)
 def test_probabilities_are_those_of_the_package(texts):
-    assert offensive_probabilities(["", *texts], scorer()).tobytes() == predict_prob(["", *texts]).tobytes()
+    assert rate_texts(["", *texts], scorer()).probabilities.tobytes() == predict_prob(["", *texts]).tobytes()
 
 
 @pytest.mark.parametrize("changes", [{"token_pattern": r"\w+"}, {"lowercase": False}, {"ngram_range": (1, 2)}])

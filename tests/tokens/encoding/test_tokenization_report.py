@@ -310,5 +310,8 @@ def test_a_split_of_which_more_than_a_tenth_is_cut_is_warned_of() -> None:
     ]
     (told,) = cut_lines(pd.DataFrame(lines))
     assert told.startswith("11% of the tokens of annotated documents are beyond seq_length and cut")
+    lines = [{"split": "unannotated", "group": "all", "full_tokens": 100, "cut_tokens": 57}]
+    (told,) = cut_lines(pd.DataFrame(lines))
+    assert told.endswith("tokenization.long_documents: split keeps them all")
     nothing = [{"split": "annotated", "group": "all", "full_tokens": 0, "cut_tokens": 0}]
     assert cut_lines(pd.DataFrame(nothing)) == []

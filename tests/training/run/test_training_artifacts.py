@@ -24,6 +24,7 @@ from everytoken.training import (
     CheckpointParameters,
     DistributionParameters,
     PromptParameters,
+    SampleParameters,
     TrainingError,
 )
 from everytoken.training.checkpoints.model import load_model, parameters_sha256
@@ -455,6 +456,22 @@ def test_generated_texts_are_kept_with_their_prompts(tmp_path, inputs):
     texts = json.loads(made.path("generations.json").read_text())
     assert [text["prompt"] for text in texts] == ["to be", ""]
     assert made.statistics == {"prompts": 2, "tokens": sum(len(text["tokens"]) for text in texts)}
+
+
+def test_without_prompts_held_out_documents_begin_the_texts(tmp_path, inputs):
+    generation = SampleParameters(seed=1, max_new_tokens=5, temperature=1.0, top_k=10, execution=EXECUTION)
+    planned = plan_artifact(
+        generate_texts,
+        checkpoint=trained(tmp_path, inputs),
+        tokenizer=inputs["rules"].tokenizer,
+        eos_token=EOS,
+        generation=generation,
+        held_out=held_out(tmp_path),
+    )
+    made = ArtifactStore(tmp_path / "texts").save(planned)
+    prompts = [text["prompt"] for text in json.loads(made.path("generations.json").read_text())]
+    assert len(prompts) == len(TEXTS)
+    assert all(any(0 < len(prompt) < len(text) and text.startswith(prompt) for text in TEXTS) for prompt in prompts)
 
 
 def test_planning_loads_no_torch():

@@ -461,7 +461,7 @@ def test_a_process_that_is_done_ends_well_whatever_threads_do_at_the_end_of_the_
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert "training: step 3 of 3" in done.stderr
+    assert "training: 3 of 3 steps" in done.stderr
     assert newest(job).step == 3
 
 

@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING
 from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
+    from everytoken.corpus.rendering.chats import SHAPES, read_chat
     from everytoken.corpus.rendering.columns import top_column
+    from everytoken.corpus.rendering.meanings import Shape
     from everytoken.corpus.rendering.renderers import (
         CUTS,
         GATHERED,

@@ -42,10 +42,15 @@ class HeldOutParameters(HeldOutRule):
     """What the held-out split of scored documents reads: another draw, or other strata, keep it as it is.
 
     Attributes:
-        annotation_threshold: lowest safety score of a row above.
+        annotation_threshold: lowest safety score of a row above; null where documents are not scored, and none is.
     """
 
-    annotation_threshold: Annotated[int, Field(ge=0, lt=N_CLASSES)]
+    annotation_threshold: Annotated[int, Field(ge=0, lt=N_CLASSES)] | None
+
+    def is_above(self, scores: npt.NDArray[np.int8]) -> npt.NDArray[np.bool_]:
+        """Return which scores are at or above the threshold, shape (rows,)."""
+        threshold = N_CLASSES if self.annotation_threshold is None else self.annotation_threshold
+        return np.asarray(scores >= threshold)
 
 
 def held_out_rows(batch: pa.RecordBatch, parameters: HeldOutRule) -> npt.NDArray[np.bool_]:

@@ -228,7 +228,7 @@ def _flags(
 ) -> Generator[pa.RecordBatch, None, Mapping[str, Any]]:
     """Yield `SPLIT_FIELDS` of drawn rows; return the statistics of the part."""
     annotation = pa.array(np.full(len(rows), split == "annotated"))
-    bad = pa.array(facts.scores[rows] >= parameters.annotation_threshold)
+    bad = pa.array(parameters.is_above(facts.scores[rows]))
     yield pa.RecordBatch.from_arrays([annotation, bad], schema=pa.schema(SPLIT_FIELDS))
     return counted
 
@@ -300,7 +300,7 @@ def _numbered(names: pa.Array, numbers: dict[str, int]) -> Numbers:
 
 def _sampled(facts: RowFacts, parameters: EstimateParameters) -> SampledRows:
     stratum, strata = _strata(facts, parameters.strata)
-    above = facts.scores >= parameters.annotation_threshold
+    above = parameters.is_above(facts.scores)
     return SampledRows(facts.tokens, above, facts.is_held_out, facts.is_outside, stratum, strata)
 
 

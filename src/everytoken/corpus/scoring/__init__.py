@@ -1,7 +1,7 @@
 """Safety scores of documents: six classes 0 (harmless) to 5, from a model or from a table that somebody published.
 
 `score` scores the documents of a part, each id once, by an `embedded` or a `transformer` scorer; `published` joins
-scores from parquet files; `classifications` makes the table that such a join reads.
+scores from parquet files; `unscored` leaves documents without; `classifications` makes the table that a join reads.
 """
 
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         ClassificationStatistics,
         collect_classifications,
     )
-    from everytoken.corpus.scoring.embedded import EmbeddedScorer, identify_model
+    from everytoken.corpus.scoring.embedded import EmbeddedScorer, embedded_classes, identify_model
     from everytoken.corpus.scoring.model_files import ModelFolder, fetch_model, model_identity
     from everytoken.corpus.scoring.one_score_per_id import ScorerCounts
     from everytoken.corpus.scoring.published import PublishedScorer, join_part, join_published, require_scores_known
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         SecondScorer,
         gather_scorers,
         join_part_with_second,
+        leave_unscored_with_second,
         plan_scorers,
         score_part_with_second,
         scorer_in,
@@ -38,5 +39,6 @@ if TYPE_CHECKING:
         second_table,
     )
     from everytoken.corpus.scoring.transformer import TransformersScorer, require_fit, transformers_scorer
+    from everytoken.corpus.scoring.unscored import NoScorer, leave_unscored, no_model
 
 __getattr__, __dir__ = exports(__name__, __file__)

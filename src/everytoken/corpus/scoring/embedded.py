@@ -2,9 +2,10 @@
 
 It is **lexical**: it knows words, not meaning ("the screw is a mechanism" scores above average, a polite threat does
 not), long texts dilute what a sentence says, and its classes are a stand-in that lets the whole pipeline run without a
-download, not a safety judgement. The probability becomes classes by an ordinal logistic with five increasing thresholds
-(proportional odds, McCullagh 1980): ``P(class >= k) = sigmoid(slope * (logit(p) - threshold_k))``, class
-probabilities by differences.
+download, not a safety judgement. It knows **English words alone**: of a text in another language it reads what happens
+to be spelled as in English, so the words that it does not know are counted. The probability becomes classes by an
+ordinal logistic with five increasing thresholds (proportional odds, McCullagh 1980): ``P(class >= k) = sigmoid(slope *
+(logit(p) - threshold_k))``, class probabilities by differences.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import importlib.metadata
 import itertools
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Literal, NamedTuple, TypedDict
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, PositiveInt, field_validator
 
 from everytoken.corpus.errors import ScoringError
@@ -60,12 +62,19 @@ class EmbeddedScorer(BaseModel):
         return thresholds
 
 
-def offensive_probabilities(texts: Sequence[str], scorer: EmbeddedScorer) -> npt.NDArray[np.float64]:
-    """Return p(offensive) of each text, float64 of shape (n,); each depends on its own text alone."""
+class Offensive(NamedTuple):
+    """What the model says of texts."""
+
+    probabilities: npt.NDArray[np.float64]  # p(offensive), (n,); each depends on its own text alone
+    words: int  # that it read
+    unknown_words: int  # of these, neither in its vocabulary nor a stop word
+
+
+def rate_texts(texts: Sequence[str], scorer: EmbeddedScorer) -> Offensive:
+    """Return p(offensive) of each text, and how many of all their words the model knows."""
     if not texts:
-        return np.empty(0, dtype=np.float64)
-    predict = _embedded_model(scorer.version)
-    return np.asarray(predict([text[: scorer.max_chars] for text in texts]), dtype=np.float64)
+        return Offensive(np.empty(0, dtype=np.float64), 0, 0)
+    return _embedded_model(scorer.version)([text[: scorer.max_chars] for text in texts])
 
 
 def class_probabilities(p: npt.NDArray[np.float64], scorer: EmbeddedScorer) -> npt.NDArray[np.float32]:
@@ -81,25 +90,39 @@ def class_probabilities(p: npt.NDArray[np.float64], scorer: EmbeddedScorer) -> n
     return np.asarray(edges[:, :-1] - edges[:, 1:], dtype=np.float32)
 
 
+def embedded_classes(texts: Sequence[str], scorer: EmbeddedScorer) -> npt.NDArray[np.int64]:
+    """Return the most probable class of each text, shape (n,)."""
+    return np.asarray(class_probabilities(rate_texts(texts, scorer).probabilities, scorer).argmax(axis=1), np.int64)
+
+
 class _Embedded:
     def __init__(self, scorer: EmbeddedScorer) -> None:
         self._scorer = scorer
 
     def score(self, texts: Iterable[tuple[int, str]]) -> Generator[Scored, None, ScorerCounts]:
-        scored = truncated = 0
+        scored = truncated = words = unknown_words = 0
         texts = iter(texts)
         while some := list(_until_full(texts)):
             numbers, batch = zip(*some, strict=True)
             scored += len(batch)
             truncated += sum(len(text) > self._scorer.max_chars for text in batch)
-            p = offensive_probabilities(batch, self._scorer)
-            yield Scored(np.array(numbers, np.int64), class_probabilities(p, self._scorer))
+            rated = rate_texts(batch, self._scorer)
+            words += rated.words
+            unknown_words += rated.unknown_words
+            yield Scored(np.array(numbers, np.int64), class_probabilities(rated.probabilities, self._scorer))
         with_what = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in (_PACKAGE, "scikit-learn"))
-        return {"truncated": truncated, "scored_with": {with_what: scored}}
+        return {
+            "truncated": truncated,
+            "words": words,
+            "unknown_words": unknown_words,
+            "scored_with": {with_what: scored},
+        }
 
 
 def embedded_scorer(scorer: EmbeddedScorer) -> TextScorer:
-    """Return the scorer; it counts ``truncated`` (over ``max_chars``) and ``scored_with`` (texts by versions)."""
+    """Return the scorer; it counts ``truncated`` (over ``max_chars``), ``words``, ``unknown_words`` and ``scored_with``
+    (texts by versions).
+    """
     return _Embedded(scorer)
 
 
@@ -136,7 +159,7 @@ def identify_model(folder: Path, *, version: str) -> Built:
 
 
 @functools.cache
-def _embedded_model(version: str) -> Callable[[Sequence[str]], Any]:
+def _embedded_model(version: str) -> Callable[[Sequence[str]], Offensive]:
     """Load the model once a process; importing the package does it. It gives the bits of the package's own function."""
     _require_version(version)
     from profanity_check.profanity_check import model, vectorizer
@@ -147,7 +170,14 @@ def _embedded_model(version: str) -> Callable[[Sequence[str]], Any]:
     words = vocabulary_array(vectorizer.vocabulary_)
     weights = TfidfTransformer(norm=vectorizer.norm, sublinear_tf=vectorizer.sublinear_tf)
     weights.idf_ = vectorizer.idf_
-    return lambda texts: model.predict_proba(weights.transform(count_words(texts, words), copy=False))[:, 1]
+    stop_words = pa.array(sorted(vectorizer.get_stop_words() or ()), pa.string())
+
+    def rate(texts: Sequence[str]) -> Offensive:
+        counted = count_words(texts, words, stop_words)
+        p = model.predict_proba(weights.transform(counted.matrix, copy=False))[:, 1]
+        return Offensive(np.asarray(p, dtype=np.float64), counted.words, counted.unknown)
+
+    return rate
 
 
 def _require_version(version: str) -> None:

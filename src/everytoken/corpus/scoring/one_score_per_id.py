@@ -22,7 +22,7 @@ import pyarrow as pa
 from everytoken.arrays import Integers, SingleFloats
 from everytoken.corpus.documents import N_CLASSES
 from everytoken.corpus.errors import ScoringError
-from everytoken.shards import Part
+from everytoken.shards import Part, rows_done
 
 
 class Scored(NamedTuple):
@@ -41,12 +41,15 @@ class TextScorer(Protocol):
 
 class ScorerCounts(TypedDict, total=False):
     """What a scorer counted, if it does: ``truncated``, texts that it did not read to their end; ``tokens`` that it
-    read, ``padded_tokens`` that went through it; ``scored_with``, texts by what ran.
+    read, ``padded_tokens`` that went through it; ``words`` that it read, and of these the ``unknown_words``;
+    ``scored_with``, texts by what ran.
     """
 
     truncated: int
     tokens: int
     padded_tokens: int
+    words: int
+    unknown_words: int
     scored_with: dict[str, int]
 
 
@@ -109,6 +112,7 @@ def score_distinct(part: Part, distinct: DistinctRows, scorer: TextScorer) -> tu
     """
     probabilities = np.empty((distinct.ids, N_CLASSES), np.float32)
     times = np.zeros(distinct.ids, np.int8)
+    texts = 0
     scored = scorer.score(first_texts(part, distinct.of_row))
     while True:
         try:
@@ -118,6 +122,8 @@ def score_distinct(part: Part, distinct: DistinctRows, scorer: TextScorer) -> tu
             break
         probabilities[some.numbers] = some.probabilities
         np.add.at(times, some.numbers, 1)
+        texts += len(some.numbers)
+        rows_done(len(distinct.of_row) * texts // distinct.ids)
     if (times != 1).any():
         raise ScoringError(f"{part.name}: {np.count_nonzero(times != 1):,} texts were not scored exactly once")
     strange = ~((probabilities >= 0) & (probabilities <= 1)).all(axis=1)  # NaN compares false

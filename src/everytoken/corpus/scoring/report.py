@@ -54,7 +54,7 @@ def row_counts(scored: Mapping[str, ScoreCounts], without_score: int) -> RowsSco
 
 
 def score_table(
-    scored: Mapping[str, ScoreCounts], classified: Mapping[str, IdScores], threshold: int, without_score: int = 0
+    scored: Mapping[str, ScoreCounts], classified: Mapping[str, IdScores], threshold: int | None, without_score: int = 0
 ) -> list[dict[str, object]]:
     """Return a flat table, an entry a source and class, and the classes over all sources.
 
@@ -66,7 +66,7 @@ def score_table(
     Args:
         scored: ``by_source`` of the statistics of all scored parts.
         classified: ``by_source`` of the statistics of the classifications.
-        threshold: lowest class that is annotated.
+        threshold: lowest class that is annotated; None where documents are not scored.
         without_score: rows of all sources that have none.
     """
     sources = {source: (scored[source], classified[source]) for source in sorted(scored)}
@@ -86,7 +86,7 @@ def score_table(
 
 
 def _classes(
-    source: str, counts: ScoreCounts, of_ids: IdScores, threshold: int, without_score: int | None
+    source: str, counts: ScoreCounts, of_ids: IdScores, threshold: int | None, without_score: int | None
 ) -> Sequence[dict[str, object]]:
     a_part, once = counts["distinct_by_class"], of_ids["unique_by_class"]
     entries = []
@@ -108,7 +108,7 @@ def _classes(
         }
         for eps, near in sorted(of_ids["near"].items(), key=lambda item: float(item[0])):
             entry[f"within_{eps}_of_another_class"] = near["of_class"][k]
-            if threshold > 0:  # every document is at or above class 0
+            if threshold:  # every document is at or above class 0
                 entry[f"within_{eps}_of_threshold_{threshold}"] = near[f"of_threshold_{threshold}"][k]
         entries.append(entry)
     return entries

@@ -25,6 +25,7 @@ from everytoken.corpus.scoring.one_score_per_id import DistinctRows, distinct_ro
 from everytoken.corpus.scoring.published import join_published, joined_scores
 from everytoken.corpus.scoring.score import part_scores, text_scorer
 from everytoken.corpus.scoring.transformer import TransformersScorer
+from everytoken.corpus.scoring.unscored import no_model, no_scores
 from everytoken.corpus.scoring.word_counts import WordsScorer, word_scores
 from everytoken.corpus.statistics import add_statistics
 from everytoken.shards import Artifact, Built, Part, Rows, side_by_side, value_digest, versioned
@@ -81,6 +82,14 @@ def join_part_with_second(
 ) -> Rows:
     """Append the scores of `join_part`, and a column for each second scorer; see `score_part_with_second`."""
     return _with_second(part, joined_scores(part, published), second, models)
+
+
+@versioned("leave_unscored_with_second", 1)
+def leave_unscored_with_second(
+    part: Part, *, second: Mapping[str, SecondScorer], models: Mapping[str, Artifact]
+) -> Rows:
+    """Append the columns of `leave_unscored`, and one for each second scorer; see `score_part_with_second`."""
+    return _with_second(part, no_scores(part), second, models)
 
 
 def _with_second(
@@ -166,6 +175,7 @@ _PREPARED: dict[str, Callable[..., Built]] = {
     "identify_model": identify_model,
     "fetch_model": fetch_model,
     "join_published": join_published,
+    "no_model": no_model,
 }
 
 

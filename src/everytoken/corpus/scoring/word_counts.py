@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -67,7 +67,7 @@ def word_scores(texts: Sequence[str], scorer: WordsScorer) -> SingleFloats:
     read = [text[: scorer.max_chars] for text in texts]
     names = sorted(scorer.words)
     counts = count_words(read, vocabulary_array({word: number for number, word in enumerate(names)}))
-    sums = counts @ np.array([scorer.words[word] for word in names])
+    sums = counts.matrix @ np.array([scorer.words[word] for word in names])
     words = np.array([len(_WORD.findall(text.lower())) for text in read], np.float64)
     return np.asarray(1_000 * sums / np.maximum(words, 1), np.float32)
 
@@ -84,15 +84,21 @@ def vocabulary_array(vocabulary: Mapping[str, int]) -> pa.Array:
     return pa.array(sorted(vocabulary, key=vocabulary.__getitem__), pa.string())
 
 
-def count_words(texts: Sequence[str], vocabulary: pa.Array) -> Any:
-    """Return how often each text has each word.
+class WordCounts(NamedTuple):
+    """How often texts have words of a vocabulary, and how many words they have in all."""
+
+    matrix: Any  # CSR of float64, shape (texts, words of the vocabulary); columns are sorted within each row
+    words: int  # of two characters or more, of all texts
+    unknown: int  # of these, neither in the vocabulary nor passed over
+
+
+def count_words(texts: Sequence[str], vocabulary: pa.Array, passed_over: pa.Array | None = None) -> WordCounts:
+    """Count the words of texts.
 
     Args:
         texts: at most 2**31 bytes together, in UTF-8.
         vocabulary: words of two characters or more.
-
-    Returns:
-        A CSR matrix of float64, shape (texts, words), whose columns are sorted within each row.
+        passed_over: words that are known without being counted, none of them in ``vocabulary``.
     """
     from scipy.sparse import csr_matrix
 
@@ -108,7 +114,12 @@ def count_words(texts: Sequence[str], vocabulary: pa.Array) -> Any:
     keys, counts = np.unique(text_of * len(vocabulary) + found[known], return_counts=True)
     rows, columns = np.divmod(keys, len(vocabulary))
     begins = np.searchsorted(rows, np.arange(len(texts) + 1))
-    return csr_matrix((counts.astype(np.float64), columns, begins), shape=(len(texts), len(vocabulary)))
+    matrix = csr_matrix((counts.astype(np.float64), columns, begins), shape=(len(texts), len(vocabulary)))
+    words = int(np.count_nonzero(pc.utf8_length(runs).to_numpy()[::2] >= 2))  # a letter may have several bytes
+    unknown = words - len(known)
+    if passed_over is not None:
+        unknown -= int(np.count_nonzero(pc.is_in(runs, value_set=passed_over).to_numpy(zero_copy_only=False)[::2]))
+    return WordCounts(matrix, words, unknown)
 
 
 def _is_word_byte(joined: bytes) -> Flags:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -15,6 +16,7 @@ from everytoken.corpus.scoring import (
     FIRST,
     ClassificationStatistics,
     EmbeddedScorer,
+    NoScorer,
     PublishedScorer,
     ScorerCounts,
     SecondCounts,
@@ -27,7 +29,10 @@ from everytoken.corpus.scoring import (
     join_part,
     join_part_with_second,
     join_published,
+    leave_unscored,
+    leave_unscored_with_second,
     model_identity,
+    no_model,
     plan_scorers,
     require_fit,
     require_scores_known,
@@ -43,6 +48,8 @@ from everytoken.corpus.upstreams import UpstreamFile
 from everytoken.parameters import AnnotationParameters
 from everytoken.reports import score_figure
 from everytoken.shards import Artifact, Shards, plan_artifact
+
+logger = logging.getLogger(__name__)
 
 _Scorer = TypeVar("_Scorer", bound=SecondScorer)
 
@@ -73,6 +80,8 @@ def _planned_scorer(
     documents: Shards, score_files: dict[str, list[UpstreamFile]], parameters: AnnotationParameters
 ) -> Artifact:
     scorer = parameters.scorer
+    if isinstance(scorer, NoScorer):
+        return plan_artifact(no_model)
     if isinstance(scorer, EmbeddedScorer):
         return plan_artifact(identify_model, version=scorer.version)
     if isinstance(scorer, TransformersScorer):
@@ -88,12 +97,17 @@ def _planned_model(scorer: TransformersScorer, parameters: AnnotationParameters)
 
 
 def score_documents(documents: Shards, scorer: Artifact, parameters: AnnotationParameters) -> Shards:
-    """Append safety_score and safety_probs to every document, and a column for each second score."""
+    """Append safety_score and safety_probs to every document, and a column for each second score.
+
+    Without a scorer the first two say that there is no score.
+    """
     first, second = _first(scorer, parameters), parameters.second_scores
     models = {name: scorer_in(scorer, name) for name, one in second.items() if isinstance(one, TransformersScorer)}
     for name, model in models.items():
         require_fit(cast(TransformersScorer, second[name]), model)
     further = {"second": {name: _without_place(one) for name, one in second.items()}, "models": models}
+    if isinstance(parameters.scorer, NoScorer):
+        return documents.map(leave_unscored_with_second, **further) if second else documents.map(leave_unscored)
     if isinstance(parameters.scorer, PublishedScorer):
         require_scores_known(first, documents, parameters.scorer.max_missing_share)
         if second:
@@ -164,6 +178,18 @@ def report_scores(
         table = second_table(table, second)
     if "scored" in total:
         metrics["saved_share"] = 1 - total["scored"] / max(1, total["rows"])
+    if total.get("words"):
+        metrics["unknown_words_share"] = share = total["unknown_words"] / total["words"]
+        if share > parameters.max_unknown_words:
+            logger.warning(
+                "warning: the scorer %s knows English, and not %.1f %% of the %s words that it read "
+                "(annotation.max_unknown_words allows %.0f %%): its scores say little. Set annotation.scorer to "
+                "{kind: none} with subsampling.annotation_threshold: null, or choose a classifier of the language.",
+                parameters.scorer.kind,
+                100 * share,
+                f"{total['words']:,}",
+                100 * parameters.max_unknown_words,
+            )
     return metrics, metadata, _with_whole_counts(pd.DataFrame(table))
 
 

@@ -34,15 +34,21 @@ def measure_bits_per_byte(
 
 
 def generate_samples(
-    checkpoint: Artifact, tokenizer: Artifact, tokenization: TokenizationParameters, parameters: EvaluationParameters
+    checkpoint: Artifact,
+    held_out_documents: Shards,
+    tokenizer: Artifact,
+    tokenization: TokenizationParameters,
+    parameters: EvaluationParameters,
 ) -> Artifact:
-    """Let the model continue each prompt."""
+    """Let the model continue each prompt; without prompts, the beginnings of held-out documents."""
+    prompts = {} if parameters.generation.prompts is not None else {"held_out": held_out_documents}
     return plan_artifact(
         generate_texts,
         checkpoint=checkpoint,
         tokenizer=tokenizer,
         eos_token=tokenization.eos_token,
         generation=parameters.generation,
+        **prompts,
     )
 
 

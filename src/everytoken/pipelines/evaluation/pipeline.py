@@ -29,7 +29,7 @@ def create_pipeline(kinds: Sequence[StreamKind] | None = None) -> Pipeline:
             ),
             Node(
                 generate_samples,
-                ["checkpoint", "tokenizer", "params:tokenization", "params:evaluation"],
+                ["checkpoint", "held_out_documents", "tokenizer", "params:tokenization", "params:evaluation"],
                 "generations",
                 name="generate_samples",
             ),

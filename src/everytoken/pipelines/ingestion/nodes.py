@@ -1,6 +1,7 @@
 """Ingestion: which files, in which order, the documents in them, and which of these stay."""
 
 import logging
+from dataclasses import replace
 
 import pandas as pd
 from plotly.graph_objects import Figure
@@ -114,7 +115,7 @@ def index_evaluation_files(parameters: IngestionParameters) -> Artifact:
     """Index the n-grams of the evaluation files; nothing without decontamination."""
     rules = parameters.decontamination
     if rules is None:
-        return plan_artifact(index_nothing, ngram=None, files={}, kinds={})
+        return replace(plan_artifact(index_nothing, ngram=None, files={}, kinds={}), switched_off=True)
     return plan_artifact(
         index_evaluation,
         ngram=rules.ngram,
@@ -137,13 +138,14 @@ def count_evaluation_ngrams(
     """Count in how many documents, duplicates left out, each of these n-grams is."""
     rules = parameters.decontamination
     looked = rules is not None
-    return plan_artifact(
+    planned = plan_artifact(
         count_documents,
         matches=matches if looked else None,
         duplicates=duplicates if looked else None,
         evaluation=evaluation,
         max_documents=None if rules is None else rules.max_documents,
     )
+    return replace(planned, switched_off=not looked)
 
 
 def judge_contamination(

@@ -78,11 +78,11 @@ def encode_unannotated(
     certificate: Artifact,
     parameters: TokenizationParameters,
 ) -> Shards:
-    """Encode documents of the compact stream: content and EOS, at most seq_length tokens; excluded ones as EOS."""
+    """Encode documents of the compact stream, whole or cut to seq_length, and an EOS; excluded ones as EOS alone."""
     return unannotated.zip(exclusions).map(
         encode_part,
         **parameters.encoding(tokenizer, certificate, unannotated.rows),
-        max_tokens=parameters.seq_length,
+        max_tokens=parameters.max_compact_tokens,
         columns=COMPACT_COLUMNS,
         keep_lengths=True,
     )

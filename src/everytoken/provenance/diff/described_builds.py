@@ -224,6 +224,8 @@ def _recorded(dataset: str, parameters: Mapping[str, Any]) -> Iterator[tuple[str
         if dataset == "selection" and name == "max_text_bytes":
             for source, most in value.items():
                 yield f"ingestion.sources.{source}.max_text_bytes", most
+        elif dataset == "unannotated_tokens" and name == "max_tokens":
+            yield "tokenization.long_documents", "split" if value is None else "cut"
         elif known is not None:
             yield from _flat({known: value}, "")
 

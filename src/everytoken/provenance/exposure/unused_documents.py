@@ -19,9 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from everytoken.address import ADDRESS_COLUMNS, Address, Addressed, file_of
+from everytoken.progress import progress
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.lookup import CANARY, STORES, DocumentRecords, Places, planned_parts, store_head
-from everytoken.shards import DamagedStore, StoredPart, part_name, progress, set_aside_path
+from everytoken.shards import DamagedStore, StoredPart, part_name, set_aside_path
 
 NOT_PLANNED, NO_ROW, NOT_DRAWN, EXCLUDED = "not_planned", "no_such_row", "not_drawn", "excluded"
 _REPEATED = re.compile(r"of source (.*), shard (\d+), row (\d+)")  # as `selected_parts` says which document

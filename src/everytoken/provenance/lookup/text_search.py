@@ -9,11 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from everytoken.progress import progress
 from everytoken.provenance.errors import ProvenanceError
 from everytoken.provenance.indexes import DocumentPlace
 from everytoken.provenance.lookup.dataset_locations import Places
 from everytoken.provenance.lookup.document_records import CANARY, STORES
-from everytoken.shards import DamagedStore, Part, Store, progress
+from everytoken.shards import DamagedStore, Part, Store
 
 _Matches = Callable[[pa.Array], pa.Array]
 

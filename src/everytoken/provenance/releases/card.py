@@ -197,6 +197,11 @@ def scores_section(recipe: Mapping[str, Any]) -> str:
     """Say what made ``safety_score``."""
     parameters = recipe["parameters"]
     scorer = parameters["annotation"]["scorer"]
+    if scorer["kind"] == "none":
+        return (
+            "## Scores\n\nNothing was scored: `safety_score` is 0 and `safety_probs` null in every row, and `is_bad` "
+            "is false. They say nothing about the documents."
+        )
     return (
         f"## Scores\n\n`safety_score` and `safety_probs` are those of {_scorer(scorer, recipe['datasets'])} "
         f"`is_bad` is a score of {parameters['subsampling']['annotation_threshold']} and more. "
@@ -352,6 +357,8 @@ def _columns(schema: pa.Schema, meaning: Mapping[str, str]) -> str:
 def _streams(streams: Mapping[str, Mapping[str, Any]], tokenization: Mapping[str, Any]) -> str:
     length = tokenization["seq_length"]
     annotated = length - tokenization["reflection_budget"]
+    is_split = tokenization.get("long_documents") == "split"
+    compact = "each whole, with its EOS" if is_split else f"each cut at {length:,} tokens with its EOS"
     lines = []
     for name, stream in streams.items():
         statistics = stream["statistics"]
@@ -364,7 +371,7 @@ def _streams(streams: Mapping[str, Mapping[str, Any]], tokenization: Mapping[str
         + "\n\n`verification/streams.json` has size and SHA-256 of every file; beside it are the indexes, the lengths "
         "of the documents, and a CRC-32 of each window.\n\n"
         f"seq_length is {length:,}: a window has {length + 1:,} tokens, the last of which is only predicted. compact: "
-        f"documents one after the other, each cut at {length:,} tokens with its EOS, windows without padding. "
+        f"documents one after the other, {compact}, windows without padding. "
         f"annotated: one document a window, cut at {annotated:,} tokens with its EOS, the rest is padding."
     )
 

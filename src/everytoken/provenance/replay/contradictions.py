@@ -66,7 +66,7 @@ def find_contradictions(
     *,
     values: Sequence[ManifestPart],
     digests: Sequence[str],
-    threshold: int,
+    threshold: int | None,
     is_used_once: bool,
     memory: int,
 ) -> Built:
@@ -74,7 +74,7 @@ def find_contradictions(
 
     Args:
         folder: of the artifact; also holds what does not fit into the memory.
-        threshold: least score of a bad document.
+        threshold: least score of a bad document; None where nothing was scored.
         is_used_once: whether no document is used twice, so that an address is in one row at most.
         memory: bytes for grouping addresses; changes time, never a byte.
 
@@ -125,7 +125,7 @@ def _numbered(values: Sequence[ManifestPart]) -> Iterator[tuple[int, str, int, p
 
 
 def _found(
-    values: Sequence[ManifestPart], threshold: int, repeats: Integers | None
+    values: Sequence[ManifestPart], threshold: int | None, repeats: Integers | None
 ) -> Generator[pa.RecordBatch, None, dict[str, int]]:
     counts: Counter[str] = Counter()
     for start, split, number, batch in _numbered(values):
@@ -141,16 +141,17 @@ def _found(
     return dict(sorted(counts.items()))
 
 
-def _contradicting(batch: pa.RecordBatch, split: str, threshold: int) -> dict[str, Flags]:
+def _contradicting(batch: pa.RecordBatch, split: str, threshold: int | None) -> dict[str, Flags]:
     score = batch.column("safety_score").to_numpy()
     is_bad, annotated = (
         batch.column(name).to_numpy(zero_copy_only=False).astype(np.bool_) for name in ("is_bad", "has_annotation")
     )
     length = pc.fill_null(batch.column("token_length"), 0).to_numpy(zero_copy_only=False)
     is_split = split == "annotated"
+    least = N_CLASSES if threshold is None else threshold
     return {
         f"has_annotation is {not is_split} in the split {split}": annotated != is_split,
-        f"is_bad is not whether safety_score is at least {threshold}": is_bad != (score >= threshold),
+        f"is_bad is not whether safety_score is at least {threshold}": is_bad != (score >= least),
         f"safety_score is none of 0 to {N_CLASSES - 1}": (score < 0) | (score >= N_CLASSES),
         "token_length is negative": length < 0,
     }

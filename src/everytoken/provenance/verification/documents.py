@@ -29,9 +29,9 @@ _NAMED = 3
 
 
 def longest_content(release: Release, split: str) -> int | None:
-    """Return the most content tokens of a document of a split (EOS counts toward its cap); None: none is encoded."""
+    """Return the most content tokens of a document of a split (EOS counts toward its cap); None: there is no cap."""
     tokenization = release.parameters("tokenization")
-    if split == "held_out":
+    if split != "annotated" and tokenization.get("long_documents") == "split":
         return None
     cap = tokenization["seq_length"] - (tokenization["reflection_budget"] if split == "annotated" else 0)
     return int(cap) - 1

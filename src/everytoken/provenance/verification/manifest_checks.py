@@ -109,22 +109,24 @@ class _PartCheck:
         score, is_bad = column_values(batch, "safety_score"), column_values(batch, "is_bad")
         annotated, length = column_values(batch, "has_annotation"), batch.column("token_length")
         threshold = self.release.parameters("subsampling")["annotation_threshold"]
+        least = N_CLASSES if threshold is None else threshold
+        where = "nowhere" if threshold is None else f"where safety_score is at least {threshold}, and only there"
         is_annotated = self.split == "annotated"
         has_id, has_type = (batch.column(name).is_valid().to_numpy(zero_copy_only=False) for name in ("id", "id_type"))
         wrong = {
             f"a safety_score from 0 to {N_CLASSES - 1}": (score < 0) | (score >= N_CLASSES),
-            f"is_bad where safety_score is at least {threshold}, and only there": (
-                is_bad.astype(bool) != (score >= threshold)
-            ),
+            f"is_bad {where}": is_bad.astype(bool) != (score >= least),
             f"has_annotation to be {is_annotated}": annotated.astype(bool) != is_annotated,
             "an address in a file of the plan": ~_are_of_plan(batch, self._shards) | (column_values(batch, "row") < 0),
             "id_type where there is an id": has_id & ~has_type,
         }
-        if self._longest is None:
+        if self.split == "held_out":
             wrong["no token_length: nothing of it is encoded"] = length.is_valid().to_numpy(zero_copy_only=False)
         else:
             tokens = length.fill_null(-1).to_numpy(zero_copy_only=False)
-            wrong[f"a token_length from 0 to {self._longest:,}"] = (tokens < 0) | (tokens > self._longest)
+            allowed = "of at least 0" if self._longest is None else f"from 0 to {self._longest:,}"
+            most = np.iinfo(np.int32).max if self._longest is None else self._longest
+            wrong[f"a token_length {allowed}"] = (tokens < 0) | (tokens > most)
         require_rule(wrong, lambda i: f"{part.path} row {first + i:,} ({shown_row(batch.slice(i, 1).to_pylist()[0])})")
 
 

@@ -120,9 +120,10 @@ class UpstreamTexts:
     def tokens(self, split: str, numbers: Iterable[int]) -> dict[int, np.ndarray]:
         """Return the tokens of documents of a split with their EOS, by number; a document taken down is EOS alone."""
         wanted, longest = list(numbers), longest_content(self._release, split)
-        assert longest is not None, "held-out documents are in no stream"
         texts = self.texts(split, wanted)
-        encoded = self._encoder.encode(list(texts.values()), longest + 1) if texts else None
+        encoded = (
+            self._encoder.encode(list(texts.values()), None if longest is None else longest + 1) if texts else None
+        )
         tokens = {}
         for place, number in enumerate(texts):
             assert encoded is not None

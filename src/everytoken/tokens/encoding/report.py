@@ -165,9 +165,10 @@ def cut_lines(table: pd.DataFrame) -> list[str]:
     """
     whole = table[(table["group"] == "all") & (table["split"] != BOTH)].to_dict("records")
     shares = {line["split"]: _ratio(line["cut_tokens"], line["full_tokens"]) for line in whole}
+    remedies = {"unannotated": "tokenization.long_documents: split keeps them all"}
     return [
-        f"{share:.0%} of the tokens of {split} documents are beyond seq_length and cut: no window has them. "
-        "A larger tokenization.seq_length keeps more"
+        f"{share:.0%} of the tokens of {split} documents are beyond seq_length and cut: no window has them; "
+        + remedies.get(split, "a larger tokenization.seq_length keeps more")
         for split, share in shares.items()
         if share > _MUCH_CUT
     ]

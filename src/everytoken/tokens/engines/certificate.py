@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.compute as pc
 
+from everytoken.progress import progress
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Artifact, Built, Shards, versioned
 from everytoken.tokens.engines import registry
@@ -75,11 +76,12 @@ def certify_engines(
     if not _has_text_of(samples, needed):
         logger.info("%s encodes: to prove %s equal costs more than it saves here", REFERENCE, ", ".join(engines))
         engines = {}
+    drawn = min(documents, sum(part.rows for sample in samples for part in sample))
     statistics, measured = compare_engines(
         open_tokenizer(rules.place, rules.eos_token),
         engines=engines,
         special_tokens_in_text=rules.special_tokens_in_text,
-        documents=sample_documents(samples, documents, seed),
+        documents=progress(sample_documents(samples, documents, seed), drawn, "engine proof", "document"),
         cases=cases,
         seed=seed,
         kept_in=kept_in,

@@ -22,6 +22,7 @@ from typing import Any, TypedDict
 import numpy as np
 
 from everytoken.measurements import rate
+from everytoken.progress import progress
 from everytoken.tokens.engines.adversarial import adversarial_cases
 from everytoken.tokens.engines.guard import check_cut, open_guarded
 from everytoken.tokens.engines.kept_verdicts import ComparedOn, EngineVerdict, KeptVerdicts
@@ -102,7 +103,7 @@ def compare_engines(
         if any(trial.difference is None for trial in fresh):
             texts = adversarial_cases(tokenizer.content, [tokenizer.eos_token], cases, seed)
             labelled = ((f"case {number} ({family})", text) for number, (family, text) in enumerate(texts))
-            _compare(fresh, reference, generated, labelled)
+            _compare(fresh, reference, generated, progress(labelled, cases, "engine proof, generated texts", "text"))
         if any(trial.difference is None for trial in trials):
             _compare(trials, reference, sampled, documents)
         for trial in trials:

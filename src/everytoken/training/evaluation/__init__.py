@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     )
     from everytoken.training.evaluation.language_modelling import bits_per_byte, count_targets, unigram_bits
     from everytoken.training.evaluation.loops import measure_loops
+    from everytoken.training.evaluation.prompts import held_out_prompts
     from everytoken.training.evaluation.statistics import BitsPerByte, LoopFigures, metrics_of_evaluation
 
 __getattr__, __dir__ = exports(__name__, __file__)

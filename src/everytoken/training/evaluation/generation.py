@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 
 from everytoken.generation import Finish, GenerationError, NonFiniteLogits, PrefixReader, speak
 from everytoken.models import LanguageModel
+from everytoken.progress import progress
 from everytoken.tokens.encoding import DocumentEncoder
 from everytoken.training.errors import NonFiniteError, TrainingError
 from everytoken.training.parameters import PromptParameters
@@ -59,7 +60,8 @@ def continue_prompts(
     Args:
         prompts: the ids of each of ``parameters.prompts``.
     """
-    for number, (text, ids) in enumerate(zip(parameters.prompts, prompts, strict=True)):
+    given = progress(zip(parameters.prompts, prompts, strict=True), len(prompts), "generating", "prompt")
+    for number, (text, ids) in enumerate(given):
         speaking = speak(
             PrefixReader(model),
             tokenizer,

@@ -27,6 +27,7 @@ from safetensors.numpy import save_file
 from torch import nn
 
 from everytoken.address import ADDRESS_COLUMNS
+from everytoken.progress import progress
 from everytoken.seeds import uniform_hash
 from everytoken.shards import Part, atomic_file, file_sha256
 from everytoken.tokens.encoding import DocumentEncoder
@@ -169,7 +170,8 @@ def evaluate_held_out(
     starts = range(0, len(chunks.tokens), batch_size)
     training = module.training
     module.eval()
-    for turn in range(0, len(starts), processes.size):
+    turns = range(0, len(starts), processes.size)
+    for turn in progress(turns, len(turns), f"held-out after step {step + 1}", "batch"):
         # a process that has no batch left takes the last one, and adds nothing
         mine = turn + processes.rank
         start = starts[min(mine, len(starts) - 1)]

@@ -27,6 +27,7 @@ import torch
 from numpy.typing import NDArray
 
 from everytoken.models import LanguageModel
+from everytoken.progress import progress
 from everytoken.shards import Part
 from everytoken.tokens.encoding import DocumentEncoder
 from everytoken.training.errors import NonFiniteError, TrainingError
@@ -72,7 +73,7 @@ def count_targets(read_batch: ReadBatch, steps: int, vocab_size: int) -> NDArray
     Holds one batch at a time. A window that is read twice counts twice, as it does in training.
     """
     counts = np.zeros(vocab_size, np.int64)
-    for step in range(steps):
+    for step in progress(range(steps), steps, "counting what the training read", "step"):
         tokens, mask = read_batch(step)
         counts += np.bincount(tokens[:, 1:][mask == 1], minlength=vocab_size)
     return counts

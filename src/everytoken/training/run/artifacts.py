@@ -18,7 +18,7 @@ from typing import Any, TypedDict
 from everytoken.measurements import announce, rate, utilisation
 from everytoken.models import ModelParameters
 from everytoken.shards import Artifact, Built, Recipe, Shards, file_sha256, versioned
-from everytoken.tokens.encoding import open_encoder
+from everytoken.tokens.encoding import DocumentEncoder, open_encoder
 from everytoken.tokens.order import DataParameters, open_training_windows
 from everytoken.tokens.streams import GivenFiles, path_of
 from everytoken.tokens.tokenizer import TOKENIZER_FILE, EncodingRules, open_tokenizer
@@ -30,6 +30,7 @@ from everytoken.training.parameters import (
     ExecutionParameters,
     OptimisationParameters,
     PromptParameters,
+    SampleParameters,
 )
 from everytoken.training.run.job import TrainingJob
 from everytoken.training.run.statistics import GeneratedStatistics, TrainedStatistics
@@ -383,7 +384,13 @@ def evaluate(
 
 @versioned("generate_texts", 1)
 def generate_texts(
-    folder: Path, *, checkpoint: Artifact, tokenizer: Artifact, eos_token: str, generation: PromptParameters
+    folder: Path,
+    *,
+    checkpoint: Artifact,
+    tokenizer: Artifact,
+    eos_token: str,
+    generation: PromptParameters | SampleParameters,
+    held_out: Shards | None = None,
 ) -> Built:
     """Continue each prompt; write ``generations.json``: a list of ``{prompt, text, tokens, finish}``.
 
@@ -392,26 +399,39 @@ def generate_texts(
     Args:
         folder: an empty folder.
         eos_token: the token that ends documents.
+        held_out: documents whose beginnings are the prompts, where ``generation`` has none.
 
     Returns:
         Statistics: ``prompts`` and ``tokens``, the number of each.
     """
     from everytoken.training.checkpoints import load_model
-    from everytoken.training.evaluation import generate
+    from everytoken.training.evaluation import generate, held_out_prompts
     from everytoken.training.step import describe_machine, open_device
 
     model = load_model(_folder(checkpoint)).to(open_device(generation.device))
     encoder = open_encoder(EncodingRules(tokenizer, eos_token, "control"))  # a prompt may name them
+    prompts = generation.prompts
+    if prompts is None:
+        begun = held_out_prompts(Shards(()) if held_out is None else held_out, generation.seed)
+        prompts = tuple(_short(prompt, encoder, model.context) for prompt in begun)
+    chosen = PromptParameters(**{**dict(generation), "prompts": prompts})
     with _of_training(checkpoint):
         texts = [
             {name: value for name, value in asdict(text).items() if value is not None}
-            for text in generate(model, encoder, generation)
+            for text in generate(model, encoder, chosen)
         ]
     _write_json(folder / GENERATIONS_FILE, texts)
     return Built(
         statistics=GeneratedStatistics(prompts=len(texts), tokens=sum(len(text["tokens"]) for text in texts)),
         measured={**describe_machine(generation.execution), "device": generation.device},
     )
+
+
+def _short(prompt: str, encoder: DocumentEncoder, context: int) -> str:
+    """Return as much of a prompt as leaves half of the model's context to write in."""
+    while len(prompt) > 1 and len(encoder.encode([prompt]).values) > context // 2:
+        prompt = prompt[: len(prompt) // 2]
+    return prompt
 
 
 @contextmanager

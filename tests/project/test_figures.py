@@ -1,0 +1,72 @@
+"""Figures on a light and a dark page, in a real browser; and what they say."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from everytoken.reports import bits_per_byte_figure, ingestion_figure, score_figure, source_colours, training_figure
+from tests.corpus.scoring.browser import browser_page
+from tests.shards.children import wait_until
+
+_BY_SOURCE: dict[str, Any] = {
+    "wiki": {"characters": 30, "bits_per_byte": 2.0, "unigram_bits_per_byte": 3.0},
+    "chats": {"characters": 70, "bits_per_byte": 1.5, "unigram_bits_per_byte": 2.5},
+}
+_SCORES = [
+    {"source": source, "class": k, "rows": 5 - k, "once": 5 - k} for source in ("wiki", "chats") for k in range(5)
+]
+_SERIES = {
+    "step": [0, 1, 2],
+    "loss": [3.0, 2.5, 2.0],
+    "held_out_bits_per_byte.wiki": [2.2, 2.1, 2.0],
+    "held_out_bits_per_byte.chats": [1.8, 1.7, 1.5],
+    "held_out_bits_per_byte": [2.0, 1.9, 1.7],
+}
+_FIGURES: dict[str, Callable[[], Any]] = {
+    "ingestion": lambda: ingestion_figure({"05": 3.0, "06": 4.0}, _BY_SOURCE, None),
+    "scores": lambda: score_figure(_SCORES),
+    "training": lambda: training_figure(_SERIES),
+    "held out": lambda: bits_per_byte_figure(_BY_SOURCE),
+}
+
+
+@pytest.mark.parametrize("name", _FIGURES)
+def test_a_figure_has_a_title_a_sentence_and_units(name: str) -> None:
+    layout = _FIGURES[name]().to_plotly_json()["layout"]
+    title, _, sentence = layout["title"]["text"].partition("<br><sub>")
+    assert title and sentence.endswith(".</sub>")
+    assert any(key.startswith("yaxis") and layout[key].get("title", {}).get("text") for key in layout)
+
+
+def test_a_source_has_one_colour_in_all_figures() -> None:
+    colours = source_colours(["wiki", "chats"])
+    scores = {bar.name: bar.marker.color for bar in _FIGURES["scores"]().data}
+    curves = {line.name: line.line.color for line in _FIGURES["training"]().data if line.name in colours}
+    bars = next(bar for bar in _FIGURES["ingestion"]().data if bar.name == "share of characters")
+    assert scores == curves == dict(zip(bars.x, bars.marker.color, strict=True)) == colours
+
+
+@pytest.mark.sensitive
+def test_the_grid_is_seen_and_not_white_on_a_light_and_on_a_dark_page(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image", reason="screenshots are PNG")
+    with browser_page(tmp_path) as page:
+        for theme, ground, text in (("light", 255, "#333333"), ("dark", 17, "#bbbbbb")):
+            figure = _FIGURES["training"]().update_layout(font_color=text)
+            file = tmp_path / f"{theme}.html"
+            body = figure.to_html(full_html=False, include_plotlyjs=True, config={"displayModeBar": False})
+            file.write_text(f'<body style="margin: 0; background: rgb({ground}, {ground}, {ground})">{body}</body>')
+            page.open(file)
+            drawn = "document.querySelectorAll('.gridlayer path').length"
+            wait_until(lambda seen=drawn: page.evaluate(seen) > 4, "the figure is not drawn")
+            pixels = np.asarray(image.open(io.BytesIO(page.screenshot())).convert("RGB")).astype(int)
+            greys = pixels[(pixels.max(2) - pixels.min(2)) <= 2][:, 0]  # ground, grid and text
+            grid = greys[(abs(greys - ground) > 20) & (abs(greys - ground) < 70)]
+            assert len(grid) > 1_000, f"the grid is seen on a {theme} page"
+            if theme == "dark":
+                assert (greys > 225).sum() == 0, "nothing is white"
