@@ -48,6 +48,7 @@ TINY = {
     "loader.py": ["--gigabytes", "0.005", "--rounds", "1"],
     "memory_plan.py": [*MODEL, "--micro-batch", "2"],
     "nanogpt_style.py": [],  # the loop that training.py runs
+    "near_duplicates.py": ["--rows", "300", "--subset", "100"],
     "peers.py": [
         "--tokenizer",
         "TOKENIZER",

@@ -26,7 +26,15 @@ from everytoken.corpus.dedup import DedupRules
 from everytoken.corpus.ingestion import PlanParameters, Source, Upstream
 from everytoken.corpus.reading import ReadingLimits
 from everytoken.corpus.sampling import SubsamplingParameters
-from everytoken.corpus.scoring import AuditParameters, EmbeddedScorer, NoScorer, PublishedScorer, TransformersScorer
+from everytoken.corpus.scoring import (
+    AuditParameters,
+    EmbeddedScorer,
+    NoScorer,
+    PublishedScorer,
+    ScoreName,
+    SecondScorer,
+    TransformersScorer,
+)
 from everytoken.corpus.selection import MixtureParameters
 from everytoken.corpus.upstreams import UNKNOWN_REVISION, commit, find_commit, is_safe, repository_id
 from everytoken.models import ModelParameters
@@ -169,10 +177,12 @@ class AnnotationParameters(_Parameters):
     ``max_unknown_words``: share of the words of all texts that the scorer may not know; more is a warning. ``fetched``:
     folder for the files of a model on the hub. ``near``: the eps for which documents near another class or the
     threshold are counted. ``memory``: bytes for joining published scores and for grouping ids; changes time, never a
-    byte of the result. ``audit``: the sample that people label.
+    byte of the result. ``audit``: the sample that people label. ``second_scores``: further scorers by the
+    name of their column; the draw reads them where `SubsamplingParameters` has ``score_bounds``.
     """
 
     scorer: EmbeddedScorer | TransformersScorer | PublishedScorer | NoScorer = Field(discriminator="kind")
+    second_scores: dict[ScoreName, SecondScorer] = Field(default={}, exclude_if=lambda value: not value)
     max_unknown_words: float = Field(ge=0, le=1)
     fetched: str
     near: tuple[Annotated[float, Field(gt=0, le=1)], ...]

@@ -169,6 +169,12 @@ def test_a_vocabulary_without_eos_is_reported_before_the_run(tmp_path: Path) -> 
     require_consistent(given("</s>", tmp_path / "gone.json"), streams)  # no file: its node says so
 
 
+def test_bounds_of_a_score_that_no_scorer_gives_stop_before_the_run() -> None:
+    groups, streams = groups_of_job("test")
+    with pytest.raises(ContractError, match=r"score_bounds names 'quality', and annotation.second_scores has \[\]"):
+        require_consistent(changed(groups, "subsampling", score_bounds={"quality": {"at_least": 1.0}}), streams)
+
+
 def test_a_mixture_must_hold_what_is_drawn_of_it() -> None:
     shards, _ = groups_of_job("mamba_small")
     corpus, streams = groups_of_job("test")

@@ -82,7 +82,8 @@ def document_line(document: JsonRecord, width: int = _COLUMNS, more: str = "") -
         return f"canary document {document['number']:,}: id {name}, {', '.join([line, *told])}{more}"
     before = f"{printable(str(document['address']))}, id "
     score = "not scored" if document["safety_score"] is None else f"safety score {document['safety_score']}"
-    after = f", {score}, {document['split']} {document['number']:,}"
+    second = "".join(f", {name} {value:.4g}" for name, value in document.get("second_scores", {}).items())
+    after = f", {score}{second}, {document['split']} {document['number']:,}"
     if document["excluded"] is not None:
         after += f", taken down: {quoted(shortened(document['excluded'], 30))}"
     after += more

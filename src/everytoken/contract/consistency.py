@@ -75,6 +75,7 @@ def contradictions(groups: Mapping[str, Any], streams: frozenset[str] | None) ->
         yield from _lengths(tokenization, groups)
     if subsampling is not None:
         yield from _held_out(subsampling, groups)
+        yield from _score_bounds(subsampling, groups)
 
 
 def _streams(training: TrainingParameters, streams: frozenset[str]) -> Iterator[str]:
@@ -184,6 +185,18 @@ def _lengths(tokenization: TokenizationParameters, groups: Mapping[str, Any]) ->
             f"finetuning.chats.context_tokens is {again:,}, and a window has {longest:,} predictions "
             "(tokenization.seq_length): repeat fewer"
         )
+
+
+def _score_bounds(subsampling: SubsamplingParameters, groups: Mapping[str, Any]) -> Iterator[str]:
+    if "annotation" not in groups:
+        return
+    scores = groups["annotation"].second_scores
+    for name in subsampling.score_bounds:
+        if name not in scores:
+            yield (
+                f"subsampling.score_bounds names {name!r}, and annotation.second_scores has {sorted(scores)}: add the "
+                "scorer, or remove the bounds"
+            )
 
 
 def _held_out(subsampling: SubsamplingParameters, groups: Mapping[str, Any]) -> Iterator[str]:

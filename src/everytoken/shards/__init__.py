@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     )
     from everytoken.shards.locked_inputs import reading, stored_in, unchanging
     from everytoken.shards.part_progress import rows_done
-    from everytoken.shards.parts import BATCH_ROWS, Part, Rows, SetAside, StoredPart, Unchanged, ValuePart
+    from everytoken.shards.parts import BATCH_ROWS, Part, Rows, SetAside, StoredPart, Unchanged, ValuePart, side_by_side
     from everytoken.shards.recipe import (
         UNRECORDED,
         UNRECORDED_DEFAULT,

@@ -53,7 +53,7 @@ def sampled(lengths: list[int], scores: list[int], parameters: SubsamplingParame
     n = len(lengths)
     tokens = estimated_tokens(np.array(lengths, np.int64), parameters)
     above = np.array(scores, np.int8) >= parameters.annotation_threshold
-    return SampledRows(tokens, above, np.zeros(n, np.bool_), np.zeros(n, np.int32), ["all"])
+    return SampledRows(tokens, above, np.zeros(n, np.bool_), np.zeros(n, np.bool_), np.zeros(n, np.int32), ["all"])
 
 
 def draw(parts: list[tuple[list[int], list[int]]], parameters: SubsamplingParameters) -> tuple[Any, Any, list[Any]]:

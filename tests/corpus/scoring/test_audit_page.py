@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from everytoken.corpus.scoring.audit import CLASS_NAMES
-from everytoken.corpus.scoring.audit_page import MAX_CHARACTERS, label_page
+from everytoken.corpus.scoring.audit import CLASS_NAMES, MAX_CHARACTERS, label_page
 from everytoken.corpus.scoring.audit_report import read_labels
 from tests.corpus.scoring.browser import Page, browser_page
 from tests.shards.children import PATIENCE, wait_until

@@ -23,13 +23,13 @@ exact. Held-out rows are set aside before all this: they are in no sum and in no
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, NamedTuple, TypedDict
+from typing import Annotated, NamedTuple, NotRequired, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import Field, FiniteFloat
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 from everytoken.arrays import Flags, Floats, Integers
 from everytoken.corpus.documents import N_CLASSES
@@ -39,7 +39,26 @@ from everytoken.corpus.sampling.held_out import HeldOutParameters, HeldOutRule
 from everytoken.corpus.sampling.strata import Shortfall, Strata, scales_of
 from everytoken.corpus.statistics import add_statistics
 from everytoken.seeds import numpy_generator
-from everytoken.shards import UNRECORDED
+from everytoken.shards import UNRECORDED, UNRECORDED_DEFAULT
+
+
+class ScoreBounds(BaseModel):
+    """Which values of a second score the draw takes; both ends are taken, and null is no bound."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    at_least: FiniteFloat | None = None
+    at_most: FiniteFloat | None = None
+
+    def holds(self, scores: Floats) -> Flags:
+        """Return which scores are within the bounds, bool (n,)."""
+        low = -np.inf if self.at_least is None else self.at_least
+        high = np.inf if self.at_most is None else self.at_most
+        return (scores >= low) & (scores <= high)
+
+
+def _no_bounds(bounds: Mapping[str, ScoreBounds]) -> bool:
+    return not bounds
 
 
 class EstimateParameters(HeldOutParameters):
@@ -47,9 +66,12 @@ class EstimateParameters(HeldOutParameters):
 
     Attributes:
         strata: what the documents are divided by beside their score, or null for nothing.
+        score_bounds: bounds of second scores by name. Documents outside of one are in no draw and in no sum; those
+            that are held out stay held out.
     """
 
     strata: Strata | None = None
+    score_bounds: Annotated[dict[str, ScoreBounds], UNRECORDED_DEFAULT] = Field(default={}, exclude_if=_no_bounds)
 
 
 class SubsamplingParameters(EstimateParameters):
@@ -90,6 +112,7 @@ class SampledRows(NamedTuple):
     tokens: Floats  # estimated
     is_above: Flags
     is_held_out: Flags
+    is_outside: Flags  # of the bounds of a second score, and not held out
     stratum: npt.NDArray[np.int32]  # number in `strata`
     strata: Sequence[str]  # names, sorted
 
@@ -103,6 +126,7 @@ class StratumEstimate(TypedDict):
     below_rows: int
     held_out_tokens: float
     held_out_rows: int
+    outside_rows: NotRequired[int]  # only where there are bounds of second scores
 
 
 class Amounts(TypedDict):
@@ -172,8 +196,9 @@ def part_estimate(rows: SampledRows) -> PartEstimate:
     estimate: PartEstimate = {}
     for name, of_stratum in _by_stratum(rows):
         tokens, held_out = rows.tokens[of_stratum], rows.is_held_out[of_stratum]
-        above = rows.is_above[of_stratum] & ~held_out
-        below = ~(above | held_out)
+        outside = rows.is_outside[of_stratum]
+        above = rows.is_above[of_stratum] & ~(held_out | outside)
+        below = ~(above | held_out | outside)
         estimate[name] = StratumEstimate(
             above_tokens=sum_tokens(tokens[above]),
             below_tokens=sum_tokens(tokens[below]),
@@ -182,6 +207,8 @@ def part_estimate(rows: SampledRows) -> PartEstimate:
             held_out_tokens=sum_tokens(tokens[held_out]),
             held_out_rows=int(np.count_nonzero(held_out)),
         )
+        if outside.any():
+            estimate[name]["outside_rows"] = int(np.count_nonzero(outside))
     return estimate
 
 
@@ -242,7 +269,7 @@ def draw_rows(
     annotated, unannotated = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for name, of_stratum in _by_stratum(rows):
         budget = budgets[name]
-        drawable = of_stratum[~rows.is_held_out[of_stratum]]
+        drawable = of_stratum[~(rows.is_held_out | rows.is_outside)[of_stratum]]
         is_above = rows.is_above[drawable]
         above, below = drawable[is_above], drawable[~is_above]
         generator.shuffle(above)

@@ -151,7 +151,9 @@ def metadata(
         "parameters": parameters.model_dump(mode="json"),
         "token_counts": "estimates: min(code points / chars_per_token, max_tokens_per_document); row counts are exact",
         "input": {
-            "rows": totals["rows"] + totals["held_out_rows"],
+            "rows": totals["rows"]
+            + totals["held_out_rows"]
+            + sum(part.get("outside_score_bounds", 0) for part in splits["annotated"]),
             "estimated_tokens": totals["total_tokens"] + totals["held_out_tokens"],
             "parts": len(estimates),
         },

@@ -24,6 +24,7 @@ from everytoken.corpus.sampling.formulas import (
     EstimateParameters,
     PartEstimate,
     SampledRows,
+    ScoreBounds,
     SubsamplingParameters,
     Totals,
     draw_rows,
@@ -51,6 +52,7 @@ class RowFacts(NamedTuple):
     tokens: Floats  # estimated
     scores: npt.NDArray[np.int8]
     is_held_out: Flags
+    is_outside: Flags  # of the bounds of a second score, and not held out
     source: Numbers
     sources: list[str]  # by the numbers in `source`
     stratum: Numbers
@@ -79,10 +81,11 @@ class EstimatedTokens(TypedDict, total=False):
 
 
 class StratumCounts(TypedDict, total=False):
-    """What is in a split, and what is not drawn, by name of the stratum; nothing without strata."""
+    """What is in a split, and what is not drawn, by name of the stratum; nothing without strata or bounds."""
 
     by_stratum: dict[str, Amounts]
     not_drawn_by_stratum: dict[str, Amounts]
+    outside_score_bounds: int  # of what is not drawn, where there are any
 
 
 class SplitStatistics(DrawnCounts, StratumCounts):
@@ -116,7 +119,7 @@ def estimate_part_tokens(part: Part, *, parameters: EstimateParameters) -> PartE
     Raises:
         SamplingError: rows without a valid score, with their count.
     """
-    return part_estimate(_sampled(_gather(part, parameters), parameters))
+    return part_estimate(_sampled(_bounded(part, _gather(part, parameters), parameters.score_bounds), parameters))
 
 
 @versioned("select_split", 3)
@@ -138,7 +141,7 @@ def select_split(
     Raises:
         SamplingError: rows without a valid score, or estimates of another part.
     """
-    facts = _gather(part, parameters)
+    facts = _bounded(part, _gather(part, parameters), parameters.score_bounds)
     sampled = _sampled(facts, parameters)
     estimate = cast(PartEstimate, estimates_part.value)
     if (found := part_estimate(sampled)) != estimate:
@@ -160,8 +163,10 @@ def _split_statistics(
         is_left[of_split] = False
     left = np.where(is_left)[0]
     by_stratum: StratumCounts = {}
+    if outside := int(np.count_nonzero(facts.is_outside)):
+        by_stratum["outside_score_bounds"] = outside
     if with_strata:
-        by_stratum = {
+        by_stratum |= {
             "by_stratum": _amounts(facts.tokens, sampled.stratum, sampled.strata, rows),
             "not_drawn_by_stratum": _amounts(facts.tokens, sampled.stratum, sampled.strata, left),
         }
@@ -240,6 +245,24 @@ def _gather(part: Part, parameters: HeldOutParameters) -> RowFacts:
     return gather_unscored(part, parameters)._replace(scores=all_scores.astype(np.int8))
 
 
+def _bounded(part: Part, facts: RowFacts, bounds: Mapping[str, ScoreBounds]) -> RowFacts:
+    """Return the facts with what the bounds of second scores leave out."""
+    if not bounds:
+        return facts
+    if missing := sorted(set(bounds) - set(part.schema.names)):
+        raise SamplingError(
+            f"part {part.name}: the documents have no score {missing[0]!r}, which subsampling.score_bounds names. Add "
+            f"it to annotation.second_scores and score the documents again."
+        )
+    outside = [np.empty(0, np.bool_)]
+    for batch in part.batches(list(bounds)):
+        within = np.ones(batch.num_rows, np.bool_)
+        for name, bound in bounds.items():
+            within &= bound.holds(batch.column(name).to_numpy().astype(np.float64))
+        outside.append(~within)
+    return facts._replace(is_outside=np.concatenate(outside) & ~facts.is_held_out)
+
+
 def gather_unscored(part: Part, rule: HeldOutRule) -> RowFacts:
     """Return what splits need of the rows of a part of documents; all scores are 0."""
     lengths: list[Any] = [np.empty(0, np.int64)]
@@ -259,6 +282,7 @@ def gather_unscored(part: Part, rule: HeldOutRule) -> RowFacts:
         estimated_tokens(all_lengths, rule),
         np.zeros(len(all_lengths), np.int8),
         np.concatenate(held_out),
+        np.zeros(len(all_lengths), np.bool_),
         np.concatenate(source),
         list(sources),
         np.concatenate(stratum),
@@ -276,7 +300,8 @@ def _numbered(names: pa.Array, numbers: dict[str, int]) -> Numbers:
 
 def _sampled(facts: RowFacts, parameters: EstimateParameters) -> SampledRows:
     stratum, strata = _strata(facts, parameters.strata)
-    return SampledRows(facts.tokens, parameters.is_above(facts.scores), facts.is_held_out, stratum, strata)
+    above = parameters.is_above(facts.scores)
+    return SampledRows(facts.tokens, above, facts.is_held_out, facts.is_outside, stratum, strata)
 
 
 def _strata(facts: RowFacts, strata: Strata | None) -> tuple[Numbers, list[str]]:

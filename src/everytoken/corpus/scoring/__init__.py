@@ -24,6 +24,20 @@ if TYPE_CHECKING:
     from everytoken.corpus.scoring.published import PublishedScorer, join_part, join_published, require_scores_known
     from everytoken.corpus.scoring.report import ALL_SOURCES, class_name, row_counts, score_table
     from everytoken.corpus.scoring.score import score_part
+    from everytoken.corpus.scoring.second_scores import (
+        FIRST,
+        ScoreName,
+        SecondCounts,
+        SecondScorer,
+        gather_scorers,
+        join_part_with_second,
+        leave_unscored_with_second,
+        plan_scorers,
+        score_part_with_second,
+        scorer_in,
+        second_metrics,
+        second_table,
+    )
     from everytoken.corpus.scoring.transformer import TransformersScorer, require_fit, transformers_scorer
     from everytoken.corpus.scoring.unscored import NoScorer, leave_unscored, no_model
 

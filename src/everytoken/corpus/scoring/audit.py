@@ -36,11 +36,16 @@ from everytoken.address import ADDRESS_COLUMNS
 from everytoken.arrays import Flags, Integers
 from everytoken.corpus.documents import CLASS_NAMES, N_CLASSES
 from everytoken.corpus.errors import ScoringError
-from everytoken.corpus.scoring.audit_page import label_page
 from everytoken.corpus.scoring.one_score_per_id import distinct_rows, first_of_ids
 from everytoken.corpus.statistics import ClassesBySource
+from everytoken.html_pages import page_with
 from everytoken.seeds import numpy_generator
 from everytoken.shards import Part, Shards, reading, stored_in, unchanging, write_text
+
+MAX_CHARACTERS = 20_000  # of a document
+MAX_PAGE_CHARACTERS = 20_000_000  # of all documents
+
+_TEMPLATE = "audit_page.html"
 
 AUDIT_FORMAT = "everytoken-audit/1"
 SAMPLE_FILE, KEY_FILE, PAGE_FILE, AUDIT_FILE = "sample.jsonl", "key.jsonl", "label.html", "audit.json"
@@ -255,3 +260,24 @@ def _refuse_another(path: Path, described: Mapping[str, Any]) -> None:
             f"{described['per_class']} a class of {described['scored_documents'][:16]}), and labels may belong to it. "
             "Give another folder with --out, or remove that one."
         )
+
+
+def label_page(sample: Sequence[Mapping[str, Any]], digest: str, class_names: Sequence[str]) -> str:
+    """Return the page on which people label a sample: one file of HTML that asks no network.
+
+    The documents enter it as text nodes only.
+
+    Args:
+        sample: the items; of long texts the page holds the first `MAX_CHARACTERS`, of many the first characters that
+            make `MAX_PAGE_CHARACTERS` together, and says how many more there are.
+        digest: SHA-256 of the sample: labels that a browser keeps belong to it, and saved labels name it.
+    """
+    most = min(MAX_CHARACTERS, MAX_PAGE_CHARACTERS // max(1, len(sample)))
+    data = {"sample": digest, "classes": list(class_names), "items": [_shown_item(row, most) for row in sample]}
+    return page_with(__package__, _TEMPLATE, data)
+
+
+def _shown_item(row: Mapping[str, Any], most: int) -> dict[str, Any]:
+    text = row["text"]
+    shown = {name: value for name, value in row.items() if name not in ("text", "id_type")}
+    return {**shown, "text": text[:most], "characters": len(text)}

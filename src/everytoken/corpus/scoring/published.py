@@ -155,10 +155,11 @@ def join_part(part: Part, *, published: Artifact) -> Rows:
         ``distinct_without_score``, each id of these once; ``same_id_other_text``
         and ``by_source`` as in `everytoken.corpus.scoring.score.score_part`.
     """
-    return Rows.extending(part, SCORE_FIELDS, _joined_scores(part, published))
+    return Rows.extending(part, SCORE_FIELDS, joined_scores(part, published))
 
 
-def _joined_scores(part: Part, published: Artifact) -> Generator[pa.RecordBatch, None, JoinedStatistics]:
+def joined_scores(part: Part, published: Artifact) -> Generator[pa.RecordBatch, None, JoinedStatistics]:
+    """Yield `SCORE_FIELDS` of the documents of a part; return the statistics of `join_part`."""
     start, stop = load_mapped(published.path(_STARTS))[part.index : part.index + 2].tolist()
     if stop - start != part.rows:
         raise ScoringError(

@@ -50,7 +50,7 @@ def score_part(part: Part, *, scorer: EmbeddedScorer | TransformersScorer, model
         their id whose text is another one; what the scorer counts (``truncated``: texts that it did not read to their
         end); ``by_source[source]`` with ``rows_by_class`` and ``distinct_by_class``, see `ClassCounts`.
     """
-    return Rows.extending(part, SCORE_FIELDS, _scores(part, text_scorer(scorer, model)))
+    return Rows.extending(part, SCORE_FIELDS, part_scores(part, text_scorer(scorer, model)))
 
 
 def text_scorer(scorer: EmbeddedScorer | TransformersScorer, model: Artifact | None) -> TextScorer:
@@ -62,7 +62,8 @@ def text_scorer(scorer: EmbeddedScorer | TransformersScorer, model: Artifact | N
     return transformers_scorer(scorer, model)
 
 
-def _scores(part: Part, scorer: TextScorer) -> Generator[pa.RecordBatch, None, ScoredStatistics]:
+def part_scores(part: Part, scorer: TextScorer) -> Generator[pa.RecordBatch, None, ScoredStatistics]:
+    """Yield `SCORE_FIELDS` of the documents of a part; return the statistics of `score_part`."""
     distinct = distinct_rows(part)
     probabilities, counted = score_distinct(part, distinct, scorer)
     classes = ClassCounts()

@@ -49,10 +49,11 @@ def leave_unscored(part: Part) -> Rows:
         Statistics: ``rows``; ``distinct_without_score``, the same; ``by_source`` as in
         `everytoken.corpus.scoring.score.score_part`.
     """
-    return Rows.extending(part, SCORE_FIELDS, _no_scores(part))
+    return Rows.extending(part, SCORE_FIELDS, no_scores(part))
 
 
-def _no_scores(part: Part) -> Generator[pa.RecordBatch, None, UnscoredStatistics]:
+def no_scores(part: Part) -> Generator[pa.RecordBatch, None, UnscoredStatistics]:
+    """Yield `SCORE_FIELDS` of the documents of a part; return the statistics of `leave_unscored`."""
     classes, rows = ClassCounts(), 0
     for batch in part.batches(["source"]):
         scores = np.zeros(batch.num_rows, np.int8)

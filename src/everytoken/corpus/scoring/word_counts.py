@@ -1,7 +1,7 @@
 """The word counts of scikit-learn's ``CountVectorizer``, for many texts at once and several times faster.
 
 Words are runs of letters, digits and underscores (as `re` has them) in the lower-case text. Their bytes are found with
-numpy and looked up with Arrow, instead of in a loop over words.
+numpy and looked up with Arrow, instead of in a loop over words. A list of words with weights scores texts by them.
 """
 
 from __future__ import annotations
@@ -9,16 +9,18 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, PositiveInt, field_validator
 
-from everytoken.arrays import Flags
+from everytoken.arrays import Flags, SingleFloats
 
 _SURROGATES = range(0xD800, 0xE000)  # no text in UTF-8 has them
 _CODE_POINTS = 0x110000
+_WORD = re.compile(r"(?u)\b\w\w+\b")
 _PARAMETERS = {
     "analyzer": "word",
     "binary": False,
@@ -29,6 +31,45 @@ _PARAMETERS = {
     "token_pattern": r"(?u)\b\w\w+\b",
     "tokenizer": None,
 }
+
+
+class WordsScorer(BaseModel):
+    """A list of words with weights as a scorer: how much of it is in a text.
+
+    A score is ``1000 * (sum of the weights of the words of the text, each as often as it is there) / words``, so a
+    weight of 1 counts occurrences in a thousand words. A text without words has the score 0.
+
+    Attributes:
+        words: the weight of each word, in lower case; below zero it lowers the score.
+        max_chars: characters of a text that are read; the rest has no influence.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["words"]
+    words: Annotated[Mapping[str, FiniteFloat], Field(min_length=1)]
+    max_chars: PositiveInt
+
+    @field_validator("words")
+    @classmethod
+    def _are_words(cls, words: Mapping[str, float]) -> Mapping[str, float]:
+        for word in words:
+            if _WORD.fullmatch(word) is None or word != word.lower():
+                raise ValueError(
+                    f"{word!r} is no word as they are counted: two or more letters, digits or underscores, in lower "
+                    f"case, without spaces"
+                )
+        return words
+
+
+def word_scores(texts: Sequence[str], scorer: WordsScorer) -> SingleFloats:
+    """Return the score of each text, float32 (n,); each depends on its own text alone."""
+    read = [text[: scorer.max_chars] for text in texts]
+    names = sorted(scorer.words)
+    counts = count_words(read, vocabulary_array({word: number for number, word in enumerate(names)}))
+    sums = counts.matrix @ np.array([scorer.words[word] for word in names])
+    words = np.array([len(_WORD.findall(text.lower())) for text in read], np.float64)
+    return np.asarray(1_000 * sums / np.maximum(words, 1), np.float32)
 
 
 def same_words(vectorizer: Any) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import pandas as pd
 from plotly.graph_objects import Figure
@@ -13,25 +13,36 @@ from everytoken.corpus import NOTHING_EXPECTED, ClassesBySource, ExpectParameter
 from everytoken.corpus.ingestion import Upstream
 from everytoken.corpus.sampling import SubsamplingParameters
 from everytoken.corpus.scoring import (
+    FIRST,
     ClassificationStatistics,
     EmbeddedScorer,
     NoScorer,
     PublishedScorer,
     ScorerCounts,
+    SecondCounts,
+    SecondScorer,
     TransformersScorer,
     collect_classifications,
     fetch_model,
+    gather_scorers,
     identify_model,
     join_part,
+    join_part_with_second,
     join_published,
     leave_unscored,
+    leave_unscored_with_second,
     model_identity,
     no_model,
+    plan_scorers,
     require_fit,
     require_scores_known,
     row_counts,
     score_part,
+    score_part_with_second,
     score_table,
+    scorer_in,
+    second_metrics,
+    second_table,
 )
 from everytoken.corpus.upstreams import UpstreamFile
 from everytoken.parameters import AnnotationParameters
@@ -39,6 +50,8 @@ from everytoken.reports import score_figure
 from everytoken.shards import Artifact, Shards, plan_artifact
 
 logger = logging.getLogger(__name__)
+
+_Scorer = TypeVar("_Scorer", bound=SecondScorer)
 
 
 def find_score_files(parameters: AnnotationParameters) -> dict[str, Upstream]:
@@ -50,32 +63,71 @@ def find_score_files(parameters: AnnotationParameters) -> dict[str, Upstream]:
 def prepare_scorer(
     documents: Shards, score_files: dict[str, list[UpstreamFile]], parameters: AnnotationParameters
 ) -> Artifact:
-    """Bring the model, or join the published scores to the documents."""
+    """Bring the model, or join the published scores to the documents; with the models of second scores, if any."""
+    first = _planned_scorer(documents, score_files, parameters)
+    second = {
+        name: _planned_model(scorer, parameters)
+        for name, scorer in parameters.second_scores.items()
+        if isinstance(scorer, TransformersScorer)
+    }
+    if not second:
+        return first
+    scorers, unrecorded = plan_scorers({FIRST: first, **second})
+    return plan_artifact(gather_scorers, scorers=scorers, unrecorded=unrecorded)
+
+
+def _planned_scorer(
+    documents: Shards, score_files: dict[str, list[UpstreamFile]], parameters: AnnotationParameters
+) -> Artifact:
     scorer = parameters.scorer
     if isinstance(scorer, NoScorer):
         return plan_artifact(no_model)
     if isinstance(scorer, EmbeddedScorer):
         return plan_artifact(identify_model, version=scorer.version)
     if isinstance(scorer, TransformersScorer):
-        identity, fetched = model_identity(scorer.model), Path(parameters.fetched)
-        return plan_artifact(fetch_model, identity=identity, model=scorer.model, fetched=fetched)
+        return _planned_model(scorer, parameters)
     files = score_files["scores"]
     digests = [file.planned_digest() for file in files]
     return plan_artifact(join_published, documents=documents, files=files, digests=digests, memory=parameters.memory)
 
 
+def _planned_model(scorer: TransformersScorer, parameters: AnnotationParameters) -> Artifact:
+    identity, fetched = model_identity(scorer.model), Path(parameters.fetched)
+    return plan_artifact(fetch_model, identity=identity, model=scorer.model, fetched=fetched)
+
+
 def score_documents(documents: Shards, scorer: Artifact, parameters: AnnotationParameters) -> Shards:
-    """Append safety_score and safety_probs to every document; without a scorer both say that there is no score."""
+    """Append safety_score and safety_probs to every document, and a column for each second score.
+
+    Without a scorer the first two say that there is no score.
+    """
+    first, second = _first(scorer, parameters), parameters.second_scores
+    models = {name: scorer_in(scorer, name) for name, one in second.items() if isinstance(one, TransformersScorer)}
+    for name, model in models.items():
+        require_fit(cast(TransformersScorer, second[name]), model)
+    further = {"second": {name: _without_place(one) for name, one in second.items()}, "models": models}
     if isinstance(parameters.scorer, NoScorer):
-        return documents.map(leave_unscored)
+        return documents.map(leave_unscored_with_second, **further) if second else documents.map(leave_unscored)
     if isinstance(parameters.scorer, PublishedScorer):
-        require_scores_known(scorer, documents, parameters.scorer.max_missing_share)
-        return documents.map(join_part, published=scorer)
+        require_scores_known(first, documents, parameters.scorer.max_missing_share)
+        if second:
+            return documents.map(join_part_with_second, published=first, **further)
+        return documents.map(join_part, published=first)
     chosen = parameters.scorer
     if isinstance(chosen, TransformersScorer):
-        require_fit(chosen, scorer)
-        chosen = chosen.without_path()
-    return documents.map(score_part, scorer=chosen, model=scorer)
+        require_fit(chosen, first)
+    if second:
+        return documents.map(score_part_with_second, scorer=_without_place(chosen), model=first, **further)
+    return documents.map(score_part, scorer=_without_place(chosen), model=first)
+
+
+def _first(scorer: Artifact, parameters: AnnotationParameters) -> Artifact:
+    gathered = any(isinstance(one, TransformersScorer) for one in parameters.second_scores.values())
+    return scorer_in(scorer, FIRST) if gathered else scorer
+
+
+def _without_place(scorer: _Scorer) -> _Scorer:
+    return cast(_Scorer, scorer.without_path()) if isinstance(scorer, TransformersScorer) else scorer
 
 
 def classify_documents(scored_documents: Shards, parameters: AnnotationParameters) -> Artifact:
@@ -99,10 +151,12 @@ def report_scores(
     counted = add_statistics(scored_documents.statistics_as(ClassesBySource))
     by_source, of_ids = counted["by_source"], classifications.statistics_as(ClassificationStatistics)
     of_scorer = add_statistics(scored_documents.statistics_as(ScorerCounts))
-    total: dict[str, Any] = {name: n for name, n in counted.items() if name not in ("by_source", "scored_with")}
+    second = add_statistics(scored_documents.statistics_as(SecondCounts)).get("second_scores", {})
+    shown_elsewhere = ("by_source", "scored_with", "second_scores")
+    total: dict[str, Any] = {name: n for name, n in counted.items() if name not in shown_elsewhere}
     metadata: dict[str, object] = {
         "scorer": parameters.scorer.model_dump(mode="json"),
-        "scorer_files": dict(scorer.statistics),
+        "scorer_files": dict(_first(scorer, parameters).statistics),
         "texts_scored_with": of_scorer.get("scored_with", {}),
     }
     without_score = of_ids["without_score"]
@@ -118,6 +172,10 @@ def report_scores(
         "distinct_by_class": add_statistics(once.values()),
         "classifications": {name: value for name, value in of_ids.items() if name != "by_source"},
     }
+    if second:
+        metrics["second_scores"] = second_metrics(second)
+        metadata["second_scorers"] = parameters.model_dump(mode="json")["second_scores"]
+        table = second_table(table, second)
     if "scored" in total:
         metrics["saved_share"] = 1 - total["scored"] / max(1, total["rows"])
     if total.get("words"):

@@ -105,6 +105,7 @@ def report_subsampling(
     metrics = {
         "rows_in": scored_documents.rows,
         "not_drawn": sums["annotated"].get("not_drawn", 0),
+        **_outside(sums),
         "excluded": sum(len(excluded["addresses"]) for excluded in exclusions.values),
         "rows": {name: total.get("rows", 0) for name, total in by_split.items()},
         "estimated_tokens": {name: total.get("estimated_tokens", 0.0) for name, total in by_split.items()},
@@ -116,6 +117,12 @@ def report_subsampling(
     }
     table = strata_table(amounts, amounts_by_stratum(sums, totals, parameters), parameters)
     return metrics, made, pd.DataFrame(map(_for_reading, table))
+
+
+def _outside(sums: DrawnSums) -> dict[str, int]:
+    """Return how many documents of what is not drawn the bounds of second scores leave out, where there are any."""
+    count = sums["annotated"].get("outside_score_bounds", 0)
+    return {"outside_score_bounds": count} if count else {}
 
 
 def _for_reading(line: Mapping[str, Any]) -> dict[str, object]:

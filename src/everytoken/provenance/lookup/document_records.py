@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from everytoken.address import ADDRESS_COLUMNS, Address, file_of
+from everytoken.corpus import SPLIT_DOCUMENTS
 from everytoken.corpus.ingestion import PlannedShard, shards_by_part
 from everytoken.corpus.sampling import is_scored
 from everytoken.provenance.errors import ProvenanceError
@@ -66,6 +67,7 @@ class DocumentRecord:
         reflection: run, generator, voice, marker and canary of a text that a model wrote about it; None where the
             document itself is meant.
         characters: of its text, where that is recorded.
+        second_scores: by name, see ``annotation.second_scores``; None where there are none.
     """
 
     split: str
@@ -82,6 +84,7 @@ class DocumentRecord:
     canary: Mapping[str, Any] | None
     reflection: Mapping[str, Any] | None
     characters: int | None
+    second_scores: Mapping[str, float] | None = None
 
     @property
     def address(self) -> Address | None:
@@ -96,8 +99,11 @@ class DocumentRecord:
         return None if self.address is None else str(self.address)
 
     def to_json(self) -> dict[str, object]:
-        """Return it as plain JSON."""
-        return {**vars(self), "address": self.spelled_address}
+        """Return it as plain JSON; ``second_scores`` only where there are some."""
+        told = {**vars(self), "address": self.spelled_address}
+        if self.second_scores is None:
+            del told["second_scores"]
+        return told
 
 
 @dataclass(frozen=True)
@@ -133,8 +139,10 @@ class DocumentRecords:
         for (split, part), group in groupby(in_order, lambda item: item[1][:2]):
             wanted = list(group)
             folder = self.places.store(STORES[split])
-            columns = [*(_CANARY if split == CANARY else _DOCUMENT), *(_TEXTS if texts else ())]
-            found = read_rows(folder / f"{part_name(part)}.parquet", [row.row for _, row in wanted], columns)
+            path = folder / f"{part_name(part)}.parquet"
+            own = _CANARY if split == CANARY else (*_DOCUMENT, *self._second_scores(split, path))
+            columns = [*own, *(_TEXTS if texts else ())]
+            found = read_rows(path, [row.row for _, row in wanted], columns)
             for (key, _), values in zip(wanted, found, strict=True):
                 yield key, (self.record_of(split, numbers[key], values), values)
 
@@ -171,7 +179,19 @@ class DocumentRecords:
             canary=None,
             reflection=None,
             characters=values.get("characters"),
+            second_scores={name: values[name] for name in self._second_names.get(split, ()) if name in values} or None,
         )
+
+    def _second_scores(self, split: str, path: Path) -> tuple[str, ...]:
+        """Return the names of the second scores of a split, by the columns of one of its parts."""
+        if split not in self._second_names:
+            names = StoredPart.at(path).schema.names if path.is_file() else []
+            self._second_names[split] = tuple(name for name in names if name not in SPLIT_DOCUMENTS.names)
+        return self._second_names[split]
+
+    @cached_property
+    def _second_names(self) -> dict[str, tuple[str, ...]]:
+        return {}
 
     def _is_scored(self, split: str) -> bool:
         return is_scored(store_head(self.places.store(STORES[split]))["recipe"])
