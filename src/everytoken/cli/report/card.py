@@ -14,13 +14,15 @@ from everytoken.cli.report.blocks import DataTable, Paragraph, ReportBlock, Sect
 from everytoken.cli.report.left import RunLeft, UnreadableReport
 from everytoken.configuration import StageCost
 from everytoken.corpus.scoring import ALL_SOURCES
+from everytoken.tokens.streams import kinds_by_name
 
 _DIGEST = 16  # characters of one that are shown
 _MODELS = ("checkpoint", "pretrained_checkpoint", "finetuned_checkpoint")
 _TRAINED_BY = {"training": "training_metrics", "pretraining": "pretraining_metrics", "finetuning": "finetuning_metrics"}
 _ON_THE_CARD = (
     *("documents", "annotated_documents", "unannotated_documents", "held_out_documents", "tokenizer"),
-    *("annotated_stream", "compact_stream", "raw_shards", "chat_windows", *_MODELS, "held_out_evaluation"),
+    *(kind.dataset for kind in kinds_by_name()),
+    *(*_MODELS, "held_out_evaluation"),
 )
 
 
@@ -87,7 +89,7 @@ def _data(left: RunLeft) -> Iterator[tuple[str, str]]:
         yield "splits", ", ".join(splits)
     streams = [
         f"{row.tokens:,.0f} {row.counted} in {name}"
-        for name in ("annotated_stream", "compact_stream", "raw_shards", "chat_windows")
+        for name in (kind.dataset for kind in kinds_by_name())
         if (row := rows.get(name)) is not None and row.tokens is not None
     ]
     if streams:
