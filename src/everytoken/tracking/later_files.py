@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from everytoken.tracking.errors import TrackingError
 from everytoken.tracking.opening import TrackingSettings, open_store
+from everytoken.tracking.run import MADE
 from everytoken.tracking.store import mlflow_environment, reason
 
 
@@ -14,7 +15,7 @@ from everytoken.tracking.store import mlflow_environment, reason
 def add_to_newest_run(
     project: Path, settings: TrackingSettings, env: str, files: Sequence[Path], folder: str
 ) -> str | None:
-    """Add files to the newest finished run of an environment that wrote a dataset; return its id, or None.
+    """Add files to the newest finished run of an environment that made a dataset; return its id, or None.
 
     Args:
         folder: of the artifacts; a file that it has already is replaced.
@@ -25,7 +26,7 @@ def add_to_newest_run(
     store = open_store(project, settings)
     try:
         for run in store.runs():
-            if run.info.status == "FINISHED" and run.data.tags.get("kedro.env") == env and _has_written(run):
+            if run.info.status == "FINISHED" and run.data.tags.get("kedro.env") == env and _has_made(run.data.tags):
                 for file in files:
                     store.client.log_artifact(run.info.run_id, str(file), folder)
                 return str(run.info.run_id)
@@ -34,7 +35,5 @@ def add_to_newest_run(
     return None
 
 
-def _has_written(run: object) -> bool:
-    inputs = getattr(run, "inputs", None)
-    tags = ({tag.key: tag.value for tag in entry.tags} for entry in (inputs.dataset_inputs if inputs else ()))
-    return any(one.get("mlflow.data.context") == "output" for one in tags)
+def _has_made(tags: Mapping[str, str]) -> bool:
+    return any(key.startswith(f"{MADE}.") for key in tags)

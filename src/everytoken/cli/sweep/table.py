@@ -10,6 +10,7 @@ from everytoken.cli.report import DataTable, Paragraph, Picture, Section, dot_ch
 from everytoken.cli.sweep.grid import GridPoint
 from everytoken.cli.sweep.points import PointResult
 from everytoken.html_pages import element, static_page
+from everytoken.tokens.streams import kinds_by_name
 
 Results = Sequence[tuple[GridPoint, PointResult]]
 _MEASURES = {
@@ -17,7 +18,7 @@ _MEASURES = {
     "training.mean_loss_last_tenth": "nats a token, last tenth of the training",
     "pretraining.mean_loss_last_tenth": "nats a token, last tenth of the training",
 }
-_DIGESTS = ("documents", "tokenizer", "annotated_stream", "compact_stream", "raw_shards", "checkpoint")
+_DIGESTS = ("documents", "tokenizer", *(kind.dataset for kind in kinds_by_name()), "checkpoint")
 _SHOWN_DIGITS = 8
 
 
@@ -26,12 +27,13 @@ def table_csv(results: Results) -> str:
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     parameters, figures = _columns(results)
-    table.writerow(["point", *parameters, *figures, "stages_made", "seconds", *(f"digest.{one}" for one in _DIGESTS)])
+    made = [name for name in _DIGESTS if any(name in result.digests for _, result in results)]
+    table.writerow(["point", *parameters, *figures, "stages_made", "seconds", *(f"digest.{one}" for one in made)])
     for point, result in results:
         values = [point.shown[name] for name in parameters]
         numbers = [result.metrics.get(name, "") for name in figures]
         costs = [len(result.made), round(sum(result.made.values()), 2)]
-        table.writerow([point.name, *values, *numbers, *costs, *(result.digests.get(one, "") for one in _DIGESTS)])
+        table.writerow([point.name, *values, *numbers, *costs, *(result.digests.get(one, "") for one in made)])
     return text.getvalue()
 
 
