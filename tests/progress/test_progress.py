@@ -139,6 +139,7 @@ def test_rows_of_parts_that_are_being_made_are_counted_and_change_no_digest(
     ticks = itertools.count(0, 3)
     monkeypatch.setattr(shown, "clock", lambda: float(next(ticks)))
     caplog.set_level(logging.INFO)
+    caplog.clear()
     watched = Store(tmp_path / "watched")
     watched.save(given.load().map(copied), engine)
     assert watched.ledger() == quiet.ledger()

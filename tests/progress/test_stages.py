@@ -1,4 +1,4 @@
-"""Every stage shows how far it is: the pipelines of the test environment under a clock that jumps 3 seconds a look."""
+"""Every stage shows how far it is: the pipelines of the test environment under a clock that jumps 6 seconds a look."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.test_run import ROOT, Project
 _FAKED = """
 import itertools
 from everytoken import progress
-ticks = itertools.count(0, 3)
+ticks = itertools.count(0, 6)
 progress.clock = lambda: float(next(ticks))
 from kedro.framework.cli import main
 main()
@@ -83,7 +83,11 @@ def test_training_evaluation_tokenizer_engines_and_classification_are_among_them
         ("engine_certificate", "engine_certificate: "),
         ("scored_documents", "scored_documents: "),
     ):
-        assert any(line.startswith(label) and _COUNTED.search(line) for line in stages[name]), (name, label)
+        assert any(line.startswith(label) and _COUNTED.search(line) for line in stages[name]), (
+            name,
+            label,
+            stages[name],
+        )
 
 
 def test_the_log_has_lines_of_120_columns_and_no_bar(lines: list[str]) -> None:

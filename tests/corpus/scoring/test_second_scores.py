@@ -75,7 +75,7 @@ def test_second_scores_are_columns_and_leave_the_first_as_they_are(batch_rows: i
 
 
 def annotation(**changes: Any) -> AnnotationParameters:
-    base = {"scorer": scorer().model_dump(), "fetched": "", "near": [0.1], "memory": 1 << 26}
+    base = {"scorer": scorer().model_dump(), "fetched": "", "near": [0.1], "memory": 1 << 26, "max_unknown_words": 1.0}
     return AnnotationParameters.model_validate({**base, "audit": {"seed": 1, "per_class": 1}, **changes})
 
 

@@ -141,7 +141,10 @@ def test_a_file_of_unknown_size_counts_no_bytes_and_is_not_fetched_for_the_summa
     web.sized = False
     dataset = UpstreamFiles(filepath=str(tmp_path / "files.json"), files=str(tmp_path / "files"))
     dataset.save({"s": path_source(web.url, "*.jsonl").upstream})
-    assert {**dataset.ledger_summary(), "root_digest": ""} == {"root_digest": "", "rows": 1, "bytes": 0}
+    assert {**dataset.ledger_summary(), "root_digest": ""} == {
+        **{"root_digest": "", "rows": 1, "bytes": 0},
+        "is_empty": False,
+    }
     assert web.asked == []
     (file,) = dataset.load()["s"]
     assert file.size is None
