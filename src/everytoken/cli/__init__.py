@@ -23,34 +23,21 @@ from everytoken.cli.tracking import tracking
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="everytoken", message="everytoken %(version)s")
 def cli() -> None:
-    """Language-model training data and models, exact to the token."""
+    """Make language-model training data and models, exact to the token.
+
+    `kedro run` makes the data and trains; these commands do the rest. `everytoken COMMAND --help` explains each option.
+
+    Example:
+      kedro run --env test
+      everytoken summary --env test
+    """
 
 
-for command in (
-    new_command,
-    summary,
-    report_command,
-    sweep_command,
-    audit_scores,
-    tokenize_command,
-    verify_command,
-    plan,
-    train_command,
-    generate_command,
-    chat_command,
-    evaluate_command,
-    serve_command,
-    export,
-    import_model,
-    compare,
-    diff,
-    trace,
-    exposure,
-    exclude,
-    reflections,
-    tracking,
-):
-    cli.add_command(command)
+cli.add_section("Data", new_command, tokenize_command, verify_command, summary, report_command, audit_scores)
+cli.add_section("Provenance", trace, exposure, exclude, diff)
+cli.add_section("Training", plan, train_command, sweep_command, compare, tracking)
+cli.add_section("Use of models", generate_command, chat_command, evaluate_command, serve_command, export, import_model)
+cli.add_section("Reflections", reflections)
 
 
 def __getattr__(name: str) -> Any:

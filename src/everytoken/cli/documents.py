@@ -17,7 +17,11 @@ def new_command(name: str, files: tuple[Path, ...]) -> None:
     """Write conf/NAME, the environment of a corpus of FILES: one folder, or files of one.
 
     A sample of FILES decides vocabulary, windows, scores and steps; the reason is next to each value. Change
-    what you like, then: kedro run --env NAME
+    what you like, then run it.
+
+    Example:
+      everytoken new mine my_folder
+      kedro run --env mine
     """
     import yaml
 
@@ -46,12 +50,14 @@ def new_command(name: str, files: tuple[Path, ...]) -> None:
 
 @click.command("audit-scores")
 @click.option("--env", default=None, help="Kedro environment, as for `kedro run --env`.")
-@click.option("--per-class", type=click.IntRange(1), help="Documents of each class; else annotation.audit.per_class.")
-@click.option("--seed", type=click.IntRange(0), help="Seed of the draw; else annotation.audit.seed.")
+@click.option(
+    "--per-class", type=click.IntRange(1), help="Documents of each class.  [default: annotation.audit.per_class]"
+)
+@click.option("--seed", type=click.IntRange(0), help="Seed of the draw.  [default: annotation.audit.seed]")
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder of the audit; else 08_reporting/score_audit in the folder of the environment's data.",
+    help="Folder of the audit.  [default: 08_reporting/score_audit in the folder of the environment's data]",
 )
 @click.option(
     "--labels",
@@ -64,6 +70,10 @@ def audit_scores(
     """Draw scored documents of every class to label without seeing the score; with --labels, say how right scores are.
 
     Open label.html of the folder in a browser, label, save labels.jsonl, and give it to --labels.
+
+    Example:
+      everytoken audit-scores --per-class 20
+      everytoken audit-scores --labels labels.jsonl
     """
     from kedro.io.core import DatasetError
 
@@ -112,7 +122,7 @@ def audit_scores(
     "--tokenizer",
     required=True,
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A tokenizer.json.",
+    help="The tokenizer.json that encodes.",
 )
 @click.option("--eos", required=True, help="The token that ends each document, as <|endoftext|>.")
 @click.option("--workers", type=click.IntRange(1), help="Processes that encode.  [default: one a core]")
@@ -125,14 +135,31 @@ def audit_scores(
     help="A special token that a text spells stays plain text, becomes the token, or is an error.",
 )
 @click.option("--max-tokens", default="none", show_default=True, help="Cap of a document, EOS included, or none.")
-@click.option("--max-lossy-share", type=click.FloatRange(0, 1), default=0.0, show_default=True)
-@click.option("--engine", default="fastest", show_default=True, help="fastest, tokenizers or another installed one.")
+@click.option(
+    "--max-lossy-share",
+    type=click.FloatRange(0, 1),
+    default=0.0,
+    show_default=True,
+    help="Most documents, as a share, whose tokens do not spell their text.",
+)
+@click.option(
+    "--engine",
+    default="fastest",
+    show_default=True,
+    help="Engine that encodes: fastest, tokenizers or another installed one.",
+)
 @click.option(
     "--certificate",
     type=click.Path(file_okay=False, path_type=Path),
     help="Folder of engines' proofs.  [default: the user's cache]",
 )
-@click.option("--cases", type=click.IntRange(1), default=100_000, show_default=True, help="Texts of the certificate.")
+@click.option(
+    "--cases",
+    type=click.IntRange(1),
+    default=100_000,
+    show_default=True,
+    help="Texts that the proof of an engine compares.",
+)
 @click.option(
     "--recheck-share",
     type=click.FloatRange(0, 1),
@@ -147,17 +174,23 @@ def audit_scores(
     show_default=True,
     help="About so many documents at most; each file rounds its share.",
 )
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of certificate and recheck.")
-@click.option("--max-line-bytes", type=click.IntRange(1), default=1 << 29, show_default=True)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of certificate and recheck.")
+@click.option(
+    "--max-line-bytes", type=click.IntRange(1), default=1 << 29, show_default=True, help="Most bytes of a line."
+)
 @click.option(
     "--keep-parts", is_flag=True, help="Keep each file's tokens in OUT.parts: more files need only themselves."
 )
 def tokenize_command(files: tuple[Path, ...], **options: Any) -> None:
     """Write the documents of FILES as one Megatron stream; no project is needed.
 
-    FILES are .jsonl, .json, .txt (each also with .gz or .zst after it), .parquet or .arrow. One document a row, one
-    sequence a document: its tokens and EOS, in the order of the files' names. The same bytes
-    for any number of workers and any engine; an interrupted run goes on where it stopped.
+    FILES are .jsonl, .json, .txt (each also with .gz or .zst after it), .parquet or .arrow. Each row is a document, and
+    each document a sequence: its tokens and EOS, in the order of the files' names. The bytes are the same for any
+    number of workers and any engine. An interrupted run resumes where it stopped.
+
+    Example:
+      everytoken tokenize a.jsonl b.jsonl --out stream --tokenizer tokenizer.json --eos '<|endoftext|>'
+      everytoken verify stream
     """
     from everytoken.shards import start_server
 

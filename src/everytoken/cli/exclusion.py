@@ -75,12 +75,14 @@ class _Environment:
 @click.option("--ids", type=_FILE, help="A file of ids, one a line, exact.")
 @click.option("--addresses", type=_FILE, help="A file of addresses, one a line: SOURCE/FILE/ROW, or with tabs.")
 @click.option("--id-type", help='JSON type of the ids (string, integer, ...), where documents have both 7 and "7".')
-@click.option("--reason", default="excluded", show_default=True, help="Is kept in the list and in traces.")
+@click.option("--reason", default="excluded", show_default=True, help="Why; the list and traces show it.")
 @click.option("--allow-missing", is_flag=True, help="Put on the list what is in no split, too.")
 @click.option("--revoke", is_flag=True, help="Take --ids and --addresses off the list: the documents come back.")
 @click.option("--revoke-all", is_flag=True, help="Take everything off the list.")
 @click.option("--dry-run", is_flag=True, help="Only say what would change.")
-@click.option("--params", default="", callback=given_parameters, help="As for the `kedro run` that made the data.")
+@click.option(
+    "--params", default="", callback=given_parameters, help="Parameters, as for the `kedro run` that made the data."
+)
 @click.option("--env", default=None, help="Kedro environment, as for `kedro run --env`.")
 def exclude(
     ids: Path | None,
@@ -97,6 +99,10 @@ def exclude(
     """Rebuild the streams without documents, every other window byte for byte as it was; report what changed.
 
     The list grows: what was excluded before stays excluded, in later runs too, until it is revoked.
+
+    Example:
+      everytoken exclude --ids ids.txt --dry-run
+      everytoken exclude --ids ids.txt
     """
     if revoke_all and (revoke or ids or addresses):
         raise click.UsageError("--revoke-all takes no files; --revoke takes back what --ids and --addresses name")

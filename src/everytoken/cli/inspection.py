@@ -30,7 +30,11 @@ _MARKS = {"passed": "ok  ", "failed": "FAIL", "not made": "--  "}
 @click.command()
 @click.option("--env", default=None, help="Kedro environment, as for `kedro run --env`.")
 def summary(env: str | None) -> None:
-    """Print documents, tokens and digests at each stage, and where to look next. All numbers come from the ledgers."""
+    """Print documents, tokens and digests at each stage, and where to look next. All numbers come from the ledgers.
+
+    Example:
+      everytoken summary --env test
+    """
     from kedro.framework.project import pipelines
 
     from everytoken.cli.summary import stages_left, summary_lines
@@ -50,10 +54,12 @@ def summary(env: str | None) -> None:
     type=click.IntRange(min=1),
     default=32,
     show_default=True,
-    help="Of a release: how many documents and windows are looked at.",
+    help="Documents and windows of a release that are checked.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of a release: which these are.")
-@click.option("--upstream", is_flag=True, help="Of a release: read documents again from upstream, and encode them.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of their draw from a release."
+)
+@click.option("--upstream", is_flag=True, help="Read documents of a release again from upstream, and encode them.")
 @click.option(
     "--against",
     metavar="PUBLISHED",
@@ -65,14 +71,14 @@ def summary(env: str | None) -> None:
     type=click.Path(path_type=Path),
     default=Path("data/01_raw"),
     show_default=True,
-    help="With --upstream or --against: folder for files that are fetched.",
+    help="Folder for files that --upstream and --against fetch.",
 )
 @click.option(
     "--root",
     "roots",
     multiple=True,
     metavar="SOURCE=PLACE",
-    help="With --upstream: folder or URL of a source, where the release names none, or one that is not public.",
+    help="Folder or URL of a source for --upstream, where the release names none, or one that is not public.",
 )
 def verify_command(
     paths: tuple[Path, ...],
@@ -88,11 +94,15 @@ def verify_command(
     """Check that documents, streams, indexes, raw shards, tokenizers and models are what was written.
 
     PATHS are their folders, folders that hold such folders, or prefixes of .bin and .idx; without any, what the
-    environment has made. With --full indexes and reflected streams are made again and compared. One line a check; the
-    exit code is 1 when one does not hold.
+    environment has made. With --full indexes and reflected streams are made again and compared. Each check is
+    a line, and the exit code is 1 when one does not hold.
 
     Where the first path is a release, it is checked itself, and the streams in the other paths against it. With
     --against the streams in all paths are compared with published files; the first document that differs is named.
+
+    Example:
+      everytoken verify --full
+      everytoken verify data/08_reporting/release data/replay --full
     """
     from everytoken.provenance.verification import is_meant_as_release
 
@@ -252,6 +262,10 @@ def compare(first: str | None, second: str, env: str | None, show_all: bool) -> 
 
     FIRST and SECOND are run ids or their beginnings, `last`, or `last~N`; without them, the last run and the one before
     it that ran the same pipelines. What only one of them has is a count, unless --all.
+
+    Example:
+      everytoken compare
+      everytoken compare last~2 last
     """
     from everytoken.tracking import compare_runs, tracking_settings
 
@@ -263,7 +277,13 @@ def compare(first: str | None, second: str, env: str | None, show_all: bool) -> 
 @click.command()
 @click.argument("a", type=click.Path(path_type=Path))
 @click.argument("b", type=click.Path(path_type=Path))
-@click.option("--limit", type=click.IntRange(min=0), default=20, show_default=True, help="Documents shown of a kind.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    default=20,
+    show_default=True,
+    help="Most documents that are printed of each kind of difference.",
+)
 @click.option(
     "--memory",
     type=click.IntRange(min=1 << 26),
@@ -276,9 +296,12 @@ def compare(first: str | None, second: str, env: str | None, show_all: bool) -> 
 def diff(a: Path, b: Path, limit: int, memory: int, show_all: bool, as_json: bool) -> None:
     """Print what differs between two builds: parameters, the first stage of another content, documents.
 
-    A and B are data folders of environments (data, data/test), or folders of releases. Exit code: 0 when all stages
-    that both have are equal, or all streams that both have are and no document differs in address, id, text, score,
-    split, order or tokens; else 1; 2 when the builds cannot be compared.
+    A and B are data folders of environments (data, data/test), or folders of releases. The exit code is 0
+    when all stages that both have are equal. It is 0 too when all streams are, and no document differs in address, id,
+    text, score, split, order or tokens. Else it is 1, and 2 when the builds cannot be compared.
+
+    Example:
+      everytoken diff data data/replay
     """
     from everytoken.provenance import ProvenanceError
     from everytoken.provenance.diff import diff_builds

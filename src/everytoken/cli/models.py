@@ -23,9 +23,15 @@ def opens_model(command: _Command) -> _Command:
     for decorate in (
         click.option("--threads", type=click.IntRange(1), help="Threads of the arithmetic.  [default: one a core]"),
         click.option(
-            "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where it computes."
+            "--device",
+            type=click.Choice(["cpu", "cuda"]),
+            default="cpu",
+            show_default=True,
+            help="Device that computes.",
         ),
-        click.option("--tokenizer", type=_FILE, help="Its tokenizer.json."),
+        click.option(
+            "--tokenizer", type=_FILE, help="The tokenizer.json of the model.  [default: the one in its folder]"
+        ),
         click.argument("model", type=click.Path(exists=True, path_type=Path)),
     ):
         command = decorate(command)
@@ -35,7 +41,9 @@ def opens_model(command: _Command) -> _Command:
 loops_option = click.option(
     "--loops", type=click.IntRange(1), help="Most loops of a model that loops a block.  [default: as built]"
 )
-template_option = click.option("--template", type=_FILE, help="Chat template in Jinja.")
+template_option = click.option(
+    "--template", type=_FILE, help="File with a chat template in Jinja.  [default: the model's own]"
+)
 
 
 def arithmetic(threads: int | None) -> ExecutionParameters:
@@ -64,8 +72,8 @@ _CHECKPOINT_OF = {
 @click.option("--processes", type=click.IntRange(1), help="Processes on this machine, or on each node.")
 @click.option("--nodes", type=click.IntRange(1), help="Machines; each runs torchrun on the file of --write-job.")
 @click.option("--strategy", type=click.Choice(["ddp", "fsdp"]), help="Copies of the model (ddp), or shards of it.")
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Where it computes.")
-@click.option("--params", default="", callback=given_parameters, help="As for `kedro run --params`.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Device that computes.")
+@click.option("--params", default="", callback=given_parameters, help="Parameters, as for `kedro run --params`.")
 @click.option(
     "--write-job",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -76,7 +84,12 @@ def train_command(
 ) -> None:
     """Train with one or many processes, as one MLflow run: `kedro run --pipelines training` with the options below.
 
-    A run that was stopped goes on from its newest checkpoint. The samples of each step do not depend on the processes.
+    A run that was stopped resumes from its newest checkpoint. The samples of each step do not depend on the processes.
+    The log counts the steps that are done; `everytoken trace --step` names a step by its number, and the first is 0.
+
+    Example:
+      everytoken train --params training.optimisation.seed=43
+      everytoken train --processes 2
     """
     from kedro.runner import SequentialRunner
 
@@ -124,14 +137,19 @@ def _write_job(env: str | None, given: dict[str, Any], pipeline: str, path: Path
 @click.command()
 @click.option("--env", default=None, help="Kedro environment, as for `kedro run --env`.")
 @click.option(
-    "--vocab-size", type=click.IntRange(1), help="Tokens of the vocabulary; else of the environment's tokenizer."
+    "--vocab-size",
+    type=click.IntRange(1),
+    help="Tokens of the vocabulary.  [default: those of the environment's tokenizer]",
 )
 @click.option("--streams", default="", help="Windows by name, as compact=427681689,annotated=102772028.")
-@click.option("--params", default="", callback=given_parameters, help="As for `kedro run --params`.")
+@click.option("--params", default="", callback=given_parameters, help="Parameters, as for `kedro run --params`.")
 def plan(env: str | None, vocab_size: int | None, streams: str, params: dict[str, Any]) -> None:
-    """Say what a job makes, and what its training takes: tokens, FLOP, memory, checkpoints. Reads no data.
+    """Say what a job makes, and what its training takes: tokens, FLOP, memory, checkpoints. It reads no data.
 
     Sizes are those of what the environment has made; --vocab-size and --streams give them where nothing is made yet.
+
+    Example:
+      everytoken plan --env spp
     """
     from kedro.framework.project import pipelines
 
@@ -195,11 +213,18 @@ def _vocab_size(catalog: Any) -> int:
 @click.command()
 @click.argument("checkpoint", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The folder to write; must not be there.")
-@click.option("--tokenizer", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Its tokenizer.json.")
+@click.option(
+    "--tokenizer",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The tokenizer.json of the model.  [default: the one in its folder]",
+)
 def export(checkpoint: Path, out: Path, tokenizer: Path | None) -> None:
     """Write a CHECKPOINT folder as a Hugging Face folder that `transformers` opens, in float32, bit for bit.
 
-    The tokenizer is that beside the model, or the one in 05_model_input of the data folder that it lies in.
+    The tokenizer is the one in the model's folder, or in 05_model_input of the data folder that it belongs to.
+
+    Example:
+      everytoken export data/06_models/checkpoint --out my_model
     """
     from everytoken.serving import chat_files_of
     from everytoken.training.checkpoints import export_checkpoint
@@ -211,12 +236,19 @@ def export(checkpoint: Path, out: Path, tokenizer: Path | None) -> None:
 @click.command("import")
 @click.argument("source", type=click.Path(exists=True, path_type=Path))
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The folder to write; must not be there.")
-@click.option("--tokenizer", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Else that of SOURCE.")
-@click.option("--eos", help="The token that ends documents; else the one that SOURCE names.")
+@click.option(
+    "--tokenizer",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The tokenizer.json.  [default: that of SOURCE]",
+)
+@click.option("--eos", help="The token that ends documents.  [default: the one that SOURCE names]")
 def import_model(source: Path, out: Path, tokenizer: Path | None, eos: str | None) -> None:
     """Write a checkpoint from SOURCE: a Hugging Face folder of a LlamaForCausalLM, or a GGUF file.
 
     What this project's model cannot compute exactly (biases, scaled RoPE, other activations) is refused.
+
+    Example:
+      everytoken import my_model --out my_checkpoint
     """
     from everytoken.training.checkpoints import import_checkpoint
 
@@ -226,19 +258,27 @@ def import_model(source: Path, out: Path, tokenizer: Path | None, eos: str | Non
 @click.command("generate")
 @opens_model
 @loops_option
-@click.option("--prompt", "prompts", multiple=True, required=True, help="Text to go on with; may be given again.")
-@click.option("--max-new-tokens", type=click.IntRange(1), default=60, show_default=True)
+@click.option("--prompt", "prompts", multiple=True, required=True, help="Text to continue; repeat it for several.")
+@click.option("--max-new-tokens", type=click.IntRange(1), default=60, show_default=True, help="Most tokens of a text.")
 @click.option(
-    "--temperature", type=click.FloatRange(0), default=0.8, show_default=True, help="0: the most likely token."
+    "--temperature",
+    type=click.FloatRange(0),
+    default=0.8,
+    show_default=True,
+    help="Spread of the draws; 0 takes the most likely token.",
 )
 @click.option("--top-k", type=click.IntRange(1), help="Draw from so many of the most likely tokens.  [default: all]")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of all draws.")
 def generate_command(
     model: Path, tokenizer: Path | None, device: Literal["cpu", "cuda"], prompts: tuple[str, ...], **options: Any
 ) -> None:
     r"""Let MODEL, a checkpoint folder, a Hugging Face folder or a GGUF file, continue prompts, each after an EOS.
 
-    So a document begins in the streams. Special tokens that a prompt spells are those tokens; \n is a new line.
+    A document in the streams begins in the same way. Special tokens that a prompt spells are those tokens, and \n is a
+    new line.
+
+    Example:
+      everytoken generate data/06_models/checkpoint --prompt "The city of"
     """
     from everytoken.serving import ServingError, open_model
     from everytoken.training import PromptParameters

@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from everytoken.cli.listing import ListedCommands
 from everytoken.redaction import redact_output, redacted
 from everytoken.system_errors import explained
 
@@ -21,7 +22,7 @@ _LOGGING = "KEDRO_LOGGING_CONFIG"
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")
 
 
-class Commands(click.Group):
+class Commands(ListedCommands):
     """Commands that log alike in every folder of a project, and that Ctrl-C ends with one line and exit code 130.
 
     Kedro asks the group of a project for its commands first: ``kedro run`` ends in the same way.

@@ -62,14 +62,16 @@ class _Project(NamedTuple):
 @click.option("--step", type=_NUMBER, help=f"The optimiser step. {_STEP}")
 @click.option("--sequence", type=_NUMBER, help="Its place in the batch of the step, from 0.  [default: all]")
 @click.option("--stream", help="A window of a stream, without a run: compact, annotated, canary, ... or a path.")
-@click.option("--window", type=_NUMBER, help="Number of the window.")
+@click.option("--window", type=_NUMBER, help="Number of the window, from 0.")
 @click.option("--seq-length", type=click.IntRange(1), help="Predictions of a window, where the stream is flat tokens.")
-@click.option("--position", type=_NUMBER, help="One token of the window.")
-@click.option("--text", "with_text", is_flag=True, help="The text, read again from its upstream, with the span marked.")
-@click.option("--json", "as_json", is_flag=True, help="JSON instead of lines.")
+@click.option("--position", type=_NUMBER, help="One token of the window, by its place from 0.")
+@click.option(
+    "--text", "with_text", is_flag=True, help="Print the text, read again from its upstream, with the span marked."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of lines.")
 @click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write a page that shows every token.")
-@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="Sequences that are printed.")
-@click.option("--streams", multiple=True, metavar="NAME=PATH", help="Where a stream of the run lies, if elsewhere.")
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="Most sequences that are printed.")
+@click.option("--streams", multiple=True, metavar="NAME=PATH", help="Folder of a stream of the run, if it was moved.")
 @click.option("--env", default=None, help="Kedro environment, as for `kedro run --env`.")
 def trace(
     run: str,
@@ -89,6 +91,11 @@ def trace(
     """Print which documents the tokens of a step of a run, or of a window of a stream, are from.
 
     Give --run and --step (and --sequence, and --position), or --stream and --window.
+
+    Example:
+      everytoken trace --step 123
+      everytoken trace --step 123 --sequence 1 --position 57 --text
+      everytoken trace --stream compact --window 4711
     """
     if (step is None) == (stream is None) or (stream is None) != (window is None):
         raise click.UsageError("give --step (of --run), or --stream with --window")
@@ -153,7 +160,7 @@ def trace(
     help="Where texts have this in them (exact, case counts), and what was read of that: reads all texts.",
 )
 @click.option("--at-step", type=_NUMBER, help="When the run had done so many steps.  [default: all]")
-@click.option("--json", "as_json", is_flag=True, help="JSON instead of lines.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of lines.")
 @click.option(
     "--limit",
     type=click.IntRange(1),
@@ -161,7 +168,7 @@ def trace(
     show_default=True,
     help="Documents; of each, places of the text, windows and times.",
 )
-@click.option("--streams", multiple=True, metavar="NAME=PATH", help="Where a stream of the run lies, if elsewhere.")
+@click.option("--streams", multiple=True, metavar="NAME=PATH", help="Folder of a stream of the run, if it was moved.")
 @click.option("--env", default=None, help="Kedro environment, as for `kedro run --env`.")
 def exposure(
     run: str,
@@ -178,6 +185,10 @@ def exposure(
     """Print every step at which a run read a document, and which of its checkpoints came after.
 
     Steps are numbered from 0; a checkpoint "after 500 steps" has read the steps 0 to 499.
+
+    Example:
+      everytoken exposure --id Jinn
+      everytoken exposure --text-contains "Sistine Chapel" --at-step 500
     """
     if sum(one is not None for one in (document_id, address, text_contains)) != 1:
         raise click.UsageError("give one of --id, --address and --text-contains")

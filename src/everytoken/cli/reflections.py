@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from everytoken.cli.listing import ListedCommands
 from everytoken.cli.project import cause_of, given_parameters, known_errors, project
 
 if TYPE_CHECKING:
@@ -24,14 +25,21 @@ _RUN = click.option(
     "--run", "name", default="reflections", show_default=True, help="Name of the generation run, or an alias."
 )
 _ENV = click.option("--env", default=None, help="Kedro environment, as for `kedro run --env`.")
-_PARAMS = click.option("--params", default="", callback=given_parameters, help="As for `kedro run --params`.")
-_RANKS = click.option("--ranks", "ranks", default=None, help="Only these: 7, 0-3, or 0-3,7.")
+_PARAMS = click.option(
+    "--params", default="", callback=given_parameters, help="Parameters, as for `kedro run --params`."
+)
+_RANKS = click.option("--ranks", "ranks", default=None, help="Only these ranks: 7, 0-3, or 0-3,7.")
 _WAIT = click.option("--wait", is_flag=True, help="Wait until the ranks have ended; Ctrl-C cancels them.")
 
 
-@click.group("reflections")
+@click.group("reflections", cls=ListedCommands)
 def reflections() -> None:
-    """Texts that a generator writes about annotated documents: generate, merge, export."""
+    """Generate texts about annotated documents, merge them and export them.
+
+    Example:
+      everytoken reflections plan --env spp_small
+      everytoken reflections submit --env spp_small --wait
+    """
 
 
 def _annotated() -> str:
@@ -122,7 +130,11 @@ def _with_options(message: str, name: str, env: str | None) -> str:
 def plan_command(
     name: str, env: str | None, params: dict[str, Any], rate: float | None, reply_tokens: int | None
 ) -> None:
-    """Show what a run will take, before anything is asked."""
+    """Show what a run will take, before anything is asked.
+
+    Example:
+      everytoken reflections plan --rate 1.5 --reply-tokens 400
+    """
     from everytoken.reflections.ranks import forecast
 
     with _opened(name, env, params) as opened:
@@ -188,7 +200,11 @@ def _forecast_lines(
 @_RANKS
 @_WAIT
 def submit_command(name: str, env: str | None, params: dict[str, Any], ranks: str | None, wait: bool) -> None:
-    """Start a process for each rank that is not complete; they run after this command has ended."""
+    """Start a process for each rank that is not complete; they run after this command has ended.
+
+    Example:
+      everytoken reflections submit --ranks 0-3 --wait
+    """
     from everytoken.reflections.ranks import submit
 
     _start(submit, name, env, params, ranks, wait)
@@ -201,7 +217,11 @@ def submit_command(name: str, env: str | None, params: dict[str, Any], ranks: st
 @_RANKS
 @_WAIT
 def rerun_command(name: str, env: str | None, params: dict[str, Any], ranks: str | None, wait: bool) -> None:
-    """Submit the ranks that are not complete, and those with failures; only what is missing is asked."""
+    """Submit the ranks that are not complete, and those with failures; only what is missing is asked.
+
+    Example:
+      everytoken reflections rerun --wait
+    """
     from everytoken.reflections.ranks import rerun
 
     _start(rerun, name, env, params, ranks, wait)
@@ -230,7 +250,11 @@ def _start(
 @_ENV
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def status_command(name: str, env: str | None, as_json: bool) -> None:
-    """Show how far the ranks of a run are."""
+    """Show how far the ranks of a run are.
+
+    Example:
+      everytoken reflections status
+    """
     with _opened(name, env) as opened:
         found = _progress(opened)
         click.echo(json.dumps(found.to_json(), indent=1) if as_json else "\n".join(_progress_lines(found)))
@@ -280,7 +304,11 @@ def _listed(counts: dict[str, int]) -> str:
 @_ENV
 @_RANKS
 def cancel_command(name: str, env: str | None, ranks: str | None) -> None:
-    """End the processes of ranks; what they have written stays."""
+    """End the processes of ranks; what they have written stays.
+
+    Example:
+      everytoken reflections cancel --ranks 0-3,7
+    """
     from everytoken.reflections.ranks import cancel
 
     with _opened(name, env) as opened:
@@ -294,7 +322,11 @@ def cancel_command(name: str, env: str | None, ranks: str | None) -> None:
 @_ENV
 @_PARAMS
 def merge_command(name: str, env: str | None, params: dict[str, Any]) -> None:
-    """Turn the results of a run into a dataset of columns."""
+    """Turn the results of a run into a dataset of columns.
+
+    Example:
+      everytoken reflections merge
+    """
     from everytoken.reflections.merging import MergedStatistics
 
     with _opened(name, env, params) as opened:
@@ -309,12 +341,22 @@ def merge_command(name: str, env: str | None, params: dict[str, Any]) -> None:
 
 @reflections.command("export")
 @click.option("--sidecar", type=click.Path(path_type=Path, dir_okay=False), required=True, help="File to write.")
-@click.option("--run", "names", multiple=True, default=("reflections",), show_default=True, help="Repeat for several.")
+@click.option(
+    "--run",
+    "names",
+    multiple=True,
+    default=("reflections",),
+    show_default=True,
+    help="Name of a generation run; repeat it for several.",
+)
 @_ENV
 def export_command(sidecar: Path, names: tuple[str, ...], env: str | None) -> None:
     """Write the columns of runs into a sidecar in the published form.
 
-    A file that is there is extended: it keeps its other columns. Else the sidecar of the annotated stream is.
+    A file that exists keeps its other columns. Without it the sidecar of the annotated stream is extended.
+
+    Example:
+      everytoken reflections export --sidecar sidecar.parquet
     """
     from everytoken.reflections import find_generation_run
     from everytoken.reflections.merging import export_sidecar

@@ -25,14 +25,20 @@ _KEYS = ("version", "sha256", "shots", "examples")
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="A folder with task files of your own (YAML).",
 )
-@click.option("--limit", type=click.IntRange(1), help="Examples of each task.  [default: all]")
+@click.option("--limit", type=click.IntRange(1), help="Most examples of each task.  [default: all]")
 @click.option("--shots", type=click.IntRange(0), help="Examples in the prompt.  [default: as the task says]")
 @click.option("--chat-template", is_flag=True, help="Ask in the form of a chat.")
-@click.option("--batch-size", type=click.IntRange(1), default=8, show_default=True, help="Sequences at once.")
 @click.option(
-    "--max-new-tokens", type=click.IntRange(1), default=256, show_default=True, help="Where a task says none."
+    "--batch-size", type=click.IntRange(1), default=8, show_default=True, help="Sequences that are computed at once."
 )
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of all draws.")
+@click.option(
+    "--max-new-tokens",
+    type=click.IntRange(1),
+    default=256,
+    show_default=True,
+    help="Most tokens of an answer, where the task says none.",
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of all draws.")
 @click.option("--env", default=None, help="Kedro environment whose MLflow store records the figures.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the results as JSON.")
 def evaluate_command(
@@ -50,12 +56,12 @@ def evaluate_command(
 ) -> None:
     """Evaluate MODEL, a checkpoint folder, a Hugging Face folder or a GGUF file, on standard benchmarks.
 
-    Needs the extra `eval`. Tasks of lm-eval fetch their data from the Hugging Face hub. In a project the figures are
-    recorded in MLflow, with version and hash of each task.
+    This needs the extra `eval`. Tasks of lm-eval fetch their data from the Hugging Face hub. In a project MLflow
+    records the figures, with version and hash of each task.
 
-    \b
-    everytoken evaluate data/06_models/checkpoint --tasks hellaswag,arc_easy --limit 200
-    """  # noqa: D301
+    Example:
+      everytoken evaluate data/06_models/checkpoint --tasks hellaswag,arc_easy --limit 200
+    """
     from everytoken.benchmark_tasks import open_tasks
     from everytoken.serving import open_model
     from everytoken.shards import write_text
@@ -108,21 +114,29 @@ def _record(env: str | None, results: dict[str, Any], report: str) -> str:
 @click.command("serve")
 @opens_model
 @template_option
-@click.option("--host", default="127.0.0.1", show_default=True, help=f"Another than loopback needs {_TOKEN}.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: a free one.")
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help=f"Address to listen at; any but loopback needs {_TOKEN}."
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8000,
+    show_default=True,
+    help="Port to listen at; 0 takes a free one.",
+)
 @click.option(
     "--concurrency", type=click.IntRange(1), default=2, show_default=True, help="Requests that are answered at a time."
 )
 @click.option("--queue", type=click.IntRange(0), default=16, show_default=True, help="Requests that may wait.")
 @click.option(
-    "--max-body-bytes", type=click.IntRange(1), default=4 << 20, show_default=True, help="Bytes of a request."
+    "--max-body-bytes", type=click.IntRange(1), default=4 << 20, show_default=True, help="Most bytes of a request."
 )
 @click.option(
     "--max-new-tokens",
     type=click.IntRange(1),
     default=400,
     show_default=True,
-    help="Tokens of a reply whose request does not say.",
+    help="Most tokens of a reply, where the request does not say.",
 )
 def serve_command(
     model: Path,
@@ -137,10 +151,10 @@ def serve_command(
     It speaks the chat and completions API of OpenAI. Clients need the token of the environment variable
     EVERYTOKEN_SERVE_TOKEN, where it is set.
 
-    \b
-    everytoken serve data/06_models/finetuned_checkpoint
-    curl http://127.0.0.1:8000/v1/models
-    """  # noqa: D301
+    Example:
+      everytoken serve data/06_models/finetuned_checkpoint
+      curl http://127.0.0.1:8000/v1/models
+    """
     if missing := [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]:
         raise click.ClickException(f"{' and '.join(missing)} cannot be imported: pip install 'everytoken[serve]'")
     from everytoken.serving import ServerOptions, open_model, serve

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import click
 
+from everytoken.cli.listing import ListedCommands
 from everytoken.cli.project import project
 
 
-@click.group()
+@click.group(cls=ListedCommands)
 def tracking() -> None:
-    """Look after the records of runs in MLflow."""
+    """Look after the records of runs in MLflow.
+
+    Example:
+      everytoken tracking deliver
+    """
 
 
 @tracking.command("deliver")
@@ -18,6 +23,9 @@ def deliver_command(env: str | None) -> None:
     """Send MLflow what it could not take while runs were running; each record arrives once.
 
     The exit code is 1 if records of a run that has ended are still kept.
+
+    Example:
+      everytoken tracking deliver --env test
     """
     from everytoken.tracking import FOLDER, deliver, mlflow_environment, open_store, tracking_settings, waiting
 

@@ -29,13 +29,12 @@ _FOLDER = "08_reporting"
     help="Add the files to the newest MLflow run that made something.  [default: when the store has such a run]",
 )
 def report_command(env: str | None, out: Path | None, mlflow: bool | None) -> None:
-    r"""Write what a run left on one page, as report.html and report.md, and its beginning as card.md; print that.
+    """Write what a run left on one page, as report.html and report.md, and its beginning as card.md; print that.
 
     The card says data, model, bits per byte, time and digests. The report adds contract, stages, published figures,
     mixture, scores, cuts, curves, samples, costs of each stage and all digests. Nothing is calculated again, and what
     has not been made is said to be missing. The files name no folder and no machine.
 
-    \b
     Example:
       kedro run --env test
       everytoken report --env test

@@ -31,7 +31,6 @@ def sweep_command(env: str | None, grid: Path, name: str | None) -> None:
     is made once and shared. The same command resumes a sweep that was stopped or killed, and makes only what is
     missing; a grid may also grow. The table, sweep.csv, and the plot, sweep.html, are in DATA/sweeps/NAME.
 
-    \b
     Example:
       printf 'subsampling.seed: [42, 43]\ntraining.optimisation.seed: [1, 2]\n' > grid.yml
       everytoken sweep --env test --grid grid.yml

@@ -1,4 +1,4 @@
-"""The command ``everytoken chat``: a conversation, in a terminal or a pipe."""
+"""A conversation with a model, in a terminal or a pipe."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from everytoken.cli.models import arithmetic, loops_option, opens_model, template_option
 from everytoken.generation import GenerationParameters
 
 if TYPE_CHECKING:
@@ -52,60 +51,9 @@ class _Stop(Exception):
     """The user wants no more."""
 
 
-@click.command("chat")
-@opens_model
-@loops_option
-@template_option
-@click.option("--system", help="What the system says first.")
-@click.option("--max-new-tokens", type=click.IntRange(1), default=400, show_default=True, help="Tokens of a reply.")
-@click.option(
-    "--temperature", type=click.FloatRange(0), default=0.7, show_default=True, help="0: the most likely token."
-)
-@click.option("--top-k", type=click.IntRange(1), help="Draw from so many of the most likely tokens.")
-@click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), help="Draw from the tokens that reach this sum.")
-@click.option("--min-p", type=click.FloatRange(0, 1), help="Draw from tokens with this share of the best probability.")
-@click.option(
-    "--repetition-penalty", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True, help="1: none."
-)
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of all draws.")
-def chat_command(
-    model: Path,
-    system: str | None,
-    template: Path | None,
-    tokenizer: Path | None,
-    threads: int | None,
-    device: Literal["cpu", "cuda"],
-    loops: int | None,
-    **options: Any,
-) -> None:
-    """Talk with MODEL: a checkpoint folder, a Hugging Face folder or a GGUF file.
+class Dialogue:
+    """Messages and commands, line by line, and the replies of the model."""
 
-    Each line is a message; /help lists the commands. In a pipe, replies are all that is written to standard output.
-
-    \b
-    everytoken chat data/06_models/finetuned_checkpoint
-    echo "What is the capital of France?" | everytoken chat SmolLM2-135M-Instruct.Q4_1.gguf --temperature 0
-    """  # noqa: D301
-    from everytoken.generation import Conversation
-    from everytoken.serving import open_model
-    from everytoken.training.step import execution
-
-    try:
-        parameters = GenerationParameters(**options)
-    except ValidationError as error:
-        raise click.UsageError(_first_of(error)) from error
-    opened = open_model(model, tokenizer=tokenizer, template=template, device=device, loops=loops)
-    parameters = parameters.model_copy(update={"stop": opened.chat.stop})
-    conversation = Conversation(opened.chat_format(), opened.reader(), parameters)
-    if system is not None:
-        conversation.system = system
-    with execution(arithmetic(threads)):
-        failed = _Dialogue(opened, conversation).run()
-    if failed:
-        raise SystemExit(1)
-
-
-class _Dialogue:
     def __init__(self, opened: OpenedModel, conversation: Conversation) -> None:
         self._opened, self._chat = opened, conversation
         self._is_terminal = sys.stdin is not None and sys.stdin.isatty()
@@ -254,7 +202,7 @@ class _Dialogue:
         try:
             saved = _Saved.model_validate_json(Path(rest).read_bytes())
         except ValidationError as error:
-            raise click.UsageError(f"{rest} holds no conversation that /save wrote: {_first_of(error)}") from error
+            raise click.UsageError(f"{rest} holds no conversation that /save wrote: {first_fault(error)}") from error
         model_sha256 = parameters_sha256(self._opened.model)
         messages: list[Message] = [one.model_dump() for one in saved.messages]
         read = 0
@@ -291,7 +239,7 @@ def _state_file(conversation: str) -> Path:
     return Path(f"{conversation}.state.safetensors")
 
 
-def _first_of(error: ValidationError) -> str:
+def first_fault(error: ValidationError) -> str:
     """Return the first fault of a validation: where, and what."""
     fault = error.errors(include_url=False, include_input=False)[0]
     return ": ".join(filter(None, (".".join(map(str, fault["loc"])), fault["msg"])))
