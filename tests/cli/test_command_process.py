@@ -6,12 +6,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import pytest
 from click.testing import CliRunner
 
-from everytoken.cli.process import Commands
+from everytoken.cli.process import Commands, jupyter_command
 from tests.warm_kedro import run_everytoken
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,6 +56,29 @@ def test_a_command_names_the_logging_of_the_project_in_a_subfolder_alone(monkeyp
         monkeypatch.chdir(folder)
         assert CliRunner().invoke(group, ["show"]).output.strip() == expected
     assert "KEDRO_LOGGING_CONFIG" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("command", "package"), [("lab", "jupyterlab"), ("notebook", "notebook"), ("setup", "ipykernel")]
+)
+def test_jupyter_names_the_package_that_is_not_installed(command: str, package: str) -> None:
+    without = f"import sys\nsys.modules[{package!r}] = None\nfrom kedro.framework.cli.cli import main\nmain()"
+    done = subprocess.run(
+        [sys.executable, "-c", without, "jupyter", command], cwd=ROOT, capture_output=True, text=True, timeout=600
+    )
+    told = f"Error: kedro jupyter {command} needs {package}, which is not installed: pip install {package}\n"
+    assert (done.returncode, done.stderr, done.stdout) == (1, told, "")
+
+
+def test_jupyter_goes_on_to_kedro_where_the_package_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from kedro.framework.cli import jupyter as kedro_jupyter
+
+    created: list[str] = []
+    monkeypatch.setattr(kedro_jupyter, "validate_settings", lambda: None)  # of a project that Kedro has opened
+    monkeypatch.setattr(kedro_jupyter, "_create_kernel", lambda name, _: created.append(name) or name)
+    metadata = SimpleNamespace(package_name="everytoken")
+    done = CliRunner().invoke(jupyter_command(), ["setup"], obj=metadata)
+    assert (done.exit_code, created) == (0, ["kedro_everytoken"]), done.output
 
 
 def test_an_error_outside_a_project_leaves_standard_output_clean(tmp_path: Path) -> None:

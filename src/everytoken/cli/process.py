@@ -8,6 +8,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,10 @@ class Commands(ListedCommands):
     """
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a command; for Kedro also ``run``."""
+        """Return a command; for Kedro also ``run`` and ``jupyter``."""
         asked_by: click.Context | None = ctx  # kedro-telemetry asks without one
-        if cmd_name == "run" and (asked_by is None or asked_by.command is not self):
-            return run_command()
+        if cmd_name in _OF_KEDRO and (asked_by is None or asked_by.command is not self):
+            return _OF_KEDRO[cmd_name]()
         return super().get_command(ctx, cmd_name)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -55,6 +56,33 @@ def run_command() -> click.Command:
     own.params = [*own.params, option]
     own.callback = _interruptible()(_failing_in_few_lines(own.callback))
     return own
+
+
+def jupyter_command() -> click.Command:
+    """Return the ``jupyter`` of the project: Kedro's own, which names the package that is not installed."""
+    from kedro.framework.cli.jupyter import jupyter
+
+    own = copy.copy(jupyter)
+    own.commands = {name: copy.copy(command) for name, command in jupyter.commands.items()}
+    for name, package in _JUPYTER_PACKAGES.items():
+        callback = own.commands[name].callback
+        assert callback is not None, "it is a command"
+        own.commands[name].callback = _needing(package, f"kedro jupyter {name}", callback)
+    return own
+
+
+_JUPYTER_PACKAGES = {"lab": "jupyterlab", "notebook": "notebook", "setup": "ipykernel"}
+_OF_KEDRO: dict[str, Callable[[], click.Command]] = {"run": run_command, "jupyter": jupyter_command}
+
+
+def _needing(package: str, command: str, callback: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(callback)
+    def with_package(*given: Any, **options: Any) -> Any:
+        if find_spec(package) is None:
+            raise click.ClickException(f"{command} needs {package}, which is not installed: pip install {package}")
+        return callback(*given, **options)
+
+    return with_package
 
 
 def _failing_in_few_lines(callback: Callable[..., Any]) -> Callable[..., Any]:
