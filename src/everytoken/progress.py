@@ -246,3 +246,12 @@ def _folded(line: str) -> str:
 
 
 _COLUMNS = 120
+
+
+def steps_done(step: int) -> str:
+    """Return how many optimiser steps are done after the one with number ``step``, which is counted from 0.
+
+    >>> steps_done(1_099)
+    '1,100 steps'
+    """
+    return f"{step + 1:,} step{'' if step == 0 else 's'}"

@@ -139,7 +139,7 @@ def training_figure(
     Args:
         series: columns of one length: ``step``, ``loss`` (None for a skipped step), and any of
             ``held_out_bits_per_byte.<source>`` and, of all sources, ``held_out_bits_per_byte`` (None where nothing was
-            measured).
+            measured). Steps are numbered from 0; the figure counts those that are done.
         terms: further terms of the loss, columns of ``series``.
     """
     total = "held_out_bits_per_byte"
@@ -160,7 +160,7 @@ def training_figure(
     for number, name in enumerate(terms, 1):
         x, y = _points(series, name)
         figure.add_scatter(x=x, y=y, name=name, mode="lines", line={"color": _colour(number)}, row=1, col=len(titles))
-    figure.update_xaxes(title_text="optimiser step")
+    figure.update_xaxes(title_text="after so many steps")
     figure.update_yaxes(title_text="nats per token", row=1, col=1)
     if curves:
         figure.update_yaxes(title_text="bits per byte", row=1, col=2)
@@ -169,9 +169,11 @@ def training_figure(
 
 
 def _points(series: Mapping[str, Sequence[float | None]], name: str) -> tuple[list[float], list[float]]:
-    """Return the steps at which something was measured, and what."""
+    """Return after how many steps something was measured, and what."""
     points = [
-        (step, y) for step, y in zip(series["step"], series[name], strict=True) if step is not None and y is not None
+        (step + 1, y)
+        for step, y in zip(series["step"], series[name], strict=True)
+        if step is not None and y is not None
     ]
     return [step for step, _ in points], [y for _, y in points]
 

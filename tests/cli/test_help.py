@@ -109,3 +109,13 @@ def test_help_imports_nothing_heavy() -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert run.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("path", "option"),
+    [("everytoken trace", "step"), ("everytoken exposure", "at_step"), ("everytoken train", None)],
+)
+def test_help_says_how_steps_are_numbered(path: str, option: str | None) -> None:
+    command = COMMANDS[path]
+    told = next((one.help for one in command.params if isinstance(one, click.Option) and one.name == option), None)
+    assert re.search(r"numbered from 0|the first is 0", (told if option else command.help) or "")

@@ -44,6 +44,12 @@ def test_a_figure_has_a_title_a_sentence_and_units(name: str) -> None:
     assert any(key.startswith("yaxis") and layout[key].get("title", {}).get("text") for key in layout)
 
 
+def test_the_figure_of_a_training_counts_steps_that_are_done() -> None:
+    figure = _FIGURES["training"]()
+    assert {tuple(line.x) for line in figure.data} == {(1, 2, 3)}, "the log says 3 of 3 steps"
+    assert figure.layout.xaxis.title.text == "after so many steps"
+
+
 def test_a_source_has_one_colour_in_all_figures() -> None:
     colours = source_colours(["wiki", "chats"])
     scores = {bar.name: bar.marker.color for bar in _FIGURES["scores"]().data}

@@ -22,7 +22,10 @@ _RUN = (
     "A dataset that is a checkpoint, a checkpoint's folder, that of one of its steps, or an MLflow run: its id, or "
     "`last` for the last that trained, `last~1` for the one that trained before it."
 )
-_STEP = "Steps are counted from 0, as on MLflow's axis: the log's `step 34 of 600` counts steps done, and is --step 33."
+_STEP = (
+    "Steps are numbered from 0, as on MLflow's axis. Log and report count the steps that are done: where they say "
+    "`34 of 600 steps`, the last one is --step 33."
+)
 _NUMBER = click.IntRange(0, 1 << 40)  # its product with a batch fits into 64 bits
 _MLFLOW = re.compile(r"last(~\d+)?|[0-9a-f]{6,32}")
 
@@ -59,7 +62,7 @@ class _Project(NamedTuple):
 
 @click.command()
 @click.option("--run", default="checkpoint", show_default=True, help=_RUN)
-@click.option("--step", type=_NUMBER, help=f"The optimiser step. {_STEP}")
+@click.option("--step", type=_NUMBER, help=f"Number of the optimiser step. {_STEP}")
 @click.option("--sequence", type=_NUMBER, help="Its place in the batch of the step, from 0.  [default: all]")
 @click.option("--stream", help="A window of a stream, without a run: compact, annotated, canary, ... or a path.")
 @click.option("--window", type=_NUMBER, help="Number of the window, from 0.")
@@ -159,7 +162,12 @@ def trace(
     type=_Text(),
     help="Where texts have this in them (exact, case counts), and what was read of that: reads all texts.",
 )
-@click.option("--at-step", type=_NUMBER, help="When the run had done so many steps.  [default: all]")
+@click.option(
+    "--at-step",
+    type=_NUMBER,
+    help="Count what was read until so many steps were done. Steps are numbered from 0: with 500 these are 0 to 499.  "
+    "[default: all]",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of lines.")
 @click.option(
     "--limit",
@@ -226,7 +234,10 @@ def _traced_step(
     found = _run(project, run)
     opened = open_run(project.places, found, _given(streams))
     if step >= found.steps:
-        click.echo(f"note: {found.name} ended after {found.steps:,} steps; it would read this", err=True)
+        click.echo(
+            f"note: {found.name} ended after {found.steps:,} steps, numbered from 0; step {step:,} would read this",
+            err=True,
+        )
     for name, compared in opened.compared.items():
         if not compared:
             click.echo(f"note: the stream {name} has no ledger and is large: its digest was not compared", err=True)

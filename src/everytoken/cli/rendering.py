@@ -214,7 +214,7 @@ def exposure_lines(answer: JsonRecord, limit: int, at_step: int | None) -> Itera
     run, several = answer["run"], bool(answer["began_from"])
     steps = run["steps"] if at_step is None else at_step
     began = "".join(f", begun from {one['name']} ({one['steps']:,} steps)" for one in reversed(answer["began_from"]))
-    ended = f"; the run ended after {run['steps']:,}, beyond that it is what it would read"
+    ended = f"; the run ended after {run['steps']:,} steps, numbered from 0, and beyond that it is what it would read"
     beyond = ended if steps > run["steps"] else ""
     yield f"{run['name']}: the first {steps:,} steps of {run['batch_size']:,} sequences{began}{beyond}"
     yield from (f"note: {note}" for note in answer["notes"])

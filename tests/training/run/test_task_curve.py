@@ -189,5 +189,5 @@ def test_a_model_that_diverged_has_no_point_and_trains_on(inputs, tmp_path, capl
     )
     trained(job)
     assert points(job) == []
-    assert "tasks after step 3: " in caplog.text
+    assert "tasks after 3 steps: " in caplog.text
     assert "so their curves have no point there" in caplog.text

@@ -325,8 +325,8 @@ def test_the_curve_is_drawn_by_source_and_in_total_and_changes_no_digest(tmp_pat
 def test_further_terms_of_the_loss_are_drawn_where_they_are_known():
     figure = training_figure({"step": [0, 1, 2], "loss": [3.0, None, 2.0], "ponder": [0.5, None, 0.25]}, ["ponder"])
     drawn = {trace.name: (list(trace.x), list(trace.y)) for trace in figure.data}
-    assert drawn["ponder"] == ([0, 2], [0.5, 0.25])
-    assert drawn["loss"] == ([0, 2], [3.0, 2.0])
+    assert drawn["ponder"] == ([1, 3], [0.5, 0.25])
+    assert drawn["loss"] == ([1, 3], [3.0, 2.0])
     assert "Further terms of the loss" in [title.text for title in figure.layout.annotations]
 
 
@@ -437,7 +437,7 @@ def test_a_model_that_diverged_at_its_last_step_is_named_with_its_loss_and_rate(
         **inputs,
     )
     for planned in (texts, figures):
-        with pytest.raises(NonFiniteError, match=r"Its last step, 0, had loss 5\.\d+ and learning rate 3e\+38; lower"):
+        with pytest.raises(NonFiniteError, match=r"After 1 step it had loss 5\.\d+ and learning rate 3e\+38; lower"):
             ArtifactStore(tmp_path / "made").save(planned)
 
 

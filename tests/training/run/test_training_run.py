@@ -172,9 +172,9 @@ def test_a_point_of_the_curve_that_is_not_finite_is_left_out_and_ends_no_run(inp
     job = tiny_job(
         inputs, tmp_path, steps=3, learning_rate=3e38, warmup_steps=0, max_skipped_in_a_row=100, held_out=held_out
     )
-    with pytest.raises(NonFiniteError, match="after training step 2 of 3"):  # the last one is part of the result
+    with pytest.raises(NonFiniteError, match="after 3 of 3 steps"):  # the last one is part of the result
         run(job)
-    assert "held-out after step 1: not finite, so the curve has no point there" in caplog.text
+    assert "held-out after 1 step: not finite, so the curve has no point there" in caplog.text
 
 
 def test_a_finished_run_is_left_as_it_is(inputs, tmp_path):
@@ -405,7 +405,7 @@ def test_a_run_that_ends_on_skipped_steps_says_so(inputs, tmp_path, caplog):
 def test_a_run_that_diverged_says_after_which_step_with_which_loss_and_rate(inputs, tmp_path, looks):
     look = LOOKS[looks].model_copy(update={"every_steps": 1})
     job = tiny_job(inputs, tmp_path, learning_rate=3e38, warmup_steps=0, max_skipped_in_a_row=100, **{looks: look})
-    message = r"after training step 0 of 20, with loss 5\.\d+ and learning rate 2\.\d+e\+38: .*lower optimisation\."
+    message = r"after 1 of 20 steps, with loss 5\.\d+ and learning rate 2\.\d+e\+38: .*lower optimisation\."
     with pytest.raises(NonFiniteError, match=message):
         run(job)
     assert newest(job) is None

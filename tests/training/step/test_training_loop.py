@@ -182,7 +182,7 @@ def test_a_step_that_is_not_finite_is_skipped_and_the_schedule_moves_on(gradient
 
 def test_too_many_skipped_steps_in_a_row_are_an_error_that_says_going_on_is_no_use():
     records, states, error = trembling([1, 2, 3], max_skipped_in_a_row=2)
-    assert "training step 3 of 6: loss nan" in str(error) and "deterministic" in str(error)
+    assert "training step 3 (numbered from 0, of 6): loss nan" in str(error) and "deterministic" in str(error)
     assert [record.skipped for record in records] == [False, True, True]
     assert len(set(states)) == 1
 

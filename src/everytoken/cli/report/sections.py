@@ -185,6 +185,9 @@ def _cut_share(line: Mapping[str, Any]) -> str:
     return f"{int(line['cut_tokens']) / full:.1%}" if full else ""
 
 
+_STEPS_DONE = "after so many steps"
+
+
 def _curves(left: RunLeft) -> Iterator[ReportBlock]:
     for name, title in _HISTORIES.items():
         history = left.reports.get(name)
@@ -194,27 +197,27 @@ def _curves(left: RunLeft) -> Iterator[ReportBlock]:
             continue
         loss = _points(history, "loss")
         yield Picture(
-            line_chart({"loss": loss}, "optimiser step", "nats a token"),
-            f"{title}: loss of {len(loss):,} steps.",
+            line_chart({"loss": loss}, _STEPS_DONE, "nats a token"),
+            f"{title}: the loss of each step that is done, as the log counts them.",
         )
         measured = sorted(column for column in history if column.startswith("held_out_bits_per_byte."))
         curves = {column.partition(".")[2]: _points(history, column) for column in measured}
         if any(curves.values()):
             says = f"{title}: bits per byte of held-out documents by source; lower is better."
-            yield Picture(line_chart(curves, "optimiser step", "bits per byte"), says)
+            yield Picture(line_chart(curves, _STEPS_DONE, "bits per byte"), says)
             steps = sorted({step for points in curves.values() for step, _ in points})
             rows = [
                 (f"{step:,.0f}", *(f"{dict(points).get(step, float('nan')):.3f}" for points in curves.values()))
                 for step in steps[-_MOST_SOURCES:]
             ]
-            yield DataTable(("step", *curves), rows, texts=0)
+            yield DataTable((_STEPS_DONE, *curves), rows, texts=0)
     if not any(name in left.reports or name in left.makers for name in _HISTORIES):
         yield Paragraph("This job trains no model.")
 
 
 def _points(history: Mapping[str, Sequence[Any]], name: str) -> list[tuple[float, float]]:
     pairs = zip(history["step"], history[name], strict=True) if name in history else ()
-    return [(float(step), float(value)) for step, value in pairs if value is not None and value == value]
+    return [(float(step + 1), float(value)) for step, value in pairs if value is not None and value == value]
 
 
 def _samples(left: RunLeft) -> Iterator[ReportBlock]:

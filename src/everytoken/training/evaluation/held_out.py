@@ -27,7 +27,7 @@ from safetensors.numpy import save_file
 from torch import nn
 
 from everytoken.address import ADDRESS_COLUMNS
-from everytoken.progress import progress
+from everytoken.progress import progress, steps_done
 from everytoken.seeds import uniform_hash
 from everytoken.shards import Part, atomic_file, file_sha256
 from everytoken.tokens.encoding import DocumentEncoder
@@ -171,7 +171,7 @@ def evaluate_held_out(
     training = module.training
     module.eval()
     turns = range(0, len(starts), processes.size)
-    for turn in progress(turns, len(turns), f"held-out after step {step + 1}", "batch"):
+    for turn in progress(turns, len(turns), f"held-out after {steps_done(step)}", "batch"):
         # a process that has no batch left takes the last one, and adds nothing
         mine = turn + processes.rank
         start = starts[min(mine, len(starts) - 1)]

@@ -17,6 +17,7 @@ from typing import Any, TypedDict
 
 from everytoken.measurements import announce, rate, utilisation
 from everytoken.models import ModelParameters
+from everytoken.progress import steps_done
 from everytoken.shards import Artifact, Built, Recipe, Shards, file_sha256, versioned
 from everytoken.tokens.encoding import DocumentEncoder, open_encoder
 from everytoken.tokens.order import DataParameters, open_training_windows
@@ -442,8 +443,8 @@ def _of_training(checkpoint: Artifact) -> Iterator[None]:
     except NonFiniteError as error:
         last = StepHistory.read(checkpoint.path(HISTORY_FILE)).last
         raise NonFiniteError(
-            f"{_folder(checkpoint)}: {error}. Its last step, {last.step}, had loss {last.loss:g} and learning rate "
-            f"{last.lr:g}; {LOWER_RATE}"
+            f"{_folder(checkpoint)}: {error}. After {steps_done(last.step)} it had loss {last.loss:g} and learning "
+            f"rate {last.lr:g}; {LOWER_RATE}"
         ) from error
 
 

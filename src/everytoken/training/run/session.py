@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from everytoken.models import LanguageModel, build_model, empty_model
+from everytoken.progress import steps_done
 from everytoken.tokens.encoding import open_encoder
 from everytoken.tokens.order import TrainingWindows, open_training_windows
 from everytoken.tokens.tokenizer import EncodingRules, open_tokenizer
@@ -316,7 +317,7 @@ class _Session:
             self._past.curve.extend(records)
             self._listeners.figures(records)
         else:
-            logger.warning("held-out after step %d: not finite, so the curve has no point there", step + 1)
+            logger.warning("held-out after %s: not finite, so the curve has no point there", steps_done(step))
 
     def _evaluate(self, step: int) -> list[HeldOutRecord]:
         training = self._job.training
@@ -333,7 +334,7 @@ class _Session:
             )
         if self._processes.first:
             figures = ", ".join(f"{record.source} {record.bits_per_byte:.4f}" for record in records)
-            logger.info("held-out after step %d: bits per byte %s", step + 1, figures)
+            logger.info("held-out after %s: bits per byte %s", steps_done(step), figures)
         return records
 
     def _write_samples(self, step: int) -> None:
@@ -356,7 +357,7 @@ class _Session:
             self._model.train()
             self._past.samples.extend(texts)
             for text in texts:
-                logger.info("after step %d: %r -> %r", step + 1, text.prompt, text.text)
+                logger.info("after %s: %r -> %r", steps_done(step), text.prompt, text.text)
         self._processes.wait()
 
     def _add_tasks(self, step: int) -> None:
@@ -387,7 +388,7 @@ class _Session:
         """Return the error of a run whose model computes what is not finite."""
         last = self._past.history.last
         return NonFiniteError(
-            f"after training step {last.step} of {self._job.training.steps}, with loss {last.loss:g} and learning rate "
+            f"after {last.step + 1:,} of {self._job.training.steps:,} steps, with loss {last.loss:g} and learning rate "
             f"{last.lr:g}: {found}. To train on, {LOWER_RATE}"
         )
 

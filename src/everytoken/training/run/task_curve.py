@@ -10,6 +10,7 @@ from pathlib import Path
 from everytoken.benchmark_tasks import TaskError, open_tasks
 from everytoken.generation import ChatFiles, NonFiniteLogits, OpenedModel
 from everytoken.models import LanguageModel
+from everytoken.progress import steps_done
 from everytoken.tokens.tokenizer import open_tokenizer
 from everytoken.training.errors import TrainingError
 from everytoken.training.parameters import PeriodicTasks
@@ -50,11 +51,11 @@ class TaskCurve:
             with _in_words(), autocast(self._job.training.execution, device):
                 found = self._tasks.evaluate(opened, **options)
         except NonFiniteLogits as error:
-            logger.warning("tasks after step %d: %s; so their curves have no point there", step + 1, error)
+            logger.warning("tasks after %s: %s; so their curves have no point there", steps_done(step), error)
             return []
         for name, result in found["tasks"].items():
             figures = ", ".join(f"{key} {value:.4f}" for key, value in result["metrics"].items())
-            logger.info("after step %d: %s %s", step + 1, name, figures)
+            logger.info("after %s: %s %s", steps_done(step), name, figures)
         return [
             TaskRecord(step, name, one["metrics"], one["version"], one["sha256"], one["examples"], found["lm_eval"])
             for name, one in found["tasks"].items()

@@ -132,8 +132,8 @@ def train_steps(
             skipped_in_a_row = skipped_in_a_row + 1 if skipped else 0
         if skipped_in_a_row > parameters.max_skipped_in_a_row:
             raise NonFiniteError(
-                f"training step {step} of {parameters.steps}: {_told(loss, terms)}, gradient norm {grad_norm}, "
-                f"expected finite numbers; {skipped_in_a_row} steps in a row were skipped, "
+                f"training step {step} (numbered from 0, of {parameters.steps}): {_told(loss, terms)}, gradient norm "
+                f"{grad_norm}, expected finite numbers; {skipped_in_a_row} steps in a row were skipped, "
                 f"training.max_skipped_in_a_row = {parameters.max_skipped_in_a_row} are allowed. "
                 f"The learning rate was {lr:g}: {LOWER_RATE}"
             )
