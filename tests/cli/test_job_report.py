@@ -62,6 +62,8 @@ def test_the_report_has_every_section_and_digest_and_makes_nothing(project: Proj
         assert f"| {name} | {project.digests()[name]} |" in text
     assert "issing" not in text
     page = (reporting(project) / "report.html").read_text(encoding="utf-8")
+    steps = json.loads((reporting(project) / "training_metrics.json").read_text())["steps"]
+    assert "| after so many steps |" in text and f"\n| {steps:,} |" in text, "as the log counts them"
     assert page.count("<svg") == 3 and "<script" not in page and "http" not in page.split("</head>")[1]
 
 

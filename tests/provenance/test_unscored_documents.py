@@ -19,7 +19,7 @@ from everytoken.provenance.exposure import Questions
 from everytoken.provenance.lookup.dataset_locations import Places
 from everytoken.provenance.trace import trace_window, write_batch_page
 from tests.provenance.small_job import EXCLUDED_ROWS, SmallJob, write_upstream
-from tests.provenance.test_batch_page import data_of
+from tests.provenance.trace.test_batch_page import data_of
 from tests.provenance.traced_job import TracedJob
 
 SPLITTERS = {"scored": (annotation, subsampling), "unscored": (splitting,), "none": (annotation, subsampling)}

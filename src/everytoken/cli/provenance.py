@@ -73,7 +73,12 @@ class _Project(NamedTuple):
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of lines.")
 @click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write a page that shows every token.")
-@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="Most sequences that are printed.")
+@click.option(
+    "--svg", type=click.Path(dir_okay=False, path_type=Path), help="Write a picture of the text, by document."
+)
+@click.option(
+    "--limit", type=click.IntRange(1), default=20, show_default=True, help="Most sequences that are printed or drawn."
+)
 @click.option("--streams", multiple=True, metavar="NAME=PATH", help="Folder of a stream of the run, if it was moved.")
 @click.option("--env", default=None, help="Kedro environment, as for `kedro run --env`.")
 def trace(
@@ -87,6 +92,7 @@ def trace(
     with_text: bool,
     as_json: bool,
     html: Path | None,
+    svg: Path | None,
     limit: int,
     streams: tuple[str, ...],
     env: str | None,
@@ -104,7 +110,7 @@ def trace(
         raise click.UsageError("give --step (of --run), or --stream with --window")
     if position is not None and step is not None and sequence is None:
         raise click.UsageError("--position is of one sequence of the step: give --sequence")
-    html = None if html is None else html.resolve()
+    html, svg = (None if path is None else path.resolve() for path in (html, svg))
     project = _project(env)
     from everytoken.provenance.lookup import DocumentRecords
     from everytoken.provenance.trace import token_at, trace_window
@@ -124,13 +130,17 @@ def trace(
         name, traced, more = _traced_step(project, run, step, sequence, None if every else limit, streams, keep)
     tokens = [None if position is None else token_at(one, position) for one in traced]
     texts = _upstream_texts(project, traced, position) if with_text else None
-    if html is not None:
-        from everytoken.provenance.trace import write_batch_page
+    if html is not None or svg is not None:
+        from everytoken.provenance.trace import write_batch_page, write_batch_picture
 
         title = f"step {step:,} of {name}" if step is not None else f"window {window:,} of {stream}"
         options = ("" if step is None else f" --run {run}") + ("" if env is None else f" --env {env}")
-        size = write_batch_page(html, traced, title, options)
-        click.echo(f"{html}: {len(traced):,} sequences, {size:,} bytes")
+        if html is not None:
+            size = write_batch_page(html, traced, title, options)
+            click.echo(f"{html}: {len(traced):,} sequences, {size:,} bytes")
+        if svg is not None:
+            size = write_batch_picture(svg, traced[:limit], title)
+            click.echo(f"{svg}: {len(traced[:limit]):,} sequences, {size:,} bytes")
         return
     shown = [
         {
