@@ -20,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from everytoken.corpus import ExpectParameters
+from everytoken.corpus import ExpectParameters, LanguageParameters
 from everytoken.corpus.decontamination import Decontamination
 from everytoken.corpus.dedup import DedupRules
 from everytoken.corpus.ingestion import PlanParameters, Source, Upstream
@@ -93,6 +93,10 @@ class _Parameters(BaseModel):
             raise without_secrets(error) from None
 
 
+def _is_off(value: object) -> bool:
+    return value is None
+
+
 def listed(value: Any) -> Any:
     """Return a list that a command line gives as a string with + or | between its items."""
     return re.split(r"\s*[+|]\s*", value.strip()) if isinstance(value, str) else value
@@ -108,7 +112,8 @@ class IngestionParameters(_Parameters):
     ``decontamination``: evaluation files whose n-grams are looked for in the documents, or null for none.
     ``max_evaluation_ngrams``: most n-grams of these files, which are held in memory; more are refused.
     ``mixture``: shares of the sources, or null for all that there is. ``only``: names of the sources that are read, or
-    null for all; a list, or a string with + or | between them. The mixture is then `active_mixture`.
+    null for all; a list, or a string with + or | between them. The mixture is then `active_mixture`. ``languages``: how
+    the language of each document is identified, or null for not at all.
     """
 
     plan: PlanParameters
@@ -123,6 +128,7 @@ class IngestionParameters(_Parameters):
     mixture: MixtureParameters | None = None
     sources: dict[str, Source | None]
     only: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    languages: LanguageParameters | None = Field(default=None, exclude_if=_is_off)
 
     @field_validator("only", mode="before")
     @classmethod

@@ -175,6 +175,15 @@ def test_bounds_of_a_score_that_no_scorer_gives_stop_before_the_run() -> None:
         require_consistent(changed(groups, "subsampling", score_bounds={"quality": {"at_least": 1.0}}), streams)
 
 
+def test_strata_of_languages_that_nothing_identifies_stop_before_the_run() -> None:
+    groups, streams = groups_of_job("test")
+    by_language = changed(groups, "subsampling", strata={"key": "language"})
+    with pytest.raises(ContractError, match=r"strata\.key is language, and ingestion\.languages is null"):
+        require_consistent(by_language, streams)
+    given = {"kind": "langid", "version": "0.4.0", "max_characters": 9, "min_letters": 1, "min_confidence": 0.5}
+    require_consistent(changed(by_language, "ingestion", languages=given), streams)
+
+
 def test_a_mixture_must_hold_what_is_drawn_of_it() -> None:
     shards, _ = groups_of_job("mamba_small")
     corpus, streams = groups_of_job("test")

@@ -31,9 +31,9 @@ DATASETS = {
     ),
     ("ShardStore", "02_intermediate"): (
         "canary_documents contamination document_sketches documents dropped_documents located_documents "
-        "ngram_matches token_counts upstream_documents"
+        "languages ngram_matches token_counts upstream_documents"
     ),
-    ("WhenMade", "02_intermediate"): "canary_documents_when_made token_counts_when_made",
+    ("WhenMade", "02_intermediate"): "canary_documents_when_made languages_when_made token_counts_when_made",
     ("ArtifactFolder", "03_primary"): "classifications",
     ("JsonFile", "03_primary"): "scorer_metadata",
     ("ShardStore", "03_primary"): "scored_documents",
@@ -75,7 +75,7 @@ DATASETS = {
         "preflections_replies reflection_end_replies reflections_replies refusal_reflection_replies "
         "rephrasing_safelm_replies summaries_replies"
     ),
-    ("CsvFile", "08_reporting"): "ingestion_report score_report strata_report tokenization_report",
+    ("CsvFile", "08_reporting"): "ingestion_report language_report score_report strata_report tokenization_report",
     ("FigureFile", "08_reporting"): (
         "bits_per_byte_by_source finetuning_loss_curve ingestion_figure loss_curve mixture_by_source "
         "pretraining_loss_curve score_distribution tokens_by_source"
@@ -109,6 +109,7 @@ OTHER_PATHS = {
     "canary_documents_when_made": "canary_documents",
     "canary_stream_when_made": "canary_stream",
     "canary_tokens_when_made": "canary_tokens",
+    "languages_when_made": "languages",
     "raw_shards_when_made": "raw_shards",
     "reflections_columns_when_made": "reflections_columns",
     "reflection_end_columns_when_made": "reflection_end_columns",
@@ -180,7 +181,7 @@ def test_every_entry_and_every_factory_is_used(context: KedroContext) -> None:
 def test_what_has_digests_has_a_validator_that_no_load_waits_for(context: KedroContext) -> None:
     catalog = context.catalog
     stored = {name for name in _names() if type(catalog[name]).__name__ in STORED}
-    assert set(catalog.validator_specs) == stored and len(stored) == 88
+    assert set(catalog.validator_specs) == stored and len(stored) == 90
     assert not any(spec.enabled for spec in catalog.validator_specs.values())
 
 

@@ -129,7 +129,7 @@ class Build:
 
     def __init__(self, folder: Path, parameters: Mapping[str, Any]) -> None:
         self.folder, self.held = folder, {f"params:{name}": one for name, one in parameters.items()}
-        self.held["token_counts_when_made"] = None  # as of a job that counts none
+        self.held["token_counts_when_made"] = self.held["languages_when_made"] = None  # as of a job without them
 
     def __getitem__(self, name: str) -> Any:
         return self.held[name]

@@ -266,10 +266,10 @@ class JobContext(KedroContext):
             if name in pipelines:
                 _REGISTERED.setdefault(name, pipelines[name])
                 pipelines[name] = part
-        if _counts_tokens(loader):
+        for added in _added_to_ingestion(loader):
             for name in [name for name, whole in pipelines.items() if _selects(whole)]:
                 _REGISTERED.setdefault(name, pipelines[name])
-                pipelines[name] += _counting()
+                pipelines[name] += _as_ingestion(added)
         if _has_published_reflections(loader):
             for name in [name for name, whole in pipelines.items() if _generates(whole)]:
                 _REGISTERED.setdefault(name, pipelines[name])
@@ -412,18 +412,23 @@ def _holds_none(loader: JobConfigLoader) -> bool:
     return isinstance(subsampling, Mapping) and subsampling.get("held_out_share") == 0
 
 
-def _counts_tokens(loader: JobConfigLoader) -> bool:
-    """Return whether the budgets of the mixture are tokens, which are counted before documents are selected."""
+def _added_to_ingestion(loader: JobConfigLoader) -> list[str]:
+    """Return the pipelines that the parameters of the ingestion ask for.
+
+    Budgets in tokens are counted before documents are selected; languages are those of the documents that stay.
+    """
     try:
-        mixture = (loader["parameters"].get("ingestion") or {}).get("mixture")
+        ingestion = loader["parameters"].get("ingestion") or {}
     except InterpolationKeyError:
-        return False
-    return isinstance(mixture, Mapping) and mixture.get("unit") == "tokens"
+        return []
+    mixture = ingestion.get("mixture")
+    counts_tokens = isinstance(mixture, Mapping) and mixture.get("unit") == "tokens"
+    return [*(["counting"] if counts_tokens else []), *(["languages"] if ingestion.get("languages") else [])]
 
 
-def _counting() -> Pipeline:
-    """Return the nodes that count tokens, as a part of the ingestion: they lie between nodes of it."""
-    made: Pipeline = import_module("everytoken.pipelines.counting").create_pipeline()
+def _as_ingestion(name: str) -> Pipeline:
+    """Return the nodes of a pipeline as a part of the ingestion: they lie between nodes of it, or follow them."""
+    made: Pipeline = import_module(f"everytoken.pipelines.{name}").create_pipeline()
     return Pipeline(made, namespace="ingestion", prefix_datasets_with_namespace=False)
 
 

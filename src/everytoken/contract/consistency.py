@@ -65,6 +65,8 @@ def contradictions(groups: Mapping[str, Any], streams: frozenset[str] | None) ->
         yield from _targets(ingestion, subsampling)
     if subsampling is not None and "annotation" in groups:
         yield from _threshold(groups["annotation"], subsampling)
+    if ingestion is not None and subsampling is not None and "annotation" in groups:
+        yield from _languages(ingestion, subsampling)
     if ingestion is not None and packing is not None:
         yield from _shards(ingestion, packing)
     if ingestion is not None and tokenization is not None:
@@ -106,6 +108,15 @@ def _targets(ingestion: IngestionParameters, subsampling: SubsamplingParameters)
         yield (
             f"subsampling.target_tokens is {target:,.0f}, and the mixture has {mixture.target_total_tokens:,} "
             "(ingestion.mixture.target_total_tokens): draw fewer, or mix more"
+        )
+
+
+def _languages(ingestion: IngestionParameters, subsampling: SubsamplingParameters) -> Iterator[str]:
+    strata = subsampling.strata
+    if strata is not None and strata.key == "language" and ingestion.languages is None:
+        yield (
+            "subsampling.strata.key is language, and ingestion.languages is null: give how languages are identified "
+            "(docs/guide.md), or another key"
         )
 
 

@@ -2,7 +2,7 @@
 
 In the order of the flow: `upstreams` (files at a pinned revision), `rendering` (a record becomes a document), `reading`
 (rows of a file), `ingestion` (sources, the plan, the part function), `dedup`, `decontamination`, `selection`,
-`scoring`, `sampling`.
+`languages`, `scoring`, `sampling`.
 """
 
 from typing import TYPE_CHECKING
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         CorpusError,
         ExclusionError,
         ExpectationError,
+        LanguageError,
         NoFilesError,
         PlanError,
         RowError,
@@ -51,6 +52,14 @@ if TYPE_CHECKING:
         write_list,
     )
     from everytoken.corpus.expectations import NOTHING_EXPECTED, ExpectedValues, ExpectParameters
+    from everytoken.corpus.languages import (
+        LanguageLine,
+        LanguageParameters,
+        LanguageStatistics,
+        identify_part,
+        language_table,
+        require_identifier,
+    )
     from everytoken.corpus.statistics import (
         ClassesBySource,
         DocumentCounts,

@@ -90,6 +90,10 @@ class ScoringError(CorpusError):
     """Documents cannot be scored as the parameters say."""
 
 
+class LanguageError(CorpusError):
+    """Languages cannot be identified as the parameters say."""
+
+
 class SamplingError(CorpusError):
     """Scored documents cannot be divided into splits as the parameters say."""
 

@@ -56,7 +56,10 @@ def rows_of(made: dict[str, Any], split: str) -> list[list[int]]:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"key": "language"}, "source"),
+        ({"key": "topic"}, "source"),
+        ({"languages": ["de"]}, "name languages for the key language alone"),
+        ({"key": "language", "languages": ["de", "other"]}, "and not 'other'"),
+        ({"key": "language", "languages": ["de"], "shares": {"fr": 1}}, r"the strata are \['de', 'other'\]"),
         ({"key": "length_band"}, "give the bands for length_band"),
         ({"length_bands": [1000]}, "null for any other key"),
         ({"key": "length_band", "length_bands": []}, "at least 1"),

@@ -32,6 +32,7 @@ def report_sections(left: RunLeft) -> list[Section]:
         "Stages": _stages,
         "Published figures": _published,
         "Mixture": _mixture,
+        **({"Languages": _languages} if "language_report" in left.reports else {}),
         "Scores": _scores,
         "Cuts": _cuts,
         "Curves": _curves,
@@ -145,6 +146,23 @@ def _share(value: float) -> str:
 def _more(count: int, file: str) -> Iterator[ReportBlock]:
     if count > _MOST_SOURCES:
         yield Paragraph(f"{count - _MOST_SOURCES:,} more are in {file}.")
+
+
+def _languages(left: RunLeft) -> Iterator[ReportBlock]:
+    table = _table(left, "language_report")
+    if table is None:
+        yield _unavailable(left, "language_report", "")
+        return
+    lines = table.to_dict("records")
+    rows = [
+        (
+            *(line["source"] if line["group"] == "source" else ALL_SOURCES, line["language"]),
+            *(f"{int(line['documents']):,}", f"{int(line['characters']):,}", f"{line['share']:.2%}"),
+        )
+        for line in [*(line for line in lines if line["group"] == "all"), *lines]
+    ]
+    yield DataTable(("source", "language", "documents", "characters", "share of characters"), rows[:_MOST_SOURCES], 2)
+    yield from _more(len(rows), "language_report.csv")
 
 
 def _scores(left: RunLeft) -> Iterator[ReportBlock]:

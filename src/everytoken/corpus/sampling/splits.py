@@ -19,6 +19,7 @@ from everytoken.arrays import Flags, Floats, Integers
 from everytoken.corpus.documents import N_CLASSES, SPLIT_FIELDS
 from everytoken.corpus.errors import SamplingError
 from everytoken.corpus.exclusion import excluded_addresses, excluded_rows
+from everytoken.corpus.languages import LANGUAGE
 from everytoken.corpus.sampling.formulas import (
     Amounts,
     EstimateParameters,
@@ -113,22 +114,33 @@ class HeldOutStatistics(DrawnCounts, ExcludedCounts):
 
 
 @versioned("estimate_part_tokens", 2)
-def estimate_part_tokens(part: Part, *, parameters: EstimateParameters) -> PartEstimate:
+def estimate_part_tokens(part: Part, languages: Part | None = None, *, parameters: EstimateParameters) -> PartEstimate:
     """Return the sums of one scored part that the budgets are made of, by stratum (first pass).
 
+    Args:
+        languages: of its documents, where they are the strata.
+
     Raises:
-        SamplingError: rows without a valid score, with their count.
+        SamplingError: rows without a valid score, with their count; or languages of other documents.
     """
-    return part_estimate(_sampled(_bounded(part, _gather(part, parameters), parameters.score_bounds), parameters))
+    facts = _bounded(part, _gather(part, parameters), parameters.score_bounds)
+    return part_estimate(_sampled(facts, parameters, _languages_of(part, languages)))
 
 
 @versioned("select_split", 3)
 def select_split(
-    part: Part, estimates_part: Part, *, split: Split, parameters: SubsamplingParameters, totals: Totals
+    part: Part,
+    estimates_part: Part,
+    languages: Part | None = None,
+    *,
+    split: Split,
+    parameters: SubsamplingParameters,
+    totals: Totals,
 ) -> Rows:
     """Return the rows of one split of one scored part, in input order (second pass).
 
     Args:
+        languages: of its documents, where they are the strata.
         split: which rows: annotated or unannotated. What is neither drawn nor held out is ``not_drawn``.
 
     Returns:
@@ -139,10 +151,10 @@ def select_split(
         ``not_drawn_by_score``; and with strata both also by name of the stratum.
 
     Raises:
-        SamplingError: rows without a valid score, or estimates of another part.
+        SamplingError: rows without a valid score; estimates of another part, or languages of other documents.
     """
     facts = _bounded(part, _gather(part, parameters), parameters.score_bounds)
-    sampled = _sampled(facts, parameters)
+    sampled = _sampled(facts, parameters, _languages_of(part, languages))
     estimate = cast(PartEstimate, estimates_part.value)
     if (found := part_estimate(sampled)) != estimate:
         raise SamplingError(
@@ -298,13 +310,32 @@ def _numbered(names: pa.Array, numbers: dict[str, int]) -> Numbers:
     return numbered
 
 
-def _sampled(facts: RowFacts, parameters: EstimateParameters) -> SampledRows:
-    stratum, strata = _strata(facts, parameters.strata)
+def _languages_of(part: Part, languages: Part | None) -> tuple[Numbers, list[str]] | None:
+    """Return the number of each row's language, and the languages by number; None where they are no strata."""
+    if languages is None:
+        return None
+    addresses, of_languages = (one.table(ADDRESS_COLUMNS) for one in (part, languages))
+    if not all(addresses.column(name).equals(of_languages.column(name)) for name in ADDRESS_COLUMNS):
+        raise SamplingError(
+            f"part {part.name}: the languages are those of other documents ({languages.rows:,} rows, expected "
+            f"{part.rows:,}, or other addresses). Identify them again: kedro run --pipelines languages"
+        )
+    numbers: dict[str, int] = {}
+    found = [_numbered(batch.column(0), numbers) for batch in languages.batches([LANGUAGE])]
+    return np.concatenate([np.empty(0, np.int32), *found]), list(numbers)
+
+
+def _sampled(
+    facts: RowFacts, parameters: EstimateParameters, languages: tuple[Numbers, list[str]] | None
+) -> SampledRows:
+    stratum, strata = _strata(facts, parameters.strata, languages)
     above = parameters.is_above(facts.scores)
     return SampledRows(facts.tokens, above, facts.is_held_out, facts.is_outside, stratum, strata)
 
 
-def _strata(facts: RowFacts, strata: Strata | None) -> tuple[Numbers, list[str]]:
+def _strata(
+    facts: RowFacts, strata: Strata | None, languages: tuple[Numbers, list[str]] | None
+) -> tuple[Numbers, list[str]]:
     """Return the number of each row's stratum, and the names by number, sorted."""
     if strata is None:
         return np.zeros(len(facts.tokens), np.int32), [EVERYTHING]
@@ -312,9 +343,13 @@ def _strata(facts: RowFacts, strata: Strata | None) -> tuple[Numbers, list[str]]
         numbers, names = strata.band_numbers(facts.lengths), list(strata.bands)
     elif strata.key == "source":
         numbers, names = facts.source, facts.sources
+    elif strata.key == "language":
+        if languages is None:
+            raise SamplingError("strata of languages need the languages of the documents; zip them with the parts")
+        numbers, names = languages[0], [strata.of_language(language) for language in languages[1]]
     else:
         numbers, names = facts.stratum, facts.strata
-    ordered = sorted(names)
+    ordered = sorted(set(names))
     place = {name: number for number, name in enumerate(ordered)}
     return np.array([place[name] for name in names], np.int32)[numbers], ordered
 

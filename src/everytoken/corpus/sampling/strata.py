@@ -22,28 +22,42 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, PositiveInt, mod
 
 from everytoken.corpus.errors import SamplingError
 from everytoken.corpus.statistics import as_written
+from everytoken.shards import UNRECORDED_DEFAULT
 
 _SUM_TOLERANCE = 1e-9
 
 EVERYTHING = "all"
 """The name of the one stratum that there is where the parameters give no strata."""
 
+OTHER = "other"
+"""The stratum of languages that are not named, where some are."""
+
+
+def _all_languages(languages: tuple[str, ...] | None) -> bool:
+    return languages is None
+
 
 class Strata(BaseModel):
     """What documents are divided by, beside their score.
 
     Attributes:
-        key: the column ``source`` or ``stratum`` of the documents, or ``length_band``: the band of its code points.
+        key: the column ``source`` or ``stratum`` of the documents; ``length_band``: the band of its code points; or
+            ``language``: what `everytoken.corpus.languages` found.
         length_bands: first length of each band but the shortest, increasing: ``[1000, 10000]`` makes the bands
             ``0-999``, ``1000-9999`` and ``10000-``. Only for ``length_band``, null for the other keys.
+        languages: those that are strata of their own, all others are the stratum ``other``. Only for ``language``; null
+            makes a stratum of each.
         shares: share of each stratum in the estimated tokens of both splits together; they sum to 1, and a share of 0
             leaves a stratum out. Null keeps the shares of the corpus.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    key: Literal["source", "stratum", "length_band"]
+    key: Literal["source", "stratum", "length_band", "language"]
     length_bands: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] | None = None
+    languages: Annotated[tuple[str, ...] | None, UNRECORDED_DEFAULT] = Field(
+        default=None, min_length=1, exclude_if=_all_languages
+    )
     shares: Annotated[dict[str, Annotated[FiniteFloat, Field(ge=0)]], Field(min_length=1)] | None = None
 
     @model_validator(mode="after")
@@ -52,6 +66,11 @@ class Strata(BaseModel):
             raise ValueError(
                 f"strata.length_bands is {self.length_bands} and strata.key is {self.key!r}; give the bands for "
                 f"length_band, and null for any other key"
+            )
+        if self.languages is not None and (self.key != "language" or OTHER in self.languages):
+            raise ValueError(
+                f"strata.languages is {list(self.languages)} and strata.key is {self.key!r}; name languages for the "
+                f"key language alone, and not {OTHER!r}, which has all that are not named"
             )
         if self.length_bands is not None and any(np.diff(self.length_bands) <= 0):
             raise ValueError(f"strata.length_bands is {list(self.length_bands)}; give increasing lengths")
@@ -64,6 +83,8 @@ class Strata(BaseModel):
                 )
             if self.length_bands is not None and (unknown := sorted(set(self.shares) - set(self.bands))):
                 raise ValueError(f"strata.shares names {unknown}; the length bands are {list(self.bands)}")
+            if self.languages is not None and (unknown := sorted(set(self.shares) - {*self.languages, OTHER})):
+                raise ValueError(f"strata.shares names {unknown}; the strata are {[*self.languages, OTHER]}")
         return self
 
     @property
@@ -72,6 +93,10 @@ class Strata(BaseModel):
         edges = [0, *(self.length_bands or ())]
         closed = (f"{first}-{after - 1}" for first, after in pairwise(edges))
         return (*closed, f"{edges[-1]}-")
+
+    def of_language(self, language: str) -> str:
+        """Return the name of the stratum of a language."""
+        return language if self.languages is None or language in self.languages else OTHER
 
     def band_numbers(self, lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
         """Return the number of the band of each length in code points, shape (rows,)."""

@@ -7,7 +7,14 @@ from typing import Any
 import pandas as pd
 from plotly.graph_objects import Figure
 
-from everytoken.corpus import NOTHING_EXPECTED, ClassesBySource, ExpectParameters, add_statistics, find_excluded
+from everytoken.corpus import (
+    NOTHING_EXPECTED,
+    ClassesBySource,
+    ExpectParameters,
+    SamplingError,
+    add_statistics,
+    find_excluded,
+)
 from everytoken.corpus.sampling import (
     DrawnCounts,
     DrawnParts,
@@ -33,23 +40,50 @@ from everytoken.shards import Shards
 logger = logging.getLogger(__name__)
 
 
-def estimate_tokens(scored_documents: Shards, parameters: SubsamplingParameters) -> Shards:
+def estimate_tokens(
+    scored_documents: Shards, parameters: SubsamplingParameters, languages: Shards | None = None
+) -> Shards:
     """First pass: estimated tokens at or above the threshold and below it, by part and stratum."""
-    return scored_documents.reduce(estimate_part_tokens, parameters=parameters.estimate)
+    strata = _read_for_strata(parameters, languages)
+    return scored_documents.zip(*strata).reduce(estimate_part_tokens, parameters=parameters.estimate)
 
 
-def draw_annotated(scored_documents: Shards, token_estimates: Shards, parameters: SubsamplingParameters) -> Shards:
+def _read_for_strata(parameters: SubsamplingParameters, languages: Shards | None) -> tuple[Shards, ...]:
+    """Return what strata are read from besides the documents."""
+    if parameters.strata is None or parameters.strata.key != "language":
+        return ()
+    if languages is None:
+        raise SamplingError(
+            "subsampling.strata.key is language, and the languages of the documents were not identified: give "
+            "ingestion.languages, and run the pipeline languages first (kedro run --pipelines languages)"
+        )
+    return (languages,)
+
+
+def draw_annotated(
+    scored_documents: Shards,
+    token_estimates: Shards,
+    parameters: SubsamplingParameters,
+    languages: Shards | None = None,
+) -> Shards:
     """Second pass: every part's rows above the threshold, matched with rows below it."""
     totals = totals_of(token_estimates.values, parameters)
-    return scored_documents.zip(token_estimates).map(
+    strata = _read_for_strata(parameters, languages)
+    return scored_documents.zip(token_estimates, *strata).map(
         select_split, split="annotated", parameters=parameters, totals=totals
     )
 
 
-def draw_unannotated(scored_documents: Shards, token_estimates: Shards, parameters: SubsamplingParameters) -> Shards:
+def draw_unannotated(
+    scored_documents: Shards,
+    token_estimates: Shards,
+    parameters: SubsamplingParameters,
+    languages: Shards | None = None,
+) -> Shards:
     """Second pass: rows below the threshold that were not matched."""
     totals = totals_of(token_estimates.values, parameters)
-    return scored_documents.zip(token_estimates).map(
+    strata = _read_for_strata(parameters, languages)
+    return scored_documents.zip(token_estimates, *strata).map(
         select_split, split="unannotated", parameters=parameters, totals=totals
     )
 

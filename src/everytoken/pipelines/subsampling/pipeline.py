@@ -12,7 +12,7 @@ from everytoken.pipelines.subsampling.nodes import (
     report_subsampling,
 )
 
-_DRAW = ["scored_documents", "token_estimates", "params:subsampling"]
+_DRAW = ["scored_documents", "token_estimates", "params:subsampling", "languages_when_made"]
 
 
 def create_pipeline() -> Pipeline:
@@ -20,7 +20,10 @@ def create_pipeline() -> Pipeline:
     return Pipeline(
         [
             Node(
-                estimate_tokens, ["scored_documents", "params:subsampling"], "token_estimates", name="estimate_tokens"
+                estimate_tokens,
+                ["scored_documents", "params:subsampling", "languages_when_made"],
+                "token_estimates",
+                name="estimate_tokens",
             ),
             Node(draw_annotated, _DRAW, "annotated_documents", name="draw_annotated"),
             Node(draw_unannotated, _DRAW, "unannotated_documents", name="draw_unannotated"),
