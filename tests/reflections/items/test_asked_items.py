@@ -76,7 +76,7 @@ def test_items_may_join_and_leave(tmp_path: Path, server: FaultServer) -> None:
 
 def test_what_was_asked_must_not_change(tmp_path: Path, server: FaultServer) -> None:
     ask(tmp_path, server.address, items(3))
-    with pytest.raises(ReflectionError, match="the reply of 'i[0-9]' answers another question"):
+    with pytest.raises(ReflectionError, match=r"the reply of 'i[0-9]' answers another question"):
         ask(tmp_path, server.address, items(3, "another"))
     with pytest.raises(ReflectionError, match='prompt: "abc", now "xyz"'):
         ask(tmp_path, server.address, items(3), locked_values={"prompt": "xyz"})
