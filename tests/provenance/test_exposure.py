@@ -502,15 +502,24 @@ def test_a_question_that_cannot_be_answered_says_why(inside: None, arguments: li
     assert message in ask(*arguments, code=2 if "give" in message or "expected" in message else 1)
 
 
-def test_an_answer_loads_neither_torch_nor_mlflow(project: Path) -> None:
+def test_an_answer_imports_only_what_it_reads_with(project: Path) -> None:
     script = (
         "import sys\nfrom everytoken.cli import cli\n"
         "try: cli(['trace', '--step', '2', '--env', 'traced'])\nexcept SystemExit as end: assert not end.code\n"
-        "print(sorted({m.split('.')[0] for m in sys.modules}))"
+        "import os; print('\\n' + ' '.join(sys.modules), os.environ['OPENBLAS_NUM_THREADS'] + '-thread')"
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=project)
-    loaded = run.stdout.splitlines()[-1]
-    assert not [name for name in ("torch", "mlflow", "pandas", "plotly", "sklearn") if f"'{name}'" in loaded]
+    loaded = set(run.stdout.splitlines()[-1].split())
+    assert {"numpy", "everytoken.provenance.lookup.runs", "1-thread"} <= loaded
+    makes = {
+        "everytoken.corpus.ingestion.source",
+        "everytoken.corpus.sampling.splits",
+        "everytoken.reflections.splicing",
+        "everytoken.tokens.canary.encode",
+        "everytoken.tracking",
+    }
+    heavy = {"torch", "mlflow", "pandas", "plotly", "sklearn", "kedro", "omegaconf", "scipy", "pyarrow.compute"}
+    assert not loaded & (heavy | makes)
 
 
 def test_a_run_that_mlflow_recorded_is_the_run_that_its_checkpoint_describes(made: TracedJob) -> None:

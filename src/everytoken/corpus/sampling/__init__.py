@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         rows_by_score,
         strata_table,
     )
+    from everytoken.corpus.sampling.scored_recipes import is_scored
     from everytoken.corpus.sampling.split_files import SPLIT_FILE, SplitFileStatistics, split_file_part
     from everytoken.corpus.sampling.splits import (
         DrawnCounts,
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from everytoken.corpus.sampling.unscored_splits import (
         UnscoredCounts,
         check_split_conservation,
-        is_scored,
         split_unscored,
     )
 

@@ -62,14 +62,6 @@ def split_unscored(part: Part, exclusions: Part | None = None, *, split: Unscore
     return made.copied() if split == "held_out" else made
 
 
-def is_scored(recipe: Mapping[str, Any]) -> bool:
-    """Return whether documents were scored, as the recipe in the ledger of a split, or of scored documents, says."""
-    if recipe["function"] in ("split_unscored", "leave_unscored"):
-        return False
-    given = (value for value in recipe["parameters"].values() if isinstance(value, Mapping))
-    return all(value.get("annotation_threshold", 0) is not None for value in given)
-
-
 def check_split_conservation(documents: int, counts: Mapping[str, UnscoredCounts]) -> None:
     """Check that every document is in one split, or excluded.
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from everytoken.provenance.lookup import DocumentRecord, LocatedTokens, ReflectionText
+if TYPE_CHECKING:
+    from everytoken.provenance.lookup import DocumentRecord, LocatedTokens, ReflectionText
 
 
 @dataclass(frozen=True, eq=False)
