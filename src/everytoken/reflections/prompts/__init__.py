@@ -7,7 +7,7 @@ from everytoken.lazy_imports import exports
 if TYPE_CHECKING:
     from everytoken.reflections.prompts.builder import RequestBuilder
     from everytoken.reflections.prompts.constitution import constitution_sections
-    from everytoken.reflections.prompts.files import read_prompt
+    from everytoken.reflections.prompts.files import TextFile, read_prompt, read_text_file
     from everytoken.reflections.prompts.requests import DocumentRequest, SidecarRow, Skipped
     from everytoken.reflections.prompts.styles import draw_style, parse_styles
 
