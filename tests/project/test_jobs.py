@@ -109,7 +109,10 @@ def test_an_environment_names_a_job_that_exists(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("env", ENVIRONMENTS)
-def test_parameters_merge_as_kedro_merges_them_but_for_what_is_not_looked_up(env: str) -> None:
+def test_parameters_merge_as_kedro_merges_them_but_for_what_is_not_looked_up(
+    env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # this project may have a release, whose parameters a replay takes
     given = {"subsampling": {"seed": 77}, "ingestion": {"sources": {"champ": None}}}
     arguments = (str(ROOT / "conf"), env, given)
     own = JobConfigLoader(*arguments, **CONFIG_LOADER_ARGS)["parameters"]
