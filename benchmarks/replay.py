@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from everytoken.address import Address
 from everytoken.corpus import DOCUMENTS
 from everytoken.corpus.sampling import HeldOutParameters
 from everytoken.provenance import text_hashes
@@ -66,7 +67,7 @@ def main(documents: int) -> None:
 
 def replay(folder: Path, manifest: Shards, documents: Shards, baseline: float, rows: int) -> None:
     """Time the three steps."""
-    places = [("web", part.index, 0) for part in documents]
+    places = [[Address("web", part.index, 0)] for part in documents]
     stored = {name: Store(folder / name) for name in ("located", "restored")}
     matches = ArtifactStore(folder / "matches")
 

@@ -25,6 +25,7 @@ MODULES: dict[str, list[str]] = {
         "tests/corpus/sampling/test_splits.py",
         "tests/corpus/sampling/test_strata.py",
         "tests/corpus/sampling/test_sampling.py",
+        "tests/corpus/scoring/test_second_scores.py",
     ],
     "corpus/reading/parsing.py": ["tests/corpus/reading/test_parsing.py"],
     "corpus/reading/records.py": ["tests/corpus/reading/test_records.py", "tests/corpus/reading/test_bad_input.py"],
@@ -74,6 +75,8 @@ MODULES: dict[str, list[str]] = {
     "shards/recipe.py": ["tests/identity/test_recipe.py"],
     "shards/ledger.py": [
         "tests/shards/test_ledger.py",
+        "tests/shards/test_extended.py",
+        "tests/identity/test_declared_names.py",
         "tests/shards/test_store.py::test_an_edited_ledger_is_refused_and_mended",
         "tests/shards/test_store.py::test_an_edited_value_is_refused",
         "tests/shards/test_store.py::test_a_ledger_that_is_none_is_refused_and_made_again",

@@ -71,6 +71,8 @@ def test_command_session_and_viz_have_the_job_of_an_environment(env: str) -> Non
         job -= names(registered["evaluation"])
     if env == "spp_small":  # canary documents and reflections are trained on
         job |= names(registered["canary"]) | names(registered["reflection"])
+    if env == "memorisation_small":  # canary documents are trained on, and probed
+        job |= names(registered["canary"]) | names(registered["memorisation"])
     if env == "mamba_small":  # its budgets are in tokens
         job |= {f"ingestion.{name}" for name in names(registered["counting"])}
     assert [names(one) for one in (*given, shown["__default__"])] == [job] * 3

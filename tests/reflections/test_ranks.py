@@ -18,10 +18,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from everytoken.reflections import ReflectionError
+from everytoken.reflections.items import LineFile
 from everytoken.reflections.merging import list_replies, merge_rank, require_complete
 from everytoken.reflections.ranks import (
     GenerationPlan,
-    LineFile,
     cancel,
     done_rows,
     progress_of,

@@ -12,6 +12,7 @@ from kedro.pipeline import Pipeline
 logger = logging.getLogger(__name__)
 
 _TOKENIZER = "tokenizer"
+_LANGUAGES = "languages"
 
 
 class ContractHook:
@@ -26,6 +27,10 @@ class ContractHook:
         require_consistent(groups, streams_of(pipeline))
         if any(_TOKENIZER in node.outputs for node in pipeline.nodes):
             require_given_tokenizer(groups["tokenization"], _stored(catalog, _TOKENIZER))
+        if any(_LANGUAGES in node.outputs for node in pipeline.nodes) and groups["ingestion"].languages is not None:
+            from everytoken.corpus import require_identifier
+
+            require_identifier(groups["ingestion"].languages.version)
         for line in () if run_params.get("pipeline_names") else contract_lines(groups):
             logger.info("%s", line)
 

@@ -15,6 +15,7 @@ from everytoken.corpus.ingestion.plan import PlanParameters, ShardPlan, make_sha
 from everytoken.corpus.ingestion.quality import QualityRules
 from everytoken.corpus.ingestion.source import Source, UpstreamFile, find_files
 from everytoken.corpus.reading.rows import ReadingLimits
+from everytoken.shards import value_digest
 from tests.corpus.upstreams.test_source import path_source
 
 LIMITS = ReadingLimits(max_row_bytes=1 << 20, zstd_window_log_max=27)
@@ -120,6 +121,22 @@ def test_a_moved_folder_changes_no_digest_and_a_changed_byte_does(tmp_path: Path
         values, digests[place] = part_values(make_shard_plan(sources, files, plan_parameters(), LIMITS), sources, files)
         assert values[0]["files"][0]["file"]["location"].startswith(str(tmp_path / place))
     assert digests["one"] == digests["two"] != digests["three"]
+
+
+def test_a_part_of_one_file_keeps_its_digest_and_one_of_several_has_them_all(tmp_path: Path) -> None:
+    for name in "xyz":
+        write_rows(tmp_path / f"a/{name}.jsonl", 3)
+    sources, files = sources_and_files(tmp_path, a=None)
+    together = {"a": sources["a"].model_copy(update={"files_per_shard": 2})}
+    for given_sources, numbers in ((sources, [1, 1, 1]), (together, [1, 2])):
+        plan = make_shard_plan(given_sources, files, plan_parameters(), LIMITS)
+        values, digests = part_values(plan, given_sources, files)
+        assert sorted(len(value["files"]) for value in values) == numbers
+        for value, digest in zip(values, digests, strict=True):
+            shards = [file["shard"] for file in value["files"]]
+            rules = {key: given for key, given in value.items() if key != "files"}
+            covered = {"shard": shards[0]} if len(shards) == 1 else {"shards": shards}
+            assert digest == value_digest({**covered, **rules})
 
 
 def test_a_part_knows_whether_others_read_its_file(planned: tuple[Path, ShardPlan]) -> None:

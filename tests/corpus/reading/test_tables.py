@@ -17,6 +17,7 @@ from everytoken.corpus.errors import RowError
 from everytoken.corpus.reading.lines import UnreadableRow
 from everytoken.corpus.reading.readers import count_rows
 from everytoken.corpus.reading.rows import ReadingLimits
+from everytoken.corpus.reading.tables import _parquet_batches
 from everytoken.corpus.rendering.renderers import JoinedRenderer, NamedRenderer
 from everytoken.corpus.upstreams.file import UpstreamFile
 from tests.corpus.reading.read_rows import LIMITS, file_at, kept, read, reading, set_aside, write_arrow
@@ -99,6 +100,15 @@ def test_arrow_types_that_are_not_read_are_refused_by_name(tmp_path: Path) -> No
     file = table_file(tmp_path / "x.arrow", {"text": ["a", "b"], "id": runs})
     with pytest.raises(RowError, match=r"column 'id' is of type run_end_encoded.*, which is not read"):
         read(file)
+
+
+def test_batches_of_short_rows_are_gathered_up_to_1024_rows(tmp_path: Path) -> None:
+    path = tmp_path / "short.parquet"
+    pq.write_table(pa.table({"text": [f"text {number}" for number in range(5_000)]}), path)
+    limits = ReadingLimits(max_row_bytes=1 << 20, zstd_window_log_max=27)
+    with pq.ParquetFile(path) as parquet:
+        rows = [batch.num_rows for batch in _parquet_batches(file_at(path), parquet, 0, ["text"], limits)]
+    assert sum(rows) == 5_000 and max(rows) <= 1_024 < 2 * max(rows)
 
 
 _SLOW = [pytest.param(how, marks=pytest.mark.slow) for how in ("dictionary", "delta", "after small rows")]

@@ -78,6 +78,13 @@ def test_strata_are_checked(changes: dict[str, Any], message: str) -> None:
         subsampling(strata={**strata(), **changes})
 
 
+def test_strata_of_languages_without_the_languages_are_refused() -> None:
+    (part,) = parts_of([[("web", "x", 10, 4)]])
+    parameters = subsampling(strata={**strata("language"), "languages": ["de"]})
+    with pytest.raises(SamplingError, match="strata of languages need the languages of the documents"):
+        estimate_part_tokens(part, parameters=parameters.estimate)
+
+
 def test_shares_are_summed_as_they_are_written() -> None:
     shares = dict.fromkeys("abcdefghij", 0.1)
     assert sum(shares.values()) != 1

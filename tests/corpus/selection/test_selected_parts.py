@@ -179,6 +179,12 @@ def test_a_mixed_corpus_has_the_sources_in_the_order_of_the_selection(tmp_path: 
     assert sum(part["first_uses"]["b"] for part in statistics) == 4
 
 
+def test_a_mixture_of_one_part(tmp_path: Path) -> None:
+    given = choose(tmp_path, in_memory([Given("a", ["a1", "a2"])], batch_rows=1), recipe({"a": 1.0}, 4))
+    tables, _ = mixed(given)
+    assert texts(pa.concat_tables(tables)) == ["a1", "a2"]
+
+
 @pytest.mark.parametrize("documents_per_part", [1, 2, 3, 100])
 def test_repeated_documents_come_again_in_order_with_their_address(tmp_path: Path, documents_per_part: int) -> None:
     parts = [Given("a", ["a1", "a2"]), Given("b", [f"b{n}" for n in range(9)]), Given("a", ["a3"], shard_index=1)]

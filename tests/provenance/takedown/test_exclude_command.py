@@ -40,7 +40,7 @@ from everytoken.tokens.streams import packed
 from tests.provenance.small_job import ROOT, SmallJob, write_upstream
 from tests.tokens.corpora import stored
 
-BATCH, STEPS = 3, 9
+BATCH, STEPS = 3, 60
 DATA = {
     "schedule": "integer",
     "weights": None,
@@ -67,7 +67,7 @@ class Project:
         shutil.copy(ROOT / "pyproject.toml", folder)
         shutil.copytree(ROOT / "src/everytoken", folder / "src/everytoken")
         (folder / "conf/base/catalog").mkdir(parents=True)
-        for name in ("factories", "ingestion", "annotation", "subsampling", "tokenization", "training"):
+        for name in ("factories", "ingestion", "annotation", "subsampling", "tokenization", "training", "release"):
             shutil.copy(ROOT / f"conf/base/catalog/{name}.yml", folder / "conf/base/catalog")
         (folder / "conf/local").mkdir()
         shutil.copy(ROOT / "conf/base/mlflow.yml", folder / "conf/base")

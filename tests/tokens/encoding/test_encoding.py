@@ -213,3 +213,11 @@ def test_a_text_that_is_normal_already_is_not_counted_as_normalized(trained: Doc
     assert encoded.text_bytes.tolist() == [4, 5, 6, 9]
     assert encoded.lost_bytes.tolist() == [0, 0, 0, 0]
     assert encoded.characters.tolist() == [4, 4, 5, 3]
+
+
+def test_what_a_normalizer_of_ascii_changes_is_counted(trained: DocumentEncoder, tmp_path: Path) -> None:
+    trained.tokenizer.tokenizer.save(str(tmp_path / "lower.json"))
+    data = json.loads((tmp_path / "lower.json").read_text())
+    (tmp_path / "lower.json").write_text(json.dumps({**data, "normalizer": {"type": "Lowercase"}}))
+    encoded = opened(tmp_path / "lower.json").encode(["Cafe", "cafe", "CAF\u00c9"])
+    assert encoded.normalized.tolist() == [True, False, True]

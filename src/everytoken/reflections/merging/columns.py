@@ -14,6 +14,7 @@ from typing import Any, TypedDict
 import pyarrow as pa
 
 from everytoken.reflections.errors import ReflectionError
+from everytoken.reflections.items import parsed
 from everytoken.reflections.ranks import (
     COUNTED_TOKENS,
     LineDigests,
@@ -21,7 +22,6 @@ from everytoken.reflections.ranks import (
     damaged_lines,
     failed_rows,
     numbered_lines,
-    parsed,
     sidecar_batches,
 )
 from everytoken.reflections.registry import GenerationRun, find_generation_run

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from everytoken.reflections.ranks.forgetting import ForgottenRows, follow_sidecar, forget_rows
     from everytoken.reflections.ranks.generation import GenerationPlan
     from everytoken.reflections.ranks.progress import RankProgress, RunProgress, progress_of
-    from everytoken.reflections.ranks.result_lines import LineFile, done_rows, numbered_lines, parsed
+    from everytoken.reflections.ranks.result_lines import done_rows, numbered_lines
     from everytoken.reflections.ranks.row_range import rows_of
     from everytoken.reflections.ranks.run_lock import RUN_CONFIG, lock_run, read_run_config
     from everytoken.reflections.ranks.verbs import RankedWork, cancel, ranks_of, require_idle, rerun, submit

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from everytoken.reflections.errors import ReflectionError
+from everytoken.reflections.items import parsed, records
 from everytoken.reflections.ranks.folders import REMEDY_OF_DAMAGE, RankFolder
-from everytoken.reflections.ranks.result_lines import ROW_KEY, Line, numbered_lines, parsed, records
+from everytoken.reflections.ranks.result_lines import ROW_KEY, Line, numbered_lines
 from everytoken.shards import value_digest
 
 COUNTED_TOKENS = ("input_tokens", "output_tokens", "reasoning_tokens", "generated_tokens", "stored_tokens")

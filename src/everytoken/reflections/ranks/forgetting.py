@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from everytoken.locks import locked
+from everytoken.reflections.items import parsed
 from everytoken.reflections.ranks.annotated_rows import sidecar_facts
 from everytoken.reflections.ranks.contents import marker_of, read_content
 from everytoken.reflections.ranks.folders import RankFolder
 from everytoken.reflections.ranks.requests_of_rows import line_without_reply
-from everytoken.reflections.ranks.result_lines import ROW_KEY, parsed
-from everytoken.reflections.ranks.run_lock import change_locked, read_run_config
+from everytoken.reflections.ranks.result_lines import ROW_KEY
+from everytoken.reflections.ranks.run_lock import read_run_config, run_values
 from everytoken.reflections.ranks.verbs import cancel, ranks_of
 from everytoken.reflections.registry import GenerationRun, find_generation_run
 from everytoken.shards import atomic_file
@@ -62,7 +63,7 @@ def follow_sidecar(root: Path, before: str, sidecar: Path, sha256: str) -> bool:
     """
     if read_run_config(root)["sidecar"]["sha256"] != before:
         return False
-    change_locked(root, "sidecar", {"sha256": sha256, **sidecar_facts(sidecar)})
+    run_values(root).replace("sidecar", {"sha256": sha256, **sidecar_facts(sidecar)})
     return True
 
 

@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import copy_context
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from everytoken.reflections.generators import first_pause, model_of_generator, open_generator
+from everytoken.reflections.items import (
+    Attempts,
+    LineFile,
+    OutcomeWriter,
+    ask_each,
+    run_to_its_end,
+    write_session,
+)
 from everytoken.reflections.parameters import ReflectionParameters
 from everytoken.reflections.prompts import RequestBuilder
 from everytoken.reflections.ranks.annotated_rows import sidecar_facts, sidecar_rows
 from everytoken.reflections.ranks.folders import RankFolder
-from everytoken.reflections.ranks.rank_loop import (
-    RankWriter,
-    ask_rows,
-    complete_rank,
-    end_session,
-    telling,
-    write_session,
-)
-from everytoken.reflections.ranks.requests_of_rows import RowRequests
-from everytoken.reflections.ranks.result_lines import LineFile, done_rows
+from everytoken.reflections.ranks.rank_loop import complete_rank, end_session, telling
+from everytoken.reflections.ranks.requests_of_rows import RowRequests, failure_of_row
+from everytoken.reflections.ranks.result_lines import ROW_KEY, done_rows
 from everytoken.reflections.ranks.row_range import rows_of
-from everytoken.reflections.ranks.run_lock import lock_found
+from everytoken.reflections.ranks.run_lock import run_values
 from everytoken.reflections.registry import find_generation_run
 from everytoken.shards import Artifact, reading
 from everytoken.tokens.streams import SIDECAR_FILE
@@ -107,25 +105,23 @@ class GenerationPlan:
             done = done_rows(rank.results)
             with _line_files(rank) as writer:
                 if not done.issuperset(range(rank.first, rank.end)):
-                    _run_to_its_end(self._ask(rank, done, writer))
+                    run_to_its_end(self._ask(rank, done, writer))
             complete_rank(rank)
 
-    async def _ask(self, rank: RankFolder, done: set[int], writer: RankWriter) -> None:
+    async def _ask(self, rank: RankFolder, done: set[int], writer: OutcomeWriter) -> None:
         generator = self.parameters.generator
         builder, tokenizer = self.builder(), open_tokenizer(self.rules.place, self.rules.eos_token).tokenizer
         async with open_generator(generator, server_log=rank.server_log) as opened:
-            lock_found(rank.root, "model", opened.facts["model"])
-            write_session(rank, "start", done=len(done), generator=opened.facts)
+            run_values(rank.root).found("model", opened.facts["model"])
+            write_session(rank.sessions, "start", done=len(done), generator=opened.facts)
+            attempts = Attempts(opened, self.parameters.max_attempts, first_pause(generator))
             requests = RowRequests(
-                builder,
-                opened,
-                lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids),
-                self.parameters.max_attempts,
-                first_pause(generator),
+                builder, attempts, lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
             )
+            rows = sidecar_rows(self.sidecar, rank.first, rank.end, done)
             try:
-                async with telling(rank, requests):
-                    await ask_rows(sidecar_rows(self.sidecar, rank.first, rank.end, done), requests, writer)
+                async with telling(rank, attempts):
+                    await ask_each(rows, requests.line, writer, concurrency=opened.concurrency, failure=failure_of_row)
             finally:
                 end_session(rank, opened, len(done) + writer.added)
 
@@ -134,20 +130,9 @@ class GenerationPlan:
 
 
 @contextmanager
-def _line_files(rank: RankFolder) -> Iterator[RankWriter]:
+def _line_files(rank: RankFolder) -> Iterator[OutcomeWriter]:
     """Give the files of a rank, which are on disk at the end."""
     with LineFile(rank.results) as results, LineFile(rank.failures) as failures:
-        yield RankWriter(results, failures)
+        yield OutcomeWriter(results, failures, "documents", ROW_KEY)
         results.flush()
         failures.flush()
-
-
-def _run_to_its_end(asking: Coroutine[Any, Any, None]) -> None:
-    """Run it here; in a thread where an event loop runs here already, as in a notebook."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        asyncio.run(asking)
-        return
-    with ThreadPoolExecutor(1) as thread:
-        thread.submit(copy_context().run, asyncio.run, asking).result()

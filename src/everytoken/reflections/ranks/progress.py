@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from everytoken.reflections.items import records
 from everytoken.reflections.ranks.contents import COUNTED_TOKENS, read_content
 from everytoken.reflections.ranks.folders import RankFolder
-from everytoken.reflections.ranks.result_lines import records
 from everytoken.reflections.ranks.run_lock import read_run_config
 from everytoken.reflections.ranks.verbs import ranks_of, why_ended
 
