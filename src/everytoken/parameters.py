@@ -57,6 +57,7 @@ from everytoken.training import (
     BitsPerByteParameters,
     CheckpointParameters,
     DistributionParameters,
+    MemorisationParameters,
     OptimisationParameters,
     PromptParameters,
     SampleParameters,
@@ -515,10 +516,13 @@ class PretrainingParameters(_Parameters):
 class EvaluationParameters(_Parameters):
     """Bits per byte on held-out documents, and samples: what the model writes after the prompts of ``generation``, or,
     where it has none, after the beginnings of held-out documents.
+
+    ``memorisation``: what the model memorised of canary documents; null: it is not probed.
     """
 
     held_out: BitsPerByteParameters
     generation: SampleParameters
+    memorisation: MemorisationParameters | None = None
 
 
 class FinetuningParameters(_Parameters):

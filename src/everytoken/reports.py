@@ -196,6 +196,42 @@ def bits_per_byte_figure(
     return _titled(figure, title, "source", "bits per byte (lower is better)")
 
 
+def memorisation_figure(figures: Mapping[str, Any]) -> go.Figure:
+    """Exposure of triggers and continuations by condition, with the controls' 95th percentile; recall of facts.
+
+    Args:
+        figures: `everytoken.training.memorisation.MemorisationFigures`.
+    """
+    facts, conditions = figures["facts"], figures["conditions"]
+    titles = ["Exposure by condition", *["Recall of facts by coverage"] * bool(facts)]
+    panels = make_subplots(cols=len(titles), subplot_titles=titles)
+    names = [one["condition"] for one in conditions]
+    exposures = {
+        "trigger": [None if one["trigger"] is None else one["trigger"]["exposure"] for one in conditions],
+        "continuation": [one["continuation"]["exposure"] for one in conditions],
+    }
+    for number, (name, values) in enumerate(exposures.items()):
+        panels.add_bar(x=names, y=values, name=name, marker_color=_colour(number), row=1, col=1)
+    bound = figures["controls"]["trigger_exposure_quantile"]
+    line = {"color": _OTHERS_COLOUR, "dash": "dash"}
+    panels.add_scatter(
+        x=names, y=[bound] * len(names), name="random triggers, 95th percentile", mode="lines", line=line, row=1, col=1
+    )
+    panels.update_yaxes(title_text="bits", row=1, col=1)
+    if facts:
+        places = sorted({one["fraction"] for one in facts if one["fraction"] is not None})
+        for number, (injected, name) in enumerate(((True, "facts in the data"), (False, "facts in no data")), 2):
+            asked = [one for one in facts if one["injected"] is injected]
+            groups = [[one["recalled"] for one in asked if one["fraction"] == place] for place in (None, *places)]
+            values = [sum(group) / len(group) if group else None for group in groups]
+            labels = ["no trigger", *map(str, places)]
+            panels.add_bar(x=labels, y=values, name=name, marker_color=_colour(number), row=1, col=2)
+        panels.update_yaxes(title_text="share of prompts", tickformat=".0%", row=1, col=2)
+        panels.update_xaxes(title_text="coverage behind the trigger of which is asked", type="category", row=1, col=2)
+    title = _title("Memorisation", "How much better than chance the model knows what few documents say.")
+    return panels.update_layout(title=title, barmode="group", **_LAYOUT)
+
+
 def _loop_panels(loops: Mapping[str, Any]) -> go.Figure:
     """Return panels of what the loops of a model do, below an empty row."""
     titles = (

@@ -69,7 +69,7 @@ DATASETS = {
     ("ArtifactFolder", "06_models"): "scorer",
     ("Checkpoint", "06_models"): "checkpoint finetuned_checkpoint pretrained_checkpoint",
     ("ArtifactFolder", "07_model_output"): (
-        "finetuned_generations generations held_out_evaluation pretrained_generations"
+        "finetuned_generations generations held_out_evaluation memorisation_evaluation pretrained_generations"
     ),
     ("RankedReplies", "07_model_output"): (
         "preflections_replies reflection_end_replies reflections_replies refusal_reflection_replies "
@@ -77,7 +77,8 @@ DATASETS = {
     ),
     ("CsvFile", "08_reporting"): "ingestion_report language_report score_report strata_report tokenization_report",
     ("FigureFile", "08_reporting"): (
-        "bits_per_byte_by_source finetuning_loss_curve ingestion_figure loss_curve mixture_by_source "
+        "bits_per_byte_by_source finetuning_loss_curve ingestion_figure loss_curve memorisation_by_condition "
+        "mixture_by_source "
         "pretraining_loss_curve score_distribution tokens_by_source"
     ),
     ("HtmlFile", "08_reporting"): (
@@ -88,7 +89,8 @@ DATASETS = {
     ("JsonFile", "08_reporting"): (
         "annotation_metrics canary_metrics canary_triggers contamination_report evaluation_metrics "
         "finetuned_samples finetuning_history finetuning_metrics finetuning_report generated_samples "
-        "ingestion_metrics packing_metrics preflections_metrics pretraining_history pretraining_metrics "
+        "ingestion_metrics memorisation_metrics packing_metrics preflections_metrics pretraining_history "
+        "pretraining_metrics "
         "pretraining_report reflection_end_metrics reflections_metrics refusal_reflection_metrics "
         "release_metrics release_report replay_metrics replay_report splitting_metrics subsampling_metrics "
         "rephrasing_safelm_metrics summaries_metrics tokenization_metrics "
@@ -181,7 +183,7 @@ def test_every_entry_and_every_factory_is_used(context: KedroContext) -> None:
 def test_what_has_digests_has_a_validator_that_no_load_waits_for(context: KedroContext) -> None:
     catalog = context.catalog
     stored = {name for name in _names() if type(catalog[name]).__name__ in STORED}
-    assert set(catalog.validator_specs) == stored and len(stored) == 90
+    assert set(catalog.validator_specs) == stored and len(stored) == 91
     assert not any(spec.enabled for spec in catalog.validator_specs.values())
 
 

@@ -54,7 +54,7 @@ _REGISTERED: dict[str, Pipeline] = {}
 """Pipelines in whose place a context of this process put their part of its job; the next context puts them back."""
 
 _SUBSAMPLING = "params:subsampling"
-_EVALUATION = "evaluation"
+_EVALUATION, _MEMORISATION = "evaluation", "memorisation"
 _REFLECTION, _REPLIES, _COLUMNS = "reflection", "reflections_replies", "reflections_columns"
 
 GLOBALS = {"data", "raw", "engine", "model_size", "job"}
@@ -126,14 +126,16 @@ class JobConfigLoader(OmegaConfigLoader):
         """Return the names of the pipelines that a run without ``--pipelines`` has: the job, and what it needs besides.
 
         A replay makes what its release asks; where there is no release to see, that is nothing. The job ``corpus``
-        makes the streams on request that its training names, such as ``canary``.
+        makes the streams on request that its training names, such as ``canary``, and probes what was memorised where
+        ``evaluation.memorisation`` is given.
         """
         from everytoken.provenance import ProvenanceError
         from everytoken.provenance.replay import rebuilding_pipelines
 
         try:
             if self.job == DEFAULT_JOB:
-                return (self.job, *self._pipelines_of_streams())
+                probed = [_MEMORISATION] if self._probes_memorisation() else []
+                return (self.job, *self._pipelines_of_streams(), *probed)
             release = self.replayed_release()
             return (self.job,) if release is None else (self.job, *rebuilding_pipelines(release))
         except (ProvenanceError, InterpolationKeyError):  # told with the parameters, before anything runs
@@ -146,6 +148,9 @@ class JobConfigLoader(OmegaConfigLoader):
         named = (self["parameters"].get("training") or {}).get("streams") or ()
         kinds = (STREAM_KINDS.get(name) for name in listed(named))
         return [kind.pipeline for kind in kinds if kind is not None and kind.is_of_windows and kind.is_on_request]
+
+    def _probes_memorisation(self) -> bool:
+        return bool((self["parameters"].get(_EVALUATION) or {}).get(_MEMORISATION))
 
     def replayed_release(self) -> Release | None:
         """Return the release that the parameters are taken from; None: this job takes them from none.

@@ -195,3 +195,39 @@ class SampleParameters(GenerationParameters):
     prompts: tuple[str, ...] | None = None
     device: Annotated[Device, UNRECORDED_DEFAULT] = "cpu"
     execution: ExecutionParameters
+
+
+class FactProbeParameters(BaseModel):
+    """What a model is asked about the identity facts.
+
+    ``facts``: the file of the facts. ``probes``: the file of prompts and of other values for each fact.
+    ``max_new_tokens``: length of the greedy continuation in which the value is looked for.
+    """
+
+    model_config = _FROZEN
+
+    facts: str = "conf/base/reflections/canaries.yml"
+    probes: str = "conf/base/reflections/probes.yml"
+    max_new_tokens: int = Field(gt=0)
+
+
+class MemorisationParameters(BaseModel):
+    """How much a model memorised of the canary stream (Carlini et al. 2019).
+
+    ``seed``: of the random triggers and of the choice of documents. ``controls``: how many random triggers, drawn by
+    the rule of the real ones, and how many texts at most that were not trained on. ``documents``: of each condition at
+    most so many. ``continuation_tokens``: how many tokens of a text at most. ``facts``: how identity facts are asked
+    for; null: they are not. ``batch_size``: sequences of a forward pass.
+    ``device``: where the model computes. Another one may give other last bits, so it is recorded unless it is the CPU.
+    """
+
+    model_config = _FROZEN
+
+    seed: int = Field(ge=0)
+    controls: int = Field(ge=20)
+    documents: int = Field(gt=0)
+    continuation_tokens: int = Field(gt=0)
+    facts: FactProbeParameters | None = None
+    batch_size: int = Field(default=32, gt=0)
+    device: Annotated[Device, UNRECORDED_DEFAULT] = "cpu"
+    execution: ExecutionParameters

@@ -167,7 +167,7 @@ def test_a_step_with_a_term_that_is_not_finite_is_skipped_and_its_counts_are_dro
 
 def test_a_run_that_stops_says_which_term_was_not_finite():
     model = Counting()
-    with pytest.raises(NonFiniteError, match=r"step 2 of 6: loss \d\.\d+, size inf, drift -?\d"):
+    with pytest.raises(NonFiniteError, match=r"step 2 \(numbered from 0, of 6\): loss \d\.\d+, size inf, drift -?\d"):
         list(steps_of(model, module=NotFinite(model), max_skipped_in_a_row=0))
 
 

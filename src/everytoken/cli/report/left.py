@@ -18,7 +18,7 @@ _REPORTS = (
     *("ingestion_report", "score_report", "strata_report", "tokenization_report", "subsampling_metrics"),
     *("annotation_metrics", "training_metrics", "training_history", "pretraining_metrics", "pretraining_history"),
     *("finetuning_metrics", "finetuning_history", "evaluation_metrics", "generated_samples", "finetuned_samples"),
-    *("shard_plan", "language_report"),
+    *("shard_plan", "language_report", "memorisation_metrics"),
 )
 
 

@@ -37,6 +37,7 @@ def report_sections(left: RunLeft) -> list[Section]:
         "Cuts": _cuts,
         "Curves": _curves,
         "Samples": _samples,
+        **({"Memorisation": _memorisation} if "memorisation_metrics" in left.reports else {}),
         "Costs by stage": _costs,
         "All digests": _digests,
     }
@@ -249,6 +250,32 @@ def _samples(left: RunLeft) -> Iterator[ReportBlock]:
         yield Quotation(f"To {prompt!r}, after it", _cut(str(sample.get("after", ""))))
     if not isinstance(generated, list) and not isinstance(replies, list):
         yield _unavailable(left, "generated_samples", "This job generates no texts.")
+
+
+def _memorisation(left: RunLeft) -> Iterator[ReportBlock]:
+    figures = left.reports["memorisation_metrics"]
+    if not isinstance(figures, Mapping):
+        yield _unavailable(left, "memorisation_metrics", "")
+        return
+    controls = figures["controls"]
+    yield Paragraph(
+        f"Exposure in bits among {controls['triggers']:,} random triggers and {controls['texts']:,} texts that "
+        f"were not trained on. The 95th percentile of random triggers is {controls['trigger_exposure_quantile']:.2f}."
+    )
+    rows = []
+    for name, one in figures["conditions"].items():
+        trigger, continuation = one.get("trigger", {}), one["continuation"]
+        numbers = (
+            *(one.get("fraction"), trigger.get("rank"), trigger.get("exposure")),
+            *(continuation["exposure"], continuation.get("gain")),
+        )
+        rows.append((name, *("" if number is None else f"{number:.4g}" for number in numbers)))
+    head = ("condition", "coverage", "rank of the trigger", "exposure", "of continuations", "gain, nats a token")
+    yield DataTable(head, rows[:_MOST_SOURCES], 1)
+    asked = [(fact, place, one) for fact, places in figures["facts"].items() for place, one in places.items()]
+    if asked:
+        lines = [(fact, place, f"{one['recalled']:.0%}", f"{one['exposure']:.2f}") for fact, place, one in asked]
+        yield DataTable(("fact", "asked", "recalled", "exposure of the value"), lines[:_MOST_SOURCES], 2)
 
 
 def _cut(text: str) -> str:

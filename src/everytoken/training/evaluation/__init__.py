@@ -13,7 +13,12 @@ if TYPE_CHECKING:
         read_held_out,
         write_held_out,
     )
-    from everytoken.training.evaluation.language_modelling import bits_per_byte, count_targets, unigram_bits
+    from everytoken.training.evaluation.language_modelling import (
+        bits_per_byte,
+        count_targets,
+        token_nats,
+        unigram_bits,
+    )
     from everytoken.training.evaluation.loops import measure_loops
     from everytoken.training.evaluation.prompts import held_out_prompts
     from everytoken.training.evaluation.statistics import BitsPerByte, LoopFigures, metrics_of_evaluation

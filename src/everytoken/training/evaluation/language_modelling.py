@@ -18,7 +18,7 @@ may round differently in another shape). Sums are float64, over chunks and docum
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
@@ -193,12 +193,38 @@ def document_nats(
     chunk_nats = [0.0] * len(chunks)
     for width, selected in _batches([len(ids) - 1 for _, ids in chunks], parameters.batch_size):
         together = [chunks[i][1] for i in selected]
-        for i, nats in zip(selected, _chunk_nats(model, together, min(length, width), parameters), strict=True):
-            chunk_nats[i] = nats
+        losses = _chunk_losses(model, together, min(length, width), parameters)
+        for i, of_tokens in zip(selected, losses, strict=True):
+            chunk_nats[i] = float(of_tokens.sum())
     sums = [0.0] * len(documents)
     for (number, _), nats in zip(chunks, chunk_nats, strict=True):
         sums[number] += nats
     return sums
+
+
+def token_nats(
+    model: LanguageModel, sequences: Sequence[NDArray[np.int64]], parameters: BitsPerByteParameters
+) -> list[NDArray[np.float64]]:
+    """Return ``-ln p(ids[t] | ids[:t])`` for t from 1, of each sequence: float64 (predictions,).
+
+    Raises:
+        TrainingError: a sequence has more predictions than the model's context.
+        NonFiniteError: a loss is infinite or not a number.
+    """
+    length = model.max_seq_len
+    if (longest := max(map(len, sequences), default=0)) > length + 1:
+        raise TrainingError(f"a sequence has {longest - 1} predictions, the model reads {length}: cut the sequence")
+    found: list[NDArray[np.float64]] = [np.zeros(0)] * len(sequences)
+    model.eval()
+    with execution(parameters.execution), torch.inference_mode():
+        for width, selected in _batches([len(ids) - 1 for ids in sequences], parameters.batch_size):
+            together = [sequences[i] for i in selected]
+            losses = _chunk_losses(model, together, min(length, width), parameters)
+            for i, of_tokens in zip(selected, losses, strict=True):
+                if not np.isfinite(of_tokens).all():
+                    raise NonFiniteError("a loss is not finite: the training of this model diverged")
+                found[i] = of_tokens
+    return found
 
 
 def _batches(predictions: list[int], batch_size: int) -> Iterator[tuple[int, list[int]]]:
@@ -216,10 +242,10 @@ def _batches(predictions: list[int], batch_size: int) -> Iterator[tuple[int, lis
             yield wide, numbers[start : start + batch_size]
 
 
-def _chunk_nats(
+def _chunk_losses(
     model: LanguageModel, chunks: list[NDArray[np.int64]], width: int, parameters: BitsPerByteParameters
-) -> list[float]:
-    """Return the sum of the losses of each chunk (its tokens 1 onward, given those before), padded to ``width``."""
+) -> list[NDArray[np.float64]]:
+    """Return the losses of each chunk (its tokens 1 onward, given those before), padded to ``width``."""
     ids_of = np.zeros((2, len(chunks), width), np.int64)  # inputs and targets
     is_counted = np.zeros((len(chunks), width), np.bool_)
     for row, ids in enumerate(chunks):
@@ -233,4 +259,4 @@ def _chunk_nats(
         hidden = model.hidden_states(inputs)  # (chunks, width, d_model)
         losses = token_losses(hidden[counted], weight, targets[counted]).double().cpu().numpy()
     ends = np.cumsum([len(ids) - 1 for ids in chunks])
-    return [float(rows.sum()) for rows in np.split(losses, ends[:-1])]
+    return np.split(losses, ends[:-1])
