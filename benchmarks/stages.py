@@ -1,0 +1,100 @@
+"""CPU seconds of the whole job by stage, and how much of its text each stage does a CPU second.
+
+``python benchmarks/stages.py [PROJECT] [--env ENV]`` runs ``kedro run`` and ``everytoken report``, as ``make run`` does
+once it has installed, in a fresh folder with the ``conf`` of the project, and removes it. The total is user and system
+time of all processes, orphans too. By stage it is what the run writes to ``stage_costs.csv``: stages under 0.1 s are
+one line, and what is in none is imports, the configuration and MLflow. MB are those of the texts of ``documents`` for
+every stage, so that the costs of stages add up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from everytoken.configuration.costs import COSTS_FILE, read_costs
+
+_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h: orphans become children of this process, and count as such
+_SHOWN_FROM = 0.1
+_DATA_STAGES = ("ingestion", "annotation", "subsampling", "tokenization", "provenance")
+
+
+def cpu_seconds(command: list[str], project: Path) -> float:
+    """Run a command; return user and system seconds of it and of all that it starts."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, cwd=project, env={**os.environ, "DO_NOT_TRACK": "1"}, check=True, stdout=subprocess.DEVNULL)
+    while True:
+        try:
+            os.wait()
+        except ChildProcessError:
+            break
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def text_bytes(documents: Path) -> int:
+    """Return the UTF-8 bytes of the texts of stored documents."""
+    columns = (pq.read_table(part, columns=["text"])["text"] for part in sorted(documents.glob("part_?????.parquet")))
+    return sum(pc.sum(pc.binary_length(column)).as_py() or 0 for column in columns)
+
+
+def show(data: Path, run: float, report: float) -> None:
+    """Print the table of a run."""
+    texts = text_bytes(data / "02_intermediate" / "documents") / 1e6
+    costs = {one.stage: one.cpu_seconds or 0.0 for one in read_costs(data / COSTS_FILE)}
+    print(f"load of the machine: {', '.join(f'{load:.1f}' for load in os.getloadavg())}; texts: {texts:.1f} MB")
+    print(f"{'stage':<44}{'CPU s':>8}{'MB/CPU s':>10}")
+
+    def line(name: str, seconds: float, *, is_data: bool) -> None:
+        print(f"{name:<44}{seconds:>8.2f}" + (f"{texts / seconds:>10.1f}" if is_data and seconds else ""))
+
+    for stage, seconds in costs.items():
+        if seconds >= _SHOWN_FROM:
+            line(stage, seconds, is_data=stage.startswith(_DATA_STAGES))
+    line(f"stages under {_SHOWN_FROM} s", sum(one for one in costs.values() if one < _SHOWN_FROM), is_data=False)
+    data_stages = sum(seconds for stage, seconds in costs.items() if stage.startswith(_DATA_STAGES))
+    line("all stages of data", data_stages, is_data=True)
+    line("in no stage", run - sum(costs.values()), is_data=False)
+    line("kedro run", run, is_data=False)
+    line("everytoken report", report, is_data=False)
+    held_out = json.loads((data / "07_model_output" / "held_out_evaluation" / "bits_per_byte.json").read_text())
+    print(f"held-out bits per byte: {held_out['total']['bits_per_byte']:.3f}")
+
+
+def main() -> None:
+    """Run the job and print the table."""
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("project", nargs="?", type=Path, default=Path(__file__).resolve().parents[1])
+    arguments.add_argument("--env", default="local")
+    given = arguments.parse_args()
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    scripts = Path(sys.executable).parent
+    folder = Path(tempfile.mkdtemp(prefix="stages_"))
+    try:
+        for name in ("conf", "src", "examples"):
+            shutil.copytree(given.project / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        for name in ("pyproject.toml", "README.md"):
+            shutil.copy(given.project / name, folder / name)
+        began = time.monotonic()
+        run = cpu_seconds([str(scripts / "kedro"), "run", "--env", given.env], folder)
+        report = cpu_seconds([str(scripts / "everytoken"), "report", "--env", given.env], folder)
+        show(folder / "data", run, report)
+        print(f"by the clock: {time.monotonic() - began:.0f} s")
+    finally:
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()
