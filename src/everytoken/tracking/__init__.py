@@ -5,11 +5,10 @@ from typing import TYPE_CHECKING
 from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
-    from everytoken.tracking.compare import compare_runs, read_recorded
+    from everytoken.tracking.compare import add_to_newest_run, compare_runs, read_recorded
     from everytoken.tracking.delivery import FOLDER, deliver, waiting
     from everytoken.tracking.errors import TrackingError
     from everytoken.tracking.hook import TrackingHook, refuse_unread, tracking_settings
-    from everytoken.tracking.later_files import add_to_newest_run
     from everytoken.tracking.opening import TrackingSettings, open_store
     from everytoken.tracking.run import record_results
     from everytoken.tracking.store import mlflow_environment

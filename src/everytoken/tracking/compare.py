@@ -1,9 +1,9 @@
-"""Recorded runs, read back: one found by its name, and what differs between two."""
+"""Recorded runs, read back: one found by its name, what differs between two, and files that are added to one later."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from everytoken.tracking.errors import TrackingError
 from everytoken.tracking.opening import TrackingSettings, open_store
 from everytoken.tracking.run import MADE
-from everytoken.tracking.store import TrackingStore, mlflow_environment
+from everytoken.tracking.store import TrackingStore, mlflow_environment, reason
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -74,6 +74,34 @@ def read_recorded(project: Path, settings: TrackingSettings, which: str, made: C
         raise TrackingError(f"the run {run_id} ({name}, {status}) has no {_PARAMETERS}: it died before it")
     parameters = json.loads(Path(store.client.download_artifacts(run_id, _PARAMETERS)).read_text(encoding="utf-8"))
     return RecordedRun(run_id, name, _digests(run), parameters)
+
+
+@mlflow_environment()
+def add_to_newest_run(
+    project: Path, settings: TrackingSettings, env: str, files: Sequence[Path], folder: str
+) -> str | None:
+    """Add files to the newest finished run of an environment that made a dataset; return its id, or None.
+
+    Args:
+        folder: of the artifacts; a file that it has already is replaced.
+
+    Raises:
+        TrackingError: the store cannot be reached, or takes no file.
+    """
+    store = open_store(project, settings)
+    try:
+        for run in store.runs():
+            if (
+                run.info.status == "FINISHED"
+                and run.data.tags.get("kedro.env") == env
+                and any(key.startswith(f"{MADE}.") for key in run.data.tags)
+            ):
+                for file in files:
+                    store.client.log_artifact(run.info.run_id, str(file), folder)
+                return str(run.info.run_id)
+    except Exception as error:  # each kind of store has its own
+        raise TrackingError(f"{store.shown} takes no file: {reason(error)}. Run again when it does.") from error
+    return None
 
 
 def _kinds(run: Run) -> dict[str, Mapping[str, str]]:

@@ -32,7 +32,7 @@ from typing import Any
 
 from everytoken.locks import is_open_as, locked
 from everytoken.shards import atomic_file
-from everytoken.tracking.store import TrackingStore, persistent, reason
+from everytoken.tracking.store import TrackingStore, reason
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +49,7 @@ _WAIT_SECONDS, _WAIT_WINDOW = 2.0, 60.0  # the run waits for the store so long, 
 _PAUSE_SECONDS = 5.0  # between tries of a lost store
 _STALLED_SECONDS = 15.0  # at the end of a run: nothing was sent for so long
 _END_SECONDS = 300.0
+_TRIES = 4  # of one record
 _LAST_TRY_SECONDS = 2.0  # at the end of a run whose store is lost
 _BEGIN = b'{"store": "'
 _AWAY = "Move the file out of the folder, or delete it, to give its records up"
@@ -536,7 +537,7 @@ class Sender:
     def _send_next(self) -> None:
         with self._changed:
             record = self._backlog.next_record()
-        persistent(partial(self._store.send, self._run_id, record, self._backlog.files))
+        _persistent(partial(self._store.send, self._run_id, record, self._backlog.files))
 
     def _send_unkept(self, unkept: _Unkept) -> None:
         def attempt() -> None:
@@ -549,7 +550,7 @@ class Sender:
                 link = Path(temporary, unkept.record["file"])
                 link.parent.mkdir(parents=True, exist_ok=True)
                 link.symlink_to(unkept.file.absolute())  # the artifact has the name of the link
-            persistent(attempt)
+            _persistent(attempt)
 
     def _lost(self, error: Exception) -> None:
         """Note why the store is lost, and pause; at the end of the run give up."""
@@ -564,6 +565,21 @@ class Sender:
             self._problem, self._closed = reason(error), self._closed or self._closing
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._closing, _PAUSE_SECONDS)
+
+
+def _persistent(call: Callable[[], None]) -> None:
+    """Call again what failed, a few times within a second.
+
+    Two processes that write at once can both find that a row is missing and both insert it; one of them fails.
+    """
+    for attempt in range(1, _TRIES):
+        try:
+            call()
+        except Exception:  # each kind of store has its own
+            time.sleep(0.05 * 2**attempt)
+        else:
+            return
+    call()
 
 
 def deliver(store: TrackingStore, seconds: float = float("inf")) -> Iterator[Delivery]:
@@ -596,7 +612,7 @@ def _delivered(store: TrackingStore, backlog: Backlog, name: str, deadline: floa
             )
         while not problem and not backlog.is_empty:
             record = backlog.next_record()
-            persistent(partial(store.send, run, record, backlog.files))
+            _persistent(partial(store.send, run, record, backlog.files))
             backlog.sent()
             sent += 1
             if time.monotonic() > deadline:
@@ -604,7 +620,7 @@ def _delivered(store: TrackingStore, backlog: Backlog, name: str, deadline: floa
         if not problem and store.status(run) == "RUNNING":
             why = "the process ended without a word (SIGKILL, out of memory or power)"
             for record in ({"tags": {"error": why}}, {"end": "KILLED", "time": int(time.time() * 1000)}):
-                persistent(partial(store.send, run, record, backlog.files))
+                _persistent(partial(store.send, run, record, backlog.files))
             logger.warning("Run %s was left RUNNING by a process that is gone: marked KILLED", run)
     except DamagedBacklog as error:
         with contextlib.suppress(OSError):  # then the lines that were sent stay, and count

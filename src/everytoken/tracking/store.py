@@ -7,21 +7,18 @@ from __future__ import annotations
 
 import logging
 import os
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from everytoken.redaction import redacted
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
-
-_T = TypeVar("_T")
 
 DISCARDED = "DISCARDED"
 """The end of a run that made nothing: it is deleted."""
@@ -35,7 +32,6 @@ _ENVIRONMENT = {
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # it would print a password that is in the URL
 }
 _LEVELS = {"alembic": logging.WARNING, "mlflow.store.db.utils": logging.CRITICAL}  # prints errors that it raises too
-_TRIES = 4
 
 
 @dataclass(frozen=True)
@@ -158,19 +154,6 @@ class TrackingStore:
         ]
         if metrics:
             client.log_batch(run_id, metrics=metrics)
-
-
-def persistent(call: Callable[[], _T]) -> _T:
-    """Call again what failed, a few times within a second.
-
-    Two processes that write at once can both find that a row is missing and both insert it; one of them fails.
-    """
-    for attempt in range(1, _TRIES):
-        try:
-            return call()
-        except Exception:  # each kind of store has its own
-            time.sleep(0.05 * 2**attempt)
-    return call()
 
 
 def reason(error: Exception) -> str:
