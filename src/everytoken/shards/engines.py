@@ -27,6 +27,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
@@ -301,6 +302,31 @@ class RangeMap:
                     yield done.pop(wanted)
                     wanted += 1
 
+    def pieces(
+        self, function: Callable[[_Range], Iterator[_Result]], ranges: Sequence[_Range], scratch: Path
+    ) -> Generator[_Result, None, None]:
+        """Yield what ``function(range)`` yields, range after range: for results that are not small.
+
+        A worker leaves them in a file, so the caller holds one piece at a time. In this process no file is written.
+
+        Args:
+            function: as for a call.
+            ranges: in the order in which their pieces are wanted.
+            scratch: an existing folder; temporary files in it are gone when the last piece is taken.
+        """
+        if self.workers == 1 or len(ranges) < 2:
+            for one in ranges:
+                yield from function(one)
+            return
+        with TemporaryDirectory(prefix="pieces-", dir=scratch) as name:
+            tasks = [_WithFile(one, Path(name) / str(number)) for number, one in enumerate(ranges)]
+            with closing(self(_LeavePieces(function), tasks)) as counts:
+                for task, count in zip(tasks, counts, strict=True):
+                    with task.path.open("rb") as file:
+                        for _ in range(count):
+                            yield pickle.load(file)
+                    task.path.unlink()
+
 
 def in_threads(function: Callable[[_Item], _Result], items: Iterable[_Item]) -> Generator[_Result, None, None]:
     """Yield the result for each item, in their order; for what releases the GIL, as hashing does.
@@ -318,6 +344,29 @@ def in_threads(function: Callable[[_Item], _Result], items: Iterable[_Item]) -> 
 
 IN_THIS_PROCESS = RangeMap()
 """What a function that is declared ``in_ranges`` takes when no store runs it."""
+
+
+@dataclass(frozen=True)
+class _WithFile:
+    range: Any
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return str(self.range.name)
+
+
+@dataclass(frozen=True)
+class _LeavePieces:
+    function: Callable[[Any], Iterator[Any]]
+
+    def __call__(self, task: _WithFile) -> int:
+        count = 0
+        with task.path.open("wb") as file:  # a second try begins it again
+            for piece in self.function(task.range):
+                pickle.dump(piece, file, protocol=5)
+                count += 1
+        return count
 
 
 @dataclass(frozen=True)

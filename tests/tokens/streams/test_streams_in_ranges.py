@@ -7,8 +7,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +28,7 @@ from everytoken.tokens import write_annotated_stream, write_compact_stream
 from everytoken.tokens.streams import write_raw_shards
 from tests.shards.folders import content
 from tests.tokens.corpora import encoded, stored, tokenizer_of
+from tests.tokens.streams.killed_workers import kill_a_worker
 
 WRITERS = {
     write_compact_stream: "compact.bin",
@@ -94,16 +93,6 @@ def test_an_error_in_a_part_of_raw_shards_names_it_and_leaves_nothing(tmp_path: 
     with pytest.raises(RangeFailed, match=r"part_00001 failed: .*StreamError: part_00001 row 1: 10 tokens, expected"):
         ArtifactStore(tmp_path / "out" / "raw_shards").save(shards, WorkerProcesses(2))
     assert list(content(tmp_path / "out")) == [".raw_shards.lock/"]
-
-
-def kill_a_worker(after: float) -> None:
-    time.sleep(after)
-    server = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            if path.read_text().rpartition(")")[2].split()[1] == str(server):
-                os.kill(int(path.parent.name), signal.SIGKILL)
-                return
 
 
 @pytest.mark.slow

@@ -18,49 +18,61 @@ from typing import ClassVar, Final
 
 import numpy as np
 
+from everytoken.outofcore import destinations
 from everytoken.provenance.indexes.arrays import ArrayWriter, map_array, smallest_type, write_permutation
 from everytoken.provenance.indexes.document_numbers import DocumentNumbers, numbers_of
 from everytoken.provenance.indexes.index_folder import Made, WindowsDescription, describe_windows, require_same_counts
 from everytoken.provenance.indexes.spans import Span, StreamIndex
 from everytoken.provenance.indexes.token_positions import Positions, PositionsWriter, StoredPositions
 from everytoken.seeds import numpy_generator
-from everytoken.shards import Built, Shards, versioned
+from everytoken.shards import IN_THIS_PROCESS, Built, Part, RangeMap, Shards, versioned
 from everytoken.tokens.streams import CompactStatistics, document_sizes
 
 COMPACT: Final = "compact"
 _ROWS, _PLACES, _CUTS, _WINDOWS = "rows.npy", "places.npy", "cuts.npy", "windows.npy"
+_BYTES = 4  # a document is as much work as so many bytes of a stream, for `RangeMap.unless_small`
 
 
-@versioned("index_compact_stream", 1)
+@versioned("index_compact_stream", 1, in_ranges=True)
 def index_compact_stream(
-    folder: Path, *, lengths: Shards, split: str, stream: Made, seq_length: int, seed: int
+    folder: Path,
+    *,
+    lengths: Shards,
+    split: str,
+    stream: Made,
+    seq_length: int,
+    seed: int,
+    ranges: RangeMap = IN_THIS_PROCESS,
 ) -> Built:
     """Write the index of a compact stream.
 
-    Memory: about 20 bytes a document of one part, and 12 bytes a window of one block of the shuffle.
+    Memory: about 30 bytes a document of one part, in each worker, and 12 bytes a window of one block of the shuffle.
+    Disk: up to 16 bytes a document in temporary files, where workers draw.
 
     Args:
         lengths: the documents of the stream, with ``token_length``.
         stream: the stream; its statistics say windows, remainder and block.
         seq_length: with which it was made.
         seed: with which it was made.
+        ranges: where lengths are read and the shuffles of parts drawn.
 
     Raises:
         ProvenanceError: the documents are not those of the stream.
         StreamError: a length is null or negative.
     """
     window, numbers = seq_length + 1, numbers_of({split: lengths})
-    most = max((int(document_sizes(part).max(initial=0)) for part in lengths), default=0)
+    ranges = ranges.unless_small(len(numbers) * _BYTES)
+    most = max(ranges(_largest, list(lengths)), default=0)
     in_part = smallest_type(max((part.rows for part in lengths), default=0))
     with (
         ArrayWriter(folder / _ROWS, in_part) as rows,
         ArrayWriter(folder / _PLACES, in_part) as places,
         PositionsWriter(folder, most) as positions,
     ):
-        for part in lengths:
-            permutation = numpy_generator(seed, part.index).permutation(part.rows)
-            write_permutation(permutation, rows, places)
-            positions.append(document_sizes(part)[permutation])
+        for drawn in ranges.pieces(_Draw(seed), list(lengths), folder):
+            rows.append(drawn.rows)
+            places.append(drawn.places)
+            positions.append(drawn.sizes.astype(np.int64))
     windows, remainder = divmod(positions.tokens, window)
     found = {"documents": len(numbers), "windows": windows, "remainder_tokens": remainder}
     said = stream.statistics_as(CompactStatistics)
@@ -68,6 +80,31 @@ def index_compact_stream(
     _write_windows(folder, windows, said["shuffle_block"], seed)
     counts = {"windows": windows, "window": window, "tokens": positions.tokens}
     return Built(describe_windows(folder, COMPACT, stream, numbers, **counts))
+
+
+def _largest(part: Part) -> int:
+    """Return the tokens of the longest document of a part."""
+    return int(document_sizes(part).max(initial=0))
+
+
+@dataclass(frozen=True, eq=False)
+class _Drawn:
+    """A shuffled part: the row at each place, the place of each row, and the tokens of the document at each place."""
+
+    rows: np.ndarray
+    places: np.ndarray
+    sizes: np.ndarray
+
+
+@dataclass(frozen=True)
+class _Draw:
+    seed: int
+
+    def __call__(self, part: Part) -> Iterator[_Drawn]:
+        permutation = numpy_generator(self.seed, part.index).permutation(part.rows)
+        kind, sizes = smallest_type(part.rows), document_sizes(part)
+        sizes = sizes.astype(smallest_type(int(sizes.max(initial=0))))[permutation]
+        yield _Drawn(permutation.astype(kind), destinations(permutation).astype(kind), sizes)
 
 
 def _write_windows(folder: Path, windows: int, block: int, seed: int) -> None:

@@ -36,13 +36,14 @@ from everytoken.provenance.indexes.hashes import hash_of_address, hash_of_id, ha
 from everytoken.provenance.indexes.index_folder import DESCRIPTION_FILE, folder_of, read_index
 from everytoken.provenance.indexes.spans import require_consistent_index
 from everytoken.provenance.stored_rows import record_at, records_at
-from everytoken.shards import Artifact, Built, Shards, versioned, write_text
+from everytoken.shards import IN_THIS_PROCESS, Artifact, Built, Part, RangeMap, Shards, versioned, write_text
 
 __all__ = ["DocumentIndex", "DocumentPlace", "index_documents", "open_document_index"]
 
 DOCUMENT_INDEX_FORMAT = "everytoken-document-index/1"
 _ID = ("id_type", "id")
 _KEYED = np.dtype([("key", "<u8"), ("document", "<u8")])
+_BYTES = 48  # a document is as much work as so many bytes of a stream, for `RangeMap.unless_small`
 
 
 class IndexedSplit(SplitCounts):
@@ -60,31 +61,30 @@ class DocumentIndexStatistics(TypedDict):
     splits: list[IndexedSplit]
 
 
-@versioned("index_documents", 1, unrecorded=["memory"])
-def index_documents(folder: Path, *, documents: Mapping[str, Shards], memory: int) -> Built:
+@versioned("index_documents", 1, unrecorded=["memory"], in_ranges=True)
+def index_documents(
+    folder: Path, *, documents: Mapping[str, Shards], memory: int, ranges: RangeMap = IN_THIS_PROCESS
+) -> Built:
     """Write the index of splits.
 
     Args:
-        folder: where the files go; also holds temporary files, up to 32 bytes a document.
+        folder: where the files go; also holds temporary files, up to 64 bytes a document.
         documents: by name of the split: rows with ``id``, ``id_type``, ``source``, ``shard_index`` and ``row``.
         memory: bytes for sorting.
+        ranges: where ids and addresses are read and hashed, part by part.
     """
     numbers = numbers_of(documents)
     ids, addresses = (ExternalSort(_KEYED, memory // 2, folder) for _ in range(2))
     types: set[str] = set()
-    for split, shards in documents.items():
-        first = numbers.first_of(split)
-        for part in shards:
-            for batch in part.batches([*_ID, *ADDRESS_COLUMNS]):
-                own = np.arange(first, first + batch.num_rows, dtype=np.uint64)
-                first += batch.num_rows
-                addresses.add(_keyed(hashes_of_addresses(address_columns(batch)), own))
-                known = batch.column("id").is_valid()
-                id_types, its_ids = (batch.column(name).filter(known) for name in _ID)
-                if id_types.null_count:
-                    raise ProvenanceError(f"{split} {part.name}: a document has an id without id_type; ingest it again")
-                ids.add(_keyed(hashes_of_ids(id_types, its_ids), own[known.to_numpy(zero_copy_only=False)]))
-                types.update(id_types.unique().to_pylist())
+    parts = [
+        _SplitPart(split, part, numbers.number_before(split, index))
+        for split, shards in documents.items()
+        for index, part in enumerate(shards)
+    ]
+    for batch in ranges.unless_small(len(numbers) * _BYTES).pieces(_hashed, parts, folder):
+        ids.add(batch.ids)
+        addresses.add(batch.addresses)
+        types |= batch.id_types
     held = {name: _write(folder, name, of, len(numbers)) for name, of in (("ids", ids), ("addresses", addresses))}
     splits = [
         IndexedSplit(**split, digest=shards.root_digest)
@@ -96,6 +96,42 @@ def index_documents(folder: Path, *, documents: Mapping[str, Shards], memory: in
     return Built(
         DocumentIndexStatistics(documents=len(numbers), ids=held["ids"], id_types=sorted(types), splits=splits)
     )
+
+
+@dataclass(frozen=True)
+class _SplitPart:
+    """A part of a split, and the number of its first document over all splits."""
+
+    split: str
+    part: Part
+    first: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.split} {self.part.name}"
+
+
+@dataclass(frozen=True, eq=False)
+class _Hashed:
+    """The documents of a batch by the hashes of their ids and addresses, `_KEYED`."""
+
+    ids: np.ndarray
+    addresses: np.ndarray
+    id_types: set[str]
+
+
+def _hashed(given: _SplitPart) -> Iterator[_Hashed]:
+    first = given.first
+    for batch in given.part.batches([*_ID, *ADDRESS_COLUMNS]):
+        own = np.arange(first, first + batch.num_rows, dtype=np.uint64)
+        first += batch.num_rows
+        addresses = _keyed(hashes_of_addresses(address_columns(batch)), own)
+        known = batch.column("id").is_valid()
+        id_types, its_ids = (batch.column(name).filter(known) for name in _ID)
+        if id_types.null_count:
+            raise ProvenanceError(f"{given.name}: a document has an id without id_type; ingest it again")
+        ids = _keyed(hashes_of_ids(id_types, its_ids), own[known.to_numpy(zero_copy_only=False)])
+        yield _Hashed(ids, addresses, set(id_types.unique().to_pylist()))
 
 
 def _keyed(keys: np.ndarray, documents: np.ndarray) -> np.ndarray:

@@ -98,6 +98,10 @@ class DocumentNumbers:
             raise ProvenanceError(f"part {part_index:,} of {split} has {rows:,} rows, asked for row {row:,}")
         return int(self.first_rows[part]) + row
 
+    def number_before(self, split: str, part_index: int) -> int:
+        """Return how many documents are before a part, over all splits: the number of its first one, if it has any."""
+        return int(self.first_rows[self.first_parts[self._split(split)] + part_index])
+
     def part_of(self, document: int) -> int:
         """Return the number of the part that holds a document, over all splits.
 

@@ -10,8 +10,9 @@ fewer than 2**16 tokens each; else up to 20.1); windows take nothing. Where shar
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +27,15 @@ from everytoken.provenance.indexes.index_folder import FlatDescription, Made, re
 from everytoken.provenance.indexes.shard_layout import LayoutWriter
 from everytoken.provenance.indexes.token_positions import PositionsWriter
 from everytoken.seeds import numpy_generator
-from everytoken.shards import Built, Part, Shards, versioned
+from everytoken.shards import IN_THIS_PROCESS, Built, Part, RangeMap, Shards, versioned
 from everytoken.tokens.streams import RawShardStatistics, document_sizes, places
 
 _PLACED = np.dtype([("place", "<u8"), ("strand", "<u8"), ("document", "<u8"), ("size", "<u4")])
+_BYTES = 16  # a document is as much work as so many bytes of a stream, for `RangeMap.unless_small`
 _INVERSE = np.dtype([("document", "<u8"), ("place", "<u8")])
 
 
-@versioned("index_raw_shards", 1, unrecorded=["memory"])
+@versioned("index_raw_shards", 1, unrecorded=["memory"], in_ranges=True)
 def index_raw_shards(
     folder: Path,
     *,
@@ -45,11 +47,12 @@ def index_raw_shards(
     memory: int,
     cross_document_boundary: bool = True,
     n_shards: int | None = None,
+    ranges: RangeMap = IN_THIS_PROCESS,
 ) -> Built:
     """Write the index of raw shards.
 
     Args:
-        folder: where the files go; also holds temporary files, up to 44 bytes a document.
+        folder: where the files go; also holds temporary files, up to 60 bytes a document.
         lengths: the documents, by split: rows with ``source`` and ``token_length``.
         order: the splits in the order in which the shards were made of them.
         stream: the shards; their statistics say tokens, documents and shards.
@@ -57,7 +60,8 @@ def index_raw_shards(
         shard_size_tokens: with which they were made.
         cross_document_boundary: with which they were made.
         n_shards: with which they were made.
-        memory: bytes for sorting; about 50 bytes a document of one part come on top.
+        memory: bytes for sorting; about 50 bytes a document of one part come on top, in each worker.
+        ranges: where lengths are read and the shuffles of parts drawn.
 
     Raises:
         ProvenanceError: the documents are not those of the shards.
@@ -65,23 +69,24 @@ def index_raw_shards(
     """
     splits = {name: lengths[name] for name in order}
     numbers = numbers_of(splits)
-    totals, most = _totals(splits)
+    parts = [
+        _NumberedPart(dataset, part, numbers.number_before(split, index))
+        for dataset, (split, shards) in enumerate(splits.items())
+        for index, part in enumerate(shards)
+    ]
+    ranges = ranges.unless_small(len(numbers) * _BYTES)
+    totals, most = _totals(parts, ranges)
     strands = {strand: number for number, strand in enumerate(sorted(totals))}
     by_place, by_document = (ExternalSort(dtype, memory // 2, folder) for dtype in (_PLACED, _INVERSE))
     read = dict.fromkeys(totals, 0)
-    for dataset, (split, shards) in enumerate(splits.items()):
-        first = numbers.first_of(split)
-        for part in shards:
-            for source, rows, sizes in _in_order(part, numpy_generator(seed, dataset, part.index)):
-                strand = source, dataset
-                ends = read[strand] + np.cumsum(sizes)
-                records = np.empty(len(rows), _PLACED)
-                records["place"] = places(ends - sizes, totals[strand])
-                records["strand"], records["document"] = strands[strand], first + rows
-                records["size"] = sizes
-                by_place.add(records)
-                read[strand] = int(ends[-1])
-            first += part.rows
+    for strand, documents, sizes in ranges.pieces(_InOrder(seed), parts, folder):
+        ends = read[strand] + np.cumsum(sizes)
+        records = np.empty(len(documents), _PLACED)
+        records["place"] = places(ends - sizes, totals[strand])
+        records["strand"], records["document"] = strands[strand], documents
+        records["size"] = sizes
+        by_place.add(records)
+        read[strand] = int(ends[-1])
     kind = smallest_type(len(numbers))
     with ExitStack() as files:
         order_file, places_file = (
@@ -114,30 +119,55 @@ def index_raw_shards(
     return Built(write_description(folder, described, numbers))
 
 
-def _totals(splits: Mapping[str, Shards]) -> tuple[dict[tuple[str, int], int], int]:
-    """Return the tokens of each strand, by (source, dataset), and of the largest document."""
-    totals: dict[tuple[str, int], int] = {}
+@dataclass(frozen=True)
+class _NumberedPart:
+    """A part of a dataset, and the number of its first document over all datasets."""
+
+    dataset: int
+    part: Part
+    first: int
+
+    @property
+    def name(self) -> str:
+        return self.part.name
+
+
+_Strand = tuple[str, int]  # source, dataset
+
+
+def _totals(parts: Sequence[_NumberedPart], ranges: RangeMap) -> tuple[dict[_Strand, int], int]:
+    """Return the tokens of each strand and of the largest document."""
+    totals: dict[_Strand, int] = {}
     most = 0
-    for dataset, shards in enumerate(splits.values()):
-        for part in shards:
-            codes, names, sizes = _sources_and_sizes(part)
-            most = max(most, int(sizes.max(initial=0)))
-            sums = np.zeros(len(names), np.int64)
-            np.add.at(sums, codes, sizes)
-            for source, total in zip(names, sums.tolist(), strict=True):
-                totals[source, dataset] = totals.get((source, dataset), 0) + total
+    for of_part, largest in ranges(_totals_of, parts):
+        most = max(most, largest)
+        for strand, total in of_part.items():
+            totals[strand] = totals.get(strand, 0) + total
     return totals, most
 
 
-def _in_order(part: Part, generator: np.random.Generator) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Yield for each source of a part its rows in their order, and their tokens."""
-    codes, names, sizes = _sources_and_sizes(part)
-    position = destinations(generator.permutation(part.rows))
-    order = np.lexsort((position, codes))
-    ends = np.cumsum(np.bincount(codes, minlength=len(names))).tolist()
-    for source, start, end in zip(names, [0, *ends], ends, strict=False):
-        rows = order[start:end]
-        yield source, rows, sizes[rows]
+def _totals_of(given: _NumberedPart) -> tuple[dict[_Strand, int], int]:
+    codes, names, sizes = _sources_and_sizes(given.part)
+    sums = np.zeros(len(names), np.int64)
+    np.add.at(sums, codes, sizes)
+    strands = [(source, given.dataset) for source in names]
+    return dict(zip(strands, sums.tolist(), strict=True)), int(sizes.max(initial=0))
+
+
+@dataclass(frozen=True)
+class _InOrder:
+    """Yields for each strand of a part the numbers of its documents in their order, and their tokens."""
+
+    seed: int
+
+    def __call__(self, given: _NumberedPart) -> Iterator[tuple[_Strand, np.ndarray, np.ndarray]]:
+        codes, names, sizes = _sources_and_sizes(given.part)
+        generator = numpy_generator(self.seed, given.dataset, given.part.index)
+        order = np.lexsort((destinations(generator.permutation(given.part.rows)), codes))
+        ends = np.cumsum(np.bincount(codes, minlength=len(names))).tolist()
+        for source, start, end in zip(names, [0, *ends], ends, strict=False):
+            rows = order[start:end]
+            yield (source, given.dataset), given.first + rows, sizes[rows]
 
 
 def _sources_and_sizes(part: Part) -> tuple[np.ndarray, list[str], np.ndarray]:
