@@ -154,6 +154,19 @@ def test_it_leaves_result_files_columns_and_the_stream(job: SmallJob, tmp_path: 
     )
 
 
+def test_it_leaves_the_replies_of_versions_of_a_prompt(job: SmallJob, tmp_path: Path) -> None:
+    row, told = _chosen(job)
+    folder = job.data / "07_model_output/prompt_development/reflections/generations/eval/model__reflection_v1"
+    folder.mkdir(parents=True)
+    (folder / "locked.json").write_text("{}")
+    lines = [json.dumps({"id": str(number), "reply": f"of {number}"}) + "\n" for number in (row, row + 1)]
+    (folder / "replies.jsonl").write_text("".join(lines))
+    _, before = _exclude(job, told, tmp_path)
+    _, tried = forget_reflections(places_of(job), before)
+    assert (tried.run, tried.rows) == ("reflections (versions of its prompt)", 1)
+    assert (folder / "replies.jsonl").read_text() == lines[1]
+
+
 def test_forgetting_twice_changes_nothing_and_a_document_that_comes_back_is_asked_again(tmp_path: Path) -> None:
     job = make(tmp_path / "job", trained=False)
     root = write_run(job, 20)

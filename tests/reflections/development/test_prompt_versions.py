@@ -21,13 +21,16 @@ from everytoken.reflections.development import (
     Trial,
     development_of,
     figures_of,
+    forget_trials,
     improve_prompt,
     rank_versions,
     ranking_lines,
     sampled_rows,
     seed_prompt,
+    trials_folder,
     try_candidate,
     versions_page,
+    versions_page_path,
 )
 from everytoken.reflections.ranks import GenerationPlan
 from everytoken.seeds import python_random
@@ -331,6 +334,38 @@ def test_a_kill_loses_only_what_was_under_way(tmp_path: Path, built: Built, serv
     found = tried(plan, tmp_path / "run", "v1", "v2")
     assert [trial.judged for trial in found] == wanted
     assert questions(server) - before <= 4 * 30 + 3 * 8, "twice the concurrency was under way at each kill, at most"
+
+
+# ---- a take-down ----
+
+
+def test_what_was_said_of_a_row_that_is_taken_down_is_removed(
+    tmp_path: Path, built: Built, server: FaultServer
+) -> None:
+    prompts = write_prompts(tmp_path / "prompts", "plain")
+    plan, root = development_plan(built, server, prompts), trials_folder(tmp_path, "reflections")
+    (trial,) = tried(plan, root, "v1")
+    improved = improve_prompt(Candidate.open(plan, "v1", root))
+    page = versions_page_path(tmp_path, "reflections")
+    page.parent.mkdir()
+    page.write_text(versions_page("reflections", [trial]))
+    compared, shown = min(trial.items), min(improved.trial.items)
+    others = [row for row in range(40) if row not in trial.items and row not in improved.trial.items]
+    assert list(forget_trials(tmp_path, others)) == [] and page.exists()
+    assert list(forget_trials(tmp_path, [compared, *others])) == [("reflections", 1)] and not page.exists()
+    assert (root / "improvements" / trial.candidate.name / "replies.jsonl").exists(), "it did not see that row"
+    before = questions(server)
+    assert tried(plan, root, "v1")[0].judged == trial.judged and questions(server) == before + 2
+    assert list(forget_trials(tmp_path, [shown])) == [("reflections", 1)]
+    assert not (root / "improvements" / trial.candidate.name).exists()
+    left = [
+        json.loads(line)["id"]
+        for path in root.rglob("*.jsonl")
+        for line in path.read_text().splitlines()
+        if path.name in ("replies.jsonl", "failures.jsonl")
+    ]
+    assert str(shown) not in left and len(left) == 4 * 8 - 2
+    assert improved.path is not None and improved.path.exists(), "the prompt stays"
 
 
 # ---- the page ----

@@ -22,8 +22,6 @@ from everytoken.cli.reflections.run_project import (
 if TYPE_CHECKING:
     from everytoken.reflections.development import Candidate, Trial, VersionFigures
 
-_FOLDER = "07_model_output/prompt_development"
-_PAGES = "08_reporting"
 _RECORDED = "recorded.json"
 
 
@@ -110,6 +108,7 @@ def eval_command(name: str, env: str | None, params: dict[str, Any], versions: t
         sampled_rows,
         try_candidate,
         versions_page,
+        versions_page_path,
     )
     from everytoken.shards import write_text
 
@@ -118,7 +117,7 @@ def eval_command(name: str, env: str | None, params: dict[str, Any], versions: t
         given = development_of(candidates[0].plan)
         rows = sampled_rows(candidates[0].plan, candidates[0].builder, given.items, given.seed, EVAL)
         trials = [try_candidate(candidate, rows, EVAL) for candidate in candidates]
-        page = opened.data / _PAGES / f"{name}_prompts.html"
+        page = versions_page_path(opened.data, name)
         page.parent.mkdir(parents=True, exist_ok=True)
         write_text(page, versions_page(name, trials))
         recorded = [_record(opened, trial, figures_of(trial)) for trial in trials]
@@ -188,11 +187,11 @@ def _versions(opened: RunProject) -> list[str]:
 
 def _candidates(opened: RunProject, versions: Sequence[str]) -> list[Candidate]:
     from everytoken.reflections import find_generation_run
-    from everytoken.reflections.development import Candidate
+    from everytoken.reflections.development import Candidate, trials_folder
 
     _, folder = find_generation_run(opened.name)
     plan = opened.plan()
-    return [Candidate.open(plan, version, opened.data / _FOLDER / folder) for version in dict.fromkeys(versions)]
+    return [Candidate.open(plan, version, trials_folder(opened.data, folder)) for version in dict.fromkeys(versions)]
 
 
 def _figure_lines(found: VersionFigures) -> Iterator[str]:

@@ -10,6 +10,7 @@ import numpy as np
 from everytoken.provenance.lookup import Places
 from everytoken.provenance.takedown.exclusion_report import Before
 from everytoken.reflections import GENERATION_RUNS
+from everytoken.reflections.development import forget_trials
 from everytoken.reflections.ranks import RUN_CONFIG, ForgottenRows, follow_sidecar, forget_rows
 from everytoken.shards import Artifact
 from everytoken.tokens.streams import (
@@ -33,11 +34,22 @@ def reflection_folders(places: Places) -> list[Path]:
 
 
 def forget_reflections(places: Places, before: Before) -> list[ForgottenRows]:
-    """Remove what was generated about the documents from the result files of all runs; rows are windows."""
+    """Remove what was generated about the documents from the files of all runs and of their prompts; rows are windows.
+
+    Rows of documents that come back are asked again in a run; the trials of prompts draw them again.
+    """
     rows = _rows_of(before)
     folders = reflection_folders(places) if rows else []
     found = [forget_rows(folder, rows, come_back=before.facts["revoked"]) for folder in folders]
-    return [one for one in found if one.rows or one.ended]
+    tried = [one for data in _data_folders(places) for one in forget_trials(data, rows)]
+    return [one for one in found if one.rows or one.ended] + [
+        ForgottenRows(f"{run} (versions of its prompt)", count, ()) for run, count in tried
+    ]
+
+
+def _data_folders(places: Places) -> list[Path]:
+    """Return the folders of all data that runs have their replies in."""
+    return sorted({path.parents[2] for name, path in places.paths.items() if name.endswith("_replies")})
 
 
 def follow_take_down(places: Places, before: Before) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     )
     from everytoken.reflections.development.improving import EVAL, Improvement, improve_prompt
     from everytoken.reflections.development.page import ranking_lines, versions_page
+    from everytoken.reflections.development.places import forget_trials, trials_folder, versions_page_path
     from everytoken.reflections.development.samples import sampled_rows
     from everytoken.reflections.development.scores import DIMENSIONS, Judgement, parse_judgement
     from everytoken.reflections.development.seeding import seed_prompt

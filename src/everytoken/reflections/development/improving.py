@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from everytoken.reflections.development.candidates import Candidate, JudgedItem, Trial, try_candidate
+from everytoken.reflections.development.places import IMPROVEMENTS
 from everytoken.reflections.development.samples import sampled_rows
 from everytoken.reflections.development.scores import DIMENSIONS, Judgement
 from everytoken.reflections.errors import ReflectionError, RefusedReply
@@ -73,7 +74,7 @@ def improve_prompt(candidate: Candidate) -> Improvement:
         )
     rejected, accepted = shown_items(trial)
     asked = ask_items(
-        candidate.folder / "improvements" / candidate.name,
+        candidate.folder / IMPROVEMENTS / candidate.name,
         [Item(candidate.name, _messages(candidate, rejected, accepted))],
         candidate.judge,
         lambda item, reply: read_improved(reply, candidate),

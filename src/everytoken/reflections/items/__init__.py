@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         write_session,
     )
     from everytoken.reflections.items.attempts import AcceptedReply, Attempts, AttemptsFailed, FailedAttempt
+    from everytoken.reflections.items.forgetting import forget_items
     from everytoken.reflections.items.line_files import LineFile, parsed, records
     from everytoken.reflections.items.locked_values import LockedValues
 

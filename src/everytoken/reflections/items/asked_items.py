@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -44,8 +45,11 @@ from everytoken.seeds import integer_key
 from everytoken.shards import fsync_folder, value_digest
 
 _LOCKED = "locked.json"
-_REPLIES, _FAILURES, _SESSIONS = "replies.jsonl", "failures.jsonl", "sessions.jsonl"
+_SESSIONS = "sessions.jsonl"
 _SEED_BITS = 31  # servers take a signed 32-bit seed
+REPLIES_FILE, FAILURES_FILE = "replies.jsonl", "failures.jsonl"
+"""A line for each accepted reply, and for each attempt that failed, with the ``id`` of its item."""
+
 _REMEDY = "Restore the old values; or remove or rename the folder, and its replies are asked for again."
 
 
@@ -130,7 +134,7 @@ def ask_items(
     folder.mkdir(parents=True, exist_ok=True)
     values = LockedValues(folder / _LOCKED, _REMEDY)
     try:
-        with locked(folder / "lock", partial(_open_lock, folder / "lock"), wait=False):
+        with lock_of_items(folder, wait=False):
             values.start(_locked(name, generator, seed, locked_values), partial(_require_new, folder))
             todo = {one.id: one for one in _left(folder, wanted, max_attempts)}
             if todo:
@@ -165,7 +169,7 @@ class _Asking:
     async def ask(self, items: Sequence[Item]) -> None:
         made = _attempts_made(self.folder)
         sessions = self.folder / _SESSIONS
-        with LineFile(self.folder / _REPLIES) as replies, LineFile(self.folder / _FAILURES) as failures:
+        with LineFile(self.folder / REPLIES_FILE) as replies, LineFile(self.folder / FAILURES_FILE) as failures:
             writer = OutcomeWriter(replies, failures, "items", "id")
             async with open_generator(self.generator, server_log=self.folder / "server_log") as opened:
                 self.values.found("model", opened.facts["model"])
@@ -261,11 +265,11 @@ def _known_model(generator: GeneratorParameters) -> str | None:
 
 def _left(folder: Path, wanted: Mapping[str, Item], max_attempts: int) -> list[Item]:
     """Return the items that are to be asked, and check the questions of those that have a reply."""
-    replied = {line["id"]: line for line in records(folder / _REPLIES)}
+    replied = {line["id"]: line for line in records(folder / REPLIES_FILE)}
     for number, line in replied.items():
         if number in wanted and wanted[number].digest != line["question"]:
             raise ReflectionError(
-                f"{folder / _REPLIES}: the reply of {number!r} answers another question than the one that would be "
+                f"{folder / REPLIES_FILE}: the reply of {number!r} answers another question than the one that would be "
                 f"asked now. {_REMEDY}"
             )
     made, final = _attempts_made(folder), _final(folder)
@@ -277,8 +281,8 @@ def _left(folder: Path, wanted: Mapping[str, Item], max_attempts: int) -> list[I
 
 
 def _found(folder: Path, wanted: Mapping[str, Item]) -> AskedItems:
-    replies = {line["id"]: line["reply"] for line in records(folder / _REPLIES)}
-    failures = [line for line in records(folder / _FAILURES) if line["id"] in wanted]
+    replies = {line["id"]: line["reply"] for line in records(folder / REPLIES_FILE)}
+    failures = [line for line in records(folder / FAILURES_FILE) if line["id"] in wanted]
     last = {line["id"]: str(line["class"]) for line in failures}
     there = {one: replies[one] for one in wanted if one in replies}
     faults = Counter(line["fault"] for line in failures)
@@ -292,19 +296,29 @@ def _found(folder: Path, wanted: Mapping[str, Item]) -> AskedItems:
 
 def _attempts_made(folder: Path) -> Mapping[str, int]:
     """Return how many attempts of each item failed."""
-    return Counter(line["id"] for line in records(folder / _FAILURES))
+    return Counter(line["id"] for line in records(folder / FAILURES_FILE))
 
 
 def _final(folder: Path) -> set[str]:
-    return {line["id"] for line in records(folder / _FAILURES) if line["final"]}
+    return {line["id"] for line in records(folder / FAILURES_FILE) if line["final"]}
 
 
 def _require_new(folder: Path) -> None:
-    if (folder / _REPLIES).exists():
+    if (folder / REPLIES_FILE).exists():
         raise ReflectionError(
             f"{folder} has replies and no {_LOCKED}: nothing says what was asked. Restore it from a copy, or remove "
             "the folder"
         )
+
+
+def lock_of_items(folder: Path, *, wait: bool) -> AbstractContextManager[int]:
+    """Return the lock of a folder of replies, for a ``with``.
+
+    Raises:
+        BlockingIOError: another process has it, and ``wait`` is false.
+    """
+    path = folder / "lock"
+    return locked(path, partial(_open_lock, path), wait=wait)
 
 
 def _open_lock(path: Path) -> int:
