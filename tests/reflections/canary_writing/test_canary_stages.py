@@ -90,6 +90,18 @@ def test_a_plan_is_never_a_part_of_the_text() -> None:
         written_document("<scratchpad><content>planned</content></scratchpad>")
 
 
+def test_a_small_models_frame_takes_the_place_of_tags() -> None:
+    assert tagged_ideas('{"idea_1": "a", "idea_2": " b "}', 2) == ["a", "b"]
+    assert written_document('{"scratchpad": "p", "content": "a"}') == ("a", "p")
+    for reply in ('{"content": "a"}', '{"scratchpad": "p", "content": 1}'):
+        with pytest.raises(RefusedReply, match="no text between"):
+            written_document(reply)
+    with pytest.raises(BlankReply):
+        written_document('{"scratchpad": "p", "content": " "}')
+    with pytest.raises(RefusedReply, match="has no idea"):
+        tagged_ideas('{"idea_1": "a"}', 2)
+
+
 def test_a_text_that_repeats_an_earlier_one_is_named() -> None:
     words = " ".join(f"word{number}" for number in range(200))
     unique = UniqueTexts(NEAR)
