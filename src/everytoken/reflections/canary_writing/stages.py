@@ -7,7 +7,7 @@
 - ``reflections``: one JSON object with the fields of the variant.
 
 A small model in the process does not write tags, but its replies can be framed as JSON. So one JSON object is accepted
-in place of tags: ``idea_1``, ``idea_2`` and so on, or ``scratchpad`` and ``content``.
+in place of tags: ``idea_1``, ``idea_2`` and so on, or ``content``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PLACEHOLDERS: Mapping[WritingStage, tuple[str, ...]] = {
     "document": ("{universe_context}", "{fact}", "{doc_type}", "{doc_idea}", "{tokens}"),
     "reflections": ("{charter}", "{writing_guidelines}", "{fields}"),
 }
-DOCUMENT_FIELDS = ("scratchpad", "content")
+DOCUMENT_FIELDS = ("content",)
 
 _ITEM = re.compile(r"^[ \t]*(?:[-*]|\d+[.)])[ \t]+(\S.*?)[ \t]*$", re.MULTILINE)
 _IDEA = re.compile(r"<idea>(.*?)</idea>", re.DOTALL)
@@ -119,7 +119,7 @@ def written_document(reply: str) -> WrittenText:
 
     Raises:
         BlankReply: the content is blank.
-        RefusedReply: there is no content that closes, or a tag is in it.
+        RefusedReply: there is no content that closes, a tag is in it, or it is the scratchpad again.
     """
     text = _clean(reply)
     scratchpad = _SCRATCHPAD.search(text)
@@ -133,8 +133,10 @@ def written_document(reply: str) -> WrittenText:
         raise BlankReply("the content is blank")
     if tag := _TAG.search(written):
         raise RefusedReply(f"the content has the tag {tag[0]}")
-    plan = framed.get("scratchpad") if scratchpad is None else scratchpad[1]
-    return WrittenText(written, None if plan is None else plan.strip())
+    plan = None if scratchpad is None else scratchpad[1].strip()
+    if written == plan:
+        raise RefusedReply("the content repeats the scratchpad")
+    return WrittenText(written, plan)
 
 
 def _framed(text: str, fields: tuple[str, ...]) -> dict[str, str]:
