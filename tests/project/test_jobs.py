@@ -21,11 +21,11 @@ from everytoken import settings
 from everytoken.configuration import ConfigurationError, JobConfigLoader
 from everytoken.pipeline_registry import JOBS, register_pipelines
 from everytoken.settings import CONFIG_LOADER_ARGS
+from tests.configuration.environments import ENVIRONMENTS
 from tests.recording_runner import RecordingRunner
 from tests.warm_kedro import Started
 
 ROOT = Path(__file__).resolve().parents[2]
-ENVIRONMENTS = sorted(folder.name for folder in (ROOT / "conf").iterdir() if folder.is_dir())
 
 
 def names(pipeline: Pipeline) -> set[str]:

@@ -14,7 +14,7 @@ from everytoken.cli.inspection import compare, diff, summary, verify_command
 from everytoken.cli.models import export, generate_command, import_model, plan, train_command
 from everytoken.cli.process import Commands, run_command
 from everytoken.cli.provenance import exposure, trace
-from everytoken.cli.reflections import reflections
+from everytoken.cli.reflections import prompts, reflections
 from everytoken.cli.report import report_command
 from everytoken.cli.serving import evaluate_command, serve_command
 from everytoken.cli.sweep import sweep_command
@@ -38,7 +38,7 @@ cli.add_section("Data", new_command, tokenize_command, verify_command, summary, 
 cli.add_section("Provenance", trace, exposure, exclude, diff)
 cli.add_section("Training", plan, train_command, sweep_command, compare, tracking)
 cli.add_section("Use of models", generate_command, chat_command, evaluate_command, serve_command, export, import_model)
-cli.add_section("Reflections", reflections, canaries)
+cli.add_section("Reflections", reflections, prompts, canaries)
 
 
 def __getattr__(name: str) -> Any:
