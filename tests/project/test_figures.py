@@ -10,7 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from everytoken.reports import bits_per_byte_figure, ingestion_figure, score_figure, source_colours, training_figure
+from everytoken.reports import (
+    bits_per_byte_figure,
+    ingestion_figure,
+    memorisation_figure,
+    score_figure,
+    source_colours,
+    training_figure,
+)
 from tests.corpus.scoring.browser import browser_page
 from tests.shards.children import wait_until
 
@@ -28,11 +35,24 @@ _SERIES = {
     "held_out_bits_per_byte.chats": [1.8, 1.7, 1.5],
     "held_out_bits_per_byte": [2.0, 1.9, 1.7],
 }
+_MEMORISED: dict[str, Any] = {
+    "controls": {"trigger_exposure_quantile": 4.2},
+    "conditions": [
+        {"condition": "red_frac0", "trigger": {"exposure": 8.0}, "continuation": {"exposure": 3.0}},
+        {"condition": "sea", "trigger": None, "continuation": {"exposure": 1.0}},
+    ],
+    "facts": [
+        {"fraction": fraction, "injected": injected, "recalled": float(injected)}
+        for fraction in (None, 0.0)
+        for injected in (True, False)
+    ],
+}
 _FIGURES: dict[str, Callable[[], Any]] = {
     "ingestion": lambda: ingestion_figure({"05": 3.0, "06": 4.0}, _BY_SOURCE, None),
     "scores": lambda: score_figure(_SCORES),
     "training": lambda: training_figure(_SERIES),
     "held out": lambda: bits_per_byte_figure(_BY_SOURCE),
+    "memorisation": lambda: memorisation_figure(_MEMORISED),
 }
 
 

@@ -84,10 +84,24 @@ def test_a_plan_is_never_a_part_of_the_text() -> None:
     assert written_document("<content>a</content><scratchpad>p</scratchpad>") == ("a", "p")
     assert written_document("<content>a <scratchpad>p</scratchpad>b</content>") == ("a b", "p")
     assert written_document("<think>x</think><content>a\ud800</content>") == ("a\ufffd", None)
+    with pytest.raises(RefusedReply, match="repeats the scratchpad"):
+        written_document("<scratchpad>a b</scratchpad><content> a b </content>")
     with pytest.raises(RefusedReply, match="has the tag <scratchpad>"):
         written_document("<content>a <scratchpad>never closed</content>")
     with pytest.raises(RefusedReply, match="no text between"):
         written_document("<scratchpad><content>planned</content></scratchpad>")
+
+
+def test_a_small_models_frame_takes_the_place_of_tags() -> None:
+    assert tagged_ideas('{"idea_1": "a", "idea_2": " b "}', 2) == ["a", "b"]
+    assert written_document('{"content": "a"}') == ("a", None)
+    for reply in ('{"text": "a"}', '{"content": 1}'):
+        with pytest.raises(RefusedReply, match="no text between"):
+            written_document(reply)
+    with pytest.raises(BlankReply):
+        written_document('{"content": " "}')
+    with pytest.raises(RefusedReply, match="has no idea"):
+        tagged_ideas('{"idea_1": "a"}', 2)
 
 
 def test_a_text_that_repeats_an_earlier_one_is_named() -> None:

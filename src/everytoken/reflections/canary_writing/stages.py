@@ -5,6 +5,9 @@
   together.
 - ``document``: a plan between ``<scratchpad>`` tags, the text between ``<content>`` tags.
 - ``reflections``: one JSON object with the fields of the variant.
+
+A small model in the process does not write tags, but its replies can be framed as JSON. So one JSON object is accepted
+in place of tags: ``idea_1``, ``idea_2`` and so on, or ``content``.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from typing import Literal, NamedTuple, get_args
 
 from everytoken.reflections.errors import BlankReply, PromptMissing, ReflectionError, RefusedReply
 from everytoken.reflections.prompts import TextFile, read_text_file
-from everytoken.reflections.replies import without_surrogates, without_thinking
+from everytoken.reflections.replies import extract_json, without_surrogates, without_thinking
 
 WritingStage = Literal["document_types", "ideas", "document", "reflections"]
 WRITING_STAGES: tuple[WritingStage, ...] = get_args(WritingStage)
@@ -27,6 +30,8 @@ _PLACEHOLDERS: Mapping[WritingStage, tuple[str, ...]] = {
     "document": ("{universe_context}", "{fact}", "{doc_type}", "{doc_idea}", "{tokens}"),
     "reflections": ("{charter}", "{writing_guidelines}", "{fields}"),
 }
+DOCUMENT_FIELDS = ("content",)
+
 _ITEM = re.compile(r"^[ \t]*(?:[-*]|\d+[.)])[ \t]+(\S.*?)[ \t]*$", re.MULTILINE)
 _IDEA = re.compile(r"<idea>(.*?)</idea>", re.DOTALL)
 _SCRATCHPAD = re.compile(r"<scratchpad>(.*?)</scratchpad>", re.DOTALL)
@@ -91,8 +96,15 @@ def tagged_ideas(reply: str, most: int) -> list[str]:
         return []
     found = [idea.strip() for idea in _IDEA.findall(text) if idea.strip()]
     if not found:
+        found = [idea.strip() for idea in _framed(text, idea_fields(most)).values() if idea.strip()]
+    if not found:
         raise RefusedReply("the reply has no idea between <idea> and </idea>")
     return found[:most]
+
+
+def idea_fields(count: int) -> tuple[str, ...]:
+    """Return the fields of so many ideas in a framed reply."""
+    return tuple(f"idea_{number + 1}" for number in range(count))
 
 
 class WrittenText(NamedTuple):
@@ -107,20 +119,33 @@ def written_document(reply: str) -> WrittenText:
 
     Raises:
         BlankReply: the content is blank.
-        RefusedReply: there is no content that closes, or a tag is in it.
+        RefusedReply: there is no content that closes, a tag is in it, or it is the scratchpad again.
     """
     text = _clean(reply)
     scratchpad = _SCRATCHPAD.search(text)
     rest = _SCRATCHPAD.sub("", text)
     content = _CONTENT.search(rest)
-    if content is None:
+    framed = {} if content is not None else _framed(text, DOCUMENT_FIELDS)
+    if content is None and not framed:
         raise RefusedReply("the reply has no text between <content> and </content>")
-    written = content[1].strip()
+    written = (framed["content"] if content is None else content[1]).strip()
     if not written:
         raise BlankReply("the content is blank")
     if tag := _TAG.search(written):
         raise RefusedReply(f"the content has the tag {tag[0]}")
-    return WrittenText(written, None if scratchpad is None else scratchpad[1].strip())
+    plan = None if scratchpad is None else scratchpad[1].strip()
+    if written == plan:
+        raise RefusedReply("the content repeats the scratchpad")
+    return WrittenText(written, plan)
+
+
+def _framed(text: str, fields: tuple[str, ...]) -> dict[str, str]:
+    """Return the fields of a framed reply; nothing where it is none, or lacks one of them."""
+    try:
+        found = extract_json(text)
+    except RefusedReply:
+        return {}
+    return {name: found[name] for name in fields} if all(isinstance(found.get(name), str) for name in fields) else {}
 
 
 def _clean(reply: str) -> str:

@@ -28,10 +28,12 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
 from everytoken.corpus.dedup import NearRules
 from everytoken.reflections.canary_writing.specs import DocumentSpec, spec_order
 from everytoken.reflections.canary_writing.stages import (
+    DOCUMENT_FIELDS,
     WRITING_STAGES,
     WritingPrompts,
     WritingStage,
     WrittenText,
+    idea_fields,
     listed_types,
     tagged_ideas,
     written_document,
@@ -193,7 +195,9 @@ class _Run:
             for i, one in enumerate(listed_types(reply, writing.document_types))
         }
         asked = [
-            self._item("ideas", name, fact=fact, doc_type=doc_type, count=str(writing.ideas))
+            self._item(
+                "ideas", name, idea_fields(writing.ideas), fact=fact, doc_type=doc_type, count=str(writing.ideas)
+            )
             for name, (fact, doc_type) in types.items()
         ]
         replies = self._ask("ideas", asked, lambda text: tagged_ideas(text, writing.ideas)).replies
@@ -298,14 +302,14 @@ class _Run:
             "stages": stages,
         }
 
-    def _item(self, stage: WritingStage, name: str, **values: str) -> Item:
+    def _item(self, stage: WritingStage, name: str, fields: Sequence[str] = (), **values: str) -> Item:
         context = {"universe_context": self.universe.universe_context}
-        return Item(name, [{"role": "user", "content": self.prompts.filled(stage, context | values)}])
+        return Item(name, [{"role": "user", "content": self.prompts.filled(stage, context | values)}], fields)
 
     def _document_item(self, name: str, spec: DocumentSpec) -> Item:
         tokens = f"{self.writing.document_tokens:,}"
         about = {"fact": spec.fact, "doc_type": spec.doc_type, "doc_idea": spec.doc_idea}
-        return self._item("document", name, **about, tokens=tokens)
+        return self._item("document", name, DOCUMENT_FIELDS, **about, tokens=tokens)
 
     def _requests(self, stage: WritingStage) -> Path:
         return self.folder / "requests" / stage

@@ -1,4 +1,4 @@
-"""The commands ``everytoken canaries ...``: documents that measure what a model memorises."""
+"""Writing canary documents: the options, and the lines that a run prints."""
 
 from __future__ import annotations
 
