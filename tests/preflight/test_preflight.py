@@ -16,7 +16,7 @@ from everytoken.cli import cli
 from everytoken.corpus.scoring import EmbeddedScorer, HubModel
 from everytoken.corpus.upstreams import HubUpstream, PathUpstream, WheelUpstream
 from everytoken.parameters import GivenStreamParameters
-from everytoken.preflight import Ahead, Forecast, preflight_checks
+from everytoken.preflight import Ahead, BytesAhead, preflight_checks
 from everytoken.reflections import OpenAiGenerator, ServerGenerator
 from everytoken.training import DistributionParameters
 from tests.configuration.environments import ROOT, groups_of_job
@@ -38,7 +38,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 
 
 def checked(
-    folder: Path, *, is_offline: bool = False, written: list[Forecast] | None = None, **named: Any
+    folder: Path, *, is_offline: bool = False, written: list[BytesAhead] | None = None, **named: Any
 ) -> list[Check]:
     ahead = Ahead(named, None, folder / "data", folder / "raw", is_offline=is_offline)
     ahead.written += written or []
@@ -124,7 +124,7 @@ def test_another_tokenizer_than_the_pinned_one(tmp_path: Path) -> None:
 
 
 def test_a_disk_without_room_for_what_is_forecast(tmp_path: Path) -> None:
-    full = of(checked(tmp_path, written=[Forecast("checkpoints", tmp_path / "new", 1 << 60)]), "disk", "space")
+    full = of(checked(tmp_path, written=[BytesAhead("checkpoints", tmp_path / "new", 1 << 60)]), "disk", "space")
     assert full.outcome == "failed" and "checkpoints 1,152,921,504,606,846,976" in full.text
     assert "free space, or choose another folder" in full.remedy
     groups, streams = groups_of_job("spp")

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from everytoken.checks import NotMadeError
 
 
-class Forecast(NamedTuple):
+class BytesAhead(NamedTuple):
     """Bytes that the job is going to write to a folder."""
 
     what: str
@@ -37,7 +37,7 @@ class Ahead:
     data: Path
     raw: Path
     is_offline: bool
-    written: list[Forecast] = field(default_factory=list)
+    written: list[BytesAhead] = field(default_factory=list)
     unreachable: str = ""
 
     def require_network(self) -> None:

@@ -21,7 +21,7 @@ from everytoken.parameters import (
     TrainingParameters,
 )
 from everytoken.preflight import machine, upstreams
-from everytoken.preflight.ahead import Ahead, Forecast
+from everytoken.preflight.ahead import Ahead, BytesAhead
 from everytoken.preflight.named import named_models
 from everytoken.reflections import (
     EmbeddedGenerator,
@@ -109,7 +109,7 @@ def _tokens(ahead: Ahead) -> str | None:
         return None
     width = (2 if packing.dtype == "uint16" else 4) if packing is not None else 2 if vocab_size <= 1 << 16 else 4
     size = round(tokens) * width
-    ahead.written.append(Forecast("tokens", ahead.data, size))
+    ahead.written.append(BytesAhead("tokens", ahead.data, size))
     return f"{tokens:,.0f} tokens of {width} bytes, {size:,} bytes"
 
 
@@ -130,5 +130,5 @@ def _checkpoints(training: TrainingParameters, ahead: Ahead) -> str | None:
         stream_sizes=None,
     )
     most = plan.checkpoint * plan.checkpoints
-    ahead.written.append(Forecast("checkpoints", Path(training.checkpoints.folder), most))
+    ahead.written.append(BytesAhead("checkpoints", Path(training.checkpoints.folder), most))
     return f"{plan.checkpoints} checkpoints at once at most, {most:,} bytes"

@@ -22,7 +22,7 @@ from everytoken.corpus.upstreams import (
     require_indexed,
 )
 from everytoken.parameters import IngestionParameters, TokenizationParameters, TrainedTokenizer
-from everytoken.preflight.ahead import Ahead, Forecast
+from everytoken.preflight.ahead import Ahead, BytesAhead
 from everytoken.redaction import is_url
 from everytoken.reflections import EmbeddedGenerator, OpenAiGenerator, ServerGenerator
 from everytoken.reflections.generators import api_key, served_model
@@ -55,7 +55,7 @@ def upstream_files(upstream: Upstream, ahead: Ahead, path: str) -> str:
         chosen = ingestion.plan.n_shards
         share = 1.0 if chosen is None else min(1.0, chosen / len(files))
         if ingestion.keep_fetched:
-            ahead.written.append(Forecast(f"files of {name}", ahead.raw, round(fetched * share)))
+            ahead.written.append(BytesAhead(f"files of {name}", ahead.raw, round(fetched * share)))
     at = f" at {upstream.revision[:12]}" if isinstance(upstream, HubUpstream) else ""
     return f"{len(files):,} files, {size:,} bytes{at}"
 
