@@ -68,7 +68,7 @@ def _told(error: BaseException, cause: BaseException, code: int, place: str) -> 
 
 
 def _rights(place: Path | None) -> str:
-    found = _existing(place or Path.cwd())
+    found = existing(place or Path.cwd())
     state = found.stat()
     return (
         f"{found} has the mode {state.st_mode & 0o7777:04o} and the owner {state.st_uid}; this process is user "
@@ -93,11 +93,11 @@ def _what_is_free(place: Path | None) -> str:
     """Name the free bytes and files of the disk of a place; a write that fails does not name its file."""
     if place is None:
         return "The system does not name the file: df -h and df -i show which disk has no bytes or files left"
-    found = _existing(place)
+    found = existing(place)
     return f"{shutil.disk_usage(found).free:,} bytes and {os.statvfs(found).f_favail:,} files are free at {found}"
 
 
-def _existing(place: Path) -> Path:
+def existing(place: Path) -> Path:
     """Return the nearest folder or file that this user can look at."""
     for path in (place, *place.absolute().parents):
         try:

@@ -11,7 +11,7 @@ from everytoken.cli.chat import chat_command
 from everytoken.cli.documents import audit_scores, new_command, tokenize_command
 from everytoken.cli.exclusion import exclude
 from everytoken.cli.inspection import compare, diff, summary, verify_command
-from everytoken.cli.models import export, generate_command, import_model, plan, train_command
+from everytoken.cli.models import export, generate_command, import_model, plan, preflight, train_command
 from everytoken.cli.process import Commands, run_command
 from everytoken.cli.provenance import exposure, trace
 from everytoken.cli.reflections import prompts, reflections
@@ -36,7 +36,7 @@ def cli() -> None:
 
 cli.add_section("Data", new_command, tokenize_command, verify_command, summary, report_command, audit_scores)
 cli.add_section("Provenance", trace, exposure, exclude, diff)
-cli.add_section("Training", plan, train_command, sweep_command, compare, tracking)
+cli.add_section("Training", plan, preflight, train_command, sweep_command, compare, tracking)
 cli.add_section("Use of models", generate_command, chat_command, evaluate_command, serve_command, export, import_model)
 cli.add_section("Reflections", reflections, prompts, canaries)
 

@@ -1,4 +1,4 @@
-"""Commands for models: train, plan a training, exchange checkpoints with other programs."""
+"""Commands for models: train, look at a job before it begins, exchange checkpoints with other programs."""
 
 from __future__ import annotations
 
@@ -178,6 +178,42 @@ def plan(env: str | None, vocab_size: int | None, streams: str, params: dict[str
             stream_sizes=sizes or None,
         )
         click.echo("\n" + "\n".join(lines))
+
+
+_OUTCOMES = {"passed": "ok", "failed": "not ok", "not made": "not looked at"}
+
+
+@click.command()
+@click.option("--env", default=None, help="Kedro environment, as for `kedro run --env`.")
+@click.option("--offline", is_flag=True, help="Ask nothing outside this machine: what needs it is not looked at.")
+@click.option("--params", default="", callback=given_parameters, help="Parameters, as for `kedro run --params`.")
+def preflight(env: str | None, offline: bool, params: dict[str, Any]) -> None:
+    """Check what the configuration names before a job begins: files, commits, tokenizer, endpoint, packages, space.
+
+    Each check is a line: ok, not ok with what to do, or not looked at. No document is read and nothing is made. The
+    exit code is 1 when a check is not ok.
+
+    Example:
+      everytoken preflight --env spp
+    """
+    from kedro.framework.project import pipelines
+
+    from everytoken.configuration import groups_of, streams_of
+    from everytoken.preflight import Ahead, preflight_checks
+
+    with project(env, params) as (context, catalog):
+        job, places = pipelines["__default__"], context.config_loader["globals"]
+        ahead = Ahead(
+            groups_of(job, catalog), streams_of(job), Path(places["data"]), Path(places["raw"]), is_offline=offline
+        )
+        counted = dict.fromkeys(_OUTCOMES, 0)
+        for check in preflight_checks(ahead):
+            said = " ".join(check.text.removeprefix("not checked: ").splitlines())
+            click.echo(f"{_OUTCOMES[check.outcome]:<13}  {check.covers}  {check.name}: {said}")
+            counted[check.outcome] += 1
+    click.echo(", ".join(f"{number} {_OUTCOMES[outcome]}" for outcome, number in counted.items()))
+    if counted["failed"]:
+        raise click.exceptions.Exit(1)
 
 
 def _stream_sizes(streams: str) -> dict[str, int]:

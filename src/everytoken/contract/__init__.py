@@ -11,7 +11,11 @@ if TYPE_CHECKING:
         not_looked_up,
         require_consistent,
     )
-    from everytoken.contract.given_tokenizer import plan_given_tokenizer, require_given_tokenizer
+    from everytoken.contract.given_tokenizer import (
+        plan_given_tokenizer,
+        require_given_tokenizer,
+        try_given_tokenizer,
+    )
     from everytoken.contract.lines import contract_lines
     from everytoken.contract.shards_configuration import data_configuration
 

@@ -67,5 +67,14 @@ def require_given_tokenizer(parameters: TokenizationParameters, made: Artifact |
     if made is not None and made.ledger["fingerprint"] == recipe.fingerprint([]):
         return
     logger.info("tokenizer: looking at %s before anything is read", chosen.label)
+    try_given_tokenizer(chosen, parameters)
+
+
+def try_given_tokenizer(
+    chosen: GivenTokenizer | HubTokenizer | ArchiveTokenizer, parameters: TokenizationParameters
+) -> None:
+    """Make a tokenizer in a folder that is removed again; raises as `require_given_tokenizer`."""
+    recipe = plan_given_tokenizer(chosen, parameters).recipe
+    assert recipe is not None, "a planned artifact"
     with tempfile.TemporaryDirectory(prefix="everytoken-tokenizer-") as folder:
         recipe(Path(folder))

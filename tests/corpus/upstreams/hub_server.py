@@ -40,7 +40,7 @@ class Fault(NamedTuple):
 class Request(NamedTuple):
     """A request as the server saw it; ``sent`` are the bytes of the body that it gave."""
 
-    kind: str  # info, tree, resolve, storage
+    kind: str  # info, tree, resolve, storage, account
     path: str
     start: int
     sent: int
@@ -126,7 +126,9 @@ class _Handler(BaseHTTPRequestHandler):
         path = urllib.parse.unquote(url.path)
         asked = re.fullmatch(r"/api/(datasets|models)/(.+)/(revision|tree)/([^/]+)", path)
         file = re.fullmatch(r"/(?:(datasets)/)?([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path)
-        if path.startswith("/storage/"):
+        if path == "/api/whoami-v2":
+            self._answer("account", path, json.dumps({"name": "somebody"}).encode())
+        elif path.startswith("/storage/"):
             name, _, path = path.removeprefix("/storage/").partition("//")
             self._send_file("storage", self._files("datasets" if name == self.hub.dataset else "models", name), path)
         elif asked and (files := self._files(asked[1], asked[2])) is not None:

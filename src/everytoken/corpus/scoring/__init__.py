@@ -18,8 +18,14 @@ if TYPE_CHECKING:
         ClassificationStatistics,
         collect_classifications,
     )
-    from everytoken.corpus.scoring.embedded import EmbeddedScorer, embedded_classes, identify_model
-    from everytoken.corpus.scoring.model_files import ModelFolder, fetch_model, model_identity
+    from everytoken.corpus.scoring.embedded import (
+        EmbeddedScorer,
+        embedded_classes,
+        identify_model,
+        require_embedded,
+    )
+    from everytoken.corpus.scoring.loading import require_device
+    from everytoken.corpus.scoring.model_files import HubCode, HubModel, ModelFolder, fetch_model, model_identity
     from everytoken.corpus.scoring.one_score_per_id import ScorerCounts
     from everytoken.corpus.scoring.published import PublishedScorer, join_part, join_published, require_scores_known
     from everytoken.corpus.scoring.report import ALL_SOURCES, class_name, row_counts, score_table

@@ -149,7 +149,7 @@ def identify_model(folder: Path, *, version: str) -> Built:
     Raises:
         ScoringError: the package is not installed, or not in this version.
     """
-    _require_version(version)
+    require_embedded(version)
     weights = {
         Path(file).name: file_sha256(Path(str(file.locate())))
         for file in importlib.metadata.files(_PACKAGE) or ()
@@ -161,7 +161,7 @@ def identify_model(folder: Path, *, version: str) -> Built:
 @functools.cache
 def _embedded_model(version: str) -> Callable[[Sequence[str]], Offensive]:
     """Load the model once a process; importing the package does it. It gives the bits of the package's own function."""
-    _require_version(version)
+    require_embedded(version)
     from profanity_check.profanity_check import model, vectorizer
     from sklearn.feature_extraction.text import TfidfTransformer
 
@@ -180,7 +180,12 @@ def _embedded_model(version: str) -> Callable[[Sequence[str]], Offensive]:
     return rate
 
 
-def _require_version(version: str) -> None:
+def require_embedded(version: str) -> None:
+    """Check that the package of the model is installed.
+
+    Raises:
+        ScoringError: it is not, or not in this version.
+    """
     try:
         installed = importlib.metadata.version(_PACKAGE)
     except importlib.metadata.PackageNotFoundError:

@@ -87,9 +87,9 @@ def find_hub_files(name: str, upstream: HubUpstream, folder: Path) -> list[Upstr
             f"source {name!r}: upstream.revision of dataset {upstream.dataset} is {UNKNOWN_REVISION}: its commit is "
             f"not known here. {_FIND_COMMIT}."
         )
-    place = folder / "hub" / upstream.dataset.replace("/", "--") / upstream.revision
+    kept = listing_file(upstream, folder)
+    place = kept.with_name(upstream.revision)
     try:
-        kept = place.with_name(f"{upstream.revision}.listing.json")
         listing = pinned_listing("dataset", upstream.dataset, upstream.revision, kept)
     except FetchError as error:
         raise UpstreamError(f"source {name!r}: {error}") from None
@@ -120,6 +120,11 @@ def find_hub_files(name: str, upstream: HubUpstream, folder: Path) -> list[Upstr
             f"upstream.pattern (**/ reaches subfolders) or upstream.subset."
         )
     return [file(path) for path in chosen]
+
+
+def listing_file(upstream: HubUpstream, folder: Path) -> Path:
+    """Return where the list of a dataset's files is kept once the hub gave it; ``folder`` as in `find_hub_files`."""
+    return folder / "hub" / upstream.dataset.replace("/", "--") / f"{upstream.revision}.listing.json"
 
 
 def pinned_listing(kind: Literal["dataset", "model"], name: str, revision: str, kept: Path) -> dict[str, Listed]:

@@ -59,6 +59,43 @@ def endpoint() -> str:
     return os.environ.get("HF_ENDPOINT", constants.ENDPOINT).rstrip("/")
 
 
+def account_name() -> str | None:
+    """Ask the hub once which account ``HF_TOKEN`` belongs to; None: it is not set, or this mirror has no accounts.
+
+    Raises:
+        FetchError: the hub cannot be reached, or does not accept the token.
+    """
+    token = _token()
+    try:
+        answer = get_session().get(
+            f"{endpoint()}/api/whoami-v2",
+            headers=build_hf_headers(token=token, library_name="everytoken"),
+            timeout=_TIMEOUT,
+            follow_redirects=True,
+        )
+    except OfflineModeIsEnabled:
+        raise FetchError(
+            "HF_HUB_OFFLINE forbids to ask the hub",
+            "Unset HF_HUB_OFFLINE (or TRANSFORMERS_OFFLINE), or check with --offline.",
+        ) from None
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+        raise FetchError(
+            f"the connection to {endpoint()} failed ({type(error).__name__}: {error})",
+            "Check the network and HF_ENDPOINT, and run again.",
+        ) from None
+    if not token or answer.status_code == HTTPStatus.NOT_FOUND:
+        return None
+    if answer.status_code != HTTPStatus.OK:
+        raise FetchError(
+            f"HF_TOKEN is set, but the hub does not accept it ({answer.status_code})",
+            f"Make a token on {endpoint()}/settings/tokens, and export HF_TOKEN=...",
+        )
+    try:
+        return str(answer.json()["name"])
+    except (ValueError, LookupError, TypeError):
+        return None
+
+
 def commit_of(kind: RepositoryKind, name: str, revision: str) -> str | None:
     """Return the commit that the hub takes a revision of a repository for."""
 

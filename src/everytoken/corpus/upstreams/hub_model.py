@@ -32,6 +32,11 @@ class HubRepository(NamedTuple):
         """Names of the files at the commit."""
         return set(self._listing())
 
+    @property
+    def is_listed(self) -> bool:
+        """Whether the list of its files is kept here, so that the hub is not asked for it."""
+        return self._kept.is_file()
+
     def bring(self, name: str) -> Path:
         """Return where a file is, fetched and checked."""
         from everytoken.corpus.upstreams import hub_client  # the client takes its time to load
@@ -50,9 +55,12 @@ class HubRepository(NamedTuple):
         return self.fetched / "models" / self.repository.replace("/", "--") / self.revision
 
     def _listing(self) -> dict[str, Listed]:
-        kept = self._place.with_name(f"{self.revision}.listing.json")
         with self._storing("its list of files"):
-            return pinned_listing("model", self.repository, self.revision, kept)
+            return pinned_listing("model", self.repository, self.revision, self._kept)
+
+    @property
+    def _kept(self) -> Path:
+        return self._place.with_name(f"{self.revision}.listing.json")
 
     @contextmanager
     def _storing(self, what: str) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -63,16 +64,48 @@ def fetch_wheel(upstream: WheelUpstream, folder: Path) -> Path:
         return find_wheel(upstream, folder) or _fetch(upstream, folder)
 
 
+def require_indexed(upstream: WheelUpstream) -> None:
+    """Ask the package index whether it has the pinned wheel, without its bytes.
+
+    Raises:
+        UpstreamError: pip finds no such wheel (its output is in the message), or the index lists another SHA-256.
+    """
+    command = [*_pip("install"), "--dry-run", "--ignore-installed", "--quiet", "--report", "-", _requirement(upstream)]
+    finished = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    try:
+        (found,) = json.loads(finished.stdout)["install"]
+        digest = str(found["download_info"]["archive_info"]["hashes"]["sha256"])
+        name = str(found["download_info"]["url"]).rpartition("/")[2]
+    except (ValueError, LookupError, TypeError):
+        raise UpstreamError(
+            f"pip finds no wheel of {_requirement(upstream)} (exit code {finished.returncode}). Check the network and "
+            f"pip's index settings (pip config list). Output of pip:\n{redacted(finished.stderr.strip())}"
+        ) from None
+    _require_digest(upstream, name, digest)
+
+
+def _require_digest(upstream: WheelUpstream, name: str, found: str) -> None:
+    if found != upstream.sha256:
+        raise UpstreamError(
+            f"wheel {name} has another SHA-256 than the parameters pin. Expected {upstream.sha256}, "
+            f"found {found}. Check the index that pip uses; if the project published another file on purpose, "
+            f"review it and pin its SHA-256."
+        )
+
+
+def _requirement(upstream: WheelUpstream) -> str:
+    return f"{upstream.project}=={upstream.version}"
+
+
+def _pip(what: str) -> list[str]:
+    options = ["--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check"]
+    return [sys.executable, "-m", "pip", what, *options]
+
+
 def _fetch(upstream: WheelUpstream, folder: Path) -> Path:
     with tempfile.TemporaryDirectory(prefix=".fetching-", dir=folder) as temporary:
         downloaded = _download(upstream, Path(temporary))
-        found = file_sha256(downloaded)
-        if found != upstream.sha256:
-            raise UpstreamError(
-                f"wheel {downloaded.name} has another SHA-256 than the parameters pin. Expected {upstream.sha256}, "
-                f"found {found}. Check the index that pip uses; if the project published another file on purpose, "
-                f"review it and pin its SHA-256."
-            )
+        _require_digest(upstream, downloaded.name, file_sha256(downloaded))
         fsync_file(downloaded)
         wheel = folder / downloaded.name
         downloaded.replace(wheel)
@@ -81,9 +114,8 @@ def _fetch(upstream: WheelUpstream, folder: Path) -> Path:
 
 
 def _download(upstream: WheelUpstream, folder: Path) -> Path:
-    requirement = f"{upstream.project}=={upstream.version}"
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input"]
-    command += ["--disable-pip-version-check", "--dest", str(folder), requirement]
+    requirement = _requirement(upstream)
+    command = [*_pip("download"), "--dest", str(folder), requirement]
     finished = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     wheels = sorted(folder.glob("*.whl"))
     if finished.returncode != 0 or len(wheels) != 1:

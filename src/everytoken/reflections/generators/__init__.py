@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         RequestFailed,
     )
     from everytoken.reflections.generators.embedded import open_embedded
+    from everytoken.reflections.generators.endpoint import api_key, served_model
     from everytoken.reflections.generators.openai_client import Endpoint, open_endpoint
     from everytoken.reflections.generators.opening import first_pause, model_of_generator, open_generator
     from everytoken.reflections.generators.retries import pause_before_retry
