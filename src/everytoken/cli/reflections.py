@@ -24,12 +24,12 @@ _KEDRO_RUN = re.compile(r"kedro run(?! --env)")
 _RUN = click.option(
     "--run", "name", default="reflections", show_default=True, help="Name of the generation run, or an alias."
 )
-_ENV = click.option("--env", default=None, help="Kedro environment, as for `kedro run --env`.")
-_PARAMS = click.option(
+ENV_OPTION = click.option("--env", default=None, help="Kedro environment, as for `kedro run --env`.")
+PARAMS_OPTION = click.option(
     "--params", default="", callback=given_parameters, help="Parameters, as for `kedro run --params`."
 )
-_RANKS = click.option("--ranks", "ranks", default=None, help="Only these ranks: 7, 0-3, or 0-3,7.")
-_WAIT = click.option("--wait", is_flag=True, help="Wait until the ranks have ended; Ctrl-C cancels them.")
+RANKS_OPTION = click.option("--ranks", "ranks", default=None, help="Only these ranks: 7, 0-3, or 0-3,7.")
+WAIT_OPTION = click.option("--wait", is_flag=True, help="Wait until the ranks have ended; Ctrl-C cancels them.")
 
 
 @click.group("reflections", cls=ListedCommands)
@@ -121,8 +121,8 @@ def _with_options(message: str, name: str, env: str | None) -> str:
 
 @reflections.command("plan")
 @_RUN
-@_ENV
-@_PARAMS
+@ENV_OPTION
+@PARAMS_OPTION
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Measured documents per second of a rank.")
 @click.option(
     "--reply-tokens", type=click.IntRange(min=1), help="Measured tokens that a reply takes, thinking included."
@@ -195,10 +195,10 @@ def _forecast_lines(
 
 @reflections.command("submit")
 @_RUN
-@_ENV
-@_PARAMS
-@_RANKS
-@_WAIT
+@ENV_OPTION
+@PARAMS_OPTION
+@RANKS_OPTION
+@WAIT_OPTION
 def submit_command(name: str, env: str | None, params: dict[str, Any], ranks: str | None, wait: bool) -> None:
     """Start a process for each rank that is not complete; they run after this command has ended.
 
@@ -212,10 +212,10 @@ def submit_command(name: str, env: str | None, params: dict[str, Any], ranks: st
 
 @reflections.command("rerun")
 @_RUN
-@_ENV
-@_PARAMS
-@_RANKS
-@_WAIT
+@ENV_OPTION
+@PARAMS_OPTION
+@RANKS_OPTION
+@WAIT_OPTION
 def rerun_command(name: str, env: str | None, params: dict[str, Any], ranks: str | None, wait: bool) -> None:
     """Submit the ranks that are not complete, and those with failures; only what is missing is asked.
 
@@ -236,18 +236,18 @@ def _start(
     wait: bool,
 ) -> None:
     with _opened(name, env, params) as opened:
-        started = verb(opened.plan(), opened.root, at_once=opened.at_once, numbers=_numbers(ranks), wait=wait)
+        started = verb(opened.plan(), opened.root, at_once=opened.at_once, numbers=chosen_ranks(ranks), wait=wait)
         if not started:
             click.echo("nothing to do: all ranks are complete")
         elif wait:
-            click.echo("\n".join(_progress_lines(_progress(opened))))
+            click.echo("\n".join(progress_lines(_progress(opened))))
         else:
             click.echo(f"{len(started):,} ranks started in {opened.root}, {opened.at_once} at a time")
 
 
 @reflections.command("status")
 @_RUN
-@_ENV
+@ENV_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def status_command(name: str, env: str | None, as_json: bool) -> None:
     """Show how far the ranks of a run are.
@@ -257,7 +257,7 @@ def status_command(name: str, env: str | None, as_json: bool) -> None:
     """
     with _opened(name, env) as opened:
         found = _progress(opened)
-        click.echo(json.dumps(found.to_json(), indent=1) if as_json else "\n".join(_progress_lines(found)))
+        click.echo(json.dumps(found.to_json(), indent=1) if as_json else "\n".join(progress_lines(found)))
 
 
 def _progress(opened: _Project) -> RunProgress:
@@ -266,17 +266,24 @@ def _progress(opened: _Project) -> RunProgress:
     return progress_of(opened.root)
 
 
-def _progress_lines(found: RunProgress) -> Iterator[str]:
+def progress_lines(found: RunProgress) -> Iterator[str]:
+    """Yield what `status` prints of a run."""
+    from everytoken.reflections.sft import SFT_RUN
+
     told = found.to_json()
     yield f"{told['run']} in {told['folder']}"
     yield f"ranks        {_listed(told['states'])}"
     yield f"rows         {told['done']:,} of {told['rows']:,}: {_listed(told['statuses'])}"
     yield f"failed       {_listed(told['failed'])}"
-    tokens, asked = told["tokens"], max(1, told["statuses"].get("ok", 0) + told["statuses"].get("empty", 0))
-    yield (
-        f"tokens       {tokens['generated_tokens'] / asked:,.0f} generated and {tokens['stored_tokens'] / asked:,.0f} "
-        "stored a document (published: 4,400 and 101)"
-    )
+    tokens, asked = told["tokens"], max(1, sum(told["statuses"].get(name, 0) for name in ("ok", "empty", "skipped")))
+    generated, stored = tokens["generated_tokens"] / asked, tokens["stored_tokens"] / asked
+    is_sft = told["run"] == SFT_RUN.name
+    if is_sft:
+        yield f"tokens       {tokens['output_tokens'] / asked:,.0f} a prompt, as the generator counts them"
+    else:
+        yield (
+            f"tokens       {generated:,.0f} generated and {stored:,.0f} stored a document (published: 4,400 and 101)"
+        )
     if (requests := told["requests"]) is not None:
         yield (
             f"asked        {requests['questions']:,} questions by the last processes; replies refused: "
@@ -285,7 +292,8 @@ def _progress_lines(found: RunProgress) -> Iterator[str]:
     if (rate := told["documents_per_second"]) is not None:
         left = told["seconds_left"]
         until = "" if left is None else f"; {left / 3600:,.2f} hours left"
-        yield f"rate         {rate:.4g} documents/s of a rank, as plan --rate takes it{until}"
+        unit = "prompts/s of a rank" if is_sft else "documents/s of a rank, as plan --rate takes it"
+        yield f"rate         {rate:.4g} {unit}{until}"
     makers = {json.dumps(rank["generator"], sort_keys=True): rank["generator"] for rank in told["ranks"]}
     for maker in makers.values():
         if maker is not None:
@@ -301,8 +309,8 @@ def _listed(counts: dict[str, int]) -> str:
 
 @reflections.command("cancel")
 @_RUN
-@_ENV
-@_RANKS
+@ENV_OPTION
+@RANKS_OPTION
 def cancel_command(name: str, env: str | None, ranks: str | None) -> None:
     """End the processes of ranks; what they have written stays.
 
@@ -312,15 +320,15 @@ def cancel_command(name: str, env: str | None, ranks: str | None) -> None:
     from everytoken.reflections.ranks import cancel
 
     with _opened(name, env) as opened:
-        count = len(cancel(opened.root, _numbers(ranks)))
+        count = len(cancel(opened.root, chosen_ranks(ranks)))
         told = f"{count:,} ranks cancelled; everytoken reflections submit resumes them"
         click.echo(_with_options(told, name, env))
 
 
 @reflections.command("merge")
 @_RUN
-@_ENV
-@_PARAMS
+@ENV_OPTION
+@PARAMS_OPTION
 def merge_command(name: str, env: str | None, params: dict[str, Any]) -> None:
     """Turn the results of a run into a dataset of columns.
 
@@ -349,7 +357,7 @@ def merge_command(name: str, env: str | None, params: dict[str, Any]) -> None:
     show_default=True,
     help="Name of a generation run; repeat it for several.",
 )
-@_ENV
+@ENV_OPTION
 def export_command(sidecar: Path, names: tuple[str, ...], env: str | None) -> None:
     """Write the columns of runs into a sidecar in the published form.
 
@@ -371,7 +379,7 @@ def export_command(sidecar: Path, names: tuple[str, ...], env: str | None) -> No
         click.echo(f"{target}: {rows:,} rows with the columns of {', '.join(names)}")
 
 
-def _numbers(ranks: str | None) -> set[int] | None:
+def chosen_ranks(ranks: str | None) -> set[int] | None:
     """Return the ranks that ``0-3,7`` names."""
     if ranks is None:
         return None

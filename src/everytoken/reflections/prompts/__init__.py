@@ -6,9 +6,9 @@ from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
     from everytoken.reflections.prompts.builder import RequestBuilder
-    from everytoken.reflections.prompts.constitution import constitution_sections
-    from everytoken.reflections.prompts.files import read_prompt
-    from everytoken.reflections.prompts.requests import DocumentRequest, SidecarRow, Skipped
+    from everytoken.reflections.prompts.constitution import constitution_sections, require_sections
+    from everytoken.reflections.prompts.files import TextFile, filled, read_prompt, read_text_file, read_version
+    from everytoken.reflections.prompts.requests import AskedRow, DocumentRequest, SidecarRow, Skipped
     from everytoken.reflections.prompts.styles import draw_style, parse_styles
 
 __getattr__, __dir__ = exports(__name__, __file__)

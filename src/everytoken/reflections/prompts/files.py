@@ -12,7 +12,7 @@ from everytoken.reflections.errors import PromptMissing, ReflectionError
 from everytoken.reflections.parameters import PromptFiles
 from everytoken.reflections.registry import PromptKind
 
-CHARTER, GUIDELINES = "{charter}", "{writing_guidelines}"
+CHARTER, GUIDELINES, CANARIES = "{charter}", "{writing_guidelines}", "{canaries}"
 
 _SHARED = "shared"
 _PLACEHOLDERS: Mapping[PromptKind, tuple[str, ...]] = {
@@ -21,6 +21,7 @@ _PLACEHOLDERS: Mapping[PromptKind, tuple[str, ...]] = {
     "preflection": (CHARTER,),
     "summary": (),
     "rephrasing_safelm": (),
+    "sft": (CHARTER, CANARIES),
 }
 _OF_NO_MODEL = {"summary", "rephrasing_safelm"}
 
@@ -60,7 +61,11 @@ def read_prompt(files: PromptFiles, kind: PromptKind, alias: str) -> TextFile:
         PromptMissing: the model has no prompt of the kind, or not in the version that the parameters name.
         ReflectionError: the file cannot be used, or lacks a placeholder of its kind.
     """
-    folder, version = Path(files.folder), getattr(files.versions, kind)
+    return read_version(Path(files.folder), kind, getattr(files.versions, kind), alias)
+
+
+def read_version(folder: Path, kind: PromptKind, version: str, alias: str) -> TextFile:
+    """Return a version of the prompt of a kind for a model; see `read_prompt`."""
     own = _SHARED if kind in _OF_NO_MODEL else alias
     path = folder / own / f"{kind}_{version}.md"
     if not path.is_file():
@@ -71,9 +76,9 @@ def read_prompt(files: PromptFiles, kind: PromptKind, alias: str) -> TextFile:
     return found
 
 
-def filled(prompt: str, kind: PromptKind, charter: str, guidelines: str) -> str:
+def filled(prompt: str, kind: PromptKind, charter: str, guidelines: str = "", canaries: str = "") -> str:
     """Return a prompt with its placeholders replaced; nothing else in braces is touched, in what is put in neither."""
-    values = {CHARTER: charter, GUIDELINES: guidelines}
+    values = {CHARTER: charter, GUIDELINES: guidelines, CANARIES: canaries}
     wanted = "|".join(re.escape(name) for name in _PLACEHOLDERS[kind])
     return re.sub(wanted, lambda found: values[found[0]], prompt) if wanted else prompt
 
