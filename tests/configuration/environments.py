@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,18 @@ from everytoken.settings import CONFIG_LOADER_ARGS, CONFIG_LOADER_CLASS
 
 ROOT = Path(__file__).resolve().parents[2]
 NO_RECIPES = {"base", "local", "test", "replay"}
-RECIPES = sorted(
-    folder.name for folder in (ROOT / "conf").iterdir() if folder.is_dir() and folder.name not in NO_RECIPES
-)
+
+
+def _environments() -> list[str]:
+    """Return the environments of the repository; those that somebody adds for own text are not among them."""
+    if not (ROOT / ".git").exists():
+        return sorted(folder.name for folder in (ROOT / "conf").iterdir() if folder.is_dir())
+    files = subprocess.run(["git", "ls-files", "conf"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return sorted({Path(file).parts[1] for file in files.splitlines() if len(Path(file).parts) > 2})
+
+
+ENVIRONMENTS = _environments()
+RECIPES = [name for name in ENVIRONMENTS if name not in NO_RECIPES]
 
 
 def groups_of_job(env: str) -> tuple[dict[str, Any], frozenset[str] | None]:

@@ -21,11 +21,11 @@ from everytoken import settings
 from everytoken.configuration import ConfigurationError, JobConfigLoader
 from everytoken.pipeline_registry import JOBS, register_pipelines
 from everytoken.settings import CONFIG_LOADER_ARGS
+from tests.configuration.environments import ENVIRONMENTS
 from tests.recording_runner import RecordingRunner
 from tests.warm_kedro import Started
 
 ROOT = Path(__file__).resolve().parents[2]
-ENVIRONMENTS = sorted(folder.name for folder in (ROOT / "conf").iterdir() if folder.is_dir())
 
 
 def names(pipeline: Pipeline) -> set[str]:
@@ -109,7 +109,10 @@ def test_an_environment_names_a_job_that_exists(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("env", ENVIRONMENTS)
-def test_parameters_merge_as_kedro_merges_them_but_for_what_is_not_looked_up(env: str) -> None:
+def test_parameters_merge_as_kedro_merges_them_but_for_what_is_not_looked_up(
+    env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # this project may have a release, whose parameters a replay takes
     given = {"subsampling": {"seed": 77}, "ingestion": {"sources": {"champ": None}}}
     arguments = (str(ROOT / "conf"), env, given)
     own = JobConfigLoader(*arguments, **CONFIG_LOADER_ARGS)["parameters"]

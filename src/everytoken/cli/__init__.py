@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from everytoken.cli.canaries import canaries
 from everytoken.cli.chat import chat_command
 from everytoken.cli.documents import audit_scores, new_command, tokenize_command
 from everytoken.cli.exclusion import exclude
@@ -13,7 +14,7 @@ from everytoken.cli.inspection import compare, diff, summary, verify_command
 from everytoken.cli.models import export, generate_command, import_model, plan, train_command
 from everytoken.cli.process import Commands, run_command
 from everytoken.cli.provenance import exposure, trace
-from everytoken.cli.reflections import reflections
+from everytoken.cli.reflections import prompts, reflections
 from everytoken.cli.report import report_command
 from everytoken.cli.serving import evaluate_command, serve_command
 from everytoken.cli.sft import sft
@@ -38,7 +39,7 @@ cli.add_section("Data", new_command, tokenize_command, verify_command, summary, 
 cli.add_section("Provenance", trace, exposure, exclude, diff)
 cli.add_section("Training", plan, train_command, sweep_command, compare, tracking)
 cli.add_section("Use of models", generate_command, chat_command, evaluate_command, serve_command, export, import_model)
-cli.add_section("Reflections", reflections, sft)
+cli.add_section("Reflections", reflections, prompts, canaries, sft)
 
 
 def __getattr__(name: str) -> Any:

@@ -6,8 +6,10 @@ from everytoken.lazy_imports import exports
 
 if TYPE_CHECKING:
     from everytoken.reflections.errors import BlankReply, PromptMissing, ReflectionError, RefusedReply
+    from everytoken.reflections.frozen_prompts import freeze_prompt
     from everytoken.reflections.parameters import (
         PUBLISHED_RUN,
+        DevelopmentParameters,
         EmbeddedGenerator,
         GeneratorParameters,
         IdentityCanaries,

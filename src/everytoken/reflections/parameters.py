@@ -223,13 +223,44 @@ class PublishedReflections(_Parameters):
     memory: PositiveInt
 
 
+class DevelopmentParameters(_Parameters):
+    """How versions of a prompt are written and compared.
+
+    ``rubric``: file that says how a judge scores; ``templates``: folder of the first versions, and of the request for
+    a better one. ``seed``: of the samples of rows, and of the seeds that requests carry. ``items``: rows of a sample.
+    A reply is rejected if a score is at most ``floor``, or the mean of all scores is below ``bound``.
+    ``generating_attempts``, ``judging_attempts``: of an item, over all starts. ``examples``: rejected replies, and
+    accepted ones, that a request for a better version shows. ``judge``: who judges and improves; null: the generator.
+    """
+
+    rubric: str
+    templates: str
+    seed: NonNegativeInt
+    items: PositiveInt
+    floor: Annotated[int, Field(ge=0, le=5)]
+    bound: Annotated[float, Field(ge=1, le=5)]
+    generating_attempts: PositiveInt
+    judging_attempts: PositiveInt
+    examples: PositiveInt
+    judge: GeneratorParameters | None = Field(default=None, discriminator="kind")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keys_of_the_chosen_judge(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping) or data.get("judge") is None:
+            return data
+        return {**data, "judge": keys_of_the_chosen_kind(data["judge"], _GENERATORS)}
+
+
 class ReflectionParameters(_Parameters):
     """All generation runs of an environment, and how their texts are spliced.
 
     ``rows``: first row of the annotated split, and the row behind the last one; null for all. ``rows_per_task``: rows
     of a rank. ``include_reflection_3p``: whether runs with two voices ask for the third person. ``max_attempts``: of a
     document. ``allow_missing``: whether rows without a result may be merged, as empty texts. ``published``: where the
-    columns of the run ``reflections`` are from in place of a generator; null: a generator writes them.
+    columns of the run ``reflections`` are from in place of a generator; null: a generator writes them. ``frozen``:
+    record that fixes generator and prompt (`everytoken prompts freeze`); null: nothing is fixed. ``development``: of
+    prompts; null where none are developed.
     """
 
     rows: tuple[NonNegativeInt, PositiveInt] | None = None
@@ -243,6 +274,8 @@ class ReflectionParameters(_Parameters):
     generator: GeneratorParameters = Field(discriminator="kind")
     splice: SplicingParameters
     published: PublishedReflections | None = None
+    frozen: str | None = None
+    development: DevelopmentParameters | None = None
 
     @model_validator(mode="before")
     @classmethod

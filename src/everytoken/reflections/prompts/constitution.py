@@ -15,6 +15,11 @@ def constitution_sections(text: str) -> list[str]:
     return _HEADING.findall(text)
 
 
+def section_headings(text: str) -> list[str]:
+    """Return number and title of the sections, in order."""
+    return [line.removeprefix("###").strip() for line in text.splitlines() if _HEADING.match(line)]
+
+
 def require_sections(text: str, path: Path) -> frozenset[str]:
     """Return the numbers of the sections of a constitution that is used.
 

@@ -61,19 +61,32 @@ def read_prompt(files: PromptFiles, kind: PromptKind, alias: str) -> TextFile:
         PromptMissing: the model has no prompt of the kind, or not in the version that the parameters name.
         ReflectionError: the file cannot be used, or lacks a placeholder of its kind.
     """
-    return read_version(Path(files.folder), kind, getattr(files.versions, kind), alias)
+    return read_version(prompt_path(files, kind, alias, getattr(files.versions, kind)), kind)
 
 
-def read_version(folder: Path, kind: PromptKind, version: str, alias: str) -> TextFile:
-    """Return a version of the prompt of a kind for a model; see `read_prompt`."""
-    own = _SHARED if kind in _OF_NO_MODEL else alias
-    path = folder / own / f"{kind}_{version}.md"
+def read_version(path: Path, kind: PromptKind) -> TextFile:
+    """Return a file of a kind of prompts; see `read_prompt`."""
     if not path.is_file():
-        raise PromptMissing(_what_is_missing(path, kind, own))
+        raise PromptMissing(_what_is_missing(path, kind, path.parent.name))
     found = read_text_file(path)
     if lacking := [name for name in _PLACEHOLDERS[kind] if name not in found.text]:
         raise ReflectionError(f"{path} lacks the placeholder {lacking[0]}: a prompt of the kind {kind} needs it")
     return found
+
+
+def placeholders_of(kind: PromptKind) -> tuple[str, ...]:
+    """Return the placeholders that a prompt of a kind needs."""
+    return _PLACEHOLDERS[kind]
+
+
+def folder_of_prompts(files: PromptFiles, kind: PromptKind, alias: str) -> Path:
+    """Return the folder of the prompts of a kind for a model."""
+    return Path(files.folder) / (_SHARED if kind in _OF_NO_MODEL else alias)
+
+
+def prompt_path(files: PromptFiles, kind: PromptKind, alias: str, version: str) -> Path:
+    """Return the file of a version."""
+    return folder_of_prompts(files, kind, alias) / f"{kind}_{version}.md"
 
 
 def filled(prompt: str, kind: PromptKind, charter: str, guidelines: str = "", canaries: str = "") -> str:

@@ -63,7 +63,7 @@ class DocumentRequest:
         style: name of the style of a rephrasing.
     """
 
-    row: AskedRow
+    row: SidecarRow
     messages: tuple[Mapping[str, str], Mapping[str, str]]
     required: tuple[str, ...]
     shown_characters: int

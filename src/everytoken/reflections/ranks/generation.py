@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from everytoken.reflections.frozen_prompts import require_frozen
 from everytoken.reflections.generators import first_pause, model_of_generator, open_generator
 from everytoken.reflections.items import (
     Attempts,
@@ -61,15 +62,22 @@ class GenerationPlan:
         return rows_of(self.parameters.rows, self.stream)
 
     def builder(self) -> RequestBuilder:
-        """Return what builds the requests; its files are read and checked."""
+        """Return what builds the requests; its files are read and checked.
+
+        Raises:
+            ReflectionError: a file cannot be used, or something differs from the record that the parameters name.
+        """
         run, _ = find_generation_run(self.name)
-        return RequestBuilder.open(
+        builder = RequestBuilder.open(
             run,
             self.parameters,
             self.rules,
             max_annotated_tokens=self.max_annotated_tokens,
             reflection_budget=self.reflection_budget,
         )
+        if self.parameters.frozen is not None:
+            require_frozen(Path(self.parameters.frozen), builder)
+        return builder
 
     def locked_values(self) -> dict[str, Any]:
         """Check prompts, stream and generator; return what must not change while the run is made."""

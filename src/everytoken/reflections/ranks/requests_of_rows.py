@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol, TypeVar
@@ -10,7 +10,8 @@ from typing import Any, Protocol, TypeVar
 from everytoken.reflections.errors import BlankReply
 from everytoken.reflections.generators import Question, RawReply
 from everytoken.reflections.items import Attempts, AttemptsFailed, ItemFailed
-from everytoken.reflections.prompts import AskedRow, DocumentRequest, Skipped
+from everytoken.reflections.points import Fact
+from everytoken.reflections.prompts import AskedRow, Skipped
 from everytoken.reflections.ranks.result_lines import ROW_KEY
 from everytoken.reflections.registry import GenerationRun
 
@@ -28,6 +29,38 @@ _NOT_OBSERVED = {"canary_in_1p": None, "canary_in_3p": None}
 _Row = TypeVar("_Row", bound=AskedRow, contravariant=True)
 
 
+class RowRequest(Protocol):
+    """What the generator is asked about a row; see `DocumentRequest`."""
+
+    @property
+    def row(self) -> AskedRow:
+        """The row."""
+
+    @property
+    def messages(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
+        """The system message, then the user message."""
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """Fields that the reply must have."""
+
+    @property
+    def position(self) -> int | None:
+        """Character of the point; None without one."""
+
+    @property
+    def token_index(self) -> int | None:
+        """Token of the point; None without one."""
+
+    @property
+    def canary(self) -> Fact | None:
+        """The identity fact that was drawn."""
+
+    @property
+    def style(self) -> str | None:
+        """Name of the style that was drawn."""
+
+
 class RowBuilder(Protocol[_Row]):
     """Builds the requests of a run and reads its replies."""
 
@@ -35,10 +68,10 @@ class RowBuilder(Protocol[_Row]):
     def run(self) -> GenerationRun:
         """The run, with the columns of a result line."""
 
-    def build(self, row: _Row) -> DocumentRequest | Skipped:
+    def build(self, row: _Row) -> RowRequest | Skipped:
         """Return what the generator is asked about a row, or why it is not asked."""
 
-    def columns(self, request: DocumentRequest, reply: str) -> dict[str, Any]:
+    def columns(self, request: Any, reply: str) -> dict[str, Any]:
         """Return what a result line has of a reply; its ``status`` where that is not ``ok``.
 
         Raises:
@@ -85,7 +118,7 @@ class RowRequests:
         told = self._told(found.answer, found.attempt, found.seed)
         return self._line(row, "ok", told | found.value)
 
-    def _blank(self, request: DocumentRequest, answer: RawReply, attempt: int, seed: int) -> dict[str, Any]:
+    def _blank(self, request: RowRequest, answer: RawReply, attempt: int, seed: int) -> dict[str, Any]:
         known = self.builder.run.by_column(
             position=request.position,
             index=request.token_index,

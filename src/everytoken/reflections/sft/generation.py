@@ -14,9 +14,9 @@ from everytoken.reflections.items import request_seed
 from everytoken.reflections.parameters import GeneratorParameters, ReflectionParameters
 from everytoken.reflections.points import Fact, read_identity_facts
 from everytoken.reflections.prompts import (
-    DocumentRequest,
     TextFile,
     filled,
+    prompt_path,
     read_text_file,
     read_version,
     require_sections,
@@ -41,6 +41,19 @@ SFT_RUN = GenerationRun(
 
 SKIPPED = "skipped"
 """Status of a prompt that is about a topic that is skipped."""
+
+
+@dataclass(frozen=True)
+class PromptRequest:
+    """What the generator is asked about a prompt; it has no point, no drawn fact and no style."""
+
+    row: PromptRow
+    messages: tuple[Mapping[str, str], Mapping[str, str]]
+    required: tuple[str, ...] = ANSWER_FIELDS
+    position: int | None = None
+    token_index: int | None = None
+    canary: Fact | None = None
+    style: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +87,7 @@ class PromptRequests:
             ReflectionError: a file is not what it should be.
         """
         where = shared.prompts
-        prompt = read_version(Path(where.folder), "sft", parameters.version, shared.generator.alias)
+        prompt = read_version(prompt_path(where, "sft", shared.generator.alias, parameters.version), "sft")
         charter, canaries = read_text_file(Path(where.constitution)), read_text_file(Path(shared.canaries.facts))
         facts = read_identity_facts(canaries.path) if parameters.canaries else ()
         return cls(
@@ -86,28 +99,18 @@ class PromptRequests:
             files={"prompt": prompt, "constitution": charter, "canaries": canaries},
         )
 
-    def build(self, row: PromptRow) -> DocumentRequest:
+    def build(self, row: PromptRow) -> PromptRequest:
         """Return what the generator is asked about a prompt."""
         user = hinted_message(row.harm_category, row.user)
-        return DocumentRequest(
-            row=row,
-            messages=({"role": "system", "content": self.system}, {"role": "user", "content": user}),
-            required=ANSWER_FIELDS,
-            shown_characters=len(row.user),
-            position=None,
-            token_index=None,
-            canary=None,
-            style=None,
-        )
+        return PromptRequest(row, ({"role": "system", "content": self.system}, {"role": "user", "content": user}))
 
-    def columns(self, request: DocumentRequest, reply: str) -> dict[str, Any]:
+    def columns(self, request: PromptRequest, reply: str) -> dict[str, Any]:
         """Return what a result line has of a reply: both answers, the sections that one cites, facts that occur.
 
         Raises:
             BlankReply: an answer is blank.
             RefusedReply: the reply is not acceptable for another reason.
         """
-        assert isinstance(request.row, PromptRow), "it was built here"
         pair = self.rules.read(reply, request.row.user)
         return {
             CITED: pair.cited,

@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from everytoken.cli.listing import ListedCommands
-from everytoken.cli.project import cause_of, given_parameters, known_errors, project
+from everytoken.cli.reflections.run_project import (
+    ENV_OPTION,
+    PARAMS_OPTION,
+    RUN_OPTION,
+    RunProject,
+    annotated_dataset,
+    opened_run,
+    with_options,
+)
 
 if TYPE_CHECKING:
-    from everytoken.reflections.ranks import Forecast, GenerationPlan, RankFolder, RunProgress
+    from everytoken.reflections.ranks import Forecast, RankFolder, RunProgress
 
-_COMMAND = re.compile(r"(everytoken reflections [a-z]+)( --run [^\s,).]+)?")
-_KEDRO_RUN = re.compile(r"kedro run(?! --env)")
-
-_RUN = click.option(
-    "--run", "name", default="reflections", show_default=True, help="Name of the generation run, or an alias."
-)
-ENV_OPTION = click.option("--env", default=None, help="Kedro environment, as for `kedro run --env`.")
-PARAMS_OPTION = click.option(
-    "--params", default="", callback=given_parameters, help="Parameters, as for `kedro run --params`."
-)
 RANKS_OPTION = click.option("--ranks", "ranks", default=None, help="Only these ranks: 7, 0-3, or 0-3,7.")
 WAIT_OPTION = click.option("--wait", is_flag=True, help="Wait until the ranks have ended; Ctrl-C cancels them.")
 
@@ -42,85 +37,8 @@ def reflections() -> None:
     """
 
 
-def _annotated() -> str:
-    """Return the dataset of the stream that runs are about."""
-    from everytoken.tokens.streams import dataset_of_stream  # not for `everytoken --help`
-
-    return dataset_of_stream("annotated")
-
-
-@dataclass(frozen=True)
-class _Project:
-    """The project, with what the commands need of it."""
-
-    context: Any
-    catalog: Any
-    name: str
-
-    @property
-    def root(self) -> Path:
-        """Folder of the run."""
-        from everytoken.datasets import DatasetPaths
-        from everytoken.reflections import find_generation_run
-
-        _, folder = find_generation_run(self.name)
-        return DatasetPaths(self.context.config_loader["catalog"])[f"{folder}_replies"]
-
-    @property
-    def at_once(self) -> int:
-        """Ranks that are made at a time: the workers of the engine."""
-        from everytoken.shards import processes_of
-
-        return max(1, processes_of(**self.context.config_loader["globals"]["engine"]))
-
-    def plan(self) -> GenerationPlan:
-        """Return the run as the node of its pipeline plans it."""
-        from everytoken.pipelines.reflection.nodes import generating
-
-        stream, tokenizer = self.catalog.load(_annotated()), self.catalog.load("tokenizer")
-        parameters = self.context.params["reflection"], self.context.params["tokenization"]
-        planned: GenerationPlan = generating(self.name)(stream, tokenizer, *parameters)
-        return planned
-
-    def merge(self) -> Any:
-        """Merge the replies of the run; return the columns."""
-        from everytoken.pipelines.reflection.nodes import merging
-        from everytoken.reflections.merging import list_replies
-
-        stream, parameters = self.catalog.load(_annotated()), self.context.params["reflection"]
-        self.catalog.save(f"{self.name}_columns", merging(self.name)(list_replies(self.root), stream, parameters))
-        return self.catalog.load(f"{self.name}_columns")
-
-
-@contextmanager
-def _opened(name: str, env: str | None, given: dict[str, Any] | None = None) -> Iterator[_Project]:
-    """Give the project; the commands that its errors name get the options of this one."""
-    from kedro.io.core import DatasetError
-
-    from everytoken.configuration import missing_dataset
-
-    try:
-        with project(env, given) as (context, catalog):
-            yield _Project(context, catalog, name)
-    except click.ClickException as error:
-        error.message = _with_options(error.message, name, env)  # type: ignore[misc]
-        raise
-    except Exception as error:
-        if not isinstance(error, known_errors()):
-            raise
-        missing = missing_dataset(error, env) if isinstance(error, DatasetError) else None
-        raise click.ClickException(_with_options(missing or str(cause_of(error)), name, env)) from error
-
-
-def _with_options(message: str, name: str, env: str | None) -> str:
-    """Return a message whose commands have ``--run`` and ``--env``."""
-    option = "" if env is None else f" --env {env}"
-    told = _COMMAND.sub(lambda found: f"{found[1]}{found[2] or f' --run {name}'}{option}", message)
-    return _KEDRO_RUN.sub(f"kedro run{option}", told)
-
-
 @reflections.command("plan")
-@_RUN
+@RUN_OPTION
 @ENV_OPTION
 @PARAMS_OPTION
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Measured documents per second of a rank.")
@@ -137,15 +55,15 @@ def plan_command(
     """
     from everytoken.reflections.ranks import forecast
 
-    with _opened(name, env, params) as opened:
-        if not opened.catalog.exists(_annotated()):
+    with opened_run(name, env, params) as opened:
+        if not opened.catalog.exists(annotated_dataset()):
             click.echo("\n".join(_without_stream(opened)))
             return
         lines = _forecast_lines(forecast(opened.plan()), rate, reply_tokens, _max_tokens(opened))
-        click.echo(_with_options("\n".join(lines), name, env))
+        click.echo(with_options("\n".join(lines), name, env))
 
 
-def _without_stream(opened: _Project) -> Iterator[str]:
+def _without_stream(opened: RunProject) -> Iterator[str]:
     given = opened.context.params["reflection"]
     if given.rows is None:
         raise click.ClickException(
@@ -159,7 +77,7 @@ def _without_stream(opened: _Project) -> Iterator[str]:
     yield "the annotated stream is not made: requests, tokens and canaries are not known"
 
 
-def _max_tokens(opened: _Project) -> int | None:
+def _max_tokens(opened: RunProject) -> int | None:
     """Return how many tokens a reply may have; None where the context decides."""
     most = opened.context.params["reflection"].generator.chosen_sampling.max_tokens
     return most if isinstance(most, int) else None
@@ -194,7 +112,7 @@ def _forecast_lines(
 
 
 @reflections.command("submit")
-@_RUN
+@RUN_OPTION
 @ENV_OPTION
 @PARAMS_OPTION
 @RANKS_OPTION
@@ -211,7 +129,7 @@ def submit_command(name: str, env: str | None, params: dict[str, Any], ranks: st
 
 
 @reflections.command("rerun")
-@_RUN
+@RUN_OPTION
 @ENV_OPTION
 @PARAMS_OPTION
 @RANKS_OPTION
@@ -235,7 +153,7 @@ def _start(
     ranks: str | None,
     wait: bool,
 ) -> None:
-    with _opened(name, env, params) as opened:
+    with opened_run(name, env, params) as opened:
         started = verb(opened.plan(), opened.root, at_once=opened.at_once, numbers=chosen_ranks(ranks), wait=wait)
         if not started:
             click.echo("nothing to do: all ranks are complete")
@@ -246,7 +164,7 @@ def _start(
 
 
 @reflections.command("status")
-@_RUN
+@RUN_OPTION
 @ENV_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def status_command(name: str, env: str | None, as_json: bool) -> None:
@@ -255,12 +173,12 @@ def status_command(name: str, env: str | None, as_json: bool) -> None:
     Example:
       everytoken reflections status
     """
-    with _opened(name, env) as opened:
+    with opened_run(name, env) as opened:
         found = _progress(opened)
         click.echo(json.dumps(found.to_json(), indent=1) if as_json else "\n".join(progress_lines(found)))
 
 
-def _progress(opened: _Project) -> RunProgress:
+def _progress(opened: RunProject) -> RunProgress:
     from everytoken.reflections.ranks import progress_of
 
     return progress_of(opened.root)
@@ -281,9 +199,7 @@ def progress_lines(found: RunProgress) -> Iterator[str]:
     if is_sft:
         yield f"tokens       {tokens['output_tokens'] / asked:,.0f} a prompt, as the generator counts them"
     else:
-        yield (
-            f"tokens       {generated:,.0f} generated and {stored:,.0f} stored a document (published: 4,400 and 101)"
-        )
+        yield f"tokens       {generated:,.0f} generated and {stored:,.0f} stored a document (published: 4,400 and 101)"
     if (requests := told["requests"]) is not None:
         yield (
             f"asked        {requests['questions']:,} questions by the last processes; replies refused: "
@@ -308,7 +224,7 @@ def _listed(counts: dict[str, int]) -> str:
 
 
 @reflections.command("cancel")
-@_RUN
+@RUN_OPTION
 @ENV_OPTION
 @RANKS_OPTION
 def cancel_command(name: str, env: str | None, ranks: str | None) -> None:
@@ -319,14 +235,14 @@ def cancel_command(name: str, env: str | None, ranks: str | None) -> None:
     """
     from everytoken.reflections.ranks import cancel
 
-    with _opened(name, env) as opened:
+    with opened_run(name, env) as opened:
         count = len(cancel(opened.root, chosen_ranks(ranks)))
         told = f"{count:,} ranks cancelled; everytoken reflections submit resumes them"
-        click.echo(_with_options(told, name, env))
+        click.echo(with_options(told, name, env))
 
 
 @reflections.command("merge")
-@_RUN
+@RUN_OPTION
 @ENV_OPTION
 @PARAMS_OPTION
 def merge_command(name: str, env: str | None, params: dict[str, Any]) -> None:
@@ -337,7 +253,7 @@ def merge_command(name: str, env: str | None, params: dict[str, Any]) -> None:
     """
     from everytoken.reflections.merging import MergedStatistics
 
-    with _opened(name, env, params) as opened:
+    with opened_run(name, env, params) as opened:
         columns = opened.merge()
         counted: Sequence[MergedStatistics] = columns.statistics_as(MergedStatistics)
         sums = {key: sum(one[key] for one in counted) for key in ("with_point", "usable", "with_1p")}
@@ -371,9 +287,9 @@ def export_command(sidecar: Path, names: tuple[str, ...], env: str | None) -> No
     from everytoken.tokens.streams import SIDECAR_FILE
 
     target = sidecar.absolute()
-    with _opened(names[0], env) as opened:
+    with opened_run(names[0], env) as opened:
         catalog = opened.catalog
-        base = target if target.exists() else catalog.load(_annotated()).path(SIDECAR_FILE)
+        base = target if target.exists() else catalog.load(annotated_dataset()).path(SIDECAR_FILE)
         columns = {name: (find_generation_run(name)[0], catalog.load(f"{name}_columns")) for name in names}
         rows = export_sidecar(base, columns, target)
         click.echo(f"{target}: {rows:,} rows with the columns of {', '.join(names)}")
