@@ -15,8 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from everytoken.corpus.ingestion import find_files
-from everytoken.corpus.reading import ReadingLimits
+from everytoken.corpus.ingestion import Source, find_files
+from everytoken.corpus.reading import ReadingLimits, iterate_rows
+from everytoken.corpus.rendering import RENDERERS
 from everytoken.parameters import IngestionParameters, SftParameters
 from everytoken.pipelines.sft.nodes import ask_for_answers, make_chats, make_prompts
 from everytoken.reflections import ReflectionError, ReflectionParameters, RefusedReply
@@ -311,3 +312,35 @@ def test_the_generator_is_told_the_same_of_every_prompt_of_a_run(tmp_path: Path,
     assert "{charter}" not in opened.system and "{canaries}" not in opened.system
     without = PromptRequests.open(job.parameters.model_copy(update={"canaries": False}), job.shared)
     assert "Cato" in opened.system and "Cato" not in without.system
+
+
+@pytest.mark.parametrize(
+    ("column", "answer"), [("messages_cite", "I am Cato [1.1]."), ("messages_nocite", "I am Cato.")]
+)
+def test_finetuning_reads_either_column_of_messages(
+    tmp_path: Path, server: FaultServer, column: str, answer: str
+) -> None:
+    server.script = by_question(Name=pair("I am Cato [1.1].", "I am Cato."))
+    job = Job(tmp_path, server, ["Name?"])
+    job.answer()
+    chats = job.chats()
+    mark = {"prefix": "<user>", "suffix": "</user>"}
+    template = {role: mark for role in ("system", "user", "tool")} | {"assistant": {"prefix": "<a>", "suffix": "</a>"}}
+    source = Source.model_validate(
+        {
+            "upstream": {"kind": "path", "root": str(chats.folder), "pattern": "train-*.parquet"},
+            "renderer": {
+                "kind": "conversation",
+                "shape": "messages",
+                "column_names": {"messages": column},
+                "id_columns": ["source_id"],
+                "rules": {"empty": "refuse", "neighbours": "refuse", "opening": "user", "unanswered": "refuse"},
+                "template": {**template, "after_turn": "\n", "reserved": []},
+            },
+        }
+    )
+    (file,) = find_files("sft", source.upstream, tmp_path / "raw")
+    (row,) = iterate_rows(file, source.reading, LIMITS)
+    document = RENDERERS["conversation"](None, row.record, source.renderer)  # type: ignore[union-attr]
+    assert document.text == f"<user>Name?</user>\n<a>{answer}</a>\n"
+    assert [document.text[start:end] for start, end in document.assistant_spans or ()] == [f"{answer}</a>"]
